@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/result.h"
 
+#include <sys/resource.h>
+
 #include <cerrno>
+#include <string>
 #include <system_error>
 
 namespace kvcove {
@@ -59,6 +62,11 @@ std::string Error::ToString() const {
 std::unexpected<Error> FailErrno(Code code, std::string detail) {
   const int saved = errno;
   detail.append(": ").append(std::generic_category().message(saved));
+  rlimit limit{};
+  if (saved == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    detail += " (this process may write " + std::to_string(limit.rlim_cur) +
+              " B into a file: ulimit -f unlimited, LimitFSIZE=infinity)";
+  }
   return Fail(code, std::move(detail));
 }
 

@@ -170,6 +170,9 @@ void PrintKey(const json& body) {
       fmt::print("\n");
     } else if (entry.contains("away")) {
       fmt::print("unknown: {}\n", Text(entry["away"]));
+    } else if (entry.contains("started_seconds_ago")) {
+      fmt::print("nowhere: {} {:.1f} s ago; it does not know what was there before\n",
+                 Text(entry["reason"]), entry["started_seconds_ago"].get<double>());
     } else {
       fmt::print("nowhere: {}\n", Text(entry["reason"]));
     }
@@ -189,6 +192,9 @@ const std::vector<Column> kSegmentColumns = {{"OWNER", "address"},
                                              {"OBJECTS", "objects"},
                                              {"HITS", "hits"},
                                              {"EVICTIONS", "evictions"},
+                                             {"DISK", "disk_capacity_bytes"},
+                                             {"DISK USED", "disk_bytes"},
+                                             {"DISKS ASIDE", "disks_aside"},
                                              {"LEASE AGE MS", "lease_age_ms"}};
 const std::vector<Column> kMemberColumns = {{"NUMBER", "number"},
                                             {"OWNER", "owner"},

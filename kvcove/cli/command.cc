@@ -294,6 +294,35 @@ Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
   return address;
 }
 
+Result<std::optional<rpc::Address>> MetricsOption(const std::string& text,
+                                                  const SecurityOptions& security) {
+  if (text == "off") return std::nullopt;
+  KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, 0));
+  if (rpc::IsLoopback(address) || security.insecure) return address;
+  if (security.credentials.empty()) {
+    return Fail(
+        Code::kInvalid,
+        fmt::format("--metrics {}: other hosts reach this address, and namespaces' names are "
+                    "in the metrics. Name tokens with --credentials FILE ('kvcove token "
+                    "NAME --scopes metrics' makes one), listen on a loopback address, or say "
+                    "--insecure if the network keeps strangers out",
+                    text));
+  }
+  if (security.tls.empty()) {
+    LogInfo(
+        "metrics at {} with credentials but without TLS: an attacker who reads what crosses the "
+        "network reads them, and the bearer with which they are asked for; give monitoring a token "
+        "of the scope metrics alone",
+        text);
+  }
+  return address;
+}
+
+void LogMetrics(const rpc::Address& address, const SecurityOptions::Loaded& security) {
+  LogInfo("metrics at {}://{}/metrics", security.tls == nullptr ? "http" : "https",
+          address.ToString());
+}
+
 void SecurityOptions::Loaded::Refresh() const {
   if (credentials != nullptr) credentials->Refresh(/*now=*/true);
   if (tls != nullptr) tls->Refresh();

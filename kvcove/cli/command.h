@@ -81,6 +81,14 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
 // unless `security.insecure`, for it is plain HTTP.
 Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
                                                 const SecurityOptions& security);
+// Where monitoring reads /metrics: "off", or an address. One that other hosts can reach is refused
+// without credentials, unless `security.insecure`.
+Result<std::optional<rpc::Address>> MetricsOption(const std::string& text,
+                                                  const SecurityOptions& security);
+void LogMetrics(const rpc::Address& address, const SecurityOptions::Loaded& security);
+inline constexpr const char* kMetricsHelp =
+    "host:port where monitoring reads /metrics, /healthz and /readyz and can do nothing else, with "
+    "the TLS of the other ports; a token of the scope metrics is enough; or off";
 
 // The GID index that RDMA shall use: `text`, the option --gid-index, or $MC_GID_INDEX.
 Result<std::optional<int>> GidIndexOption(const std::string& text);

@@ -11,10 +11,12 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/directory.h"
@@ -25,7 +27,9 @@
 #include "kvcove/base/read_only_copy.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/thread_room.h"
+#include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/pool/daemon.h"
 #include "kvcove/segment/payload.h"
 
 namespace kvcove::cli {
@@ -134,6 +138,26 @@ Finding Descriptors() {
   return finding;
 }
 
+// Memory is a file, too. What is wrong with --disk another check says.
+Finding FileSizes(std::uint64_t memory, std::span<const std::string> disks) {
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return {.what = "file size", .seen = "unlimited"};
+  std::uint64_t largest = memory;
+  if (const auto specs = owner::ParseDisks("--disk", disks)) {
+    for (const disklog::DiskSpec& spec : *specs) largest = std::max(largest, spec.size_bytes);
+  }
+  Finding finding{
+      .what = "file size",
+      .verdict = Verdict::kNote,
+      .seen = fmt::format("at most {}", FormatSize(limit.rlim_cur)),
+      .change = fmt::format("memory and disks of an owner are files, of {} here: ulimit "
+                            "-f unlimited, LimitFSIZE=infinity (systemd)",
+                            FormatSize(largest))};
+  if (limit.rlim_cur < largest) finding.verdict = Verdict::kFail;
+  return finding;
+}
+
 // An owner in a cluster, with a disk and TLS, has about 60 threads, and a master 25. Each rank of
 // an engine has about 15, and they count for the engine's user and group.
 Finding Threads() {
@@ -174,7 +198,7 @@ Finding ClockCheck() {
   timex state{};
   const bool boottime = clock_gettime(CLOCK_BOOTTIME, &now) == 0;
   const int synchronised = adjtimex(&state);
-  Finding finding{.what = "clock", .seen = "CLOCK_BOOTTIME runs; leases need nothing else"};
+  Finding finding{.what = "clock", .seen = "CLOCK_BOOTTIME runs"};
   if (!boottime) {
     finding = {.what = "clock",
                .verdict = Verdict::kFail,
@@ -184,6 +208,21 @@ Finding ClockCheck() {
     finding.verdict = Verdict::kNote;
     finding.change = "the time of day is not synchronised (NTP): only log lines show it";
   }
+  return finding;
+}
+
+Finding MachineCheck() {
+  Finding finding{.what = "machine", .seen = "none that says it is virtual; leases need no more"};
+  const std::optional<std::string> known = VirtualMachine();
+  if (!known) return finding;
+  finding.verdict = Verdict::kNote;
+  finding.seen = fmt::format("a virtual one ({})", *known);
+  finding.change =
+      "its clocks stand still while it is paused or migrated: processes on it may then read for "
+      "another second, the length of a lease, what a reset has voided. Where that must not be, "
+      "start the masters with --strict: a reset is true only when each owner has acknowledged it. "
+      "And its disks may answer a sync before anything is stored: look that the hypervisor passes "
+      "flushes on (QEMU: not cache=unsafe), or a loss of power loses what resets have stored";
   return finding;
 }
 
@@ -248,9 +287,12 @@ Finding IoUring() {
 
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {
-      Memory(memory), SharedMemory(), LockedMemory(), HugePagesFor(memory), Descriptors(),
-      Threads(),      ProcessWatch(), ClockCheck(),   Disk(options.data),   IoUring()};
+  std::vector<Finding> findings = {Memory(memory),     SharedMemory(),
+                                   LockedMemory(),     HugePagesFor(memory),
+                                   Descriptors(),      FileSizes(memory, options.disks),
+                                   Threads(),          ProcessWatch(),
+                                   ClockCheck(),       MachineCheck(),
+                                   Disk(options.data), IoUring()};
   KVCOVE_TRY(AddDiskFindings(options, findings));
   AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));
@@ -319,6 +361,7 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->add_option("--sysfs", options->sysfs,
                    "the kernel's tree of devices; in a container the host's may be elsewhere")
       ->capture_default_str();
+  AddSecurityOptions(*doctor, options->security);
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

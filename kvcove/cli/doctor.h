@@ -22,6 +22,7 @@ struct DoctorOptions {
   std::string near;
   std::vector<std::string> disks;  // PATH:SIZE
   std::string sysfs = "/sys";
+  SecurityOptions security;  // of the owner, for the master's port
   bool as_json = false;
 };
 

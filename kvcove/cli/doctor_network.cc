@@ -8,6 +8,7 @@
 #include "kvcove/cli/doctor.h"
 #include "kvcove/net/advertise.h"
 #include "kvcove/net/rdma.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/rpc/leader.h"
 
 namespace kvcove::cli {
@@ -16,7 +17,7 @@ namespace {
 constexpr std::uint16_t kMasterPort = 7400;
 constexpr std::uint16_t kOwnerPort = 7401;
 
-Finding Listening(const std::string& text) {
+Finding Listening(const std::string& text, const SecurityOptions& security) {
   Finding finding{.what = "listening on " + text, .seen = "free"};
   Result<rpc::Address> address = rpc::ParseAddress(text, 0);
   Result<UniqueFd> fd =
@@ -27,7 +28,7 @@ Finding Listening(const std::string& text) {
     finding.change =
         "stop who listens there ('ss -ltnp'), or name another address with --listen "
         "or --admin";
-  } else if (!rpc::IsLoopback(*address)) {
+  } else if (!rpc::IsLoopback(*address) && security.credentials.empty() && !security.insecure) {
     finding.verdict = Verdict::kNote;
     finding.change =
         "other hosts reach it: give --credentials, and TLS where the network is not "
@@ -55,7 +56,8 @@ Finding Addresses() {
   return {.what = "addresses of this host", .seen = names.empty() ? "none" : names};
 }
 
-Finding Master(const std::string& text) {
+// As an owner would: with TLS and with the proof that it knows the cluster's token.
+Finding Master(const std::string& text, const rpc::Access& access) {
   Finding finding{.what = "master " + text};
   const Result<rpc::Address> address = rpc::ParseAddress(text, kMasterPort);
   if (!address) {
@@ -69,8 +71,20 @@ Finding Master(const std::string& text) {
             .seen = fd.error().detail,
             .change = "start 'kvcove master', and let this host reach it through firewalls"};
   }
-  finding.seen = fmt::format("answers in {:.2f} ms",
-                             static_cast<double>(SystemClock::Instance().NowNs() - began) * 1e-6);
+  const std::int64_t said_ns = SystemClock::Instance().NowNs();
+  const auto let_in = rpc::Client::Connect(*address, access, said_ns + 2 * kSecond);
+  if (let_in) {
+    finding.seen = fmt::format("answers in {:.2f} ms, and lets this host in",
+                               static_cast<double>(said_ns - began) * 1e-6);
+    return finding;
+  }
+  const bool shown = access.credentials || access.tls != nullptr;
+  finding.verdict = shown ? Verdict::kFail : Verdict::kWarn;
+  finding.seen = "does not let this host in: " + let_in.error().detail;
+  finding.change =
+      shown ? "give the files that the owner gets; its host's clock and the name in the "
+              "certificate count, too"
+            : "give --credentials and the --tls-... files as the owner gets them: they are tried";
   return finding;
 }
 
@@ -159,13 +173,17 @@ Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& fi
   findings.push_back(Addresses());
   findings.push_back(Advertising(options, host));
   KVCOVE_TRY(AddRdma(options, host, findings));
-  for (const std::string& listen : options.listen) findings.push_back(Listening(listen));
-  if (!options.master.empty()) {
-    const auto masters = rpc::ParseAddresses(options.master, kMasterPort);
-    if (!masters) findings.push_back(Master(options.master));
-    for (const rpc::Address& master : masters ? masters->list() : std::vector<rpc::Address>()) {
-      findings.push_back(Master(master.ToString()));
-    }
+  for (const std::string& listen : options.listen) {
+    findings.push_back(Listening(listen, options.security));
+  }
+  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  if (options.master.empty()) return {};
+  KVCOVE_ASSIGN(const rpc::Access access,
+                rpc::ServerAccess(security.credentials, /*tenant=*/"", security.tls));
+  const auto masters = rpc::ParseAddresses(options.master, kMasterPort);
+  if (!masters) findings.push_back(Master(options.master, access));
+  for (const rpc::Address& master : masters ? masters->list() : std::vector<rpc::Address>()) {
+    findings.push_back(Master(master.ToString(), access));
   }
   return {};
 }

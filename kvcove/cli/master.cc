@@ -3,6 +3,7 @@
 
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"
@@ -19,6 +20,7 @@ struct MasterOptions {
   std::string data_directory = "kvcove-master";
   std::string admin = "127.0.0.1:7480";
   std::string announced_admin;
+  std::string metrics = "off";
   double read_hold_s = 0;
   SizeOption task_rate{"256MiB"};
   double member_ttl_s = 3600;
@@ -80,6 +82,17 @@ Result<std::string> Advertised(const MasterOptions& options, const rpc::Address&
                           options.listen));
 }
 
+// The option is the master's, and matters where readers run: on machines like this one, as a rule.
+void SayMachine(const MasterOptions& options) {
+  const std::optional<std::string> known = VirtualMachine();
+  if (!known || options.strict) return;
+  LogInfo(
+      "this machine is a virtual one ({}): while a machine with readers is paused or migrated, "
+      "its leases stand still, and they may read what a reset voids meanwhile for up to a second "
+      "after it. --strict excludes that: only acknowledgements prove a reset then",
+      *known);
+}
+
 // One of several masters.
 Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Loaded& security) {
   if (options.take_over) {
@@ -93,6 +106,7 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   elected.process.server.data_directory.clear();
   KVCOVE_ASSIGN(elected.advertise, Advertised(options, elected.process.server.listen));
   KVCOVE_ASSIGN(elected.admin, AdminOption(options.admin, options.security));
+  KVCOVE_ASSIGN(elected.metrics, MetricsOption(options.metrics, options.security));
   KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
   RaiseDescriptorLimit();
   StopSignal stop(security);
@@ -101,6 +115,8 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
           elected.etcd.place.ToString(),
           master->admin() ? "http://" + master->admin()->ToString() : "off");
+  if (elected.metrics) LogMetrics(*elected.metrics, security);
+  SayMachine(options);
   NotifyReady();
   stop.Wait();
   master.reset();
@@ -115,25 +131,35 @@ Result<int> Run(const MasterOptions& options) {
                 ProcessOptionsOf(options, security));
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
+  KVCOVE_ASSIGN(const std::optional<rpc::Address> metrics_address,
+                MetricsOption(options.metrics, options.security));
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto process, pool::MasterProcess::Open(process_options, SystemClock::Instance()));
   master::MasterServer& master = process->server();
   std::unique_ptr<master::Admin> admin;
-  if (admin_address) {
-    auto opened = master::Admin::Open(
-        master, process->tasks(), {.listen = *admin_address, .credentials = security.credentials},
-        SystemClock::Instance());
+  if (admin_address || metrics_address) {
+    auto opened = master::Admin::Open(master, process->tasks(),
+                                      {.listen = admin_address,
+                                       .metrics = metrics_address,
+                                       .credentials = security.credentials,
+                                       .tls = security.tls},
+                                      SystemClock::Instance());
     // The process that was taken over has ended: too late to refuse anything.
     if (!opened && !options.take_over) return std::unexpected(opened.error());
     if (!opened) LogError("no admin endpoint: {}", opened.error().ToString());
     if (opened) admin = std::move(*opened);
-    if (admin && options.announced_admin.empty()) master.SetAdmin(admin->address().ToString());
+    if (admin && metrics_address) LogMetrics(admin->metrics_address(), security);
+    if (admin && admin_address && options.announced_admin.empty()) {
+      master.SetAdmin(admin->address().ToString());
+    }
   }
   rpc::DropInherited();
   LogInfo("master at {} (data in '{}', admin {})", master.address().ToString(),
-          options.data_directory, admin ? "http://" + admin->address().ToString() : "off");
+          options.data_directory,
+          admin && admin_address ? "http://" + admin->address().ToString() : "off");
+  SayMachine(options);
   NotifyReady();
   stop.Wait();
   admin.reset();
@@ -182,6 +208,7 @@ void AddMaster(CLI::App& app, Action& chosen) {
                    "(docs/ha.md)")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
+  master->add_option("--metrics", options->metrics, kMetricsHelp)->capture_default_str();
   master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
       ->capture_default_str();
   master->add_option("--announce-admin", options->announced_admin,

@@ -30,7 +30,7 @@ struct ServeOptions {
   std::string disk_write_rate = "0";
   std::vector<std::string> disk_quotas;
   std::vector<std::string> disk_bandwidths;
-  std::string metrics = "off";  // of `serve` alone
+  std::string metrics = "off";
   bool take_over = false;
   bool exit_with_parent = false;
   bool while_attended = false;
@@ -53,8 +53,6 @@ struct OwnerOptions : ServeOptions {
 // What `serve` and `owner` have in common.
 void AddServeOptions(CLI::App& app, ServeOptions& options);
 void AddDiskOptions(CLI::App& app, ServeOptions& options);
-// What `serve` has beside that, except --data.
-void AddHostPoolOptions(CLI::App& app, ServeOptions& options);
 // What `owner` has beside that, except --master.
 void AddClusterOptions(CLI::App& app, OwnerOptions& options);
 

@@ -39,8 +39,8 @@ struct RunOptions : OwnerOptions {
   std::string owner_log;
   Words command;
   Words passed_on;  // options of the owner, as they were given
-  // One that the owner which would be started does not have: --listen without --master, --metrics
-  // with it, --data with it and no disk.
+  // One that the owner which would be started does not have: --listen without --master, --data
+  // with it and no disk.
   std::string unfit;
 };
 
@@ -309,7 +309,6 @@ void AddRun(CLI::App& app, Action& chosen) {
     if (std::ranges::find(before, option) == before.end()) of_cluster.push_back(option);
   }
   const std::size_t shared = run->get_options().size();
-  AddHostPoolOptions(*run, *options);
   run->add_option("--data", options->data_directory,
                   "where a pool of this host alone keeps its generations (default: 'data' beside "
                   "the socket); in a cluster, with --disk: where the owner's identity is kept "

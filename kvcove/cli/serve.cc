@@ -197,6 +197,12 @@ struct AdminPlace {
   UniqueFd listener;
 };
 
+struct AdminAccess {
+  std::shared_ptr<rpc::Credentials> credentials;
+  std::shared_ptr<rpc::Tls> tls;
+  bool metrics_only = false;
+};
+
 // One for each owner, on ports in a row; none without an address.
 Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& address,
                                             std::size_t owners, bool listen) {
@@ -212,12 +218,16 @@ Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& a
 
 Result<std::vector<std::unique_ptr<http::Server>>> ServeAdmins(
     std::span<const std::unique_ptr<pool::Daemon>> daemons, std::vector<AdminPlace>& places,
-    const std::shared_ptr<rpc::Credentials>& credentials) {
+    const AdminAccess& access) {
   std::vector<std::unique_ptr<http::Server>> admins;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    KVCOVE_ASSIGN(auto admin,
-                  pool::ServeAdmin(daemons[i]->host(), std::move(places[i].listener),
-                                   places[i].address, credentials, SystemClock::Instance()));
+    KVCOVE_ASSIGN(auto admin, pool::ServeAdmin(daemons[i]->host(),
+                                               {.listener = std::move(places[i].listener),
+                                                .address = places[i].address,
+                                                .credentials = access.credentials,
+                                                .tls = access.tls,
+                                                .metrics_only = access.metrics_only},
+                                               SystemClock::Instance()));
     admins.push_back(std::move(admin));
   }
   return admins;
@@ -239,7 +249,7 @@ Result<int> RunServe(const ServeOptions& options) {
   StopSignal stop;
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
-  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, nullptr));
+  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
   for (const AdminPlace& place : metrics_places) {
     LogInfo("metrics at http://{}/metrics", place.address.ToString());
   }
@@ -323,6 +333,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.tenant = options.tenant;
   KVCOVE_ASSIGN(std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
+  KVCOVE_ASSIGN(const auto metrics_address, MetricsOption(options.metrics, options.security));
   member.advertise = options.advertise;
   member.host = options.host;
   member.checksum = !options.no_checksum;
@@ -335,13 +346,22 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
   // After a take-over they come with the rest.
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, parts.size(), !options.take_over));
+  KVCOVE_ASSIGN(auto metrics_places,
+                AdminPlaces(metrics_address, parts.size(), !options.take_over));
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(admin_places);
+  if (options.take_over) ListenAfterTakeOver(metrics_places);
   rpc::DropInherited();
-  KVCOVE_ASSIGN(auto admins, ServeAdmins(daemons, admin_places, security.credentials));
+  KVCOVE_ASSIGN(auto admins, ServeAdmins(daemons, admin_places,
+                                         {.credentials = security.credentials, .tls = {}}));
+  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places,
+                                          {.credentials = security.credentials,
+                                           .tls = security.tls,
+                                           .metrics_only = true}));
+  for (const AdminPlace& place : metrics_places) LogMetrics(place.address, security);
   LogRdma(options, daemons.front()->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   for (std::size_t i = 0; i < daemons.size(); ++i) {
@@ -357,6 +377,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   NotifyReady();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
   admins.clear();
+  metrics.clear();
   daemons.clear();
   LogInfo("stopped");
   return 0;
@@ -393,6 +414,10 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                "do not touch memory before it is used (the first puts are slower)");
   app.add_option("--huge-pages", options.huge_pages,
                  "auto: where the host has enough of them; require: or do not start; off")
+      ->capture_default_str();
+  app.add_option("--metrics", options.metrics,
+                 std::string(kMetricsHelp) +
+                     ". A pool of this host alone answers on loopback only, and /v1/stat, too")
       ->capture_default_str();
   app.add_flag("--take-over", options.take_over,
                "take memory, sessions and socket over from the kvcove that serves --socket now, "
@@ -453,12 +478,6 @@ void AddDiskQuota(CLI::App& app, ServeOptions& options) {
                  "0: any rate; may be repeated (docs/ssd.md)");
 }
 
-void AddHostPoolOptions(CLI::App& app, ServeOptions& options) {
-  app.add_option("--metrics", options.metrics,
-                 "a loopback host:port for GET /metrics, /v1/stat, /readyz and /healthz, or off")
-      ->capture_default_str();
-}
-
 void AddServe(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* serve = app.add_subcommand("serve",
@@ -467,7 +486,6 @@ void AddServe(CLI::App& app, Action& chosen) {
   AddServeOptions(*serve, *options);
   AddDiskOptions(*serve, *options);
   AddDiskQuota(*serve, *options);
-  AddHostPoolOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
                     "where generations are kept (default: 'data' beside the socket)");
   serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });

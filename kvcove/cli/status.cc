@@ -63,17 +63,25 @@ nlohmann::json DiskOf(const wire::PoolStat& stat) {
           {"write_amplification", WriteAmplification(stat)}};
 }
 
+// With several disks it is one of them, as a rule.
+std::string AsideText(const wire::PoolStat& stat) {
+  const auto aside =
+      std::ranges::count_if(stat.disks, [](const DiskStat& disk) { return disk.aside != 0; });
+  if (aside == 0) return "";
+  return stat.disks.size() == 1 ? "SET ASIDE, "
+                                : fmt::format("{} of {} SET ASIDE, ", aside, stat.disks.size());
+}
+
 std::string DiskText(const wire::PoolStat& stat) {
   if (stat.disk_capacity_bytes == 0) return "";
   return fmt::format(
       "; disk: {}{} of {} used, {} objects, {} put, {} hits, {} misses, {} not worth it, {} over "
       "the "
       "rate, {} dropped, {} errors, write amplification {:.2f}",
-      stat.disk_aside != 0 ? "SET ASIDE, " : "", FormatSize(stat.disk_bytes),
-      FormatSize(stat.disk_capacity_bytes), stat.disk_objects, stat.disk_puts, stat.disk_hits,
-      stat.disk_misses, stat.disk_not_worth, stat.disk_over_rate,
-      stat.disk_dropped_full + stat.disk_dropped_other, stat.disk_errors + stat.disk_damaged,
-      WriteAmplification(stat));
+      AsideText(stat), FormatSize(stat.disk_bytes), FormatSize(stat.disk_capacity_bytes),
+      stat.disk_objects, stat.disk_puts, stat.disk_hits, stat.disk_misses, stat.disk_not_worth,
+      stat.disk_over_rate, stat.disk_dropped_full + stat.disk_dropped_other,
+      stat.disk_errors + stat.disk_damaged, WriteAmplification(stat));
 }
 
 // Without a time: it is due now, or waits for the owner's next start.

@@ -83,8 +83,8 @@ void AddToken(CLI::App& app, Action& chosen) {
   token->add_option("tenant", options->tenant, "the tenant's name");
   token
       ->add_option("--scopes", options->scopes,
-                   "of read, write, reset, admin and owner (beside read, write or reset: of this "
-                   "tenant only)")
+                   "of read, write, reset, admin, metrics (GET /metrics) and owner (beside read, "
+                   "write or reset: of this tenant only)")
       ->delimiter(',')
       ->capture_default_str();
   token->add_option("--credentials", options->credentials,

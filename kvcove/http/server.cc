@@ -2,12 +2,14 @@
 #include "kvcove/http/server.h"
 
 #include <fmt/core.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -22,6 +24,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
 #include "kvcove/http/origin.h"
 #include "kvcove/http/url.h"
 
@@ -32,6 +35,8 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using asio::ip::tcp;
 using boost::system::error_code;
+// Behind TLS a connection is a Unix socket.
+using Protocol = asio::generic::stream_protocol;
 
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
@@ -79,6 +84,14 @@ Response ErrorResponse(const Error& error) {
   return response;
 }
 
+std::vector<Route> MonitoringRoutes(const std::vector<Route>& routes) {
+  std::vector<Route> some;
+  for (const Route& route : routes) {
+    if (route.open || route.metrics) some.push_back(route);
+  }
+  return some;
+}
+
 Response JsonResponse(const nlohmann::json& body) {
   return {.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
 }
@@ -89,6 +102,10 @@ class Server::Impl {
       : options_(std::move(options)),
         routes_(std::move(routes)),
         acceptor_(loop_, tcp::v4(), options_.listener.Release()) {
+    {
+      const MutexLock lock(entrance_->mutex);
+      entrance_->server = this;
+    }
     Accept();
   }
   Status Start() {
@@ -100,19 +117,24 @@ class Server::Impl {
     return {};
   }
   ~Impl() {
+    {
+      const MutexLock lock(entrance_->mutex);
+      entrance_->server = nullptr;
+    }
     answers_work_.reset();  // what is queued is still answered
     for (std::thread& worker : workers_) worker.join();
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
       acceptor_.close();
       retry_.cancel();
+      for (const auto& [turn, waiting] : waiting_) waiting.close();  // handshakes, too
       loop_.stop();
     });
     thread_.join();
   }
 
  private:
-  using Stream = beast::tcp_stream;
+  using Stream = beast::basic_stream<Protocol>;
   using HttpRequest = beast::http::request<beast::http::string_body>;
   using HttpResponse = beast::http::response<beast::http::string_body>;
 
@@ -128,10 +150,71 @@ class Server::Impl {
       }
       if (count_ < options_.max_connections || CloseLongestWaiting()) {
         ++count_;
-        asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
+        if (options_.tunnel) {
+          BeginHandshake(std::move(socket));
+        } else {
+          asio::co_spawn(loop_, Serve(Stream(Protocol::socket(std::move(socket)))), asio::detached);
+        }
       }
       Accept();
     });
+  }
+
+  // Where handshakes end, which another thread makes, and which may end after this server.
+  struct Entrance {
+    Mutex mutex;
+    Impl* server KVCOVE_GUARDED_BY(mutex) = nullptr;
+  };
+  // Goes when the handshake has ended, one way or the other.
+  class Handshake {
+   public:
+    Handshake(std::shared_ptr<Entrance> entrance, std::uint64_t turn)
+        : entrance_(std::move(entrance)), turn_(turn) {}
+    Handshake(const Handshake&) = delete;
+    ~Handshake() {
+      const MutexLock lock(entrance_->mutex);
+      Impl* const server = entrance_->server;
+      if (server == nullptr) return;
+      asio::post(server->loop_, [server, turn = turn_, plain = std::move(plain_)]() mutable {
+        server->EndHandshake(turn, std::move(plain));
+      });
+    }
+    void Passed(UniqueFd plain) { plain_ = std::move(plain); }
+
+   private:
+    const std::shared_ptr<Entrance> entrance_;
+    const std::uint64_t turn_;
+    UniqueFd plain_;
+  };
+
+  void BeginHandshake(tcp::socket socket) {
+    error_code error;
+    UniqueFd fd(socket.release(error));
+    if (error) {
+      --count_;
+      return;
+    }
+    const std::uint64_t turn = ++last_turn_;
+    auto handshake = std::make_shared<Handshake>(entrance_, turn);
+    // It ends on this loop, so behind this.
+    waiting_[turn] = {.close = options_.tunnel(std::move(fd), options_.idle_ns,
+                                               [handshake = std::move(handshake)](UniqueFd plain) {
+                                                 handshake->Passed(std::move(plain));
+                                               }),
+                      .shakes_hands = true};
+  }
+
+  void EndHandshake(std::uint64_t turn, UniqueFd plain) {
+    if (waiting_.erase(turn) == 0) return;  // it gave way
+    Protocol::socket socket(loop_);
+    error_code error;
+    if (plain.valid()) (void)socket.assign(Protocol(AF_UNIX, 0), plain.get(), error);
+    if (!plain.valid() || error) {
+      --count_;
+      return;
+    }
+    (void)plain.Release();
+    asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
   }
 
   // As long as it lives, the server waits for a client, for `idle_ns` at most, and may close its
@@ -140,7 +223,7 @@ class Server::Impl {
    public:
     Wait(Impl& server, Stream& stream) : server_(server), turn_(++server.last_turn_) {
       stream.expires_after(std::chrono::nanoseconds(server.options_.idle_ns));
-      server.waiting_.emplace(turn_, &stream);
+      server.waiting_[turn_] = {.close = [&stream] { stream.close(); }};
     }
     Wait(const Wait&) = delete;
     ~Wait() { server_.waiting_.erase(turn_); }
@@ -153,8 +236,11 @@ class Server::Impl {
   // Clients that stay silent, or send a byte now and then, cannot keep the others out.
   bool CloseLongestWaiting() {
     if (waiting_.empty()) return false;
-    waiting_.begin()->second->close();
+    const Waiting longest = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
+    longest.close();
+    // The other thread may take its time, and a newer client must not wait for that.
+    if (longest.shakes_hands) --count_;
     return true;
   }
 
@@ -167,7 +253,7 @@ class Server::Impl {
       LogDebug("an admin connection ended: {}", error.what());
     }
     error_code ignored;
-    (void)stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    (void)stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
     --count_;
   }
 
@@ -239,12 +325,16 @@ class Server::Impl {
       if (route.method == asked.method) found = &route;
     }
     const bool open = found != nullptr && found->open;
-    if (!open && options_.authorize && !options_.authorize(asked.authorization)) {
-      co_return Response{.status = 401,
-                         .body =
-                             "{\"error\":\"denied\",\"detail\":\"this endpoint asks for "
-                             "credentials with the scope \\\"admin\\\": 'kvcove admin --token "
-                             "FILE', or the header of 'kvcove token --bearer FILE'\"}\n"};
+    const bool metrics = found != nullptr && found->metrics;
+    if (!open && options_.authorize && !options_.authorize(asked.authorization, metrics)) {
+      Response denied = JsonResponse(
+          {{"error", "denied"},
+           {"detail", fmt::format("this path asks for credentials with the scope \"admin\"{}: "
+                                  "'kvcove admin --token FILE', or the header 'Authorization: "
+                                  "Bearer X', X from 'kvcove token --bearer FILE'",
+                                  metrics ? " or \"metrics\"" : "")}});
+      denied.status = 401;
+      co_return denied;
     }
     if (found == nullptr) {
       co_return Response{.status = known ? 405 : 404,
@@ -268,7 +358,12 @@ class Server::Impl {
   ServerOptions options_;
   const std::vector<Route> routes_;
   // The loop's thread; they outlive the loop, whose connections refer to them.
-  std::map<std::uint64_t, Stream*> waiting_;  // for their clients, the longest first
+  struct Waiting {
+    std::function<void()> close;
+    bool shakes_hands = false;
+  };
+  std::map<std::uint64_t, Waiting> waiting_;  // for their clients, the longest first
+  const std::shared_ptr<Entrance> entrance_ = std::make_shared<Entrance>();
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;
   asio::io_context loop_{1};

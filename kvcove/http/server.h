@@ -40,10 +40,14 @@ Response JsonResponse(const nlohmann::json& body);
 struct Route {
   std::string method;
   std::string path;
-  bool open = false;   // without authorization
-  bool waits = false;  // runs on a worker
+  bool open = false;     // without authorization
+  bool metrics = false;  // for who may read metrics, too
+  bool waits = false;    // runs on a worker
   std::function<Response(const Request&)> answer;
 };
+
+// Of these, those that operators' monitoring needs.
+std::vector<Route> MonitoringRoutes(const std::vector<Route>& routes);
 
 struct ServerOptions {
   UniqueFd listener;     // as rpc::ListenTcp gives it
@@ -54,8 +58,14 @@ struct ServerOptions {
   // client. Operators need few; more would take the descriptors of owners and engines.
   std::size_t max_connections = 128;
   std::size_t max_body_bytes = 64U << 10;
-  // True if the header's value lets this caller in; null: everyone.
-  std::function<bool(const std::string& authorization)> authorize;
+  // True if the header's value lets this caller in, for a route of its own or one with `metrics`;
+  // null: everyone.
+  std::function<bool(const std::string& authorization, bool metrics)> authorize;
+  // As rpc::Tls::Accept, for all connections; null: they are in the clear. `done` may be called,
+  // and destroyed, in any thread. What it returns may be called as long as this function lives.
+  std::function<std::function<void()>(UniqueFd fd, std::int64_t handshake_ns,
+                                      std::function<void(UniqueFd)> done)>
+      tunnel;
 };
 
 // Thread-safe.

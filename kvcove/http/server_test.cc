@@ -11,7 +11,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace kvcove::http {
 namespace {
@@ -51,6 +55,10 @@ class ServerTest : public testing::Test {
                             .path = "/healthz",
                             .open = true,
                             .answer = [](const Request&) { return Response{.body = "ok\n"}; }},
+                           {.method = "GET",
+                            .path = "/metrics",
+                            .metrics = true,
+                            .answer = [](const Request&) { return Response{.body = "one 1\n"}; }},
                            {.method = "POST", .path = "/change", .answer = change},
                            {.method = "DELETE", .path = "/change", .answer = change}});
     ASSERT_TRUE(server) << server.error().ToString();
@@ -116,6 +124,93 @@ TEST_F(ServerTest, AnswersForLoopbackAddressesOnly) {
                            "[::1", "[127.0.0.1]", "::1", "a@127.0.0.1", "127.0.0.1, 127.0.0.1"}) {
     EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 400) << host;
   }
+}
+
+TEST_F(ServerTest, WhoMayReadMetricsReadsThemOnly) {
+  Start({.listener = {},
+         .authorize =
+             [](const std::string& authorization, bool metrics) {
+               return authorization == "Bearer admin" ||
+                      (metrics && authorization == "Bearer metrics");
+             },
+         .tunnel = {}});
+  const auto ask = [&](const char* method, const char* path, const char* bearer) {
+    return Ask(method,
+               fmt::format("Host: localhost\r\nX-Kvcove-Request: 1\r\nAuthorization: Bearer {}\r\n",
+                           bearer),
+               path);
+  };
+  EXPECT_EQ(StatusOf(ask("GET", "/metrics", "metrics")), 200);
+  EXPECT_EQ(StatusOf(ask("GET", "/metrics", "admin")), 200);
+  EXPECT_EQ(StatusOf(ask("POST", "/change", "admin")), 200);
+  EXPECT_EQ(StatusOf(ask("POST", "/change", "metrics")), 401);
+  EXPECT_EQ(StatusOf(ask("POST", "/metrics", "metrics")), 401);
+  EXPECT_EQ(StatusOf(ask("GET", "/elsewhere", "metrics")), 401);
+  const std::string refused = ask("GET", "/metrics", "wrong");
+  EXPECT_EQ(StatusOf(refused), 401);
+  EXPECT_THAT(refused, HasSubstr("or \\\"metrics\\\""));
+  EXPECT_EQ(changes_, 1);
+}
+
+TEST_F(ServerTest, MonitoringGetsMetricsAndWhatIsOpen) {
+  const std::vector<Route> routes = {
+      {.method = "GET", .path = "/healthz", .open = true, .answer = {}},
+      {.method = "GET", .path = "/metrics", .metrics = true, .answer = {}},
+      {.method = "POST", .path = "/change", .answer = {}}};
+  std::vector<std::string> paths;
+  for (const Route& route : MonitoringRoutes(routes)) paths.push_back(route.path);
+  EXPECT_EQ(paths, (std::vector<std::string>{"/healthz", "/metrics"}));
+}
+
+// What stands for TLS: who says a word first is let in; others wait until somebody ends that.
+class Words {
+ public:
+  std::function<void()> Accept(UniqueFd fd, std::function<void(UniqueFd)> done) {
+    const std::lock_guard lock(mutex_);
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    threads_.emplace_back([fd = std::move(fd), done = std::move(done), ended]() mutable {
+      pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+      while (!*ended && poll(&poller, 1, 1) == 0) {
+      }
+      char word = 0;
+      if (!*ended && recv(fd.get(), &word, 1, 0) == 1 && word == '!') done(std::move(fd));
+      done = {};
+    });
+    return [ended] { *ended = true; };
+  }
+  void Join() {
+    const std::lock_guard lock(mutex_);
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(ServerTest, BehindATunnelSilentHandshakesKeepNobodyOut) {
+  constexpr std::size_t kMost = 4;
+  Words words;
+  Start({.listener = {},
+         .idle_ns = kLong,
+         .max_connections = kMost,
+         .authorize = {},
+         .tunnel = [&](UniqueFd fd, std::int64_t, std::function<void(UniqueFd)> done) {
+           return words.Accept(std::move(fd), std::move(done));
+         }});
+  std::vector<UniqueFd> silent;
+  for (std::size_t i = 0; i < 3 * kMost; ++i) silent.push_back(Connect());
+  for (int i = 0; i < 8; ++i) {
+    const UniqueFd fd =
+        Connect("!GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    EXPECT_EQ(StatusOf(ReadAll(fd)), 200);
+  }
+  EXPECT_EQ(StatusOf(ReadAll(Connect("?GET /healthz HTTP/1.1\r\n"))), 0) << "it is not let in";
+  // Handshakes that go on end behind the server, or with it.
+  server_.reset();
+  silent.clear();
+  words.Join();
 }
 
 TEST_F(ServerTest, HostStandsOnce) {
@@ -184,7 +279,7 @@ TEST_F(ServerTest, AChangeNeedsAHeaderThatNoForeignPageCanSend) {
 }
 
 TEST_F(ServerTest, OnOtherAddressesNamesAreAnsweredButForeignPagesAreNot) {
-  Start({.listener = {}, .loopback = false, .authorize = {}});
+  Start({.listener = {}, .loopback = false, .authorize = {}, .tunnel = {}});
   for (const char* host : {"master-0.cluster:{}", "10.0.0.1:{}", "[fd00::1]:{}", "localhost"}) {
     EXPECT_EQ(StatusOf(Ask("GET", fmt::format("Host: {}\r\n", host), "/healthz")), 200) << host;
   }
@@ -221,7 +316,7 @@ TEST_F(ServerTest, RequestsWhoseEndIsInDoubtAreRefused) {
 TEST_F(ServerTest, AWrongTokenIsAnsweredLateAndKeepsNobodyWaiting) {
   using std::chrono::steady_clock;
   ServerOptions options;
-  options.authorize = [](const std::string& given) { return given == "Bearer right"; };
+  options.authorize = [](const std::string& given, bool) { return given == "Bearer right"; };
   Start(std::move(options));
   const auto asked = steady_clock::now();
   const UniqueFd wrong = Connect(
@@ -234,7 +329,7 @@ TEST_F(ServerTest, AWrongTokenIsAnsweredLateAndKeepsNobodyWaiting) {
 }
 
 TEST_F(ServerTest, AClientThatDripsIsCutOff) {
-  Start({.listener = {}, .idle_ns = 200'000'000, .authorize = {}});
+  Start({.listener = {}, .idle_ns = 200'000'000, .authorize = {}, .tunnel = {}});
   const std::string body =
       "POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n";
   for (const std::string& begin : {std::string("GET /healthz HTTP/1.1\r\nA: "), body}) {
@@ -250,7 +345,8 @@ TEST_F(ServerTest, AClientThatDripsIsCutOff) {
 
 TEST_F(ServerTest, SlowConnectionsKeepNobodyOut) {
   constexpr std::size_t kMost = 8;
-  Start({.listener = {}, .idle_ns = kLong, .max_connections = kMost, .authorize = {}});
+  Start(
+      {.listener = {}, .idle_ns = kLong, .max_connections = kMost, .authorize = {}, .tunnel = {}});
   const std::string starts[] = {
       "", "GET /hea", "POST /change HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"};
   std::vector<UniqueFd> slow;

@@ -48,16 +48,26 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"puts", owner.puts},
           {"evictions", owner.evictions},
           {"stale_puts", owner.stale_puts},
+          {"disks", owner.disks},
+          {"disks_aside", owner.disks_aside},
+          {"disk_capacity_bytes", owner.disk_capacity_bytes},
+          {"disk_bytes", owner.disk_bytes},
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
-// `own`: what the leader knows of the same key.
+// `own`: what the leader knows of the same key. A master knows nothing of the time before its
+// start, `runs_for_ns` ago.
 json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own,
-             const std::vector<wire::OwnerStat>& owners) {
+             const std::vector<wire::OwnerStat>& owners, std::int64_t runs_for_ns) {
   const bool found = key.reason == MissReason::kNone;
   json entry{{"found", found}, {"locations", json::array()}};
   if (found) entry["bytes"] = key.size_bytes;
-  if (!found) entry["reason"] = MissReasonName(key.reason);
+  if (key.reason == MissReason::kNeverPut) {
+    entry["reason"] = "not put since the master started";
+    entry["started_seconds_ago"] = static_cast<double>(runs_for_ns) * 1e-9;
+  } else if (!found) {
+    entry["reason"] = MissReasonName(key.reason);
+  }
   for (const wire::OwnerStat& owner : owners) {
     const auto at =
         std::ranges::find(key.holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
@@ -104,8 +114,12 @@ class Answers {
     std::uint64_t free = 0;
     std::uint64_t live = 0;
     std::uint64_t objects = 0;
+    std::uint64_t disks = 0;
+    std::uint64_t disks_aside = 0;
     for (const wire::OwnerStat& owner : stat.owners) {
       if (!owner.live) continue;
+      disks += owner.disks;
+      disks_aside += owner.disks_aside;
       ++live;
       capacity += owner.capacity_bytes;
       free += owner.free_bytes;
@@ -128,6 +142,8 @@ class Answers {
                 {"capacity_bytes", capacity},
                 {"free_bytes", free},
                 {"objects", objects},
+                {"disks", disks},
+                {"disks_aside", disks_aside},
                 {"directory_entries", stat.entries_of_all},
                 {"directory_bytes", stat.directory_bytes},
                 {"lookups", stat.lookups},
@@ -294,9 +310,10 @@ class Answers {
     // What requesters report is known here only, whichever shard has the key.
     const std::vector<wire::HeldKey> own = cluster_.master().directory().Held(asked);
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
+    const std::int64_t runs_for_ns = cluster_.master().control().RunsForNs();
     json list = json::array();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      json entry = KeyJson(found.keys[i], own[i], owners);
+      json entry = KeyJson(found.keys[i], own[i], owners, runs_for_ns);
       entry["namespace"] = ReadableName(slots[i].name);
       entry["version"] = slots[i].version;
       if (found.keys[i].reason == MissReason::kShardAway) entry["away"] = found.away;
@@ -457,16 +474,25 @@ std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   return paths;
 }
 
+Result<std::unique_ptr<http::Server>> ServeMetrics(rpc::Address& address,
+                                                   std::shared_ptr<rpc::Credentials> credentials,
+                                                   std::shared_ptr<rpc::Tls> tls,
+                                                   const std::vector<http::Route>& routes) {
+  http::ServerOptions server{.loopback = rpc::IsLoopback(address),
+                             .authorize = rpc::BearersOf(std::move(credentials)),
+                             .tunnel = rpc::TunnelOf(std::move(tls))};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(address));
+  return http::Server::Open(std::move(server), http::MonitoringRoutes(routes));
+}
+
 Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
                                            const AdminOptions& options, const Clock& clock) {
   std::unique_ptr<Admin> admin(new Admin);
-  admin->address_ = options.listen;
-  http::ServerOptions server{.loopback = rpc::IsLoopback(options.listen)};
-  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
-  if (options.credentials != nullptr) {
-    server.authorize = [credentials = options.credentials](const std::string& authorization) {
-      return rpc::MayAdminister(*credentials, authorization);
-    };
+  http::ServerOptions server{.authorize = rpc::BearersOf(options.credentials), .tunnel = {}};
+  if (options.listen) {
+    admin->address_ = *options.listen;
+    server.loopback = rpc::IsLoopback(admin->address_);
+    KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
   }
   const auto answers = std::make_shared<Answers>(cluster, tasks, clock);
   std::vector<http::Route> routes;
@@ -500,6 +526,7 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   routes.push_back({.method = "GET",
                     .path = "/metrics",
                     .open = false,
+                    .metrics = true,
                     .waits = false,
                     .answer = [answers](const Request&) {
                       return Response{.body = answers->Metrics(),
@@ -530,6 +557,12 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   }
   add("POST", "/v1/cancel", false,
       [answers](const Request& request) { return answers->Cancel(request); });
+  if (options.metrics) {
+    admin->metrics_address_ = *options.metrics;
+    KVCOVE_ASSIGN(admin->metrics_,
+                  ServeMetrics(admin->metrics_address_, options.credentials, options.tls, routes));
+  }
+  if (!options.listen) return admin;
   KVCOVE_ASSIGN(admin->server_, http::Server::Open(std::move(server), std::move(routes)));
   return admin;
 }

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kvcove/http/server.h"
 #include "kvcove/master/server.h"
 #include "kvcove/master/tasks.h"
+#include "kvcove/rpc/access.h"
 
 namespace kvcove::master {
 
@@ -15,9 +17,18 @@ namespace kvcove::master {
 std::vector<std::pair<std::string, std::string>> LeaderPaths();
 
 struct AdminOptions {
-  rpc::Address listen{.host = "127.0.0.1", .port = 7480};
+  std::optional<rpc::Address> listen;   // nothing: no admin endpoint
+  std::optional<rpc::Address> metrics;  // a port for monitoring alone, with TLS where there is any
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
 };
+
+// /metrics and what is open, of these routes. Listens at `address`, and gives it its port. Errors:
+// kUnavailable, kInvalid.
+Result<std::unique_ptr<http::Server>> ServeMetrics(rpc::Address& address,
+                                                   std::shared_ptr<rpc::Credentials> credentials,
+                                                   std::shared_ptr<rpc::Tls> tls,
+                                                   const std::vector<http::Route>& routes);
 
 // Thread-safe.
 class Admin {
@@ -26,11 +37,14 @@ class Admin {
   static Result<std::unique_ptr<Admin>> Open(MasterServer& cluster, Tasks& tasks,
                                              const AdminOptions& options, const Clock& clock);
   const rpc::Address& address() const { return address_; }
+  const rpc::Address& metrics_address() const { return metrics_address_; }
 
  private:
   Admin() = default;
   rpc::Address address_;
+  rpc::Address metrics_address_;
   std::unique_ptr<http::Server> server_;
+  std::unique_ptr<http::Server> metrics_;
 };
 
 }  // namespace kvcove::master

@@ -51,8 +51,9 @@ class BlockingGenerations::Sink final : public GenerationSink {
   std::vector<SlotId> unnamed_;
 };
 
-BlockingGenerations::BlockingGenerations(OwnerSink& sink, const Clock& clock)
-    : clock_(clock), sink_(std::make_unique<Sink>(sink)) {}
+BlockingGenerations::BlockingGenerations(const std::string& data_directory, OwnerSink& sink,
+                                         const Clock& clock)
+    : clock_(clock), late_(StoreIsLate(data_directory)), sink_(std::make_unique<Sink>(sink)) {}
 
 BlockingGenerations::~BlockingGenerations() {
   store_.reset();  // ends its callbacks first
@@ -60,7 +61,8 @@ BlockingGenerations::~BlockingGenerations() {
 
 Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
     const std::string& data_directory, std::int64_t lease_ns, OwnerSink& sink, const Clock& clock) {
-  std::unique_ptr<BlockingGenerations> blocking(new BlockingGenerations(sink, clock));
+  std::unique_ptr<BlockingGenerations> blocking(
+      new BlockingGenerations(data_directory, sink, clock));
   Opened opened;
   FileStore* file = nullptr;
   if (data_directory.empty()) {
@@ -100,11 +102,14 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
 template <typename T>
 Result<T> BlockingGenerations::Wait(std::int64_t deadline_ns,
                                     const std::function<void(Reply<T>)>& call) {
-  return WaitFor<T>(clock_, deadline_ns + kSecond, call, [this, ended = ended_.load()]() -> Status {
-    if (keeper_ != nullptr) keeper_->Tick();
-    if (ended_ == ended) return {};
-    return Fail(Code::kUnavailable, "another process takes over; try again");
-  });
+  return WaitFor<T>(
+      clock_, deadline_ns + kSecond, call,
+      [this, ended = ended_.load()]() -> Status {
+        if (keeper_ != nullptr) keeper_->Tick();
+        if (ended_ == ended) return {};
+        return Fail(Code::kUnavailable, "another process takes over; try again");
+      },
+      late_);
 }
 
 Result<Registration> BlockingGenerations::Register(const RegisterRequest& request,

@@ -46,11 +46,12 @@ class BlockingGenerations final : public wire::GenerationService {
 
  private:
   class Sink;
-  BlockingGenerations(OwnerSink& sink, const Clock& clock);
+  BlockingGenerations(const std::string& data_directory, OwnerSink& sink, const Clock& clock);
   template <typename T>
   Result<T> Wait(std::int64_t deadline_ns, const std::function<void(Reply<T>)>& call);
 
   const Clock& clock_;
+  const std::string late_;                // what a call says that the store did not answer in time
   std::atomic<std::uint64_t> ended_ = 0;  // how often the waits of then were ended
   std::unique_ptr<Sink> sink_;
   std::unique_ptr<ControlStore> store_;

@@ -615,6 +615,11 @@ bool Control::Warming() const {
   return standings_.untold.load(std::memory_order_relaxed) != 0 && members_.Warming(now);
 }
 
+std::int64_t Control::RunsForNs() const {
+  const MutexLock lock(mutex_);
+  return clock_.NowNs() - started_ns_;
+}
+
 bool Control::LeaseRunning() const {
   const MutexLock lock(mutex_);
   return members_.LeaseRunning(clock_.NowNs());

@@ -147,6 +147,8 @@ class Control final : public GenerationSink {
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<MemberDescription> Describe() const;
   bool Warming() const;
+  // Since this master, or the one that it has taken over, started.
+  std::int64_t RunsForNs() const;
   bool LeaseRunning() const;
   struct Counts {
     std::uint64_t table = 0;

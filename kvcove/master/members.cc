@@ -120,6 +120,9 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
       member.told_epoch = 0;
     }
     member.told = false;
+    // It was the last process that was to end without loss. Where this one is another, that is
+    // done.
+    if (!same_memory) member.draining = false;
     // Somebody may have stored another value of what it holds.
     const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
     // It stays so until all is told, whatever hellos come in between.
@@ -515,7 +518,11 @@ std::vector<wire::OwnerStat> Members::Stat(std::int64_t now_ns) const {
                       .hits = member.last.hits,
                       .evictions = member.last.evictions,
                       .stale_puts = member.last.stale_puts,
-                      .puts = member.last.puts});
+                      .puts = member.last.puts,
+                      .disks = member.last.disks,
+                      .disks_aside = member.last.disks_aside,
+                      .disk_capacity_bytes = member.last.disk_capacity_bytes,
+                      .disk_bytes = member.last.disk_bytes});
   }
   return owners;
 }

@@ -191,7 +191,8 @@ class Members {
   void LeaseReturned(OwnerNumber number);
 
   // ---- what is shown
-  // Drained: it takes nothing new. Errors: kInvalid for an owner that is not known.
+  // Drained: it takes nothing new, until its next process says hello. Errors: kInvalid for an owner
+  // that is not known.
   Status SetDraining(OwnerNumber number, bool draining);
   bool Draining(OwnerNumber number) const;
   // A member may hold what is not listed yet.

@@ -369,6 +369,23 @@ TEST_F(MembersTest, AnOwnerWithADiskThatSaidGoodbyeTellsAllWhenItIsBack) {
   EXPECT_TRUE(members_.Welcome(hello, false, now_).tell_first);
 }
 
+// A node is drained for service: its next process is there to be used.
+TEST_F(MembersTest, ADrainEndsWithTheProcessThatIsDrained) {
+  const auto owner = Join(1, /*disk=*/true);
+  ASSERT_EQ(Renew(owner, kTable, /*told=*/true), Renewal::kGranted);
+  ASSERT_TRUE(members_.SetDraining(owner.number, true));
+  EXPECT_TRUE(Resume(owner).resumed);
+  EXPECT_TRUE(members_.Draining(owner.number)) << "a lost connection ends no drain";
+  wire::OwnerHello hello = Of(1);
+  EXPECT_FALSE(members_.Welcome(hello, false, now_).resumed);
+  EXPECT_TRUE(members_.Draining(owner.number)) << "nor does a new epoch";
+  members_.LeaseReturned(owner.number);
+  hello.process = {.high = 77, .low = 78};
+  ASSERT_TRUE(members_.Admit(hello, now_));
+  EXPECT_FALSE(members_.Welcome(hello, false, now_).resumed);
+  EXPECT_FALSE(members_.Draining(owner.number));
+}
+
 TEST_F(MembersTest, EpochsWrapWithoutBeingZero) {
   Members members({.lease_ns = kSecond}, kTerm, 0xFFFFFFFE);
   members.Add(IdOf(1), {.number = 0}, kFirst, now_);

@@ -22,6 +22,10 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
                   Number(owner.capacity_bytes), tier);
     metrics.Gauge("kvcove_master_owner_used_bytes", "of it in use",
                   Number(owner.capacity_bytes - owner.free_bytes), tier);
+    if (owner.disks > 0) {
+      metrics.Gauge("kvcove_master_owner_disks_aside", "of its disks, that are set aside",
+                    Number(owner.disks_aside), labels);
+    }
     metrics.Gauge("kvcove_master_owner_objects", "objects that it holds", Number(owner.objects),
                   labels);
     metrics.Gauge("kvcove_master_owner_lease_age_seconds", "since it renewed its lease",

@@ -29,6 +29,7 @@ Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
 Standby::~Standby() {
   if (server_ != nullptr) server_->Stop();
   admin_server_.reset();
+  metrics_server_.reset();
   // It may answer calls of the server, which is there until then.
   shard_.reset();
 }
@@ -227,15 +228,6 @@ http::Response Standby::MetricsPage() const {
 }
 
 Status Standby::OpenAdmin() {
-  if (!options_.admin) return {};
-  admin_ = *options_.admin;
-  http::ServerOptions server{.loopback = rpc::IsLoopback(admin_)};
-  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
-  if (options_.credentials != nullptr) {
-    server.authorize = [credentials = options_.credentials](const std::string& authorization) {
-      return rpc::MayAdminister(*credentials, authorization);
-    };
-  }
   std::vector<http::Route> routes;
   const auto add = [&](const char* path, bool open,
                        std::function<http::Response(const http::Request&)> answer) {
@@ -245,6 +237,7 @@ Status Standby::OpenAdmin() {
       [](const http::Request&) { return http::Response{.body = "ok\n", .type = "text/plain"}; });
   add("/readyz", true, [this](const http::Request&) { return ReadyPage(); });
   add("/metrics", false, [this](const http::Request&) { return MetricsPage(); });
+  routes.back().metrics = true;
   add("/v1/status", false, [this](const http::Request&) { return StatusPage(); });
   for (const auto& [method, path] : LeaderPaths()) {
     routes.push_back({.method = method, .path = path, .answer = [this](const http::Request&) {
@@ -256,6 +249,17 @@ Status Standby::OpenAdmin() {
                         return http::ErrorResponse(error);
                       }});
   }
+  if (options_.metrics) {
+    rpc::Address metrics = *options_.metrics;
+    KVCOVE_ASSIGN(metrics_server_,
+                  ServeMetrics(metrics, options_.credentials, options_.tls, routes));
+  }
+  if (!options_.admin) return {};
+  admin_ = *options_.admin;
+  http::ServerOptions server{.loopback = rpc::IsLoopback(admin_),
+                             .authorize = rpc::BearersOf(options_.credentials),
+                             .tunnel = {}};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
   KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));
   return {};
 }

@@ -26,6 +26,7 @@ struct StandbyView {
 struct StandbyOptions {
   rpc::Address listen;
   std::optional<rpc::Address> admin;              // nothing: no admin endpoint
+  std::optional<rpc::Address> metrics;            // as AdminOptions::metrics
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
   // Serves a part of the directory for the leader; nothing: it does not.
@@ -76,6 +77,7 @@ class Standby final : public rpc::Handler {
   rpc::Address admin_;
   std::unique_ptr<ShardFollower> shard_;
   std::unique_ptr<http::Server> admin_server_;
+  std::unique_ptr<http::Server> metrics_server_;
   std::unique_ptr<rpc::Server> server_;
 };
 

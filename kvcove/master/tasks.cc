@@ -320,6 +320,10 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
   bool disks = false;
   for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
     const bool settled = clock_.NowNs() >= settled_ns;
+    if (const Status drains = StillDrains(from); !drains) {
+      if (Cancelled(task)) break;
+      return drains;
+    }
     const std::uint64_t before = task.stat.copied;
     KVCOVE_ASSIGN(const Walked walked, Walk(task, from));
     disks = walked.disks;
@@ -334,7 +338,8 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
       task.stat.message =
           stays ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
                   "there, and comes back with it"
-                : "everything is elsewhere: the owner may be stopped";
+                : "everything is elsewhere: the owner may be stopped; its next process takes "
+                  "objects again";
       return {};
     }
     if (settled && walked.left > 0 && task.stat.copied == before) break;  // no progress
@@ -346,6 +351,18 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
                           "stays draining: add memory elsewhere and drain again, or cancel this "
                           "task",
                           task.stat.left, disks ? kOrUnread : ""));
+}
+
+Status Tasks::StillDrains(const wire::OwnerStat& from) const {
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address != from.address || !owner.live) continue;
+    if (owner.number == from.number && owner.draining) continue;
+    return Fail(Code::kUnavailable,
+                fmt::format("the owner at {} was started again meanwhile and takes objects again; "
+                            "drain it once more to stop it",
+                            from.address));
+  }
+  return {};
 }
 
 bool Tasks::HasDisk(const wire::OwnerStat& owner) const {

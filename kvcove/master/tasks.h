@@ -129,6 +129,8 @@ class Tasks {
   void RunTask(Task& task);
   Status RunOver(Task& task, const wire::OwnerStat& from);
   Status Drain(Task& task, const wire::OwnerStat& from);
+  // Errors: kUnavailable: it was started again, and takes objects.
+  Status StillDrains(const wire::OwnerStat& from) const;
   Status Repair(Task& task);
   struct Walked {
     std::uint64_t wanted = 0;  // objects that should move

@@ -2,10 +2,13 @@
 // Waits in a thread for an answer that comes from another one.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
@@ -13,13 +16,24 @@
 
 namespace kvcove::master {
 
+// What to say of a file store in this directory that has not answered in time.
+inline std::string StoreIsLate(const std::string& data_directory) {
+  return fmt::format(
+      "the control store in '{0}' does not answer in time: each change is synced, and its disk "
+      "takes "
+      "longer than that; 'kvcove doctor --data {0}' measures it, --data names a directory on a "
+      "faster disk",
+      data_directory);
+}
+
 // `call` gets where its answer goes; an answer that comes too late goes nowhere. `poll`, if any, is
-// called every few milliseconds meanwhile; its error ends the wait. Errors: the answer's; kTimeout;
-// that of `poll`.
+// called every few milliseconds meanwhile; its error ends the wait. Errors: the answer's; kTimeout,
+// with `late` as its text; that of `poll`.
 template <typename T>
 Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
                   const std::function<void(Reply<T>)>& call,
-                  const std::function<Status()>& poll = {}) {
+                  const std::function<Status()>& poll = {},
+                  const std::string& late = "the control store does not answer") {
   constexpr std::chrono::milliseconds kTurn(5);
   struct State {
     Mutex mutex;
@@ -37,9 +51,7 @@ Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
       const MutexLock lock(state->mutex);
       if (!state->answer) state->changed.WaitFor(state->mutex, kTurn);
       if (state->answer) return std::move(*state->answer);
-      if (clock.NowNs() >= until_ns) {
-        return Fail(Code::kTimeout, "the control store does not answer");
-      }
+      if (clock.NowNs() >= until_ns) return Fail(Code::kTimeout, late);
     }
     if (poll) KVCOVE_TRY(poll());
   }

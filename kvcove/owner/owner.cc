@@ -242,6 +242,7 @@ void Owner::RunJanitor() {
     TrimOutbox(gave_way);
     listed_waits_.End(clock_.NowNs(), /*all=*/!master_reachable_ || waits_end_);
     TickDisks();
+    ReportDisks(report);
     {
       const MutexLock lock(report_mutex_);
       report_ = report;

@@ -136,7 +136,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   // Removals may wait for a disk.
   bool disks_open() const { return disks_open_; }
   // In a cluster: memory goes on alone, and what lies on the disks only is found by nobody. The
-  // next start uses them, empty. Does nothing without a disk.
+  // next start, or a successor's process, uses them, empty. Does nothing without a disk.
   void UnmountDisk();
   // For /metrics (tier_metrics.cc).
   void CollectDisks(http::Metrics& metrics) const;
@@ -315,6 +315,7 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
                        std::span<Code> codes, DisksRemoval& removal) KVCOVE_REQUIRES(mutex_);
   void AddDiskStat(PoolStat& stat) const;
   DiskStat DiskStatOf(std::size_t disk) const;
+  void ReportDisks(wire::RenewRequest& report) const;
   // From what `upcoming` says, with the keys of `request`.
   std::shared_ptr<LoadCall> BeginLoad(const wire::LoadRequest& request, const Upcoming& upcoming,
                                       std::int64_t hold_until_ns);
@@ -440,6 +441,8 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   CondVar disk_changed_;
   DiskState disk_state_ KVCOVE_GUARDED_BY(disk_mutex_) = DiskState::kSettled;
   OwnerFacts facts_ KVCOVE_GUARDED_BY(disk_mutex_);
+  // What the disks hold counts no more, and the note may still name them.
+  bool voids_ KVCOVE_GUARDED_BY(disk_mutex_) = false;
   std::string follow_error_ KVCOVE_GUARDED_BY(disk_mutex_);  // for the log
   bool starts_opener_ KVCOVE_GUARDED_BY(disk_mutex_) = false;
   LogLimit opener_refused_;

@@ -88,7 +88,7 @@ Result<OwnerFacts> Owner::PrepareDisks(const std::string& directory) {
 void Owner::TableKnown() {
   if (!has_disk()) return;
   const MutexLock lock(disk_mutex_);
-  if (disk_state_ == DiskState::kWaits) disk_state_ = DiskState::kMayOpen;
+  if (disk_state_ == DiskState::kWaits && !voids_) disk_state_ = DiskState::kMayOpen;
 }
 
 // By the janitor: the link calls with a lock of its own.
@@ -175,13 +175,14 @@ void Owner::Follow(const OwnerFacts& facts) {
   bool other_master = false;
   {
     const MutexLock lock(disk_mutex_);
-    if (facts == facts_) return;
+    if (facts == facts_ && !voids_) return;
     other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
     const auto differs = [](const Id128& before, const Id128& now) {
       return before != Id128{} && before != now;
     };
-    other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
-            differs(facts_.incarnation, facts.incarnation);
+    voids_ = voids_ || differs(facts_.identity, facts.identity) ||
+             differs(facts_.pool, facts.pool) || differs(facts_.incarnation, facts.incarnation);
+    other = voids_;
     while (other && disk_state_ == DiskState::kOpens) {
       // The opener notes its disks yet. Under the identity of before the master says it again.
       if (link_ends_) return;
@@ -200,16 +201,24 @@ void Owner::Follow(const OwnerFacts& facts) {
   // Behind that, so that no disk is noted again; before the facts are written: a process that ends
   // in between comes back with the old identity, and is told again.
   const Status forgotten = other ? ForgetDisks() : Status();
+  // Where the note still names a disk, a process that comes back as what is written here now would
+  // use what it holds. So nothing is written, and the next change of the facts tries it again.
   for (std::size_t i = 0; other_master && settled && i < tiers_->size(); ++i) {
     (void)(*tiers_)[i].MissAll("another master leads, and does not know what it has missed");
   }
-  const Status written = WriteOwnerFacts(disk_directory_, facts);
+  const Status written = forgotten ? WriteOwnerFacts(disk_directory_, facts) : forgotten;
+  for (std::size_t i = 0; other && forgotten && settled && i < tiers_->size(); ++i) {
+    Tier* const tier = TierOf(i);
+    if (tier != nullptr) tier->BeginAnew(facts.pool, facts.incarnation);
+  }
   const MutexLock lock(disk_mutex_);
-  if (held && disk_state_ == DiskState::kWaits) disk_state_ = DiskState::kMayOpen;
+  if (held && forgotten && disk_state_ == DiskState::kWaits) disk_state_ = DiskState::kMayOpen;
+  voids_ = voids_ && !forgotten;
   if (forgotten && written) return;
-  follow_error_ = forgotten ? written.error().detail +
-                                  "; a later start may not notice that the master has lost facts"
-                            : forgotten.error().detail;
+  follow_error_ =
+      forgotten
+          ? written.error().detail + "; a later start may not notice that the master has lost facts"
+          : forgotten.error().detail + "; the disks are not used before that is done";
 }
 
 // ---- removals

@@ -258,10 +258,17 @@ HandedDisks Owner::HandOverDisks() {
 // Goes on where it failed before.
 Status Owner::StartDisks() {
   Promoter& promoter = *this;
+  bool voids = false;
+  if (options_.cluster) {
+    disk_place_ = ClusterPlace();  // the master may have voided what was there
+    const MutexLock lock(disk_mutex_);
+    voids = voids_;
+  }
   for (std::size_t i = disks_.size(); i < tiers_->size(); ++i) {
     FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
     auto tier = std::make_unique<Tier>(std::move(path), disk_place_, (*tiers_)[i], promoter, clock_,
                                        options_.tier);
+    if (!voids) (*tiers_)[i].UseAnew();
     KVCOVE_TRY(tier->Resume(i < paused_disks_.size() ? paused_disks_[i] : Id128{}));
     disks_.push_back(std::move(tier));
   }
@@ -281,8 +288,8 @@ Status Owner::ResumeDisks(const TierPlace& place) {
 }
 
 // As if its own opener had done it: `settled` from the start, for the core knows all generations.
-// What is set aside stays so until the next start, as without an upgrade: memory has newer values,
-// and may have applied removals, that the disk does not know of.
+// What is set aside is emptied and used again: memory has newer values, and may have applied
+// removals, that the disk does not know of.
 Status Owner::ResumeClusterDisks() {
   if (tiers_ == nullptr) return {};
   known_disks_ = std::make_shared<KnownDisks>(handed_.directory);
@@ -298,7 +305,7 @@ Status Owner::ResumeClusterDisks() {
   }
   tiers_->SetShares(handed_.shares);
   for (std::size_t i = 0; i < handed_.asides.size(); ++i) {
-    if (!handed_.asides[i].empty()) (*tiers_)[i].Unmount(handed_.asides[i]);
+    if (!handed_.asides[i].empty()) (*tiers_)[i].Void(handed_.asides[i]);
   }
   return ResumeDisks(ClusterPlace());
 }

@@ -307,10 +307,20 @@ void Owner::RemoveFromDisks(const Token& token, std::span<const std::string_view
   if (!sound.empty()) tiers_->Remove(token.slot, token.generation, sound, removal);
 }
 
+void Owner::ReportDisks(wire::RenewRequest& report) const {
+  if (tiers_ == nullptr) return;
+  for (std::size_t i = 0; i < tiers_->size(); ++i) {
+    const DiskStat disk = DiskStatOf(i);
+    ++report.disks;
+    report.disks_aside += static_cast<std::uint32_t>(disk.aside);
+    report.disk_capacity_bytes += disk.capacity_bytes;
+    report.disk_bytes += disk.bytes;
+  }
+}
+
 void Owner::AddDiskStat(PoolStat& stat) const {
   if (tiers_ == nullptr) return;
   const TierStat tier = tiers_->Stat();
-  stat.disk_capacity_bytes = tier.space.total_bytes;
   stat.disk_bytes = tier.space.live_bytes;
   stat.disk_objects = tier.space.objects;
   stat.disk_queued_bytes = tier.space.queued_bytes;
@@ -336,14 +346,20 @@ void Owner::AddDiskStat(PoolStat& stat) const {
   stat.disk_read_bytes = tier.log.read_bytes;
   stat.disk_damaged = tier.log.corrupt;
   stat.disk_errors = tier.log.write_errors + tier.log.read_errors;
-  for (std::size_t i = 0; i < tiers_->size(); ++i) stat.disks.push_back(DiskStatOf(i));
+  for (std::size_t i = 0; i < tiers_->size(); ++i) {
+    stat.disks.push_back(DiskStatOf(i));
+    stat.disk_capacity_bytes += stat.disks.back().capacity_bytes;
+  }
   stat.disk_shares = tiers_->ShareStats();
 }
 
 DiskStat Owner::DiskStatOf(std::size_t disk) const {
   const TierStat tier = tiers_->StatOf(disk);
+  // What could not be opened has no zones that could be counted.
   DiskStat stat{.path = options_.disks[disk].path,
-                .capacity_bytes = tier.space.total_bytes,
+                .capacity_bytes = tier.aside && tier.space.total_bytes == 0
+                                      ? options_.disks[disk].size_bytes
+                                      : tier.space.total_bytes,
                 .bytes = tier.space.live_bytes,
                 .objects = tier.space.objects,
                 .queued_bytes = tier.space.queued_bytes,

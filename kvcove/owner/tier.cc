@@ -250,6 +250,7 @@ void RetryTimes::Failed(std::int64_t now_ns) {
 
 void Tier::Rest() {
   if (!std::exchange(resting_, true)) RetryLater();
+  TakeAnew();
   if (disk_ != nullptr && !disk_->idle()) {
     // A device that hangs keeps the memory that it was given until it answers.
     disk_->Step(kIdleWaitNs);
@@ -265,7 +266,7 @@ void Tier::Rest() {
     stuck_log_.reset();
     stuck_.reset();
   }
-  if (!tiering_.TriesAgain() || !retry_.Due(clock_.NowNs())) {
+  if (!tiering_.MayOpen() || !retry_.Due(clock_.NowNs())) {
     const MutexLock lock(mutex_);
     if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kIdleWaitNs));
     return;
@@ -282,6 +283,26 @@ void Tier::Rest() {
     LogDebug("disk {} does not work yet: {}", path_, again.error().ToString());
     RetryLater();
   }
+}
+
+void Tier::BeginAnew(const Id128& pool, const Id128& incarnation) {
+  const MutexLock lock(mutex_);
+  anew_ = {.pool = pool, .incarnation = incarnation};
+  woken_.NotifyAll();
+}
+
+// Between two attempts: one that is under way knows the pool as it was, and must fail.
+void Tier::TakeAnew() {
+  {
+    const MutexLock lock(mutex_);
+    if (!anew_) return;
+    former_pool_ = std::exchange(place_.pool, anew_->pool);
+    place_.incarnation = anew_->incarnation;
+    anew_.reset();
+  }
+  tiering_.UseAnew();
+  retry_.Soon(clock_.NowNs());
+  tiering_.SetRetryAt(retry_.at_ns());
 }
 
 void Tier::RetryLater() {
@@ -311,7 +332,8 @@ void Tier::LetGo() {
 // (Settle).
 Status Tier::OpenFoundAgain() {
   KVCOVE_ASSIGN(found_.super, disklog::Log::ReadSuperblock(*found_.device));
-  if (found_.super.pool != place_.pool) {
+  // It may have been formatted before the pool took another id.
+  if (found_.super.pool != place_.pool && found_.super.pool != former_pool_) {
     return Fail(Code::kIncompatible, "another pool's disk is there");
   }
   KVCOVE_ASSIGN(const std::vector<KnownDisk> known, place_.known->Read());
@@ -336,7 +358,7 @@ Status Tier::OpenFoundAgain() {
       return Fail(Code::kInProgress, "a removal came between; the next attempt empties the disk");
     }
   }
-  if (!tiering_.TriesAgain()) return Fail(Code::kStale, "it was voided meanwhile");
+  if (!tiering_.MayOpen()) return Fail(Code::kStale, "it was voided meanwhile");
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
   tiering_.DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());

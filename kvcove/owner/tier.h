@@ -51,6 +51,8 @@ class RetryTimes {
   void Failed(std::int64_t now_ns);
   void Works(std::int64_t now_ns) { works_since_ns_ = now_ns; }
   bool Due(std::int64_t now_ns) const { return now_ns >= at_ns_; }
+  // Whatever failed before says nothing about the next attempt.
+  void Soon(std::int64_t now_ns) { at_ns_ = now_ns; }
   // When it is due.
   std::int64_t at_ns() const { return at_ns_; }
 
@@ -68,7 +70,8 @@ class RetryTimes {
 //                                  ^                                          |      (in a cluster:
 //                                  +---------------- fails -------------------+       told first)
 //
-// What was unmounted rests until the next start.
+// What was unmounted rests until the next start; what was voided rests until the pool's and the
+// incarnation's ids are known under which it begins anew (BeginAnew).
 class Tier {
  public:
   // All outlive it. Without a device it is opened by its own thread, with what the note names.
@@ -103,6 +106,9 @@ class Tier {
     BeginStop(within_ns);
     return AwaitStop();
   }
+  // Tiering::Void was called, and the next start does not know what the disk holds: it is emptied
+  // for this pool and used again. Thread-safe.
+  void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Thread-safe.
   void Wake();
   const std::string& path() const { return path_; }
@@ -119,6 +125,7 @@ class Tier {
   void Run();
   void Rest();
   void RetryLater();
+  void TakeAnew();
   void OpenFirst();
   void Strike();
   void Settle();
@@ -130,7 +137,7 @@ class Tier {
   void WriteQueued();
 
   const std::string path_;
-  const TierPlace place_;
+  TierPlace place_;  // the thread's, but for `known` and `stopping`, which stay
   Tiering& tiering_;
   Promoter& promoter_;
   const Clock& clock_;
@@ -141,6 +148,13 @@ class Tier {
   CondVar woken_;
   std::unique_ptr<TierDisk> disk_;  // replaced by its thread, under `mutex_`; null while it rests
   Id128 number_;                    // Superblock::disk
+  struct Anew {
+    Id128 pool;
+    Id128 incarnation;
+  };
+  // Of BeginAnew, until its thread has seen it.
+  std::optional<Anew> anew_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<Id128> former_pool_;  // the thread's
   // Of a failed attempt: it still has memory of ours, or is not known to have let go.
   std::unique_ptr<disklog::Device> stuck_;
   std::unique_ptr<disklog::Log> stuck_log_;  // goes first

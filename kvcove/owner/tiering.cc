@@ -475,7 +475,8 @@ TierStat Tiering::Stat() const {
   const MutexLock lock(mutex_);
   TierStat stat = stat_;
   stat.space.queued_bytes = queued_bytes_;
-  stat.retry_at_ns = aside_ && !unmounted_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
+  stat.retry_at_ns =
+      aside_ && !unmounted_ && !voided_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
   return stat;
 }
 

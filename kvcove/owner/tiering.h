@@ -233,10 +233,12 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool SetAside(const std::string& why);
   // The same, and it is not tried again.
   void Unmount(const std::string& why);
+  // False: it was unmounted.
   bool TriesAgain() const;
   // While it is set aside: not before this time. By the disk's thread.
   void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
-  // Unmount under a lock of the caller's: who waits is answered with the next Tick.
+  // What it holds counts no more: it is set aside, and not tried again before UseAnew. Under a lock
+  // of the caller's: who waits is answered with the next Tick.
   void Void(const std::string& why);
   // Another master does not know what others have stored while this disk was away, so what it holds
   // is not used again. Under a lock of the caller's. True: it was away.
@@ -265,6 +267,11 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool HasWork() const;
 
   // ---- the disk's thread
+  // After Void, else nothing: it is tried again from now on, and emptied. Not while it is being
+  // opened: an attempt that began before Void fails, for it opens the disk as whatever it was.
+  void UseAnew();
+  // It may be opened now.
+  bool MayOpen() const;
   // Its log is about to be opened: what the table has of it is of before.
   void Attach();
   // Its objects are known.
@@ -283,7 +290,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // it is set aside while the note is being written, a put of what it holds waits until it is
   // struck. If the note cannot be written, it is not tried again.
   bool BeginNote(std::uint64_t era);
-  // The same of a disk that is empty, before it is on. False: it was unmounted.
+  // The same of a disk that is empty, before it is on. False: it was unmounted, or
+  // voided.
   bool BeginNoteEmpty();
   bool listed() const { return options_.listed; }
   // Its objects are known again, and the master is to hear of them. False: as above.
@@ -428,7 +436,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::optional<std::string> aside_ KVCOVE_GUARDED_BY(mutex_);
   bool telling_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool unmounted_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> away_{false};  // aside_ or telling_
+  bool voided_ KVCOVE_GUARDED_BY(mutex_) = false;  // until UseAnew
+  std::atomic<bool> away_{false};                  // aside_ or telling_
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<TierOrder> orders_ KVCOVE_GUARDED_BY(mutex_);
   LoadQueue waiting_ KVCOVE_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The states of a disk: on, set aside, told, used again, paused.
 #include <algorithm>
+#include <utility>
 
 #include "kvcove/owner/tiering.h"
 
@@ -28,7 +29,7 @@ bool Tiering::SetOnAgain(bool empty) {
   const MutexLock lock(mutex_);
   if (!empty && !Reusable()) return false;
   // It stays aside until the next start, or in a cluster is told first (BeginTelling).
-  if (unmounted_ || (!empty && options_.listed && aside_)) return false;
+  if (unmounted_ || voided_ || (!empty && options_.listed && aside_)) return false;
   // It was opened anew for an upgrade, and must be emptied.
   if (options_.listed && empty && !aside_) inventory_.LoseAll();
   UseAgain();
@@ -56,7 +57,7 @@ void Tiering::UseAgain() {
 bool Tiering::BeginTelling() {
   NoteProgress();
   const MutexLock lock(mutex_);
-  if (!Reusable() || unmounted_) return false;
+  if (!Reusable() || unmounted_ || voided_) return false;
   UseAgain();
   telling_ = true;
   away_ = true;
@@ -124,7 +125,7 @@ bool Tiering::BeginNote(std::uint64_t era) {
 
 bool Tiering::BeginNoteEmpty() {
   const MutexLock lock(mutex_);
-  if (unmounted_) return false;
+  if (unmounted_ || voided_) return false;
   return noted_ = true;
 }
 
@@ -157,8 +158,20 @@ void Tiering::Unmount(const std::string& why) {
 
 void Tiering::Void(const std::string& why) {
   const MutexLock lock(mutex_);
-  unmounted_ = true;
+  voided_ = true;
   (void)TakeAside(why, late_);
+}
+
+// It has missed whatever made the rest of the pool what it is now.
+void Tiering::UseAnew() {
+  const MutexLock lock(mutex_);
+  if (!std::exchange(voided_, false)) return;
+  missed_removal_ = true;
+}
+
+bool Tiering::MayOpen() const {
+  const MutexLock lock(mutex_);
+  return !unmounted_ && !voided_;
 }
 
 bool Tiering::MissAll(const std::string& why) {

@@ -115,17 +115,8 @@ json Stat(LocalHost& host) {
 
 }  // namespace
 
-Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, UniqueFd listener,
-                                                 const rpc::Address& address,
-                                                 std::shared_ptr<rpc::Credentials> credentials,
+Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, AdminOptions options,
                                                  const Clock& clock) {
-  http::ServerOptions options{.listener = std::move(listener),
-                              .loopback = rpc::IsLoopback(address)};
-  if (credentials != nullptr) {
-    options.authorize = [credentials = std::move(credentials)](const std::string& authorization) {
-      return rpc::MayAdminister(*credentials, authorization);
-    };
-  }
   const auto text = [](std::string body) {
     return Response{.body = std::move(body), .type = "text/plain; version=0.0.4"};
   };
@@ -146,12 +137,18 @@ Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, UniqueFd liste
            }},
       {.method = "GET",
        .path = "/metrics",
+       .metrics = true,
        .answer = [&host, &clock, text](const Request&) { return text(Metrics(host, clock)); }},
       {.method = "GET",
        .path = "/v1/stat",
        .answer = [&host](const Request&) { return http::JsonResponse(Stat(host)); }},
   };
-  return http::Server::Open(std::move(options), std::move(routes));
+  if (options.metrics_only) routes = http::MonitoringRoutes(routes);
+  return http::Server::Open({.listener = std::move(options.listener),
+                             .loopback = rpc::IsLoopback(options.address),
+                             .authorize = rpc::BearersOf(std::move(options.credentials)),
+                             .tunnel = rpc::TunnelOf(std::move(options.tls))},
+                            std::move(routes));
 }
 
 }  // namespace kvcove::pool

@@ -6,15 +6,21 @@
 
 #include "kvcove/http/server.h"
 #include "kvcove/pool/local_host.h"
+#include "kvcove/rpc/access.h"
 
 namespace kvcove::pool {
 
-// Serves when it returns. `listener`: as rpc::ListenTcp gives it for `address`; it is made before
-// the host is, so that a port in use is noticed before the master knows the owner. `host` outlives
-// it. Errors: as StartThread.
-Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, UniqueFd listener,
-                                                 const rpc::Address& address,
-                                                 std::shared_ptr<rpc::Credentials> credentials,
+struct AdminOptions {
+  UniqueFd listener;  // as rpc::ListenTcp gives it for `address`
+  rpc::Address address;
+  std::shared_ptr<rpc::Credentials> credentials;  // null: everybody may ask
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  bool metrics_only = false;                      // /metrics, /healthz and /readyz
+};
+
+// Serves when it returns. The listener is made before the host is, so that a port in use is noticed
+// before the master knows the owner. `host` outlives it. Errors: as StartThread.
+Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, AdminOptions options,
                                                  const Clock& clock);
 
 }  // namespace kvcove::pool

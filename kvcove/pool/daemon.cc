@@ -18,6 +18,13 @@ constexpr std::size_t kControlWorkers = 8;
 constexpr std::int64_t kFirstAttendantNs = 10 * kSecond;
 constexpr std::int64_t kNextAttendantNs = kSecond;
 
+// The kernel gives the number of a process of another PID namespace as 0.
+std::string WhyUnwatched(std::int32_t pid) {
+  if (pid != 0) return fmt::format("process {} cannot be watched; it may have ended", pid);
+  return "this owner cannot watch the process, which runs in another PID namespace; let both share "
+         "one (in a pod: shareProcessNamespace, or hostPID), or use Linux 6.5 or later";
+}
+
 }  // namespace
 
 Daemon::Impl::Impl(std::unique_ptr<LocalHost> host, const DaemonOptions& options,
@@ -174,7 +181,7 @@ void Daemon::Impl::Hello(rpc::ConnectionId id, Connection& connection,
   }
   if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
   UniqueFd process = server_->PeerProcess(id);
-  if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
+  if (!process.valid()) return fail({Code::kDenied, WhyUnwatched(connection.peer.pid)});
   Result<owner::Owner::Grant> grant = host_->AddSession(connection.peer.pid);
   if (!grant) return fail(grant.error());
   rpc::Reply reply;

@@ -70,6 +70,7 @@ class ElectedMaster::Impl {
   const Clock& clock_;
   UniqueFd listener_;
   UniqueFd admin_listener_;
+  UniqueFd metrics_listener_;
   EtcdLeader self_;
 
   // The thread's.
@@ -93,6 +94,9 @@ Status ElectedMaster::Impl::Open() {
   if (options_.admin) {
     KVCOVE_ASSIGN(admin_listener_, Listen(*options_.admin));
   }
+  if (options_.metrics) {
+    KVCOVE_ASSIGN(metrics_listener_, Listen(*options_.metrics));
+  }
   self_.address = options_.advertise.empty() ? address().ToString() : options_.advertise;
   self_.admin = options_.announced_admin;
   if (self_.admin.empty() && options_.admin) self_.admin = options_.admin->ToString();
@@ -114,6 +118,7 @@ void ElectedMaster::Impl::LendListeners() {
   std::vector<UniqueFd> copies;
   copies.push_back(Copy(listener_));
   if (options_.admin) copies.push_back(Copy(admin_listener_));
+  if (options_.metrics) copies.push_back(Copy(metrics_listener_));
   rpc::InheritTcpListeners(std::move(copies));
 }
 
@@ -129,6 +134,7 @@ Status ElectedMaster::Impl::OpenStandby() {
   }
   KVCOVE_ASSIGN(standby_, master::Standby::Open({.listen = server.listen,
                                                  .admin = options_.admin,
+                                                 .metrics = options_.metrics,
                                                  .credentials = server.credentials,
                                                  .tls = server.tls,
                                                  .shard = std::move(shard)}));
@@ -198,13 +204,16 @@ Status ElectedMaster::Impl::Lead(const LeadershipPtr& leadership) {
   standby_.reset();
   master::MasterServer& server = process->server();
   std::unique_ptr<master::Admin> admin;
-  if (options_.admin) {
-    auto opened = master::Admin::Open(
-        server, process->tasks(),
-        {.listen = *options_.admin, .credentials = options.server.credentials}, clock_);
+  if (options_.admin || options_.metrics) {
+    auto opened = master::Admin::Open(server, process->tasks(),
+                                      {.listen = options_.admin,
+                                       .metrics = options_.metrics,
+                                       .credentials = options.server.credentials,
+                                       .tls = options.server.tls},
+                                      clock_);
     if (opened) admin = std::move(*opened);
     if (!opened) LogError("no admin endpoint: {}", opened.error().ToString());
-    if (admin) server.SetAdmin(self_.admin);
+    if (admin && options_.admin) server.SetAdmin(self_.admin);
   }
   (void)rpc::DropInherited();
   LogInfo("this master leads as {} (term {})", self_.address, server.master().term());

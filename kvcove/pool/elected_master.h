@@ -20,9 +20,10 @@ namespace kvcove::pool {
 struct ElectedMasterOptions {
   MasterProcessOptions process;  // without a data directory
   master::EtcdOptions etcd;
-  std::string advertise;              // how clients reach it; empty: where it listens
-  std::optional<rpc::Address> admin;  // nothing: no admin endpoint
-  std::string announced_admin;        // how operators reach that; empty: where it listens
+  std::string advertise;                // how clients reach it; empty: where it listens
+  std::optional<rpc::Address> admin;    // nothing: no admin endpoint
+  std::optional<rpc::Address> metrics;  // as master::AdminOptions::metrics
+  std::string announced_admin;          // how operators reach that; empty: where it listens
 };
 
 // Thread-safe.

@@ -54,6 +54,10 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
     auto stat = attachment->service().Stat(deadline_ns);
     if (stat) {
       owner.stat = std::move(*stat);
+      // Who only looks is none of the pool's users.
+      std::erase_if(owner.stat.sessions, [&](const SessionStat& session) {
+        return session.number == attachment->session();
+      });
     } else {
       owner.reached = std::unexpected(stat.error());
     }

@@ -46,6 +46,8 @@ class Attachment {
   }
 
   virtual wire::HostService& service() = 0;
+  // The owner's number of this tie; 0 where it has none.
+  virtual SessionNumber session() const { return 0; }
   // False once the owner is known to be gone: nothing may be read from this memory any more.
   bool connected() const { return connected_.load(std::memory_order_acquire); }
   void Disconnect() { connected_.store(false, std::memory_order_release); }

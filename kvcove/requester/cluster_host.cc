@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::requester {
@@ -21,6 +23,8 @@ constexpr std::int64_t kEnginesNs = 2 * kSecond;
 constexpr std::size_t kAheadKeys = 1024;
 constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // a call that nobody waits for
 constexpr std::size_t kMaxRecent = 512;                // misses told in detail at a time
+// An owner that is started again does not answer for a moment: only then is it worth a line.
+constexpr int kPatientLooks = 5;
 
 }  // namespace
 
@@ -31,6 +35,12 @@ std::string HostIdentity() {
   char space[64] = {};
   if (readlink("/proc/thread-self/ns/net", space, sizeof(space) - 1) < 0) space[0] = '\0';
   return boot + "/" + space;
+}
+
+bool AreNeighbours(std::string_view host, std::string_view other) {
+  const std::size_t slash = host.find("/net:");
+  return host != other && slash != std::string_view::npos && slash > 0 &&
+         other.starts_with(host.substr(0, slash + 5));
 }
 
 ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
@@ -214,26 +224,59 @@ void ClusterHost::FindLocal(std::span<const wire::OwnerStat> owners, std::int64_
 }
 
 void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
+  std::erase_if(refusals_, [&](const auto& refused) {
+    return std::ranges::find(owners, refused.first, &wire::OwnerStat::socket) == owners.end();
+  });
   for (const wire::OwnerStat& owner : owners) {
-    if (owner.host != options_.host || owner.socket.empty() || locals_.Has(owner.socket)) continue;
-    if (!options_.owner.empty() && owner.address != options_.owner) continue;
+    if (owner.socket.empty() || (!options_.owner.empty() && owner.address != options_.owner)) {
+      continue;
+    }
+    if (AreNeighbours(options_.host, owner.host)) NoteNeighbour(owner, deadline_ns);
+    if (owner.host != options_.host || locals_.Has(owner.socket)) continue;
     auto local = RemoteHost::Connect(owner.socket, deadline_ns, clock_, options_.warm);
     if (local) {
       (void)locals_.Add({.socket = owner.socket, .host = std::move(*local)});
-      continue;
-    }
-    // It is asked again with every look at the owners, and may have been replaced by then.
-    if (local.error().code == Code::kIncompatible && refused_address_ != owner.address) {
-      refused_address_ = owner.address;
-      LogWarn(
-          "the owner at '{}' is on this host, but its memory cannot be mapped: {}. Its values "
-          "travel over TCP, which is slower",
-          owner.socket, local.error().detail);
+      refusals_.erase(owner.socket);
     } else {
-      LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket,
-               local.error().ToString());
+      NoteRefusal(owner, local.error());
     }
   }
+}
+
+// It is asked again with every look at the owners, and may have been replaced by then.
+void ClusterHost::NoteRefusal(const wire::OwnerStat& owner, const Error& why) {
+  Refusal& refusal = refusals_[owner.socket];
+  if (refusal.address != owner.address || refusal.code != why.code) {
+    refusal = {.address = owner.address, .code = why.code};
+  }
+  const bool may_pass = why.code == Code::kUnavailable || why.code == Code::kTimeout;
+  if (++refusal.looks < (may_pass ? kPatientLooks : 1) || !owner.live || refusal.said) {
+    return LogDebug("the owner at '{}' cannot be used directly: {}", owner.socket, why.ToString());
+  }
+  refusal.said = true;
+  LogWarn(
+      "the owner at '{}' is on this host, but its memory cannot be mapped: {}. Its values travel "
+      "over TCP, which is slower",
+      owner.socket, why.detail);
+}
+
+// Two pods of a node, as a rule. The kernel lets them share memory, and somebody must say that they
+// may: network namespaces stand for hosts otherwise.
+void ClusterHost::NoteNeighbour(const wire::OwnerStat& owner, std::int64_t deadline_ns) {
+  if (!owner.live || std::exchange(said_neighbour_, true)) return;
+  const auto socket = rpc::Client::Connect(owner.socket, deadline_ns);
+  if (socket) {
+    return LogWarn(
+        "the owner at {} runs on this machine, in another network namespace, so its values travel "
+        "over TCP, which is slower. Its socket '{}' can be opened from here: to share memory, set "
+        "KVCOVE_HOST_ID to one text for the owner and for this process, such as the node's name",
+        owner.address, owner.socket);
+  }
+  LogInfo(
+      "the owner at {} runs on this machine, in another network namespace, so its values travel "
+      "over TCP. To share memory, mount the directory of its socket '{}' here under the same path "
+      "({}), and set KVCOVE_HOST_ID to one text for both, such as the node's name",
+      owner.address, owner.socket, socket.error().detail);
 }
 
 std::vector<wire::OwnerNumber> ClusterHost::LocalNumbers(const std::string& address) const {

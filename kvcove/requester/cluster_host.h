@@ -83,6 +83,8 @@ class ClusterHost final : public LookupService {
   wire::RequesterReport TakeReport(std::vector<wire::OwnerNumber> passed_over);
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
+  void NoteRefusal(const wire::OwnerStat& owner, const Error& why);
+  void NoteNeighbour(const wire::OwnerStat& owner, std::int64_t deadline_ns);
   Result<std::vector<wire::OwnerStat>> AskOwners(Asker asker,
                                                  std::vector<wire::OwnerNumber> passed_over,
                                                  std::int64_t deadline_ns);
@@ -114,9 +116,17 @@ class ClusterHost final : public LookupService {
   Mutex settings_mutex_;
   wire::MasterSettings settings_ KVCOVE_GUARDED_BY(settings_mutex_);
   std::atomic<bool> finding_{false};
-  LocalOwners locals_;            // added to by who is `finding_`
-  std::string refused_address_;   // of the last owner here that was warned of
-  std::unique_ptr<Peers> peers_;  // its thread probes the master, too
+  LocalOwners locals_;  // added to by who is `finding_`
+  // Owners of this host whose memory this process cannot use, by their sockets.
+  struct Refusal {
+    std::string address;
+    Code code = Code::kOk;
+    int looks = 0;  // that ended so
+    bool said = false;
+  };
+  std::map<std::string, Refusal> refusals_;  // belongs to who is `finding_`
+  bool said_neighbour_ = false;              // so does this
+  std::unique_ptr<Peers> peers_;             // its thread probes the master, too
   std::atomic<bool> closing_{false};
   Mutex ahead_mutex_;
   std::unique_ptr<rpc::Workers> ahead_ KVCOVE_GUARDED_BY(ahead_mutex_);  // from the first use on
@@ -127,5 +137,8 @@ class ClusterHost final : public LookupService {
 // Equal in all processes that can share memory and sockets: the kernel's boot and network
 // namespace. $KVCOVE_HOST_ID overrides it.
 std::string HostIdentity();
+// Two identities of one machine that are of different network namespaces, as of two pods. Where
+// $KVCOVE_HOST_ID is set for one of them nobody can know.
+bool AreNeighbours(std::string_view host, std::string_view other);
 
 }  // namespace kvcove::requester

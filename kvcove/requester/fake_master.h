@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Of the unit tests beside it: a master at a real socket that answers what a test says, and notes
-// what it is asked. It has one namespace in slot 3 and no owners.
+// what it is asked. It has one namespace in slot 3, and no owners that the test does not name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,6 +26,7 @@ class FakeMaster final : private rpc::Handler {
   // What it answers with, and what it was asked.
   struct State {
     std::uint64_t term = 1;
+    std::vector<wire::OwnerStat> owners;
     Generation generation = 7;
     bool open = true;
     std::map<std::uint64_t, wire::Place> places;       // by the low half of the hash
@@ -99,7 +100,7 @@ class FakeMaster final : private rpc::Handler {
         KVCOVE_ASSIGN(const auto report, wire::DecodeReport(body));
         for (std::size_t i = 0; i < report.misses.size(); ++i) state_.misses[i] += report.misses[i];
         state_.recent.insert(state_.recent.end(), report.recent.begin(), report.recent.end());
-        return wire::Encode(wire::OwnersReply{.owners = {}, .term = state_.term});
+        return wire::Encode(wire::OwnersReply{.owners = state_.owners, .term = state_.term});
       }
       case wire::Method::kRegister: {
         KVCOVE_ASSIGN(const auto call, wire::DecodeRegister(body));

@@ -92,6 +92,7 @@ class RemoteHost::SocketAttachment final : public Attachment {
         stub_(wire::MakeHostStub(channel_)) {}
 
   wire::HostService& service() override { return *stub_; }
+  SessionNumber session() const override { return parts_.welcome.session; }
   int primary_fd() const { return parts_.primary.fd(); }
   void Goodbye(std::int64_t deadline_ns) {
     (void)parts_.primary.Call(wire::Method::kGoodbye, {}, deadline_ns);

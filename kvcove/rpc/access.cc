@@ -41,4 +41,19 @@ Access TenantAccess(std::shared_ptr<Credentials> credentials, const std::string&
   return access;
 }
 
+BearerCheck BearersOf(std::shared_ptr<Credentials> credentials) {
+  if (credentials == nullptr) return {};
+  return [credentials = std::move(credentials)](const std::string& authorization, bool metrics) {
+    return MayAsk(*credentials, authorization, metrics);
+  };
+}
+
+Tunnel TunnelOf(std::shared_ptr<Tls> tls) {
+  if (tls == nullptr) return {};
+  return [tls = std::move(tls)](UniqueFd fd, std::int64_t handshake_ns,
+                                std::function<void(UniqueFd)> done) {
+    return tls->Accept(std::move(fd), handshake_ns, std::move(done));
+  };
+}
+
 }  // namespace kvcove::rpc

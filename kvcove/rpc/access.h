@@ -2,6 +2,8 @@
 // With what a client comes to a server.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,5 +28,13 @@ Result<Access> ServerAccess(std::shared_ptr<Credentials> credentials, const std:
 // As that tenant itself, all of whose tokens the server's file has.
 Access TenantAccess(std::shared_ptr<Credentials> credentials, const std::string& tenant,
                     std::shared_ptr<Tls> tls);
+
+// What an HTTP endpoint asks of its callers (http::ServerOptions); of a null pointer an empty
+// function, which asks nothing.
+using BearerCheck = std::function<bool(const std::string& authorization, bool metrics)>;
+BearerCheck BearersOf(std::shared_ptr<Credentials> credentials);
+using Tunnel = std::function<std::function<void()>(UniqueFd fd, std::int64_t handshake_ns,
+                                                   std::function<void(UniqueFd)> done)>;
+Tunnel TunnelOf(std::shared_ptr<Tls> tls);
 
 }  // namespace kvcove::rpc

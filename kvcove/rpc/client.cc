@@ -44,6 +44,8 @@ Status CheckServer(int fd, const std::string& path) {
                                          path, peer.uid));
 }
 
+bool IsClosed(int error) { return error == EPIPE || error == ECONNRESET; }
+
 std::int64_t LeftNs(std::int64_t deadline_ns) {
   return deadline_ns - SystemClock::Instance().NowNs();
 }
@@ -142,6 +144,14 @@ Status Client::Wait(short events, std::int64_t deadline_ns) {
   }
 }
 
+// A server without room closes newcomers at once, and only its own log can say more.
+Error Client::Closed() const {
+  if (answered_) return {Code::kUnavailable, "the pool closed the connection"};
+  return {Code::kUnavailable,
+          "the pool closed the connection before it answered; its log says why: it may have as "
+          "many connections as its limit of open files allows (ulimit -n), or expect TLS"};
+}
+
 Status Client::SetReceiveTimeout(std::int64_t deadline_ns) {
   const std::int64_t left = LeftNs(deadline_ns);
   if (left <= 0) return Fail(Code::kTimeout, "the deadline had passed before the call");
@@ -179,6 +189,7 @@ Status Client::SendAll(std::span<const std::byte> header, std::span<const std::b
       continue;
     }
     if (errno == EINTR) continue;
+    if (IsClosed(errno)) return std::unexpected(Closed());
     if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "sending to the pool");
     KVCOVE_TRY(Wait(POLLOUT, deadline_ns));
   }
@@ -222,7 +233,7 @@ Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadli
       received += static_cast<std::size_t>(count);
       continue;
     }
-    if (count == 0) return Fail(Code::kUnavailable, "the pool closed the connection");
+    if (count == 0 || IsClosed(errno)) return std::unexpected(Closed());
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "receiving from the pool");
     KVCOVE_TRY(Wait(POLLIN, deadline_ns));
@@ -257,6 +268,7 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
   }
   const auto reply = wire::DecodeFrameHeader(bytes, wire::kMaxFrameBytes);
   if (!reply) return end(reply.error());
+  answered_ = true;
   if (reply->call != call ||
       reply->method != (static_cast<std::uint16_t>(method) | wire::kReplyBit)) {
     return end({Code::kCorrupt, "the pool answered another call"});

@@ -44,12 +44,15 @@ class Client {
   Status ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadline_ns,
                     std::vector<UniqueFd>* fds);
   Status Wait(short events, std::int64_t deadline_ns);
+  // The peer has closed it.
+  Error Closed() const;
   // Makes the kernel end a blocking receive after what is left; one system call less than poll and
   // receive.
   Status SetReceiveTimeout(std::int64_t deadline_ns);
 
   UniqueFd fd_;
   std::uint64_t next_call_ = 1;
+  bool answered_ = false;           // a call of this connection
   std::int64_t peer_needs_ns_ = 0;  // for the call that was just sent
   std::int64_t timeout_us_ = -1;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/client.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -8,6 +9,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kvcove/base/clock.h"
@@ -53,6 +55,35 @@ TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFul
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
   EXPECT_LT(took_ns, 20 * kSecond) << "and not never";
+}
+
+// As one that has no room for more connections. Whether sending or receiving notices it first, the
+// message says what may be wrong.
+TEST(ClientTest, APeerThatClosesAtOnceIsToldFromOneThatAnsweredBefore) {
+  for (int i = 0; i < 20; ++i) {
+    const std::string path = fmt::format("/tmp/kvcove-client-closes-{}.sock", getpid());
+    unlink(path.c_str());
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    ASSERT_EQ(listen(listener.get(), 1), 0);
+    const std::int64_t soon = SystemClock::Instance().NowNs() + 60 * kSecond;
+    auto client = Client::Connect(path, soon);
+    ASSERT_TRUE(client) << client.error().ToString();
+    std::thread closes([&] { UniqueFd(accept(listener.get(), nullptr, nullptr)).Reset(); });
+    if (i % 2 == 0) closes.join();
+    const auto called = client->Call(wire::Method::kHello, {}, soon);
+    if (closes.joinable()) closes.join();
+    unlink(path.c_str());
+    ASSERT_FALSE(called);
+    EXPECT_EQ(called.error().code, Code::kUnavailable);
+    EXPECT_NE(called.error().detail.find("before it answered"), std::string::npos)
+        << called.error().ToString();
+    EXPECT_NE(called.error().detail.find("ulimit -n"), std::string::npos);
+  }
 }
 
 // Lets everybody in and does nothing for them.

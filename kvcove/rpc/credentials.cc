@@ -27,8 +27,10 @@ namespace {
 
 constexpr std::size_t kMinTokenBytes = 32;
 constexpr std::size_t kMaxFileBytes = 4U << 20;
-constexpr std::array<std::string_view, 5> kScopeNames = {"read", "write", "reset", "admin",
-                                                         "owner"};
+constexpr std::array<std::string_view, 6> kScopeNames = {"read",  "write", "reset",
+                                                         "admin", "owner", "metrics"};
+constexpr std::array<Scope, kScopeNames.size()> kScopesByName = {
+    Scope::kRead, Scope::kWrite, Scope::kReset, Scope::kAdmin, Scope::kOwner, Scope::kMetrics};
 constexpr std::array<std::string_view, 7> kTenantKeys = {
     "tokens",           "scopes",          "maximum",    "guaranteed",
     "calls_per_second", "bytes_in_flight", "connections"};
@@ -228,7 +230,7 @@ Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto known = std::ranges::find(kScopeNames, name);
     if (known == kScopeNames.end()) return UnknownKey("scope", name, kScopeNames);
-    scopes = static_cast<Scopes>(scopes | (1U << (known - kScopeNames.begin())));
+    scopes |= static_cast<Scopes>(kScopesByName[known - kScopeNames.begin()]);
   }
   return scopes;
 }
@@ -244,7 +246,7 @@ Scopes ScopesOf(Scopes named) {
 std::vector<std::string> ScopeNames(Scopes scopes) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < kScopeNames.size(); ++i) {
-    if ((scopes & (1U << i)) != 0) names.emplace_back(kScopeNames[i]);
+    if ((scopes & static_cast<Scopes>(kScopesByName[i])) != 0) names.emplace_back(kScopeNames[i]);
   }
   return names;
 }
@@ -321,49 +323,24 @@ Result<TenantTable> ParseTenants(std::string_view text, const std::string& path)
   return table;
 }
 
-std::string Credentials::StampOf(const std::string& path) {
-  struct stat status{};
-  if (stat(path.c_str(), &status) != 0) return {};
-  return fmt::format("{} {} {} {}", status.st_ino, status.st_size, status.st_mtim.tv_sec,
-                     status.st_mtim.tv_nsec);
+Status Credentials::Read() {
+  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path_));
+  KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path_));
+  const MutexLock lock(mutex_);
+  table_ = std::make_shared<const TenantTable>(std::move(table));
+  return {};
 }
 
 Result<std::shared_ptr<Credentials>> Credentials::Load(const std::string& path) {
   std::shared_ptr<Credentials> credentials(new Credentials(path));
-  const std::string stamp = StampOf(path);
-  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
-  KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path));
-  const MutexLock lock(credentials->mutex_);
-  credentials->table_ = std::make_shared<const TenantTable>(std::move(table));
-  credentials->stamp_ = stamp;
+  KVCOVE_TRY(credentials->file_.Open([&] { return credentials->Read(); }));
   return credentials;
 }
 
 void Credentials::Refresh(bool now) {
-  const std::int64_t now_ns = SystemClock::Instance().NowNs();
-  std::int64_t looked_ns = looked_ns_.load(std::memory_order_relaxed);
-  if (!now && now_ns < looked_ns + kSecond) return;
-  // Of several callers one looks.
-  if (!looked_ns_.compare_exchange_strong(looked_ns, now_ns) && !now) return;
-  const std::string stamp = StampOf(path_);
-  {
-    const MutexLock lock(mutex_);
-    if (stamp == stamp_) return;
-    stamp_ = stamp;
-  }
-  const Result<std::string> text = ReadPrivate(path_);
-  Result<TenantTable> table = text ? ParseTenants(*text, path_) : std::unexpected(text.error());
-  if (!table) {
-    LogError("the credentials are those of before: {}", table.error().ToString());
-    return;
-  }
-  const std::size_t tenants = table->size();
-  {
-    const MutexLock lock(mutex_);
-    table_ = std::make_shared<const TenantTable>(std::move(*table));
-  }
+  if (file_.Refresh(now, [this] { return Read(); }) != WatchedFiles::Look::kRead) return;
   version_.fetch_add(1, std::memory_order_release);
-  LogInfo("read '{}' again: {} tenants", path_, tenants);
+  LogInfo("read '{}' again: {} tenants", path_, All().size());
 }
 
 TenantTable Credentials::All() const {
@@ -453,7 +430,7 @@ std::string BearerOf(const Credential& credential) {
   return credential.tenant + "." + Hex(Mac(credential.token, "kvcove admin bearer"));
 }
 
-bool MayAdminister(Credentials& credentials, const std::string& authorization) {
+bool MayAsk(Credentials& credentials, const std::string& authorization, bool metrics) {
   constexpr std::string_view kBearer = "Bearer ";
   if (!authorization.starts_with(kBearer)) return false;
   const std::string given = authorization.substr(kBearer.size());
@@ -461,7 +438,9 @@ bool MayAdminister(Credentials& credentials, const std::string& authorization) {
   if (dot == std::string::npos) return false;
   credentials.Refresh();
   const std::optional<Tenant> tenant = credentials.Find(given.substr(0, dot));
-  if (!tenant || (tenant->scopes & static_cast<Scopes>(Scope::kAdmin)) == 0) return false;
+  const auto enough = static_cast<Scopes>(static_cast<Scopes>(Scope::kAdmin) |
+                                          (metrics ? static_cast<Scopes>(Scope::kMetrics) : 0));
+  if (!tenant || (tenant->scopes & enough) == 0) return false;
   return std::ranges::any_of(tenant->tokens, [&](const std::string& token) {
     const std::string right = BearerOf({.tenant = given.substr(0, dot), .token = token});
     return right.size() == given.size() &&

@@ -14,6 +14,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
+#include "kvcove/base/watched_files.h"
 #include "kvcove/rpc/admission.h"
 #include "kvcove/wire/auth.h"
 
@@ -29,6 +30,7 @@ enum class Scope : std::uint8_t {
   // Be an owner that serves this tenant alone. It has no name: `owner` beside read, write or reset,
   // and without admin, stands for it (ScopesOf).
   kTenantOwner = 32,
+  kMetrics = 64,  // GET /metrics
 };
 using Scopes = std::uint8_t;
 inline constexpr Scopes kAllScopes = 31;
@@ -107,15 +109,14 @@ class Credentials {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  explicit Credentials(std::string path) : path_(std::move(path)) {}
-  static std::string StampOf(const std::string& path);
+  explicit Credentials(const std::string& path) : path_(path), file_("the credentials", {path}) {}
+  Status Read();
 
   const std::string path_;
+  WatchedFiles file_;
   std::atomic<std::uint64_t> version_{1};
   mutable Mutex mutex_;
   std::shared_ptr<const TenantTable> table_ KVCOVE_GUARDED_BY(mutex_);
-  std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
-  std::atomic<std::int64_t> looked_ns_{0};
 };
 
 // HMAC-SHA256 of `text` with `token`; equality in constant time.
@@ -126,8 +127,10 @@ std::uint64_t KeyIdOf(const std::string& token);
 // What a token stands for at the admin port: derived, so that the token itself goes nowhere.
 std::string BearerOf(const Credential& credential);
 // The value of an Authorization header: true if it is the bearer of a tenant with the scope
-// `admin`.
-bool MayAdminister(Credentials& credentials, const std::string& authorization);
+// `admin`, or, for `metrics`, with that one.
+bool MayAsk(Credentials& credentials, const std::string& authorization, bool metrics);
+// No scope but `metrics`: it is none of the pool's users, owners or operators.
+constexpr bool OnlyMetrics(Scopes scopes) { return scopes == static_cast<Scopes>(Scope::kMetrics); }
 // What the names in a tenant's entry stand for: kTenantOwner for kOwner where the entry is one of a
 // tenant that stores and loads.
 Scopes ScopesOf(Scopes named);

@@ -2,8 +2,13 @@
 // The limits in a server's file of tenants.
 #include "kvcove/rpc/credentials.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "kvcove/rpc/gate.h"
 
@@ -49,6 +54,80 @@ TEST(CredentialsTest, WithoutCredentialsEveryCallerMayBeAnOwnerAndNoneAdminister
   EXPECT_TRUE(gate.Describe(guest).may_own);
   EXPECT_FALSE(gate.Describe(guest).administers);
   EXPECT_TRUE(gate.Describe(guest).tenant.empty());
+}
+
+std::string Bearer(const std::string& tenant, char digit) {
+  return "Bearer " + BearerOf({.tenant = tenant, .token = std::string(64, digit)});
+}
+
+// `a`: an operator. `m`: monitoring. `t`: a tenant.
+class ScopedCredentialsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "kvcove-credentials-XXXXXX";
+    directory_ = mkdtemp(name.data());
+    const std::string path = directory_ + "/servers.toml";
+    std::ofstream(path) << Entry("a", "\"owner\", \"admin\"") << Entry("m", "\"metrics\"")
+                        << Entry("t", "\"read\", \"write\"");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+    auto loaded = Credentials::Load(path);
+    ASSERT_TRUE(loaded) << loaded.error().ToString();
+    credentials_ = *loaded;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  static std::string Entry(const std::string& name, const std::string& scopes) {
+    return fmt::format("[tenants.{}]\ntokens = [\"{}\"]\nscopes = [{}]\n", name,
+                       std::string(64, name[0]), scopes);
+  }
+  // Both halves of the proof.
+  static Reply Greet(Gate& server, Gate::Guest& guest, const std::string& tenant) {
+    const Credential credential{.tenant = tenant, .token = std::string(64, tenant[0])};
+    const wire::AuthHello hello = Greeting(credential);
+    const std::string first = wire::Encode(hello);
+    const Reply challenge =
+        server.Greet(guest, wire::Method::kHello, std::as_bytes(std::span(first)));
+    const auto decoded = wire::DecodeAuthChallenge(std::as_bytes(std::span(challenge.body)));
+    EXPECT_TRUE(decoded);
+    const auto proof = Prove(credential, hello, *decoded);
+    EXPECT_TRUE(proof) << proof.error().ToString();
+    const std::string second = wire::EncodeProof(*proof);
+    return server.Greet(guest, wire::Method::kProve, std::as_bytes(std::span(second)));
+  }
+  std::string directory_;
+  std::shared_ptr<Credentials> credentials_;
+};
+
+TEST_F(ScopedCredentialsTest, MonitoringReadsMetricsAndNothingElse) {
+  EXPECT_TRUE(MayAsk(*credentials_, Bearer("a", 'a'), /*metrics=*/true));
+  EXPECT_TRUE(MayAsk(*credentials_, Bearer("a", 'a'), /*metrics=*/false));
+  EXPECT_TRUE(MayAsk(*credentials_, Bearer("m", 'm'), /*metrics=*/true));
+  EXPECT_FALSE(MayAsk(*credentials_, Bearer("m", 'm'), /*metrics=*/false));
+  EXPECT_FALSE(MayAsk(*credentials_, Bearer("t", 't'), /*metrics=*/true));
+  EXPECT_FALSE(MayAsk(*credentials_, Bearer("m", 'x'), /*metrics=*/true));
+  EXPECT_FALSE(MayAsk(*credentials_, "", /*metrics=*/true));
+}
+
+TEST_F(ScopedCredentialsTest, ATokenForMetricsIsNotLetInToThePool) {
+  Gate gate(credentials_);
+  Gate::Guest tenant;
+  EXPECT_EQ(Greet(gate, tenant, "t").code, Code::kOk);
+  EXPECT_TRUE(gate.Admitted(tenant));
+  Gate::Guest monitoring;
+  const Reply refused = Greet(gate, monitoring, "m");
+  EXPECT_EQ(refused.code, Code::kDenied);
+  EXPECT_THAT(refused.body, HasSubstr("metrics"));
+  EXPECT_FALSE(gate.Admitted(monitoring));
+  EXPECT_EQ(gate.refused(), 1U);
+}
+
+TEST(ScopesTest, TheirNamesAreReadAndWritten) {
+  for (const char* name : {"read", "write", "reset", "admin", "owner", "metrics"}) {
+    const auto scopes = ParseScopes({name});
+    ASSERT_TRUE(scopes) << name;
+    EXPECT_EQ(ScopeNames(*scopes), std::vector<std::string>{name});
+  }
+  EXPECT_THAT(ParseScopes({"metric"}).error().detail, HasSubstr("metrics"));
+  EXPECT_EQ(ScopeNames(static_cast<Scopes>(Scope::kTenantOwner)), std::vector<std::string>());
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t ke
 }
 
 constexpr std::string_view kSayHelloFirst = "say hello first";
+constexpr const char* kMetricsOnly =
+    "this token has the scope \"metrics\" alone, which is good for GET /metrics and nothing else";
 
 }  // namespace
 
@@ -42,10 +44,8 @@ Gate::Gate(std::shared_ptr<Credentials> credentials)
 
 void Gate::NoteRefused(const std::string& tenant) {
   refused_.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t now = SystemClock::Instance().NowNs();
-  std::int64_t logged = logged_ns_.load();
-  if (now > logged + kSecond && logged_ns_.compare_exchange_strong(logged, now)) {
-    LogWarn("refused a connection that calls itself '{}'", tenant.substr(0, 64));
+  if (const auto lines = refusals_.Due(SystemClock::Instance().NowNs()); lines > 0) {
+    LogWarn("refused a connection that calls itself '{}' ({} times)", tenant.substr(0, 64), lines);
   }
 }
 
@@ -109,6 +109,10 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
     return ErrorReply({Code::kDenied, "this server does not know this tenant with this token"},
                       /*close=*/true);
   }
+  if (OnlyMetrics(tenant->scopes)) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return ErrorReply({Code::kDenied, kMetricsOnly}, /*close=*/true);
+  }
   guest.caller = std::make_shared<const Caller>(Caller{.tenant = guest.hello.tenant,
                                                        .tag = TenantTag(guest.hello.tenant),
                                                        .scopes = tenant->scopes});
@@ -132,7 +136,7 @@ bool Gate::Admitted(Guest& guest) const {
   if (credentials_ == nullptr || guest.version == credentials_->version()) return true;
   guest.version = credentials_->version();
   const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
-  if (TokenOf(tenant, guest.hello.key_id) == nullptr) {
+  if (TokenOf(tenant, guest.hello.key_id) == nullptr || OnlyMetrics(tenant->scopes)) {
     guest.caller = nullptr;
     return false;
   }

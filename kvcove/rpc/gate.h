@@ -15,6 +15,8 @@
 #include <span>
 
 #include "kvcove/base/carry.h"
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
 #include "kvcove/rpc/credentials.h"
 #include "kvcove/rpc/server.h"
 
@@ -90,7 +92,7 @@ class Gate {
   const std::shared_ptr<Credentials> credentials_;
   const std::string decoy_;  // stands for the token of an unknown tenant
   std::atomic<std::uint64_t> refused_{0};
-  std::atomic<std::int64_t> logged_ns_{0};
+  LogLimit refusals_{kSecond};
 };
 
 // The answer to a call over a connection that the gate has not let in, or whose token was struck

@@ -26,6 +26,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/watched_files.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -119,48 +120,24 @@ std::string Distrust(const SSL* ssl) {
 
 class Tls::Impl {
  public:
-  explicit Impl(TlsFiles files) : files_(std::move(files)) {}
+  explicit Impl(const TlsFiles& files)
+      : files_(files), watched_("the TLS files", {files.authority, files.certificate, files.key}) {}
 
   Status Start() {
-    const std::string stamp = Stamp();
-    KVCOVE_ASSIGN(std::shared_ptr<Context> first, LoadContext(files_));
-    {
-      const MutexLock lock(mutex_);
-      stamp_ = stamp;
-      context_ = std::move(first);
-    }
+    KVCOVE_TRY(watched_.Open([this] { return Read(); }));
     KVCOVE_ASSIGN(thread_, StartThread("kvcove-tls", [this] { loop_.run(); }));
     return {};
   }
 
   void Refresh(bool now) {
-    const std::int64_t now_ns = SystemClock::Instance().NowNs();
-    std::int64_t looked_ns = looked_ns_.load(std::memory_order_relaxed);
-    if (!now && now_ns < looked_ns + kSecond) return;
-    if (!looked_ns_.compare_exchange_strong(looked_ns, now_ns) && !now) return;
-    WarnOfExpiry(now_ns);
-    const std::string stamp = Stamp();
-    {
-      const MutexLock lock(mutex_);
-      if (stamp == stamp_) return;
-    }
-    Result<std::shared_ptr<Context>> read = LoadContext(files_);
-    const std::string error = read ? std::string() : read.error().ToString();
-    {
-      const MutexLock lock(mutex_);
-      // Of files that do not fit each other one is about to be exchanged: they are looked at again.
-      if (read) {
-        stamp_ = stamp;
-        context_ = std::move(*read);
-      }
-      if (std::exchange(said_, error) == error) return;
-    }
-    if (!error.empty()) {
-      LogError("the TLS files are those of before: {}", error);
-    } else {
+    // Of files that do not fit each other one is about to be exchanged.
+    const WatchedFiles::Look look = watched_.Refresh(now, [this] { return Read(); });
+    if (look == WatchedFiles::Look::kNotDue) return;
+    if (look == WatchedFiles::Look::kRead) {
       LogInfo("read the TLS files '{}', '{}' and '{}' again", files_.authority, files_.certificate,
               files_.key);
     }
+    WarnOfExpiry(SystemClock::Instance().NowNs());
   }
 
   std::optional<std::int64_t> ExpiresInS() { return ExpiresIn(Current()); }
@@ -215,15 +192,11 @@ class Tls::Impl {
     return context_;
   }
 
-  std::string Stamp() const {
-    std::string stamp;
-    for (const std::string& file : {files_.authority, files_.certificate, files_.key}) {
-      struct stat status{};
-      if (file.empty() || stat(file.c_str(), &status) != 0) continue;
-      stamp += fmt::format("{} {} {} {}\n", status.st_ino, status.st_size, status.st_mtim.tv_sec,
-                           status.st_mtim.tv_nsec);
-    }
-    return stamp;
+  Status Read() {
+    KVCOVE_ASSIGN(std::shared_ptr<Context> read, LoadContext(files_));
+    const MutexLock lock(mutex_);
+    context_ = std::move(read);
+    return {};
   }
 
   // Once a day, in the last week.
@@ -342,14 +315,12 @@ class Tls::Impl {
   }
 
   const TlsFiles files_;
+  WatchedFiles watched_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{loop_.get_executor()};
-  std::atomic<std::int64_t> looked_ns_{0};
   LogLimit denied_{kSecond};
   std::atomic<std::uint64_t> refused_{0};
   Mutex mutex_;
-  std::string stamp_ KVCOVE_GUARDED_BY(mutex_);
-  std::string said_ KVCOVE_GUARDED_BY(mutex_);  // the error, once
   std::shared_ptr<Context> context_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t warn_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::thread thread_;

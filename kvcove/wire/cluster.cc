@@ -84,7 +84,8 @@ std::string Encode(const OwnersReply& message) {
     list.push_back(fb::CreateOwner(
         builder, owner.number, owner.epoch, address, socket, host, owner.capacity_bytes,
         owner.free_bytes, owner.live, owner.objects, owner.lease_age_ns, tenant, owner.draining,
-        owner.hits, owner.evictions, owner.stale_puts, owner.puts, owner.told));
+        owner.hits, owner.evictions, owner.stale_puts, owner.puts, owner.told, owner.disks,
+        owner.disks_aside, owner.disk_capacity_bytes, owner.disk_bytes));
   }
   const auto vector = builder.CreateVector(list);
   const std::string& address = message.settings.admin;
@@ -119,7 +120,11 @@ Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
                             .hits = owner->hits(),
                             .evictions = owner->evictions(),
                             .stale_puts = owner->stale_puts(),
-                            .puts = owner->puts()});
+                            .puts = owner->puts(),
+                            .disks = owner->disks(),
+                            .disks_aside = owner->disks_aside(),
+                            .disk_capacity_bytes = owner->disk_capacity_bytes(),
+                            .disk_bytes = owner->disk_bytes()});
   }
   KVCOVE_ASSIGN(reply.map, MapFrom(root->map()));
   return reply;

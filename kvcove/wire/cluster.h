@@ -43,6 +43,10 @@ struct OwnerStat {
   std::uint64_t evictions = 0;
   std::uint64_t stale_puts = 0;
   std::uint64_t puts = 0;
+  std::uint32_t disks = 0;  // as of RenewRequest
+  std::uint32_t disks_aside = 0;
+  std::uint64_t disk_capacity_bytes = 0;
+  std::uint64_t disk_bytes = 0;
 };
 
 struct RemoveRequest {

@@ -134,11 +134,12 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
-  return Done(builder,
-              fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
-                              message.told, message.free_bytes, message.objects, message.hits,
-                              message.evictions, message.stale_puts, message.puts, message.partial,
-                              message.disk_away, message.map, message.told_map));
+  return Done(builder, fb::CreateRenew(
+                           builder, message.number, message.epoch, message.table, message.naming,
+                           message.told, message.free_bytes, message.objects, message.hits,
+                           message.evictions, message.stale_puts, message.puts, message.partial,
+                           message.disk_away, message.map, message.told_map, message.disks,
+                           message.disks_aside, message.disk_capacity_bytes, message.disk_bytes));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -157,7 +158,11 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .partial = root->partial(),
                       .disk_away = root->disk_away(),
                       .map = root->map(),
-                      .told_map = root->told_map()};
+                      .told_map = root->told_map(),
+                      .disks = root->disks(),
+                      .disks_aside = root->disks_aside(),
+                      .disk_capacity_bytes = root->disk_capacity_bytes(),
+                      .disk_bytes = root->disk_bytes()};
 }
 
 std::string Encode(const RenewReply& message) {

@@ -93,6 +93,11 @@ struct RenewRequest {
   // The revision of the shard map that it knows, and that under which all was told. 0: none.
   std::uint64_t map = 0;
   std::uint64_t told_map = 0;
+  // Of all its disks; for operators.
+  std::uint32_t disks = 0;
+  std::uint32_t disks_aside = 0;
+  std::uint64_t disk_capacity_bytes = 0;
+  std::uint64_t disk_bytes = 0;  // in use
 };
 
 struct RenewReply {

@@ -144,7 +144,11 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .stale_puts = 10,
                              .puts = 11,
                              .partial = true,
-                             .disk_away = true};
+                             .disk_away = true,
+                             .disks = 12,
+                             .disks_aside = 13,
+                             .disk_capacity_bytes = 14,
+                             .disk_bytes = 15};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -160,6 +164,10 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->puts, 11U);
   EXPECT_TRUE(asked->partial);
   EXPECT_TRUE(asked->disk_away);
+  EXPECT_EQ(asked->disks, 12U);
+  EXPECT_EQ(asked->disks_aside, 13U);
+  EXPECT_EQ(asked->disk_capacity_bytes, 14U);
+  EXPECT_EQ(asked->disk_bytes, 15U);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,

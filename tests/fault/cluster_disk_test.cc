@@ -305,6 +305,24 @@ TEST_F(ClusterDiskTest, ADiskThatFailsIsUsedAgainWithoutWhatWasRemovedMeanwhile)
   EXPECT_EQ(MostFound({removed}), 0U);
 }
 
+// What is stored is void then, and nobody is started again for that.
+TEST_F(ClusterDiskTest, ADiskIsUsedAgainAfterTheMastersDataWereLost) {
+  const auto keys = Fill();
+  ASSERT_GE(StatOf(0).disk_objects, static_cast<std::uint64_t>(kMany / 2));
+  End(std::exchange(master(), 0), SIGKILL);
+  std::filesystem::remove_all(directory() + "/master");
+  StartMaster();
+  ASSERT_TRUE(Becomes([&] {
+    return Live() == 2 && here_->Reset({.timeout = kCallTime}).has_value() &&
+           here_->Capture({.timeout = kCallTime}).has_value();
+  }));
+  ASSERT_TRUE(Becomes([&] { return StatOf(0).disk_aside == 0; })) << Said(0);
+  EXPECT_EQ(MostFound(keys), 0U);
+  Fill(kMany, "later");
+  EXPECT_GE(StatOf(0).disk_objects, static_cast<std::uint64_t>(kMany / 2));
+  EXPECT_EQ(MostFound(keys), 0U);
+}
+
 TEST_F(ClusterDiskTest, AnOwnerWithoutItsIdentityStartsEmpty) {
   const auto keys = Fill();
   KillOwner(0);

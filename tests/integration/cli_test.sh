@@ -169,6 +169,9 @@ check "wrong scope" 2 "did you mean 'reset'" "$kvcove" token acme --scopes rest
 for file in servers acme boss; do
   if [ "$(stat -c %a "$directory/$file.toml")" != 600 ]; then echo "FAILED: mode of $file.toml"; failed=$((failed + 1)); fi
 done
+check "metrics on an open address" 2 "namespaces' names are in the metrics" "$kvcove" master --metrics 0.0.0.0:1 --data "$directory/m"
+check "a token for metrics" 0 'scopes = \["metrics"\]' "$kvcove" token prometheus --scopes metrics
+check "no such scope" 2 "did you mean 'metrics'" "$kvcove" token prometheus --scopes metric
 check "admin on an open address" 2 "plain HTTP" "$kvcove" master --credentials "$directory/servers.toml" --admin 0.0.0.0:1 --data "$directory/m"
 check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme --socket "$directory/a/s"
 chmod 644 "$directory/servers.toml"
@@ -199,6 +202,12 @@ owner=$!
 admin=("$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml")
 for _ in $(seq 600); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
 check "admin segments" 0 "live" "${admin[@]}" segments
+look=("$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:0 --advertise "127.0.0.1:7401" --master "127.0.0.1:$port")
+check "doctor: a master that it has proven itself to" 0 "ok +master 127.0.0.1:$port: .* lets this host in" "${look[@]}" --credentials "$directory/servers.toml"
+check "doctor: a master that asks for credentials" 0 "warn +master 127.0.0.1:$port: does not let this host in" "${look[@]}"
+sed 's/tokens = .*/tokens = ["0123456789012345678901234567890123456789"]/' "$directory/servers.toml" >"$directory/wrong.toml"
+chmod 600 "$directory/wrong.toml"
+check "doctor: a master of other tokens" 1 "FAIL +master 127.0.0.1:$port: .*is the token file right" "${look[@]}" --credentials "$directory/wrong.toml"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
@@ -244,6 +253,18 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen "127.0.0.1:$port" --json
+if grep -q '^flags.* hypervisor' /proc/cpuinfo; then
+  check "doctor: a virtual machine" 0 "machine.*a virtual one .*--strict" sh -c '"$@" | tr "\n" " "' sh "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+  master=(timeout --preserve-status -s TERM 2 "$kvcove" master --listen 127.0.0.1:0 --admin off --data "$directory/virtual")
+  check "a master on a virtual machine" 0 "this machine is a virtual one .*--strict" "${master[@]}"
+  check "one that believes no clock" 0 "stopped" "${master[@]}" --strict
+  if grep -q "virtual one" "$directory/err"; then
+    echo "FAILED: --strict is advised where it is set"
+    failed=$((failed + 1))
+  fi
+fi
+check "doctor: small files only" 1 "file size: at most 1MiB" bash -c 'ulimit -f 1024; exec "$@"' bash "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+check "an owner that may write small files only" 2 "may write 1048576 B into a file: ulimit -f" bash -c 'ulimit -f 1024; exec "$@"' bash "$kvcove" serve --memory 16MiB --socket "$directory/small/kvcove.sock"
 check "doctor: more than an owner gives" 1 "an owner gives at most 16TiB" "$kvcove" doctor --memory 17TiB --data "$directory" --listen "127.0.0.1:$port"
 check "doctor: one thing" 1 "^One thing must change" "$kvcove" doctor --memory 512GiB --data "$directory" --listen "127.0.0.1:$port"
 # A host with one RDMA port that is up and one that is down.

@@ -142,6 +142,20 @@ TEST_F(DiskTasksTest, ADrainMovesWhatLiesOnTheDiskOnly) {
   ExpectElsewhere(Numbers(0, 1));
 }
 
+TEST_F(DiskTasksTest, AnOwnerThatWasDrainedTakesObjectsWhenItIsStartedAgain) {
+  ASSERT_EQ(Run({.kind = master::TaskKind::kDrain, .from = AddressOf(0)}).state,
+            master::TaskState::kDone);
+  owners_.erase(owners_.begin());
+  next_owner_ = 0;
+  ASSERT_NO_FATAL_FAILURE(StartOwner());  // at the same place, with the same disk
+  owner::Owner& back = owners_.back()->host().owner();
+  int next = 0;
+  EXPECT_TRUE(Becomes([&] {
+    (void)Put(*session_, fmt::format("later-{}", next++), kValue);
+    return back.Stat().objects > 0;
+  }));
+}
+
 TEST_F(DiskTasksTest, AMoveTakesItsPrefixFromBothTiersAndACopyLeavesIt) {
   const master::TaskStat copied = Run({.kind = master::TaskKind::kCopy,
                                        .from = AddressOf(0),

@@ -33,9 +33,12 @@ class OperationsTest : public ClusterFixture {
     tasks_ = std::make_unique<master::Tasks>(
         *master_, master::TaskOptions{.repair_delay_ns = 300 * kMillisecond}, clock);
     EXPECT_TRUE(tasks_->Begin());
-    auto admin = master::Admin::Open(
-        *master_, *tasks_,
-        {.listen = {.host = "127.0.0.1", .port = 0}, .credentials = credentials_}, clock);
+    auto admin = master::Admin::Open(*master_, *tasks_,
+                                     {.listen = rpc::Address{.host = "127.0.0.1", .port = 0},
+                                      .metrics = rpc::Address{.host = "127.0.0.1", .port = 0},
+                                      .credentials = credentials_,
+                                      .tls = tls_},
+                                     clock);
     ASSERT_TRUE(admin) << admin.error().ToString();
     admin_ = std::move(*admin);
   }
@@ -266,6 +269,10 @@ TEST_F(OperationsTest, EveryMissHasAReasonAndIsTold) {
     EXPECT_EQ(in["last_miss"]["reason"], reason) << in.dump();
     EXPECT_GE(in["last_miss"]["count"].get<int>(), 1);
   }
+  // Nobody but the last master knows what was removed before this one started.
+  const json never = Json("GET", "/v1/key?key=never&namespace=acme/llama")["in"][0];
+  EXPECT_EQ(never["reason"], "not put since the master started") << never.dump();
+  EXPECT_GT(never["started_seconds_ago"].get<double>(), 0) << never.dump();
   // What the master cannot know is told to it, too: here the owners are gone.
   EXPECT_EQ(Put(*session, "gone"), Code::kOk);
   EXPECT_TRUE(Get(*session, "gone").ok());
@@ -363,8 +370,10 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   rpc::Address address{.host = "127.0.0.1", .port = 0};
   auto listener = rpc::ListenTcp(address);
   ASSERT_TRUE(listener);
-  const auto server = Must(pool::ServeAdmin(owners_[0]->host(), std::move(*listener), address,
-                                            nullptr, SystemClock::Instance()));
+  const auto server = Must(pool::ServeAdmin(
+      owners_[0]->host(),
+      {.listener = std::move(*listener), .address = address, .credentials = {}, .tls = {}},
+      SystemClock::Instance()));
   const auto get = [&](const std::string& path) {
     return Must(http::Call({.port = address.port, .target = path}));
   };

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "kvcove/http/metrics.h"
+#include "kvcove/master/admin.h"
 #include "kvcove/master/tasks.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/transport/tcp/peer.h"
@@ -74,7 +75,7 @@ const CallOptions kFirstRemoval{.timeout = kCallTime};
 class SecurityTest : public ClusterFixture {
  protected:
   void Prepare() override {
-    for (const char* name : {"acme", "globex", "reader", "cluster"})
+    for (const char* name : {"acme", "globex", "reader", "cluster", "prometheus"})
       tokens_[name] = rpc::NewToken();
     WriteCredentials();
     auto loaded = rpc::Credentials::Load(directory_ + "/credentials.toml");
@@ -94,6 +95,7 @@ class SecurityTest : public ClusterFixture {
     add("globex", R"("read", "write", "reset")", "guaranteed = \"25%\"");
     add("reader", R"("read")", "");
     add("cluster", R"("owner", "admin")", "");
+    add("prometheus", R"("metrics")", "");
     WritePrivate(directory_ + "/credentials.toml", text);
   }
   std::string TokenFile(const std::string& name) const { return directory_ + "/" + name + ".toml"; }
@@ -807,6 +809,54 @@ TEST_F(TlsTest, EverythingWorksThroughIt) {
   }
   EXPECT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Get(*session, "k1", 1).code, Code::kMiss);
+}
+
+// As Prometheus asks: with a certificate, and a bearer that is good for nothing else.
+TEST_F(TlsTest, MonitoringReadsMetricsThroughIt) {
+  master::Tasks tasks(*master_, master::TaskOptions{}, SystemClock::Instance());
+  const auto admin = Must(master::Admin::Open(*master_, tasks,
+                                              {.listen = std::nullopt,
+                                               .metrics = rpc::Address{.host = "127.0.0.1"},
+                                               .credentials = credentials_,
+                                               .tls = tls_},
+                                              SystemClock::Instance()));
+  const rpc::Address& address = admin->metrics_address();
+  const auto ask = [&](const std::string& path, const std::string& tenant) {
+    const UniqueFd fd =
+        Must(tls_->Connect(Must(rpc::ConnectTcp(address, Soon())), "127.0.0.1", Soon()));
+    const std::string request = fmt::format(
+        "GET {} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\n"
+        "Authorization: Bearer {}\r\n\r\n",
+        path, address.port, rpc::BearerOf({.tenant = tenant, .token = tokens_[tenant]}));
+    EXPECT_EQ(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+    std::string answer;
+    pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    char buffer[4096];
+    while (poll(&poller, 1, 20'000) > 0) {
+      const ssize_t got = recv(fd.get(), buffer, sizeof(buffer), 0);
+      if (got <= 0) break;
+      answer.append(buffer, static_cast<std::size_t>(got));
+    }
+    return answer;
+  };
+  EXPECT_THAT(ask("/metrics", "prometheus"), testing::HasSubstr("kvcove_master_lookups_total"));
+  EXPECT_THAT(ask("/metrics", "acme"), testing::StartsWith("HTTP/1.1 401"));
+  EXPECT_THAT(ask("/v1/status", "cluster"), testing::StartsWith("HTTP/1.1 404"))
+      << "an operator's path is not there";
+  EXPECT_THAT(ask("/v1/status", "prometheus"), testing::StartsWith("HTTP/1.1 401"));
+  // In the clear nobody is answered.
+  const auto clear = http::Call({.port = address.port, .target = "/healthz"});
+  EXPECT_FALSE(clear && clear->status == 200);
+  // Nor does that token open the pool.
+  auto pool = Pool::Open(fmt::format("kvcove://{}?host=h&token={}&tls_authority={}/good-ca.pem"
+                                     "&tls_certificate={}/good.pem&tls_key={}/good.key",
+                                     master_->address().ToString(), TokenFile("prometheus"),
+                                     directory_, directory_, directory_),
+                         kCallTime);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, Code::kDenied);
+  EXPECT_THAT(pool.error().detail, testing::HasSubstr("metrics"));
 }
 
 TEST_F(TlsTest, AHandshakeThatDoesNotEndIsClosed) {

@@ -177,6 +177,7 @@ TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot)
     EXPECT_TRUE(owner.reached);
     EXPECT_TRUE(owner.lease_holds);
     EXPECT_EQ(owner.stat.payload_bytes, kOwnerMemory);
+    EXPECT_EQ(owner.stat.sessions.size(), 1U) << "this pool's, and not that of the look";
   }
 }
 
