@@ -99,7 +99,7 @@ class MasterServer {
   // ---- to a successor's process (docs/upgrade.md), in this order, from one thread. After an
   // error, and after all of it, Thaw lets this one go on as if nothing had happened. Of state that
   // another build may lay out otherwise.
-  static constexpr std::uint32_t kStateVersion = 3;
+  static constexpr std::uint32_t kStateVersion = 4;
   // The directory, while calls are served. Errors: kNoSpace.
   Result<UniqueFd> SaveAhead();
   // Of the data directory; the lock is that of all copies. Empty: there is no directory.

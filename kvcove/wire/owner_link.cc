@@ -138,7 +138,7 @@ std::string Encode(const RenewRequest& message) {
               fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
                               message.told, message.free_bytes, message.objects, message.hits,
                               message.evictions, message.stale_puts, message.puts, message.partial,
-                              message.disk_away, message.map, message.told_map));
+                              message.disk_away, message.map, message.told_map, message.leased));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -157,16 +157,17 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .partial = root->partial(),
                       .disk_away = root->disk_away(),
                       .map = root->map(),
-                      .told_map = root->told_map()};
+                      .told_map = root->told_map(),
+                      .leased = root->leased()};
 }
 
 std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
   const auto hidden = builder.CreateVector(message.hidden);
-  return Done(builder,
-              fb::CreateRenewReply(builder, message.granted, message.lease_ns, message.revision,
-                                   hidden, message.draining, changes, message.tell_again));
+  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns,
+                                            message.revision, hidden, message.draining, changes,
+                                            message.tell_again, message.doubted));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
@@ -180,7 +181,8 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
                     .hidden = std::move(hidden),
                     .draining = root->draining(),
                     .changes = std::move(changes),
-                    .tell_again = root->tell_again()};
+                    .tell_again = root->tell_again(),
+                    .doubted = root->doubted()};
 }
 
 std::string Encode(const WatchRequest& message) {

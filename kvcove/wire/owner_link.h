@@ -93,6 +93,9 @@ struct RenewRequest {
   // The revision of the shard map that it knows, and that under which all was told. 0: none.
   std::uint64_t map = 0;
   std::uint64_t told_map = 0;
+  // Its last lease, from whichever master of this incarnation, has not run out. Builds from before
+  // this field say no.
+  bool leased = false;
 };
 
 struct RenewReply {
@@ -106,6 +109,9 @@ struct RenewReply {
   Changes changes;
   // Another value took the place of one of this owner's while it was away: say hello again.
   bool tell_again = false;
+  // Not granted: the master does not know yet whether its store lacks what was proven while this
+  // owner had no lease. Ask again in a moment.
+  bool doubted = false;
 };
 
 struct WatchRequest {

@@ -144,7 +144,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .stale_puts = 10,
                              .puts = 11,
                              .partial = true,
-                             .disk_away = true};
+                             .disk_away = true,
+                             .leased = true};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -160,13 +161,15 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->puts, 11U);
   EXPECT_TRUE(asked->partial);
   EXPECT_TRUE(asked->disk_away);
+  EXPECT_TRUE(asked->leased);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
                          .hidden = {7, 8, 4095},
                          .draining = true,
                          .changes = SomeChanges(),
-                         .tell_again = true};
+                         .tell_again = true,
+                         .doubted = true};
   const auto answered = Decode(Encode(reply), &DecodeRenewReply);
   ASSERT_TRUE(answered);
   EXPECT_TRUE(answered->granted);
