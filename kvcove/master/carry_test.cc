@@ -162,6 +162,15 @@ TEST_F(MembersCarryTest, AnIdentityThatHasEndedStaysSo) {
   EXPECT_EQ(*members_.Admit(late, now_), Members::Admission::kUnknown);
 }
 
+TEST_F(MembersCarryTest, AMasterThatDoubtsItsStoreGoesOnDoubtingIt) {
+  Load({Stored(1, 0), Stored(2, 1)}, now_ + kSecond);
+  const auto owner = Hello(1, /*seen_before=*/true);
+  HandOver();
+  EXPECT_EQ(Renew(owner), Members::Renewal::kDoubted);
+  Hello(2, /*seen_before=*/true);
+  EXPECT_EQ(Renew(owner), Members::Renewal::kGranted);
+}
+
 TEST_F(MembersFixture, TheFirstLeaseEndIsThatOfAnOwnerThatRenews) {
   EXPECT_FALSE(members_.FirstLeaseEndNs(now_));
   const auto silent = Join(1);

@@ -116,6 +116,7 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
     return refuse(Code::kStale, "the pool takes the id that its owners know; say hello again");
   }
   if (hello.incarnation == incarnation_ && KnowsLessThan(hello.seen)) {
+    lost_ = true;
     deferred.Add([this, hello, term = leadership_.position.term] {
       LogError(
           "the owner at {} knows of facts that the control store has lost (term {}, revision "
@@ -345,8 +346,9 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
         overtaken = standing.overtaken.load(std::memory_order_seq_cst);
         return !overtaken;
       });
+  const bool granted = renewal == Members::Renewal::kGranted && !lost_;
   ShowStanding(request.number);
-  if (renewal == Members::Renewal::kGranted && members_.Told(request.number)) {
+  if (granted && members_.Told(request.number)) {
     // It is back before any of its values gave way, or has told what is left of them.
     std::vector<std::string> keys;
     for (const SlotId slot : members_.EndOvertaken(request.number, keys)) {
@@ -355,13 +357,14 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
     Delete(std::move(keys));
   }
   wire::RenewReply reply{
-      .granted = renewal == Members::Renewal::kGranted,
+      .granted = granted,
       .lease_ns = options_.members.lease_ns,
       .revision = commits_.revision(),
       .hidden = members_.HiddenOf(request.number),
       .draining = members_.Draining(request.number),
       .changes = ChangesSince(request.number, request.table, request.naming, request.map),
-      .tell_again = overtaken};
+      .tell_again = overtaken,
+      .doubted = lost_ || renewal == Members::Renewal::kDoubted};
   if (reply.granted) {
     standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
@@ -427,7 +430,10 @@ void Control::AnswerWatches(Deferred& deferred) {
 void Control::Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
                       Deferred& after) {
   const MutexLock lock(mutex_);
-  incarnation_ = incarnation;
+  if (std::exchange(incarnation_, incarnation) != incarnation) {
+    lost_ = false;
+    members_.Believe();
+  }
   for (const Generations::Published& published : updates) {
     // Look-ups go by the new generation from here on.
     standings_.SetSlot(published.update);

@@ -232,6 +232,9 @@ class Control final : public GenerationSink {
   Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);
   std::set<OwnerNumber> know_former_pool_ KVCOVE_GUARDED_BY(mutex_);
   bool adopting_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // An owner has shown that the store lacks facts. Until the next incarnation is stored, nobody
+  // knows what may be read.
+  bool lost_ KVCOVE_GUARDED_BY(mutex_) = false;
   Members members_ KVCOVE_GUARDED_BY(mutex_);
   SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
   RemovalLog removals_ KVCOVE_GUARDED_BY(mutex_);

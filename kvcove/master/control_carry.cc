@@ -35,9 +35,9 @@ Leadership Control::leadership() const {
 
 template <typename Ar>
 void Control::CarryMembers(Ar& ar) {
-  CarryAll(ar, leadership_, started_ns_, incarnation_, former_pool_, know_former_pool_, members_,
-           table_, removals_, unknown_leases_until_ns_, naming_, unnamed_, lease_connections_,
-           matches_, buckets_, removals_refused_, swept_ns_);
+  CarryAll(ar, leadership_, started_ns_, incarnation_, former_pool_, know_former_pool_, lost_,
+           members_, table_, removals_, unknown_leases_until_ns_, naming_, unnamed_,
+           lease_connections_, matches_, buckets_, removals_refused_, swept_ns_);
 }
 
 void Control::Save(StateWriter& ar) {

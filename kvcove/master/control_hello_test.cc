@@ -185,6 +185,48 @@ TEST_F(HelloTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
   }
 }
 
+// The new incarnation is being stored, or the disk refuses it.
+TEST_F(HelloTest, AMasterThatKnowsOfALossGivesNoLeaseBeforeEverythingIsVoid) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  ASSERT_EQ(Seen(5, 55, 120), Code::kStale);
+  const auto refused = Renew(owner);
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->granted);
+  EXPECT_TRUE(refused->doubted);
+  EXPECT_FALSE(Renew(owner)->granted);
+  Deferred after(commits_);
+  control_->Publish({.high = 3, .low = 3}, {}, after);
+  EXPECT_TRUE(Renew(owner)->granted);
+}
+
+TEST_F(HelloTest, AMemberThatWaitsForOthersAfterAStartIsToldSo) {
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    state_.members.push_back(
+        {.id = IdOf(id), .fact = {.number = static_cast<OwnerNumber>(id - 1)}});
+  }
+  Make(/*leases_until_ns=*/clock_.NowNs() + kSecond);
+  const auto hello = [&](std::uint64_t id) {
+    wire::OwnerHello again = Of(id);
+    again.pool = kPool;
+    again.incarnation = kIncarnation;
+    again.seen = {.term = 3, .tag = 33, .revision = 85};
+    return again;
+  };
+  const auto owner = Hello(hello(1));
+  ASSERT_TRUE(owner.ok());
+  const auto waits = Renew(*owner);
+  EXPECT_FALSE(waits->granted);
+  EXPECT_TRUE(waits->doubted);
+  EXPECT_FALSE(standings_.Live(owner->number));
+  // What another one knows shows that this store was put back.
+  wire::OwnerHello knows = hello(2);
+  knows.seen.revision = 100;
+  EXPECT_EQ(Hello(knows).code(), Code::kStale);
+  clock_.AdvanceNs(10 * kSecond);
+  EXPECT_FALSE(Renew(*owner)->granted) << "however long it takes to store a new incarnation";
+}
+
 TEST_F(HelloTest, ATermThatIsMissingBetweenOthersIsALoss) {
   leadership_.terms = {{.term = 1, .tag = 11, .first_revision = 1},
                        {.term = 4, .tag = 44, .first_revision = 100}};

@@ -33,6 +33,7 @@ struct MasterOptions {
   bool barriers = true;
   bool wait = true;
   bool copies = true;
+  bool doubt = true;
 };
 
 // Thread-safe.

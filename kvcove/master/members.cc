@@ -23,6 +23,7 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
     Add(stored.id, stored.fact, first_removal, now_ns);
     // Not zero: it had a lease once, and others may have stored its keys since.
     at(stored.fact.number).lease_until_ns = std::max<std::int64_t>(1, leases_until_ns);
+    if (options_.doubt) doubt_.Listed(stored.fact.number);
   }
   for (const StoredState::Barrier& stored : state.barriers) {
     const auto number = Find(stored.member);
@@ -106,6 +107,7 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
                                     std::int64_t now_ns) {
   const OwnerNumber number = by_id_.at(hello.owner);
   Member& member = at(number);
+  doubt_.Heard(number, now_ns);
   const bool same_memory = member.epoch != 0 && member.hello.process == hello.process;
   const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
                        hello.number == number && hello.epoch == member.epoch;
@@ -425,6 +427,7 @@ void Members::End(const MemberRef& ref) {
   if (Get(ref) == nullptr) return;
   Member& member = at(ref.number);
   by_id_.erase(member.id);
+  doubt_.Ended(ref.number);
   if (ended_.insert(member.id).second) ended_order_.push_back(member.id);
   if (ended_order_.size() > kEndedKept) {
     ended_.erase(ended_order_.front());

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kvcove/master/facts.h"
+#include "kvcove/master/store_doubt.h"
 #include "kvcove/wire/carry_fields.h"
 #include "kvcove/wire/cluster.h"
 
@@ -38,6 +39,7 @@ struct MembersOptions {
   // With more members than that, those without a disk that are away longest end before their time:
   // an owner that starts again and again uses up no numbers.
   std::size_t crowded = wire::kMaxOwners / 4 * 3;
+  bool doubt = true;  // false: for simulations, to show that they notice
 };
 
 // A member at one time: a number may belong to another one later.
@@ -68,7 +70,7 @@ class Members {
  public:
   // `first_epoch`: random, so that no epoch of another master is one of this.
   Members(const MembersOptions& options, std::uint64_t term, std::uint32_t first_epoch)
-      : options_(options), term_(term), next_epoch_(first_epoch | 1) {}
+      : options_(options), term_(term), next_epoch_(first_epoch | 1), doubt_(options.lease_ns) {}
 
   // What an earlier master knew. Its leases may run until `leases_until_ns`.
   void Load(const StoredState& state, std::uint64_t first_removal, std::int64_t leases_until_ns,
@@ -94,12 +96,15 @@ class Members {
     kGranted,
     kBehind,     // of generations: it gets the changes
     kTellFirst,  // its inventory must be told before it may be read
+    kDoubted,    // its lease ran out, and the store may lack what was proven since: StoreDoubt
     kStranger,   // say hello
   };
   // `overtaken` as for Welcome; it is looked at after `present` was called.
   template <typename Present>
   Renewal Renew(const wire::RenewRequest& request, std::uint64_t table, std::int64_t now_ns,
                 Present&& present);
+  // Nothing of before counts any more.
+  void Believe() { doubt_.Believe(); }
   // Slots that this member must hide: removals from them may be unknown to it.
   std::vector<SlotId> HiddenOf(OwnerNumber number) const;
   // It must drop the slot before anything of it can be listed.
@@ -219,7 +224,7 @@ class Members {
   template <typename Ar>
   void Carry(Ar& ar) {
     CarryAll(ar, next_epoch_, next_serial_, next_drop_, next_barrier_, members_, by_id_, ended_,
-             ended_order_);
+             ended_order_, doubt_);
   }
 
  private:
@@ -278,6 +283,7 @@ class Members {
   // Identities that have ended in this term; the last ones.
   std::set<Id128> ended_;
   std::deque<Id128> ended_order_;
+  StoreDoubt doubt_;
 };
 
 template <typename Present>
@@ -286,6 +292,7 @@ Members::Renewal Members::Renew(const wire::RenewRequest& request, std::uint64_t
   if (!Current(request.number, request.epoch)) return Renewal::kStranger;
   Member& member = at(request.number);
   const bool lapsed = member.lease_until_ns <= now_ns;
+  if (request.leased) doubt_.Vouched(request.number);
   // Others may have stored what it has not told while it was away.
   if (lapsed && !member.told) member.tell_first = member.tell_first || member.lease_until_ns != 0;
   if (request.told && !member.told) {
@@ -299,6 +306,7 @@ Members::Renewal Members::Renew(const wire::RenewRequest& request, std::uint64_t
   const bool overtaken = !present(LeaseFrom(now_ns));
   if (overtaken || member.tell_first) return Renewal::kTellFirst;
   if (request.table < table) return Renewal::kBehind;
+  if (doubt_.Holds(request.number, now_ns)) return Renewal::kDoubted;
   member.lease_until_ns = LeaseFrom(now_ns);
   return Renewal::kGranted;
 }

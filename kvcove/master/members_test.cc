@@ -77,6 +77,40 @@ TEST_F(MembersTest, LeasesOfAnEarlierMasterAreWaitedFor) {
   EXPECT_TRUE(members_.TableProven(ref, kTable, now_)) << "it has acknowledged";
 }
 
+// The store may have been put back to before a reset that was proven while this member was away.
+TEST_F(MembersTest, AMemberWhoseLeaseRanOutWaitsAfterAStartUntilOthersHaveSaidHello) {
+  Load({Stored(1, 0), Stored(2, 1), Stored(3, 2)}, now_ + kSecond);
+  const auto owner = Hello(1, /*seen_before=*/true);
+  EXPECT_EQ(Renew(owner), Renewal::kDoubted);
+  EXPECT_EQ(Renew(Join(4)), Renewal::kGranted) << "it holds nothing of before";
+  Hello(2, /*seen_before=*/true);
+  EXPECT_EQ(Renew(owner), Renewal::kDoubted);
+  Hello(3, /*seen_before=*/true);
+  EXPECT_EQ(Renew(owner), Renewal::kGranted);
+}
+
+TEST_F(MembersTest, AMemberWhoseLeaseRunsVouchesForTheStore) {
+  Load({Stored(1, 0), Stored(2, 1), Stored(3, 2)}, now_ + kSecond);
+  const auto away = Hello(1, /*seen_before=*/true);
+  EXPECT_EQ(Renew(away), Renewal::kDoubted);
+  const auto leased = Hello(2, /*seen_before=*/true);
+  EXPECT_EQ(members_.Renew(
+                {.number = leased.number, .epoch = leased.epoch, .table = kTable, .leased = true},
+                kTable, now_, [](std::int64_t) { return true; }),
+            Renewal::kGranted);
+  EXPECT_EQ(Renew(away), Renewal::kGranted);
+}
+
+TEST_F(MembersTest, AfterAStartAMemberThatEndedIsNotWaitedFor) {
+  Load({Stored(1, 0), Stored(2, 1)}, now_ + kSecond);
+  const auto owner = Hello(1, /*seen_before=*/true);
+  EXPECT_EQ(Renew(owner), Renewal::kDoubted);
+  (void)members_.BeginEnd(1);
+  EXPECT_EQ(Renew(owner), Renewal::kDoubted) << "its end is not stored yet";
+  members_.End(members_.RefOf(1));
+  EXPECT_EQ(Renew(owner), Renewal::kGranted);
+}
+
 TEST_F(MembersTest, AReturnedLeaseIsNotWaitedFor) {
   const auto owner = Join(1);
   ASSERT_EQ(Renew(owner), Renewal::kGranted);

@@ -12,6 +12,8 @@ constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
 // Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
 constexpr std::int64_t kCreditNs = 100 * kMillisecond;
+// Before a lease is asked for again while the master waits for other members' hellos.
+constexpr std::int64_t kDoubtedNs = 50 * kMillisecond;
 
 std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); }
 
@@ -118,6 +120,7 @@ LinkCore::Step LinkCore::NextLease() {
     request.told = told_;
     request.map = MapRevision();
     request.told_map = told_map_;
+    request.leased = leased_until_ns_ > sent_ns_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),
                          .timeout_ns = kCallNs}};
@@ -297,7 +300,7 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
 }
 
 void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
-  target_.SetLease(0);
+  SetLease(0);
   std::vector<SlotUpdate> nothing;
   std::vector<Listing> listings;
   OwnerFacts facts;
@@ -353,7 +356,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     if (predecessor_ == said_predecessor_) predecessor_ = {};
   }
   if (welcome.forgotten) return ForgetIdentity(welcome);
-  if (welcome.tell_first) target_.SetLease(0);
+  if (welcome.tell_first) SetLease(0);
   std::vector<Listing> listings;
   std::vector<SlotUpdate> nothing;
   OwnerFacts facts;
@@ -373,6 +376,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       slots_.clear();
       table_ = 0;
       partial_ = false;
+      leased_until_ns_ = 0;  // it vouches for another history
     }
     const bool same_master = welcome.incarnation == incarnation_ &&
                              welcome.position.term == seen_.term &&
@@ -414,6 +418,14 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
   target_.ReturnListings(std::move(listings));
 }
 
+void LinkCore::SetLease(std::int64_t deadline_ns) {
+  {
+    const MutexLock lock(mutex_);
+    leased_until_ns_ = deadline_ns;
+  }
+  target_.SetLease(deadline_ns);
+}
+
 void LinkCore::Renewed(const wire::RenewReply& reply) {
   std::int64_t sent_ns = 0;
   {
@@ -440,7 +452,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   Apply(reply.changes);
   if (reply.granted) {
     // Counted from when it was asked for: whatever the answer took, the master counts from later.
-    target_.SetLease(sent_ns + reply.lease_ns);
+    SetLease(sent_ns + reply.lease_ns);
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
   }
@@ -449,6 +461,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     SayHelloAgain(/*new_epoch=*/true);
   } else if (reply.granted) {
     lease_wait_ns_ = renewal_ns_;
+  } else if (reply.doubted) {
+    lease_wait_ns_ = kDoubtedNs;
   } else if (reply.changes.from == reply.changes.to) {
     // No lease before the inventory is told: the shell renews at once then. Asked as often as for
     // an answer that is due now, a thousand owners would keep the master from listening to them.

@@ -139,6 +139,7 @@ class LinkCore {
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
+  void SetLease(std::int64_t deadline_ns) KVCOVE_EXCLUDES(mutex_);
   void Apply(const wire::Changes& changes);
   void ApplyRemovals(const wire::RemovalsPage& page);
   void Listed(const wire::ListReply& reply);
@@ -183,6 +184,7 @@ class LinkCore {
   bool new_epoch_wanted_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool saying_hello_ KVCOVE_GUARDED_BY(mutex_) = false;  // the call under way is a hello
   std::int64_t sent_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t leased_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t lease_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- generations
   std::uint64_t table_ KVCOVE_GUARDED_BY(mutex_) = 0;

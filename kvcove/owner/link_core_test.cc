@@ -169,6 +169,48 @@ TEST_F(LinkCoreTest, TheDeadlineCountsFromWhenTheRenewalWasSent) {
   EXPECT_EQ(target_.lease_ns, sent_ns + kSecond);
 }
 
+TEST_F(LinkCoreTest, ARenewalSaysWhetherTheLastLeaseStillRuns) {
+  Join();
+  EXPECT_FALSE(AskRenew().leased) << "there was none";
+  Grant();
+  clock_.AdvanceNs(kRenewalNs);
+  EXPECT_TRUE(Idle(Lane::kLease));
+  EXPECT_TRUE(AskRenew().leased);
+  Fail(Lane::kLease, Code::kUnavailable);
+  clock_.AdvanceNs(kSecond - kRenewalNs - 1);
+  core_.Disconnected();
+  AskHello();
+  AnswerHello(Welcome(9));
+  EXPECT_TRUE(AskRenew().leased) << "whichever master gave it";
+  Fail(Lane::kLease, Code::kTimeout);
+  clock_.AdvanceNs(1);
+  EXPECT_FALSE(AskRenew().leased) << "something may have been proven without this owner";
+}
+
+TEST_F(LinkCoreTest, ALeaseOfAnotherIncarnationDoesNotCountAsOneThatRuns) {
+  Join();
+  (void)AskRenew();
+  Grant();
+  core_.Disconnected();
+  AskHello();
+  wire::OwnerWelcome welcome = Welcome(9);
+  welcome.incarnation = {.high = 3, .low = 3};
+  AnswerHello(welcome);
+  EXPECT_FALSE(AskRenew().leased);
+}
+
+TEST_F(LinkCoreTest, ALeaseThatWaitsForOtherMembersIsAskedForAgainSoon) {
+  Join();
+  (void)AskRenew();
+  core_.Answer(Lane::kLease,
+               wire::Encode(wire::RenewReply{
+                   .lease_ns = kSecond, .hidden = {}, .changes = Changes(0, 0), .doubted = true}));
+  EXPECT_EQ(target_.lease_ns, -1);
+  const std::int64_t wait_ns = core_.Next(Lane::kLease).wait_ns;
+  EXPECT_GT(wait_ns, 0) << "a thousand owners may be waiting";
+  EXPECT_LE(wait_ns, kRenewalNs / 4) << "nobody reads until then";
+}
+
 TEST_F(LinkCoreTest, ARenewalNamesWhatIsPublished) {
   Join();
   AskRenew();

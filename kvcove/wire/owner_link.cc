@@ -134,12 +134,13 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
-  return Done(builder, fb::CreateRenew(
-                           builder, message.number, message.epoch, message.table, message.naming,
-                           message.told, message.free_bytes, message.objects, message.hits,
-                           message.evictions, message.stale_puts, message.puts, message.partial,
-                           message.disk_away, message.map, message.told_map, message.disks,
-                           message.disks_aside, message.disk_capacity_bytes, message.disk_bytes));
+  return Done(builder,
+              fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
+                              message.told, message.free_bytes, message.objects, message.hits,
+                              message.evictions, message.stale_puts, message.puts, message.partial,
+                              message.disk_away, message.map, message.told_map, message.disks,
+                              message.disks_aside, message.disk_capacity_bytes, message.disk_bytes,
+                              message.leased));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -162,16 +163,17 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .disks = root->disks(),
                       .disks_aside = root->disks_aside(),
                       .disk_capacity_bytes = root->disk_capacity_bytes(),
-                      .disk_bytes = root->disk_bytes()};
+                      .disk_bytes = root->disk_bytes(),
+                      .leased = root->leased()};
 }
 
 std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
   const auto hidden = builder.CreateVector(message.hidden);
-  return Done(builder,
-              fb::CreateRenewReply(builder, message.granted, message.lease_ns, message.revision,
-                                   hidden, message.draining, changes, message.tell_again));
+  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns,
+                                            message.revision, hidden, message.draining, changes,
+                                            message.tell_again, message.doubted));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
@@ -185,7 +187,8 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
                     .hidden = std::move(hidden),
                     .draining = root->draining(),
                     .changes = std::move(changes),
-                    .tell_again = root->tell_again()};
+                    .tell_again = root->tell_again(),
+                    .doubted = root->doubted()};
 }
 
 std::string Encode(const WatchRequest& message) {

@@ -98,6 +98,9 @@ struct RenewRequest {
   std::uint32_t disks_aside = 0;
   std::uint64_t disk_capacity_bytes = 0;
   std::uint64_t disk_bytes = 0;  // in use
+  // Its last lease, from whichever master of this incarnation, has not run out. Builds from before
+  // this field say no.
+  bool leased = false;
 };
 
 struct RenewReply {
@@ -111,6 +114,9 @@ struct RenewReply {
   Changes changes;
   // Another value took the place of one of this owner's while it was away: say hello again.
   bool tell_again = false;
+  // Not granted: the master does not know yet whether its store lacks what was proven while this
+  // owner had no lease. Ask again in a moment.
+  bool doubted = false;
 };
 
 struct WatchRequest {

@@ -148,7 +148,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .disks = 12,
                              .disks_aside = 13,
                              .disk_capacity_bytes = 14,
-                             .disk_bytes = 15};
+                             .disk_bytes = 15,
+                             .leased = true};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -168,13 +169,15 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->disks_aside, 13U);
   EXPECT_EQ(asked->disk_capacity_bytes, 14U);
   EXPECT_EQ(asked->disk_bytes, 15U);
+  EXPECT_TRUE(asked->leased);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
                          .hidden = {7, 8, 4095},
                          .draining = true,
                          .changes = SomeChanges(),
-                         .tell_again = true};
+                         .tell_again = true,
+                         .doubted = true};
   const auto answered = Decode(Encode(reply), &DecodeRenewReply);
   ASSERT_TRUE(answered);
   EXPECT_TRUE(answered->granted);

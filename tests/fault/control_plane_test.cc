@@ -156,6 +156,52 @@ TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
   EXPECT_EQ(Found(newer), newer.size());
 }
 
+// The owner that was away is the first that comes back: it shows the master nothing that the store
+// lacks.
+TEST_F(ControlPlaneTest, ARolledBackStoreGivesAnOwnerThatWasAwayNoLeaseBeforeOthersAreThere) {
+  StartOwner(2, 3);
+  const auto near_pool = Open("host1");
+  // The master does not remember which engines have reset. These sessions read all the same.
+  const auto open = [&] {
+    return Must(near_pool->OpenSession(
+        {.name = "acme/llama", .engine = "near", .follow_always = true, .assume_weights = true}));
+  };
+  const auto near = open();
+  const auto keys = Keys(200);
+  ASSERT_EQ(CountOk(Put(*near, keys)), keys.size());
+  const std::string store = directory() + "/master/control";
+  Freeze(owner(1));
+  std::filesystem::copy_file(store, directory() + "/control");
+  // Its watch that is under way would bring it the reset when it goes on. The master answers that
+  // one, without news, after 2 s.
+  std::this_thread::sleep_for(milliseconds(2500));
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
+  StopMaster(SIGKILL);
+  for (const std::size_t i : {0, 2}) Freeze(owner(i));
+  std::filesystem::copy_file(directory() + "/control", store,
+                             std::filesystem::copy_options::overwrite_existing);
+  const Slowness slowness;
+  StartMaster();
+  Thaw(1);
+  std::size_t most = 0;
+  const auto look = [&](std::int64_t for_ms) {
+    const std::int64_t until = NowMs() + for_ms;
+    while (NowMs() < until) {
+      const auto fresh = open();
+      for (Session* session : {near.get(), fresh.get()}) {
+        most = std::max(most, CountOk(Get(*session, keys, milliseconds(50))));
+      }
+    }
+  };
+  look(400);
+  for (const std::size_t i : {0, 2}) Thaw(i);
+  look(1000);
+  // The master waits for members for 750 ms.
+  EXPECT_TRUE(most == 0 || slowness.longest_ms() > 250)
+      << most << " objects from before the reset are found";
+  WaitLive(3);
+}
+
 TEST_F(ControlPlaneTest, ARestoredBackupShowsNothingOfBefore) {
   const auto keys = Fill(200);
   const auto store = [&](const std::string& words) {
@@ -330,6 +376,83 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
   fmt::print("a master away for 300 ms: local reads missed for {} ms, first after {} ms\n",
              missed_ms, first_miss);
   EXPECT_TRUE(missed_ms == 0 || slowness.longest_ms() > 250);
+}
+
+// Figures of docs/control-plane.md: KVCOVE_RESTARTS=20 KVCOVE_RESTART_OWNERS=3
+// [KVCOVE_RESTART_DEAD=1].
+TEST_F(ControlPlaneTest, LocalReadsAreBackSoonAfterTheMasterIs) {
+  const auto number = [](const char* name, std::size_t otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  };
+  const std::size_t count = number("KVCOVE_RESTART_OWNERS", 3);
+  const std::size_t dead = number("KVCOVE_RESTART_DEAD", 0);
+  for (std::size_t i = count + dead; i < 2; ++i) {
+    End(std::exchange(owner(i), 0), SIGTERM);
+  }
+  for (std::size_t i = 2; i < count + dead; ++i) StartOwner(i, i + 1);
+  WaitLive(count + dead);
+  for (std::size_t i = count; i < count + dead; ++i) End(std::exchange(owner(i), 0), SIGKILL);
+  std::vector<std::unique_ptr<Pool>> pools;
+  std::vector<SessionPtr> sessions;
+  const auto keys = Keys(10, "local");
+  for (std::size_t i = 0; i < count; ++i) {
+    pools.push_back(Open(fmt::format("host{}", i)));
+    // A namespace of its own, so that nothing but its own host has these keys.
+    sessions.push_back(
+        Must(pools.back()->OpenSession({.name = fmt::format("n{}", i), .engine = "e"})));
+    ASSERT_EQ(CountOk(Put(*sessions.back(), keys)), keys.size());
+  }
+  // How long after the next master's start each host gets its own again, if it has missed them.
+  const auto restart = [&](std::int64_t away_ms) {
+    std::atomic<bool> stop{false};
+    std::vector<std::atomic<std::int64_t>> back_ns(count);
+    std::vector<std::atomic<bool>> gets(count);
+    std::vector<std::atomic<bool>> missed(count);
+    StopMaster(SIGKILL);
+    std::vector<std::thread> readers;
+    for (std::size_t i = 0; i < count; ++i) {
+      readers.emplace_back([&, i] {
+        InThread([&] {
+          while (!stop) {
+            const bool all = CountOk(Get(*sessions[i], keys, milliseconds(20))) == keys.size();
+            if (!all) missed[i] = true;
+            if (all && missed[i].exchange(false)) back_ns[i] = Now();
+            gets[i] = all;
+            std::this_thread::sleep_for(milliseconds(1));
+          }
+        });
+      });
+    }
+    std::this_thread::sleep_for(milliseconds(away_ms));
+    const std::int64_t started_ns = Now();
+    StartMaster();
+    WaitLive(count);
+    std::this_thread::sleep_for(milliseconds(100));
+    EXPECT_TRUE(Becomes(
+        [&] { return std::ranges::all_of(gets, [](const auto& one) { return one.load(); }); }));
+    stop = true;
+    for (std::thread& reader : readers) reader.join();
+    std::int64_t last_ns = 0;
+    for (const auto& back : back_ns) last_ns = std::max(last_ns, back.load());
+    return last_ns == 0 ? 0 : (last_ns - started_ns) / kMillisecond;  // 0: none has missed
+  };
+  const std::size_t restarts = number("KVCOVE_RESTARTS", 1);
+  for (const std::int64_t away_ms : {0, 1500}) {
+    const Slowness slowness;
+    std::vector<std::int64_t> took;
+    for (std::size_t i = 0; i < restarts; ++i) took.push_back(restart(away_ms));
+    std::ranges::sort(took);
+    fmt::print(
+        "{} owners and {} dead ones, the master away for {} ms: local gets of all hosts hit {} ms "
+        "(median), {} ms (longest) after its start\n",
+        count, dead, away_ms, took[took.size() / 2], took.back());
+    if (away_ms == 0) {
+      EXPECT_TRUE(took.back() == 0 || slowness.longest_ms() > 250);
+    } else {
+      EXPECT_LT(took.back() - slowness.ms(), 1500);
+    }
+  }
 }
 
 TEST_F(ControlPlaneTest, AnOwnerThatStandsStillDelaysNoRemovalBeyondItsDeadlineAndNoReset) {

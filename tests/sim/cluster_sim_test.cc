@@ -28,6 +28,7 @@ void Add(const ClusterSimReport& one, ClusterSimReport& sum) {
   sum.master_deaths += one.master_deaths;
   sum.pauses += one.pauses;
   sum.partitions += one.partitions;
+  sum.rollbacks += one.rollbacks;
   sum.found_again += one.found_again;
   sum.events += one.events;
 }
@@ -68,6 +69,19 @@ TEST(ClusterSimulationTest, StoppedClocksAreSafeInStrictMode) {
         {.seed = seed, .stopped_clocks = true, .lost_facts = false, .check_availability = false});
     ASSERT_EQ(report.violation, "");
   }
+}
+
+TEST(ClusterSimulationTest, AResetStaysProvenWhenTheStoreIsRolledBackBehindAnOwnerThatMissedIt) {
+  const std::uint64_t seeds = FromEnvironment("KVCOVE_SIM_SEEDS", 60);
+  ClusterSimReport sum;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const ClusterSimReport report = SimulateCluster({.seed = seed, .rolls_back = true});
+    ASSERT_EQ(report.violation, "");
+    Add(report, sum);
+  }
+  EXPECT_GT(sum.rollbacks, seeds);
+  fmt::print("{} rollbacks behind {} resets, {} verified reads, 0 violations\n", sum.rollbacks,
+             sum.resets_proven, sum.verified_reads);
 }
 
 // ---- what must be noticed
@@ -121,6 +135,10 @@ TEST(ClusterSimulationTest, NoticesWhenProofsDoNotWaitForOwners) {
 }
 TEST(ClusterSimulationTest, NoticesWhenThereAreNoBarriers) {
   MustFail({.check_availability = false, .master = {.barriers = false}}, "barriers");
+}
+TEST(ClusterSimulationTest, NoticesWhenAStoreIsBelievedAtOnce) {
+  MustFail({.rolls_back = true, .check_availability = false, .master = {.doubt = false}},
+           "the wait for other members' hellos after a start");
 }
 TEST(ClusterSimulationTest, NoticesWhenACopyBringsBackWhatWasRemoved) {
   MustFail({.check_availability = false, .master = {.copies = false}}, "the check of copies");

@@ -12,6 +12,7 @@
 #include "tests/sim/sim_cluster.h"
 #include "tests/sim/sim_end.h"
 #include "tests/sim/sim_faults.h"
+#include "tests/sim/sim_rollbacks.h"
 
 namespace kvcove::sim {
 namespace {
@@ -48,6 +49,8 @@ class Load {
     const int family = cluster_.oracle.spaces()[space].family;
     if (cluster_.kind.keeps && dice < 20) dice = 100;
     if (dice < 1) return Reset(requester, space);
+    // A barrier that has just proven a removal may be known to no owner yet.
+    if (dice < 8 && cluster_.options.rolls_back) return;
     if (dice < 8) return Remove(requester, space);
     if (dice < 10) return requester.EndEngine(family);
     if (dice < 13) return NameVersions(requester, space);
@@ -189,12 +192,18 @@ ClusterSimReport SimulateCluster(const ClusterSimOptions& options) {
   Cluster cluster(options);
   Load load(cluster);
   Faults faults(cluster);
+  Rollbacks rollbacks(cluster);
   load.Start();
-  faults.Start();
+  if (options.rolls_back) {
+    rollbacks.Start();
+  } else {
+    faults.Start();
+  }
   const std::int64_t end_ns = cluster.world.NowNs() + options.seconds * kSecond;
   cluster.world.RunUntil(end_ns);
   if (options.check_availability && !cluster.world.ended()) {
     load.Stop();
+    rollbacks.End();
     faults.End();
     cluster.world.RunUntil(cluster.world.QuietFromNs() + options.quiet_seconds * kSecond);
     if (!cluster.world.ended()) CheckEnd(cluster);

@@ -21,6 +21,9 @@ struct ClusterSimOptions {
   // ---- what may happen
   bool stopped_clocks = false;  // hosts' virtual machines are paused
   bool lost_facts = true;       // the control file is lost, damaged, or rolled back
+  // Nothing but this: owners miss resets, and the control file is rolled back to before those.
+  // Unlike after other losses, what was proven must stay so.
+  bool rolls_back = false;
   bool check_availability = true;
   bool force_lenient = false;  // an expired lease proves something, even so
   // ---- what is switched off in turn
@@ -39,6 +42,7 @@ struct ClusterSimReport {
   std::uint64_t master_deaths = 0;
   std::uint64_t pauses = 0;
   std::uint64_t partitions = 0;
+  std::uint64_t rollbacks = 0;    // of the control file, behind a reset that an owner missed
   std::uint64_t found_again = 0;  // objects that had to be there at the end, and were
   std::uint64_t events = 0;
   std::string violation;  // empty: none

@@ -60,7 +60,8 @@ void ShardsSim::Renew(Owner& owner) {
                                                  .table = master_->control().Count().table,
                                                  .told = owner.told,
                                                  .map = owner.map ? owner.map->revision : 0,
-                                                 .told_map = owner.told_map});
+                                                 .told_map = owner.told_map,
+                                                 .leased = owner.lease_until_ns > now});
   if (!renewed || renewed->tell_again) {
     owner.says_hello = true;
     if (renewed) ++counts_.overtaken;
