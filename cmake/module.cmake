@@ -158,11 +158,15 @@ if(KVCOVE_TESTS)
   add_library(kvcove_stacks SHARED ${test_support}/stacks.cc)
 endif()
 
-# kvcove_test_program(NAME SOURCES a.cc DEPS module... [OPTIMISE]) makes a program of tests. OPTIMISE is for simulations, which
-# spend their time in code of their own.
+# kvcove_test_program(NAME SOURCES a.cc DEPS module... [OPTIMISE] [RELEASE]) makes a program of tests. OPTIMISE is for simulations,
+# which spend their time in code of their own. RELEASE is for one whose tests all have the label `release`: the target
+# `instrumented_tests` builds the others.
 function(kvcove_test_program name)
-  cmake_parse_arguments(ARG "OPTIMISE" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISE;RELEASE" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  if(NOT ARG_RELEASE)
+    set_property(GLOBAL APPEND PROPERTY kvcove_instrumented_tests ${name})
+  endif()
   list(TRANSFORM ARG_DEPS PREPEND kvcove::)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvcove_test_main)
   if(ARG_OPTIMISE)
@@ -178,10 +182,14 @@ function(kvcove_test_program name)
   endif()
 endfunction()
 
-# kvcove_run(NAME COMMAND ... LABEL unit|integration|fault [TIMEOUT s] [SERIAL]) adds a test: a command under scripts/run_test.py,
-# which prints all stacks of a test that crashes or exceeds its TIMEOUT, and reports skipped cases. Exit code 77 is a skip.
+# kvcove_run(NAME COMMAND ... LABEL unit|integration|fault [TIMEOUT s] [SERIAL] [RELEASE]) adds a test: a command under
+# scripts/run_test.py, which prints all stacks of a test that crashes or exceeds its TIMEOUT, and reports skipped cases. Exit code 77
+# is a skip. RELEASE adds the label `release`: CI runs it without sanitizers only (tests/CMakeLists.txt says why).
 function(kvcove_run name)
-  cmake_parse_arguments(ARG "SERIAL" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;RELEASE" "LABEL;TIMEOUT" "COMMAND" ${ARGN})
+  if(ARG_RELEASE)
+    list(APPEND ARG_LABEL release)
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 900)  # for a hang, not for a slow machine
   endif()
@@ -192,16 +200,19 @@ function(kvcove_run name)
   add_test(NAME ${name} COMMAND python3 ${PROJECT_SOURCE_DIR}/scripts/run_test.py --name ${name} --timeout ${ARG_TIMEOUT} ${preload}
            -- ${ARG_COMMAND})
   math(EXPR last "${ARG_TIMEOUT} + 120")  # run_test.py ends it before
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${last} RUN_SERIAL ${ARG_SERIAL} SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${last} RUN_SERIAL ${ARG_SERIAL} SKIP_RETURN_CODE 77)
 endfunction()
 
-# kvcove_test(NAME PROGRAM p FILE x_test.cc LABEL ... [TIMEOUT s] [SERIAL]) adds the test NAME: the cases of one source of a program.
+# kvcove_test(NAME PROGRAM p FILE x_test.cc LABEL ... [TIMEOUT s] [SERIAL] [RELEASE]) adds the test NAME: the cases of one source of
+# a program.
 function(kvcove_test name)
-  cmake_parse_arguments(ARG "SERIAL" "PROGRAM;FILE;LABEL;TIMEOUT" "" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;RELEASE" "PROGRAM;FILE;LABEL;TIMEOUT" "" ${ARGN})
   file(RELATIVE_PATH file ${PROJECT_SOURCE_DIR} ${ARG_FILE})
-  set(serial)
-  if(ARG_SERIAL)
-    set(serial SERIAL)
-  endif()
-  kvcove_run(${name} COMMAND $<TARGET_FILE:${ARG_PROGRAM}> --tests_of=${file} LABEL ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${serial})
+  set(flags)
+  foreach(flag SERIAL RELEASE)
+    if(ARG_${flag})
+      list(APPEND flags ${flag})
+    endif()
+  endforeach()
+  kvcove_run(${name} COMMAND $<TARGET_FILE:${ARG_PROGRAM}> --tests_of=${file} LABEL ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ${flags})
 endfunction()

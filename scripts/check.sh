@@ -6,8 +6,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export KVCOVE_WERROR=ON
 . scripts/step.sh
+trap stop_background EXIT
 
-build_asan() { scripts/build.sh asan; }
+build_asan() { scripts/build.sh asan instrumented_tests; }
 build_tsan() {
   scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
     {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
@@ -38,18 +39,19 @@ scripts/check_layers.sh
 
 step "Build with asan + ubsan, thread-safety as errors (clang-19)" 240
 build_asan
+# The tests leave time for the next builds.
+in_background build/check-build.log scripts/check.sh build
 step "Tests under asan + ubsan" 330
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
-# These run in the release only: most programs with processes of their own, and the replay of traces, which is arithmetic of one thread.
-release_only='.*torture|addresses|cli|cluster_disk_upgrade|control_plane|flat|herd|load|master_upgrade|masters|masters_partitions|memory_faults|partitions|replay_behaviour|run|several_owners_faults|shards|upgrade_faults|upgrade_load'
 # The filter leaves out simulations that must notice a broken rule: they test the oracle, not memory. Instrumented tests
 # compute more than they wait, so no more of them run at a time than there are cores.
 JOBS=$(nproc) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 \
-  scripts/test.sh asan -L 'unit|integration|fault' -E "^($release_only)\$"
+  scripts/test.sh asan -L 'unit|integration|fault' -LE release
 step "Tortures under asan + ubsan" 60
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
+stop_background
 
 step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here

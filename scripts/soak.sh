@@ -18,7 +18,7 @@ finish() {
 }
 
 echo "== Soak: flat for ${KVCOVE_FLAT_SECONDS:=1800} s, beside what follows"
-KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/fault_tests --tests_of=flat_test.cc >"$logs/flat" 2>&1 &
+KVCOVE_FLAT_SECONDS=$KVCOVE_FLAT_SECONDS setsid $bin/process_tests --tests_of=flat_test.cc >"$logs/flat" 2>&1 &
 flat=$!
 if [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import mooncake.store' 2>/dev/null; then
   echo "== Soak: one store under eight threads, ${KVCOVE_SOAK_SECONDS:=600} s"
@@ -38,7 +38,7 @@ $bin/torture --cluster 1 --disk 1 --kvcove $bin/kvcove --reads 100000 --at-least
 echo "== Soak: 200 kills of an owner with a disk"
 KVCOVE_KILLS=200 $bin/integration_tests --gtest_filter='DiskKillTest.*' --gtest_brief=1
 echo "== Soak: 200 kills of a leader of three masters"
-KVCOVE_KILLS=200 $bin/fault_tests --tests_of=masters_test.cc --gtest_filter='*Killed*' --gtest_brief=1
+KVCOVE_KILLS=200 $bin/process_tests --tests_of=masters_test.cc --gtest_filter='*Killed*' --gtest_brief=1
 echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim_tests --tests_of=tests/sim/sim_test.cc --gtest_brief=1
 echo "== Soak: simulation of an owner with a disk"
