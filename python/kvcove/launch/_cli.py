@@ -326,7 +326,13 @@ def _slurm(options: argparse.Namespace) -> int:
         vllm_version=options.vllm_version,
     )
     size = max(pool.tensor_parallel_size, _stale.tensor_parallel_size_of(options.behind))
-    _stale.tell(pool.connector, tensor_parallel_size=size, resets=False, strict=options.strict)
+    _stale.tell(
+        pool.connector,
+        tensor_parallel_size=size,
+        resets=False,
+        strict=options.strict,
+        program="prime-rl" if options.file else _stale.program_of(options.behind),
+    )
     if options.part:
         if options.behind or options.nodes or options.output_dir or options.sbatch:
             raise LaunchError(

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvcove.launch._errors import LaunchError
 
-__all__ = ["tell", "tensor_parallel_size_of"]
+__all__ = ["program_of", "tell", "tensor_parallel_size_of"]
 
 _log = logging.getLogger("kvcove.launch")
 
 _INSTEAD = "KvcoveConnector keeps KV under a fingerprint of the weights"
-_SALT = (
-    "has no version of the weights, and prime-rl does not reset it when they change: each request "
-    "needs a cache_salt with their version (prime-rl's have one, those of an evaluation client may "
-    "not)"
-)
+_PRIME_RL = "prime-rl"
 
 
 def tell(
@@ -28,6 +25,7 @@ def tell(
     resets: bool,
     strict: bool = False,
     source: str = "",
+    program: str = _PRIME_RL,
 ) -> None:
     """Warn of each way to KV of old weights, and where a load that fails ends a user's request.
 
@@ -43,13 +41,16 @@ def tell(
         Refuse instead.
     source : str
         The file, for the text.
+    program : str
+        What is launched, for the text, where it does not reset.
 
     Raises
     ------
     LaunchError
         ``strict``, and there is one.
     """
-    found = [] if config is None else list(_risks(config, tensor_parallel_size, resets))
+    salt = _salt(program)
+    found = [] if config is None else list(_risks(config, tensor_parallel_size, resets, salt))
     where = f"{source}: " if source else ""
     if found and strict:
         raise LaunchError("\n".join(f"{where}{text}" for text in found))
@@ -68,15 +69,40 @@ def tensor_parallel_size_of(command: Sequence[str]) -> int:
     return int(size) if size.isascii() and size.isdigit() else 1
 
 
-def _risks(config: Mapping[str, Any], tensor_parallel_size: int, resets: bool) -> Iterator[str]:
+def program_of(command: Sequence[str]) -> str:
+    """Return how a text calls a command: ``vllm serve``; where none is known, what runs the engines."""
+    words = list(itertools.dropwhile(lambda word: word == "env" or "=" in word, command))
+    name = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), words[:2]))
+    return f"'{name}'" if name else "what runs the engines"
+
+
+def _salt(program: str) -> str:
+    if program == _PRIME_RL:
+        remedy = (
+            "each request needs a cache_salt with their version (prime-rl's have one, those of an "
+            "evaluation client may not)"
+        )
+    else:
+        remedy = (
+            "reset it with reset_prefix_cache(reset_connector=True) at each change, or give each "
+            "request a cache_salt with their version"
+        )
+    return (
+        f"has no version of the weights, and {program} does not reset it when they change: {remedy}"
+    )
+
+
+def _risks(
+    config: Mapping[str, Any], tensor_parallel_size: int, resets: bool, salt: str
+) -> Iterator[str]:
     options = config.get("kv_connector_extra_config") or {}
     name = config.get("kv_connector")
     if name == "MultiConnector":
         for child in options.get("connectors", ()):
-            yield from _risks(child, tensor_parallel_size, resets)
+            yield from _risks(child, tensor_parallel_size, resets, salt)
     elif name == "OffloadingConnector":
         if not resets:
-            yield f"OffloadingConnector keeps KV in host memory and {_SALT}. {_INSTEAD}"
+            yield f"OffloadingConnector keeps KV in host memory and {salt}. {_INSTEAD}"
         for tier in options.get("secondary_tiers", ()):
             yield (
                 f"OffloadingConnector finds what lies in {tier.get('root_dir')!r} again when a run "
@@ -91,7 +117,7 @@ def _risks(config: Mapping[str, Any], tensor_parallel_size: int, resets: bool) -
                 f"anew for each run. {_INSTEAD}"
             )
         else:
-            yield f"MooncakeStoreConnector keeps KV in a pool and {_SALT}. {_INSTEAD}"
+            yield f"MooncakeStoreConnector keeps KV in a pool and {salt}. {_INSTEAD}"
         if tensor_parallel_size > 1:
             yield (
                 f"MooncakeStoreConnector at a tensor parallel size of {tensor_parallel_size}: its reset "
@@ -108,4 +134,4 @@ def _risks(config: Mapping[str, Any], tensor_parallel_size: int, resets: bool) -
     elif (
         name == "KvcoveConnector" and options.get("weight_version_source") == "none" and not resets
     ):
-        yield f"KvcoveConnector with weight_version_source 'none' {_SALT}; 'fingerprint' needs none"
+        yield f"KvcoveConnector with weight_version_source 'none' {salt}; 'fingerprint' needs none"

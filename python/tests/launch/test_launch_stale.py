@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kvcove.launch import _cli
-from kvcove.launch._stale import tensor_parallel_size_of
+from kvcove.launch._stale import program_of, tensor_parallel_size_of
 
 from kvcove import launch
 
@@ -92,6 +92,17 @@ def test_a_job_of_slurm(
     engine = ["--", "vllm", "serve", "m", "--tensor-parallel-size", "2"]
     assert _cli.main(["slurm", "--type", "mooncake", *job, *engine]) == 0
     assert [QUEUE in r.getMessage() for r in caplog.records] == [False, True]
+    assert "'vllm serve' does not reset it" in caplog.text
+    assert "prime-rl" not in caplog.text
+    caplog.clear()
+    assert _cli.main(["slurm", "--type", "mooncake", "--memory", "1GiB", "--part"]) == 0
+    assert "what runs the engines does not reset it" in caplog.text
+    assert "prime-rl" not in caplog.text
+    caplog.clear()
+    file = tmp_path / "inference.toml"
+    file.write_text(MOONCAKE)
+    assert _cli.main(["slurm", str(file), "--part"]) == 0
+    assert "prime-rl does not reset it" in caplog.text
     caplog.clear()
     assert _cli.main(["slurm", "--type", "kvcove", *job, *engine]) == 0
     assert not caplog.records
@@ -114,6 +125,19 @@ def test_a_job_of_slurm(
 )
 def test_the_size_of_an_engine(command: list[str], size: int) -> None:
     assert tensor_parallel_size_of(command) == size
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["vllm", "serve", "m", "-tp", "2"], "'vllm serve'"),
+        (["env", "A=1", "vllm", "serve", "m"], "'vllm serve'"),
+        (["python3", "-m", "sglang.launch_server"], "'python3'"),
+        ([], "what runs the engines"),
+    ],
+)
+def test_the_program_that_is_launched(command: list[str], program: str) -> None:
+    assert program_of(command) == program
 
 
 def test_a_trainers_own_code(serve: str, caplog: pytest.LogCaptureFixture) -> None:
