@@ -190,20 +190,23 @@ std::optional<std::uint32_t> Directory::Unlist(SlotId slot, const Id128& hash,
   return std::nullopt;
 }
 
-void Directory::Remove(SlotId slot, const Id128& hash, Generation generation) {
+bool Directory::Remove(SlotId slot, const Id128& hash, Generation generation) {
   Shard& shard = ShardOf(hash);
-  if (shard.entries.empty()) return;
+  if (shard.entries.empty()) return false;
+  bool any = false;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0;) {
     const Entry& entry = shard.entries[at];
     if (entry.hash == hash && entry.slot == slot &&
         (generation == 0 || entry.generation() == generation)) {
+      any = any || Stands(entry);
       Remember(slot, hash, MissReason::kRemoved);
       Erase(shard, at);  // another one may have moved here
     } else {
       at = Next(at, room);
     }
   }
+  return any;
 }
 
 MissReason Directory::LastReason(SlotId slot, const Id128& hash) const {
@@ -234,7 +237,10 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.superseded != 0) continue;
     if (!standings_.Current(entry.slot, entry.generation())) {
-      if (place.owner == wire::kNoOwner) place.reason = MissReason::kReset;
+      // An owner that is away may have a value of the current one.
+      if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
+        place.reason = MissReason::kReset;
+      }
       continue;
     }
     if (!standings_.EpochIs(entry.owner, entry.epoch) || !standings_.LiveAt(entry.owner, now_ns) ||

@@ -46,8 +46,9 @@ class Directory {
   // The value's group; nothing when the owner had none listed that counts.
   std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner,
                                       std::uint32_t group = 0);
-  // Only values of this generation (0: of any).
-  void Remove(SlotId slot, const Id128& hash, Generation generation = 0);
+  // Only values of this generation (0: of any). Whether there was one, at an owner that is here or
+  // that may come back with it.
+  bool Remove(SlotId slot, const Id128& hash, Generation generation = 0);
   // Up to two owners of it that are live at `now_ns` (Standings::NowNs, read once for a batch), or
   // the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash, std::int64_t now_ns) const;

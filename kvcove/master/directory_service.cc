@@ -307,12 +307,9 @@ std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,
   codes.reserve(keys.size());
   for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
-    const std::int64_t now = clock_.NowNs();
     for (const std::string& key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
       const Id128 hash = DirectoryHash(slot, key);
-      codes.push_back(directory_.Find(slot, hash, now).owner == wire::kNoOwner ? Code::kMiss
-                                                                               : Code::kOk);
-      directory_.Remove(slot, hash, generation);
+      codes.push_back(directory_.Remove(slot, hash, generation) ? Code::kOk : Code::kMiss);
       removals_.Remember(slot, directory_.Tag(slot, hash), number);
     }
   }

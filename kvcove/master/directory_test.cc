@@ -328,6 +328,33 @@ TEST_F(DirectoryTest, TellsWhyAKeyIsGone) {
   EXPECT_EQ(directory_.Find(0, Hash(2)).reason, MissReason::kRemoved);
 }
 
+TEST_F(DirectoryTest, AnOwnerThatIsAwayOutweighsAValueOfAnEarlierGeneration) {
+  ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
+  ASSERT_EQ(List(Item(1, 7), 1, 1), Code::kOk);
+  SetGeneration(6);
+  ASSERT_EQ(List(Item(1, 7, 6), 0, 1), Code::kOk);
+  SetLive(0, false);
+  EXPECT_EQ(directory_.Find(0, Hash(1)).reason, MissReason::kOwnerGone);
+}
+
+TEST_F(DirectoryTest, ARemovalTakesWhatAnOwnerHasThatIsAway) {
+  for (const std::uint64_t key : {1, 2, 3, 4}) ASSERT_EQ(List(Item(key), 0, 1), Code::kOk);
+  ASSERT_EQ(List(Item(5), 1, 1), Code::kOk);
+  EXPECT_TRUE(directory_.Remove(0, Hash(1), 5));
+  EXPECT_FALSE(directory_.Remove(0, Hash(1), 5)) << "it is gone";
+  SetLive(0, false);
+  EXPECT_TRUE(directory_.Remove(0, Hash(2), 5)) << "it would come back with its owner";
+  SetLive(0, true);
+  standings_.SetHidden(0, {0});
+  EXPECT_TRUE(directory_.Remove(0, Hash(3), 5));
+  EXPECT_FALSE(directory_.Remove(0, Hash(4), 4)) << "another generation";
+  SetEpoch(1, 2);
+  standings_.owner(1).first_epoch = 2;
+  EXPECT_FALSE(directory_.Remove(0, Hash(5), 5)) << "its owner has started anew";
+  SetGeneration(6);
+  EXPECT_FALSE(directory_.Remove(0, Hash(4), 5)) << "a reset voided it";
+}
+
 // ---- all of it
 
 TEST_F(DirectoryTest, AgreesWithAMapOverRandomEvents) {

@@ -60,12 +60,12 @@ enum class MissReason : std::uint8_t {
   kEvicted = 2,      // made room for others
   kRemoved = 3,      // somebody removed it
   kReset = 4,        // computed before a reset
-  kLease = 5,        // the owner's lease ran out: nobody may trust its memory
+  kLease = 5,        // its owner's lease ran out, or it is back and does not show the slot yet
   kClosed = 6,       // this session must reset first
   kUnavailable = 7,  // no connection to the pool
   kRaced = 8,        // it went away between lookup and get
   kLimited = 9,      // over a limit: what readers protect, or calls and bytes of a tenant
-  kOwnerGone = 10,   // the owner that held it is dead, frozen or cut off
+  kOwnerGone = 10,   // the owner that held it is dead, frozen, cut off, or not fully back yet
   kWarmingUp = 11,   // the master has just started and does not know all owners' objects yet
   kTimeout = 12,     // its owner did not answer in time
   kDenied = 13,      // this credential may not read it

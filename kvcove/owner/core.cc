@@ -142,6 +142,13 @@ bool Core::Awaits(const Token& token) const {
   return own == 0 || Follows(own, token.generation);
 }
 
+MissReason Core::Unreadable(const Token& token) const {
+  if (CheckToken(token) != Code::kOk) {
+    return Awaits(token) ? MissReason::kLease : MissReason::kReset;
+  }
+  return Hidden(token.slot) ? MissReason::kLease : MissReason::kNone;
+}
+
 // ---- objects
 
 void Core::Withdraw(ObjectId id, MissReason reason) { room_.Withdraw(id, reason); }

@@ -95,6 +95,9 @@ class Core {
   bool BeingPut(SlotId slot, std::string_view key) {
     return reservations_.ClaimOf(slot, Prepared(slot, key), clock_.NowNs()) != nullptr;
   }
+  // Why nobody may read here under this token, kNone if they may: kReset under an older generation,
+  // kLease while the slot is hidden or this owner has not learned of the token's generation yet.
+  MissReason Unreadable(const Token& token) const;
   // Nobody may read the slot here: see SetHidden.
   bool Hidden(SlotId slot) const { return slot < kMaxSlots && objects_.slot(slot).hidden; }
   // Empty for an object that is gone.

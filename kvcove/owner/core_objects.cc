@@ -18,9 +18,8 @@ constexpr std::uint32_t kPageSlice = 16384;  // numbers that a page may pass ove
 std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_view> keys) {
   constexpr std::size_t kChunk = segment::HeaderView::kFindMany;
   std::vector<Loan> loans(keys.size());
-  const bool current = CheckToken(token) == Code::kOk;
-  if (!current || objects_.slot(token.slot).hidden) {
-    for (Loan& loan : loans) loan.reason = current ? MissReason::kLease : MissReason::kReset;
+  if (const MissReason refused = Unreadable(token); refused != MissReason::kNone) {
+    for (Loan& loan : loans) loan.reason = refused;
     return loans;
   }
   for (std::size_t from = 0; from < keys.size(); from += kChunk) {

@@ -62,6 +62,28 @@ TEST_F(CoreTest, WhatIsHiddenIsNotSaidToExist) {
   EXPECT_EQ(put(), Code::kOk);
 }
 
+TEST_F(CoreTest, AMissSaysThatAResetCameOnlyWhereOneCame) {
+  Finish(Reserve("a"));
+  for (const Pending& pending : core_->TakePending()) core_->FinishListing(pending, Code::kOk);
+  const auto reason = [&](Generation generation) {
+    const Token token{.incarnation = kIncarnation, .generation = generation, .slot = kSlot};
+    const std::string_view key = "a";
+    const Loan loan = core_->Lend(token, {&key, 1}).front();
+    core_->Return({&loan, 1});
+    EXPECT_EQ(core_->Unreadable(token), loan.reason);
+    return loan.reason;
+  };
+  test_.SetSlot(kSlot, kFirst);
+  EXPECT_EQ(core_->Unreadable({.incarnation = kIncarnation, .generation = kFirst, .slot = kSlot}),
+            MissReason::kNone);
+  EXPECT_EQ(reason(kLater), MissReason::kLease) << "this owner has not learned of it yet";
+  core_->SetHidden(std::vector{kSlot});
+  EXPECT_EQ(reason(kFirst), MissReason::kLease);
+  core_->SetHidden({});
+  test_.SetSlot(kSlot, kLater);
+  EXPECT_EQ(reason(kFirst), MissReason::kReset);
+}
+
 TEST_F(CoreTest, APutThatWasBegunBeforeARemovalOfItsKeyIsRefused) {
   const std::uint64_t one = Reserve("a");
   const std::uint64_t other = Reserve("b");

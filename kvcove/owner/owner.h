@@ -305,8 +305,8 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   void StopDisks();
   void LeaveHangingDisks();
   void TickDisks();
-  void AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request, bool current)
-      KVCOVE_REQUIRES(mutex_);
+  void AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request,
+               MissReason refused) KVCOVE_REQUIRES(mutex_);
   wire::LoadResult Promote(const owner::Load& load, std::span<const std::byte> value) override;
   Puts PutsUnderWay() override;
   void HoldLoaded(const owner::Load& load) KVCOVE_REQUIRES(mutex_);

@@ -347,6 +347,22 @@ TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
   EXPECT_EQ(Get("never").code, Code::kMiss);
 }
 
+TEST_F(ClusterTierTest, ALoadFromAHiddenSlotSaysNothingOfAReset) {
+  Fill(60);
+  owner_->SetHidden({kTierSlot});
+  const std::string_view key = "key-3";
+  std::promise<std::vector<wire::LoadResult>> answer;
+  const auto brought = owner_->BringUp(
+      kToken, {&key, 1},
+      {.session = [this] { return session_; },
+       .deadline_ns = SystemClock::Instance().NowNs() + 10 * kSecond,
+       .done = [&](const std::vector<wire::LoadResult>& results) { answer.set_value(results); }});
+  ASSERT_NE(brought, nullptr) << "the disk has it";
+  const std::vector<wire::LoadResult> results = answer.get_future().get();
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].reason, MissReason::kLease);
+}
+
 // Else another owner could store the key meanwhile, and it would have two values.
 TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt) {
   Fill(60);

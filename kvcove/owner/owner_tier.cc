@@ -24,12 +24,10 @@ wire::LoadResult ResultOf(Code code, std::uint64_t bytes) {
       return {.code = Code::kOk, .bytes = bytes};
     case Code::kExists:
       return {.code = Code::kOk};
-    case Code::kStale:
-      return MissFor(MissReason::kReset);
     case Code::kNoSpace:
     case Code::kLimit:
       return MissFor(MissReason::kNoRoom);
-    default:
+    default:  // kStale, too: a removal or a reset overtook it
       return MissFor(MissReason::kRaced);
   }
 }
@@ -160,10 +158,9 @@ std::shared_ptr<LoadCall> Owner::BeginLoad(const wire::LoadRequest& request,
   call->hold_until_ns = hold_until_ns;
   for (std::size_t begin = 0; begin < request.keys.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
-    const bool current =
-        core_->CheckToken(request.token) == Code::kOk && !core_->Hidden(request.token.slot);
+    const MissReason refused = core_->Unreadable(request.token);
     for (std::size_t i = begin; i < std::min(begin + kSlice, request.keys.size()); ++i) {
-      AddLoad(*call, i, request, current);
+      AddLoad(*call, i, request, refused);
     }
   }
   tiers_->Begin(*call);
@@ -194,11 +191,11 @@ void Owner::WakeDisks() const {
 }
 
 void Owner::AddLoad(LoadCall& call, std::size_t index, const wire::LoadRequest& request,
-                    bool current) {
+                    MissReason refused) {
   const std::string_view key = request.keys[index];
   const Token& token = request.token;
-  if (!current) {
-    call.answer->results[index] = MissFor(MissReason::kReset);
+  if (refused != MissReason::kNone) {
+    call.answer->results[index] = MissFor(refused);
   } else if (!CheckKey(key)) {
     call.answer->results[index] = {.code = Code::kInvalid};
   } else if (core_->StatObject(token.slot, key)) {

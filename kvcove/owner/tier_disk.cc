@@ -19,14 +19,13 @@ wire::LoadResult ResultOf(ReadMiss miss) {
   switch (miss) {
     case ReadMiss::kReset:
       return {.code = Code::kMiss, .reason = MissReason::kReset};
-    case ReadMiss::kAbsent:
     case ReadMiss::kOtherKey:
       return {.code = Code::kMiss, .reason = MissReason::kNeverPut};
     case ReadMiss::kIoError:
       return {.code = Code::kMiss, .reason = MissReason::kDiskFailed};
     case ReadMiss::kCorrupt:
       return {.code = Code::kMiss, .reason = MissReason::kDiskDamaged};
-    default:
+    default:  // kAbsent, too: it was there when the load began
       return {.code = Code::kMiss, .reason = MissReason::kRaced};
   }
 }

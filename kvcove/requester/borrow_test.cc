@@ -302,6 +302,15 @@ TEST_F(BorrowTest, AResetDuringTheCopyMakesItAMiss) {
   EXPECT_EQ(ReleaseOne(loan).reason, MissReason::kReset);
 }
 
+// It was away, and applies what was removed meanwhile.
+TEST_F(BorrowTest, AnOwnerThatHidesTheSlotHasNotReset) {
+  owner_.Store("a", 1000, 'a');
+  Borrowed loan = Borrow({"a"});
+  owner_.view().slot(kSlot).generation.store(0);
+  EXPECT_EQ(ReleaseOne(loan).reason, MissReason::kLease);
+  EXPECT_EQ(Borrow({"a"}).result(0).reason, MissReason::kLease);
+}
+
 TEST_F(BorrowTest, ALeaseThatRanOutDuringTheCopyMakesItAMiss) {
   owner_.Store("a", 1000, 'a');
   Borrowed loan = Borrow({"a"});

@@ -53,6 +53,7 @@ Status FailureShown(const Status& failed, std::span<const ItemResult> results) {
 
 MissReason UnansweredReason(const Error& error) {
   if (rpc::BusyIn(error)) return MissReason::kLimited;
+  if (error.code == Code::kDenied) return MissReason::kDenied;
   return error.code == Code::kTimeout ? MissReason::kTimeout : MissReason::kUnavailable;
 }
 

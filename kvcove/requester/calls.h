@@ -38,8 +38,8 @@ ItemResult Miss(MissReason reason);
 // The failure of a call that asked several owners counts only where an item still shows it.
 Status FailureShown(const Status& failed, std::span<const ItemResult> results);
 // Why nothing was found when the authority did not answer: kTimeout (there was no time to; asking
-// again may help), kLimited (it is busy, and the deadline comes before it may be asked again) or
-// kUnavailable.
+// again may help), kLimited (it is busy, and the deadline comes before it may be asked again),
+// kDenied or kUnavailable.
 MissReason UnansweredReason(const Error& error);
 std::uint64_t SizeOf(std::span<const ConstBuffer> pieces);
 std::uint64_t SizeOf(std::span<const MutableBuffer> pieces);

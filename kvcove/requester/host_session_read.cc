@@ -84,10 +84,11 @@ Status HostSession::Exists(std::span<const std::string_view> keys, std::span<Ite
         }
         continue;
       }
-      if (voided == MissReason::kNone &&
-          view.tier().Holds(scope->read.slot, scope->read.generation, part[i])) {
-        result = {.code = Code::kOk, .tier = Tier::kDisk};
-        if (options.hold.count() > 0) on_disk.push_back(part[i]);
+      if (view.tier().Holds(scope->read.slot, scope->read.generation, part[i])) {
+        missed = missed || voided != MissReason::kNone;
+        result = voided == MissReason::kNone ? ItemResult{.code = Code::kOk, .tier = Tier::kDisk}
+                                             : Miss(voided);
+        if (options.hold.count() > 0 && result.ok()) on_disk.push_back(part[i]);
         continue;
       }
       missed = true;

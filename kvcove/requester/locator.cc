@@ -59,6 +59,7 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     for (const std::size_t i : which) results[i] = Miss(reason);
     return found;
   };
+  Token refused;  // by the first attempt
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
     if (!binding) return all(UnansweredReason(binding.error()));
@@ -70,7 +71,10 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     auto places = service_.Lookup(found.token, hashes, deadline_ns);
     if (!places) {
       // Another generation: what this session knows is old.
-      if (places.error().code == Code::kStale) continue;
+      if (places.error().code == Code::kStale) {
+        if (attempt == 0) refused = found.token;
+        continue;
+      }
       return all(UnansweredReason(places.error()));
     }
     Remember(hashes, *places);
@@ -87,7 +91,8 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     }
     return found;
   }
-  return all(MissReason::kReset);
+  // The same one again: no reset came, but who was asked has not learned of the generation yet.
+  return all(found.token == refused ? MissReason::kShardAway : MissReason::kReset);
 }
 
 void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Place> places) {

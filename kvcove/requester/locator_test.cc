@@ -21,7 +21,9 @@ class FakeMaster final : public LookupService {
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t) override {
     ++lookups;
-    if (token.generation != generation) return Fail(Code::kStale, "another generation");
+    if (refuses || token.generation != generation) {
+      return Fail(Code::kStale, "another generation");
+    }
     if (error != Code::kOk) return Fail(error, "the master says so");
     std::vector<wire::Place> found;
     for (const Id128& hash : hashes) {
@@ -38,6 +40,7 @@ class FakeMaster final : public LookupService {
   std::map<std::uint64_t, wire::Place> places;
   Generation generation = 7;
   bool open = true;
+  bool refuses = false;  // every generation
   Code error = Code::kOk;
   int registrations = 0;
   int lookups = 0;
@@ -81,6 +84,18 @@ TEST_F(LocatorTest, ANewGenerationCostsOneMoreRegistrationAndIsNoError) {
   EXPECT_EQ(master_.last.last_generation, 7U) << "it tells what it was bound to";
 }
 
+// A shard or a standby that lags refuses a generation that the master has just given.
+TEST_F(LocatorTest, AResetIsSaidOnlyWhereTheGenerationChanged) {
+  master_.refuses = true;
+  Locate();
+  EXPECT_EQ(results_[0].reason, MissReason::kShardAway);
+  Locate();
+  EXPECT_EQ(results_[0].reason, MissReason::kShardAway);
+  ++master_.generation;
+  Locate();
+  EXPECT_EQ(results_[0].reason, MissReason::kReset);
+}
+
 TEST_F(LocatorTest, AClosedEngineFindsNothingAndAsksAgainNowAndThenOnly) {
   master_.open = false;
   for (int i = 0; i < 10; ++i) Locate();
@@ -101,6 +116,9 @@ TEST_F(LocatorTest, WithoutTheMasterEverythingIsAMissThatSaysWhy) {
   master_.error = Code::kTimeout;
   Locate();
   EXPECT_EQ(results_[0].reason, MissReason::kTimeout);
+  master_.error = Code::kDenied;
+  Locate();
+  EXPECT_EQ(results_[0].reason, MissReason::kDenied) << "it answers, but not with places";
 }
 
 TEST_F(LocatorTest, WhatWasFoundIsRecalledWithoutTheMasterUntilItIsFoundNowhere) {

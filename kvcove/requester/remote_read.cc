@@ -155,7 +155,9 @@ void RemoteRead::Finish() {
       if (code == Code::kCorrupt || code == Code::kBufferBusy || busy_ms) {
         result = {.code = code};
       } else {
-        result = Miss(code == Code::kTimeout ? MissReason::kTimeout : MissReason::kOwnerGone);
+        result = Miss(code == Code::kTimeout  ? MissReason::kTimeout
+                      : code == Code::kDenied ? MissReason::kDenied
+                                              : MissReason::kOwnerGone);
       }
     }
   }

@@ -122,6 +122,7 @@ TEST_F(RemoteReadTest, ValuesAreCheckedHoweverTheyArrive) {
 
 TEST_F(RemoteReadTest, WhatHadArrivedWhenTheExchangeFailedCounts) {
   for (const auto& [code, reason] : {std::pair{Code::kTimeout, MissReason::kTimeout},
+                                     std::pair{Code::kDenied, MissReason::kDenied},
                                      std::pair{Code::kUnavailable, MissReason::kOwnerGone}}) {
     keys_.clear();
     items_.clear();

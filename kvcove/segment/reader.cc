@@ -10,6 +10,9 @@ namespace kvcove::segment {
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
                       std::int64_t now_ns) {
   const Generation current = view.generation(scope.slot);
+  // Its owner hides the slot, or has not learned its generation yet. No reset voided what is there,
+  // and it may be found again in a moment.
+  if (current == 0) return MissReason::kLease;
   if (of_entry != current || scope.generation != current) return MissReason::kReset;
   // The deadline last: the owner writes generations first, then the deadline.
   return view.LeaseHolds(now_ns) ? MissReason::kNone : MissReason::kLease;

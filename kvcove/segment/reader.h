@@ -28,7 +28,8 @@ struct ReadScope {
   Generation generation = 0;  // that the session is bound to
 };
 
-// Why `found` must not be read under `scope` at `now_ns`; kNone if it may.
+// Why an entry must not be read under `scope` at `now_ns`; kNone if it may. kReset: another
+// generation is current; kLease: the owner does not vouch for the slot now.
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
                       std::int64_t now_ns);
 

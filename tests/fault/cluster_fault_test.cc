@@ -190,6 +190,33 @@ TEST_F(ClusterFaultTest, AResetDoesNotWaitForAFrozenOwnerAndNothingOldThawsWithI
   EXPECT_EQ(CountOk(Get(*neighbour, keys)), keys.size());
 }
 
+// The owner hides all of the namespace, once it is back, until it has applied the removal.
+TEST_F(ClusterFaultTest, ARemovalWithAFrozenOwnerLooksToNobodyLikeAReset) {
+  const auto pool = Must(Pool::Open("unix:" + SocketOf(0), kCallTime));
+  const auto near = OpenSession(*pool);
+  const auto keys = Keys(100);
+  ASSERT_EQ(CountOk(PutFilled(*near, keys, 'a')), keys.size());
+  const std::vector<std::string_view> views(keys.begin(), keys.end());
+  std::vector<ItemResult> results(keys.size());
+  for (std::size_t round = 0; round < 4; ++round) {
+    Freeze(owner(0));
+    if (round % 2 == 1) WaitLive(1);
+    ItemResult removed;
+    ASSERT_TRUE(session_->Remove({&views[round], 1}, {&removed, 1}, {.timeout = kCallTime}));
+    EXPECT_EQ(removed.code, Code::kOk) << "the value was there until now, whoever could read it";
+    kill(owner(0), SIGCONT);
+    std::size_t resets = 0;
+    EXPECT_TRUE(Becomes([&] {
+      if (!near->Exists(views, results, {.timeout = kCallTime})) return false;
+      resets += static_cast<std::size_t>(
+          std::ranges::count(results, MissReason::kReset, &ItemResult::reason));
+      return CountOk(results) == keys.size() - round - 1;
+    })) << "what was not removed comes back";
+    EXPECT_EQ(resets, 0U);
+    WaitLive(2);
+  }
+}
+
 TEST_F(ClusterFaultTest, AResetWithAKilledOwnerIsTrueInTime) {
   const auto keys = Fill(200);
   End(std::exchange(owner(1), 0), SIGKILL);
