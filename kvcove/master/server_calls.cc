@@ -149,11 +149,9 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
   if (report.holder != Id128{}) master_->generations().Heard(report.holder);
   // Whose lists are the same; a map is never older than the one that its requester asks for.
   const auto map = master_->shards().map();
-  const std::string reader = fmt::format("{} {} {}", map == nullptr ? 0 : map->revision,
-                                         caller.Has(rpc::Scope::kOwner)   ? "all"
-                                         : caller.Has(rpc::Scope::kAdmin) ? "counts"
-                                                                          : "room",
-                                         caller.Has(rpc::Scope::kOwner) ? "" : caller.tenant);
+  const std::string reader =
+      fmt::format("{} {} {}", map == nullptr ? 0 : map->revision, caller.scopes,
+                  caller.Has(rpc::Scope::kOwner) ? "" : caller.tenant);
   return *owner_lists_.Get(reader, [&] { return OwnerListFor(caller, map); });
 }
 
@@ -163,6 +161,7 @@ std::string MasterServer::Impl::OwnerListFor(const rpc::Caller& caller,
                           .term = master_->term(),
                           .settings = Settings(),
                           .map = std::move(map)};
+  reply.settings.scopes = caller.scopes;
   if (!caller.Has(rpc::Scope::kOwner)) {
     std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
       return !owner.tenant.empty() && owner.tenant != caller.tenant;

@@ -28,6 +28,7 @@
 #include "kvcove/requester/local_session.h"
 #include "kvcove/requester/placement.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/credentials.h"
 
 namespace kvcove::pool {
 namespace {
@@ -99,7 +100,8 @@ class ClusterConnection final : public Connection {
     }
     constexpr std::uint64_t kDay = 24ULL * 3600 * 1000;
     return {.read_hold = std::chrono::milliseconds(std::min(told.read_hold_ms, kDay)),
-            .admin = std::move(told.admin)};
+            .admin = std::move(told.admin),
+            .scopes = rpc::ScopeNames(told.scopes)};
   }
   // The sum of all owners that live.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {

@@ -100,10 +100,12 @@ struct ResetOptions {
   bool all_void = false;
 };
 
-// What the master of a cluster was started with.
+// What the master of a cluster told last: how it was started, and what this process may do.
 struct PoolSettings {
   std::chrono::milliseconds read_hold{0};  // of stores that say none themselves; 0: as they like
   std::string admin{};                     // host:port of its admin endpoint, if there is one
+  // The scopes of this process's token, such as "read"; empty: all, or the master does not say.
+  std::vector<std::string> scopes{};
 };
 
 // Which owner of a cluster a put goes to, where no segment is preferred.

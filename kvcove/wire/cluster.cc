@@ -92,16 +92,18 @@ std::string Encode(const OwnersReply& message) {
   const auto admin =
       address.empty() ? flatbuffers::Offset<flatbuffers::String>() : Text(builder, address);
   const auto map = AddMap(builder, message.map);
-  return Done(builder, fb::CreateOwners(builder, vector, message.term,
-                                        message.settings.read_hold_ms, admin, map));
+  return Done(builder,
+              fb::CreateOwners(builder, vector, message.term, message.settings.read_hold_ms, admin,
+                               map, message.settings.scopes));
 }
 
 Result<OwnersReply> DecodeOwners(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Owners>(body));
-  OwnersReply reply{
-      .owners = {},
-      .term = root->term(),
-      .settings = {.read_hold_ms = root->read_hold_ms(), .admin = Str(root->admin())}};
+  OwnersReply reply{.owners = {},
+                    .term = root->term(),
+                    .settings = {.read_hold_ms = root->read_hold_ms(),
+                                 .admin = Str(root->admin()),
+                                 .scopes = root->scopes()}};
   for (unsigned i = 0; i < SizeOf(root->owners()); ++i) {
     const fb::Owner* owner = root->owners()->Get(i);
     reply.owners.push_back({.number = owner->number(),

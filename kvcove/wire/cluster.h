@@ -106,11 +106,12 @@ struct RequesterReport {
   Id128 holder;  // the process whose registrations this report keeps alive; zero: none
 };
 
-// What a master was started with, for the processes that use it.
+// What a master tells the processes that use it: how it was started, and what they may do.
 struct MasterSettings {
   // For how long a drop-in store holds what it reads; 0: the master does not say.
   std::uint64_t read_hold_ms = 0;
-  std::string admin;  // host:port of its admin endpoint; empty: there is none
+  std::string admin;        // host:port of its admin endpoint; empty: there is none
+  std::uint8_t scopes = 0;  // rpc::Scopes of the process that asked; 0: the master does not say
 };
 
 // The owners, and the term of the master that says so: another one has forgotten registrations.

@@ -352,6 +352,16 @@ class Pool:
             master's admin endpoint, empty: there is none.
         """
 
+    def scopes(self) -> list[str]:
+        """
+        Return what this process's token may do, as the master said last; makes no call.
+
+        Returns
+        -------
+        list of str
+            Scopes, such as ``["read", "write"]``; empty: everything, or the master does not say.
+        """
+
     def stat(self, *, timeout: float = 1.0) -> PoolStat:
         """
         Return what the pool holds, in bytes and objects.

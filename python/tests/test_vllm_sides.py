@@ -347,6 +347,46 @@ def test_an_engine_whose_block_hashes_nobody_else_has_says_so(
         assert left is None, "another engine is not to be warned of this one"
 
 
+class MadeError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("role", "lacking"), [("kv_both", ["write", "reset"]), ("kv_consumer", ["reset"])]
+)
+def test_what_a_token_may_not_is_said_before_the_first_request(
+    connector: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    role: str,
+    lacking: list[str],
+) -> None:
+    def made(*args: Any, **kwargs: Any) -> None:
+        raise MadeError
+
+    monkeypatch.setattr(connector, "shape_of", lambda *args: SimpleNamespace(namespace="n"))
+    monkeypatch.setattr(connector, "drops_last_block", lambda config: False)
+    monkeypatch.setattr(connector._native, "SchedulerRole", made)
+    pool = SimpleNamespace(scopes=lambda: ["read"])
+    monkeypatch.setattr(connector.kvcove, "open", lambda address: pool)
+    transfer = SimpleNamespace(
+        engine_id="e1",
+        kv_connector_extra_config={},
+        is_kv_consumer=True,
+        is_kv_producer=role == "kv_both",
+    )
+    part = SimpleNamespace(
+        _kv_cache_config=SimpleNamespace(num_blocks=1, kv_cache_tensors=[]),
+        _kv_transfer_config=transfer,
+    )
+    config = connector.Config.of({"pool": "kvcove://127.0.0.1:7400"})
+    with pytest.raises(MadeError):
+        connector._SchedulerSide(part, config, SimpleNamespace(kv_events_config=None))
+    lines = [line for line in caplog.messages if "lacks the scope" in line]
+    assert len(lines) == len(lacking)
+    assert all(f'"{scope}"' in line for scope, line in zip(lacking, lines, strict=True))
+
+
 class BlockPool:
     """As vLLM's: it resets only while no block is in use."""
 

@@ -429,6 +429,8 @@ TEST_F(SecurityTest, WhatASharedOwnerCountedIsForItsOperatorOnly) {
 
 TEST_F(SecurityTest, ScopesAreKeptApart) {
   auto pool = OpenAs("reader");
+  EXPECT_THAT(pool->Settings().scopes, testing::ElementsAre("read")) << "before anything is tried";
+  EXPECT_THAT(OpenAs("acme")->Settings().scopes, testing::ElementsAre("read", "write", "reset"));
   auto session = OpenSession(*pool, "e", /*assume_weights=*/true);
   EXPECT_EQ(Put(*session, "a"), Code::kDenied);
   EXPECT_EQ(Get(*session, "a").code, Code::kMiss);

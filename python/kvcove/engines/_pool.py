@@ -11,7 +11,7 @@ from kvcove import _native
 from kvcove.mooncake._config import master_in, pool_of
 from kvcove.mooncake._offload import DiskPlace, Offload
 
-__all__ = ["ADDRESSES", "Embedded", "directory", "named_pool"]
+__all__ = ["ADDRESSES", "Embedded", "directory", "named_pool", "refusals"]
 
 ADDRESSES = ("unix:", "kvcove://")
 
@@ -45,6 +45,37 @@ def named_pool() -> tuple[str, str]:
     except ValueError as error:
         raise ValueError(f"${variable}={value}: {error}") from error
     return pool, f"${variable}={value}"
+
+
+def refusals(pool: Any, *, finds: bool, stores: bool) -> list[str]:
+    """Return what the pool will refuse this engine, one line for each scope that its token lacks.
+
+    Parameters
+    ----------
+    pool : Pool
+        What the engine has opened. Makes no call.
+    finds, stores : bool
+        Whether the engine looks up and loads, and whether it saves. Every engine resets.
+
+    Returns
+    -------
+    list of str
+        Empty where the token may do all that the engine does.
+    """
+    scopes = pool.scopes()
+    effects = {
+        "read": "finds nothing" if finds else "",
+        "write": "stores nothing" if stores else "",
+        "reset": "cannot reset: the first reset fails, voids nothing, and from then on this engine "
+        "neither finds nor stores anything",
+    }
+    return [
+        f'this engine\'s token lacks the scope "{scope}", so it {effect}; add "{scope}" to the '
+        "scopes of its tenant in the --credentials file of the masters and owners, which read it "
+        "again by themselves"
+        for scope, effect in effects.items()
+        if scopes and effect and scope not in scopes
+    ]
 
 
 def directory() -> Path:

@@ -47,6 +47,14 @@ tuple of float and str
     For how many seconds stores of mooncake.store hold what they read, 0: as they like; host:port of the
     master's admin endpoint, empty: there is none.)";
 
+inline constexpr char kPoolScopes[] =
+    R"(Return what this process's token may do, as the master said last; makes no call.
+
+Returns
+-------
+list of str
+    Scopes, such as ``["read", "write"]``; empty: everything, or the master does not say.)";
+
 inline constexpr char kPoolStat[] = R"(Return what the pool holds, in bytes and objects.
 
 Parameters

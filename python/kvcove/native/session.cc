@@ -404,6 +404,9 @@ void BindPool(nb::module_& module) {
           },
           docs::kPoolSettings)
       .def(
+          "scopes", [](const PyPool& self) { return self.Get()->Settings().scopes; },
+          docs::kPoolScopes)
+      .def(
           "stat",
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();

@@ -135,6 +135,9 @@ class _SchedulerSide:
             reached = False
             address = self._embed(own_socket, 1 << 20)
             self._pool = kvcove.open(address)
+        looks_up = config.lookup and transfer.is_kv_consumer
+        for line in engines.refusals(self._pool, finds=looks_up, stores=transfer.is_kv_producer):
+            _log.warning("kvcove: %s", line)
         events = vllm_config.kv_events_config
         self._events = bool(events and events.enable_kv_cache_events)
         self.role = _native.SchedulerRole(
@@ -149,7 +152,7 @@ class _SchedulerSide:
             reset_timeout=config.reset_timeout_ms / 1e3,
             load_async=config.load_async,
             load_when=config.load_when,
-            lookup=reached and config.lookup and transfer.is_kv_consumer,
+            lookup=reached and looks_up,
             save=reached and transfer.is_kv_producer,
             save_decoded=config.save_decoded,
             events=self._events,
