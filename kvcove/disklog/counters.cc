@@ -24,7 +24,9 @@ Counters& Counters::operator+=(const Counters& more) {
                            &Counters::zones_freed,
                            &Counters::zones_freed_unread,
                            &Counters::zones_sealed,
-                           &Counters::dropped_objects}) {
+                           &Counters::dropped_objects,
+                           &Counters::voided_objects,
+                           &Counters::voided_bytes}) {
     this->*field += more.*field;
   }
   return *this;

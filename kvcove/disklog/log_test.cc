@@ -102,6 +102,8 @@ TEST_F(LogTest, AResetEndsEverythingAtOnce) {
   EXPECT_EQ(device_->changes(), changes);
   EXPECT_EQ(Get(*log_, *device_, Key(1)).miss, ReadMiss::kAbsent);
   EXPECT_EQ(Get(*log_, *device_, Key(1), kGeneration + 1).miss, ReadMiss::kAbsent);
+  EXPECT_EQ(log_->counters().voided_objects, 10U);
+  EXPECT_GT(log_->counters().voided_bytes, 0U);
   EXPECT_EQ(Put(*log_, *device_, "late", 1, 100).error().code, Code::kStale);
   EXPECT_EQ(log_->space().live_bytes, 0U);
   Reopen(SmallLog({{kSlot, kGeneration + 1}}));

@@ -38,6 +38,8 @@ struct Counters {
   std::uint64_t zones_freed_unread = 0;  // of these: nothing in them was alive
   std::uint64_t zones_sealed = 0;
   std::uint64_t dropped_objects = 0;  // live ones that went with their zone
+  std::uint64_t voided_objects = 0;   // live ones whose generation ended
+  std::uint64_t voided_bytes = 0;     // of their records
 
   // Of a log that was open before.
   Counters& operator+=(const Counters& more);
@@ -169,7 +171,12 @@ struct State {
   void SetGeneration(SlotId slot, Generation generation) {
     for (const ScopeId scope : scopes.SetGeneration(slot, generation)) {
       for (std::uint32_t i = 0; i < zones.count(); ++i) {
-        for (const ScopeUse& use : zones[i].uses) stale += use.scope == scope ? use.live : 0;
+        for (const ScopeUse& use : zones[i].uses) {
+          if (use.scope != scope) continue;
+          stale += use.live;
+          counters.voided_objects += use.live;
+          counters.voided_bytes += use.live_bytes;
+        }
       }
       zones.EndScope(scope);
     }

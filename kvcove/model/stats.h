@@ -137,6 +137,10 @@ struct PoolStat {
   std::vector<SessionStat> sessions;
   std::vector<DiskStat> disks;             // as they were named; the numbers above are their sums
   std::vector<DiskShareStat> disk_shares;  // of all disks together
+  // Of memory, since the owner's start:
+  std::uint64_t resets = 0;        // generations that a reset replaced
+  std::uint64_t voided = 0;        // objects whose generation ended, by a reset or otherwise
+  std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
 };
 
 }  // namespace kvcove

@@ -108,7 +108,11 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
     objects_.SetSpace(update.slot,
                       update.generation == 0 ? Spaces::kNone : spaces_.Attach(update.name));
     spaces_.Detach(before);
+    const Generation ended = objects_.slot(update.slot).generation;
     objects_.SetGeneration(update.slot, update.generation);
+    counters_.resets += ended != 0 && update.generation != 0 ? 1 : 0;
+    counters_.voided += objects_.slot(update.slot).voided;
+    counters_.voided_bytes += objects_.slot(update.slot).voided_bytes;
   }
 }
 
@@ -199,6 +203,9 @@ void Core::StatTotals(PoolStat& stat) const {
   stat.swept = counters_.swept;
   stat.stale_puts = counters_.stale_puts;
   stat.expired_puts = counters_.expired_puts;
+  stat.resets = counters_.resets;
+  stat.voided = counters_.voided;
+  stat.voided_bytes = counters_.voided_bytes;
   stat.local = counters_.local;
 }
 

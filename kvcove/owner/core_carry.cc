@@ -114,7 +114,7 @@ std::vector<const Reservation*> Reservations::Waiters() const {
 namespace {
 
 // Raised with each change of what is carried that sizes do not show.
-constexpr std::uint32_t kStateVersion = 4;
+constexpr std::uint32_t kStateVersion = 5;
 constexpr std::uint64_t kEnd = 0x646e65737663766bULL;  // "kvcvsend"
 
 }  // namespace

@@ -105,6 +105,9 @@ struct Counters {
   std::uint64_t hits = 0;
   std::uint64_t evictions = 0;
   std::uint64_t removals = 0;
+  std::uint64_t resets = 0;        // generations that another one replaced
+  std::uint64_t voided = 0;        // objects whose generation ended, for whatever reason
+  std::uint64_t voided_bytes = 0;  // that they occupied
   std::uint64_t swept = 0;         // objects of dead generations whose space came back
   std::uint64_t stale_puts = 0;    // rejected: begun before a reset
   std::uint64_t expired_puts = 0;  // reservations whose key went to another writer

@@ -31,6 +31,7 @@ void Objects::SetGeneration(SlotId number, Generation generation) {
   Slot& slot = slots_[number];
   unnamed_.erase({slot.generation, number});
   slot.voided = slot.current();
+  slot.voided_bytes = std::exchange(slot.current_bytes, 0);
   slot.dead.Append(objects_, slot.live);
   slot.dead.Append(objects_, slot.pinned);
   slot.dead_count += slot.live_count + slot.pinned_count;
@@ -69,13 +70,17 @@ void Objects::Link(ObjectId id) {
   std::uint32_t* count = nullptr;
   ListOf(id, count).PushBack(objects_, id);
   // A list that was not empty is in its set already.
+  Slot& slot = slots_[objects_[id].slot];
   if (++*count == 1) Note(objects_[id].slot);
+  if (count != &slot.dead_count) slot.current_bytes += Bytes(id);
 }
 
 void Objects::Unlink(ObjectId id) {
   std::uint32_t* count = nullptr;
   ListOf(id, count).Erase(objects_, id);
+  Slot& slot = slots_[objects_[id].slot];
   if (--*count == 0) Forget(objects_[id].slot);
+  if (count != &slot.dead_count) slot.current_bytes -= Bytes(id);
 }
 
 ObjectId Objects::AnyDead() const {

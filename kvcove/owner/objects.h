@@ -45,7 +45,11 @@ class Objects {
     Spaces::Number space = Spaces::kNone;
     bool named = true;
     bool hidden = false;
-    std::uint64_t voided = 0;  // objects that the generation before this one had when it ended
+    // What the generation before this one had when it ended, and what this one has: objects, and
+    // the bytes that they occupy.
+    std::uint64_t voided = 0;
+    std::uint64_t voided_bytes = 0;
+    std::uint64_t current_bytes = 0;
     std::uint32_t live_count = 0;
     std::uint32_t pinned_count = 0;
     std::uint32_t dead_count = 0;

@@ -33,9 +33,13 @@ TEST_F(ObjectsTest, AResetMovesAllOfASlotAndNothingElse) {
   const ObjectId other = Insert(2, "a");
   objects_.SetHardPinned(pinned, true);
   EXPECT_EQ(objects_.slot(1).current(), 2U);
+  const std::uint64_t bytes = objects_.Bytes(plain) + objects_.Bytes(pinned);
+  EXPECT_EQ(objects_.slot(1).current_bytes, bytes);
   EXPECT_EQ(objects_.AnyDead(), kNoObject);
   objects_.SetGeneration(1, kLater);
   EXPECT_EQ(objects_.slot(1).voided, 2U);
+  EXPECT_EQ(objects_.slot(1).voided_bytes, bytes);
+  EXPECT_EQ(objects_.slot(1).current_bytes, 0U);
   EXPECT_EQ(objects_.slot(1).current(), 0U);
   EXPECT_EQ(objects_.dead(), 2U);
   EXPECT_FALSE(objects_.Current(plain));
@@ -78,6 +82,7 @@ TEST_F(ObjectsTest, NumbersAreReusedAndVersionsAreNot) {
   EXPECT_EQ(objects_.Named(place, version), first);
   (void)objects_.Withdraw(first, objects_.HashOf(first), MissReason::kRemoved);
   EXPECT_FALSE(objects_.Has(first));
+  EXPECT_EQ(objects_.slot(1).current_bytes, 0U);
   EXPECT_EQ(objects_.Named(place, version), kNoObject);
   EXPECT_EQ(objects_.view().GhostReason(objects_.view().HashKey(1, "a")), MissReason::kRemoved);
   const ObjectId second = Insert(1, "b");

@@ -53,6 +53,11 @@ void CollectWrites(const TierStat& stat, const std::string& disk, http::Metrics&
                   Number(stat.log.moved_bytes), labels);
   metrics.Counter("kvcove_owner_disk_evictions_total", "objects that went with their zone",
                   Number(stat.log.dropped_objects), labels);
+  metrics.Counter("kvcove_owner_disk_voided_total",
+                  "objects whose generation ended, by a reset or with a version that is given up",
+                  Number(stat.log.voided_objects), labels);
+  metrics.Counter("kvcove_owner_disk_voided_bytes_total", "bytes of their records",
+                  Number(stat.log.voided_bytes), labels);
 }
 
 void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {

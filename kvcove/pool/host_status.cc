@@ -108,7 +108,10 @@ void AddStat(wire::PoolStat& sum, const wire::PoolStat& more) {
                            &wire::PoolStat::disk_read_bytes,
                            &wire::PoolStat::disk_failed,
                            &wire::PoolStat::disk_no_room,
-                           &wire::PoolStat::disk_over_share}) {
+                           &wire::PoolStat::disk_over_share,
+                           &wire::PoolStat::resets,
+                           &wire::PoolStat::voided,
+                           &wire::PoolStat::voided_bytes}) {
     sum.*field += more.*field;
   }
   for (const wire::NamespaceStat& one : more.namespaces) AddNamespace(sum.namespaces, one);

@@ -41,11 +41,14 @@ class LocalHost::Service final : public wire::HostService {
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
-    if (request.engine.empty()) return host_.control().Reset(request, deadline_ns);
     const HostEngines::Engine engine = {request.name, request.engine};
-    KVCOVE_TRY(host_.engines().Add(engine, host_.KeyOf(number_), deadline_ns));
+    if (!request.engine.empty()) {
+      KVCOVE_TRY(host_.engines().Add(engine, host_.KeyOf(number_), deadline_ns));
+    }
+    const std::int64_t began_ns = SystemClock::Instance().NowNs();
     auto outcome = host_.control().Reset(request, deadline_ns);
-    host_.engines().Check(engine);
+    host_.reset_time_.Add(SystemClock::Instance().NowNs() - began_ns);
+    if (!request.engine.empty()) host_.engines().Check(engine);
     return outcome;
   }
   Status NameVersions(std::string_view name, std::string_view engine,
@@ -204,6 +207,9 @@ rpc::Admission::Stat LocalHost::Load() const {
 }
 
 void LocalHost::Collect(http::Metrics& metrics) const {
+  metrics.Histogram("kvcove_owner_reset_seconds",
+                    "how long resets took that this host's processes asked for, proven or not",
+                    reset_time_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }
 

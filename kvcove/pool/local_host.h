@@ -137,6 +137,7 @@ class LocalHost final {
 
   LocalHostOptions options_;
   const Clock* clock_ = nullptr;
+  http::Histogram reset_time_;           // of those that this host's processes asked for
   bool started_ = false;                 // else the memory is another process's
   std::shared_ptr<owner::Owner> owner_;  // calls of other owners' sessions may outlast this
   std::string authority_;

@@ -71,6 +71,9 @@ inline constexpr std::array kPoolNumbers = {
     &PoolStat::disk_failed,
     &PoolStat::disk_no_room,
     &PoolStat::disk_over_share,
+    &PoolStat::resets,
+    &PoolStat::voided,
+    &PoolStat::voided_bytes,
 };
 
 // Of one disk. New ones go to the end.

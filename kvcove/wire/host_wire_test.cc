@@ -100,7 +100,7 @@ class EchoHost final : public HostService {
   }
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     deadline = deadline_ns;
-    PoolStat stat{.payload_bytes = 1, .dropped_events = 99};
+    PoolStat stat{.payload_bytes = 1, .dropped_events = 99, .voided_bytes = 98};
     stat.namespaces.push_back({.name = "n", .bytes = 1, .maximum_bytes = 2, .guaranteed_bytes = 3});
     stat.disk_shares.push_back({.name = "n", .bytes = 4, .read_bytes = 5, .write_rate = 6});
     stat.sessions.push_back({.number = 4, .pid = 5, .held_bytes = 6});
@@ -252,6 +252,7 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   const PoolStat stat = *stub_->Stat(Soon());
   EXPECT_EQ(stat.payload_bytes, 1U);
   EXPECT_EQ(stat.dropped_events, 99U);
+  EXPECT_EQ(stat.voided_bytes, 98U);
   EXPECT_EQ(stat.namespaces.at(0).guaranteed_bytes, 3U);
   EXPECT_EQ(stat.disk_shares.at(0).name, "n");
   EXPECT_EQ(stat.disk_shares.at(0).bytes, 4U);

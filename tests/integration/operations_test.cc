@@ -383,6 +383,14 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_local_gets_total 1"));
   EXPECT_THAT(get("/metrics").body, testing::HasSubstr("kvcove_owner_local_get_bytes_total 5000"));
   EXPECT_EQ(json::parse(get("/v1/stat").body)["objects"], 1);
+  const json before = json::parse(get("/v1/stat").body);
+  EXPECT_TRUE(session->Reset({.timeout = kCallTime, .all_void = true}));
+  const json after = json::parse(get("/v1/stat").body);
+  EXPECT_EQ(after["resets_total"].get<int>() - before["resets_total"].get<int>(), 1);
+  EXPECT_EQ(after["voided_total"], 1);
+  EXPECT_EQ(after["voided_bytes_total"], before["object_bytes"]);
+  EXPECT_THAT(get("/metrics").body,
+              testing::HasSubstr("kvcove_owner_voided_total{tier=\"memory\"} 1"));
   // Without a master it is alive, but not ready.
   admin_.reset();
   tasks_.reset();
