@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
 import types
 
 import pytest
-from conftest import Cluster, new_store, setup, wait_until
+from conftest import Cluster, http, new_store, setup, wait_until
 
 STALE = -300
 WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker"
@@ -92,6 +93,28 @@ def test_callers_that_do_not_queue_are_believed_at_once(
     assert set(late_answers(cluster)) == {0}
     monkeypatch.setenv("KVCOVE_MOONCAKE_QUEUE_FENCE", "1")
     assert set(late_answers(cluster)) == {STALE}
+
+
+@pytest.mark.parametrize("fence", ["0", "1"])
+def test_a_reset_asks_for_the_new_generation_only_for_the_fence(
+    fence: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def registrations() -> int:
+        _, text = http(f"http://127.0.0.1:{cluster.admin_port}/metrics")
+        [line] = re.findall(r'call_seconds_count{call="register"} (\d+)', text.decode())
+        return int(line)
+
+    monkeypatch.setenv("KVCOVE_MOONCAKE_QUEUE_FENCE", fence)
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    assert store.put("k", b"v") == 0
+    assert store.remove_all(force=True) >= 0
+    assert store.put("k", b"v") == 0
+    before = registrations()
+    assert store.remove_all(force=True) >= 0
+    # Behind the reset its count of what was voided asks, too.
+    assert registrations() - before == 1 + int(fence)
+    store.close()
 
 
 @pytest.mark.usefixtures("queues")

@@ -20,6 +20,11 @@ void QueueFence::Begin(const Token& now) {
   seen_ = now;
 }
 
+bool QueueFence::on() {
+  const MutexLock lock(mutex_);
+  return seen_.has_value();
+}
+
 void QueueFence::OwnReset(const Token& before, const Token& after) {
   const MutexLock lock(mutex_);
   // Else another's came first, and the next put refuses.

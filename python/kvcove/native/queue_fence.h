@@ -25,6 +25,8 @@ class QueueFence {
 
   // From now on; `now`: a generation whose puts are taken. Before it all puts are.
   void Begin(const Token& now);
+  // Whether it has begun.
+  bool on();
   // This store made a reset; tokens that it captured before and after. Its caller's queue is its
   // caller's to empty.
   void OwnReset(const Token& before, const Token& after);

@@ -306,8 +306,9 @@ class Store {
     const Result<Token> before = session->Capture({.timeout = timeout_});
     const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
     if (!status) return FromCode(status.error().code);
-    if (const auto after = session->Capture({.timeout = timeout_}); before && after) {
-      fence_.OwnReset(*before, *after);
+    if (before && fence_.on()) {
+      const Result<Token> after = session->Capture({.timeout = timeout_});
+      if (after) fence_.OwnReset(*before, *after);
     }
     const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
     if (!count || !before || before->generation == count->generation) return 0;
