@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import queued
 from serving import free_port, served
 from slurm import on_two_nodes
 
@@ -142,7 +143,7 @@ class Master(Server):
         )
 
 
-def configuration(directory: Path, master: Master) -> str:
+def configuration(directory: Path, master: Master, memory: str = "512MB") -> str:
     path = directory / f"mooncake-{master.port}.json"
     path.write_text(
         json.dumps(
@@ -151,7 +152,7 @@ def configuration(directory: Path, master: Master) -> str:
                 "master_server_address": f"127.0.0.1:{master.port}",
                 "protocol": "tcp",
                 "device_name": "",
-                "global_segment_size": "512MB",
+                "global_segment_size": memory,
                 "local_buffer_size": "64MB",
             }
         )
@@ -880,6 +881,7 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "served": lambda directory, model, ref: served(directory, TINY, check),
     "slurm": lambda directory, model, ref: on_two_nodes(directory, TINY, check),
     "cascade": lambda directory, model, ref: cascade(directory, model),
+    "queued": lambda directory, model, ref: queued_puts(directory, model),
     "own": own_connector,
     "explain": lambda directory, model, ref: explained(directory, model),
     "trainers": own_trainers,
@@ -917,6 +919,22 @@ def main() -> None:
     for text in FAILED:
         print(f"  FAIL  {text}")
     sys.exit(1 if FAILED else 0)
+
+
+def queued_puts(directory: Path, model: Path) -> None:
+    """What vLLM's own MooncakeStoreConnector has queued when another client resets."""
+    print("== puts that MooncakeStoreConnector has queued, and another client's reset")
+    master = Master(directory)
+    seen = drive(
+        "queued",
+        model,
+        directory / "queued.json",
+        driver="queued.py",
+        MOONCAKE_CONFIG_PATH=configuration(directory, master),
+    )
+    for right, text in queued.checks(seen):
+        check(right, text)
+    master.stop()
 
 
 def mooncake(directory: Path, model: Path, ref: dict[str, Any]) -> None:

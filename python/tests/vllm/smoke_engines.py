@@ -17,11 +17,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import queued
 import weights
 from cascade import Replica
 from driver import PROMPTS
 from own import OwnEngine
-from run import TINY
+from run import TINY, Master, configuration
 
 import kvcove
 
@@ -344,6 +345,12 @@ async def parts(directory: Path, report: Report) -> None:
         await with_second(report, first, second, listener, log, w0)
     finally:
         second.engine.shutdown()
+    report.part("MooncakeStoreConnector's queue and a reset", 60)
+    master = Master(directory)
+    os.environ["MOONCAKE_CONFIG_PATH"] = configuration(directory, master, "16MB")
+    for right, text in queued.checks(queued.both(first.llm.llm_engine.vllm_config)):
+        check(right, text)
+    master.stop()
     report.part("the end", 60)
     first.llm.llm_engine.engine_core.shutdown()
     store.close()
