@@ -4,7 +4,6 @@
 # KVCOVE_FUZZ_SECONDS shortens or lengthens the last ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export KVCOVE_WERROR=ON
 . scripts/step.sh
 trap stop_background EXIT
 

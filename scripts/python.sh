@@ -167,7 +167,7 @@ wheel_sources() {
   git rev-parse HEAD >/dev/null 2>&1 || return 0
   {
     "$venv/bin/python" -V
-    echo "${CC:-} ${CXX:-} ${CFLAGS:-} ${CXXFLAGS:-} ${CMAKE_ARGS:-} ${KVCOVE_WERROR:-}"
+    echo "${CC:-} ${CXX:-} ${CFLAGS:-} ${CXXFLAGS:-} ${CMAKE_ARGS:-}"
     git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!python/tests' ':!scripts' ':!.ci' ':!bench' |
       xargs -0 sha256sum 2>&1
   } | sha256sum

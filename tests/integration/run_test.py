@@ -388,7 +388,6 @@ class Run(unittest.TestCase):
             (["--listen", "127.0.0.1:1"], "--listen is for an owner in a cluster: name the master with --master"),
             (["--insecure"], "--insecure is for an owner in a cluster"),
             (["--master", "127.0.0.1:1", "--data", "/nowhere"], "there is nothing to keep; name a disk with --disk"),
-            (["--master", "127.0.0.1:1", "--metrics", "127.0.0.1:1"], "--metrics is for a pool of this host alone"),
         ):
             status, _, errors = self.run_command(*options, "--", "true")
             self.assertEqual(status, 2)

@@ -114,23 +114,19 @@ class Package(unittest.TestCase):
         self.check_example(program)
 
     def test_a_project_may_add_kvcove(self):
-        # As deep in the tree as BUILD, so that relative paths, which ccache compares, are the same.
-        inside = SOURCES in BUILD.parents
-        build = BUILD.with_name(BUILD.name + "-subproject") if inside else BUILD / "subproject"
+        build = self.work / "fetch"
         command = ["cmake", "-G", "Ninja", "-S", SOURCES / "tests/package/subproject"]
         command += [f"-DKVCOVE_SOURCE={SOURCES}", f"-DCMAKE_CXX_COMPILER={CXX}"]
         command += [f"-D{name}={cached(name)}" for name in ("CMAKE_BUILD_TYPE", "KVCOVE_WERROR")]
         self.done([*command, "-B", self.work / "subdirectory", "-DHOW=subdirectory"])
-        if not shutil.which("ccache"):
-            self.done([*command, "-B", build, "-DHOW=fetch"])
-            self.skipTest("configured only: without ccache all of kvcove would be compiled again")
-        shutil.rmtree(build, ignore_errors=True)
-        self.addCleanup(shutil.rmtree, build, ignore_errors=True)
         self.done([*command, "-B", build, "-DHOW=fetch"])
-        jobs = str(os.cpu_count())
-        environment = os.environ | {"CCACHE_BASEDIR": str(SOURCES)}
-        self.done(["cmake", "--build", build, "-j", jobs, "--target", "embedded"], env=environment)
-        self.check_example(build / "embedded")
+        # Include paths, generated headers and flags show in one module. All of kvcove takes eight minutes more, each time: another
+        # project has no precompiled headers and other units, so the compiler cache has nothing. `make soak` asks for it.
+        whole = "KVCOVE_WHOLE" in os.environ
+        target = "embedded" if whole else "kvcove_wire"
+        self.done(["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", target])
+        if whole:
+            self.check_example(build / "embedded")
 
     def test_what_is_not_there_is_refused(self):
         for words, message in (
