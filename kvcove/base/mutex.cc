@@ -4,6 +4,7 @@
 #include <execinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -24,6 +25,27 @@ void AbortUnderLock(const char* act) {
   const int depth = backtrace(frames.data(), static_cast<int>(frames.size()));
   backtrace_symbols_fd(frames.data(), depth, STDERR_FILENO);
   std::abort();
+}
+
+namespace {
+// A wait that is not cut short goes on in such turns, so that its loop may still look at what ends
+// by and by.
+constexpr std::int64_t kTurnOfEndedNs = 5 * kMillisecond;
+}  // namespace
+
+bool CondVar::WaitTurn(Mutex& mutex, std::chrono::steady_clock::time_point until) {
+  const bool ended = Interrupt::Ended();
+  const std::int64_t turn_ns = ended ? kTurnOfEndedNs : Interrupt::TurnNs(Interrupt::kLookNs);
+  const auto turn_end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(turn_ns);
+  const bool notified =
+      condition_.wait_until(mutex, std::min(until, turn_end)) == std::cv_status::no_timeout;
+  if (!ended) {
+    mutex.unlock();
+    Interrupt::LookIfDue();
+    mutex.lock();
+  }
+  // What came while the lock was free is seen by the caller, who looks at its condition again.
+  return notified || turn_end < until;
 }
 
 #ifdef KVCOVE_CHECK_LOCKS

@@ -19,6 +19,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "kvcove/base/interrupt.h"
+
 #if defined(__clang__)
 #define KVCOVE_ATTRIBUTE(x) __attribute__((x))
 #else
@@ -106,8 +108,11 @@ class KVCOVE_SCOPED_CAPABILITY MutexLock {
 
 class CondVar {
  public:
-  // False when `until` came first. Spurious wake-ups happen: call it in a loop.
+  // False when `until` came first. Spurious wake-ups happen: call it in a loop, and ask LeftNs or
+  // Interrupt::Ended there (base/interrupt.h). In a thread with an Interrupt they come every
+  // 100 ms: its looks are made without the lock.
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point until) KVCOVE_REQUIRES(mutex) {
+    if (Interrupt::Set()) return WaitTurn(mutex, until);
     return condition_.wait_until(mutex, until) == std::cv_status::no_timeout;
   }
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds duration) KVCOVE_REQUIRES(mutex) {
@@ -119,6 +124,8 @@ class CondVar {
   void NotifyAll() { condition_.notify_all(); }
 
  private:
+  bool WaitTurn(Mutex& mutex, std::chrono::steady_clock::time_point until) KVCOVE_REQUIRES(mutex);
+
   std::condition_variable_any condition_;
 };
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
@@ -104,7 +105,7 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
   std::vector<ItemResult>& results = scratch_.results;
   results.assign(views.size(), {});
   const std::int64_t left_ms =
-      std::max<std::int64_t>((deadline_ns - clock.NowNs() + kMillisecond - 1) / kMillisecond, 1);
+      std::max<std::int64_t>((LeftNs(deadline_ns, clock) + kMillisecond - 1) / kMillisecond, 1);
   const Status status = store.Exists(views, results,
                                      {.timeout = std::chrono::milliseconds(left_ms),
                                       .version = question_.version,
@@ -166,7 +167,7 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
     return true;
   }
   while (cursor_ < candidate_) {
-    if (clock.NowNs() >= deadline_ns) return false;
+    if (LeftNs(deadline_ns, clock) <= 0) return false;
     const std::uint64_t most = std::max<std::uint64_t>(kMostKeys / keys_a_stride, 1);
     const std::uint64_t strides =
         std::min({window_ == 0 ? 1 : window_, most, (candidate_ - cursor_) / stride});
@@ -215,7 +216,7 @@ bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_
       const std::uint64_t own = question_.from_tokens / group.chunk_tokens;
       for (std::uint64_t chunk = end; chunk > std::max(first, own); --chunk) {
         if (!known_.contains({g, chunk - 1})) {
-          if (clock.NowNs() >= deadline_ns) return false;
+          if (LeftNs(deadline_ns, clock) <= 0) return false;
           std::vector<ChunkId> chunks;
           for (std::uint64_t c = chunk; c > own && chunks.size() < kFirstChunks; --c) {
             if (!known_.contains({g, c - 1})) chunks.emplace_back(g, c - 1);
@@ -308,7 +309,8 @@ class InThread final : public LookupRunner {
       changed_.NotifyAll();
     }
     while (!ended_.contains(lookup)) {
-      if (!changed_.WaitUntil(mutex_, until) && !ended_.contains(lookup)) return false;
+      const bool in_time = changed_.WaitUntil(mutex_, until) && !Interrupt::Ended();
+      if (!in_time && !ended_.contains(lookup)) return false;
     }
     ended_.erase(lookup);
     return true;

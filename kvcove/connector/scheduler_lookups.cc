@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/connector/scheduler.h"
 
 namespace kvcove::connector {
@@ -192,7 +193,7 @@ Result<std::uint64_t> SchedulerRole::Ask(const std::vector<std::string>& hashes,
   Lookup lookup(options_.shape, keys_, std::move(question));
   const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
   while (!lookup.Step(store_, clock_, deadline_ns, std::chrono::milliseconds(0))) {
-    if (clock_.NowNs() >= deadline_ns) return Fail(Code::kTimeout, "the pool did not answer");
+    if (LeftNs(deadline_ns, clock_) <= 0) return Fail(Code::kTimeout, "the pool did not answer");
   }
   return lookup.hit_tokens();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device's memory: what waits for what, and what a failure of the device costs. On a backend
 // whose time the test drives; the order on a GPU's streams is tested in transport/cuda.
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/connector/counts.h"
 #include "kvcove/connector/one_device.h"
 #include "kvcove/connector/roles_fixture.h"
@@ -384,6 +385,46 @@ TEST_F(WorkerDeviceTest, LoadsOfARankWithoutAStoreEndByTheirTimeout) {
     EXPECT_THAT(ended.failed_blocks, ElementsAre(10));
     EXPECT_EQ(ended.loaded.size(), sync ? 0U : 1U);
   }
+}
+
+// A pool that does not answer, until its caller hears that nobody wants the answer.
+class SilentStore final : public TestStore {
+ public:
+  SilentStore(TestPool& pool, std::atomic<int>& waiting) : TestStore(pool), waiting_(waiting) {}
+  Status Get(std::span<const GetItem>, std::span<ItemResult> results, const CallOptions&) override {
+    ++waiting_;
+    SleepNs(600 * kSecond);
+    --waiting_;
+    std::ranges::fill(results, ItemResult{.code = Code::kTimeout});
+    return Fail(Code::kTimeout, "silent");
+  }
+
+ private:
+  std::atomic<int>& waiting_;
+};
+
+TEST_F(WorkerDeviceTest, AnInterruptedWaitForALayerEndsItsLoadsAndThenItself) {
+  WorkerOptions options{
+      .device = device_.get(), .threads = 1, .timeout = std::chrono::milliseconds(600'000)};
+  options.shape = {.model = "m", .hash_tokens = 4};
+  options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
+  WorkerRole worker(options, SystemClock::Instance());
+  std::atomic<int> waiting{0};
+  worker.Connect(std::make_unique<SilentStore>(pool_, waiting));
+  ASSERT_TRUE(worker.Register(Layers(0)));
+  Plan plan;
+  plan.loads.push_back(
+      {.job = 1, .request = "r", .sync = true, .chunks = {{.chunk = 0, .block = 10, .hash = "h"}}});
+  worker.Begin(std::move(plan), 7);
+  ASSERT_TRUE(Becomes([&] { return waiting == 1; }));
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  {
+    AskedInterrupt interrupt(/*ends_at=*/1);
+    worker.WaitForSyncLoads(7);
+  }
+  EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 300 * kSecond);
+  EXPECT_EQ(waiting, 0) << "nothing writes any more";
+  EXPECT_THAT(worker.TakeEnded().failed_blocks, ElementsAre(10));
 }
 
 // On real threads and time.

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "kvcove/base/background.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/connector/worker.h"
 #include "kvcove/connector/worker_job.h"
 
@@ -60,6 +61,8 @@ bool WorkerRole::RunOne(Share share) {
   Ran ran = Ran::kOver;
   const std::int64_t start = clock_.NowNs();
   try {
+    // What it waits for need not come any more once the job is cancelled.
+    InterruptBy interrupt(job->cancelled);
     ran = RunBatch(*job, *store);
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,

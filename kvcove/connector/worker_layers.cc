@@ -12,6 +12,7 @@
 // read, whatever the pool resets while the device copies. Revalidate comes behind the ticket, when
 // the stream may have used the bytes: a load that is void then is told late, as an error of the
 // device is, and the engine computes these blocks again.
+#include "kvcove/base/interrupt.h"
 #include "kvcove/connector/worker.h"
 #include "kvcove/connector/worker_job.h"
 
@@ -102,6 +103,10 @@ void WorkerRole::AwaitSubmitted(std::uint32_t part) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   while (left() && !stopping_) {
+    // The engine's memory is its own again only when no mover writes there: they end soon.
+    if (Interrupt::Ended()) {
+      for (const std::shared_ptr<Job>& job : sync_jobs_) job->cancelled = true;
+    }
     if (store_ != nullptr) {
       changed_.Wait(mutex_);
     } else if (!FailLoadsWithoutStore(lines)) {

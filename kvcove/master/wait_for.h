@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/master/deferred.h"
 
@@ -51,7 +52,7 @@ Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
       const MutexLock lock(state->mutex);
       if (!state->answer) state->changed.WaitFor(state->mutex, kTurn);
       if (state->answer) return std::move(*state->answer);
-      if (clock.NowNs() >= until_ns) return Fail(Code::kTimeout, late);
+      if (LeftNs(until_ns, clock) <= 0) return Fail(Code::kTimeout, late);
     }
     if (poll) KVCOVE_TRY(poll());
   }

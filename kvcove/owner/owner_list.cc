@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kvcove/base/directory.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
@@ -118,8 +119,8 @@ Status Owner::ListZones(const wire::InventoryRequest& request, std::int64_t dead
     }
     const auto zone = inventory.Ask(number, /*whole=*/false);
     if (Tier* const tier = TierOf(disk); tier != nullptr) tier->Wake();
-    while (!inventory.Await(*zone, std::max<std::int64_t>(deadline_ns - clock_.NowNs(), 1))) {
-      if (clock_.NowNs() < deadline_ns) continue;
+    while (!inventory.Await(*zone, std::max<std::int64_t>(LeftNs(deadline_ns, clock_), 1))) {
+      if (LeftNs(deadline_ns, clock_) > 0) continue;
       return Fail(Code::kTimeout, "a disk did not say in time what it holds");
     }
     const std::size_t at = ListZone(zone->objects, reply.within, request, reply);

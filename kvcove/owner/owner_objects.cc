@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
@@ -67,7 +68,7 @@ Result<std::uint64_t> Owner::WalkMatching(const Token& token, std::string_view p
   std::uint64_t removed = 0;
   Core::Walk walk;
   while (!walk.done) {
-    if (clock_.NowNs() >= deadline_ns) {
+    if (LeftNs(deadline_ns, clock_) <= 0) {
       return Fail(Code::kTimeout, fmt::format("{} objects were removed, others may be left; "
                                               "repeat the call",
                                               removed));
@@ -87,7 +88,7 @@ std::vector<Code> Owner::Pin(const Token& token, std::span<const std::string_vie
   std::vector<Code> codes;
   codes.reserve(keys.size());
   for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
-    if (begin > 0 && clock_.NowNs() >= deadline_ns) break;
+    if (begin > 0 && LeftNs(deadline_ns, clock_) <= 0) break;
     const MutexLock lock(mutex_);
     const Code current = core_->CheckToken(token);
     for (const std::string_view key : keys.subspan(begin, std::min(kSlice, keys.size() - begin))) {
@@ -109,7 +110,7 @@ Result<std::vector<std::optional<ObjectStat>>> Owner::StatObjects(
   std::vector<std::optional<ObjectStat>> stats;
   stats.reserve(keys.size());
   for (std::size_t begin = 0; begin < keys.size(); begin += kSlice) {
-    if (begin > 0 && clock_.NowNs() >= deadline_ns) {
+    if (begin > 0 && LeftNs(deadline_ns, clock_) <= 0) {
       return Fail(Code::kTimeout, fmt::format("{} of {} keys were looked at; ask for fewer at once",
                                               begin, keys.size()));
     }

@@ -2,6 +2,7 @@
 // Puts at an owner, loans of what it has, and the outbox in which puts wait for the master.
 #include <algorithm>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
@@ -65,7 +66,7 @@ std::vector<Code> Owner::AwaitListed(std::vector<Pending> pending, std::int64_t 
   });
   const MutexLock lock(wait->mutex);
   while (!wait->done) {
-    const std::int64_t left = deadline_ns - clock_.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0 || !master_reachable_ || waits_end_)
       return std::vector<Code>(count, Code::kNotListed);
     wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
@@ -89,7 +90,7 @@ bool Owner::Awaits(const Token& token) {
 
 void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
   while (core_->Awaits(token) && master_reachable_) {
-    const std::int64_t left = deadline_ns - clock_.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) return;
     // No longer than this, so that a master that goes away meanwhile is noticed.
     published_.WaitFor(mutex_, std::chrono::nanoseconds(std::min(left, kMasterLookNs)));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kvcove/base/copy.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/owner/core.h"
 
 namespace kvcove::owner {
@@ -425,7 +426,7 @@ Status Tiering::AwaitRemoval(const TierRemoval& removal, std::int64_t deadline_n
     if (aside_ || removal.missed || removal.era != era_) {
       return Fail(Code::kUnavailable, "the disk has missed a removal while it was set aside");
     }
-    const std::int64_t left = deadline_ns - clock_.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) {
       return Fail(Code::kTimeout, "the disk has not proven the removal in time; repeat it");
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/owner/tiering.h"
 
 namespace kvcove::owner {
@@ -83,7 +84,7 @@ Status Tiering::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
   while (true) {
     if (!telling_ || era_ != era) return kvcove::Fail(Code::kUnavailable, "it failed again");
     if (unproven_ == 0) return {};
-    const std::int64_t left = deadline_ns - clock_.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) return kvcove::Fail(Code::kTimeout, "removals are not proven yet");
     proven_.WaitFor(mutex_, std::chrono::nanoseconds(left));
   }

@@ -6,8 +6,8 @@
 
 #include <chrono>
 #include <optional>
-#include <thread>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/requester/cluster_host.h"
 #include "kvcove/wire/master_stub.h"
@@ -192,8 +192,8 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
   // master that is not there yet is no reason not to start.
   const std::int64_t until_ns = clock.NowNs() + kSecond / 2;
-  while (owner_->LeaseUntilNs() <= clock.NowNs() && clock.NowNs() < until_ns) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  while (owner_->LeaseUntilNs() <= clock.NowNs() && LeftNs(until_ns, clock) > 0) {
+    SleepNs(2 * kMillisecond);
   }
   return {};
 }

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/connection.h"
@@ -82,10 +82,10 @@ Result<std::shared_ptr<void>> Pool::Register(std::span<std::byte> memory) {
 bool Pool::WaitPopulated(std::chrono::milliseconds timeout) {
   const Clock& clock = SystemClock::Instance();
   const std::int64_t deadline_ns = clock.NowNs() + timeout.count() * kMillisecond;
-  while (clock.NowNs() < deadline_ns) {
+  while (LeftNs(deadline_ns, clock) > 0) {
     const auto stat = Stat();
     if (stat && stat->populated_bytes == stat->payload_bytes) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    SleepNs(10 * kMillisecond);
   }
   return false;
 }

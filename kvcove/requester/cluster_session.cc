@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/requester/remote_read.h"
 #include "kvcove/rpc/busy.h"
 
@@ -144,7 +145,7 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
     const auto part = keys.subspan(length, std::min(kClusterPrefixChunk, keys.size() - length));
     CallOptions left = options;
     left.timeout = std::chrono::milliseconds(
-        std::max<std::int64_t>(0, (deadline_ns - clock_.NowNs()) / kMillisecond));
+        std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
     KVCOVE_TRY(Exists(part, results, left));
     for (std::size_t i = 0; i < part.size(); ++i, ++length) {
       if (!results[i].ok()) return length;
@@ -178,7 +179,7 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
       which.push_back(i);
     }
   }
-  if (!which.empty() && clock_.NowNs() < deadline_ns) {
+  if (!which.empty() && LeftNs(deadline_ns, clock_) > 0) {
     const Locator::Found found =
         locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
     GetRemote(found, items, results, deadline_ns);
@@ -207,7 +208,7 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
     again.push_back(which[k]);
     owners.push_back(found.places[k].second);
   }
-  if (!again.empty() && clock_.NowNs() < deadline_ns) {
+  if (!again.empty() && LeftNs(deadline_ns, clock_) > 0) {
     (void)GetFrom(found.token, again, owners, items, results, deadline_ns);
     for (const std::size_t i : again) {
       if (results[i].code == Code::kLimit) results[i] = Miss(MissReason::kLimited);
@@ -221,7 +222,7 @@ void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const Get
                                 std::span<ItemResult> results, std::uint32_t busy_ms,
                                 std::int64_t deadline_ns) {
   std::size_t left_before = found.which.size();
-  while (clock_.NowNs() < deadline_ns) {
+  while (LeftNs(deadline_ns, clock_) > 0) {
     std::vector<std::size_t> which;
     std::vector<wire::OwnerNumber> owners;
     for (std::size_t k = 0; k < found.which.size(); ++k) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/remote_read.h"
@@ -227,7 +228,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   // A full, busy or failing owner is not the end: the next one is asked, once.
   for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
     const std::vector<std::size_t> again = left();
-    if (again.empty() || clock_.NowNs() >= deadline_ns) break;
+    if (again.empty() || LeftNs(deadline_ns, clock_) <= 0) break;
     if (!preferred_.empty() && next == std::max(copies, preferred_.size()))
       FallBack("is full or does not answer");
     ask(again, targets[next]);
@@ -235,7 +236,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   // All that were asked may be gone, and others have taken their place since the last look.
   std::vector<std::size_t> gone = left();
   std::erase_if(gone, [&](std::size_t i) { return results[i].code != Code::kUnavailable; });
-  if (!gone.empty() && clock_.NowNs() < deadline_ns) {
+  if (!gone.empty() && LeftNs(deadline_ns, clock_) > 0) {
     host_->peers().Refresh(deadline_ns);
     // A number may be a new owner's by now.
     std::vector<wire::OwnerNumber> fresh = Targets(deadline_ns);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/transport/landing.h"
@@ -62,8 +63,11 @@ class CompletionQueue::Impl {
     const auto until = std::chrono::steady_clock::now() + timeout;
     const MutexLock lock(mutex_);
     while (done_.empty()) {
-      if (!changed_.WaitUntil(mutex_, until) && done_.empty()) return std::nullopt;
+      const bool in_time = changed_.WaitUntil(mutex_, until) && !Interrupt::Ended();
+      if (!in_time && done_.empty()) return std::nullopt;
     }
+    // The caller of such a call hears of its interruption only: the completion is for the next one.
+    if (Interrupt::Ended()) return std::nullopt;
     Completion completion = std::move(done_.front());
     done_.pop_front();
     std::uint64_t value = 0;

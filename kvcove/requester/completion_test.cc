@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/transport/landing.h"
 
 namespace kvcove {
@@ -42,6 +43,22 @@ Status Done(milliseconds, std::uint64_t& count) {
 bool Readable(const CompletionQueue& queue) {
   pollfd poller{.fd = queue.event_fd(), .events = POLLIN, .revents = 0};
   return poll(&poller, 1, 0) == 1;
+}
+
+TEST(CompletionQueueTest, AnInterruptedWaitLeavesTheCompletionToTheNextOne) {
+  CompletionQueue queue;
+  Gate gate;
+  ASSERT_TRUE(queue.Start(7, kSoon, gate.Call()));
+  {
+    AskedInterrupt interrupt(/*ends_at=*/1, [&] {
+      gate.Open();  // it comes while the wait is interrupted
+      while (!Readable(queue)) std::this_thread::yield();
+    });
+    EXPECT_FALSE(queue.Next(std::chrono::hours(1)));
+  }
+  const auto completion = queue.Next(kSoon);
+  ASSERT_TRUE(completion);
+  EXPECT_EQ(completion->tag, 7U);
 }
 
 TEST(CompletionQueueTest, EachCallCompletesOnceWithItsTag) {

@@ -3,6 +3,7 @@
 // lives; and which memory that is.
 #include <algorithm>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/requester/host_session.h"
 
 namespace kvcove::requester {
@@ -124,7 +125,7 @@ void HostSession::BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const
   std::vector<std::string_view> names;
   std::vector<ItemResult> answers;
   std::vector<std::size_t> again;
-  while (at < which.size() && goes_on && !full && clock_.NowNs() < window.deadline_ns) {
+  while (at < which.size() && goes_on && !full && LeftNs(window.deadline_ns, clock_) > 0) {
     const std::size_t count = std::min(kBorrowsAtOnce, which.size() - at);
     names.clear();
     for (std::size_t k = 0; k < count; ++k) names.push_back(keys[which[at + k]].key);

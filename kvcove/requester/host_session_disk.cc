@@ -3,6 +3,7 @@
 // header has a table of them. A get asks the owner to bring them up, and reads them in memory.
 #include <algorithm>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/size.h"
 #include "kvcove/requester/host_session.h"
 
@@ -27,7 +28,7 @@ class Waiting {
   Result<std::vector<wire::LoadResult>> Take(const Clock& clock, std::int64_t deadline_ns) {
     const MutexLock lock(mutex_);
     while (!results_) {
-      const std::int64_t left = deadline_ns - clock.NowNs();
+      const std::int64_t left = LeftNs(deadline_ns, clock);
       if (left <= 0) return Fail(Code::kTimeout, "the disk did not answer in time");
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
     }
@@ -128,7 +129,7 @@ void HostSession::GetFromDisk(const Scope& scope, std::span<const GetItem> items
   std::vector<std::size_t> again;
   std::size_t at = 0;
   std::size_t ahead = 0;  // up to here the owner has been told to begin
-  while (at < which.size() && clock_.NowNs() < deadline_ns) {
+  while (at < which.size() && LeftNs(deadline_ns, clock_) > 0) {
     const std::size_t end = parts.End(which, at);
     if (const std::size_t told = parts.Window(which, at, ahead); told > ahead) {
       keys.clear();
@@ -166,7 +167,7 @@ bool HostSession::LoadSome(const Scope& scope, std::span<const std::string_view>
                            std::span<ItemResult> results, const Window& window,
                            const ReadLoaded& read, std::vector<std::size_t>& again) {
   again.clear();
-  const std::int64_t left = window.deadline_ns - clock_.NowNs();
+  const std::int64_t left = LeftNs(window.deadline_ns, clock_);
   const auto waiting = std::make_shared<Waiting>();
   scope.attachment->service().Load(
       {.token = TokenOf(scope),

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "kvcove/base/copy.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/size.h"
 #include "kvcove/requester/host_session.h"
 
@@ -101,7 +102,7 @@ bool HostSession::CopyIn(Attachment& attachment, const PutItem& item,
       }
       if (since_look >= kCopyPiece) {
         since_look = 0;
-        if (clock_.NowNs() >= deadline_ns) return false;
+        if (LeftNs(deadline_ns, clock_) <= 0) return false;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kvcove/base/copy.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/size.h"
 #include "kvcove/requester/host_session.h"
 
@@ -183,7 +184,7 @@ class HostSession::Copier {
     copied_ += count;
     if (copied_ < kCopyPiece) return true;
     copied_ = 0;
-    return clock_.NowNs() < deadline_ns_;
+    return LeftNs(deadline_ns_, clock_) > 0;
   }
 
   // What fits into the caches is best left there, for the engine reads it next.
@@ -215,6 +216,8 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
   std::vector<segment::Event> hits;
   hits.reserve(items.size());
   while (done < items.size()) {
+    // Nothing is protected here: what is asked may take long.
+    Interrupt::LookIfDue();
     const int lane = attachment.readers().AcquireLane(call.deadline_ns, clock_);
     if (lane < 0) {
       std::fill(results.begin() + static_cast<std::ptrdiff_t>(done), results.end(),
@@ -271,10 +274,10 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
     attachment.readers().ReleaseLane(lane);
     if (end == done) {
       // Other threads of this process protect all that it may; their copies end by themselves.
-      if (clock_.NowNs() >= call.deadline_ns) {
+      if (LeftNs(call.deadline_ns, clock_) <= 0) {
         results[end++] = Miss(MissReason::kLimited);
       } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        SleepNs(50 * kMicrosecond);
       }
     }
     done = end;

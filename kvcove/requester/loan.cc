@@ -2,8 +2,8 @@
 #include "kvcove/requester/loan.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/requester/calls.h"
 
@@ -24,12 +24,12 @@ bool Loan::Part::AddBytes(std::uint64_t bytes, std::int64_t deadline_ns, const C
   while (true) {
     const ReaderSlots::Added added = attachment_->readers().AddBorrowed(bytes);
     if (added == ReaderSlots::Added::kYes) break;
-    if (added == ReaderSlots::Added::kTooMuch || clock.NowNs() >= deadline_ns) {
+    if (added == ReaderSlots::Added::kTooMuch || LeftNs(deadline_ns, clock) <= 0) {
       budget_->Sub(bytes);
       return false;
     }
     // Other threads of this process copy; they end by themselves.
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    SleepNs(50 * kMicrosecond);
   }
   bytes_ += bytes;
   return true;

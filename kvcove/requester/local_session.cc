@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/numa.h"
 
 namespace kvcove::requester {
@@ -83,7 +84,7 @@ LocalSession::Sessions LocalSession::NearFirst(std::size_t count) {
 CallOptions LocalSession::Left(const CallOptions& options, std::int64_t deadline_ns) const {
   CallOptions left = options;
   left.timeout = std::chrono::milliseconds(
-      std::max<std::int64_t>(0, (deadline_ns - clock_.NowNs()) / kMillisecond));
+      std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
   return left;
 }
 

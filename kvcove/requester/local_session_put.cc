@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/numa.h"
 #include "kvcove/requester/local_session.h"
 
@@ -99,7 +100,7 @@ Status LocalSession::PutAmong(const Token& token, std::span<const ToPut> items,
       }
     }
     todo = std::move(again);
-    if (todo.empty() || clock_.NowNs() >= deadline_ns) break;
+    if (todo.empty() || LeftNs(deadline_ns, clock_) <= 0) break;
   }
   return FailureShown(failed, results.first(items.size()));
 }

@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "kvcove/base/interrupt.h"
+
 namespace kvcove::requester {
 namespace {
 
@@ -15,7 +17,7 @@ static_assert(segment::kLaneSlots == 64, "a lane's free slots are the bits of on
 int ReaderSlots::AcquireLane(std::int64_t deadline_ns, const Clock& clock) {
   const MutexLock lock(mutex_);
   while (lanes_used_ == kAllLanes) {
-    const std::int64_t left = deadline_ns - clock.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock);
     if (left <= 0) return -1;
     lane_free_.WaitFor(mutex_, std::chrono::nanoseconds(left));
   }
@@ -54,7 +56,7 @@ ReaderSlots::Added ReaderSlots::AddBorrowed(std::uint64_t bytes) {
 bool ReaderSlots::AddLoanLane(std::int64_t deadline_ns, const Clock& clock) {
   if (std::popcount(loan_lanes_) == static_cast<int>(kMostLoanLanes)) return false;
   while (lanes_used_ == kAllLanes) {
-    const std::int64_t left = deadline_ns - clock.NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, clock);
     if (left <= 0) return false;
     lane_free_.WaitFor(mutex_, std::chrono::nanoseconds(left));
     if (std::popcount(loan_lanes_) < static_cast<int>(kMostLoanLanes)) continue;

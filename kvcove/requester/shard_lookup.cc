@@ -2,10 +2,11 @@
 #include "kvcove/requester/shard_lookup.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <set>
-#include <thread>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 
 namespace kvcove::requester {
@@ -105,6 +106,7 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   Mutex done_mutex;
   CondVar done;
   std::size_t left = parts.size();
+  std::atomic<bool> ended = false;  // the parts of other threads end with the call that waits
   const auto ask = [&](Part& part) {
     AskPart(token, part, deadline_ns);
     const MutexLock lock(done_mutex);
@@ -112,11 +114,18 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   };
   for (std::size_t i = 1; i < parts.size(); ++i) {
     Part& part = parts[i];
-    if (workers == nullptr || !workers->Post([&ask, &part] { ask(part); })) ask(part);
+    const auto aside = [&ask, &part, &ended] {
+      InterruptBy interrupt(ended);
+      ask(part);
+    };
+    if (workers == nullptr || !workers->Post(aside)) ask(part);
   }
   ask(parts.front());
   const MutexLock lock(done_mutex);
-  while (left > 0) done.Wait(done_mutex);
+  while (left > 0) {
+    if (Interrupt::Ended()) ended.store(true, std::memory_order_relaxed);
+    done.Wait(done_mutex);
+  }
 }
 
 Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
@@ -162,12 +171,12 @@ Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
       }
     }
     which = std::move(again);
-    if (which.empty() || !moved || clock_.NowNs() >= deadline_ns) break;
+    if (which.empty() || !moved || LeftNs(deadline_ns, clock_) <= 0) break;
     refresh_(deadline_ns);
     if (map() == before) {
-      const std::int64_t left_ns = deadline_ns - clock_.NowNs();
+      const std::int64_t left_ns = LeftNs(deadline_ns, clock_);
       if (left_ns <= pause_ns || attempt + 1 == kAttempts) break;
-      std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
+      SleepNs(pause_ns);
       pause_ns *= 2;
     }
   }

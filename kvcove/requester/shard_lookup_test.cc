@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/server.h"
 
@@ -155,6 +156,26 @@ TEST_F(ShardLookupTest, AShardThatIsAwayCostsItsOwnKeysOnly) {
   for (std::uint32_t i = 0; i < 30; ++i) {
     EXPECT_EQ((*places)[i].reason, i % 3 == 2 ? MissReason::kShardAway : MissReason::kNone) << i;
   }
+}
+
+// Its thread waits for the parts that other threads ask for: they use its memory.
+TEST_F(ShardLookupTest, AnInterruptedLookUpEndsItsPartsAtShardsThatAreSilent) {
+  rpc::Address silent{.host = "127.0.0.1", .port = 0};
+  const auto listener = rpc::ListenTcp(silent);  // accepts nobody
+  ASSERT_TRUE(listener) << listener.error().ToString();
+  auto map = Map(1);
+  map->addresses[2] = silent.ToString();
+  lookup_.SetMap(map);
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  {
+    AskedInterrupt interrupt(/*ends_at=*/1);
+    const auto places =
+        lookup_.Lookup(kToken, Mixed(30), SystemClock::Instance().NowNs() + 600 * kSecond);
+    ASSERT_TRUE(places) << places.error().ToString();
+    EXPECT_EQ((*places)[2].reason, MissReason::kShardAway);
+    EXPECT_EQ((*places)[1].size_bytes, 1U) << "what had come";
+  }
+  EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 300 * kSecond);
 }
 
 TEST_F(ShardLookupTest, ASliceThatHasMovedIsAskedForWhereItIs) {

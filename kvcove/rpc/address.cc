@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/rpc/inherited.h"
 
 namespace kvcove::rpc {
@@ -156,14 +157,17 @@ Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns) {
     return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", address.ToString()));
   }
   while (true) {
-    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, SystemClock::Instance());
     if (left <= 0) {
       return Fail(Code::kTimeout, fmt::format("{} did not answer in time", address.ToString()));
     }
     pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
-    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const std::int64_t turn = Interrupt::TurnNs(left);
+    const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    if (ready < 0) Interrupt::LookNow();
+    if (ready == 0) Interrupt::LookIfDue();
     if (ready <= 0) continue;
     int error = 0;
     socklen_t length = sizeof(error);

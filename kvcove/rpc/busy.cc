@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <string_view>
-#include <thread>
+
+#include "kvcove/base/interrupt.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -54,10 +54,10 @@ std::int64_t Backoff::NextNs() {
 
 bool WaitWhileBusy(std::uint32_t retry_after_ms, std::int64_t deadline_ns, const Clock& clock) {
   const std::int64_t wait_ns = RetryNs(retry_after_ms, RandomU64());
-  if (wait_ns >= deadline_ns - clock.NowNs()) return false;
+  if (wait_ns >= LeftNs(deadline_ns, clock)) return false;
   ExpectNoLock("a wait for a busy server");
-  std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
-  return true;
+  SleepNs(wait_ns);
+  return !Interrupt::Ended();
 }
 
 void BusyUntil::Note(std::uint32_t retry_after_ms, std::int64_t now_ns) {

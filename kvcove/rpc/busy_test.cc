@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "kvcove/base/interrupt_fixture.h"
+
 namespace kvcove::rpc {
 namespace {
 
@@ -42,6 +44,14 @@ TEST(BusyTest, CallersThatWereRefusedTogetherComeBackOneByOne) {
     moments.insert(wait_ns / kMillisecond);
   }
   EXPECT_GE(moments.size(), 20U) << "each millisecond of that";
+}
+
+TEST(BusyTest, AnInterruptedCallDoesNotWaitUntilItMayAskAgain) {
+  AskedInterrupt interrupt(/*ends_at=*/1);
+  const Clock& clock = SystemClock::Instance();
+  const std::int64_t began_ns = clock.NowNs();
+  EXPECT_FALSE(WaitWhileBusy(400'000, began_ns + 4000 * kSecond, clock));
+  EXPECT_LT(clock.NowNs() - began_ns, 300 * kSecond);
 }
 
 TEST(BackoffTest, WaitsDoubleUpToTheLongestAndDiffer) {

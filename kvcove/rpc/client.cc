@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/spin.h"
@@ -46,8 +47,12 @@ Status CheckServer(int fd, const std::string& path) {
 
 bool IsClosed(int error) { return error == EPIPE || error == ECONNRESET; }
 
-std::int64_t LeftNs(std::int64_t deadline_ns) {
-  return deadline_ns - SystemClock::Instance().NowNs();
+std::int64_t Left(std::int64_t deadline_ns) { return LeftNs(deadline_ns, SystemClock::Instance()); }
+
+// After a system call that ended with `error` or by its timeout.
+void LookAfter(int error) {
+  if (error == EINTR) return Interrupt::LookNow();
+  Interrupt::LookIfDue();
 }
 
 }  // namespace
@@ -65,7 +70,8 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
   if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
   // A daemon that is frozen accepts nobody; when the queue of its socket is full, connect() waits.
   const auto limit_connect = [&] {
-    const std::int64_t left = std::clamp(LeftNs(deadline_ns), kMillisecond, kSecond);
+    const std::int64_t left =
+        std::clamp(Interrupt::TurnNs(Left(deadline_ns)), kMillisecond, kSecond);
     const timeval limit{.tv_sec = left / kSecond, .tv_usec = left % kSecond / kMicrosecond};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   };
@@ -74,7 +80,8 @@ Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns
     if (errno != EINTR && errno != EAGAIN) {
       return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
     }
-    if (LeftNs(deadline_ns) <= 0) {
+    LookAfter(errno);
+    if (Left(deadline_ns) <= 0) {
       return Fail(Code::kTimeout, fmt::format("'{}' did not answer in time", path));
     }
     limit_connect();
@@ -134,13 +141,15 @@ Status Client::Greet(const Credential* credential, std::int64_t deadline_ns) {
 
 Status Client::Wait(short events, std::int64_t deadline_ns) {
   while (true) {
-    const std::int64_t left = LeftNs(deadline_ns);
+    const std::int64_t left = Left(deadline_ns);
     if (left <= 0) return Fail(Code::kTimeout, "the pool did not answer in time");
     pollfd poller{.fd = fd_.get(), .events = events, .revents = 0};
-    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const std::int64_t turn = Interrupt::TurnNs(left);
+    const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    LookAfter(ready < 0 ? EINTR : 0);
   }
 }
 
@@ -153,11 +162,14 @@ Error Client::Closed() const {
 }
 
 Status Client::SetReceiveTimeout(std::int64_t deadline_ns) {
-  const std::int64_t left = LeftNs(deadline_ns);
+  const std::int64_t left = Left(deadline_ns);
   if (left <= 0) return Fail(Code::kTimeout, "the deadline had passed before the call");
-  // Never longer than what is left, and a little shorter is as good: the rest is waited for with
-  // poll. So calls with the same timeout need no system call for it.
-  const std::int64_t left_us = std::max<std::int64_t>(left / kMicrosecond, 1);
+  (void)Interrupt::TurnNs(left);  // a turn begins with the call, not behind its first wait
+  // Never longer than what is left, nor than a thread may wait without a look for signals, and a
+  // little shorter is as good: the rest is waited for with poll. So most calls need no system call
+  // for it.
+  const std::int64_t left_us =
+      std::clamp<std::int64_t>(left / kMicrosecond, 1, Interrupt::kLookNs / kMicrosecond);
   if (timeout_us_ > 0 && timeout_us_ <= left_us && left_us < timeout_us_ + 20000) return {};
   const std::int64_t rounded_us = left_us > 20000 ? left_us / 10000 * 10000 : left_us;
   const timeval limit{.tv_sec = rounded_us / 1000000, .tv_usec = rounded_us % 1000000};
@@ -234,8 +246,10 @@ Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadli
       continue;
     }
     if (count == 0 || IsClosed(errno)) return std::unexpected(Closed());
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) return FailErrno(Code::kUnavailable, "receiving from the pool");
+    if (errno != EAGAIN && errno != EINTR) {
+      return FailErrno(Code::kUnavailable, "receiving from the pool");
+    }
+    LookAfter(errno);
     KVCOVE_TRY(Wait(POLLIN, deadline_ns));
   }
   return {};
@@ -258,7 +272,7 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
   const auto header =
       wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(method),
                                .body_bytes = static_cast<std::uint32_t>(body.size()),
-                               .budget_ms = wire::BudgetMs(LeftNs(deadline_ns)),
+                               .budget_ms = wire::BudgetMs(Left(deadline_ns)),
                                .call = call});
   if (auto sent = SendAll(header, body, deadline_ns); !sent) return end(sent.error());
   peer_needs_ns_ = Spin::NeededFor(body.size());

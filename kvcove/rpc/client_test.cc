@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/server.h"
 
@@ -55,6 +56,41 @@ TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFul
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
   EXPECT_LT(took_ns, 20 * kSecond) << "and not never";
+}
+
+TEST(ClientTest, AnInterruptedCallDoesNotGoOnToConnectToAFrozenDaemon) {
+  const FrozenDaemon daemon;
+  AskedInterrupt interrupt(/*ends_at=*/1);
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  const auto client = Client::Connect(daemon.path(), began_ns + 600 * kSecond);
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
+  EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 300 * kSecond);
+}
+
+TEST(ClientTest, AnInterruptedCallDoesNotWaitForItsReply) {
+  const std::string path = fmt::format("/tmp/kvcove-client-silent-{}.sock", getpid());
+  unlink(path.c_str());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  auto client = Client::Connect(path, began_ns + 600 * kSecond);
+  unlink(path.c_str());
+  ASSERT_TRUE(client) << client.error().ToString();
+  // The first look lets the call go on.
+  AskedInterrupt interrupt(/*ends_at=*/2);
+  const auto called = client->Call(wire::Method::kHello, {}, began_ns + 600 * kSecond);
+  ASSERT_FALSE(called);
+  EXPECT_EQ(called.error().code, Code::kTimeout) << called.error().ToString();
+  EXPECT_FALSE(client->usable()) << "its reply may still come, and is nobody's";
+  EXPECT_EQ(interrupt.asked(), 2);
+  EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 300 * kSecond);
+  EXPECT_EQ(client->Call(wire::Method::kHello, {}, began_ns + 600 * kSecond).error().code,
+            Code::kUnavailable);
 }
 
 // As one that has no room for more connections. Whether sending or receiving notices it first, the

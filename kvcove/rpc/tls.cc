@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/watched_files.h"
@@ -154,17 +155,22 @@ class Tls::Impl {
     SSL_set_tlsext_host_name(tunnel->stream.native_handle(), host.c_str());
     auto promise = std::make_shared<std::promise<Result<UniqueFd>>>();
     std::future<Result<UniqueFd>> future = promise->get_future();
-    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
+    const std::int64_t left = LeftNs(deadline_ns, SystemClock::Instance());
     asio::co_spawn(loop_,
                    Run(tunnel, asio::ssl::stream_base::client, left,
                        [promise](Result<UniqueFd> plain) { promise->set_value(std::move(plain)); }),
                    asio::detached);
     // Run keeps to the deadline; the rest is for a thread that was not scheduled.
-    if (future.wait_for(std::chrono::nanoseconds(std::max<std::int64_t>(left, 0) + kSecond)) !=
-        std::future_status::ready) {
-      return Fail(Code::kTimeout, "the TLS handshake did not end in time");
+    const std::int64_t until_ns = deadline_ns + kSecond;
+    while (true) {
+      const std::int64_t rest = LeftNs(until_ns, SystemClock::Instance());
+      if (rest <= 0) break;
+      const std::chrono::nanoseconds turn(Interrupt::TurnNs(rest));
+      if (future.wait_for(turn) == std::future_status::ready) return future.get();
+      Interrupt::LookIfDue();
     }
-    return future.get();
+    GiveUpLater(tunnel);
+    return Fail(Code::kTimeout, "the TLS handshake did not end in time");
   }
 
   std::function<void()> Accept(UniqueFd fd, std::int64_t handshake_ns,
@@ -178,11 +184,7 @@ class Tls::Impl {
                          NoteRefused(peer, plain.error());
                        }),
                    asio::detached);
-    return [this, watched = std::weak_ptr<Tunnel>(tunnel)] {
-      asio::post(loop_, [watched] {
-        if (const TunnelPtr going = watched.lock(); going != nullptr) going->GiveUp();
-      });
-    };
+    return [this, watched = std::weak_ptr<Tunnel>(tunnel)] { GiveUpLater(watched); };
   }
 
  private:
@@ -263,6 +265,13 @@ class Tls::Impl {
     bool late = false;    // because its time was up, or somebody ended it
   };
   using TunnelPtr = std::shared_ptr<Tunnel>;
+
+  // In the loop, which alone touches tunnels.
+  void GiveUpLater(std::weak_ptr<Tunnel> watched) {
+    asio::post(loop_, [watched = std::move(watched)] {
+      if (const TunnelPtr going = watched.lock(); going != nullptr) going->GiveUp();
+    });
+  }
 
   asio::awaitable<void> Run(TunnelPtr tunnel, asio::ssl::stream_base::handshake_type side,
                             std::int64_t handshake_ns, std::function<void(Result<UniqueFd>)> done) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
@@ -110,7 +111,7 @@ Result<std::shared_ptr<const HostMemory>> DeviceQueue::Lend(DeviceWay way, std::
         return std::shared_ptr<const HostMemory>(
             std::make_shared<Loan>(*this, way, *piece, /*own=*/false));
       }
-      const std::int64_t left = deadline_ns - clock_.NowNs();
+      const std::int64_t left = LeftNs(deadline_ns, clock_);
       if (left <= 0 || stopping_) {
         return Fail(Code::kTimeout,
                     fmt::format("no {} of pinned memory came free in time: {} are lent",
@@ -339,6 +340,8 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
                     }));
   const MutexLock lock(ending->mutex);
   while (!ending->over) {
+    // An interrupted call, too, waits for the device: nothing can tell its caller that the device
+    // may still write.
     const std::int64_t left = deadline_ns - clock_.NowNs();
     if (left <= 0) {
       return Fail(way == DeviceWay::kLoad ? Code::kBufferBusy : Code::kTimeout,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/transport/endpoint.h"
@@ -65,12 +66,13 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
   while (!running.empty()) {
     const bool moved = AdvanceAll(running);
     if (running.empty()) return;
-    const std::int64_t left_ns = deadline_ns - clock.NowNs();
+    Interrupt::LookIfDue();
+    const std::int64_t left_ns = LeftNs(deadline_ns, clock);
     if (left_ns <= 0) break;
     if (moved) {
       spin.Restart();
     } else if (!spin.Again()) {
-      Wait(running, left_ns);
+      Wait(running, Interrupt::TurnNs(left_ns));
     }
   }
   for (const Running& one : running) {

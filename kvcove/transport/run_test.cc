@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/transport/endpoint.h"
 #include "kvcove/transport/landing.h"
 
@@ -29,7 +30,9 @@ class FakeTransport final : public Transport {
     ++waits;
     waited_for = transfers.size();
     clock_.AdvanceNs(most_ns);
+    if (signal_at == waits) Interrupt::LookNow();
   }
+  int signal_at = 0;  // the wait that a signal interrupts
   int waits = 0;
   std::size_t waited_for = 0;
   std::function<void()> on_quiet;  // of the transfer that could not be stopped
@@ -133,6 +136,19 @@ TEST_F(RunTest, WhatIsLateIsStoppedAndNothingLandsAnyMore) {
   EXPECT_EQ(one_.aborted, 1);
   EXPECT_GT(one_.waits, 0);
   EXPECT_EQ(one_.waited_for, 1U) << "what has ended is not waited for";
+}
+
+TEST_F(RunTest, AnInterruptedCallStopsItsTransfersAtOnce) {
+  Add(one_, {.ending = Ending::kNever});
+  Add(one_, {});
+  one_.signal_at = 1;
+  AskedInterrupt interrupt(/*ends_at=*/1);
+  const std::int64_t began_ns = clock_.NowNs();
+  transport::Run(exchanges_, began_ns + 600 * kSecond, clock_);
+  EXPECT_LT(clock_.NowNs() - began_ns, 300 * kSecond);
+  EXPECT_EQ(CodeOf(0), Code::kTimeout);
+  EXPECT_EQ(CodeOf(1), Code::kOk);
+  EXPECT_EQ(one_.aborted, 1);
 }
 
 TEST_F(RunTest, WhatCannotBeStoppedIsBusyUntilItsTransportSaysSo) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/transport/tcp/parts.h"
 
@@ -208,7 +209,8 @@ class SocketTransport final : public Transport {
       waits.push_back({.fd = socket.fd(), .events = socket.events(), .revents = 0});
     }
     const timespec limit{.tv_sec = most_ns / kSecond, .tv_nsec = most_ns % kSecond};
-    ppoll(waits.data(), waits.size(), &limit, nullptr);
+    const int ready = ppoll(waits.data(), waits.size(), &limit, nullptr);
+    if (ready < 0 && errno == EINTR) Interrupt::LookNow();
   }
 };
 

@@ -117,11 +117,7 @@ PyBorrowed Borrow(const PySession& self, nb::object keys_in, const Text& version
   const Keys keys(keys_in);
   const CallOptions options{
       .timeout = Milliseconds(timeout), .version = version, .hold = Milliseconds(hold)};
-  Result<Borrowed> loan = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    loan = session->Borrow(keys.views(), options);
-  }
+  Result<Borrowed> loan = WithoutGil([&] { return session->Borrow(keys.views(), options); });
   return PyBorrowed(Unwrap(std::move(loan)));
 }
 
@@ -176,13 +172,11 @@ PyReserved Reserve(const PySession& self, nb::object keys_in,
   const After after(after_in);
   const std::vector<ReserveItem> items = ItemsOf(keys, sizes, after.each, hints);
   const CallOptions options{.timeout = Milliseconds(timeout), .after = after.first};
-  Result<Reserved> space = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
+  Result<Reserved> space = WithoutGil([&] {
     const Result<Token> token = token_in ? Result<Token>(*token_in) : session->Capture(options);
-    space = token ? session->Reserve(*token, items, options)
-                  : Result<Reserved>(std::unexpected(token.error()));
-  }
+    return token ? session->Reserve(*token, items, options)
+                 : Result<Reserved>(std::unexpected(token.error()));
+  });
   return PyReserved(Unwrap(std::move(space)));
 }
 
@@ -192,13 +186,16 @@ Results Commit(PyReserved& self, double timeout) {
   if (self.busy) RaiseInvalid("another thread commits this reservation");
   self.views.End();
   self.committed = true;
-  self.busy = true;
+  struct Busy {
+    explicit Busy(bool& flag) : busy(flag) { busy = true; }
+    ~Busy() { busy = false; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    bool& busy;
+  };
+  const Busy busy(self.busy);
   Results results(space->size());
-  {
-    const ReleasedGil release;
-    (void)space->Commit(results.items, wait);  // the items show the error
-  }
-  self.busy = false;
+  WithoutGil([&] { (void)space->Commit(results.items, wait); });  // the items show the error
   return results;
 }
 
@@ -209,8 +206,7 @@ void Abort(PyReserved& self, double timeout) {
   self.views.End();
   self.aborted = true;
   const std::shared_ptr<Reserved> space = self.space;
-  const ReleasedGil release;
-  space->Abort(wait);
+  WithoutGil([&] { space->Abort(wait); });
 }
 
 void BindBorrowed(nb::module_& module) {
@@ -336,11 +332,8 @@ void BindBorrow(nb::module_& module) {
           [](const PySession& self, double timeout) {
             const std::shared_ptr<Session> session = self.Get();
             const CallOptions options{.timeout = Milliseconds(timeout)};
-            Result<std::vector<SegmentRange>> ranges = Fail(Code::kInternal, {});
-            {
-              const ReleasedGil release;
-              ranges = session->Segments(options);
-            }
+            Result<std::vector<SegmentRange>> ranges =
+                WithoutGil([&] { return session->Segments(options); });
             return Unwrap(std::move(ranges));
           },
           nb::kw_only(), nb::arg("timeout") = 1.0,

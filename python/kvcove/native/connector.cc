@@ -89,10 +89,11 @@ struct PyShape {
 // Calls a role without the GIL. If another thread closes the role meanwhile, this call ends it,
 // which may call the pool and must not have the GIL either.
 template <typename Role, typename Call>
-auto WithoutGil(std::shared_ptr<Role> role, Call call) {
-  const ReleasedGil release;
-  const std::shared_ptr<Role> kept = std::move(role);
-  return call(*kept);
+auto WithRole(std::shared_ptr<Role> role, Call call) {
+  return WithoutGil([&] {
+    const std::shared_ptr<Role> kept = std::move(role);
+    return call(*kept);
+  });
 }
 
 // ---- the scheduler's role
@@ -130,11 +131,7 @@ class PyScheduler {
     const SessionOptions session{
         .name = shape.shape.Namespace(), .engine = engine, .assume_weights = assume_weights};
     const std::chrono::milliseconds hold_ms = Milliseconds(hold);
-    Status opened;
-    {
-      const ReleasedGil release;
-      opened = parts->Open(options, session, hold_ms);
-    }
+    Status opened = WithoutGil([&] { return parts->Open(options, session, hold_ms); });
     Unwrap(opened);
   }
 
@@ -144,7 +141,7 @@ class PyScheduler {
       connector::AdapterId adapter) {
     const connector::RequestView view = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter);
     const connector::Match match =
-        WithoutGil(role(), [&](auto& role) { return role.Matched(view, computed); });
+        WithRole(role(), [&](auto& role) { return role.Matched(view, computed); });
     if (match.ask_again) return {std::nullopt, false};
     return {match.tokens, match.async};
   }
@@ -163,19 +160,18 @@ class PyScheduler {
         .blocks = TablesOf(blocks)};
     // Only a first step asks the pool.
     if (!started) return role()->Schedule(part);
-    WithoutGil(role(), [&](auto& role) { role.Schedule(part); });
+    WithRole(role(), [&](auto& role) { role.Schedule(part); });
   }
   std::tuple<nb::bytes, std::vector<connector::BlockId>> BuildPlan() {
     std::vector<connector::BlockId> pins;
-    const connector::Plan plan =
-        WithoutGil(role(), [&](auto& role) { return role.BuildPlan(pins); });
+    const connector::Plan plan = WithRole(role(), [&](auto& role) { return role.BuildPlan(pins); });
     return {ToBytes(connector::Encode(plan)), std::move(pins)};
   }
   void OnReport(const nb::bytes& bytes) {
     role()->OnReport(Unwrap(connector::DecodeReport(BytesView(bytes))));
   }
   bool Reset() {
-    return WithoutGil(role(), [](auto& role) { return role.Reset(); });
+    return WithRole(role(), [](auto& role) { return role.Reset(); });
   }
   std::vector<std::uint64_t> Tiers(const std::string& id) const {
     const auto tiers = role()->TiersOf(id);
@@ -262,7 +258,7 @@ class PyScheduler {
     return parts_;
   }
   connector::SchedulerStats StatsNow() const {
-    return WithoutGil(role(), [](auto& role) { return role.stats(); });
+    return WithRole(role(), [](auto& role) { return role.stats(); });
   }
 
   static connector::RequestView ViewOf(const std::string& id, std::uint64_t tokens,
@@ -357,33 +353,33 @@ class PyWorker {
       }
       memory.push_back(std::move(layer));
     }
-    Unwrap(WithoutGil(role(), [&](auto& role) { return role.Register(memory); }));
+    Unwrap(WithRole(role(), [&](auto& role) { return role.Register(memory); }));
   }
   bool Unregister() {
-    return WithoutGil(role(), [](auto& role) { return role.Unregister(); });
+    return WithRole(role(), [](auto& role) { return role.Unregister(); });
   }
   void WaitForSyncLoads(std::uintptr_t stream) {
-    WithoutGil(role(), [=](auto& role) { role.WaitForSyncLoads(stream); });
+    WithRole(role(), [=](auto& role) { role.WaitForSyncLoads(stream); });
   }
   void WaitForLayer(const std::string& layer, std::uintptr_t stream) {
-    WithoutGil(role(), [&](auto& role) { role.WaitForLayer(layer, stream); });
+    WithRole(role(), [&](auto& role) { role.WaitForLayer(layer, stream); });
   }
   // True: the rank's fingerprint is wanted.
   bool Begin(const nb::bytes& bytes, std::uintptr_t stream) {
     // The bytes stay while they are an argument.
-    connector::Plan plan = Unwrap(WithoutGil(role(), [coded = BytesView(bytes)](auto& /*role*/) {
+    connector::Plan plan = Unwrap(WithRole(role(), [coded = BytesView(bytes)](auto& /*role*/) {
       return connector::DecodePlan(coded);
     }));
     door_ = plan.engine;
     ConnectBeside(plan.pool);
-    return WithoutGil(role(), [&](auto& role) {
+    return WithRole(role(), [&](auto& role) {
       role.Begin(std::move(plan), stream);
       return role.FingerprintWanted();
     });
   }
   void FinishStep(const nb::object& ready, std::uintptr_t stream) {
     if (ready.is_none()) {
-      return WithoutGil(role(), [=](auto& role) { role.FinishStep({}, stream); });
+      return WithRole(role(), [=](auto& role) { role.FinishStep({}, stream); });
     }
     // Freed, like it is called, with the GIL.
     const std::shared_ptr<nb::object> kept(
@@ -416,7 +412,7 @@ class PyWorker {
   }
   // Also tells the scheduler at once, which else learns of it with the next step's report.
   void WeightsChanging() {
-    WithoutGil(role(), [door = door_](auto& role) {
+    WithRole(role(), [door = door_](auto& role) {
       role.WeightsChanging();
       if (door.empty()) return;
       connector::EngineClient scheduler(door);
@@ -428,7 +424,7 @@ class PyWorker {
   }
   // The scheduler neither finds nor stores, for an update that it knows of, or does not say.
   bool SchedulerClosed() {
-    return WithoutGil(role(), [door = door_](auto& /*role*/) {
+    return WithRole(role(), [door = door_](auto& /*role*/) {
       if (door.empty()) return true;
       const auto counters = connector::EngineClient(door).Counters(std::chrono::seconds(1));
       return !counters || counters->find("\nclosed 0\n") == std::string::npos;
@@ -437,7 +433,7 @@ class PyWorker {
   // Somebody wrote weights unseen: what was stored since then is under a wrong name, and nobody
   // knows since when, so all of that version is void.
   void WeightsMoved() {
-    WithoutGil(role(), [this, door = door_](auto& role) {
+    WithRole(role(), [this, door = door_](auto& role) {
       role.WeightsChanging();
       if (door.empty()) return;
       connector::EngineClient scheduler(door);
@@ -664,7 +660,7 @@ void BindConnector(nb::module_& module) {
           nb::arg("version"))
       .def("takes_peers",
            [](PyScheduler& self) -> std::optional<std::tuple<std::uint64_t, std::string>> {
-             auto own = WithoutGil(self.role(), [](auto& role) { return role.TakesPeers(); });
+             auto own = WithRole(self.role(), [](auto& role) { return role.TakesPeers(); });
              if (!own) return std::nullopt;
              return std::make_tuple(own->number, std::move(own->text));
            })
@@ -672,7 +668,7 @@ void BindConnector(nb::module_& module) {
           "set_peers",
           [](PyScheduler& self, std::uint64_t number, const std::vector<std::string>& peers,
              bool alone) {
-            WithoutGil(self.role(), [&](auto& role) { role.SetPeers(number, peers, alone); });
+            WithRole(self.role(), [&](auto& role) { role.SetPeers(number, peers, alone); });
           },
           nb::arg("number"), nb::arg("peers"), nb::arg("alone"))
       .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })

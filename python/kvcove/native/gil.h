@@ -12,7 +12,12 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <optional>
+#include <type_traits>
 #include <utility>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove::python {
 
@@ -46,14 +51,83 @@ class ReleasedGil {
   ReleasedGil(const ReleasedGil&) = delete;
   ReleasedGil& operator=(const ReleasedGil&) = delete;
 
+  // Runs a call with the GIL in between.
+  template <typename Call>
+  void With(Call&& call) {
+    OrWaitForProcessEnd([&] {
+      PyEval_RestoreThread(state_);
+      std::forward<Call>(call)();
+      state_ = PyEval_SaveThread();
+    });
+  }
+
  private:
   PyThreadState* state_;
 };
+
+// Python runs handlers of signals in this thread only.
+inline bool InMainThread() {
+  struct Known {
+    unsigned forks;
+    bool main;
+  };
+  const auto look = [] { return Known{.forks = ForkCount(), .main = gettid() == getpid()}; };
+  static thread_local Known known = look();
+  if (known.forks != ForkCount()) known = look();  // the thread that forks is the child's first
+  return known.main;
+}
+
+// While a call of the pool waits in the main thread, runs the handlers of the signals that have
+// come (base/interrupt.h). One that raises ends the call; one that returns lets it go on. The
+// handler may itself call the pool.
+class Signals final : public Interrupt {
+ public:
+  // `raised`: what a handler has raised, for the end of the call.
+  Signals(ReleasedGil& released, std::optional<nb::python_error>& raised)
+      : Interrupt(InMainThread()), released_(released), raised_(raised) {}
+
+ private:
+  bool Asks() override {
+    released_.With([this] {
+      if (PyErr_CheckSignals() != 0) raised_.emplace();
+    });
+    return raised_.has_value();
+  }
+
+  ReleasedGil& released_;
+  std::optional<nb::python_error>& raised_;
+};
+
+// Runs a call of the pool without the GIL, and raises what a handler of a signal has raised
+// meanwhile; an answer is dropped then, without the GIL and in no hurry: it may be a pool. Every
+// call that may wait is made so. What must not be cut short, such as a close, uses ReleasedGil.
+template <typename Call>
+auto WithoutGil(Call&& call) {
+  using Answer = std::invoke_result_t<Call&>;
+  constexpr bool kAnswers = !std::is_void_v<Answer>;
+  std::optional<nb::python_error> raised;
+  std::optional<std::conditional_t<kAnswers, Answer, bool>> answer;
+  {
+    ReleasedGil released;
+    {
+      Signals signals(released, raised);
+      if constexpr (kAnswers) {
+        answer.emplace(call());
+      } else {
+        call();
+      }
+    }
+    if (raised) answer.reset();
+  }
+  if (raised) throw std::move(*raised);
+  if constexpr (kAnswers) return std::move(*answer);
+}
 
 // Runs a call with the GIL, on any thread.
 template <typename Call>
 decltype(auto) WithGil(Call&& call) {
   struct Held {
+    const Interrupt::Aside aside;  // the interpreter itself looks for signals
     // A thread that Python does not know would ask an interpreter that is gone for a state.
     Held() {
       if (InterpreterEnds() && PyGILState_GetThisThreadState() == nullptr) WaitForProcessEnd();

@@ -25,8 +25,8 @@ struct PyOwner {
   }
   void UnmountDisk() {
     if (!guard.Here() || daemon == nullptr) return;
-    const ReleasedGil release;
-    daemon->host().owner().UnmountDisk();
+    const std::shared_ptr<pool::Daemon> kept = daemon;
+    WithoutGil([&] { kept->host().owner().UnmountDisk(); });
   }
   void Close() {
     if (!guard.Here()) return;
@@ -62,11 +62,8 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
     if (!tls.empty()) member.tls = Unwrap(rpc::Tls::Open(tls));
     options.host.cluster = member;
   }
-  Result<std::unique_ptr<pool::Daemon>> daemon = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    daemon = pool::Daemon::Open(options, SystemClock::Instance());
-  }
+  Result<std::unique_ptr<pool::Daemon>> daemon =
+      WithoutGil([&] { return pool::Daemon::Open(options, SystemClock::Instance()); });
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
   if (!master.empty()) owner.address = owner.daemon->host().advertised();

@@ -104,11 +104,7 @@ class PyQueue {
   nb::object Next(double timeout) {
     guard_.Check();
     const auto wait = Milliseconds(timeout);
-    std::optional<Completion> completion;
-    {
-      const ReleasedGil release;
-      completion = queue_->Next(wait);
-    }
+    std::optional<Completion> completion = WithoutGil([&] { return queue_->Next(wait); });
     if (!completion) return nb::none();
     const auto at = operations_.find(completion->tag);
     nb::object answer = nb::none();
@@ -145,11 +141,7 @@ std::uint64_t StartPut(PyQueue& queue, const PySession& self, nb::object keys, n
   } else {
     // Now, not when a thread comes to it: a reset in between must refuse what was handed in before.
     const auto wait = Milliseconds(timeout);
-    Result<Token> captured = Fail(Code::kInternal, {});
-    {
-      const ReleasedGil release;
-      captured = session->Capture({.timeout = wait});
-    }
+    Result<Token> captured = WithoutGil([&] { return session->Capture({.timeout = wait}); });
     token = Unwrap(std::move(captured));
   }
   return queue.Start(

@@ -124,12 +124,10 @@ Results Put(const PySession& self, nb::object keys, nb::object values, nb::objec
   Results results(work.items.size());
   CallOptions options = OptionsOf(timeout, {});
   options.after = work.after.first;
-  Status status;
-  {
-    const ReleasedGil release;
-    status = token ? session->Put(*token, work.items, results.items, options)
-                   : session->Put(work.items, results.items, options);
-  }
+  Status status = WithoutGil([&] {
+    return token ? session->Put(*token, work.items, results.items, options)
+                 : session->Put(work.items, results.items, options);
+  });
   RaiseMisuse(status);
   return results;
 }
@@ -140,11 +138,7 @@ Results GetInto(const PySession& self, nb::object keys, nb::object buffers, cons
   const GetWork work(keys, buffers);
   const CallOptions options = OptionsOf(timeout, version);
   Results results(work.items.size());
-  Status status;
-  {
-    const ReleasedGil release;
-    status = session->Get(work.items, results.items, options);
-  }
+  Status status = WithoutGil([&] { return session->Get(work.items, results.items, options); });
   RaiseMisuse(status);
   return results;
 }
@@ -159,11 +153,8 @@ Results ForKeys(const PySession& self, nb::handle keys_in, double timeout, const
   const CallOptions options = OptionsOf(timeout, version);
   const Keys keys(keys_in);
   Results results(keys.size());
-  Status status;
-  {
-    const ReleasedGil release;
-    status = call(*session, keys.views(), std::span(results.items), options);
-  }
+  Status status =
+      WithoutGil([&] { return call(*session, keys.views(), std::span(results.items), options); });
   RaiseMisuse(status);
   return results;
 }
@@ -181,11 +172,8 @@ std::vector<std::optional<ObjectStat>> Stat(const PySession& self, nb::object ke
   const std::shared_ptr<Session> session = self.Get();
   const Keys keys(keys_in);
   const CallOptions options = OptionsOf(timeout, version);
-  Result<std::vector<std::optional<ObjectStat>>> stats = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    stats = session->Stat(keys.views(), options);
-  }
+  Result<std::vector<std::optional<ObjectStat>>> stats =
+      WithoutGil([&] { return session->Stat(keys.views(), options); });
   return Unwrap(std::move(stats));
 }
 
@@ -193,11 +181,7 @@ template <typename Call>
 auto Released(const PySession& self, double timeout, const Text& version, Call&& call) {
   const std::shared_ptr<Session> session = self.Get();
   const CallOptions options = OptionsOf(timeout, version);
-  decltype(call(*session, options)) result = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    result = call(*session, options);
-  }
+  auto result = WithoutGil([&] { return call(*session, options); });
   return Unwrap(std::move(result));
 }
 
@@ -211,11 +195,7 @@ void Close(std::shared_ptr<T>& what, const ForkGuard& guard) {
 
 PyPool OpenPool(const Text& address, double timeout) {
   const auto wait = Milliseconds(timeout);
-  Result<std::unique_ptr<Pool>> pool = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    pool = Pool::Open(address, wait);
-  }
+  Result<std::unique_ptr<Pool>> pool = WithoutGil([&] { return Pool::Open(address, wait); });
   return {.guard = {}, .pool = Unwrap(std::move(pool))};
 }
 
@@ -232,11 +212,7 @@ PySession OpenSession(const PyPool& self, const Text& name, const Text& engine, 
                          .borrow_bytes = borrow_bytes};
   if (!placement.empty()) options.placement = Unwrap(ParsePlacement(placement));
   const std::shared_ptr<Pool> pool = self.Get();
-  Result<SessionPtr> session = Fail(Code::kInternal, {});
-  {
-    const ReleasedGil release;
-    session = pool->OpenSession(options);
-  }
+  Result<SessionPtr> session = WithoutGil([&] { return pool->OpenSession(options); });
   return {.guard = {}, .session = Unwrap(std::move(session)), .name = name};
 }
 
@@ -414,11 +390,7 @@ void BindPool(nb::module_& module) {
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();
             const auto wait = Milliseconds(timeout);
-            Result<PoolStat> stat = Fail(Code::kInternal, {});
-            {
-              const ReleasedGil release;
-              stat = pool->Stat(wait);
-            }
+            Result<PoolStat> stat = WithoutGil([&] { return pool->Stat(wait); });
             return Unwrap(std::move(stat));
           },
           nb::kw_only(), nb::arg("timeout") = 1.0, docs::kPoolStat)
@@ -427,8 +399,7 @@ void BindPool(nb::module_& module) {
           [](const PyPool& self, double timeout) {
             const std::shared_ptr<Pool> pool = self.Get();
             const auto wait = Milliseconds(timeout);
-            const ReleasedGil release;
-            return pool->WaitPopulated(wait);
+            return WithoutGil([&] { return pool->WaitPopulated(wait); });
           },
           nb::arg("timeout") = 60.0, docs::kWaitPopulated)
       .def(
@@ -470,11 +441,7 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
   const std::int64_t deadline_ns =
       SystemClock::Instance().NowNs() + options.timeout.count() * kMillisecond;
   std::vector<ItemResult> results(keys.size());
-  Status status;
-  {
-    const ReleasedGil release;
-    status = session.Exists(keys, results, options);
-  }
+  Status status = WithoutGil([&] { return session.Exists(keys, results, options); });
   RaiseMisuse(status);
   std::vector<nb::object> values(keys.size());
   std::vector<std::size_t> which;
@@ -495,11 +462,8 @@ nb::list GetValues(Session& session, std::span<const std::string_view> keys,
     CallOptions left = options;
     left.timeout = std::chrono::milliseconds(
         std::max<std::int64_t>((deadline_ns - SystemClock::Instance().NowNs()) / kMillisecond, 0));
-    {
-      const ReleasedGil release;
-      const std::int64_t patience_ns = wanted != nullptr ? wanted->patience_ns : 0;
-      status = GetPatiently(session, items, got, left, patience_ns);
-    }
+    const std::int64_t patience_ns = wanted != nullptr ? wanted->patience_ns : 0;
+    status = WithoutGil([&] { return GetPatiently(session, items, got, left, patience_ns); });
     RaiseMisuse(status);
     std::vector<std::size_t> again;
     for (std::size_t k = 0; k < which.size(); ++k) {
@@ -698,11 +662,7 @@ void BindSession(nb::module_& module) {
             const std::shared_ptr<Session> session = self.Get();
             const ResetOptions options{
                 .timeout = Milliseconds(timeout), .version = version, .all_void = all_void};
-            Status status;
-            {
-              const ReleasedGil release;
-              status = session->Reset(options);
-            }
+            Status status = WithoutGil([&] { return session->Reset(options); });
             Unwrap(status);
           },
           nb::arg("version") = nb::none(), nb::kw_only(), nb::arg("all_void") = false,
@@ -715,11 +675,8 @@ void BindSession(nb::module_& module) {
           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
             const std::shared_ptr<Session> session = self.Get();
             const auto wait = Milliseconds(timeout);
-            Status status;
-            {
-              const ReleasedGil release;
-              status = session->NameVersions(versions, {.timeout = wait});
-            }
+            Status status =
+                WithoutGil([&] { return session->NameVersions(versions, {.timeout = wait}); });
             Unwrap(status);
           },
           nb::arg("versions"), nb::kw_only(), nb::arg("timeout") = 1.0,

@@ -13,10 +13,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "codes.h"
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/size.h"
 #include "own_keys.h"
 #include "queue_fence.h"
@@ -69,11 +69,7 @@ class Store {
   }
 
   std::int64_t RegisterBuffer(std::uintptr_t address, std::size_t size) {
-    Status status;
-    {
-      const ReleasedGil release;
-      status = regions_.Add(address, size);
-    }
+    Status status = WithoutGil([&] { return regions_.Add(address, size); });
     if (!status && status.error().code == Code::kInternal) {
       OrWaitForProcessEnd([&] {
         const nb::object logger = nb::module_::import_("logging").attr("getLogger")("kvcove");
@@ -123,12 +119,10 @@ class Store {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     std::vector<ItemResult> results(keys.size());
-    Result<std::vector<std::vector<ObjectPlace>>> found = Fail(Code::kInternal, {});
-    {
-      const ReleasedGil release;
+    auto found = WithoutGil([&] {
       (void)LookUpOnly(*session, keys.views(), results, Options(0));
-      found = session->Places(keys.views(), {.timeout = timeout_});
-    }
+      return session->Places(keys.views(), {.timeout = timeout_});
+    });
     Places places;
     for (const std::vector<ObjectPlace>& of_one : Unwrap(std::move(found))) {
       auto& one = places.emplace_back();
@@ -157,10 +151,7 @@ class Store {
     const StoredKeys keys(keys_in);
     std::vector<BufferHandle> handles(keys.size());
     std::vector<ItemResult> results(keys.size());
-    {
-      const ReleasedGil release;
-      ReadWhole(*session, keys, handles, results);
-    }
+    WithoutGil([&] { ReadWhole(*session, keys, handles, results); });
     nb::list list;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (results[i].ok()) {
@@ -179,10 +170,7 @@ class Store {
     const auto pieces = Pieces::Of(addresses, sizes, keys.size(), several);
     if (!pieces) return ToList(keys.size(), kInvalidParams);
     std::vector<std::int64_t> codes(keys.size());
-    {
-      const ReleasedGil release;
-      GetInto(*session, keys, *pieces, codes);
-    }
+    WithoutGil([&] { GetInto(*session, keys, *pieces, codes); });
     return ToList(codes);
   }
 
@@ -194,10 +182,7 @@ class Store {
     const auto pieces = Pieces::Of(addresses, sizes, keys.size(), several);
     if (!pieces) return ToList(keys.size(), kInvalidParams);
     std::vector<std::int64_t> codes(keys.size());
-    {
-      const ReleasedGil release;
-      PutFrom(*session, keys, *pieces, replace, codes);
-    }
+    WithoutGil([&] { PutFrom(*session, keys, *pieces, replace, codes); });
     return ToList(codes);
   }
 
@@ -219,15 +204,14 @@ class Store {
       }
     }
     std::vector<std::int64_t> codes(keys.size());
-    {
-      const ReleasedGil release;
+    WithoutGil([&] {
       const Result<Token> token = given ? *given : session->Capture({.timeout = timeout_});
       if (token) {
         Put(*session, items, *token, replace, codes);
       } else {
         std::ranges::fill(codes, FromCode(token.error().code));
       }
-    }
+    });
     return ToList(codes);
   }
 
@@ -243,10 +227,7 @@ class Store {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     std::vector<std::int64_t> codes(keys.size());
-    {
-      const ReleasedGil release;
-      Remove(*session, keys.views(), force, codes);
-    }
+    WithoutGil([&] { Remove(*session, keys.views(), force, codes); });
     return ToList(codes);
   }
 
@@ -266,10 +247,7 @@ class Store {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     RangeRead read(regions_, buffer, keys, {.to = all_to, .from = all_from, .sizes = all_sizes});
-    {
-      const ReleasedGil release;
-      read.Run(*session, Options(read.largest_bytes()), patience_ns());
-    }
+    WithoutGil([&] { read.Run(*session, Options(read.largest_bytes()), patience_ns()); });
     disk_reads_.fetch_add(read.from_disk(), std::memory_order_relaxed);
     return read.Answers();
   }
@@ -291,28 +269,25 @@ class Store {
   // From now on a put that may have been queued before another store's reset is refused.
   void FenceQueues(const PySession& self) {
     const std::shared_ptr<Session> session = self.Get();
-    Result<Token> now = Fail(Code::kInternal, {});
-    {
-      const ReleasedGil release;
-      now = session->Capture({.timeout = timeout_});
-    }
+    Result<Token> now = WithoutGil([&] { return session->Capture({.timeout = timeout_}); });
     fence_.Begin(Unwrap(std::move(now)));
   }
 
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
   std::int64_t Reset(const PySession& self) {
     const std::shared_ptr<Session> session = self.Get();
-    const ReleasedGil release;
-    const Result<Token> before = session->Capture({.timeout = timeout_});
-    const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
-    if (!status) return FromCode(status.error().code);
-    if (before && fence_.on()) {
-      const Result<Token> after = session->Capture({.timeout = timeout_});
-      if (after) fence_.OwnReset(*before, *after);
-    }
-    const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
-    if (!count || !before || before->generation == count->generation) return 0;
-    return static_cast<std::int64_t>(count->voided);
+    return WithoutGil([&]() -> std::int64_t {
+      const Result<Token> before = session->Capture({.timeout = timeout_});
+      const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
+      if (!status) return FromCode(status.error().code);
+      if (before && fence_.on()) {
+        const Result<Token> after = session->Capture({.timeout = timeout_});
+        if (after) fence_.OwnReset(*before, *after);
+      }
+      const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
+      if (!count || !before || before->generation == count->generation) return 0;
+      return static_cast<std::int64_t>(count->voided);
+    });
   }
 
  private:
@@ -369,8 +344,7 @@ class Store {
     const StoredKeys keys(keys_in);
     std::vector<ItemResult> results(keys.size());
     std::vector<std::int64_t> codes(keys.size());
-    {
-      const ReleasedGil release;
+    WithoutGil([&] {
       const Status status = look(*session, keys.views(), std::span(results));
       for (std::size_t i = 0; i < keys.size(); ++i) {
         codes[i] = results[i].ok()   ? found(results[i])
@@ -378,7 +352,7 @@ class Store {
                                      : ResultOf(results[i], status);
         if (codes[i] == kObjectNotFound) codes[i] = missing;
       }
-    }
+    });
     return ToList(codes);
   }
 
@@ -520,7 +494,7 @@ class Store {
       }
       std::vector<ItemResult> results(left.size());
       const Status status = session.Put(token, left, results, Options(bytes));
-      const bool waits = clock.NowNs() < begun_ns + wait_for_room_ns_;
+      const bool waits = LeftNs(begun_ns + wait_for_room_ns_, clock) > 0;
       std::vector<PutItem> again;
       std::vector<std::size_t> which_again;
       for (std::size_t k = 0; k < left.size(); ++k) {
@@ -536,14 +510,14 @@ class Store {
         which_again.push_back(which[k]);
       }
       if (again.empty()) return;
-      if (clock.NowNs() >= until_ns && !waits) {
+      if (LeftNs(until_ns, clock) <= 0 && !waits) {
         // Refused by a reset, or by removals of other upserts of the same keys?
         const Result<Token> current = session.Capture({.timeout = timeout_});
         if (!current || *current != token) return;
         for (const std::size_t i : which_again) codes[i] = kReplicaIsNotReady;
         return;
       }
-      if (!replace || !first) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!replace || !first) SleepNs(kMillisecond);
       left = std::move(again);
       which = std::move(which_again);
     }

@@ -2,11 +2,10 @@
 #include "store_disk.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 
 namespace kvcove::python {
 namespace {
@@ -51,7 +50,7 @@ Status GetPatiently(Session& session, std::span<const GetItem> items, std::span<
   const Clock& clock = SystemClock::Instance();
   const std::int64_t until_ns = clock.NowNs() + patience_ns;
   Status status = session.Get(items, results, options);
-  while (patience_ns > 0 && clock.NowNs() < until_ns) {
+  while (patience_ns > 0 && LeftNs(until_ns, clock) > 0) {
     std::vector<std::size_t> which;
     std::vector<std::string_view> keys;
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -72,7 +71,7 @@ Status GetPatiently(Session& session, std::span<const GetItem> items, std::span<
       again.push_back(items[which[k]]);
     }
     if (again.empty()) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    SleepNs(kMillisecond);
     std::vector<ItemResult> read(again.size());
     status = session.Get(again, read, options);
     for (std::size_t k = 0; k < listed.size(); ++k) results[listed[k]] = read[k];

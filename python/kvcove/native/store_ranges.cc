@@ -81,13 +81,12 @@ nb::list CopyRanges(const Regions& regions, const RangeArguments& arguments, boo
   }
   const Buffers buffers(present, "values", /*writable=*/!out);
   std::vector<std::int64_t> codes(count, kInvalidParams);
-  {
-    const ReleasedGil release;
+  WithoutGil([&] {
     Regions::Lookup lookup(regions, /*writable=*/out);
     for (std::size_t k = 0; k < which.size(); ++k) {
       codes[which[k]] = CopyValue(lookup, buffers.Item(k).front(), ranges[k], out);
     }
-  }
+  });
   return ToList(codes);
 }
 
