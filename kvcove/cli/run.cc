@@ -77,11 +77,14 @@ bool BringsConnector(const Words& command) {
   return false;
 }
 
+// Under vLLM's own policy, "fail", a block that is evicted between its look-up and its load ends
+// the user's request.
 std::string TransferConfig(const std::string& connector, const std::string& pool) {
   nlohmann::ordered_json config;
   if (connector == "mooncake") {
     config["kv_connector"] = "MooncakeStoreConnector";
     config["kv_role"] = "kv_both";
+    config["kv_load_failure_policy"] = "recompute";
     config["kv_connector_extra_config"] = {{"load_async", true},
                                            {"enable_cross_layers_blocks", true}};
   } else {

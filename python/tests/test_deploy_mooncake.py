@@ -123,6 +123,7 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
     assert json.loads(seen["arguments"][3]) == {
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"load_async": True, "enable_cross_layers_blocks": True},
     }
     config = json.loads((host.run / "config.json").read_text())

@@ -146,7 +146,7 @@ class Run(unittest.TestCase):
         added = '{"kv_connector":"KvcoveConnector","kv_connector_module_path":"kvcove.vllm","kv_role":"kv_both",' \
                 '"kv_load_failure_policy":"recompute","kv_connector_extra_config":{"pool":"unix:%s"}}' % self.socket  # fmt: skip
         mooncake = '{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both",' \
-                   '"kv_connector_extra_config":{"load_async":true,"enable_cross_layers_blocks":true}}'  # fmt: skip
+                   '"kv_load_failure_policy":"recompute","kv_connector_extra_config":{"load_async":true,"enable_cross_layers_blocks":true}}'  # fmt: skip
         for options, words, expected in (
             ([], ["serve", "m"], f"serve m --kv-transfer-config {added}"),
             (["--connector", "mooncake"], ["serve", "m"], f"serve m --kv-transfer-config {mooncake}"),
