@@ -218,6 +218,12 @@ def test_torch_tensors_are_buffers(session: kvcove.Session) -> None:
     [
         (lambda s: s.put("key", [b"1"]), "a list is wanted, not one str"),
         (lambda s: s.put([1], [b"1"]), "keys[0]: a key is str or bytes, not int"),
+        (
+            lambda s: s.put(["a", "b\ud800"], [b"1", b"2"]),
+            r"keys[1]: 'b\ud800' has a lone surrogate",
+        ),
+        (lambda s: s.exists(["\udcff"]), "text.encode('utf-8', 'surrogatepass')"),
+        (lambda s: s.put(["a"], [b"1"], after="\ud800"), r"after: '\ud800' has a lone surrogate"),
         (lambda s: s.put(["a"], []), "1 keys but 0 values"),
         (lambda s: s.put(["a"], [3]), "neither the buffer protocol nor DLPack"),
         (lambda s: s.put(["a"], [numpy.zeros(4)[::2]]), "C-contiguous"),

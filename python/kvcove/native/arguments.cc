@@ -84,16 +84,26 @@ nb::object TupleOf(nb::handle items, const char* name) {
 
 }  // namespace
 
+std::string_view Utf8Of(nb::handle text, std::string_view name, std::optional<Py_ssize_t> index) {
+  Py_ssize_t size = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (utf8 != nullptr) return {utf8, static_cast<std::size_t>(size)};
+  if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) throw nb::python_error();
+  PyErr_Clear();
+  RaiseInvalid(fmt::format(
+      "{}{}: {} has a lone surrogate, which UTF-8 cannot say; give bytes instead, such as "
+      "text.encode('utf-8', 'surrogatepass')",
+      name, index ? fmt::format("[{}]", *index) : "",
+      nb::cast<std::string>(nb::steal(PyObject_ASCII(text.ptr())))));
+}
+
 Keys::Keys(nb::handle keys, const char* name) : kept_(TupleOf(keys, name)) {
   const Py_ssize_t count = PyTuple_Size(kept_.ptr());
   views_.reserve(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* key = PyTuple_GetItem(kept_.ptr(), i);
     if (PyUnicode_Check(key)) {
-      Py_ssize_t size = 0;
-      const char* text = PyUnicode_AsUTF8AndSize(key, &size);
-      if (text == nullptr) throw nb::python_error();
-      views_.emplace_back(text, static_cast<std::size_t>(size));
+      views_.push_back(Utf8Of(nb::handle(key), name, i));
     } else if (PyBytes_Check(key)) {
       char* text = nullptr;
       Py_ssize_t size = 0;

@@ -7,6 +7,7 @@
 #include <nanobind/ndarray.h>
 
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,11 @@ inline void Unwrap(Status status) {
 
 // Seconds, as Python's own functions take them.
 std::chrono::milliseconds Milliseconds(double seconds);
+
+// The UTF-8 of a str, which keeps it; InvalidError, with the text, if it has none. `name`, `index`:
+// of the argument.
+std::string_view Utf8Of(nb::handle text, std::string_view name,
+                        std::optional<Py_ssize_t> index = {});
 
 // A list or tuple of str or bytes. A str counts as its UTF-8.
 class Keys {

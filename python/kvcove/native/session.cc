@@ -49,7 +49,7 @@ std::optional<Token> TokenOf(nb::handle token) {
 
 After::After(nb::handle after) {
   if (PyUnicode_Check(after.ptr())) {
-    first = nb::cast<std::string>(after);
+    first = Utf8Of(after, "after");
   } else if (PyBytes_Check(after.ptr())) {
     const auto bytes = nb::cast<nb::bytes>(after);
     first.assign(bytes.c_str(), bytes.size());

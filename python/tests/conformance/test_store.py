@@ -373,6 +373,13 @@ def test_any_text_is_a_key(store: Any) -> None:
     assert store.batch_is_exist(keys) == [1] * len(keys)
 
 
+def test_a_lone_surrogate_is_in_no_key(store: Any) -> None:
+    with pytest.raises(TypeError):
+        store.put("a\ud800", b"value")
+    with pytest.raises(TypeError):
+        store.batch_is_exist(["a", "\udcff"])
+
+
 def test_long_keys(store: Any) -> None:
     keys = ["x" * 5000, "x" * 4999 + "y", "kvcove-long-key-sha256:" + "0" * 64]
     for i, key in enumerate(keys):
