@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace kvcove {
@@ -34,5 +35,13 @@ inline std::uint64_t LeadingNumber(std::string_view text) {
   (void)std::from_chars(begin, begin + text.size(), value);
   return value;
 }
+
+// Whether all of `text` is UTF-8 as Unicode defines it: no surrogates, no longer form than needed.
+bool IsUtf8(std::string_view text);
+
+// `text` as a terminal may show it. Control characters, characters that are not visible or change
+// the direction of writing, and bytes that are no UTF-8 could make it show something else; a text
+// with such ones stands in quotes, with escapes: "a\n\xff\u202e". Others stand as they are.
+std::string Printable(std::string_view text);
 
 }  // namespace kvcove

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/http/server.h"
 #include "kvcove/http/url.h"
@@ -43,8 +44,9 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+// Names and keys are whatever engines made of them.
 std::string Text(const json& value) {
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return Printable(value.get<std::string>());
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   if (value.is_number_float()) return fmt::format("{:.1f}", value.get<double>());
   return value.dump();
@@ -91,6 +93,11 @@ class Client {
     char joint = '?';
     for (const auto& [key, value] : arguments) {
       if (method == "POST") {
+        if (!IsUtf8(value)) {
+          return Fail(Code::kInvalid,
+                      fmt::format("{} is not UTF-8: {}; a prefix that is can name such keys", key,
+                                  Printable(value)));
+        }
         body[key] = value;
       } else {
         target += fmt::format("{}{}={}", joint, http::UrlEncode(key), http::UrlEncode(value));
@@ -268,7 +275,7 @@ Result<int> Run(const AdminOptions& options, const std::string& method, const st
   }
   // Keys come in pages.
   while (options.all && body.contains("next")) {
-    arguments["after"] = Text(body["next"]);
+    arguments["after"] = body["next"].get<std::string>();
     KVCOVE_ASSIGN(json more, client.Json(method, path, arguments));
     for (json& key : more["keys"]) body["keys"].push_back(std::move(key));
     body.erase("next");
@@ -350,13 +357,18 @@ void AddAdmin(CLI::App& app, Action& chosen) {
           [](const json& body) {
             PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");
           });
-  CLI::App* keys = add.Add("keys", "Keys that are stored, page by page.", "GET", "/v1/keys",
-                           [](const json& body) {
-                             PrintList(body["keys"], kKeyColumns, "no such keys");
-                             if (body.contains("next")) {
-                               fmt::print("more: --after {}, or --all\n", Text(body["next"]));
-                             }
-                           });
+  CLI::App* keys = add.Add(
+      "keys", "Keys that are stored, page by page.", "GET", "/v1/keys", [](const json& body) {
+        json list = body["keys"];
+        for (json& item : list) {
+          if (!item.contains("key_percent")) continue;
+          item["key"] = http::UrlDecode(item["key_percent"].get<std::string>());
+        }
+        PrintList(list, kKeyColumns, "no such keys");
+        if (body.contains("next")) {
+          fmt::print("more: --after {}, or --all\n", Text(body["next"]));
+        }
+      });
   add.Argument(keys, "--namespace", "namespace", "only of this one");
   add.Argument(keys, "--version", "version", "of the weights");
   add.Argument(keys, "--prefix", "prefix", "only those that begin so");

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/keys.h"
+#include "kvcove/base/text.h"
+#include "kvcove/http/url.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/load_report.h"
 
@@ -32,6 +34,12 @@ Result<std::uint64_t> Number(const Request& request, const std::string& name,
     return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", name, text));
   }
   return value;
+}
+
+// A key that is no UTF-8 cannot stand in JSON: there "key" has U+FFFD for the bytes that are none,
+// and this has it whole, as a URL names it.
+void AddPercent(std::string_view key, json& object) {
+  if (!IsUtf8(key)) object["key_percent"] = http::UrlEncode(key);
 }
 
 json OwnerJson(const wire::OwnerStat& owner) {
@@ -284,6 +292,7 @@ class Answers {
                                    : object.on_disk           ? "memory+disk"
                                                               : "memory"},
                           {"hard_pinned", object.hard_pinned}});
+          AddPercent(object.key, keys.back());
         }
         page.cursor = got.cursor;
         page.within = got.within;
@@ -319,7 +328,9 @@ class Answers {
       if (found.keys[i].reason == MissReason::kShardAway) entry["away"] = found.away;
       list.push_back(std::move(entry));
     }
-    return json{{"key", key}, {"in", list}};
+    json answer{{"key", key}, {"in", list}};
+    AddPercent(key, answer);
+    return answer;
   }
 
   Result<json> Reset(const Request& request) {
