@@ -6,6 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from conftest import free_port
 
 _AT_EACH_STEP = """
 import json, os, signal, sys, time
@@ -27,7 +31,7 @@ def wait_with_a_signal_at(step):
         return trace
 
     sys.settrace(trace)
-    status = _process.wait_for_stop()
+    status = _process.StopSignals().wait()
     sys.settrace(None)
     os._exit(status)
 
@@ -72,3 +76,40 @@ def test_a_signal_ends_the_wait_at_each_of_its_steps() -> None:
     without_handler = ends.count(-15)
     assert ends == [-15] * without_handler + [0] * (len(ends) - without_handler)
     assert 0 < without_handler < len(ends) // 2
+
+
+_WHEN_IT_IS_READY = """
+import builtins, importlib, os, signal, sys
+
+show = builtins.print
+
+
+def print(*words, **options):
+    show(*words, **options)
+    if "serving at" in words[0]:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+builtins.print = print
+name = sys.argv.pop(1)
+importlib.import_module(f"kvcove.mooncake.{name}").main()
+"""
+
+
+@pytest.mark.parametrize("name", ["metadata", "master"])
+def test_a_program_that_says_it_serves_ends_cleanly_at_once(name: str, run_dir: Path) -> None:
+    ports = {"metadata": ["port"], "master": ["rpc_port", "metrics_port"]}[name]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _WHEN_IT_IS_READY,
+            name,
+            *(f"--{port}={free_port()}" for port in ports),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "serving at" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from collections import deque
 from kvcove import _command
 from kvcove.mooncake._address import is_loopback
 
-__all__ = ["Child", "allow_open", "credentials", "insecure", "wait_for_stop"]
+__all__ = ["Child", "StopSignals", "allow_open", "credentials", "insecure"]
 
 _LAST_LINES = 20
 _LOOK_SECONDS = 0.2  # between two looks at whether the child has ended
@@ -113,25 +113,31 @@ class Child:
         return status
 
 
-def wait_for_stop(child: Child | None = None) -> int:
-    """Wait for SIGTERM or SIGINT, or for the end of a child; the exit status that fits.
+class StopSignals:
+    """SIGTERM and SIGINT, which end this program cleanly from here on.
 
-    Called once, by the main thread. Later signals have no effect: the caller is ending already.
+    Made once, by the main thread, before the program says that it serves: who reads that may send
+    one at once. Later signals have no effect: the program is ending already.
     """
-    # A handler runs between any two steps of this thread, also while it holds a lock. So it takes
-    # none: a threading.Event that it set would wait for ever for the lock that Event.wait() holds.
-    reader, writer = os.pipe()  # open until the process ends, for signals that come late
-    os.set_blocking(writer, False)
 
-    def wake(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(writer, b"\0")
+    def __init__(self) -> None:
+        # A handler runs between any two steps of this thread, also while it holds a lock. So it takes
+        # none: a threading.Event that it set would wait for ever for the lock that Event.wait() holds.
+        self._reader, writer = os.pipe()  # open until the process ends, for signals that come late
+        os.set_blocking(writer, False)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, wake)
-    while not select.select([reader], [], [], _LOOK_SECONDS)[0]:
-        if child is not None and (status := child.poll()) is not None:
-            return status or 1
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    return 0
+        def wake(*_: object) -> None:
+            with contextlib.suppress(BlockingIOError):
+                os.write(writer, b"\0")
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, wake)
+
+    def wait(self, child: Child | None = None) -> int:
+        """Wait for one of them, or for the end of a child; return the exit status that fits."""
+        while not select.select([self._reader], [], [], _LOOK_SECONDS)[0]:
+            if child is not None and (status := child.poll()) is not None:
+                return status or 1
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        return 0

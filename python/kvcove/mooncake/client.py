@@ -32,7 +32,7 @@ from kvcove.mooncake._offload import (
     incarnation_of,
     wanted,
 )
-from kvcove.mooncake._process import Child, allow_open, credentials, wait_for_stop
+from kvcove.mooncake._process import Child, StopSignals, allow_open, credentials
 
 __all__ = ["main"]
 
@@ -277,12 +277,13 @@ def main() -> None:
         fail(_PROGRAM, str(error))
     _await_lease(owner, child, master, until)
     here = "127.0.0.1" if _address.is_wildcard(address) else hosts[-1]
+    stop = StopSignals()
     print(
         f"{_PROGRAM}: ready: segment {segment} of {owner.pool}; thin clients: "
         f"{_config.join_address(here, servers[0].port)}",
         flush=True,
     )
-    status = wait_for_stop(child)
+    status = stop.wait(child)
     for server in servers:
         server.close()
     child.stop()

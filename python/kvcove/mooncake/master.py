@@ -26,7 +26,7 @@ from kvcove.mooncake._http import (
     with_loopback,
 )
 from kvcove.mooncake._mixed import check_commands
-from kvcove.mooncake._process import Child, allow_open, credentials, insecure, wait_for_stop
+from kvcove.mooncake._process import Child, StopSignals, allow_open, credentials, insecure
 from kvcove.mooncake._types import Code
 from kvcove.mooncake.metadata import MetadataServer
 
@@ -658,12 +658,13 @@ def main() -> None:
             "where the network keeps strangers out; docs/mooncake.md",
             file=sys.stderr,
         )
+    stop = StopSignals()
     print(
         f"{_PROGRAM}: serving at {listen}, admin "
         f"http://{_config.join_address(metrics_host, servers[0].port)}, generations kept in {data}",
         flush=True,
     )
-    status = wait_for_stop(child)
+    status = stop.wait(child)
     for server in servers:
         server.close()
     child.stop()

@@ -26,7 +26,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
-from kvcove.mooncake._process import insecure, wait_for_stop
+from kvcove.mooncake._process import StopSignals, insecure
 
 __all__ = ["KVBootstrapServer", "KVPoll", "MetadataServer", "main", "parse_args"]
 
@@ -216,8 +216,9 @@ def main() -> None:
         server = MetadataServer(options.host, options.port)
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {options.host}:{options.port}: {error}\n")
+    stop = StopSignals()
     print(f"{parser.prog}: serving at http://{options.host}:{server.port}/metadata", flush=True)
-    status = wait_for_stop()
+    status = stop.wait()
     server.close()
     sys.exit(status)
 
