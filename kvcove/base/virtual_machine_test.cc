@@ -3,27 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
+#include "tests/fake_root.h"
 
 namespace kvcove {
 namespace {
 
-namespace fs = std::filesystem;
-
-class VirtualMachineTest : public testing::Test {
- protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / "kvcove-machine-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-  void Write(const std::string& path, const std::string& text) const {
-    fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
-  }
-  std::string root_;
-};
+using VirtualMachineTest = FakeRootTest;
 
 TEST_F(VirtualMachineTest, AMachineThatSaysNothingIsNone) {
   EXPECT_EQ(VirtualMachine(root_), std::nullopt);

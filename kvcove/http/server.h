@@ -41,7 +41,7 @@ struct Route {
   std::string method;
   std::string path;
   bool open = false;     // without authorization
-  bool metrics = false;  // for who may read metrics, too
+  bool metrics = false;  // the scope `metrics` is enough
   bool waits = false;    // runs on a worker
   std::function<Response(const Request&)> answer;
 };

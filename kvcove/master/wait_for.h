@@ -21,9 +21,8 @@ namespace kvcove::master {
 inline std::string StoreIsLate(const std::string& data_directory) {
   return fmt::format(
       "the control store in '{0}' does not answer in time: each change is synced, and its disk "
-      "takes "
-      "longer than that; 'kvcove doctor --data {0}' measures it, --data names a directory on a "
-      "faster disk",
+      "takes longer than that; 'kvcove doctor --data {0}' measures it, --data names a directory "
+      "on a faster disk",
       data_directory);
 }
 

@@ -290,8 +290,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // it is set aside while the note is being written, a put of what it holds waits until it is
   // struck. If the note cannot be written, it is not tried again.
   bool BeginNote(std::uint64_t era);
-  // The same of a disk that is empty, before it is on. False: it was unmounted, or
-  // voided.
+  // The same of a disk that is empty, before it is on. False: it was unmounted, or voided.
   bool BeginNoteEmpty();
   bool listed() const { return options_.listed; }
   // Its objects are known again, and the master is to hear of them. False: as above.
