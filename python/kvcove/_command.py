@@ -23,8 +23,10 @@ def path() -> str:
     if named:
         return named
     schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")}
-    for scheme in schemes:
-        candidate = Path(sysconfig.get_path("scripts", scheme)) / "kvcove"
+    directories = [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
+    directories.append(Path(__file__).parents[1] / "bin")  # of `pip install --target`
+    for directory in directories:
+        candidate = directory / "kvcove"
         if candidate.is_file():
             return str(candidate)
     found = shutil.which("kvcove")

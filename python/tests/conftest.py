@@ -180,7 +180,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
-    monkeypatch.setenv("KVCOVE_ADMIN", f"http://127.0.0.1:{made.admin_port}")
+    monkeypatch.setenv("KVCOVE_MASTER_ADMIN", f"http://127.0.0.1:{made.admin_port}")
     yield made
     made.stop()
 

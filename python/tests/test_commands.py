@@ -61,7 +61,7 @@ class Master:
 @pytest.fixture
 def master(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Master]:
     made = Master(tmp_path)
-    monkeypatch.setenv("KVCOVE_ADMIN", made.url)
+    monkeypatch.setenv("KVCOVE_MASTER_ADMIN", made.url)
     yield made
     assert made.program.stop() == 0
 

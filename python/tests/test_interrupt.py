@@ -60,6 +60,7 @@ def alarm(number, frame):
     raise Alarm
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
 signal.signal(signal.SIGUSR1, handle)
 signal.signal(signal.SIGALRM, alarm)
 pool = kvcove.open(address, timeout=timeout)
@@ -148,7 +149,7 @@ calls = {
     "hold": lambda: session.hold([fresh()], timeout=timeout),
     "pin": lambda: session.pin(["here"], timeout=timeout),
     "unpin": lambda: session.unpin(["here"], timeout=timeout),
-    "remove": lambda: session.remove([fresh()], timeout=timeout),
+    "remove": lambda: session.remove(["there"], timeout=timeout),
     "remove_matching": lambda: session.remove_matching("nothing/*", timeout=timeout),
     "stat": lambda: session.stat(["here"], timeout=timeout),
     "stored": lambda: session.stored(timeout=timeout),
@@ -182,7 +183,7 @@ def work():
     while True:
         now = session.capture(timeout=timeout)
         key = fresh()
-        put = session.put([key], [big], token=now, timeout=timeout)
+        put = session.put([key, "there"], [big, b"1"], token=now, timeout=timeout)
         if put.all_ok and session.get([key], timeout=timeout) == [big]:
             return
         assert time.monotonic() < until, put
@@ -454,6 +455,7 @@ def test_a_handler_that_returns_lets_the_call_go_on(
 ) -> None:
     address, program = daemon
     client = Client(address, tmp_path)
+    client.works()
     for name in ["put", "remove", "stored", "put of a large value"]:
         with stopped(program):
             client.begin(name)

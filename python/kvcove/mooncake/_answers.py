@@ -34,7 +34,7 @@ def answered(call: Any, count: int) -> list[int]:
         codes: list[int] = call()
         return codes
     except kvcove.InvalidError as error:
-        if "is wanted" in str(error) or "is str or bytes" in str(error):
+        if "is wanted" in str(error):
             raise TypeError(str(error)) from None
         return [INVALID] * count
     except kvcove.ForkedError as error:

@@ -251,7 +251,7 @@ class Open:
 
     @staticmethod
     def _admin_of(pool: Pool) -> str:
-        named = os.environ.get("KVCOVE_ADMIN")
+        named = os.environ.get("KVCOVE_MASTER_ADMIN")
         if named:
             return named.rstrip("/")
         _, address = pool.settings()

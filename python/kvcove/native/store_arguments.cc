@@ -9,6 +9,16 @@ namespace {
 
 constexpr std::string_view kHashed = "kvcove-long-key-sha256:";
 
+// That API raises TypeError for what is no key.
+Keys KeysOf(nb::handle keys) {
+  try {
+    return Keys(keys);
+  } catch (const nb::python_error& error) {
+    if (error.matches(PyExc_MemoryError)) throw;
+    throw nb::type_error(nb::str(error.value()).c_str());
+  }
+}
+
 }  // namespace
 
 std::string StoredName(std::string_view key) {
@@ -21,7 +31,7 @@ std::string StoredName(std::string_view key) {
   return name;
 }
 
-StoredKeys::StoredKeys(nb::handle keys) : given_(keys) {
+StoredKeys::StoredKeys(nb::handle keys) : given_(KeysOf(keys)) {
   views_.assign(given_.views().begin(), given_.views().end());
   for (std::string_view& view : views_) {
     if (view.size() <= kMaxKeyBytes && !view.starts_with(kHashed)) continue;

@@ -94,7 +94,7 @@ def test_a_read_holds_from_the_read_on(two: tuple[Any, Any]) -> None:
 
 
 def test_the_master_says_for_how_long(run_dir: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.delenv("KVCOVE_ADMIN", raising=False)
+    monkeypatch.delenv("KVCOVE_MASTER_ADMIN", raising=False)
     stores, masters = [], []
     # Two masters of one host: neither is at the port that one might guess.
     for ttl_ms in (80, 3_600_000):
@@ -142,7 +142,7 @@ def segments(two: tuple[Any, Any], monkeypatch: Any) -> tuple[Any, str, str]:
     """A store, its segment, and another one; nothing but the connection names the master."""
     from mooncake.store import ReplicateConfig
 
-    monkeypatch.delenv("KVCOVE_ADMIN", raising=False)
+    monkeypatch.delenv("KVCOVE_MASTER_ADMIN", raising=False)
     one = two[0]
     config = ReplicateConfig()
     names = []

@@ -377,6 +377,8 @@ def test_a_lone_surrogate_is_in_no_key(store: Any) -> None:
     with pytest.raises(TypeError):
         store.put("a\ud800", b"value")
     with pytest.raises(TypeError):
+        store.get("a\ud800")
+    with pytest.raises(TypeError):
         store.batch_is_exist(["a", "\udcff"])
 
 

@@ -241,7 +241,6 @@ class Run:
 def main() -> int:
     site = Path(sys.argv[1]).resolve()
     os.environ["PYTHONPATH"] = str(site)
-    os.environ["KVCOVE_COMMAND"] = str(site / "bin" / "kvcove")
     kept = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else None
     if kept is not None:
         shutil.rmtree(kept, ignore_errors=True)
