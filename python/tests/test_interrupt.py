@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, Program, command_path, own
+from conftest import Cluster, Program, command_path, own, wait_until
 
 pytestmark = own("the original's calls end by their own timeouts")
 
@@ -170,7 +170,6 @@ calls = {
     "store: get_size": lambda: drop_in.get_size(fresh()),
     "store: remove": lambda: drop_in.remove(fresh(), True),
     "store: remove_all": lambda: drop_in.remove_all(True),
-    "connector: open": role,
     "connector: reset": lambda: scheduler.reset(),
     "prepare store": shop,
     "prepare connector": scheduled,
@@ -183,7 +182,8 @@ def work():
     while True:
         now = session.capture(timeout=timeout)
         key = fresh()
-        put = session.put([key, "there"], [big, b"1"], token=now, timeout=timeout)
+        session.put(["there"], [b"1"], token=now, timeout=timeout)
+        put = session.put([key], [big], token=now, timeout=timeout)
         if put.all_ok and session.get([key], timeout=timeout) == [big]:
             return
         assert time.monotonic() < until, put
@@ -257,7 +257,6 @@ OF_A_HOST = [
     "store: upsert",
     "store: remove",
     "store: remove_all",
-    "connector: open",
     "connector: reset",
     "next of a queue",
     "reset of a version",
@@ -366,10 +365,18 @@ class Client:
             self.process.wait()
 
 
+def stands_still(pid: int) -> bool:
+    """Whether a stop has reached all threads of a process."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 @contextmanager
 def stopped(*programs: Program) -> Iterator[None]:
     for program in programs:
         program.process.send_signal(signal.SIGSTOP)
+    for program in programs:
+        assert wait_until(lambda program=program: stands_still(program.process.pid), 20)
     try:
         yield
     finally:
@@ -395,11 +402,14 @@ def remote(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[str, Program]]:
     path = tmp_path / "o" / "owner.sock"
     path.parent.mkdir(mode=0o700)
     command = [command_path(), "owner", "--master", cluster.address, "--memory", "256MiB"]
-    command += ["--listen", "127.0.0.1:0", "--socket", str(path)]
+    command += ["--listen", "127.0.0.1:0", "--socket", str(path), "--admin", "127.0.0.1:0"]
     program = Program(command, tmp_path / "o.log")
-    program.wait_for("serving")
-    yield f"kvcove://{cluster.address}?local=0", program
-    assert program.stop() == 0
+    try:
+        program.wait_for("owner of")
+        yield f"kvcove://{cluster.address}?local=0", program
+    finally:
+        code = program.stop()
+    assert code == 0
 
 
 def interrupt_each(client: Client, calls: list[str], *waited_for: Program) -> None:
