@@ -217,7 +217,7 @@ void HostSession::GetWindow(const Scope& scope, std::span<const GetItem> items,
   hits.reserve(items.size());
   while (done < items.size()) {
     // Nothing is protected here: what is asked may take long.
-    Interrupt::LookIfDue();
+    if (done > 0) Interrupt::LookIfDue();
     const int lane = attachment.readers().AcquireLane(call.deadline_ns, clock_);
     if (lane < 0) {
       std::fill(results.begin() + static_cast<std::ptrdiff_t>(done), results.end(),
@@ -297,6 +297,7 @@ Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> re
   }
   for (std::size_t from = 0; from < items.size(); from += segment::kLaneSlots) {
     const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, items.size() - from);
+    if (from > 0) Interrupt::LookIfDue();  // a call of one window does not read the clock for it
     GetWindow(*scope, items.subspan(from, count), results.subspan(from, count),
               {.hold = options.hold, .deadline_ns = deadline_ns});
   }
