@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -66,6 +67,12 @@ def test_members_come_back_whole_and_in_slices(module: Any, transfer: Any, store
     assert result.metadata["step"] == 7
     assert same(result.objects["tokens"], tokens)
     assert bytes(result.objects["ids"]) == b"xyz"
+    if not RIVAL:
+        ids = result.objects["ids"]
+        assert ids == b"xyz"
+        assert ids != b"xy"
+        assert (ids == numpy.frombuffer(b"xya", numpy.uint8)).tolist() == [True, True, False]
+        assert type(pickle.loads(pickle.dumps(ids))) is numpy.ndarray
     spec = transfer.read_spec(ref).select_members(["tokens"])
     for start, end, step in ((2, 5, 1), (0, 6, 2), (4, 9, 1), (5, 2, 1), (-2, 6, 1)):
         sliced = transfer.materialize(spec.slice_member("tokens", 0, start, end, step))
@@ -85,6 +92,7 @@ def test_what_does_not_fit_is_refused(module: Any, transfer: Any) -> None:
     spec = transfer.read_spec(transfer.put_structured_object(payload))
     for kind, wanted, into in (
         (KeyError, spec.select_members(["nope"]), None),
+        (ValueError, spec.select_members([]), None),
         (ValueError, spec.slice_member("tokens", 1, 0, 2), None),
         (ValueError, spec.slice_member("tokens", 0, 0, 6, -1), None),
         (ValueError, spec.slice_member("ids", 0, 0, 1), None),
@@ -251,6 +259,8 @@ def test_a_manifest_that_names_what_others_have_put_removes_nothing(
 
 def test_a_store_of_a_few_lines_is_enough(module: Any) -> None:
     class Store:
+        batch_put_from = batch_put_from_multi_buffers = batch_get_into = get_into_ranges = None
+
         def __init__(self) -> None:
             self.values: dict[str, bytes] = {}
 
@@ -274,6 +284,11 @@ def test_a_store_of_a_few_lines_is_enough(module: Any) -> None:
     assert same(transfer.get(module.export_ref(ref), type="dict"), data)
     assert same(transfer.get(ref, type="dict", rows=slice(1, 3))["x"], ["b", None])
     transfer.cleanup_dataproto(module.export_ref(ref))
+    assert store.values == {}
+    with pytest.raises(RuntimeError, match="zero-copy put"):
+        transfer.put_bundle(
+            b"m", {"a": b"x"}, policy=module.BundleTransferPolicy(copy_mode="zero_copy")
+        )
     assert store.values == {}
 
 

@@ -142,9 +142,10 @@ class Bundles:
         if not self.prefix:
             raise ValueError("key_prefix must be a non-empty key prefix")
         self.chunk_bytes = self._chunk_bytes(chunk_bytes)
-        # A store of a few lines has neither batches nor a configuration of a put.
-        self._batches = hasattr(store, "batch_put_from_multi_buffers")
-        self._ranges = hasattr(store, "get_into_ranges") and hasattr(store, "batch_get_into")
+        # A store of a few lines has neither batches nor a configuration of a put; what stands in for
+        # one may have None in their place.
+        self._batches = _has(store, "batch_put_from_multi_buffers")
+        self._ranges = _has(store, "get_into_ranges") and _has(store, "batch_get_into")
         self._configured = self._batches or "config" in _parameters(getattr(store, "put", None))
 
     @staticmethod
@@ -187,9 +188,17 @@ class Bundles:
         Raises
         ------
         RuntimeError
-            The store refused a part. Whatever is raised, also by the store: what was written is removed.
+            The store refused a part, or cannot put without a copy as ``policy`` demands. Whatever is
+            raised, also by the store: what was written is removed.
         """
         policy = (policy or BundleTransferPolicy()).checked()
+        if policy.copy_mode == "zero_copy" and not (
+            self._batches or _has(self.store, "batch_put_from")
+        ):
+            raise RuntimeError(
+                "a zero-copy put is not possible: the store has no batch_put_from_multi_buffers "
+                "(copy_mode='auto' copies)"
+            )
         group_of(config)  # what is wrong with it is said before anything is written
         size = self.chunk_bytes if chunk_bytes is None else self._chunk_bytes(chunk_bytes)
         object_id = f"{checked_segment(partition, 'partition')}/{uuid.uuid4().hex}"
@@ -435,7 +444,7 @@ class Bundles:
 
     def remove_keys(self, keys: Sequence[str]) -> None:
         """Remove keys, also while they are read. Raises RuntimeError if one could not be removed."""
-        if hasattr(self.store, "batch_remove"):
+        if _has(self.store, "batch_remove"):
             codes = self.store.batch_remove(list(keys), True)
         else:
             codes = [self.store.remove(key, True) for key in keys]
@@ -446,9 +455,13 @@ class Bundles:
 
     def _remove_quietly(self, keys: Sequence[str]) -> None:
         # The caller learns why the put failed; what could not be removed is evicted in time.
-        for one in [keys] if hasattr(self.store, "batch_remove") else [[key] for key in keys]:
+        for one in [keys] if _has(self.store, "batch_remove") else [[key] for key in keys]:
             with contextlib.suppress(Exception):
                 self.remove_keys(one)
+
+
+def _has(store: Any, name: str) -> bool:
+    return callable(getattr(store, name, None))
 
 
 def _parameters(call: Any) -> Sequence[str]:

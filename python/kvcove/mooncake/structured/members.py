@@ -41,6 +41,25 @@ __all__ = [
 Rows = range | list[int] | None  # None: all
 
 
+class _Octets(numpy.ndarray):
+    """An array of uint8 that is compared with bytes as bytes are, and with arrays as arrays are."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # readers of a pickle may have no kvcove
+        return self.view(numpy.ndarray).__reduce_ex__(protocol)
+
+    def __eq__(self, other: Any) -> Any:
+        if isinstance(other, bytes | bytearray):
+            return self.tobytes() == other
+        return super().__eq__(other)
+
+    def __ne__(self, other: Any) -> Any:
+        if isinstance(other, bytes | bytearray):
+            return self.tobytes() != other
+        return super().__ne__(other)
+
+
 def is_tensor(value: Any) -> bool:
     """Whether a value is a torch tensor; torch is not imported for it."""
     kind: object = type(value)
@@ -180,7 +199,7 @@ def read_member(
     rows: Rows = None,
     destination: Any = None,
 ) -> Any:
-    """Return a member, or chosen rows of it. Bytes are an array of uint8, no bytes ``b""``.
+    """Return a member, or chosen rows of it. Bytes are an array of uint8 that equals them, no bytes ``b""``.
 
     Parameters
     ----------
@@ -206,7 +225,7 @@ def read_member(
         if rows is not None:
             raise ValueError(f"structured bytes member {name} does not support slicing")
         octets = bundles.read(entry)
-        return octets if octets.size else b""
+        return octets.view(_Octets) if octets.size else b""
     if encoding == "nested_tensor":
         if destination is not None:
             raise ValueError(f"structured tensor member {name} has rows of different lengths")

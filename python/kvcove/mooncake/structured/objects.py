@@ -152,10 +152,12 @@ class StructuredObjects:
         KeyError
             There is no such member.
         ValueError
-            A destination or a slice does not fit.
+            A destination or a slice does not fit, or no member is selected.
         RuntimeError
             The bytes are not in the pool.
         """
+        if spec.member_names is not None and not spec.member_names:
+            raise ValueError("the read spec selected no members")
         found = self._bundles.resolve(spec.ref)
         metadata = self._metadata(found)
         specs = metadata.get(STRUCTURED_FIELD_SPECS_KEY, {})
