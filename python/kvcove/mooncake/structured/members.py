@@ -44,7 +44,7 @@ Rows = range | list[int] | None  # None: all
 class _Octets(numpy.ndarray):
     """An array of uint8 that is compared with bytes as bytes are, and with arrays as arrays are."""
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # readers of a pickle may have no kvcove
         return self.view(numpy.ndarray).__reduce_ex__(protocol)
