@@ -23,6 +23,8 @@ from kvcove.mooncake import _config
 from kvcove.mooncake._http import HttpServer, json_answer
 from kvcove.mooncake.master import AdminHttp
 
+import kvcove
+
 PYTHON = Path(__file__).resolve().parents[1]
 
 
@@ -580,6 +582,26 @@ def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
     assert wait_until(lambda: store.put("after", b"2") == 0 and store.get("after") == b"2")
     # The reset that could not be proven was repeated: what was before it is gone.
     assert store.is_exist("k") == 0
+    store.close()
+
+
+def test_a_failover_during_setup_is_waited_for(
+    cluster: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = kvcove.open
+
+    def open_pool(address: str) -> Any:
+        opened.append(address)
+        if len(opened) == 2:  # once the store has its owner
+            raise kvcove.UnavailableError("nobody leads")
+        return real(address)
+
+    monkeypatch.setattr(kvcove, "open", open_pool)
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    assert len(opened) >= 3
+    assert store.put("k", b"1") == 0
     store.close()
 
 
