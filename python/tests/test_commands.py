@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -425,10 +426,23 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
     assert program.stop() == 0
 
 
+HA = ["-enable_ha=true", "-etcd_endpoints=127.0.0.1:2379", "-rpc_address=127.0.0.1"]
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["-enable_ha=true"], "would not know of each other"),
+        (["-enable_ha=true", "-rpc_address=127.0.0.1"], "-etcd_endpoints is missing"),
+        (["-enable_ha=true", "-etcd_endpoints=h:2379"], "an address of this host is wanted"),
+        ([*HA, "-rpc_address=0.0.0.0"], "-rpc_address=0.0.0.0: clients and the other masters"),
+        ([*HA, "-rpc_address=[::]"], "an address of this host is wanted"),
+        ([*HA, "-ha_backend_type=redis"], "-ha_backend_type=etcd -etcd_endpoints=HOST:2379"),
+        ([*HA, "-ha_backend_type=k8s"], "through etcd alone"),
+        ([*HA, "-ha_backend_connstring=redis://h:6379"], "redis:// is no etcd"),
+        ([*HA, "-etcd_endpoints=h:x"], "'x' is no port"),
+        ([*HA, "-etcd_endpoints=https://h:2379"], "KVCOVE_STORE_TLS_AUTHORITY"),
+        ([*HA, "-cluster_id=a/b"], "the cluster id 'a/b': 1 to 128 letters"),
+        ([*HA, "-data=/tmp/x"], "with -enable_ha facts are in etcd"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
         (["-rpc_port=x"], "a port is wanted"),
         (["stray"], "is no flag"),
@@ -445,6 +459,46 @@ def test_flags_that_would_mislead_are_refused(flags: list[str], says: str) -> No
     )
     assert ended.returncode == 2
     assert says in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        ("etcd://10.0.0.1:2379;10.0.0.2:2379", "10.0.0.1:2379,10.0.0.2:2379/kvcove-mooncake/mine"),
+        ("etcd://a,b:7, [::1]:8;b:7", "a:2379,b:7,[::1]:8/kvcove-mooncake/mine"),
+        ("etcd://http://a:2379;http://b:2379/", "a:2379,b:2379/kvcove-mooncake/mine"),
+        ("etcd://a;b/kvcove/prod", "a:2379,b:2379/kvcove/prod"),
+        ("kvcove://etcd://a:2379/kvcove/prod", "a:2379/kvcove/prod"),
+    ],
+)
+def test_stores_find_masters_through_etcd(
+    named: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MC_STORE_CLUSTER_ID", "mine/")
+    assert _config.pool_of(named, 0) == (f"kvcove://etcd://{place}", f"etcd://{place}")
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("etcd://", "none is named"),
+        ("etcd://;", "none is named"),
+        ("etcd://a:x", "'x' is no port"),
+        ("etcd://:2379", "names no host"),
+        ("etcd://a/p;b", "the prefix '/p' stands last"),
+        ("etcd://redis://a", "redis:// is no etcd"),
+        ("redis://a:6379", "not through redis"),
+        ("k8s://mooncake", "not through k8s"),
+    ],
+)
+def test_what_names_no_masters(named: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        _config.pool_of(named, 0)
+
+
+def test_a_store_takes_a_list_of_masters() -> None:
+    pool = "kvcove://a:1,b?checksum=0"
+    assert _config.pool_of(pool, 0) == (pool, "a:1,b:7400")
 
 
 def test_help_is_there() -> None:

@@ -70,9 +70,24 @@ def _resolved(host: str, port: int, whose: str) -> list[tuple[int, tuple[object,
     return [(family, address) for family, _, _, _, address in found]
 
 
+_FIND_SECONDS = 5.0  # for a master that etcd names
+
+
+def _leader(master: str) -> str:
+    """Return the master that leads."""
+    import kvcove
+    from kvcove import _native
+
+    try:
+        return _native.find_master(master, timeout=_FIND_SECONDS)
+    except kvcove.Error as error:
+        raise OSError(str(error)) from error
+
+
 def _towards(master: str) -> str:
-    """Return the address of this host that packets to the master carry. Sends nothing."""
-    host, port = _config.split_address(master, 50051)
+    """Return the address of this host that packets to the master carry. Sends nothing to it."""
+    several = master.startswith(_config.ETCD) or "," in master
+    host, port = _config.split_address(_leader(master) if several else master, 50051)
     found: list[str] = []
     for family, address in _resolved(host, port, "the master's host"):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -94,14 +109,14 @@ def place(host: str, master: str) -> Place:
     host : str
         An address or a name of this host, or the wildcard.
     master : str
-        ``host:port``.
+        ``host:port``, or where masters are found (``etcd://...``).
 
     Raises
     ------
     ValueError
         The host is not known.
     OSError
-        The master's is not, or there is no route to it.
+        The master's is not, there is no route to it, or etcd names none.
     """
     if is_wildcard(host):
         return Place(host, _towards(master))

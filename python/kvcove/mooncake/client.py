@@ -45,7 +45,9 @@ _FLAGS = {
         "interfaces (empty: the address of the route to the master)",
     ),
     "port": Flag(str(_RPC_PORT), "where thin clients find it, and /health"),
-    "master_server_address": Flag("127.0.0.1:50051", "the master"),
+    "master_server_address": Flag(
+        "127.0.0.1:50051", "the master; of several etcd's members, etcd://HOST:2379;HOST:2379"
+    ),
     "global_segment_size": Flag("4 GB", "memory to give"),
     "metadata_server": Flag("http://127.0.0.1:8080/metadata", ignored=True),
     "device_names": Flag("", ignored=True),
@@ -252,9 +254,7 @@ def main() -> None:
     try:
         until = time.monotonic() + _seconds()
         port, http_port = values.port("port"), values.port("http_port")
-        master = _config.join_address(
-            *_config.split_address(str(values["master_server_address"]), 50051)
-        )
+        master = _config.master_of(str(values["master_server_address"]))
         listen, segment = _segment(values, master, port, until)
         arguments = _arguments(values, master, listen, segment, port)
         address, _ = _config.split_address(listen, 0)
