@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
-from kvcove.mooncake import _config
+from kvcove.mooncake import _config, client
 from kvcove.mooncake._http import HttpServer, json_answer
 from kvcove.mooncake.master import AdminHttp
 
@@ -126,8 +127,6 @@ def test_the_master_serves_that_programs_paths(master: Master) -> None:
 def test_leases_last_as_long_as_the_master_says(master: Master) -> None:
     store = new_store()
     assert setup(store, master.address) == 0
-    import time
-
     taken = 0.0
 
     def refused() -> bool:
@@ -496,6 +495,12 @@ def test_what_names_no_masters(named: str, says: str) -> None:
         _config.pool_of(named, 0)
 
 
+def test_a_client_waits_for_a_leader_whatever_it_is_called() -> None:
+    nobody = f"etcd://127.0.0.1:{free_port()}/kvcove-mooncake/mine"
+    with pytest.raises(OSError, match=r"names no leader: .*Connection refused"):
+        client._place("192.0.2.1", nobody, time.monotonic())
+
+
 def test_a_store_takes_a_list_of_masters() -> None:
     pool = "kvcove://a:1,b?checksum=0"
     assert _config.pool_of(pool, 0) == (pool, "a:1,b:7400")
@@ -616,8 +621,6 @@ def test_a_stores_own_http(cluster: Any, run_dir: Path) -> None:
 
 
 def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
-    import time
-
     store = new_store()
     assert setup(store, cluster.address) == 0
     store.put("k", b"1")

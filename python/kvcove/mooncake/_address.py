@@ -18,6 +18,7 @@ __all__ = [
     "interface_address",
     "is_loopback",
     "is_wildcard",
+    "leader_of",
     "place",
     "ports",
 ]
@@ -73,8 +74,16 @@ def _resolved(host: str, port: int, whose: str) -> list[tuple[int, tuple[object,
 _FIND_SECONDS = 5.0  # for a master that etcd names
 
 
-def _leader(master: str) -> str:
-    """Return the master that leads."""
+def leader_of(master: str) -> str:
+    """Return ``host:port`` of the master, and of several of the one that leads, or of a list the first.
+
+    Raises
+    ------
+    OSError
+        Etcd names none.
+    """
+    if not master.startswith(_config.ETCD):
+        return master.partition(",")[0]
     import kvcove
     from kvcove import _native
 
@@ -86,8 +95,7 @@ def _leader(master: str) -> str:
 
 def _towards(master: str) -> str:
     """Return the address of this host that packets to the master carry. Sends nothing to it."""
-    several = master.startswith(_config.ETCD) or "," in master
-    host, port = _config.split_address(_leader(master) if several else master, 50051)
+    host, port = _config.split_address(leader_of(master), 50051)
     found: list[str] = []
     for family, address in _resolved(host, port, "the master's host"):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:

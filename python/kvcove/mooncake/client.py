@@ -136,11 +136,14 @@ def _seconds() -> float:
 
 
 def _place(host: str, master: str, until: float) -> _address.Place:
-    """Find out where to listen; launchers may start this program before the master has a name."""
+    """Find out where to listen; launchers may start this program before the master has a name.
+
+    Of several masters one must lead: the owner waits less long for it than this program.
+    """
     told = False
     while True:
         try:
-            return _address.place(host or "127.0.0.1", master)
+            return _address.place(host or "127.0.0.1", _address.leader_of(master))
         except OSError as error:
             if time.monotonic() > until:
                 raise
