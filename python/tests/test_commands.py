@@ -23,7 +23,7 @@ import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
 from kvcove.mooncake import _config, client
 from kvcove.mooncake._http import HttpServer, json_answer
-from kvcove.mooncake.master import AdminHttp
+from kvcove.mooncake.master import AdminHttp, _store_arguments
 
 import kvcove
 
@@ -440,7 +440,7 @@ HA = ["-enable_ha=true", "-etcd_endpoints=127.0.0.1:2379", "-rpc_address=127.0.0
         ([*HA, "-ha_backend_connstring=redis://h:6379"], "redis:// is no etcd"),
         ([*HA, "-etcd_endpoints=h:x"], "'x' is no port"),
         ([*HA, "-etcd_endpoints=https://h:2379"], "KVCOVE_STORE_TLS_AUTHORITY"),
-        ([*HA, "-cluster_id=a/b"], "the cluster id 'a/b': 1 to 128 letters"),
+        ([*HA, "-cluster_id=a/b"], "the cluster id 'a/b' (-cluster_id, MC_STORE_CLUSTER_ID): 1 to"),
         ([*HA, "-data=/tmp/x"], "with -enable_ha facts are in etcd"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
         (["-rpc_port=x"], "a port is wanted"),
@@ -488,11 +488,23 @@ def test_stores_find_masters_through_etcd(
         ("etcd://redis://a", "redis:// is no etcd"),
         ("redis://a:6379", "not through redis"),
         ("k8s://mooncake", "not through k8s"),
+        ("etcd://a", "the cluster id 'a b'"),
     ],
 )
-def test_what_names_no_masters(named: str, says: str) -> None:
+def test_what_names_no_masters(named: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_STORE_CLUSTER_ID", "a b")
     with pytest.raises(ValueError, match=re.escape(says)):
         _config.pool_of(named, 0)
+
+
+def test_masters_show_etcd_what_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCOVE_STORE_USER_FILE", "/u")
+    monkeypatch.setenv("KVCOVE_STORE_TLS_AUTHORITY", "/a")
+    monkeypatch.delenv("KVCOVE_STORE_TLS_KEY", raising=False)
+    assert _store_arguments("etcd://a:2379/p") == [
+        *("--store", "etcd://a:2379/p"),
+        *("--store-user-file", "/u", "--store-tls-authority", "/a"),
+    ]
 
 
 def test_a_client_waits_for_a_leader_whatever_it_is_called() -> None:

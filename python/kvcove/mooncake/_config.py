@@ -151,14 +151,18 @@ def etcd_place(endpoints: str, cluster_id: str = "") -> str:
         One of them is not usable.
     """
     members, prefix = etcd_endpoints(endpoints)
+    place = f"{ETCD}{','.join(members)}"
+    if prefix:
+        return place + prefix
     named = cluster_id or os.environ.get("MC_STORE_CLUSTER_ID") or CLUSTER_ID
     name = named.rstrip("/")
     # Without a slash in it no cluster's prefix lies within another's.
     if not re.fullmatch("[0-9A-Za-z_.-]{1,128}", name):
         raise ValueError(
-            f"the cluster id {named!r}: 1 to 128 letters, digits, '_', '-' and '.' are wanted"
+            f"the cluster id {named!r} (-cluster_id, MC_STORE_CLUSTER_ID): 1 to 128 letters, digits, "
+            "'_', '-' and '.' are wanted"
         )
-    return f"{ETCD}{','.join(members)}{prefix or f'/kvcove-mooncake/{name}'}"
+    return f"{place}/kvcove-mooncake/{name}"
 
 
 def master_of(named: str) -> str:
