@@ -344,8 +344,8 @@ void AddDoctor(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   doctor->add_option(
       "--master", options->master,
-      "a master that this host must reach, host:port, or several, separated by commas; an "
-      "owner's address follows");
+      "a master that this host must reach, host:port, several, separated by commas, or "
+      "etcd://HOST:2379/PREFIX, as their --store; an owner's address follows");
   doctor->add_option("--advertise", options->advertise,
                      "how others shall reach this host's owner, host:port (default: decided by the "
                      "route to --master)");

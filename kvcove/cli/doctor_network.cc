@@ -8,13 +8,14 @@
 #include "kvcove/cli/doctor.h"
 #include "kvcove/net/advertise.h"
 #include "kvcove/net/rdma.h"
+#include "kvcove/pool/masters.h"
 #include "kvcove/rpc/client.h"
-#include "kvcove/rpc/leader.h"
 
 namespace kvcove::cli {
 namespace {
 
 constexpr std::uint16_t kMasterPort = 7400;
+constexpr std::int64_t kLeaderWaitNs = 3 * kSecond;  // whom etcd names
 constexpr std::uint16_t kOwnerPort = 7401;
 
 Finding Listening(const std::string& text, const SecurityOptions& security) {
@@ -89,7 +90,8 @@ Finding Master(const std::string& text, const rpc::Access& access) {
 }
 
 // What an owner here that listens on all addresses would advertise. `host` becomes it.
-Finding Advertising(const DoctorOptions& options, std::string& host) {
+Finding Advertising(const DoctorOptions& options, const Result<rpc::Addresses>& master,
+                    std::string& host) {
   Finding finding{.what = "address to advertise"};
   if (options.master.empty()) {
     finding.verdict = Verdict::kNote;
@@ -97,7 +99,6 @@ Finding Advertising(const DoctorOptions& options, std::string& host) {
     finding.change = "name the master with --master";
     return finding;
   }
-  const auto master = rpc::ParseAddresses(options.master, kMasterPort);
   const auto chosen = master ? net::ChooseAdvertised({.advertise = options.advertise,
                                                       .listen = {.host = "::", .port = kOwnerPort},
                                                       .master = *master})
@@ -169,9 +170,12 @@ Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& fi
   if (!options.advertise.empty() && options.master.empty()) {
     return Fail(Code::kInvalid, "--advertise: name the master, too, with --master");
   }
+  const Clock& clock = SystemClock::Instance();
+  const Result<rpc::Addresses> masters =
+      pool::FindMasters(options.master, clock.NowNs() + kLeaderWaitNs, clock);
   std::string host;
   findings.push_back(Addresses());
-  findings.push_back(Advertising(options, host));
+  findings.push_back(Advertising(options, masters, host));
   KVCOVE_TRY(AddRdma(options, host, findings));
   for (const std::string& listen : options.listen) {
     findings.push_back(Listening(listen, options.security));
@@ -180,8 +184,11 @@ Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& fi
   if (options.master.empty()) return {};
   KVCOVE_ASSIGN(const rpc::Access access,
                 rpc::ServerAccess(security.credentials, /*tenant=*/"", security.tls));
-  const auto masters = rpc::ParseAddresses(options.master, kMasterPort);
-  if (!masters) findings.push_back(Master(options.master, access));
+  if (!masters) {
+    findings.push_back({.what = "master " + options.master,
+                        .verdict = Verdict::kFail,
+                        .seen = masters.error().detail});
+  }
   for (const rpc::Address& master : masters ? masters->list() : std::vector<rpc::Address>()) {
     findings.push_back(Master(master.ToString(), access));
   }

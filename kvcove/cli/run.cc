@@ -327,10 +327,10 @@ void AddRun(CLI::App& app, Action& chosen) {
     option->group("Options of the owner, where this command starts it");
     passed_on.push_back(option);
   }
-  run->add_option(
-      "--master", options->master,
-      "the cluster's master, host:port, or its masters, separated by commas (default: a "
-      "pool of this host alone)");
+  run->add_option("--master", options->master,
+                  "the cluster's master, host:port, or its masters, separated by commas, or "
+                  "etcd://HOST:2379/PREFIX, as their --store (default: a "
+                  "pool of this host alone)");
   run->add_flag("--no-owner", options->no_owner, "start none, and wait for none");
   run->add_flag("--shared", options->shared, "leave the owner running when the command has ended");
   run->add_option("--connector", options->connector,

@@ -13,11 +13,15 @@
 #include "kvcove/net/rdma.h"
 #include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemons.h"
+#include "kvcove/pool/masters.h"
 #include "kvcove/rpc/inherited.h"
 #include "kvcove/segment/leftovers.h"
 
 namespace kvcove::cli {
 namespace {
+
+// For a leader whom etcd names; who starts this owner again asks again then.
+constexpr std::int64_t kOwnerWaitNs = 60 * kSecond;
 
 // The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
 struct NamedPair {
@@ -321,7 +325,6 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
   daemon_options.host.data_directory = options.data_directory;
   pool::ClusterMember member;
-  KVCOVE_ASSIGN(member.master, rpc::ParseAddresses(options.master, 7400));
   KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.security));
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
   if (!options.tenant.empty() && security.credentials == nullptr) {
@@ -337,6 +340,9 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.advertise = options.advertise;
   member.host = options.host;
   member.checksum = !options.no_checksum;
+  const Clock& clock = SystemClock::Instance();
+  KVCOVE_ASSIGN(member.master,
+                pool::FindMasters(options.master, clock.NowNs() + kOwnerWaitNs, clock));
   daemon_options.host.cluster = member;
   // Whatever can be wrong here is told before the master, or a waiting 'kvcove run', takes this
   // owner for ready.
@@ -351,7 +357,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !stop.FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
+  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, clock));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   rpc::DropInherited();
@@ -505,7 +511,8 @@ void AddOwner(CLI::App& app, Action& chosen) {
                     "with '.data' behind it)");
   owner
       ->add_option("--master", options->master,
-                   "the cluster's master, host:port; of several masters all, separated by commas")
+                   "the cluster's master, host:port; of several masters all, separated by commas, "
+                   "or etcd://HOST:2379,HOST:2379/PREFIX, as their --store (docs/ha.md)")
       ->capture_default_str();
   AddClusterOptions(*owner, *options);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });

@@ -6,17 +6,15 @@
 #include <string>
 
 #include "kvcove/master/etcd_client.h"
-#include "kvcove/rpc/tls.h"
 
 namespace kvcove::cli {
 
 struct StoreOptions {
   std::string place;  // etcd://H1:2379,H2:2379/PREFIX
-  std::string user_file;
-  rpc::TlsFiles tls;
+  master::EtcdFiles files;
 
-  // Errors: kInvalid, kDenied for a file that others may read.
-  Result<master::EtcdOptions> Etcd() const;
+  // Errors: as master::LoadEtcd.
+  Result<master::EtcdOptions> Etcd() const { return master::LoadEtcd(place, files); }
 };
 // The option --store.
 CLI::Option* AddStoreOptions(CLI::App& app, StoreOptions& options);

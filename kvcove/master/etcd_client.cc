@@ -41,7 +41,9 @@ Error ErrorOf(int code, const std::string& text) {
   switch (code) {
     case kInvalidArgument:
       if (says("user name is empty")) {
-        return error(Code::kDenied, ": etcd wants to know who asks; give --store-user-file");
+        return error(Code::kDenied,
+                     ": etcd wants to know who asks; give --store-user-file (a client: "
+                     "$KVCOVE_STORE_USER_FILE)");
       }
       if (says("authentication failed")) {
         return error(Code::kDenied, " (user or password is wrong)");
@@ -61,7 +63,9 @@ Error ErrorOf(int code, const std::string& text) {
       return error(says("too large") ? Code::kLimit : Code::kUnavailable);
     case kFailedPrecondition:
       if (says("authentication is not enabled")) {
-        return error(Code::kInvalid, ", so --store-user-file would protect nothing; leave it out");
+        return error(Code::kInvalid,
+                     ", so --store-user-file (a client: $KVCOVE_STORE_USER_FILE) would protect "
+                     "nothing; leave it out");
       }
       return error(Code::kInvalid);
     case kOutOfRange:
@@ -146,6 +150,25 @@ Result<EtcdPlace> ParseEtcdPlace(std::string_view text) {
   return place;
 }
 
+Result<EtcdOptions> LoadEtcd(std::string_view place, const EtcdFiles& files) {
+  EtcdOptions etcd;
+  KVCOVE_ASSIGN(etcd.place, ParseEtcdPlace(place));
+  if (!files.user.empty()) {
+    KVCOVE_ASSIGN(etcd.user, rpc::LoadUserPassword(files.user));
+  }
+  if (files.tls.empty()) return etcd;
+  if (files.tls.authority.empty()) {
+    return Fail(Code::kInvalid,
+                "--store-tls-certificate and --store-tls-key (clients: "
+                "$KVCOVE_STORE_TLS_CERTIFICATE, ..._KEY) need --store-tls-authority "
+                "($KVCOVE_STORE_TLS_AUTHORITY), which says whom to trust");
+  }
+  rpc::TlsFiles tls = files.tls;
+  tls.foreign_server = true;
+  KVCOVE_ASSIGN(etcd.tls, rpc::Tls::Open(tls));
+  return etcd;
+}
+
 Status EtcdCluster::Check(const std::string& id, const rpc::Address& endpoint) {
   const MutexLock lock(mutex_);
   if (id_.empty()) {
@@ -170,7 +193,8 @@ Status EtcdClient::Connect(std::size_t endpoint, std::int64_t deadline_ns) {
       if (error.code == Code::kDenied) {
         error.detail +=
             "; either its certificate is not signed by the authority in "
-            "--store-tls-authority or is not for this name, or it refuses ours";
+            "--store-tls-authority (a client: $KVCOVE_STORE_TLS_AUTHORITY) or is not for this "
+            "name, or it refuses ours";
       }
       return std::unexpected(std::move(error));
     }
@@ -192,7 +216,8 @@ Result<json> EtcdClient::Post(std::size_t endpoint, std::string_view path, const
     unsure_ = true;
     Error error = response.error();
     if (options_.tls == nullptr && error.code == Code::kUnavailable) {
-      error.detail += " (if it speaks TLS, give --store-tls-authority)";
+      error.detail +=
+          " (if it speaks TLS, give --store-tls-authority; a client: $KVCOVE_STORE_TLS_AUTHORITY)";
     }
     return std::unexpected(std::move(error));
   }

@@ -49,6 +49,14 @@ struct EtcdOptions {
   std::shared_ptr<EtcdCluster> cluster = std::make_shared<EtcdCluster>();
 };
 
+// What etcd is reached with, as files.
+struct EtcdFiles {
+  std::string user;  // `user = "..."`, `password = "..."`
+  rpc::TlsFiles tls;
+};
+// `place` as ParseEtcdPlace takes it. Errors: kInvalid, kDenied for a file that others may read.
+Result<EtcdOptions> LoadEtcd(std::string_view place, const EtcdFiles& files);
+
 // Belongs to one thread at a time.
 class EtcdClient {
  public:

@@ -104,6 +104,10 @@ class FakeEtcd {
     const std::lock_guard lock(mutex_);
     return transactions_;
   }
+  std::size_t reads() const {
+    const std::lock_guard lock(mutex_);
+    return reads_;
+  }
   std::size_t max_operations = 128;
 
  private:
@@ -173,6 +177,7 @@ class FakeEtcd {
     }
     json answer{{"header", Header()}};
     if (path == "/v3/kv/range") {
+      ++reads_;
       answer.update(Range(body));
     } else if (path == "/v3/lease/grant") {
       answer["ID"] = std::to_string(++last_lease_);
@@ -313,6 +318,7 @@ class FakeEtcd {
   std::int64_t revision_ = 1;
   std::int64_t last_lease_ = 100;
   std::size_t transactions_ = 0;
+  std::size_t reads_ = 0;  // beside those of transactions
   std::list<std::thread> threads_;
   std::thread thread_;
 };

@@ -188,9 +188,13 @@ Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Addres
 void Link::Run(Lane lane) {
   std::optional<rpc::Client> client;
   rpc::Address connected_to;
+  rpc::Address asked = finder_.Current();
   rpc::Backoff backoff(kFirstRetryNs, lane == Lane::kLease ? kLeaseRetryNs : kOtherRetryNs);
   while (!stopping()) {
     const rpc::Address master = finder_.Current();
+    // A source may name another leader without any call's end.
+    if (lane == Lane::kLease && options_.master.source() != nullptr && asked != master) EndWaits();
+    asked = master;
     if (client && (!client->usable() || connected_to != master)) client.reset();
     // A lease is renewed over the connection over which hello was said.
     if (!client && lane == Lane::kLease) core_.Disconnected();
@@ -320,7 +324,10 @@ void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
                       std::int64_t waited_ns) {
   // Only the lease's calls are always answered at once: another lane's may be slow.
   if (lane != Lane::kLease && !rpc::LeaderIn(error)) return;
-  if (!finder_.Note(master, error, waited_ns)) return;
+  if (finder_.Note(master, error, waited_ns)) EndWaits();
+}
+
+void Link::EndWaits() {
   const MutexLock lock(mutex_);
   for (const int fd : fds_) {
     if (fd >= 0) shutdown(fd, SHUT_RDWR);

@@ -16,12 +16,14 @@
 #include <optional>
 #include <set>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/local_host.h"
+#include "kvcove/pool/masters.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/requester/cluster_session.h"
 #include "kvcove/requester/host_session.h"
@@ -269,12 +271,27 @@ Result<std::unique_ptr<Connection>> OpenSocket(const std::string& path,
 constexpr std::array<std::string_view, 10> kClusterKeys = {
     "local",         "checksum",        "host",    "owner", "placement", "token",
     "tls_authority", "tls_certificate", "tls_key", "warm"};
-constexpr std::uint16_t kMasterPort = 7400;
+// A leader that was killed stays named in etcd for its lease. So where etcd says who leads, a call
+// there that failed is made again: another one may be named by then.
+Result<std::unique_ptr<requester::ClusterHost>> ConnectCluster(
+    const requester::ClusterHostOptions& options, std::int64_t deadline_ns, const Clock& clock) {
+  const bool again = options.master.source() != nullptr;
+  while (true) {
+    const std::int64_t until_ns =
+        again ? std::min(clock.NowNs() + kSecond, deadline_ns) : deadline_ns;
+    auto host = requester::ClusterHost::Connect(options, until_ns, clock);
+    if (host || !again || LeftNs(deadline_ns, clock) <= 0) return host;
+    const Code code = host.error().code;
+    if (code != Code::kUnavailable && code != Code::kTimeout) return host;
+    SleepNs(std::min(100 * kMillisecond, LeftNs(deadline_ns, clock)));
+  }
+}
 
 Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::string_view query,
                                                 std::chrono::milliseconds timeout) {
+  const Clock& clock = SystemClock::Instance();
+  const std::int64_t deadline_ns = clock.NowNs() + timeout.count() * kMillisecond;
   requester::ClusterHostOptions options;
-  KVCOVE_ASSIGN(options.master, rpc::ParseAddresses(address, kMasterPort));
   KVCOVE_ASSIGN(options.warm, DefaultWarm());
   std::string token = Environment("KVCOVE_TOKEN");
   rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),
@@ -309,9 +326,8 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
     return {};
   }));
   KVCOVE_ASSIGN(options.access, rpc::LoadAccess(token, tls));
-  const Clock& clock = SystemClock::Instance();
-  KVCOVE_ASSIGN(auto host, requester::ClusterHost::Connect(
-                               options, clock.NowNs() + timeout.count() * kMillisecond, clock));
+  KVCOVE_ASSIGN(options.master, FindMasters(address, deadline_ns, clock));
+  KVCOVE_ASSIGN(auto host, ConnectCluster(options, deadline_ns, clock));
   return std::make_unique<ClusterConnection>(std::move(host));
 }
 

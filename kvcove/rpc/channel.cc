@@ -29,10 +29,14 @@ Result<Client> TcpChannel::Take(const Address& to, std::int64_t deadline_ns, boo
   return Client::Connect(to, access_, deadline_ns);
 }
 
-void TcpChannel::Abandon(const Address& to) {
+// Who is asked now is read under the lock: what is among `busy_` was begun before, so nothing at a
+// later one is ended.
+void TcpChannel::AbandonOthers() {
   const MutexLock lock(mutex_);
+  if (busy_.empty()) return;
+  const Address now = finder_.Current();
   for (const Busy& busy : busy_) {
-    if (busy.to == to) shutdown(busy.fd, SHUT_RDWR);
+    if (busy.to != now) shutdown(busy.fd, SHUT_RDWR);
   }
 }
 
@@ -79,13 +83,15 @@ Result<std::string> TcpChannel::CallAt(const Address& to, wire::Method method,
 Result<std::string> TcpChannel::Call(wire::Method method, std::span<const std::byte> body,
                                      std::int64_t deadline_ns) {
   const std::size_t tries = 2 * finder_.addresses().list().size();
+  // A source may name another leader without any call's end.
+  if (finder_.addresses().source() != nullptr) AbandonOthers();
   for (std::size_t i = 1;; ++i) {
     const Address to = finder_.Current();
     const std::int64_t began_ns = SystemClock::Instance().NowNs();
     Result<std::string> reply = CallAt(to, method, body, deadline_ns);
     if (reply || !finder_.addresses().several()) return reply;
     const std::int64_t now_ns = SystemClock::Instance().NowNs();
-    if (finder_.Note(to, reply.error(), now_ns - began_ns)) Abandon(to);
+    if (finder_.Note(to, reply.error(), now_ns - began_ns)) AbandonOthers();
     const bool elsewhere = finder_.Current() != to;
     if (LeaderIn(reply.error())) reply.error().answered = false;
     if (!elsewhere || now_ns >= deadline_ns || i >= tries) return reply;

@@ -43,8 +43,8 @@ class TcpChannel final : public wire::Channel {
                              std::span<const std::byte> body, std::int64_t deadline_ns);
   Result<std::string> CallOver(Client& client, const Address& to, wire::Method method,
                                std::span<const std::byte> body, std::int64_t deadline_ns);
-  // Ends the calls that wait there.
-  void Abandon(const Address& to);
+  // Ends the calls that wait where nobody is asked any more.
+  void AbandonOthers();
 
   LeaderFinder finder_;
   const Access access_;

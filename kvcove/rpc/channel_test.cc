@@ -9,6 +9,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
+#include "kvcove/rpc/fake_leader_source.h"
 #include "kvcove/rpc/server.h"
 
 namespace kvcove::rpc {
@@ -132,6 +133,19 @@ TEST_F(LeaderChannelTest, FindsTheLeaderAndStaysThere) {
   EXPECT_EQ(*Call(channel, "one"), "one");
   EXPECT_EQ(channel.address(), server_->address());
   EXPECT_EQ(*Call(channel, "two"), "two");
+}
+
+// Its reset may wait a minute, and nobody else's call fails at the frozen one.
+TEST_F(LeaderChannelTest, WhatWaitsAtAFrozenLeaderGoesOnAtTheOneThatASourceNames) {
+  follower_.frozen = true;
+  const auto source = std::make_shared<FakeLeaderSource>(follower_server_->address());
+  TcpChannel channel(Addresses(source), {});
+  std::thread waits([&] { EXPECT_EQ(*Call(channel, "reset"), "reset"); });
+  while (follower_.waiting == 0) std::this_thread::yield();
+  source->Name(server_->address());
+  EXPECT_EQ(*Call(channel, "probe"), "probe");
+  waits.join();
+  follower_.held(Reply());
 }
 
 TEST_F(LeaderChannelTest, GoesOnWhenTheLeaderIsGone) {

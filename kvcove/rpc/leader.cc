@@ -17,6 +17,7 @@ constexpr std::string_view kLeaderIs = "the leader is ";
 }  // namespace
 
 std::string Addresses::ToString() const {
+  if (source_ != nullptr) return source_->ToString();
   std::string text;
   for (const Address& address : list_) {
     if (!text.empty()) text += ',';
@@ -58,6 +59,7 @@ std::optional<std::string> LeaderIn(const Error& error) {
 }
 
 Address LeaderFinder::Current() const {
+  if (const LeaderSource* source = addresses_.source(); source != nullptr) return source->Current();
   const MutexLock lock(mutex_);
   return addresses_.list()[current_];
 }
@@ -73,6 +75,10 @@ bool LeaderFinder::Note(const Address& asked, const Error& error, std::int64_t w
   const bool silent = !error.answered && error.code == Code::kTimeout && waited_ns >= kPatienceNs;
   const bool gone = !error.answered && error.code == Code::kUnavailable;
   if (!leader && !silent && !gone) return false;
+  if (LeaderSource* source = addresses_.source(); source != nullptr) {
+    source->Doubt(asked);
+    return source->Current() != asked;
+  }
   const std::int64_t now = clock_.NowNs();
   const std::vector<Address>& list = addresses_.list();
   const MutexLock lock(mutex_);

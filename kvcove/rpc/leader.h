@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,20 +16,38 @@
 
 namespace kvcove::rpc {
 
-// "10.0.0.1:7400,10.0.0.2:7400". Empty only as long as nobody has set it.
+// Knows who leads where clients have no list: etcd does (pool/masters.h). Thread-safe; no call
+// waits.
+class LeaderSource {
+ public:
+  virtual ~LeaderSource() = default;
+  // The one that led when the source looked last.
+  virtual Address Current() const = 0;
+  // It did not answer as the leader does: the source looks again, soon.
+  virtual void Doubt(const Address& asked) = 0;
+  virtual std::string ToString() const = 0;
+};
+
+// "10.0.0.1:7400,10.0.0.2:7400", or who says which one leads. Empty only as long as nobody has set
+// it.
 class Addresses {
  public:
   Addresses() = default;
   Addresses(Address one) : list_{std::move(one)} {}  // NOLINT(*-explicit-*): most have one
   explicit Addresses(std::vector<Address> list) : list_(std::move(list)) {}
+  explicit Addresses(std::shared_ptr<LeaderSource> source)
+      : list_{source->Current()}, source_(std::move(source)) {}
+  // With a source: the one that led when this was made.
   const std::vector<Address>& list() const { return list_; }
-  bool several() const { return list_.size() > 1; }
   const Address& front() const { return list_.front(); }
+  LeaderSource* source() const { return source_.get(); }  // null: the list is all that is known
+  bool several() const { return list_.size() > 1 || source_ != nullptr; }
   std::string ToString() const;
   bool operator==(const Addresses&) const = default;
 
  private:
   std::vector<Address> list_;
+  std::shared_ptr<LeaderSource> source_;
 };
 
 // Separated by commas. Errors: kInvalid.
@@ -52,7 +71,8 @@ class LeaderFinder {
   // still waits there waits in vain. A call that was given little time says nothing about who is
   // frozen. A leader that the answer names is followed if it is one of the addresses and did not
   // leave somebody without an answer a moment ago: it may be frozen, and others not know yet. When
-  // all others insist, it is asked again all the same: it may only have been slow.
+  // all others insist, it is asked again all the same: it may only have been slow. A source decides
+  // alone: what a stranger's answer names could be anybody.
   bool Note(const Address& asked, const Error& error, std::int64_t waited_ns);
 
  private:

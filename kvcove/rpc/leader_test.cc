@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kvcove/rpc/fake_leader_source.h"
+
 namespace kvcove::rpc {
 namespace {
 
@@ -74,6 +76,24 @@ TEST(LeaderTest, AnImpatientCallMovesNobodyAndALostConnectionAtOnce) {
   EXPECT_EQ(finder.Current(), kTwo);
   EXPECT_TRUE(finder.Note(kTwo, NotTheLeader("h1:7400"), 0)) << "it may have been started again";
   EXPECT_EQ(finder.Current(), kOne);
+}
+
+TEST(LeaderTest, ASourceAloneSaysWhoLeads) {
+  const auto source = std::make_shared<FakeLeaderSource>(kOne);
+  LeaderFinder finder{Addresses(source)};
+  EXPECT_EQ(finder.addresses().ToString(), "a source");
+  EXPECT_TRUE(finder.addresses().several());
+  EXPECT_FALSE(finder.Note(kOne, kSilence, 50 * kMillisecond));
+  EXPECT_FALSE(finder.Note(kOne, {.code = Code::kStale, .detail = "x", .answered = true}, 0));
+  EXPECT_TRUE(source->doubted().empty());
+  EXPECT_FALSE(finder.Note(kOne, NotTheLeader("h2:7400"), 0)) << "whom a stranger names";
+  EXPECT_FALSE(finder.Note(kOne, kSilence, kSecond));
+  EXPECT_FALSE(finder.Note(kOne, {.code = Code::kUnavailable, .detail = "refused"}, 0));
+  EXPECT_EQ(source->doubted(), std::vector(3, kOne));
+  EXPECT_EQ(finder.Current(), kOne);
+  source->Name(kThree);
+  EXPECT_EQ(finder.Current(), kThree);
+  EXPECT_TRUE(finder.Note(kOne, kSilence, kSecond)) << "what still waits there waits in vain";
 }
 
 TEST(LeaderTest, OneAddressStays) {

@@ -114,7 +114,9 @@ def open(address: str = "auto", *, timeout: float = 1.0) -> Pool:
             of its memory this process maps beforehand, in the background, so that first reads
             meet no page faults (default: ``$KVCOVE_WARM``, else 32GiB).
         ``kvcove://host:7400``
-            A cluster, by its master. docs/operating.md has the options.
+            A cluster, by its master, by all of several (``kvcove://h1:7400,h2:7400``), or by their
+            store (``kvcove://etcd://e1:2379/PREFIX``), which says who leads. docs/operating.md has
+            the options, docs/ha.md the masters.
         ``auto``
             The daemon of this host if its socket is there, else embedded
             (``auto?memory=4GiB``).

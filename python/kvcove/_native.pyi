@@ -949,6 +949,8 @@ def open_owner(
     disk_admit: str = "policy",
     data: str = "",
 ) -> Owner: ...
+def find_master(master: str, *, timeout: float) -> str:
+    """HOST:PORT of the master that leads, as etcd://HOST:2379/PREFIX names it; of a list the first one."""
 
 class EngineShape:
     def __init__(

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,9 +21,11 @@ from typing import Any
 
 import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
-from kvcove.mooncake import _config
+from kvcove.mooncake import _config, client
 from kvcove.mooncake._http import HttpServer, json_answer
-from kvcove.mooncake.master import AdminHttp
+from kvcove.mooncake.master import AdminHttp, _store_arguments
+
+import kvcove
 
 PYTHON = Path(__file__).resolve().parents[1]
 
@@ -123,8 +127,6 @@ def test_the_master_serves_that_programs_paths(master: Master) -> None:
 def test_leases_last_as_long_as_the_master_says(master: Master) -> None:
     store = new_store()
     assert setup(store, master.address) == 0
-    import time
-
     taken = 0.0
 
     def refused() -> bool:
@@ -423,10 +425,23 @@ def test_the_metadata_server_alone(tmp_path: Path) -> None:
     assert program.stop() == 0
 
 
+HA = ["-enable_ha=true", "-etcd_endpoints=127.0.0.1:2379", "-rpc_address=127.0.0.1"]
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["-enable_ha=true"], "would not know of each other"),
+        (["-enable_ha=true", "-rpc_address=127.0.0.1"], "-etcd_endpoints is missing"),
+        (["-enable_ha=true", "-etcd_endpoints=h:2379"], "an address of this host is wanted"),
+        ([*HA, "-rpc_address=0.0.0.0"], "-rpc_address=0.0.0.0: clients and the other masters"),
+        ([*HA, "-rpc_address=[::]"], "an address of this host is wanted"),
+        ([*HA, "-ha_backend_type=redis"], "-ha_backend_type=etcd -etcd_endpoints=HOST:2379"),
+        ([*HA, "-ha_backend_type=k8s"], "through etcd alone"),
+        ([*HA, "-ha_backend_connstring=redis://h:6379"], "redis:// is no etcd"),
+        ([*HA, "-etcd_endpoints=h:x"], "'x' is no port"),
+        ([*HA, "-etcd_endpoints=https://h:2379"], "KVCOVE_STORE_TLS_AUTHORITY"),
+        ([*HA, "-cluster_id=a/b"], "the cluster id 'a/b' (-cluster_id, MC_STORE_CLUSTER_ID): 1 to"),
+        ([*HA, "-data=/tmp/x"], "with -enable_ha facts are in etcd"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
         (["-rpc_port=x"], "a port is wanted"),
         (["stray"], "is no flag"),
@@ -443,6 +458,64 @@ def test_flags_that_would_mislead_are_refused(flags: list[str], says: str) -> No
     )
     assert ended.returncode == 2
     assert says in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        ("etcd://10.0.0.1:2379;10.0.0.2:2379", "10.0.0.1:2379,10.0.0.2:2379/kvcove-mooncake/mine"),
+        ("etcd://a,b:7, [::1]:8;b:7", "a:2379,b:7,[::1]:8/kvcove-mooncake/mine"),
+        ("etcd://http://a:2379;http://b:2379/", "a:2379,b:2379/kvcove-mooncake/mine"),
+        ("etcd://a;b/kvcove/prod", "a:2379,b:2379/kvcove/prod"),
+        ("kvcove://etcd://a:2379/kvcove/prod", "a:2379/kvcove/prod"),
+    ],
+)
+def test_stores_find_masters_through_etcd(
+    named: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MC_STORE_CLUSTER_ID", "mine/")
+    assert _config.pool_of(named, 0) == (f"kvcove://etcd://{place}", f"etcd://{place}")
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("etcd://", "none is named"),
+        ("etcd://;", "none is named"),
+        ("etcd://a:x", "'x' is no port"),
+        ("etcd://:2379", "names no host"),
+        ("etcd://a/p;b", "the prefix '/p' stands last"),
+        ("etcd://redis://a", "redis:// is no etcd"),
+        ("redis://a:6379", "not through redis"),
+        ("k8s://mooncake", "not through k8s"),
+        ("etcd://a", "the cluster id 'a b'"),
+    ],
+)
+def test_what_names_no_masters(named: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_STORE_CLUSTER_ID", "a b")
+    with pytest.raises(ValueError, match=re.escape(says)):
+        _config.pool_of(named, 0)
+
+
+def test_masters_show_etcd_what_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCOVE_STORE_USER_FILE", "/u")
+    monkeypatch.setenv("KVCOVE_STORE_TLS_AUTHORITY", "/a")
+    monkeypatch.delenv("KVCOVE_STORE_TLS_KEY", raising=False)
+    assert _store_arguments("etcd://a:2379/p") == [
+        *("--store", "etcd://a:2379/p"),
+        *("--store-user-file", "/u", "--store-tls-authority", "/a"),
+    ]
+
+
+def test_a_client_waits_for_a_leader_whatever_it_is_called() -> None:
+    nobody = f"etcd://127.0.0.1:{free_port()}/kvcove-mooncake/mine"
+    with pytest.raises(OSError, match=r"names no leader: .*Connection refused"):
+        client._place("192.0.2.1", nobody, time.monotonic())
+
+
+def test_a_store_takes_a_list_of_masters() -> None:
+    pool = "kvcove://a:1,b?checksum=0"
+    assert _config.pool_of(pool, 0) == (pool, "a:1,b:7400")
 
 
 def test_help_is_there() -> None:
@@ -560,8 +633,6 @@ def test_a_stores_own_http(cluster: Any, run_dir: Path) -> None:
 
 
 def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
-    import time
-
     store = new_store()
     assert setup(store, cluster.address) == 0
     store.put("k", b"1")
@@ -580,6 +651,26 @@ def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
     assert wait_until(lambda: store.put("after", b"2") == 0 and store.get("after") == b"2")
     # The reset that could not be proven was repeated: what was before it is gone.
     assert store.is_exist("k") == 0
+    store.close()
+
+
+def test_a_failover_during_setup_is_waited_for(
+    cluster: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = kvcove.open
+
+    def open_pool(address: str) -> Any:
+        opened.append(address)
+        if len(opened) == 2:  # once the store has its owner
+            raise kvcove.UnavailableError("nobody leads")
+        return real(address)
+
+    monkeypatch.setattr(kvcove, "open", open_pool)
+    store = new_store()
+    assert setup(store, cluster.address) == 0
+    assert len(opened) >= 3
+    assert store.put("k", b"1") == 0
     store.close()
 
 

@@ -306,6 +306,7 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
         ("head:7", "kvcove://head:7"),
         ("kvcove://head:7400", "kvcove://head:7400"),
         ("[::1]:7", "kvcove://[::1]:7"),
+        ("etcd://a;b:7", "kvcove://etcd://a:2379,b:7/kvcove-mooncake/mooncake_cluster"),
     ):
         file.write_text(json.dumps({"master_server_address": master, "mode": "standalone-store"}))
         assert config.of({}).pool == config.of({"pool": "auto"}).pool == pool
@@ -317,7 +318,7 @@ def test_the_file_of_a_mooncake_store_names_the_pool(
     for content, told in (
         ("{", "mooncake.json:1: this is no JSON"),
         ("{}", "master_server_address is missing"),
-        ('{"master_server_address": "etcd://a;b"}', "name the master itself"),
+        ('{"master_server_address": "redis://a:6379"}', "masters are found through etcd"),
         ('{"master_server_address": "embedded:"}', "would be a pool of each process"),
     ):
         file.write_text(content)

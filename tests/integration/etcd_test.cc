@@ -5,9 +5,12 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <future>
 
 #include "kvcove/master/etcd_store.h"
+#include "kvcove/pool/masters.h"
 #include "tests/becomes.h"
 #include "tests/certificates.h"
 #include "tests/must.h"
@@ -240,6 +243,30 @@ TEST_F(EtcdUsersTest, AUserLeadsAndWrites) {
   }
   EXPECT_TRUE(Becomes([&] { return leadership->Leads(); })) << leadership->why_lost();
   EXPECT_FALSE(leadership->lost()) << leadership->why_lost();
+}
+
+// A client needs no more of etcd.
+TEST_F(EtcdUsersTest, AReaderFindsWhoLeads) {
+  EtcdClient client(As("writer"), SystemClock::Instance());
+  const EtcdLeader leader{.address = "m1:7400", .admin = ""};
+  ASSERT_TRUE(client.Call(
+      "/v3/kv/put", {{"key", ToBase64("/kvcove/a/leader")}, {"value", ToBase64(Encode(leader))}},
+      In(60), 60 * kSecond));
+  const auto find = [&] {
+    return pool::FindMasters(etcd_.Place("/kvcove/a"), In(60), SystemClock::Instance());
+  };
+  const auto refused = find();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kDenied);
+  EXPECT_THAT(refused.error().detail, testing::HasSubstr("$KVCOVE_STORE_USER_FILE"));
+  const std::string file = etcd_.directory() + "/reader.toml";
+  std::ofstream(file) << "user = \"reader\"\npassword = \"readerpass\"\n";
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read);
+  setenv("KVCOVE_STORE_USER_FILE", file.c_str(), 1);
+  const auto found = find();
+  unsetenv("KVCOVE_STORE_USER_FILE");
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_EQ(found->front().ToString(), "m1:7400");
 }
 
 TEST_F(EtcdTest, TlsAndItsMistakes) {

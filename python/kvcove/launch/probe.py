@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping
 import kvcove
 from kvcove.launch._errors import LaunchError
 from kvcove.launch.kv_store import KVStoreConfig
-from kvcove.mooncake._config import POOL_SCHEMES, join_address, master_in, split_address
+from kvcove.mooncake._config import (
+    ETCD,
+    POOL_SCHEMES,
+    etcd_endpoints,
+    join_address,
+    master_in,
+    split_address,
+)
 from kvcove.vllm._config import Config
 
 __all__ = ["master_of", "probe"]
@@ -52,10 +59,13 @@ def probe(
     if address.startswith(POOL_SCHEMES):
         return _within(timeout, address, lambda: _ask_kvcove(address, each))
     try:
-        host, port = split_address(address, 50051)
+        # Of several masters etcd says who leads. One of its members is enough.
+        named = etcd_endpoints(address)[0] if address.startswith(ETCD) else [address]
+        places = [split_address(one, 50051) for one in named]
     except ValueError as error:
         raise LaunchError(f"master_server_address: {error}") from error
-    return _within(timeout, address, lambda: _ask_mooncake(host, port, each))
+    whose = "etcd" if address.startswith(ETCD) else "the master"
+    return _within(timeout, address, lambda: _ask_one_of(places, whose, each / len(places)))
 
 
 def _ask_kvcove(address: str, timeout: float) -> str | None:
@@ -66,13 +76,17 @@ def _ask_kvcove(address: str, timeout: float) -> str | None:
     return None
 
 
-def _ask_mooncake(host: str, port: int, timeout: float) -> str | None:
-    try:
-        socket.create_connection((host, port), timeout).close()
-    except OSError as error:
-        address = join_address(host, port)
-        return f"the master at {address} does not answer: {error.strerror or error}"
-    return None
+def _ask_one_of(places: list[tuple[str, int]], whose: str, timeout: float) -> str | None:
+    said = ""
+    for host, port in places:
+        try:
+            socket.create_connection((host, port), timeout).close()
+        except OSError as error:
+            address = join_address(host, port)
+            said = f"{whose} at {address} does not answer: {error.strerror or error}"
+        else:
+            return None
+    return said
 
 
 def _within(timeout: float, address: str, ask: Callable[[], str | None]) -> str | None:

@@ -18,6 +18,7 @@ __all__ = [
     "interface_address",
     "is_loopback",
     "is_wildcard",
+    "leader_of",
     "place",
     "ports",
 ]
@@ -70,9 +71,31 @@ def _resolved(host: str, port: int, whose: str) -> list[tuple[int, tuple[object,
     return [(family, address) for family, _, _, _, address in found]
 
 
+_FIND_SECONDS = 5.0  # for a master that etcd names
+
+
+def leader_of(master: str) -> str:
+    """Return ``host:port`` of the master, and of several of the one that leads, or of a list the first.
+
+    Raises
+    ------
+    OSError
+        Etcd names none.
+    """
+    if not master.startswith(_config.ETCD):
+        return master.partition(",")[0]
+    import kvcove
+    from kvcove import _native
+
+    try:
+        return _native.find_master(master, timeout=_FIND_SECONDS)
+    except kvcove.Error as error:
+        raise OSError(str(error)) from error
+
+
 def _towards(master: str) -> str:
-    """Return the address of this host that packets to the master carry. Sends nothing."""
-    host, port = _config.split_address(master, 50051)
+    """Return the address of this host that packets to the master carry. Sends nothing to it."""
+    host, port = _config.split_address(leader_of(master), 50051)
     found: list[str] = []
     for family, address in _resolved(host, port, "the master's host"):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -94,14 +117,14 @@ def place(host: str, master: str) -> Place:
     host : str
         An address or a name of this host, or the wildcard.
     master : str
-        ``host:port``.
+        ``host:port``, or where masters are found (``etcd://...``).
 
     Raises
     ------
     ValueError
         The host is not known.
     OSError
-        The master's is not, or there is no route to it.
+        The master's is not, there is no route to it, or etcd names none.
     """
     if is_wildcard(host):
         return Place(host, _towards(master))

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}b"] = _UNITS[f"{_letter}ib"] = 1024**_power
 
 POOL_SCHEMES = ("embedded:", "unix:", "kvcove://", "auto")
+ETCD = "etcd://"
+CLUSTER_ID = "mooncake_cluster"  # where nobody names one
 
 
 def parse_size(value: object) -> int:
@@ -87,6 +90,107 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """Return ``host:port``, with brackets where the host is an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def etcd_endpoints(text: str) -> tuple[list[str], str]:
+    """Return etcd's members, ``host:port`` each, and the prefix that follows the last one.
+
+    Parameters
+    ----------
+    text : str
+        ``h1:2379;h2:2379``; also with commas, with ``http://`` and with ``/PREFIX`` behind it.
+
+    Raises
+    ------
+    ValueError
+        It is none of that; the message says what would be.
+    """
+    members = []
+    prefix = ""
+    for part in re.split("[;,]", text.removeprefix(ETCD)):
+        scheme, separator, rest = part.strip().rpartition("://")
+        if separator and scheme not in ("http", "https"):
+            raise ValueError(f"etcd's endpoints {text!r}: {scheme}:// is no etcd")
+        if scheme == "https" and not os.environ.get("KVCOVE_STORE_TLS_AUTHORITY"):
+            raise ValueError(
+                f"etcd's endpoints {text!r}: for https, KVCOVE_STORE_TLS_AUTHORITY names the file of "
+                "the authority that has signed etcd's certificate"
+            )
+        if not rest:
+            continue
+        if prefix:
+            raise ValueError(f"etcd's endpoints {text!r}: the prefix {prefix!r} stands last")
+        member, _, path = rest.partition("/")
+        host, port = split_address(member, 2379)
+        if not host:
+            raise ValueError(f"etcd's endpoints {text!r}: {rest!r} names no host")
+        address = join_address(host, port)
+        if address not in members:
+            members.append(address)
+        prefix = f"/{path.strip('/')}" if path.strip("/") else ""
+    if not members:
+        raise ValueError(
+            f"etcd's endpoints {text!r}: none is named; 10.0.0.1:2379;10.0.0.2:2379 are two"
+        )
+    return members, prefix
+
+
+def etcd_place(endpoints: str, cluster_id: str = "") -> str:
+    """Return where the masters of a cluster keep their facts, as ``kvcove master --store`` takes it.
+
+    Parameters
+    ----------
+    endpoints : str
+        As of :func:`etcd_endpoints`. A prefix in it is that of a pool of ``kvcove master --store``.
+    cluster_id : str
+        Empty: ``$MC_STORE_CLUSTER_ID``, else ``mooncake_cluster``.
+
+    Raises
+    ------
+    ValueError
+        One of them is not usable.
+    """
+    members, prefix = etcd_endpoints(endpoints)
+    place = f"{ETCD}{','.join(members)}"
+    if prefix:
+        return place + prefix
+    named = cluster_id or os.environ.get("MC_STORE_CLUSTER_ID") or CLUSTER_ID
+    name = named.rstrip("/")
+    # Without a slash in it no cluster's prefix lies within another's.
+    if not re.fullmatch("[0-9A-Za-z_.-]{1,128}", name):
+        raise ValueError(
+            f"the cluster id {named!r} (-cluster_id, MC_STORE_CLUSTER_ID): 1 to 128 letters, digits, "
+            "'_', '-' and '.' are wanted"
+        )
+    return f"{place}/kvcove-mooncake/{name}"
+
+
+def master_of(named: str) -> str:
+    """Return the master, or where the masters are found, as ``kvcove owner --master`` takes it.
+
+    Parameters
+    ----------
+    named : str
+        A ``master_server_address``: ``host:port``, ``etcd://h1:2379;h2:2379``.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    for scheme in ("redis://", "k8s://"):
+        if named.startswith(scheme):
+            raise ValueError(
+                f"master_server_addr {named!r}: masters are found through etcd "
+                f"(etcd://HOST:2379;HOST:2379) or by their address (HOST:PORT), not through "
+                f"{scheme.removesuffix('://')}"
+            )
+    if named.startswith(ETCD):
+        return etcd_place(named)
+    host, port = split_address(named, 50051)
+    if not host:
+        raise ValueError(f"master_server_addr {named!r} names no host")
+    return join_address(host, port)
 
 
 def private_directory() -> Path:
@@ -172,7 +276,8 @@ class Setup:
     pool : str
         The address of the pool as :func:`kvcove.open` takes it.
     master : str
-        ``host:port`` of the master; empty where the pool has none.
+        ``host:port`` of the master, or where etcd says who leads, as ``kvcove owner --master`` takes
+        them; empty where the pool has none.
     prefetches : bool or None
         Whether look-ups start to read what is on a disk; None: nothing says it.
     """
@@ -300,23 +405,17 @@ def pool_of(master: str, segment: int) -> tuple[str, str]:
     ValueError
         ``master_server_address`` names neither a master nor a pool.
     """
-    for scheme in ("etcd://", "redis://", "k8s://"):
-        if master.startswith(scheme):
-            raise ValueError(
-                f"master_server_addr {master!r}: name the master itself, host:port; stores do not ask "
-                f"{scheme.removesuffix('://')} for it"
-            )
     if master.startswith("embedded") and "memory=" not in master:
         joint = "&" if "?" in master else "?"
         scheme = "embedded:" if master in ("embedded", "embedded:") else master
         return f"{scheme}{joint}memory={max(segment, 16 << 20)}", ""
     if master.startswith("kvcove://"):
-        host, port = split_address(master.removeprefix("kvcove://").split("?")[0], 7400)
-        return master, join_address(host, port)
+        address = master.removeprefix("kvcove://").split("?")[0]
+        if address.startswith(ETCD):
+            return master, address
+        masters = [split_address(one, 7400) for one in address.split(",")]
+        return master, ",".join(join_address(host, port) for host, port in masters)
     if master.startswith(POOL_SCHEMES):
         return master, ""
-    host, port = split_address(master, 50051)
-    if not host:
-        raise ValueError(f"master_server_addr {master!r} names no host")
-    address = join_address(host, port)
+    address = master_of(master)
     return f"kvcove://{address}", address

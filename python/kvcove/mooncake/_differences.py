@@ -285,9 +285,10 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         "HA (`-enable_ha`)",
-        "as it says",
-        "refused with a message; several masters are started otherwise ([ha.md](ha.md))",
-        "masters that do not know of each other void nothing together",
+        "etcd, Redis or Kubernetes; standbys follow a log",
+        "etcd; standbys follow no log, for owners tell a new leader what they hold "
+        "([Several masters](#several-masters))",
+        "one store of facts, one way to lose nothing",
     ),
     (
         "the master listens on",

@@ -68,6 +68,17 @@ def _lease_seconds(pool: Pool) -> float:
     return _seconds("KVCOVE_MOONCAKE_LEASE_MS", told or DEFAULT_LEASE_SECONDS)
 
 
+def _reach(address: str, until: float) -> Pool:
+    """Open the pool of a master that may not be there yet, or of several of which none leads now."""
+    while True:
+        try:
+            return kvcove.open(address)
+        except (kvcove.UnavailableError, kvcove.TimedOutError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
 class Open:
     """A store that is set up: the pool and its sessions, one for each way to place a put."""
 
@@ -112,15 +123,7 @@ class Open:
                 "store one: global_segment_size=0, or an address without owner="
             )
         # Launchers start masters and engines side by side: who is first waits a little.
-        until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
-        while True:
-            try:
-                probe = kvcove.open(setup.pool)
-                break
-            except (kvcove.UnavailableError, kvcove.TimedOutError):
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.2)
+        probe = _reach(setup.pool, time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0))
         self._told = _offload.from_master(self._admin_of(probe))
         if setup.global_segment_size == 0:
             return probe
@@ -133,7 +136,7 @@ class Open:
         address = f"{setup.pool}{joint}owner={self.owner.address}"
         deadline = time.monotonic() + (_LEASE_WAIT_WITH_DISK if self.disk else _LEASE_WAIT)
         while True:
-            pool = kvcove.open(address)
+            pool = _reach(address, deadline)
             # Its own memory counts once the master has given the owner a lease.
             if pool.stat().payload_bytes > 0 or time.monotonic() > deadline:
                 return pool

@@ -45,7 +45,9 @@ _FLAGS = {
         "interfaces (empty: the address of the route to the master)",
     ),
     "port": Flag(str(_RPC_PORT), "where thin clients find it, and /health"),
-    "master_server_address": Flag("127.0.0.1:50051", "the master"),
+    "master_server_address": Flag(
+        "127.0.0.1:50051", "the master; of several etcd's members, etcd://HOST:2379;HOST:2379"
+    ),
     "global_segment_size": Flag("4 GB", "memory to give"),
     "metadata_server": Flag("http://127.0.0.1:8080/metadata", ignored=True),
     "device_names": Flag("", ignored=True),
@@ -134,11 +136,14 @@ def _seconds() -> float:
 
 
 def _place(host: str, master: str, until: float) -> _address.Place:
-    """Find out where to listen; launchers may start this program before the master has a name."""
+    """Find out where to listen; launchers may start this program before the master has a name.
+
+    Of several masters one must lead: the owner waits less long for it than this program.
+    """
     told = False
     while True:
         try:
-            return _address.place(host or "127.0.0.1", master)
+            return _address.place(host or "127.0.0.1", _address.leader_of(master))
         except OSError as error:
             if time.monotonic() > until:
                 raise
@@ -252,9 +257,7 @@ def main() -> None:
     try:
         until = time.monotonic() + _seconds()
         port, http_port = values.port("port"), values.port("http_port")
-        master = _config.join_address(
-            *_config.split_address(str(values["master_server_address"]), 50051)
-        )
+        master = _config.master_of(str(values["master_server_address"]))
         listen, segment = _segment(values, master, port, until)
         arguments = _arguments(values, master, listen, segment, port)
         address, _ = _config.split_address(listen, 0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import urllib.error
@@ -33,19 +34,17 @@ from kvcove.mooncake.metadata import MetadataServer
 __all__ = ["AdminHttp", "main"]
 
 _PROGRAM = "mooncake_master"
-_NO_HA = (
-    "masters started so would not know of each other, and a reset at one would void nothing at the others; "
-    "several masters are 'kvcove master --store etcd://HOST:2379/PREFIX --advertise HOST:PORT' (docs/ha.md), "
-    "and one master needs no flag: started again with the same -data it goes on"
+_NO_OPLOG = (
+    "generations are in -data, or with -enable_ha in etcd, before a reset is answered; there is no "
+    "log for a standby"
 )
-_NO_OPLOG = "generations are in -data before a reset is answered; there is no log for a standby"
 _NO_SNAPSHOT = (
     "there are no snapshots: started again with the same -data, the master learns from the owners what "
     "they hold"
 )
 _IGNORED = """
 allocation_strategy batch_oplog_retry_timeout_sec client_active_ttl_sec client_live_ttl_sec
-client_suspicion_ttl_sec client_ttl cluster_id default_kv_soft_pin_ttl
+client_suspicion_ttl_sec client_ttl default_kv_soft_pin_ttl
 dynamic_replication_admission_qps_threshold dynamic_replication_heat_window_seconds
 dynamic_replication_max_memory_replicas eviction_high_watermark_ratio eviction_ratio
 global_file_segment_size kv_events_additional_salt kv_events_backend_id kv_events_bind_endpoint
@@ -60,8 +59,8 @@ put_start_discard_timeout_sec put_start_release_timeout_sec
 rpc_conn_timeout_seconds rpc_thread_num snapshot_backup_dir
 snapshot_child_timeout_seconds snapshot_interval_seconds snapshot_object_store_type
 snapshot_payload_backend_type snapshot_payload_store_type snapshot_retention_count
-tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size etcd_endpoints
-ha_backend_connstring ha_backend_type cxl_path cxl_size snapshot_catalog_store_type
+tenant_quota_connector_type tenant_quota_connector_uri mmap_arena_pool_size
+cxl_path cxl_size snapshot_catalog_store_type
 snapshot_catalog_backend_type snapshot_catalog_store_connstring snapshot_catalog_backend_connstring
 oplog_poll_interval_ms oplog_batch_max_entries oplog_store_type oplog_data_dir
 redis_master_view_ttl_sec redis_heartbeat_interval_sec standby_snapshot_service_port
@@ -80,7 +79,7 @@ _FLAGS = {
     "rpc_address": Flag(
         "",
         "where to listen (empty: all interfaces with KVCOVE_CREDENTIALS or KVCOVE_INSECURE=1, else "
-        "loopback)",
+        "loopback); with -enable_ha how clients reach this master, too",
     ),
     "rpc_interface": Flag("", "listen at this network interface's address"),
     "metrics_port": Flag("9003", "the admin endpoint"),
@@ -91,12 +90,28 @@ _FLAGS = {
     ),
     "http_metadata_server_port": Flag("8080", "where that listens"),
     "default_kv_lease_ttl": Flag("5000", "milliseconds for which a read guides eviction"),
-    "data": Flag("", "where generations are kept (default: a private directory in /tmp)"),
+    "data": Flag(
+        "",
+        "where generations are kept (default: a private directory in /tmp); not with -enable_ha, "
+        "which keeps them in etcd",
+    ),
     "config_path": Flag("", "a file with flags: a JSON object, or a line 'name: value' each"),
     "dynamic_replication_mode": Flag(
         "off", instead="a value has the replicas that its put asks for; none is added by itself"
     ),
-    "enable_ha": Flag(False, refused=_NO_HA),
+    "enable_ha": Flag(
+        False,
+        "one of several masters, of which one leads: their facts are in etcd, and clients find them by "
+        "etcd://HOST:2379;HOST:2379 (docs/ha.md); wants -etcd_endpoints and -rpc_address",
+    ),
+    "etcd_endpoints": Flag("", "with -enable_ha: the members of etcd, HOST:2379;HOST:2379"),
+    "ha_backend_connstring": Flag("", "the same, and goes before -etcd_endpoints"),
+    "ha_backend_type": Flag("etcd", "with -enable_ha: nothing but etcd"),
+    "cluster_id": Flag(
+        _config.CLUSTER_ID,
+        "with -enable_ha: which masters of this etcd belong together; clients say it by "
+        "MC_STORE_CLUSTER_ID",
+    ),
     "enable_oplog": Flag(False, instead=_NO_OPLOG),
     "enable_oplog_snapshot": Flag(False, instead=_NO_OPLOG),
     "enable_offload": Flag(False, "puts wait while disks make room; clients say which disks"),
@@ -152,17 +167,44 @@ class _Unauthorized(Exception):
     """The caller shows no bearer that the master takes."""
 
 
+# What kvcove's /readyz says of one of several masters: that program's role and state. Cut off from
+# etcd a leader has stepped down, and goes on if nobody else has led.
+_ROLES = {
+    "leader": ("leader", "serving"),
+    "leader, cut off from etcd": ("standby", "recovering"),
+    "standby": ("standby", "standby"),
+    "standby, without etcd": ("standby", "standby"),
+}
+
+
 class AdminHttp:
     """That program's admin paths, answered from kvcove's own admin endpoint.
 
     Where the master has credentials, whatever shows or changes the cluster is asked with the caller's
     own ``Authorization``, so that the master decides.
+
+    Parameters
+    ----------
+    host, port : str, int
+        Where to serve them.
+    admin : str
+        The URL of kvcove's.
+    offload : mapping, optional
+        What clients are told of offloading.
+    one_of_several : str
+        How clients reach this master, where others may lead; empty: it is alone, and leads.
     """
 
     def __init__(
-        self, host: str, port: int, admin: str, offload: Mapping[str, object] | None = None
+        self,
+        host: str,
+        port: int,
+        admin: str,
+        offload: Mapping[str, object] | None = None,
+        one_of_several: str = "",
     ) -> None:
         self._admin = admin
+        self._address = one_of_several
         self._offload = dict(offload or {})
         self._caller = threading.local()  # each request has a thread of its own
         self._jobs: dict[str, int] = {}
@@ -171,11 +213,9 @@ class AdminHttp:
             "/metrics": self._metrics,
             "/metrics/summary": self._summary,
             "/health": self._health,
-            "/role": lambda _: text_answer("leader"),
-            "/ha_status": lambda _: text_answer("serving"),
-            "/leader": lambda _: json_answer(
-                {"present": False, "leader_address": None, "view_version": None}
-            ),
+            "/role": lambda _: text_answer(self._role()[0]),
+            "/ha_status": lambda _: text_answer(self._role()[1]),
+            "/leader": self._leader,
             "/kv_events/status": lambda _: json_answer(
                 {
                     "enabled": False,
@@ -266,6 +306,26 @@ class AdminHttp:
         body = request.body if request.method == "POST" else None
         return Answer(*self._fetch(request.path + query, body))
 
+    def _role(self) -> tuple[str, str]:
+        if not self._address:
+            return _ROLES["leader"]
+        said = self._fetch("/readyz")[1].decode().strip()
+        if said not in _ROLES:
+            raise RuntimeError(f"the master answers {said[:200]!r} to /readyz")
+        return _ROLES[said]
+
+    def _view(self) -> dict[str, Any]:
+        """Return who leads and in which term; nobody where one master is alone, as that program says."""
+        nobody = {"leader_address": None, "view_version": None}
+        if not self._address:
+            return nobody
+        status = self._ask("/v1/status")
+        leads = status["role"] == "leader"
+        leader = self._address if leads else status.get("leader")
+        if not leader:
+            return nobody
+        return {"leader_address": leader, "view_version": status.get("term")}
+
     def _segments(self) -> list[dict[str, Any]]:
         segments: list[dict[str, Any]] = self._ask("/v1/segments")["segments"]
         return [segment for segment in segments if segment["state"] != "gone"]
@@ -297,6 +357,9 @@ class AdminHttp:
     # ---- answers
 
     def _metrics(self, _request: Request) -> Answer:
+        own = self._fetch("/metrics")[1].decode()
+        if self._role()[0] != "leader":
+            return text_answer(own)  # a standby knows nothing of the rest
         segments = self._segments()
         capacity = sum(s["capacity_bytes"] for s in segments)
         used = sum(s["capacity_bytes"] - s["free_bytes"] for s in segments)
@@ -321,10 +384,18 @@ class AdminHttp:
         family("mem_cache_hit_nums_", "counter", [("", sum(s["hits"] for s in segments))])
         family("master_put_end_requests_total", "counter", [("", sum(s["puts"] for s in segments))])
         family("master_remove_all_requests_total", "counter", [("", status["resets"])])
-        own = self._fetch("/metrics")[1].decode()
         return text_answer("\n".join(lines) + "\n" + own)
 
     def _summary(self, _request: Request) -> Answer:
+        role, state = self._role()
+        view = self._view()
+        leader = (
+            f", leader={view['leader_address']}, view_version={view['view_version']}"
+            if view["leader_address"]
+            else ""
+        )
+        if role != "leader":
+            return text_answer(f"role={role}, state={state}, service_ready=false{leader}")
         segments = self._segments()
         capacity = sum(s["capacity_bytes"] for s in segments)
         used = sum(s["capacity_bytes"] - s["free_bytes"] for s in segments)
@@ -333,19 +404,28 @@ class AdminHttp:
         return text_answer(
             f"role=leader, state=serving, service_ready=true, master={{Mem Storage: {used} B / "
             f"{capacity} B ({share:.1f}%) | Keys: {status['objects']} | Clients: {len(segments)}}}"
+            f"{leader}"
         )
 
     def _health(self, _request: Request) -> Answer:
+        role, state = self._role()
+        try:
+            view = self._view()
+        except _Unauthorized:  # whoever leads is for those to know who show a bearer
+            view = {"leader_address": None, "view_version": None}
         return json_answer(
             {
                 "status": "ok",
-                "role": "leader",
-                "ha_state": "serving",
-                "service_ready": True,
-                "leader_address": None,
-                "view_version": None,
+                "role": role,
+                "ha_state": state,
+                "service_ready": role == "leader",
+                **view,
             }
         )
+
+    def _leader(self, _request: Request) -> Answer:
+        view = self._view()
+        return json_answer({"present": view["leader_address"] is not None, **view})
 
     def _offload_told(self, _request: Request) -> Answer:
         """Answer a client's setup(): this program's flags of offloading."""
@@ -593,6 +673,39 @@ def _offload_of(values: Values) -> dict[str, object]:
     return told
 
 
+def _store_of(values: Values) -> str:
+    """Return where several masters keep their facts; empty: this one is alone."""
+    endpoints = str(values["ha_backend_connstring"] or values["etcd_endpoints"])
+    if not values["enable_ha"]:
+        if endpoints:
+            print(
+                f"{_PROGRAM}: warning: {endpoints} is not used without -enable_ha", file=sys.stderr
+            )
+        return ""
+    if (backend := str(values["ha_backend_type"])) != "etcd":
+        raise ValueError(
+            f"-ha_backend_type={backend}: several masters find each other through etcd alone: "
+            "-ha_backend_type=etcd -etcd_endpoints=HOST:2379;HOST:2379"
+        )
+    if not endpoints:
+        raise ValueError(
+            "-enable_ha: -etcd_endpoints is missing: the members of etcd, such as "
+            "10.0.0.1:2379;10.0.0.2:2379"
+        )
+    if values["data"]:
+        raise ValueError(f"-data={values['data']}: with -enable_ha facts are in etcd: leave it out")
+    return _config.etcd_place(endpoints, str(values["cluster_id"]))
+
+
+def _store_arguments(store: str) -> list[str]:
+    """Return the arguments of ``kvcove master`` for its store, with what etcd wants to see."""
+    arguments = ["--store", store]
+    for option in ("user-file", "tls-authority", "tls-certificate", "tls-key"):
+        if file := os.environ.get(f"KVCOVE_STORE_{option.upper().replace('-', '_')}"):
+            arguments += [f"--store-{option}", file]
+    return arguments
+
+
 _LONGEST_LEASE_MS = 24 * 3_600_000  # of the pool's holds
 
 
@@ -600,8 +713,14 @@ def _listen_at(values: Values) -> str:
     """Return the address to listen at: other hosts get in if the launch says so."""
     if interface := str(values["rpc_interface"]):
         return _address.interface_address(interface)
-    if named := str(values["rpc_address"]):
-        return named.strip("[]")
+    named = str(values["rpc_address"]).strip("[]")
+    if values["enable_ha"] and (not named or _address.is_wildcard(named)):
+        raise ValueError(
+            f"-enable_ha: -rpc_address={named}: clients and the other masters reach this one there, so "
+            "an address of this host is wanted (or -rpc_interface=NAME)"
+        )
+    if named:
+        return named
     if credentials() or insecure():
         return "0.0.0.0"
     return "127.0.0.1"
@@ -623,14 +742,20 @@ def main() -> None:
                 f"-default_kv_lease_ttl={values['default_kv_lease_ttl']}: a read holds a value for 24 h "
                 "(86400000) at most; what must stay longer is pinned (with_hard_pin, soft_pin_ttl_ms)"
             )
-        data = str(values["data"]) or str(_config.private_directory() / f"mooncake_master-{port}")
+        store = _store_of(values)
+        data = str(values["data"])
+        if not store and not data:
+            data = str(_config.private_directory() / f"mooncake_master-{port}")
         offload = _offload_of(values)
         host = _listen_at(values)
         arguments = log_arguments(values)
     except (OSError, ValueError) as error:
         fail(_PROGRAM, str(error))
     listen = _config.join_address(host, port)
-    arguments += ["master", "--listen", listen, "--data", data, "--admin", "127.0.0.1:0"]
+    arguments += ["master", "--listen", listen, "--admin", "127.0.0.1:0"]
+    arguments += _store_arguments(store) if store else ["--data", data]
+    if store and port != 0:
+        arguments += ["--advertise", listen]  # as the launch writes it: a name stays one
     arguments += allow_open(_PROGRAM, host)
     metrics_host = str(values["metrics_host"]).strip("[]") or host
     arguments += ["--read-hold", str(max(lease_ms, 1) / 1000)]
@@ -639,9 +764,13 @@ def main() -> None:
     child = None
     servers: list[Any] = []
     try:
-        child = Child(arguments, r"master at \S+ \(data in .*, admin (http://\S+)\)")
+        # "master at H:P (data in '...', ...", or "one of several masters at H:P (store ..., ...".
+        child = Child(arguments, r"masters? at (\S+) \((?:data in|store) .*, admin (http://\S+)\)")
         assert child.match is not None
-        servers.append(AdminHttp(metrics_host, metrics_port, child.match[1], offload))
+        reached, admin = listen if port else child.match[1], child.match[2]
+        servers.append(
+            AdminHttp(metrics_host, metrics_port, admin, offload, reached if store else "")
+        )
         if values["enable_http_metadata_server"]:
             # It knows no credentials, so where there are some it is opened by name only.
             usual = "127.0.0.1" if credentials() else host
@@ -661,7 +790,8 @@ def main() -> None:
     stop = StopSignals()
     print(
         f"{_PROGRAM}: serving at {listen}, admin "
-        f"http://{_config.join_address(metrics_host, servers[0].port)}, generations kept in {data}",
+        f"http://{_config.join_address(metrics_host, servers[0].port)}, "
+        + (f"one of several on {store}" if store else f"generations kept in {data}"),
         flush=True,
     )
     status = stop.wait(child)

@@ -194,7 +194,8 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False,
             ssd_offload_path="", tenant_id="default", enable_client_http_server=False,
             client_http_port=9300, enable_embedded_master=False``, or one dict of these.
-            ``master_server_addr`` may also be any address of :func:`kvcove.open`; with
+            ``master_server_addr`` may also be ``etcd://HOST:2379;HOST:2379``, where etcd says which of
+            several masters leads, or any address of :func:`kvcove.open`; with
             ``enable_embedded_master`` (else ``MOONCAKE_ENABLE_EMBEDDED_MASTER``) the store is a pool
             inside this process, whatever it says.
 

@@ -5,6 +5,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/pool/daemon.h"
+#include "kvcove/pool/masters.h"
 #include "kvcove/requester/attachment.h"
 #include "session.h"
 
@@ -36,6 +37,22 @@ struct PyOwner {
   }
 };
 
+// Who opens an owner has a pool of these masters: one leads, or will in a moment.
+constexpr std::chrono::seconds kLeaderWait{10};
+
+Result<rpc::Addresses> FindMasters(const std::string& master, std::chrono::milliseconds wait) {
+  const Clock& clock = SystemClock::Instance();
+  return pool::FindMasters(master, clock.NowNs() + wait.count() * kMillisecond, clock);
+}
+
+std::string FindMaster(const std::string& master, double timeout) {
+  const auto wait = Milliseconds(timeout);
+  return Unwrap(WithoutGil([&]() -> Result<std::string> {
+    KVCOVE_ASSIGN(const rpc::Addresses found, FindMasters(master, wait));
+    return found.front().ToString();
+  }));
+}
+
 PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const std::string& listen,
                   const std::string& advertise, const std::string& socket_path,
                   const std::string& credentials, const std::string& tls_authority,
@@ -51,7 +68,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
   }
   if (!master.empty()) {  // else a pool of this host alone
     pool::ClusterMember member;
-    member.master = Unwrap(rpc::ParseAddress(master, 7400));
+    member.master = Unwrap(WithoutGil([&] { return FindMasters(master, kLeaderWait); }));
     member.listen = Unwrap(rpc::ParseAddress(listen, 0));
     member.advertise = advertise;
     if (!credentials.empty()) {
@@ -88,6 +105,7 @@ void BindOwner(nb::module_& module) {
              nb::arg("credentials") = "", nb::arg("tls_authority") = "",
              nb::arg("tls_certificate") = "", nb::arg("tls_key") = "", nb::arg("disk") = "",
              nb::arg("disk_admit") = "policy", nb::arg("data") = "");
+  module.def("find_master", &FindMaster, nb::arg("master"), nb::kw_only(), nb::arg("timeout"));
 }
 
 }  // namespace kvcove::python

@@ -668,7 +668,7 @@ def test_versions_are_told(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("--enable_ha=true", "kvcove master --store etcd://"),
+        ("--enable_ha=true", "-etcd_endpoints is missing"),
         ("--flagfile=flags", "give the flags themselves"),
         ("--v=high", "a number is wanted"),
     ],
@@ -813,7 +813,7 @@ def test_a_file_of_flags(tmp_path: Path, on_loopback: Start, form: str) -> None:
         ("rpc:\n  port: 50051\n", "line 2: 'name: value' is wanted"),
         ('{"rpc_port": [1]}', "rpc_port: a number, a text, true or false is wanted"),
         ('{"rpc_port": 1', "Expecting"),
-        ("enable_ha: true\n", "would not know of each other"),
+        ("enable_ha: true\netcd_endpoints: h1:2379;h2:2379\n", "an address of this host is wanted"),
         ("enable_http_metadata_server: maybe\n", "true or false is wanted"),
         (None, "No such file"),
     ],

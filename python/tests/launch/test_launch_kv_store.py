@@ -191,6 +191,17 @@ def test_without_a_master_a_run_falls_back(
     assert "start without a connector" in record.getMessage()
 
 
+def test_one_member_of_etcd_is_enough(
+    tmp_path: Path, master: int, nobody: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOONCAKE_MASTER", f"etcd://127.0.0.1:{nobody};127.0.0.1:{master}")
+    monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
+    config = launch.KVStoreConfig(enable=True)
+    assert launch.probe(config) is None
+    monkeypatch.setenv("MOONCAKE_MASTER", f"etcd://127.0.0.1:{nobody}")
+    assert f"etcd at 127.0.0.1:{nobody} does not answer: " in str(launch.probe(config))
+
+
 def test_without_a_master_a_run_ends_if_it_shall(tmp_path: Path, nobody: int) -> None:
     block = {**mooncake(tmp_path, nobody), "on_failure": "crash"}
     with pytest.raises(embed.PoolUnreachable, match=r"does not answer: .* on_failure=fallback"):

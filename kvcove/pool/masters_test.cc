@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/pool/masters.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/master/etcd_format.h"
+#include "kvcove/master/fake_etcd.h"
+
+namespace kvcove::pool {
+namespace {
+
+using testing::HasSubstr;
+
+const rpc::Address kFirst{.host = "m1", .port = 7400};
+const rpc::Address kSecondMaster{.host = "m2", .port = 7401};
+constexpr std::int64_t kShortly = 100 * kMillisecond;
+
+class MastersTest : public testing::Test {
+ protected:
+  void SetUp() override { SetLogLevel(LogLevel::kError); }
+  static Result<rpc::Addresses> Find(const std::string& text, std::int64_t within_ns) {
+    const Clock& clock = SystemClock::Instance();
+    return FindMasters(text, clock.NowNs() + within_ns, clock);
+  }
+  std::string Place() const { return "etcd://" + etcd_.address().ToString() + "/pool"; }
+  void Leads(const rpc::Address& address) {
+    etcd_.Set("/pool/leader",
+              master::Encode(master::EtcdLeader{.address = address.ToString(), .admin = ""}));
+  }
+  static bool Becomes(const std::function<bool()>& holds) {
+    for (int i = 0; i < 6000 && !holds(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return holds();
+  }
+
+  master::FakeEtcd etcd_;
+};
+
+TEST_F(MastersTest, AListNeedsNoEtcd) {
+  const auto found = Find("m1,m2:7401", 0);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->list(), (std::vector{kFirst, kSecondMaster}));
+  EXPECT_EQ(found->source(), nullptr);
+  EXPECT_EQ(Find("etcd://m1", 0).error().code, Code::kInvalid) << "without a prefix";
+}
+
+TEST_F(MastersTest, WaitsForALeader) {
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    Leads(kFirst);
+  });
+  const auto found = Find(Place(), 60 * kSecond);
+  later.join();
+  ASSERT_TRUE(found) << found.error().ToString();
+  EXPECT_EQ(found->front(), kFirst);
+  EXPECT_EQ(found->ToString(), Place());
+}
+
+TEST_F(MastersTest, SaysWhyEtcdNamesNone) {
+  const auto none = Find(Place(), kShortly);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kUnavailable);
+  EXPECT_THAT(none.error().detail, HasSubstr(Place() + " names no leader: no pool is there"));
+  etcd_.Set("/pool/head", "a pool's");
+  EXPECT_THAT(Find(Place(), kShortly).error().detail, HasSubstr("none of its masters leads"));
+  etcd_.Set("/pool/leader", "no leader's");
+  EXPECT_EQ(Find(Place(), 60 * kSecond).error().code, Code::kCorrupt) << "and at once";
+  const rpc::Address nobody = [] {
+    rpc::Address free = rpc::LoopbackAddress(0);
+    const auto taken = rpc::ListenTcp(free);
+    return free;
+  }();
+  const auto away = Find("etcd://" + nobody.ToString() + "/pool", kShortly);
+  EXPECT_EQ(away.error().code, Code::kUnavailable);
+  EXPECT_THAT(away.error().detail, HasSubstr("Connection refused"));
+}
+
+TEST_F(MastersTest, LooksAgainOnlyWhenTheLeaderIsDoubted) {
+  Leads(kFirst);
+  const auto found = Find(Place(), 60 * kSecond);
+  ASSERT_TRUE(found) << found.error().ToString();
+  rpc::LeaderSource& source = *found->source();
+  const std::size_t reads = etcd_.reads();
+  Leads(kSecondMaster);
+  source.Doubt(kSecondMaster);  // nobody asked that one
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_EQ(etcd_.reads(), reads);
+  EXPECT_EQ(source.Current(), kFirst);
+  source.Doubt(kFirst);
+  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
+}
+
+// The key of one that was killed stays for its lease, and then there is none for a moment.
+TEST_F(MastersTest, StaysInDoubtUntilAnotherIsNamed) {
+  Leads(kFirst);
+  const auto found = Find(Place(), 60 * kSecond);
+  ASSERT_TRUE(found) << found.error().ToString();
+  rpc::LeaderSource& source = *found->source();
+  const std::size_t reads = etcd_.reads();
+  source.Doubt(kFirst);
+  EXPECT_TRUE(Becomes([&] { return etcd_.reads() > reads; }));
+  etcd_.Remove("/pool/leader");
+  EXPECT_TRUE(Becomes([&] { return etcd_.reads() > reads + 1; }));
+  EXPECT_EQ(source.Current(), kFirst);
+  Leads(kSecondMaster);
+  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
+}
+
+TEST_F(MastersTest, WithoutEtcdTheLastLeaderStays) {
+  Leads(kFirst);
+  const auto found = Find(Place(), 60 * kSecond);
+  ASSERT_TRUE(found) << found.error().ToString();
+  rpc::LeaderSource& source = *found->source();
+  etcd_.Silence(true);
+  source.Doubt(kFirst);
+  std::this_thread::sleep_for(std::chrono::milliseconds(350));  // it has asked by then
+  EXPECT_EQ(source.Current(), kFirst);
+  Leads(kSecondMaster);
+  etcd_.Silence(false);
+  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
+}
+
+}  // namespace
+}  // namespace kvcove::pool
