@@ -105,7 +105,10 @@ void BindOwner(nb::module_& module) {
              nb::arg("credentials") = "", nb::arg("tls_authority") = "",
              nb::arg("tls_certificate") = "", nb::arg("tls_key") = "", nb::arg("disk") = "",
              nb::arg("disk_admit") = "policy", nb::arg("data") = "");
-  module.def("find_master", &FindMaster, nb::arg("master"), nb::kw_only(), nb::arg("timeout"));
+  module.def(
+      "find_master", &FindMaster, nb::arg("master"), nb::kw_only(), nb::arg("timeout"),
+      "HOST:PORT of the master that leads, as etcd://HOST:2379/PREFIX names it; of a list the "
+      "first one.");
 }
 
 }  // namespace kvcove::python
