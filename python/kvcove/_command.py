@@ -23,8 +23,8 @@ def path() -> str:
     if named:
         return named
     schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")}
-    directories = [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
-    directories.append(Path(__file__).parents[1] / "bin")  # of `pip install --target`
+    directories = [Path(__file__).parents[1] / "bin"]  # of `pip install --target`
+    directories += [Path(sysconfig.get_path("scripts", scheme)) for scheme in schemes]
     for directory in directories:
         candidate = directory / "kvcove"
         if candidate.is_file():

@@ -86,6 +86,24 @@ def http(url: str, body: Any = None, method: str | None = None) -> tuple[int, An
     return status, text
 
 
+#: The processes that a test has started.
+_started: list[subprocess.Popen[Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test() -> Iterator[None]:
+    _started.clear()  # those of fixtures that several tests share
+    yield
+    for process in _started:  # a test that fails stops none
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def ends_with_its_test(process: subprocess.Popen[Any]) -> None:
+    _started.append(process)
+
+
 class Program:
     """A child process; its output is kept for a failure."""
 
@@ -95,6 +113,7 @@ class Program:
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=out, env={**os.environ, **environment}
             )
+        ends_with_its_test(self.process)
 
     def wait_for(self, text: str, seconds: float = 60.0) -> None:
         seen = wait_until(

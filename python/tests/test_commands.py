@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 from conftest import MIB, Program, free_port, http, new_store, python, setup, wait_until
-from kvcove.mooncake import _config, client
+from kvcove.mooncake import _address, _config, client
 from kvcove.mooncake._http import HttpServer, json_answer
-from kvcove.mooncake.master import AdminHttp, _store_arguments
+from kvcove.mooncake.master import AdminHttp
 
 import kvcove
 
@@ -440,6 +440,7 @@ HA = ["-enable_ha=true", "-etcd_endpoints=127.0.0.1:2379", "-rpc_address=127.0.0
         ([*HA, "-ha_backend_connstring=redis://h:6379"], "redis:// is no etcd"),
         ([*HA, "-etcd_endpoints=h:x"], "'x' is no port"),
         ([*HA, "-etcd_endpoints=https://h:2379"], "KVCOVE_STORE_TLS_AUTHORITY"),
+        ([*HA, "-etcd_endpoints=h:2379/p", "-cluster_id=a"], "-cluster_id=a is another one"),
         ([*HA, "-cluster_id=a/b"], "the cluster id 'a/b' (-cluster_id, MC_STORE_CLUSTER_ID): 1 to"),
         ([*HA, "-data=/tmp/x"], "with -enable_ha facts are in etcd"),
         (["-rpc_prot=1"], "did you mean -rpc_port"),
@@ -466,6 +467,7 @@ def test_flags_that_would_mislead_are_refused(flags: list[str], says: str) -> No
         ("etcd://10.0.0.1:2379;10.0.0.2:2379", "10.0.0.1:2379,10.0.0.2:2379/kvcove-mooncake/mine"),
         ("etcd://a,b:7, [::1]:8;b:7", "a:2379,b:7,[::1]:8/kvcove-mooncake/mine"),
         ("etcd://http://a:2379;http://b:2379/", "a:2379,b:2379/kvcove-mooncake/mine"),
+        ("etcd://a;etcd://b", "a:2379,b:2379/kvcove-mooncake/mine"),
         ("etcd://a;b/kvcove/prod", "a:2379,b:2379/kvcove/prod"),
         ("kvcove://etcd://a:2379/kvcove/prod", "a:2379/kvcove/prod"),
     ],
@@ -486,6 +488,7 @@ def test_stores_find_masters_through_etcd(
         ("etcd://:2379", "names no host"),
         ("etcd://a/p;b", "the prefix '/p' stands last"),
         ("etcd://redis://a", "redis:// is no etcd"),
+        ("etcd://a/p?token=/t", "options are for kvcove://etcd://HOST:2379/PREFIX?..."),
         ("redis://a:6379", "not through redis"),
         ("k8s://mooncake", "not through k8s"),
         ("etcd://a", "the cluster id 'a b'"),
@@ -497,20 +500,17 @@ def test_what_names_no_masters(named: str, says: str, monkeypatch: pytest.Monkey
         _config.pool_of(named, 0)
 
 
-def test_masters_show_etcd_what_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVCOVE_STORE_USER_FILE", "/u")
-    monkeypatch.setenv("KVCOVE_STORE_TLS_AUTHORITY", "/a")
-    monkeypatch.delenv("KVCOVE_STORE_TLS_KEY", raising=False)
-    assert _store_arguments("etcd://a:2379/p") == [
-        *("--store", "etcd://a:2379/p"),
-        *("--store-user-file", "/u", "--store-tls-authority", "/a"),
-    ]
-
-
 def test_a_client_waits_for_a_leader_whatever_it_is_called() -> None:
     nobody = f"etcd://127.0.0.1:{free_port()}/kvcove-mooncake/mine"
     with pytest.raises(OSError, match=r"names no leader: .*Connection refused"):
         client._place("192.0.2.1", nobody, time.monotonic())
+
+
+def test_one_known_master_of_a_list_is_enough_for_an_owners_place() -> None:
+    place = _address.place("0.0.0.0", "no-such-host.invalid:7400,127.0.0.1:7400")
+    assert place.advertise == "127.0.0.1"
+    with pytest.raises(OSError, match=r"no-such-host\.invalid"):
+        _address.place("0.0.0.0", "no-such-host.invalid:7400")
 
 
 def test_a_store_takes_a_list_of_masters() -> None:
@@ -666,10 +666,21 @@ def test_a_failover_during_setup_is_waited_for(
             raise kvcove.UnavailableError("nobody leads")
         return real(address)
 
+    asked: list[Any] = []
+    stat = kvcove.Pool.stat
+
+    def ask(pool: Any, *arguments: Any, **named: Any) -> Any:
+        asked.append(pool)
+        if len(asked) == 1:
+            raise kvcove.TimedOutError("the leader is frozen")
+        return stat(pool, *arguments, **named)
+
     monkeypatch.setattr(kvcove, "open", open_pool)
+    monkeypatch.setattr(kvcove.Pool, "stat", ask)
     store = new_store()
     assert setup(store, cluster.address) == 0
-    assert len(opened) >= 3
+    assert len(opened) >= 4
+    assert len(asked) >= 2
     assert store.put("k", b"1") == 0
     store.close()
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, Program, command_path, own, wait_until
+from conftest import Cluster, Program, command_path, ends_with_its_test, own, wait_until
 
 pytestmark = own("the original's calls end by their own timeouts")
 
@@ -217,7 +217,7 @@ for line in sys.stdin:
             say("proven")
             continue
         if argument == "thread":
-            other = threading.Thread(target=calls[name])
+            other = threading.Thread(target=lambda: say("put", calls[name]().all_ok))
             other.start()
             say("begun")
             other.join()
@@ -306,6 +306,7 @@ class Client:
                 "KVCOVE_SETUP_TIMEOUT_MS": str(int(TIMEOUT * 1000)),
             },
         )
+        ends_with_its_test(self.process)
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.descriptors = int(self.said("ready")[0])
@@ -484,7 +485,8 @@ def test_what_a_handler_raises_is_raised_by_the_call(
     client = Client(address, tmp_path)
     with stopped(program):
         begun = time.monotonic()
-        client.begin("put", "alarm")
+        client.tell("put", "alarm")
+        client.said("begun")
         client.said("Alarm")
         assert time.monotonic() - begun < SOON
     client.works()
@@ -499,5 +501,6 @@ def test_a_call_of_another_thread_is_not_interrupted(
     with stopped(program):
         client.begin("put", "thread")
         client.signal(signal.SIGINT, "KeyboardInterrupt")  # of its join
+    assert client.said("put") == ["True"]
     client.works()
     client.stop()

@@ -112,7 +112,7 @@ def test_a_reset_asks_for_the_new_generation_only_for_the_fence(
     assert store.put("k", b"v") == 0
     before = registrations()
     assert store.remove_all(force=True) >= 0
-    # Behind the reset its count of what was voided asks, too.
+    # The count of voided values, after the reset, asks once more.
     assert registrations() - before == 1 + int(fence)
     store.close()
 

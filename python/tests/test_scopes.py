@@ -25,7 +25,7 @@ def test_a_pool_says_at_once_what_the_token_may_do(tmp_path: Path) -> None:
     )
     try:
         master.wait_for("master at")
-        with kvcove.open(f"kvcove://{address}?token={tmp_path}/acme.toml") as pool:
+        with kvcove.open(f"kvcove://{address}?token={tmp_path}/acme.toml", timeout=30) as pool:
             assert pool.scopes() == ["read", "write"]
             lines = engines.refusals(pool, finds=True, stores=True)
     finally:

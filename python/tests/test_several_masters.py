@@ -99,9 +99,11 @@ class Master:
 @pytest.fixture
 def etcd(tmp_path: Path, run_dir: Path) -> Iterator[Etcd]:
     made = Etcd(tmp_path / "etcd.log")
-    made.start()
-    yield made
-    made.close()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture

@@ -27,7 +27,10 @@ def named_pool() -> tuple[str, str]:
     named = os.environ.get("KVCOVE_POOL", "auto") or "auto"
     if named != "auto":
         if not named.startswith(ADDRESSES):
-            raise ValueError(f"$KVCOVE_POOL: {named!r}: give unix:/PATH or kvcove://HOST:7400")
+            raise ValueError(
+                f"$KVCOVE_POOL: {named!r}: give unix:/PATH, kvcove://HOST:7400 or "
+                "kvcove://etcd://HOST:2379/PREFIX"
+            )
         return named, "$KVCOVE_POOL"
     # As a Mooncake store does: its file, else the master's own variable.
     variable, value = "MOONCAKE_CONFIG_PATH", os.environ.get("MOONCAKE_CONFIG_PATH", "")

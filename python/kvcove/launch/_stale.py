@@ -70,10 +70,10 @@ def tensor_parallel_size_of(command: Sequence[str]) -> int:
 
 
 def program_of(command: Sequence[str]) -> str:
-    """Return how a text calls a command: ``vllm serve``; where none is known, what runs the engines."""
+    """Return how a text calls a command: ``vllm serve``; where none is known, the program that runs the engines."""
     words = list(itertools.dropwhile(lambda word: word == "env" or "=" in word, command))
     name = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), words[:2]))
-    return f"'{name}'" if name else "what runs the engines"
+    return f"'{name}'" if name else "the program that runs the engines"
 
 
 def _salt(program: str) -> str:

@@ -59,7 +59,7 @@ def probe(
     if address.startswith(POOL_SCHEMES):
         return _within(timeout, address, lambda: _ask_kvcove(address, each))
     try:
-        # Of several masters etcd says who leads. One of its members is enough.
+        # Etcd says which of several masters leads. One of its members is enough.
         named = etcd_endpoints(address)[0] if address.startswith(ETCD) else [address]
         places = [split_address(one, 50051) for one in named]
     except ValueError as error:

@@ -10,6 +10,8 @@ import os
 import socket
 from dataclasses import dataclass
 
+import kvcove
+from kvcove import _native
 from kvcove.mooncake import _config
 
 __all__ = [
@@ -75,7 +77,7 @@ _FIND_SECONDS = 5.0  # for a master that etcd names
 
 
 def leader_of(master: str) -> str:
-    """Return ``host:port`` of the master, and of several of the one that leads, or of a list the first.
+    """Return the master, or the list of them, as it is; where etcd names them, the one that leads.
 
     Raises
     ------
@@ -83,10 +85,7 @@ def leader_of(master: str) -> str:
         Etcd names none.
     """
     if not master.startswith(_config.ETCD):
-        return master.partition(",")[0]
-    import kvcove
-    from kvcove import _native
-
+        return master
     try:
         return _native.find_master(master, timeout=_FIND_SECONDS)
     except kvcove.Error as error:
@@ -95,14 +94,20 @@ def leader_of(master: str) -> str:
 
 def _towards(master: str) -> str:
     """Return the address of this host that packets to the master carry. Sends nothing to it."""
-    host, port = _config.split_address(leader_of(master), 50051)
     found: list[str] = []
-    for family, address in _resolved(host, port, "the master's host"):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            found.append(str(probe.getsockname()[0]))
+    unknown: OSError | None = None
+    for one in leader_of(master).split(","):
+        try:
+            addresses = _resolved(*_config.split_address(one, 50051), "the master's host")
+        except OSError as error:  # another of the list may be known
+            unknown = error
+            continue
+        for family, address in addresses:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                found.append(str(probe.getsockname()[0]))
     if not found:
-        raise OSError(f"there is no route from this host to the master at {master}")
+        raise unknown or OSError(f"there is no route from this host to the master at {master}")
     return next((address for address in found if not is_loopback(address)), found[0])
 
 

@@ -25,7 +25,13 @@ def code_of(error: kvcove.Error) -> int:
 
 def octets(text: str | bytes | bytearray) -> bytes:
     """Return a key as the pool has it. That API takes bytes and bytearrays wherever it takes text."""
-    return text.encode() if isinstance(text, str) else bytes(text)
+    try:
+        return text.encode() if isinstance(text, str) else bytes(text)
+    except UnicodeEncodeError:
+        raise TypeError(
+            f"{text!a} has a lone surrogate, which UTF-8 cannot say; give bytes instead, such as "
+            "text.encode('utf-8', 'surrogatepass')"
+        ) from None
 
 
 def answered(call: Any, count: int) -> list[int]:

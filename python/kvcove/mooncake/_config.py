@@ -107,10 +107,16 @@ def etcd_endpoints(text: str) -> tuple[list[str], str]:
     """
     members = []
     prefix = ""
-    for part in re.split("[;,]", text.removeprefix(ETCD)):
-        scheme, separator, rest = part.strip().rpartition("://")
+    if "?" in text:
+        raise ValueError(
+            f"etcd's endpoints {text!r}: options are for kvcove://{ETCD}HOST:2379/PREFIX?..."
+        )
+    for part in re.split("[;,]", text):
+        scheme, separator, rest = part.strip().removeprefix(ETCD).rpartition("://")
         if separator and scheme not in ("http", "https"):
-            raise ValueError(f"etcd's endpoints {text!r}: {scheme}:// is no etcd")
+            raise ValueError(
+                f"etcd's endpoints {text!r}: {scheme}:// is no etcd; HOST:2379 and http://HOST:2379 are"
+            )
         if scheme == "https" and not os.environ.get("KVCOVE_STORE_TLS_AUTHORITY"):
             raise ValueError(
                 f"etcd's endpoints {text!r}: for https, KVCOVE_STORE_TLS_AUTHORITY names the file of "
@@ -153,10 +159,15 @@ def etcd_place(endpoints: str, cluster_id: str = "") -> str:
     members, prefix = etcd_endpoints(endpoints)
     place = f"{ETCD}{','.join(members)}"
     if prefix:
+        if cluster_id:
+            raise ValueError(
+                f"etcd's endpoints {endpoints!r} have a prefix, and -cluster_id={cluster_id} is another "
+                "one: give one of them"
+            )
         return place + prefix
     named = cluster_id or os.environ.get("MC_STORE_CLUSTER_ID") or CLUSTER_ID
     name = named.rstrip("/")
-    # Without a slash in it no cluster's prefix lies within another's.
+    # A name has no slash, so no cluster's prefix lies within another's.
     if not re.fullmatch("[0-9A-Za-z_.-]{1,128}", name):
         raise ValueError(
             f"the cluster id {named!r} (-cluster_id, MC_STORE_CLUSTER_ID): 1 to 128 letters, digits, "

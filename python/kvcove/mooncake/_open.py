@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -92,6 +93,7 @@ class Open:
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[int, str], Session] = OrderedDict()
         self.engine = f"mooncake-{uuid.uuid4().hex}"
+        self._listen = ""  # of the owner that setup() made
         self.raises_unproven = _raises_unproven()
         fences = _fences_queues()
         try:
@@ -123,7 +125,8 @@ class Open:
                 "store one: global_segment_size=0, or an address without owner="
             )
         # Launchers start masters and engines side by side: who is first waits a little.
-        probe = _reach(setup.pool, time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0))
+        until = time.monotonic() + _seconds("KVCOVE_SETUP_TIMEOUT_MS", 5.0)
+        probe = _reach(setup.pool, until)
         self._told = _offload.from_master(self._admin_of(probe))
         if setup.global_segment_size == 0:
             return probe
@@ -134,11 +137,16 @@ class Open:
         self.owner = self.open_owner(setup.global_segment_size, self.disk)
         joint = "&" if "?" in setup.pool else "?"
         address = f"{setup.pool}{joint}owner={self.owner.address}"
-        deadline = time.monotonic() + (_LEASE_WAIT_WITH_DISK if self.disk else _LEASE_WAIT)
+        lease_wait = _LEASE_WAIT_WITH_DISK if self.disk else _LEASE_WAIT
+        deadline = max(until, time.monotonic() + lease_wait)
         while True:
             pool = _reach(address, deadline)
-            # Its own memory counts once the master has given the owner a lease.
-            if pool.stat().payload_bytes > 0 or time.monotonic() > deadline:
+            there = False
+            # This asks the master, which may have gone since.
+            with contextlib.suppress(kvcove.UnavailableError, kvcove.TimedOutError):
+                # Its own memory counts once the master has given the owner a lease.
+                there = pool.stat().payload_bytes > 0
+            if there or time.monotonic() > deadline:
                 return pool
             pool.close()
             time.sleep(0.02)
@@ -176,6 +184,7 @@ class Open:
         """Give ``size`` bytes of this process to the cluster, and a disk below them."""
         host, port = _config.split_address(self.setup.local_hostname, 0)
         place = _address.place(host, self.setup.master)
+        self._listen = self._listen or place.listen
         if port != 0 and self.owner is None:
             try:
                 owner = self._owner_at(place, port, size, disk)
@@ -243,7 +252,7 @@ class Open:
         if not self.setup.master:
             return ["127.0.0.1"]
         try:
-            return with_loopback(_address.place(host, self.setup.master).listen)
+            return with_loopback(self._listen or _address.place(host, self.setup.master).listen)
         except (OSError, ValueError) as error:  # a requester may be called what it likes
             _log.warning("/health and /metrics are served on loopback only: %s", error)
             return ["127.0.0.1"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import urllib.error
@@ -411,7 +410,7 @@ class AdminHttp:
         role, state = self._role()
         try:
             view = self._view()
-        except _Unauthorized:  # whoever leads is for those to know who show a bearer
+        except _Unauthorized:  # only a caller with a bearer learns the leader
             view = {"leader_address": None, "view_version": None}
         return json_answer(
             {
@@ -591,7 +590,7 @@ class AdminHttp:
         job = request.query.get("job_id", "")
         with self._lock:
             number = self._jobs.get(job)
-        tasks = self._ask("/v1/tasks")["tasks"] if number is not None else []
+        tasks = self._ask("/v1/tasks")["tasks"]  # a standby says which master leads
         return job, next((t for t in tasks if t["id"] == number), None)
 
     def _drain_query(self, request: Request) -> Answer:
@@ -677,10 +676,9 @@ def _store_of(values: Values) -> str:
     """Return where several masters keep their facts; empty: this one is alone."""
     endpoints = str(values["ha_backend_connstring"] or values["etcd_endpoints"])
     if not values["enable_ha"]:
-        if endpoints:
-            print(
-                f"{_PROGRAM}: warning: {endpoints} is not used without -enable_ha", file=sys.stderr
-            )
+        names = ("etcd_endpoints", "ha_backend_connstring", "ha_backend_type", "cluster_id")
+        if given := ", ".join(f"-{name}" for name in names if name in values.given):
+            print(f"{_PROGRAM}: warning: {given}: not used without -enable_ha", file=sys.stderr)
         return ""
     if (backend := str(values["ha_backend_type"])) != "etcd":
         raise ValueError(
@@ -694,16 +692,8 @@ def _store_of(values: Values) -> str:
         )
     if values["data"]:
         raise ValueError(f"-data={values['data']}: with -enable_ha facts are in etcd: leave it out")
-    return _config.etcd_place(endpoints, str(values["cluster_id"]))
-
-
-def _store_arguments(store: str) -> list[str]:
-    """Return the arguments of ``kvcove master`` for its store, with what etcd wants to see."""
-    arguments = ["--store", store]
-    for option in ("user-file", "tls-authority", "tls-certificate", "tls-key"):
-        if file := os.environ.get(f"KVCOVE_STORE_{option.upper().replace('-', '_')}"):
-            arguments += [f"--store-{option}", file]
-    return arguments
+    named = str(values["cluster_id"]) if "cluster_id" in values.given else ""
+    return _config.etcd_place(endpoints, named)
 
 
 _LONGEST_LEASE_MS = 24 * 3_600_000  # of the pool's holds
@@ -753,7 +743,8 @@ def main() -> None:
         fail(_PROGRAM, str(error))
     listen = _config.join_address(host, port)
     arguments += ["master", "--listen", listen, "--admin", "127.0.0.1:0"]
-    arguments += _store_arguments(store) if store else ["--data", data]
+    # `kvcove master` takes etcd's user and TLS files from its own environment.
+    arguments += ["--store", store] if store else ["--data", data]
     if store and port != 0:
         arguments += ["--advertise", listen]  # as the launch writes it: a name stays one
     arguments += allow_open(_PROGRAM, host)

@@ -215,7 +215,8 @@ class Config:
             near = difflib.get_close_matches(form, ("auto", "embedded"), 1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             refuse(
-                f"pool: {self.pool!r}: give auto, embedded, unix:/PATH or kvcove://HOST:7400{hint}"
+                f"pool: {self.pool!r}: give auto, embedded, unix:/PATH, kvcove://HOST:7400 or "
+                f"kvcove://etcd://HOST:2379/PREFIX{hint}"
             )
         try:
             size = _native.parse_size(self.memory)

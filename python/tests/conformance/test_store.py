@@ -380,6 +380,8 @@ def test_a_lone_surrogate_is_in_no_key(store: Any) -> None:
         store.get("a\ud800")
     with pytest.raises(TypeError):
         store.batch_is_exist(["a", "\udcff"])
+    with pytest.raises(TypeError):
+        store.remove_by_regex("\udcff")
 
 
 def test_long_keys(store: Any) -> None:

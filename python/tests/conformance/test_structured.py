@@ -259,7 +259,7 @@ def test_a_manifest_that_names_what_others_have_put_removes_nothing(
 
 def test_a_store_of_a_few_lines_is_enough(module: Any) -> None:
     class Store:
-        batch_put_from = batch_put_from_multi_buffers = batch_get_into = get_into_ranges = None
+        batch_put_from_multi_buffers = batch_get_into = get_into_ranges = None
 
         def __init__(self) -> None:
             self.values: dict[str, bytes] = {}

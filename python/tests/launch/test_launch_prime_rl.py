@@ -141,7 +141,7 @@ def test_sizes_that_are_none(size: str) -> None:
         (
             'type = "kvcove"\npool = "embeded"\ncpu.num_bytes = "1GiB"\n',
             "rl.toml:3: inference.kv_cache_offload.pool: 'embeded': give auto, embedded, "
-            "unix:/PATH or kvcove://HOST:7400; did you mean 'embedded'?",
+            "unix:/PATH, kvcove://HOST:7400 or kvcove://etcd://HOST:2379/PREFIX; did you mean 'embedded'?",
         ),
         (
             'type = "kvcove"\ncpu.num_bytes = "1GiB"\nextra_config = { threds = 3 }\n',

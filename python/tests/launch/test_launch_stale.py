@@ -96,7 +96,7 @@ def test_a_job_of_slurm(
     assert "prime-rl" not in caplog.text
     caplog.clear()
     assert _cli.main(["slurm", "--type", "mooncake", "--memory", "1GiB", "--part"]) == 0
-    assert "what runs the engines does not reset it" in caplog.text
+    assert "the program that runs the engines does not reset it" in caplog.text
     assert "prime-rl" not in caplog.text
     caplog.clear()
     file = tmp_path / "inference.toml"
@@ -133,7 +133,7 @@ def test_the_size_of_an_engine(command: list[str], size: int) -> None:
         (["vllm", "serve", "m", "-tp", "2"], "'vllm serve'"),
         (["env", "A=1", "vllm", "serve", "m"], "'vllm serve'"),
         (["python3", "-m", "sglang.launch_server"], "'python3'"),
-        ([], "what runs the engines"),
+        ([], "the program that runs the engines"),
     ],
 )
 def test_the_program_that_is_launched(command: list[str], program: str) -> None:

@@ -142,8 +142,8 @@ class Bundles:
         if not self.prefix:
             raise ValueError("key_prefix must be a non-empty key prefix")
         self.chunk_bytes = self._chunk_bytes(chunk_bytes)
-        # A store of a few lines has neither batches nor a configuration of a put; what stands in for
-        # one may have None in their place.
+        # A store of a few lines has neither batches nor a configuration of a put; a stand-in may have
+        # None in their place.
         self._batches = _has(store, "batch_put_from_multi_buffers")
         self._ranges = _has(store, "get_into_ranges") and _has(store, "batch_get_into")
         self._configured = self._batches or "config" in _parameters(getattr(store, "put", None))
@@ -192,9 +192,7 @@ class Bundles:
             raised, also by the store: what was written is removed.
         """
         policy = (policy or BundleTransferPolicy()).checked()
-        if policy.copy_mode == "zero_copy" and not (
-            self._batches or _has(self.store, "batch_put_from")
-        ):
+        if policy.copy_mode == "zero_copy" and not self._batches:
             raise RuntimeError(
                 "a zero-copy put is not possible: the store has no batch_put_from_multi_buffers "
                 "(copy_mode='auto' copies)"
