@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 
 namespace kvcove {
 
@@ -16,10 +17,13 @@ std::int64_t Interrupt::DueInNs() {
 
 void Interrupt::Look() {
   ExpectNoLock("a look for signals");
+  const unsigned forks = ForkCount();
   {
     const Aside aside;
     ended_ = Asks();
   }
+  // In a child that a handler made, the connections of this call are its parent's.
+  ended_ = ended_ || forks != ForkCount();
   due_ns_ = SystemClock::Instance().NowNs() + kLookNs;
 }
 

@@ -7,8 +7,8 @@
 //
 //   running    the wait asks Asks() every kLookNs, without a lock, and goes on
 //   ended      Asks() was true once: every deadline of this thread counts as reached (LeftNs), so
-//              the call ends by the path of its deadline. A transfer is aborted, a reservation is
-//              given back, and no buffer is written after the call.
+//              the call ends as it would then: transfers are aborted, reservations given back, and
+//              no buffer is written afterwards. A copy to or from a device is waited for.
 //
 // So an interrupted call leaves behind what a late one does, and nothing else. A wait that has no
 // deadline is not cut short: it ends with what it waits for, which has one. Threads without an
@@ -64,7 +64,7 @@ class Interrupt {
   };
 
  protected:
-  // Scopes of one thread nest. `on`: false for a thread that has nothing to ask.
+  // Scopes nest, the inner in the outer's place. `on`: false for a thread with nothing to ask.
   explicit Interrupt(bool on = true) : outer_(current_) {
     if (on) current_ = this;
   }

@@ -39,7 +39,8 @@ bool CondVar::WaitTurn(Mutex& mutex, std::chrono::steady_clock::time_point until
   const auto turn_end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(turn_ns);
   const bool notified =
       condition_.wait_until(mutex, std::min(until, turn_end)) == std::cv_status::no_timeout;
-  if (!ended) {
+  // A thread that was notified acts on it now, for no other one was: it looks in its next wait.
+  if (!ended && !notified) {
     mutex.unlock();
     Interrupt::LookIfDue();
     mutex.lock();

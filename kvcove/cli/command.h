@@ -103,7 +103,7 @@ class StopSignal {
  public:
   explicit StopSignal(SecurityOptions::Loaded security = {});
   // SIGTERM when the parent ends, too; false when it has ended already.
-  bool FollowParent();
+  static bool FollowParent();
   void Wait();
   // False when none has come in time, or SIGHUP before.
   bool WaitFor(std::chrono::milliseconds duration);

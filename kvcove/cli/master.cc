@@ -110,7 +110,7 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
   RaiseDescriptorLimit();
   StopSignal stop(security);
-  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   KVCOVE_ASSIGN(auto master, pool::ElectedMaster::Open(elected, SystemClock::Instance()));
   LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
           elected.etcd.place.ToString(),
@@ -135,7 +135,7 @@ Result<int> Run(const MasterOptions& options) {
                 MetricsOption(options.metrics, options.security));
   RaiseDescriptorLimit();
   StopSignal stop(security);
-  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   KVCOVE_ASSIGN(auto process, pool::MasterProcess::Open(process_options, SystemClock::Instance()));
   master::MasterServer& master = process->server();
   std::unique_ptr<master::Admin> admin;

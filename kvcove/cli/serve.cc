@@ -251,7 +251,7 @@ Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(auto metrics_places, AdminPlaces(metrics_address, parts.size(), true));
   RaiseDescriptorLimit();
   StopSignal stop;
-  if (options.exit_with_parent && !stop.FollowParent()) return 0;
+  if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
   KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
   for (const AdminPlace& place : metrics_places) {
@@ -340,6 +340,8 @@ Result<int> RunOwner(const OwnerOptions& options) {
   member.advertise = options.advertise;
   member.host = options.host;
   member.checksum = !options.no_checksum;
+  // The wait for a leader ends with the parent, too: SIGTERM ends this process until StopSignal.
+  if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   const Clock& clock = SystemClock::Instance();
   KVCOVE_ASSIGN(member.master,
                 pool::FindMasters(options.master, clock.NowNs() + kOwnerWaitNs, clock));
@@ -356,7 +358,6 @@ Result<int> RunOwner(const OwnerOptions& options) {
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
   RaiseDescriptorLimit();
   StopSignal stop(security);
-  if (options.exit_with_parent && !stop.FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, clock));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   if (options.take_over) ListenAfterTakeOver(metrics_places);

@@ -5,11 +5,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/beast/http.hpp>
 #include <cerrno>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/mutex.h"
 
 namespace kvcove::http {
@@ -23,13 +25,20 @@ constexpr std::size_t kReadBytes = 64U << 10;
 
 Status Connection::Wait(short events, std::int64_t deadline_ns) {
   while (true) {
-    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
-    if (left <= 0) return Fail(Code::kTimeout, "no answer in time");
+    const std::int64_t left =
+        std::max<std::int64_t>(LeftNs(deadline_ns, SystemClock::Instance()), 0);
     pollfd poller{.fd = fd_.get(), .events = events, .revents = 0};
-    const timespec limit{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    const std::int64_t turn = Interrupt::TurnNs(left);
+    const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    if (left == 0) return Fail(Code::kTimeout, "no answer in time");
+    if (ready < 0) {
+      Interrupt::LookNow();
+    } else {
+      Interrupt::LookIfDue();
+    }
   }
 }
 

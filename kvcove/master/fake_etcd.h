@@ -108,6 +108,11 @@ class FakeEtcd {
     const std::lock_guard lock(mutex_);
     return reads_;
   }
+  // Requests that came while it was silent.
+  std::size_t unanswered() const {
+    const std::lock_guard lock(mutex_);
+    return unanswered_;
+  }
   std::size_t max_operations = 128;
 
  private:
@@ -172,6 +177,7 @@ class FakeEtcd {
     std::unique_lock lock(mutex_);
     if (path == "/v3/kv/txn") return AnswerTransaction(body, lock);
     if (silent_) {
+      ++unanswered_;
       changed_.wait(lock, [&] { return stopping_ || !silent_; });
       return std::nullopt;
     }
@@ -319,6 +325,7 @@ class FakeEtcd {
   std::int64_t last_lease_ = 100;
   std::size_t transactions_ = 0;
   std::size_t reads_ = 0;  // beside those of transactions
+  std::size_t unanswered_ = 0;
   std::list<std::thread> threads_;
   std::thread thread_;
 };

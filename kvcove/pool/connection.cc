@@ -276,9 +276,11 @@ constexpr std::array<std::string_view, 10> kClusterKeys = {
 Result<std::unique_ptr<requester::ClusterHost>> ConnectCluster(
     const requester::ClusterHostOptions& options, std::int64_t deadline_ns, const Clock& clock) {
   const bool again = options.master.source() != nullptr;
-  while (true) {
+  // Each attempt has longer than the last one: a busy leader must not hear the same again and
+  // again.
+  for (std::int64_t attempt_ns = kSecond;; attempt_ns *= 2) {
     const std::int64_t until_ns =
-        again ? std::min(clock.NowNs() + kSecond, deadline_ns) : deadline_ns;
+        again ? std::min(clock.NowNs() + attempt_ns, deadline_ns) : deadline_ns;
     auto host = requester::ClusterHost::Connect(options, until_ns, clock);
     if (host || !again || LeftNs(deadline_ns, clock) <= 0) return host;
     const Code code = host.error().code;

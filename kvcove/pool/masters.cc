@@ -140,7 +140,9 @@ Result<rpc::Addresses> FindInEtcd(EtcdOptions etcd, std::int64_t deadline_ns, co
     }
     if (leader) {
       answers = true;
-      if (auto reason = WhyNobodyLeads(client, until_ns())) why.detail = std::move(*reason);
+      if (auto reason = WhyNobodyLeads(client, until_ns())) {
+        why = {.code = Code::kUnavailable, .detail = std::move(*reason)};
+      }
     } else if (!answers || leader.error().code != Code::kTimeout) {  // the deadline's, as a rule
       why = client.Explain(leader.error(), until_ns());
       if (why.code != Code::kUnavailable && why.code != Code::kTimeout) break;
@@ -149,6 +151,7 @@ Result<rpc::Addresses> FindInEtcd(EtcdOptions etcd, std::int64_t deadline_ns, co
     SleepNs(std::min(kLeaderAgainNs, LeftNs(deadline_ns, clock)));
   }
   why.detail = fmt::format("{} names no leader: {}", place, why.detail);
+  if (why.code == Code::kTimeout) why.code = Code::kUnavailable;
   return std::unexpected(std::move(why));
 }
 

@@ -61,12 +61,15 @@ TEST_F(MastersTest, WaitsForALeader) {
 }
 
 TEST_F(MastersTest, SaysWhyEtcdNamesNone) {
-  const auto none = Find(Place(), kShortly);
-  ASSERT_FALSE(none);
-  EXPECT_EQ(none.error().code, Code::kUnavailable);
-  EXPECT_THAT(none.error().detail, HasSubstr(Place() + " names no leader: no pool is there"));
+  const auto says = [&](const std::string& text) {  // on a slow machine not at first
+    return Becomes([&] {
+      const auto none = Find(Place(), kShortly);
+      return !none && none.error().code == Code::kUnavailable && none.error().detail.contains(text);
+    });
+  };
+  EXPECT_TRUE(says(Place() + " names no leader: no pool is there"));
   etcd_.Set("/pool/head", "a pool's");
-  EXPECT_THAT(Find(Place(), kShortly).error().detail, HasSubstr("none of its masters leads"));
+  EXPECT_TRUE(says("none of its masters leads"));
   etcd_.Set("/pool/leader", "no leader's");
   EXPECT_EQ(Find(Place(), 60 * kSecond).error().code, Code::kCorrupt) << "and at once";
   const rpc::Address nobody = [] {
@@ -104,10 +107,14 @@ TEST_F(MastersTest, StaysInDoubtUntilAnotherIsNamed) {
   source.Doubt(kFirst);
   EXPECT_TRUE(Becomes([&] { return etcd_.reads() > reads; }));
   etcd_.Remove("/pool/leader");
-  EXPECT_TRUE(Becomes([&] { return etcd_.reads() > reads + 1; }));
+  const auto follows = [&] {  // a doubt is over after 5 s, which a busy machine may stand still
+    source.Doubt(kFirst);
+    return source.Current() == kSecondMaster;
+  };
+  EXPECT_TRUE(Becomes([&] { return follows() || etcd_.reads() > reads + 1; }));
   EXPECT_EQ(source.Current(), kFirst);
   Leads(kSecondMaster);
-  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
+  EXPECT_TRUE(Becomes(follows));
 }
 
 TEST_F(MastersTest, WithoutEtcdTheLastLeaderStays) {
@@ -116,12 +123,15 @@ TEST_F(MastersTest, WithoutEtcdTheLastLeaderStays) {
   ASSERT_TRUE(found) << found.error().ToString();
   rpc::LeaderSource& source = *found->source();
   etcd_.Silence(true);
-  source.Doubt(kFirst);
-  std::this_thread::sleep_for(std::chrono::milliseconds(350));  // it has asked by then
+  const auto follows = [&] {
+    source.Doubt(kFirst);
+    return source.Current() == kSecondMaster;
+  };
+  EXPECT_TRUE(Becomes([&] { return follows() || etcd_.unanswered() > 0; }));
   EXPECT_EQ(source.Current(), kFirst);
   Leads(kSecondMaster);
   etcd_.Silence(false);
-  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
+  EXPECT_TRUE(Becomes(follows));
 }
 
 }  // namespace

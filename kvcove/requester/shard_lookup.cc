@@ -107,16 +107,22 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   CondVar done;
   std::size_t left = parts.size();
   std::atomic<bool> ended = false;  // the parts of other threads end with the call that waits
-  const auto ask = [&](Part& part) {
-    AskPart(token, part, deadline_ns);
+  const auto over = [&] {
     const MutexLock lock(done_mutex);
     if (--left == 0) done.NotifyAll();
   };
+  const auto ask = [&](Part& part) {
+    AskPart(token, part, deadline_ns);
+    over();
+  };
   for (std::size_t i = 1; i < parts.size(); ++i) {
     Part& part = parts[i];
-    const auto aside = [&ask, &part, &ended] {
-      InterruptBy interrupt(ended);
-      ask(part);
+    const auto aside = [&, at = &part] {
+      {
+        InterruptBy interrupt(ended);  // it ends before this call's memory may
+        AskPart(token, *at, deadline_ns);
+      }
+      over();
     };
     if (workers == nullptr || !workers->Post(aside)) ask(part);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/gate.h"
 
@@ -90,6 +91,8 @@ Result<std::string> TcpChannel::Call(wire::Method method, std::span<const std::b
     const std::int64_t began_ns = SystemClock::Instance().NowNs();
     Result<std::string> reply = CallAt(to, method, body, deadline_ns);
     if (reply || !finder_.addresses().several()) return reply;
+    // Its caller ended it: how long it waited says nothing about the master.
+    if (Interrupt::Ended()) return reply;
     const std::int64_t now_ns = SystemClock::Instance().NowNs();
     if (finder_.Note(to, reply.error(), now_ns - began_ns)) AbandonOthers();
     const bool elsewhere = finder_.Current() != to;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/fake_leader_source.h"
 #include "kvcove/rpc/server.h"
@@ -173,6 +174,35 @@ TEST_F(LeaderChannelTest, ACallThatWaitsAtAFrozenMasterGoesOnAtTheNext) {
   patient.join();
   EXPECT_EQ(waited.value_or("nothing"), "patient");
   EXPECT_LT(SystemClock::Instance().NowNs() - began, 20 * kSecond);
+}
+
+// The GIL may be away for longer than the call has.
+TEST_F(LeaderChannelTest, AnAnswerThatComesDuringALookComesInTime) {
+  TcpChannel channel(follower_server_->address(), {});
+  follower_.frozen = true;
+  const Clock& clock = SystemClock::Instance();
+  const std::int64_t deadline_ns = clock.NowNs() + kSecond;
+  bool came = false;
+  AskedInterrupt interrupt(/*ends_at=*/0, [&] {
+    if (follower_.waiting == 0 || came || clock.NowNs() > deadline_ns) return;
+    came = true;
+    follower_.held(Reply());
+    std::this_thread::sleep_for(std::chrono::nanoseconds(deadline_ns - clock.NowNs() + kSecond));
+  });
+  const auto reply = channel.Call(wire::Method::kLookup, {}, deadline_ns);
+  if (came) {  // else the machine stood still until the deadline
+    EXPECT_TRUE(reply) << reply.error().ToString();
+  }
+}
+
+TEST_F(LeaderChannelTest, AnInterruptedCallMovesNobody) {
+  TcpChannel channel(FollowerFirst(), {});
+  follower_.frozen = true;
+  AskedInterrupt interrupt(/*ends_at=*/3);
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 60 * kSecond;
+  EXPECT_FALSE(channel.Call(wire::Method::kLookup, {}, deadline_ns));
+  EXPECT_TRUE(Interrupt::Ended());
+  EXPECT_EQ(channel.address(), follower_server_->address());
 }
 
 TEST_F(LeaderChannelTest, AnImpatientCallMovesNobody) {

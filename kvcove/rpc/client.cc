@@ -141,14 +141,17 @@ Status Client::Greet(const Credential* credential, std::int64_t deadline_ns) {
 
 Status Client::Wait(short events, std::int64_t deadline_ns) {
   while (true) {
-    const std::int64_t left = Left(deadline_ns);
-    if (left <= 0) return Fail(Code::kTimeout, "the pool did not answer in time");
+    const std::int64_t left =
+        Interrupt::Ended() ? -1 : std::max<std::int64_t>(Left(deadline_ns), 0);
+    if (left < 0) return Fail(Code::kTimeout, "the call was interrupted");
     pollfd poller{.fd = fd_.get(), .events = events, .revents = 0};
     const std::int64_t turn = Interrupt::TurnNs(left);
     const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    // Only now: a look may last longer than there is time, and what came meanwhile came in time.
+    if (left == 0) return Fail(Code::kTimeout, "the pool did not answer in time");
     LookAfter(ready < 0 ? EINTR : 0);
   }
 }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -163,10 +164,11 @@ class Tls::Impl {
     // Run keeps to the deadline; the rest is for a thread that was not scheduled.
     const std::int64_t until_ns = deadline_ns + kSecond;
     while (true) {
-      const std::int64_t rest = LeftNs(until_ns, SystemClock::Instance());
-      if (rest <= 0) break;
+      const std::int64_t rest =
+          std::max<std::int64_t>(LeftNs(until_ns, SystemClock::Instance()), 0);
       const std::chrono::nanoseconds turn(Interrupt::TurnNs(rest));
       if (future.wait_for(turn) == std::future_status::ready) return future.get();
+      if (rest == 0) break;  // only now: a look may last longer than there is time
       Interrupt::LookIfDue();
     }
     GiveUpLater(tunnel);

@@ -312,6 +312,7 @@ Status DeviceQueue::Move(DeviceWay way, std::byte* host, std::uintptr_t device, 
   // A part of the ring, so that other callers find room.
   const std::uint64_t most = std::max<std::uint64_t>(options_.ring_bytes / 4, 4096);
   for (std::uint64_t at = 0; at < bytes; at += most) {
+    if (Interrupt::Ended()) return Fail(Code::kTimeout, "the call was interrupted");
     KVCOVE_TRY(MoveSome(way, host + at, device + at, std::min(most, bytes - at), deadline_ns));
   }
   return {};

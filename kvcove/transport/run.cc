@@ -64,9 +64,9 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
   for (const Exchange& exchange : exchanges) asked_bytes += exchange.head.size();
   rpc::Spin spin(clock, rpc::Spin::NeededFor(asked_bytes));
   while (!running.empty()) {
+    Interrupt::LookIfDue();  // before bytes are taken: what comes during a look comes in time
     const bool moved = AdvanceAll(running);
     if (running.empty()) return;
-    Interrupt::LookIfDue();
     const std::int64_t left_ns = LeftNs(deadline_ns, clock);
     if (left_ns <= 0) break;
     if (moved) {

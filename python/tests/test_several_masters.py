@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Program, command_path, free_port, http, new_store, setup, wait_until
+from conftest import (
+    Program,
+    command_path,
+    ends_with_its_test,
+    free_port,
+    http,
+    new_store,
+    setup,
+    wait_until,
+)
 
 import kvcove
 
@@ -304,6 +313,34 @@ def test_setup_waits_for_a_leader_and_says_why_there_is_none(
 def _named_leader(etcd: Etcd) -> bool:
     key = base64.b64encode(b"/kvcove-mooncake/mooncake_cluster/leader").decode()
     return "kvs" in http(f"http://{etcd.address}/v3/kv/range", {"key": key})[1]
+
+
+def test_ctrl_c_ends_the_wait_for_an_etcd_that_is_frozen(etcd: Etcd) -> None:
+    code = """
+import signal, sys, kvcove
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("begun", flush=True)
+try:
+    kvcove.open(sys.argv[1], timeout=60)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+"""
+    etcd.program.process.send_signal(signal.SIGSTOP)
+    client = subprocess.Popen(
+        [sys.executable, "-c", code, f"kvcove://etcd://{etcd.address}/p"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ends_with_its_test(client)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "begun\n"
+    time.sleep(0.5)
+    began = time.monotonic()
+    client.send_signal(signal.SIGINT)
+    assert client.stdout.readline() == "heard\n"
+    print(f"{time.monotonic() - began:.3f} s")
+    assert time.monotonic() - began < 15
+    assert client.wait(60) == 0
 
 
 def test_kvcoves_own_commands_and_pools_find_them_too(etcd: Etcd, tmp_path: Path) -> None:

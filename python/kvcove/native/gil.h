@@ -12,6 +12,7 @@
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
+#include <exception>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -111,10 +112,14 @@ auto WithoutGil(Call&& call) {
     ReleasedGil released;
     {
       Signals signals(released, raised);
-      if constexpr (kAnswers) {
-        answer.emplace(call());
-      } else {
-        call();
+      try {
+        if constexpr (kAnswers) {
+          answer.emplace(call());
+        } else {
+          call();
+        }
+      } catch (const std::exception&) {
+        if (!raised) throw;  // what the handler raised goes before it
       }
     }
     if (raised) answer.reset();
