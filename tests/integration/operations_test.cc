@@ -240,8 +240,8 @@ TEST_F(OperationsTest, ALostReplicaIsMadeAgain) {
   };
   EXPECT_EQ(copies(), 400U);
   owners_[2].reset();
-  EXPECT_TRUE(Becomes([&] { return copies() >= 400; }));
-  EXPECT_EQ(copies(), 400U);
+  // For a moment an owner may count a copy that was begun twice.
+  EXPECT_TRUE(Becomes([&] { return copies() == 400; })) << copies();
   // One more may go now.
   owners_[1].reset();
   WaitLive(1);
