@@ -51,7 +51,7 @@ class Segments:
             return {"ret": -1, "segment_ids": []}
         return {"ret": 0, "segment_ids": [f"s{len(self.calls)}"]}
 
-    def unmount_segment(self, names: list[str], _grace: int = 0) -> int:
+    def unmount_segment(self, names: list[str], _grace: int) -> int:
         self.calls.append(names)
         return -1 if set(names) & self.stuck else 0
 

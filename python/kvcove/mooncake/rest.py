@@ -437,10 +437,9 @@ class MooncakeStoreService:
     async def _unmount(self, names: list[str], grace: int) -> list[str]:
         """Unmount each by itself and forget it; return those that failed."""
         failed = []
-        patience = (grace,) if grace else ()  # older stores know none
         for name in names:
             # The store's answer for several does not say which of them are gone.
-            if await self._call("unmount_segment", [name], *patience) != 0:
+            if await self._call("unmount_segment", [name], grace) != 0:
                 failed.append(name)
             elif name in self.mounted_segment_ids:
                 self.mounted_segment_ids.remove(name)
