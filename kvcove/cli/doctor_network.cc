@@ -15,7 +15,7 @@ namespace kvcove::cli {
 namespace {
 
 constexpr std::uint16_t kMasterPort = 7400;
-constexpr std::int64_t kLeaderWaitNs = 3 * kSecond;  // whom etcd names
+constexpr std::int64_t kLeaderWaitNs = 3 * kSecond;  // until etcd names a leader
 constexpr std::uint16_t kOwnerPort = 7401;
 
 Finding Listening(const std::string& text, const SecurityOptions& security) {

@@ -20,7 +20,7 @@
 namespace kvcove::cli {
 namespace {
 
-// For a leader whom etcd names; who starts this owner again asks again then.
+// An owner waits so long for etcd to name a leader, then ends with an error.
 constexpr std::int64_t kOwnerWaitNs = 60 * kSecond;
 
 // The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.

@@ -65,7 +65,7 @@ class Link {
   // A call at `master` failed so: another one may lead. Then the other lanes follow.
   void NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
                   std::int64_t waited_ns);
-  // Another one leads: what still waits for an answer of the last one waits in vain.
+  // Another master leads: ends the calls that still wait for the last one.
   void EndWaits();
   // What it answered; kUnavailable and kTimeout when the connection is of no use any more.
   Result<std::string> Call(Lane lane, rpc::Client& client, const rpc::Address& master,

@@ -108,7 +108,7 @@ class EtcdSource final : public rpc::LeaderSource {
   std::thread thread_;
 };
 
-// Why etcd names no leader; two mistakes look alike to who made them. Nothing: etcd does not say.
+// Tells a prefix that no pool has from a pool without a leader. Nothing: etcd does not answer.
 std::optional<std::string> WhyNobodyLeads(EtcdClient& client, std::int64_t deadline_ns) {
   const std::string head = master::ToBase64(client.options().place.prefix + "head");
   const auto answer =

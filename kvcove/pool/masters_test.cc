@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/masters.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <thread>
 
@@ -11,8 +11,6 @@
 
 namespace kvcove::pool {
 namespace {
-
-using testing::HasSubstr;
 
 const rpc::Address kFirst{.host = "m1", .port = 7400};
 const rpc::Address kSecondMaster{.host = "m2", .port = 7401};
@@ -29,6 +27,11 @@ class MastersTest : public testing::Test {
   void Leads(const rpc::Address& address) {
     etcd_.Set("/pool/leader",
               master::Encode(master::EtcdLeader{.address = address.ToString(), .admin = ""}));
+  }
+  // What a client finds while kFirst leads.
+  rpc::Addresses FindFirst() {
+    Leads(kFirst);
+    return Find(Place(), 60 * kSecond).value();
   }
   static bool Becomes(const std::function<bool()>& holds) {
     for (int i = 0; i < 6000 && !holds(); ++i) {
@@ -61,15 +64,15 @@ TEST_F(MastersTest, WaitsForALeader) {
 }
 
 TEST_F(MastersTest, SaysWhyEtcdNamesNone) {
-  const auto says = [&](const std::string& text) {  // on a slow machine not at first
-    return Becomes([&] {
-      const auto none = Find(Place(), kShortly);
+  const auto says = [](const std::string& place, const std::string& text) {
+    return Becomes([&] {  // on a slow machine not at first
+      const auto none = Find(place, kShortly);
       return !none && none.error().code == Code::kUnavailable && none.error().detail.contains(text);
     });
   };
-  EXPECT_TRUE(says(Place() + " names no leader: no pool is there"));
+  EXPECT_TRUE(says(Place(), Place() + " names no leader: no pool is there"));
   etcd_.Set("/pool/head", "a pool's");
-  EXPECT_TRUE(says("none of its masters leads"));
+  EXPECT_TRUE(says(Place(), "none of its masters leads"));
   etcd_.Set("/pool/leader", "no leader's");
   EXPECT_EQ(Find(Place(), 60 * kSecond).error().code, Code::kCorrupt) << "and at once";
   const rpc::Address nobody = [] {
@@ -77,16 +80,12 @@ TEST_F(MastersTest, SaysWhyEtcdNamesNone) {
     const auto taken = rpc::ListenTcp(free);
     return free;
   }();
-  const auto away = Find("etcd://" + nobody.ToString() + "/pool", kShortly);
-  EXPECT_EQ(away.error().code, Code::kUnavailable);
-  EXPECT_THAT(away.error().detail, HasSubstr("Connection refused"));
+  EXPECT_TRUE(says("etcd://" + nobody.ToString() + "/pool", "Connection refused"));
 }
 
 TEST_F(MastersTest, LooksAgainOnlyWhenTheLeaderIsDoubted) {
-  Leads(kFirst);
-  const auto found = Find(Place(), 60 * kSecond);
-  ASSERT_TRUE(found) << found.error().ToString();
-  rpc::LeaderSource& source = *found->source();
+  const rpc::Addresses found = FindFirst();
+  rpc::LeaderSource& source = *found.source();
   const std::size_t reads = etcd_.reads();
   Leads(kSecondMaster);
   source.Doubt(kSecondMaster);  // nobody asked that one
@@ -99,18 +98,15 @@ TEST_F(MastersTest, LooksAgainOnlyWhenTheLeaderIsDoubted) {
 
 // The key of one that was killed stays for its lease, and then there is none for a moment.
 TEST_F(MastersTest, StaysInDoubtUntilAnotherIsNamed) {
-  Leads(kFirst);
-  const auto found = Find(Place(), 60 * kSecond);
-  ASSERT_TRUE(found) << found.error().ToString();
-  rpc::LeaderSource& source = *found->source();
+  const rpc::Addresses found = FindFirst();
+  rpc::LeaderSource& source = *found.source();
   const std::size_t reads = etcd_.reads();
-  source.Doubt(kFirst);
-  EXPECT_TRUE(Becomes([&] { return etcd_.reads() > reads; }));
-  etcd_.Remove("/pool/leader");
   const auto follows = [&] {  // a doubt is over after 5 s, which a busy machine may stand still
     source.Doubt(kFirst);
     return source.Current() == kSecondMaster;
   };
+  EXPECT_TRUE(Becomes([&] { return follows() || etcd_.reads() > reads; }));
+  etcd_.Remove("/pool/leader");
   EXPECT_TRUE(Becomes([&] { return follows() || etcd_.reads() > reads + 1; }));
   EXPECT_EQ(source.Current(), kFirst);
   Leads(kSecondMaster);
@@ -118,10 +114,8 @@ TEST_F(MastersTest, StaysInDoubtUntilAnotherIsNamed) {
 }
 
 TEST_F(MastersTest, WithoutEtcdTheLastLeaderStays) {
-  Leads(kFirst);
-  const auto found = Find(Place(), 60 * kSecond);
-  ASSERT_TRUE(found) << found.error().ToString();
-  rpc::LeaderSource& source = *found->source();
+  const rpc::Addresses found = FindFirst();
+  rpc::LeaderSource& source = *found.source();
   etcd_.Silence(true);
   const auto follows = [&] {
     source.Doubt(kFirst);

@@ -30,8 +30,8 @@ Result<Client> TcpChannel::Take(const Address& to, std::int64_t deadline_ns, boo
   return Client::Connect(to, access_, deadline_ns);
 }
 
-// Who is asked now is read under the lock: what is among `busy_` was begun before, so nothing at a
-// later one is ended.
+// The leader is read under the lock: each call in `busy_` began before, so no call at a later
+// leader is ended.
 void TcpChannel::AbandonOthers() {
   const MutexLock lock(mutex_);
   if (busy_.empty()) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: says that the one leads whom the test names.
+// For tests: a source that names the leader that the test sets.
 #pragma once
 
 #include <vector>

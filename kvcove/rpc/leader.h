@@ -16,8 +16,8 @@
 
 namespace kvcove::rpc {
 
-// Knows who leads where clients have no list: etcd does (pool/masters.h). Thread-safe; no call
-// waits.
+// Names the leader to clients that have no list of masters: etcd does (pool/masters.h).
+// Thread-safe; no call waits.
 class LeaderSource {
  public:
   virtual ~LeaderSource() = default;
@@ -28,8 +28,8 @@ class LeaderSource {
   virtual std::string ToString() const = 0;
 };
 
-// "10.0.0.1:7400,10.0.0.2:7400", or who says which one leads. Empty only as long as nobody has set
-// it.
+// "10.0.0.1:7400,10.0.0.2:7400", or a source that names the leader. Empty only as long as nobody
+// has set it.
 class Addresses {
  public:
   Addresses() = default;
