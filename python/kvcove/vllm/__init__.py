@@ -18,7 +18,7 @@ __all__ = ["KvcoveConnector"]
 def __getattr__(name: str) -> Any:
     if name != "KvcoveConnector":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from kvcove.vllm._compat import check_version
+    from kvcove.vllm._versions import check_version
 
     check_version()
     from kvcove.vllm._connector import KvcoveConnector

@@ -1,66 +1,230 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of vLLM the connector knows, and what differs between them."""
+"""vLLM's names, and what each version of vLLM in the range lacks or calls otherwise.
+
+No other module of kvcove.vllm imports vLLM's names, but _plugin two that every version has. A name that a version lacks is made here, so that the rest knows
+one vLLM, the newest. What differs is found by what is there, not by the number of the version: builds between
+two releases have some of it.
+
+python/tests/vllm/names.py compares what is used here and in the rest with a tree of vLLM.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
 import inspect
-import logging
-import re
+import os
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
-from kvcove import __version__
+from vllm.config import VllmConfig
+from vllm.distributed import kv_events as _kv_events
+from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as _base
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+from vllm.v1.core import kv_cache_utils as _kv_cache_utils
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_convert_block_hash
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 
-__all__ = ["check_version", "kv_cache_configs_of", "settle_interleave"]
+from kvcove.vllm import _versions
 
-_log = logging.getLogger("vllm.kvcove")
-_OLDEST, _NEWEST = (0, 32), (0, 33)
-_warned: set[str] = set()
+__all__ = [
+    "FIXED_HASH_SEED",
+    "LAYOUTS_BY_AXES",
+    "MEDIUM_STORAGE",
+    "AllBlocksCleared",
+    "AttentionSpec",
+    "BlockRemoved",
+    "BlockStored",
+    "CacheHitSource",
+    "ChunkedLocalAttentionSpec",
+    "FullAttentionSpec",
+    "KVCacheConfig",
+    "KVCacheSpec",
+    "KVConnectorBase_V1",
+    "KVConnectorMetadata",
+    "KVConnectorPromMetrics",
+    "KVConnectorRole",
+    "KVConnectorStats",
+    "KVConnectorTransferResults",
+    "KVConnectorWorkerMetadata",
+    "MLAAttentionSpec",
+    "MambaSpec",
+    "SlidingWindowSpec",
+    "SupportsHMA",
+    "VllmConfig",
+    "attention_layers",
+    "axes_of",
+    "block_stored",
+    "cacheable_group_ids",
+    "cacheable_groups",
+    "check_model",
+    "communicators",
+    "current_config",
+    "dcp_ranks_of",
+    "engine_core",
+    "engine_names_weights",
+    "event_extra_keys",
+    "for_explain",
+    "generate_block_hash_extra_keys",
+    "hash_tokens_of",
+    "inner_order",
+    "kv_cache_configs_of",
+    "maybe_convert_block_hash",
+    "offer_block_tables",
+    "parallel_state",
+    "platform",
+    "release",
+    "request_status",
+    "settle_interleave",
+    "settle_layout",
+    "use_eagle_block_drop",
+    "worker_base",
+]
+
+# 0.26 and older have no word for a disk.
+MEDIUM_STORAGE = getattr(_kv_events, "MEDIUM_STORAGE", "STORAGE")
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:  # 0.31 and older do not ask for the sources of a hit
+
+    class CacheHitSource(enum.Enum):  # type: ignore[no-redef]
+        """As of 0.32."""
+
+        EXTERNAL_UNSPECIFIED = "external_unspecified"
+        HOST = "host"
+        P2P = "p2p"
+        DISK = "disk"
 
 
-def check_version(version: str | None = None) -> None:
-    """Refuse a vLLM that lacks what the connector calls, and warn once of one that is newer.
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+except (
+    ImportError
+):  # 0.29 and older call get_finished instead, and know of failed loads by their blocks alone
 
-    Parameters
-    ----------
-    version : str, optional
-        Of vLLM; else that of the one which is installed.
+    @dataclasses.dataclass
+    class KVConnectorTransferResults:  # type: ignore[no-redef]
+        """As of 0.30."""
+
+        finished_sending: set[str] = dataclasses.field(default_factory=set)
+        finished_recving: set[str] = dataclasses.field(default_factory=set)
+        failed_recving: set[str] = dataclasses.field(default_factory=set)
+
+
+# 0.28 and older begin block hashes with a random number where $PYTHONHASHSEED does not name one.
+FIXED_HASH_SEED = hasattr(_kv_cache_utils, "resolve_none_hash_seed")
+# Since 0.29 a KV layout is named by its axes, and a layer's tensor has the axes (block, head, token, content).
+LAYOUTS_BY_AXES = "kv_cache_layout" in getattr(
+    KVCacheConfig, "__dataclass_fields__", {"kv_cache_layout": None}
+)
+_FAILED_LOADS_BY_REQUEST = hasattr(_base, "KVConnectorTransferResults")
+
+
+def release() -> str:
+    """Return vLLM's version without its last number: engines of others share nothing with this one.
+
+    How a kernel lays out the bytes of a block is part of no contract, and a new release may change it
+    where nothing else that engines compare does.
+    """
+    found = _versions.installed()
+    if found is not None:
+        return _versions.text_of(found)
+    import vllm
+
+    return str(getattr(vllm, "__version__", "unknown"))
+
+
+def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Refuse a model that needs a hook which this version of vLLM lacks.
 
     Raises
     ------
     ValueError
-        With the versions that are known and what to do.
+        With what it lacks, and which version has it.
     """
-    if version is None:
-        import vllm
-
-        version = str(getattr(vllm, "__version__", ""))
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    # One that was built from a checkout without tags: nobody can say.
-    if numbers is None or (int(numbers[1]) == 0 and int(numbers[2]) < 2):
-        return
-    found = (int(numbers[1]), int(numbers[2]))
-    known = (
-        f"kvcove {__version__} knows vLLM {_text(_OLDEST)} to {_text(_NEWEST)}; this is {version}"
-    )
-    if found < _OLDEST:
+    groups = len(kv_cache_config.kv_cache_groups)
+    if groups > 1 and not _FAILED_LOADS_BY_REQUEST:
         raise ValueError(
-            f"{known}: upgrade vLLM, or use its MooncakeStoreConnector with kvcove's mooncake.store"
+            f"kvcove: this model has {groups} groups of KV caches (windows, states or several kinds of layers), and vLLM "
+            f"{release()} cannot be told that a load for one of them failed: it would compute on wrong KV. Upgrade to vLLM "
+            "0.30 or later; models with one group run on this one"
         )
-    if found > _NEWEST and version not in _warned:
-        _warned.add(version)
-        _log.warning("kvcove: %s: it is tried; look for a newer kvcove if the engine fails", known)
+    parallel = vllm_config.parallel_config
+    pcp = int(getattr(parallel, "prefill_context_parallel_size", 1))
+    if pcp > 1 and (_versions.installed() or (1, 0)) < (0, 26):
+        raise ValueError(
+            f"kvcove: prefill context parallelism ({pcp} ranks) cuts blocks otherwise in vLLM {release()}: upgrade to vLLM 0.26 "
+            "or later, or do without it"
+        )
 
 
-def _text(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+# ---- the KV cache's configuration
+
+
+def cacheable_groups(kv_cache_config: Any) -> tuple[Any, ...]:
+    """Return the groups whose blocks have hashes. 0.29 and older: all, and a model with several is refused."""
+    groups = getattr(kv_cache_config, "prefix_cacheable_groups", None)
+    return tuple(kv_cache_config.kv_cache_groups if groups is None else groups)
+
+
+def cacheable_group_ids(kv_cache_config: Any) -> tuple[int, ...]:
+    """Return the numbers of :func:`cacheable_groups` among all groups."""
+    numbers = getattr(kv_cache_config, "prefix_cacheable_group_ids", None)
+    return tuple(range(len(kv_cache_config.kv_cache_groups)) if numbers is None else numbers)
+
+
+def dcp_ranks_of(spec: Any, vllm_config: Any) -> int:
+    """Return on how many ranks the tokens of a block lie."""
+    # 0.30 and older assert that nothing but full attention is cut.
+    sharded = getattr(spec, "dcp_sharded", isinstance(spec, FullAttentionSpec))
+    return int(vllm_config.parallel_config.decode_context_parallel_size) if sharded else 1
+
+
+def hash_tokens_of(kv_cache_config: Any, vllm_config: Any, smallest: int) -> int:
+    """Return how many tokens a block hash covers; ``smallest`` is the smallest chunk of the groups."""
+    if hasattr(kv_cache_config, "hash_block_size"):
+        return int(kv_cache_config.hash_block_size or smallest)
+    # 0.29 and older tell the scheduler alone.
+    return int(_kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)[1])
+
+
+def use_eagle_block_drop(speculative: Any) -> bool:
+    """Return whether a hit ends one block early. 0.29 and older: for every EAGLE or MTP head."""
+    drops = getattr(speculative, "use_eagle_block_drop", None) or speculative.use_eagle
+    return bool(drops())
 
 
 def settle_interleave(vllm_config: Any, kv_cache_config: Any) -> None:
     """Let a configuration of vLLM settle the interleave of its context-parallel ranks.
 
-    vLLM 0.32 takes the KV cache's configuration for that, 0.33 its groups.
+    0.33 takes the KV cache's groups for that, 0.29 to 0.32 its configuration; in older ones it is as the user gave it.
     """
-    settle = vllm_config.adjust_dcp_kv_cache_interleave_size
+    settle = getattr(vllm_config, "adjust_dcp_kv_cache_interleave_size", None)
+    if settle is None:
+        return
     names = list(inspect.signature(settle).parameters)
     settle(kv_cache_config if names == ["kv_cache_config"] else kv_cache_config.kv_cache_groups)
 
@@ -68,13 +232,235 @@ def settle_interleave(vllm_config: Any, kv_cache_config: Any) -> None:
 def kv_cache_configs_of(vllm_config: Any, specs: list[Any], memory: list[int]) -> list[Any]:
     """Return the configuration of the KV cache of each rank, as vLLM's engine plans it.
 
-    vLLM 0.33 plans in a module of its own, and groups the layers of the whole model first.
+    0.33 plans in a module of its own, and groups the layers of the whole model first.
     """
     try:
         from vllm.v1.core import kv_cache_planning as planning
     except ImportError:
-        from vllm.v1.core import kv_cache_utils
-
-        return list(kv_cache_utils.get_kv_cache_configs(vllm_config, specs, memory))
+        return list(_kv_cache_utils.get_kv_cache_configs(vllm_config, specs, memory))
     groups = planning.get_global_kv_cache_groups(vllm_config, specs)
     return list(planning.get_kv_cache_configs(vllm_config, specs, memory, groups))
+
+
+# ---- layouts
+
+
+def inner_order(kv_cache_config: Any, vllm_config: Any) -> str:
+    """Return the order of head (H), token (N) and content (C) in a block.
+
+    Before 0.29 only the ranks know it, and a K in it says that keys and values lie apart. The scheduler's process has to
+    come to the same, so it is what the platform's own backends have; a rank that has another one refuses
+    (:func:`kvcove.vllm._shape.layers_of`).
+    """
+    if LAYOUTS_BY_AXES:
+        layout = (
+            kv_cache_config.kv_cache_layout or vllm_config.cache_config.kv_cache_layout or "LBHNC"
+        )
+        return "".join(axis for axis in str(layout) if axis in "HNC")
+    if platform().is_cpu():
+        return "HNC"
+    order = {"NHD": "NHC", "HND": "HNC"}[os.environ.get("VLLM_KV_CACHE_LAYOUT") or "NHD"]
+    packed = (_versions.installed() or (0, 26)) >= (0, 26)
+    return order if packed else f"K{order}"
+
+
+def settle_layout(vllm_config: Any, specs: dict[str, Any]) -> str | None:
+    """Settle the layout of KV memory as an engine's ranks do; None where it has no name (before 0.29)."""
+    if not LAYOUTS_BY_AXES:
+        return None
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.v1.attention.backends.utils import (
+        get_supported_kv_cache_layouts,
+        resolve_kv_cache_layout,
+    )
+
+    backends = get_current_attn_backends(vllm_config)
+    layouts = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
+    resolve_kv_cache_layout(vllm_config, [layouts], list(specs.values()))
+    return str(vllm_config.cache_config.kv_cache_layout)
+
+
+# What stands for the sizes of a KV tensor when a backend is asked for its shape: each only once, and none is 2.
+_PROBE = {"block": 1234, "token": 16, "head": 7}
+
+
+def axes_of(name: str, dimensions: int, vllm_config: Any) -> tuple[str, ...]:
+    """Return the axes of an attention layer's KV tensor: "block", "kv", "head", "token" or "element".
+
+    Before 0.29 each attention backend has a shape of its own, and is asked for it.
+
+    Raises
+    ------
+    ValueError
+        For a shape that is not known.
+    """
+    if LAYOUTS_BY_AXES:
+        inner = ("head", "token", "element") if dimensions == 4 else ("element",) * (dimensions - 1)
+        return ("block", *inner)
+    backend = vllm_config.compilation_config.static_forward_context[name].get_attn_backend()
+    shape = backend.get_kv_cache_shape(
+        num_blocks=_PROBE["block"],
+        block_size=_PROBE["token"],
+        num_kv_heads=_PROBE["head"],
+        head_size=256,
+    )
+    names = {size: axis for axis, size in _PROBE.items()} | {2: "kv"}
+    axes = tuple(names.get(size, "element") for size in shape)
+    if len(axes) != dimensions or axes.count("block") != 1 or axes.count("token") != 1:
+        raise ValueError(
+            f"kvcove: KV layer '{name}': {backend.__name__} of vLLM {release()} has KV tensors of the axes {axes}, which are not "
+            f"those of this one ({dimensions} dimensions): choose another attention backend, or upgrade vLLM to 0.29 or later"
+        )
+    return axes
+
+
+# ---- steps
+
+
+class _BlockTables:
+    """The current block tables of an engine's requests, as 0.30 and later hand them to connectors."""
+
+    def __init__(self, manager: Any, state: Any) -> None:
+        self._manager = manager
+        self._state = state
+
+    def get_block_ids(self, request_id: str) -> Any:
+        return self._manager.get_block_ids(request_id)
+
+    def __getattr__(self, name: str) -> Any:  # for other connectors beside this one
+        return getattr(self._state, name)
+
+
+def offer_block_tables() -> None:
+    """Let the scheduler hand its block tables to connectors with each step, where vLLM does not.
+
+    0.28 and older hand over none, 0.29 those with new blocks only. What a step schedules names new
+    blocks, too; but a table that was put together from those would keep blocks behind a sliding
+    window, which are another request's by then.
+    """
+    from vllm.v1.core.sched import output
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    build = getattr(Scheduler, "_build_kv_connector_meta", None)
+    if hasattr(getattr(output, "KVConnectorBlockState", None), "get_block_ids"):
+        return
+    if build is None or getattr(build, "_kvcove", False):
+        return
+
+    @functools.wraps(build)
+    def with_tables(self: Any, connector: Any, scheduler_output: Any) -> Any:
+        state = getattr(scheduler_output, "kv_connector_block_state", None)
+        scheduler_output.kv_connector_block_state = _BlockTables(self.kv_cache_manager, state)
+        try:
+            return build(self, connector, scheduler_output)
+        finally:
+            scheduler_output.kv_connector_block_state = state  # the output goes to the ranks
+
+    with_tables._kvcove = True  # type: ignore[attr-defined]
+    Scheduler._build_kv_connector_meta = with_tables
+
+
+# ---- what is watched
+
+
+def engine_core() -> Any:
+    """Return vLLM's class ``EngineCore``."""
+    from vllm.v1.engine.core import EngineCore
+
+    return EngineCore
+
+
+def engine_names_weights() -> bool:
+    """Return whether an engine can be told the name of its weights (0.27 and later)."""
+    return hasattr(engine_core(), "set_weight_version")
+
+
+def worker_base() -> Any:
+    """Return the class of which all workers are."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    return WorkerBase
+
+
+def request_status() -> Any:
+    """Return vLLM's enum ``RequestStatus``."""
+    from vllm.v1.request import RequestStatus
+
+    return RequestStatus
+
+
+# ---- configurations, layers and ranks
+
+
+def current_config() -> Any:
+    """Return the configuration of the engine that is being made in this process, or None."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    return get_current_vllm_config_or_none()
+
+
+def platform() -> Any:
+    """Return the platform that vLLM runs on."""
+    from vllm.platforms import current_platform
+
+    return current_platform
+
+
+def parallel_state() -> Any:
+    """Return the module that knows this process's ranks."""
+    from vllm.distributed import parallel_state
+
+    return parallel_state
+
+
+def attention_layers() -> tuple[Any, Any]:
+    """Return the classes of layers whose operators wait for a layer's load."""
+    from vllm.model_executor.layers.attention import Attention, MLAAttention
+
+    return Attention, MLAAttention
+
+
+def communicators() -> tuple[Any, Any]:
+    """Return the class of the queue between ranks, and of a CPU's communicator."""
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+
+    return MessageQueue, CpuCommunicator
+
+
+def for_explain() -> Any:
+    """Return the names by which an engine is planned without being started."""
+    from vllm.config import KVTransferConfig, set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.utils.torch_utils import set_default_torch_dtype
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    return SimpleNamespace(
+        EngineArgs=EngineArgs,
+        FlexibleArgumentParser=FlexibleArgumentParser,
+        GPUModelRunner=GPUModelRunner,
+        KVTransferConfig=KVTransferConfig,
+        initialize_model=initialize_model,
+        set_current_vllm_config=set_current_vllm_config,
+        set_default_torch_dtype=set_default_torch_dtype,
+    )
+
+
+# ---- events
+
+
+def block_stored(**fields: Any) -> BlockStored:
+    """Return an event, without the fields that this version does not have (0.29 and older: ``session_id``)."""
+    known = getattr(BlockStored, "__struct_fields__", None)
+    return BlockStored(
+        **{name: value for name, value in fields.items() if known is None or name in known}
+    )
+
+
+def event_extra_keys(keys: Iterable[Any]) -> Any:
+    """Return the extra keys of blocks as events have them. 0.30 and older hash the keys as they are told."""
+    convert: Callable[[Any], Any] | None = getattr(_kv_cache_utils, "to_event_extra_keys", None)
+    listed = list(keys)
+    return convert(listed) if convert is not None else listed or None

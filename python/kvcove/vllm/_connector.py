@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's two roles behind vLLM's interface (KVConnectorBase_V1, vLLM 0.32 and 0.33).
+"""The connector's two roles behind vLLM's interface (KVConnectorBase_V1).
 
 What is decided is decided in C++ (kvcove/connector); here vLLM's objects become plain values.
 """
@@ -16,32 +16,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm.config import VllmConfig
-from vllm.distributed.kv_events import (
+import kvcove
+from kvcove import _native, engines
+from kvcove.mooncake._offload import asked_by_environment
+from kvcove.vllm import _adapters, _compat, _experts, _watch, _weights
+from kvcove.vllm._compat import (
     MEDIUM_STORAGE,
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
-)
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    CacheHitSource,
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
-)
-from vllm.v1.core.kv_cache_utils import (
+    VllmConfig,
+    cacheable_groups,
     generate_block_hash_extra_keys,
     maybe_convert_block_hash,
-    to_event_extra_keys,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
-
-import kvcove
-from kvcove import _native, engines
-from kvcove.mooncake._offload import asked_by_environment
-from kvcove.vllm import _adapters, _experts, _watch, _weights
 from kvcove.vllm._config import Config
 from kvcove.vllm._hints import hints_of
 from kvcove.vllm._layout import required_layout, why_not_by_layers
@@ -188,12 +183,13 @@ class _SchedulerSide:
         self._finished: dict[str, Any] = {}
         cache = connector._kv_cache_config
         # Of vLLM's groups, those that have hashes. The role numbers them from 0.
-        self._group_ids = tuple(cache.prefix_cacheable_group_ids)
+        self._group_ids = _compat.cacheable_group_ids(cache)
         self._chunk_tokens = [
-            tokens_of(group.kv_cache_spec, vllm_config) for group in cache.prefix_cacheable_groups
+            tokens_of(group.kv_cache_spec, vllm_config) for group in cacheable_groups(cache)
         ]
         self._least_tokens = math.gcd(*self._chunk_tokens)
         _weights.observe_engine(connector, self.role, config.harmless_names)
+        _compat.offer_block_tables()
 
     def _tell_differences(self, vllm_config: VllmConfig, cache: Any) -> None:
         """Say in one line each why engines of this model will not share with this one."""
@@ -463,8 +459,8 @@ class _SchedulerSide:
             for at in range(first * size, (first + len(hashes)) * size, size):
                 key, media = generate_block_hash_extra_keys(request, at, at + size, media)
                 keys.append(key)
-            extra = to_event_extra_keys(keys)
-        return BlockStored(
+            extra = _compat.event_extra_keys(keys)
+        return _compat.block_stored(
             block_hashes=[maybe_convert_block_hash(each) for each in hashes],
             parent_block_hash=maybe_convert_block_hash(parent) if parent else None,
             token_ids=tokens,
@@ -534,11 +530,12 @@ class _WorkerSide:
         stages = vllm_config.parallel_config.pipeline_parallel_size
         self._ends_steps = vllm_config.speculative_config is not None and rank["pp"] + 1 < stages
         self._finished = True
+        self._computes = True  # this step has a forward pass
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         self._caches = kv_caches
         self._observe_sleep()
-        layers = layers_of(kv_caches, self._kv_cache_config)
+        layers = layers_of(kv_caches, self._kv_cache_config, self._vllm_config)
         self.role.register(layers)
         if self._by_layers and (why := why_not_by_layers(self._vllm_config, kv_caches)):
             self._by_layers = False
@@ -653,10 +650,11 @@ class _WorkerSide:
         if self.role.begin(plan, self._stream()):
             self._tell_fingerprint()
 
-    def start(self, plan: bytes) -> None:
+    def start(self, plan: bytes, computes: bool) -> None:
         if not self._began:
             self._begin(plan)
         self._began = False
+        self._computes = computes
         if not self._load_async and not self._by_layers:
             self.role.wait_for_sync_loads(self._stream())
 
@@ -671,8 +669,8 @@ class _WorkerSide:
         self.role.finish_step(None, self._stream())
 
     def results(self) -> KVConnectorTransferResults:
-        # The forward pass has been launched.
-        if self._ends_steps and not self._finished:
+        # The forward pass has been launched, or there is none: then vLLM 0.31 and older do not end the step, either.
+        if not self._finished and (self._ends_steps or not self._computes):
             self.finish()
         ended = self.role.take_ended()
         if ended is None:
@@ -725,6 +723,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
                 '"kv_load_failure_policy": "recompute" in --kv-transfer-config, or '
                 '"allow_load_failure_policy_fail": true in kv_connector_extra_config.'
             )
+        _compat.check_model(vllm_config, kv_cache_config)
         self._scheduler: _SchedulerSide | None = None
         self._worker: _WorkerSide | None = None
         groups = len(kv_cache_config.kv_cache_groups)
@@ -798,7 +797,8 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Begin what the step's plan says, if it has not begun."""
         metadata = self._get_connector_metadata()
         assert self._worker is not None and isinstance(metadata, _Plan)
-        self._worker.start(metadata.plan)
+        computes = getattr(forward_context, "attn_metadata", None) is not None
+        self._worker.start(metadata.plan, computes)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Make the stream wait for the parts of this step's loads up to the layer's.
@@ -825,6 +825,11 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         """Return the requests whose loads have ended."""
         assert self._worker is not None
         return self._worker.results()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Return the same to vLLM 0.29 and older."""
+        results = self.get_transfer_results(finished_req_ids)
+        return None, results.finished_recving or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return the blocks that hold nothing."""

@@ -65,6 +65,7 @@ def explain(arguments: Sequence[str]) -> Explained:
     """
     vllm_config = _configured(arguments)
     cache = _cache_of(vllm_config)
+    _compat.check_model(vllm_config, cache)
     return explained(vllm_config, cache)
 
 
@@ -77,7 +78,7 @@ def explained(vllm_config: Any, cache: Any) -> Explained:
     shape = _shape.shape_of(vllm_config, cache, config)
     groups = [
         _shape.group_facts(number, group, shape, cache, vllm_config)
-        for number, group in enumerate(cache.prefix_cacheable_groups)
+        for number, group in enumerate(_compat.cacheable_groups(cache))
     ]
     of_tokens = [group for group in groups if group["kind"] != "state"]
     return Explained(
@@ -99,17 +100,16 @@ def explained(vllm_config: Any, cache: Any) -> Explained:
 
 def _configured(arguments: Sequence[str]) -> Any:
     """Return vLLM's configuration, with our connector's default where none is given."""
-    from vllm.config import KVTransferConfig
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = EngineArgs.add_cli_args(FlexibleArgumentParser(prog="python -m kvcove.vllm explain"))
+    vllm = _compat.for_explain()
+    parser = vllm.EngineArgs.add_cli_args(
+        vllm.FlexibleArgumentParser(prog="python -m kvcove.vllm explain")
+    )
     words = list(arguments)
     if words and not words[0].startswith("-"):
         words = ["--model", *words]  # as `vllm serve MODEL`
-    made = EngineArgs.from_cli_args(parser.parse_args(words))
+    made = vllm.EngineArgs.from_cli_args(parser.parse_args(words))
     if made.kv_transfer_config is None:
-        made.kv_transfer_config = KVTransferConfig(
+        made.kv_transfer_config = vllm.KVTransferConfig(
             kv_connector="KvcoveConnector",
             kv_connector_module_path="kvcove.vllm",
             kv_role="kv_both",
@@ -136,9 +136,9 @@ def _alone(vllm_config: Any) -> Iterator[None]:
     """Be rank 0 of the engine's one pipeline stage; the other ranks are not there."""
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
-    from vllm.distributed import parallel_state
-    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
+    parallel_state = _compat.parallel_state()
+    queue, communicator = _compat.communicators()
     parallel = vllm_config.parallel_config
     pcp = getattr(parallel, "prefill_context_parallel_size", 1)
     world = parallel.tensor_parallel_size * pcp
@@ -151,17 +151,14 @@ def _alone(vllm_config: Any) -> Iterator[None]:
             "new_group",
             lambda ranks=None, *a, **more: real(ranks, backend="fake"),
         ),
-        (MessageQueue, "create_from_process_group", lambda *args, **more: None),
+        (queue, "create_from_process_group", lambda *args, **more: None),
         (parallel_state, "in_the_same_node_as", lambda *args, **more: [True] * world),
         (parallel, "data_parallel_size", 1),
     ]
     # A CPU's ranks ask each other whether they share memory.
-    with contextlib.suppress(ImportError):
-        from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
-
-        asks = "_all_group_ranks_share_shm_group_name"
-        if hasattr(CpuCommunicator, asks):
-            replaced.append((CpuCommunicator, asks, lambda *_: False))
+    asks = "_all_group_ranks_share_shm_group_name"
+    if hasattr(communicator, asks):
+        replaced.append((communicator, asks, lambda *_: False))
     before = [(place, name, getattr(place, name)) for place, name, _ in replaced]
     for place, name, value in replaced:
         setattr(place, name, value)
@@ -183,26 +180,17 @@ def _alone(vllm_config: Any) -> Iterator[None]:
 def _cache_of(vllm_config: Any) -> Any:
     """Return the KV cache's configuration, as the engine would plan it for its layers."""
     import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
-    from vllm.model_executor.model_loader.utils import initialize_model
-    from vllm.utils.torch_utils import set_default_torch_dtype
-    from vllm.v1.attention.backends.utils import (
-        get_supported_kv_cache_layouts,
-        resolve_kv_cache_layout,
-    )
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    with set_current_vllm_config(vllm_config), _alone(vllm_config):
-        with set_default_torch_dtype(vllm_config.model_config.dtype), torch.device("meta"):
-            initialize_model(vllm_config)
+    vllm = _compat.for_explain()
+    with vllm.set_current_vllm_config(vllm_config), _alone(vllm_config):
+        with vllm.set_default_torch_dtype(vllm_config.model_config.dtype), torch.device("meta"):
+            vllm.initialize_model(vllm_config)
         runner: Any = SimpleNamespace(vllm_config=vllm_config, shared_kv_cache_layers={})
-        specs = GPUModelRunner.get_kv_cache_spec(runner)
-        backends = get_current_attn_backends(vllm_config)
-        layouts = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
-        resolve_kv_cache_layout(vllm_config, [layouts], list(specs.values()))
+        specs = vllm.GPUModelRunner.get_kv_cache_spec(runner)
+        layout = _compat.settle_layout(vllm_config, specs)
         (cache,) = _compat.kv_cache_configs_of(vllm_config, [specs], [_MEMORY])
-    cache.kv_cache_layout = vllm_config.cache_config.kv_cache_layout
+    if layout is not None:
+        cache.kv_cache_layout = layout
     return cache
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from kvcove.vllm import _compat
 from kvcove.vllm._config import Config
 
 __all__ = ["natural", "required_layout", "why_not_by_layers"]
@@ -33,12 +34,10 @@ def why_not_by_layers(vllm_config: Any, layers: Iterable[str]) -> str | None:
     an operator of its own (states of Mamba, sparse indexers, some models' attention) reads its KV
     without it. Micro-batches have streams of their own, and only the first to call would wait.
     """
-    from vllm.model_executor.layers.attention import Attention, MLAAttention
-
     if getattr(vllm_config.parallel_config, "use_ubatching", False):
         return "micro-batches overlap"
     known = vllm_config.compilation_config.static_forward_context
-    calling = (Attention.forward, MLAAttention.forward)
+    calling = [kind.forward for kind in _compat.attention_layers()]
     for name in layers:
         kind = type(known.get(name))
         if getattr(kind, "forward", None) not in calling:
@@ -52,9 +51,7 @@ def _has_siblings(vllm_config: Any) -> bool:
     vLLM hands each child a copy of the configuration with the child's own part in it; the engine's
     is the current one. All children must want the same layout, or none: another one is an error.
     """
-    from vllm.config import get_current_vllm_config_or_none
-
-    current = get_current_vllm_config_or_none()
+    current = _compat.current_config()
     transfer = getattr(current, "kv_transfer_config", None)
     if transfer is not None:
         return "connectors" in (transfer.kv_connector_extra_config or {})
@@ -76,11 +73,9 @@ def _asked_by_multi_connector() -> bool:
 
 def _prefers_heads_first(vllm_config: Any) -> bool:
     """Return whether the engine's own default has heads outside of tokens, as on Blackwell GPUs."""
-    from vllm.platforms import current_platform
-
     if vllm_config.model_config is not None and vllm_config.model_config.use_mla:
         return True  # there is one head: it makes no difference, and sparse MLA wants it
-    capability = current_platform.get_device_capability()
+    capability = _compat.platform().get_device_capability()
     return capability is not None and capability.major == 10
 
 
@@ -89,13 +84,13 @@ def required_layout(vllm_config: Any) -> str | None:
 
     vLLM takes another one, with a warning, where a backend does not support what is asked for.
     """
-    from vllm.platforms import current_platform
-
+    if not _compat.LAYOUTS_BY_AXES:
+        return None
     config = Config.of(vllm_config.kv_transfer_config.kv_connector_extra_config or {})
     if config.kv_layout == "engine":
         return None
     if config.kv_layout == "auto" and (
-        not current_platform.is_cuda() or _has_siblings(vllm_config)
+        not _compat.platform().is_cuda() or _has_siblings(vllm_config)
     ):
         return None
     return "BLHNC" if _prefers_heads_first(vllm_config) else "BLNHC"

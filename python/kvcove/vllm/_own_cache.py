@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kvcove.vllm import _compat
+
 __all__ = ["OwnCache", "observe"]
 
 
@@ -90,14 +92,12 @@ class OwnCache:
         return {name: each for name, each in self._loading.items() if known.get(name) is each}
 
     def _begin_anew(self) -> None:
-        from vllm.v1.request import RequestStatus
-
         scheduler = self._scheduler
         for request_id, request in self._requests().items():
             if request.is_finished():
                 continue
             request.num_computed_tokens = 0
-            if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            if request.status == _compat.request_status().WAITING_FOR_REMOTE_KVS:
                 # As after a load of which nothing came: its blocks are free when it has ended.
                 scheduler.failed_recving_kv_req_ids.add(request_id)
             else:

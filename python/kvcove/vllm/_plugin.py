@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from typing import Any
+
+_log = logging.getLogger("vllm.kvcove")
 
 
 def register() -> None:
@@ -43,8 +47,8 @@ def check(transfer: Any) -> None:
     ValueError
         As ``Config.of``; or vLLM is of a version that the connector does not know.
     """
-    from kvcove.vllm._compat import check_version
     from kvcove.vllm._config import Config
+    from kvcove.vllm._versions import check_version
 
     extra = getattr(transfer, "kv_connector_extra_config", None) or {}
     ours = [extra] if getattr(transfer, "kv_connector", None) == "KvcoveConnector" else []
@@ -54,3 +58,22 @@ def check(transfer: Any) -> None:
     for each in ours:
         check_version()
         Config.of(each)
+    if ours:
+        name_hash_seed()
+
+
+def name_hash_seed() -> None:
+    """Give block hashes a seed that all engines have, where vLLM draws one for each (before 0.29).
+
+    Engines whose hashes begin with another number never share. The engine's processes inherit it.
+    """
+    from kvcove.vllm._versions import installed
+
+    version = installed()
+    if version is None or version >= (0, 29) or "PYTHONHASHSEED" in os.environ:
+        return
+    os.environ["PYTHONHASHSEED"] = "0"
+    _log.info(
+        "kvcove: PYTHONHASHSEED=0 is set for this engine: without it this vLLM draws a random seed "
+        "for its block hashes, and no other engine would find its KV"
+    )

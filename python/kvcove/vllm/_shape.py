@@ -15,8 +15,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vllm.config import VllmConfig
-from vllm.v1.kv_cache_interface import (
+from kvcove._native import EngineShape
+from kvcove.vllm import _compat
+from kvcove.vllm._compat import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -25,10 +26,9 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    VllmConfig,
+    cacheable_groups,
 )
-
-from kvcove._native import EngineShape
-from kvcove.vllm._compat import settle_interleave
 from kvcove.vllm._config import Config
 from kvcove.vllm._layout import natural
 
@@ -88,8 +88,7 @@ def _kind(spec: KVCacheSpec) -> tuple[str, int]:
 def tokens_of(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
     """Return the tokens of one chunk: of a block, times DCP where that splits it."""
     spec = _single(spec)
-    dcp = vllm_config.parallel_config.decode_context_parallel_size
-    return int(spec.block_size) * (dcp if spec.dcp_sharded else 1)
+    return int(spec.block_size) * _compat.dcp_ranks_of(spec, vllm_config)
 
 
 def _heads(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
@@ -99,20 +98,15 @@ def _heads(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
     return max(int(vllm_config.model_config.get_total_num_kv_heads()), 1)
 
 
-def _inner_order(kv_cache_config: KVCacheConfig, vllm_config: VllmConfig) -> str:
-    """Return the order of head, token and content in a block: "HNC" or "NHC"."""
-    layout = kv_cache_config.kv_cache_layout or vllm_config.cache_config.kv_cache_layout or "LBHNC"
-    return "".join(axis for axis in str(layout) if axis in "HNC")
-
-
 def hashing_of(vllm_config: VllmConfig) -> str:
     """Return algorithm and seed of the block hashes: engines with others never share.
 
-    As vLLM resolves the seed: $PYTHONHASHSEED, else a fixed one, or for xxHash a random one.
+    As vLLM resolves the seed: $PYTHONHASHSEED, else a fixed one, or for xxHash a random one; before
+    0.29 always a random one.
     """
     algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
     seed = os.environ.get("PYTHONHASHSEED")
-    if seed is None and algorithm.startswith("xxhash"):
+    if seed is None and (algorithm.startswith("xxhash") or not _compat.FIXED_HASH_SEED):
         seed = f"random:{vllm_config.kv_transfer_config.engine_id}"
     return f"{algorithm}:{'fixed' if seed is None else seed}"
 
@@ -136,7 +130,7 @@ def drops_last_block(vllm_config: VllmConfig) -> bool:
     may not follow in another request.
     """
     speculative = vllm_config.speculative_config
-    return speculative is not None and bool(speculative.use_eagle_block_drop())
+    return speculative is not None and _compat.use_eagle_block_drop(speculative)
 
 
 def _described(model: Any) -> dict[str, Any]:
@@ -178,7 +172,7 @@ def _interleave(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     """
     settled = copy.copy(vllm_config)
     settled.parallel_config = copy.copy(vllm_config.parallel_config)
-    settle_interleave(settled, kv_cache_config)
+    _compat.settle_interleave(settled, kv_cache_config)
     return int(settled.parallel_config.cp_kv_cache_interleave_size or 1)
 
 
@@ -204,7 +198,7 @@ def _layer_names(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str
         return "by number"
     return "|".join(
         ",".join(sorted(group.layer_names, key=natural))
-        for group in kv_cache_config.prefix_cacheable_groups
+        for group in cacheable_groups(kv_cache_config)
     )
 
 
@@ -219,23 +213,23 @@ def shape_of(
         For a KV cache that is not known, and sizes that do not fit.
     """
     parallel = vllm_config.parallel_config
-    order = _inner_order(kv_cache_config, vllm_config)
+    order = _compat.inner_order(kv_cache_config, vllm_config)
     groups = []
     # The others hold what a request needs while it runs, under no hash: scratch and copies.
-    for group in kv_cache_config.prefix_cacheable_groups:
+    for group in cacheable_groups(kv_cache_config):
         spec = _single(group.kv_cache_spec)
         kind, window = _kind(spec)
         heads = _heads(spec, vllm_config)
         layout = _layout_of(group, order, vllm_config)
         groups.append((kind, tokens_of(spec, vllm_config), window, heads, layout))
-    hash_tokens = kv_cache_config.hash_block_size or min(group[1] for group in groups)
+    smallest = min(group[1] for group in groups)
     return EngineShape(
         space=config.namespace,
         model_name=Path(str(vllm_config.model_config.model)).name or "model",
-        model=model_fingerprint(vllm_config, config),
+        model=f"{model_fingerprint(vllm_config, config)} in vLLM {_compat.release()}",
         kv_dtype=kv_dtype_of(vllm_config),
         hashing=hashing_of(vllm_config),
-        hash_tokens=int(hash_tokens),
+        hash_tokens=_compat.hash_tokens_of(kv_cache_config, vllm_config, smallest),
         tp=parallel.tensor_parallel_size,
         pp=parallel.pipeline_parallel_size,
         pcp=getattr(parallel, "prefill_context_parallel_size", 1),
@@ -283,7 +277,7 @@ def group_facts(
         "window_tokens": window,
         "layers": layers,
         "chunk_tokens": tokens_of(group.kv_cache_spec, vllm_config),
-        "layout": _layout_of(group, _inner_order(kv_cache_config, vllm_config), vllm_config),
+        "layout": _layout_of(group, _compat.inner_order(kv_cache_config, vllm_config), vllm_config),
         "rank_chunk_bytes": rank_bytes,
         "objects": objects,
         "pool_chunk_bytes": rank_bytes * objects / parts,
@@ -298,11 +292,11 @@ def facts_of(
     Block hashing is told apart (``hashing_of``).
     """
     parallel = vllm_config.parallel_config
-    groups = kv_cache_config.prefix_cacheable_groups
+    groups = cacheable_groups(kv_cache_config)
     tp = int(parallel.tensor_parallel_size)
     if config.weight_version_source != "fingerprint":
         tp = config.store_tp or tp
-    order = _inner_order(kv_cache_config, vllm_config)
+    order = _compat.inner_order(kv_cache_config, vllm_config)
     names = [name for group in groups for name in group.layer_names]
     digest = hashlib.sha256("|".join(sorted(names)).encode()).hexdigest()[:8]
     return {
@@ -318,13 +312,13 @@ def facts_of(
         f"PCP {getattr(parallel, 'prefill_context_parallel_size', 1)}, "
         f"DCP {parallel.decode_context_parallel_size}",
         "weights named by": config.weight_version_source,
+        "vLLM": _compat.release(),
     }
 
 
 def rank_of(vllm_config: VllmConfig) -> dict[str, int]:
     """Return this process's place in the engine's world."""
-    from vllm.distributed import parallel_state
-
+    parallel_state = _compat.parallel_state()
     parallel = vllm_config.parallel_config
     pcp = 0
     if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
@@ -336,17 +330,38 @@ def rank_of(vllm_config: VllmConfig) -> dict[str, int]:
     }
 
 
-def layers_of(kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig) -> list[Layer]:
+def _order_of(kinds: list[str], sizes: Any, strides: list[int]) -> str:
+    """Return the axes in the order in which they lie, as :func:`_compat.inner_order` writes them."""
+    letters = {"kv": "K", "head": "H", "token": "N", "element": "C"}
+    axes = [
+        (-stride, letters[kind])
+        for kind, size, stride in zip(kinds, sizes, strides, strict=True)
+        if kind != "block" and size > 1
+    ]
+    return "".join(letter for _, letter in sorted(axes))
+
+
+def layers_of(
+    kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig, vllm_config: VllmConfig
+) -> list[Layer]:
     """Return where each layer's KV lies, as ``WorkerRole.register`` takes it.
 
     Parameters
     ----------
     kv_caches : dict of str to torch.Tensor or list of torch.Tensor
-        Attention: (blocks, heads, tokens, content); Mamba: a list of (blocks, ...).
+        Attention: the axes that :func:`_compat.axes_of` tells; Mamba: a list of (blocks, ...).
+    kv_cache_config, vllm_config : Any
+        The engine's.
+
+    Raises
+    ------
+    ValueError
+        For a tensor whose axes do not fit, or lie in another order than the engine's shape says.
     """
     blocks = kv_cache_config.num_blocks
+    order = _compat.inner_order(kv_cache_config, vllm_config)
     layers: list[Layer] = []
-    for number, group in enumerate(kv_cache_config.prefix_cacheable_groups):
+    for number, group in enumerate(cacheable_groups(kv_cache_config)):
         for name in sorted(group.layer_names, key=natural):
             if name not in kv_caches:
                 continue  # of another pipeline stage
@@ -355,22 +370,36 @@ def layers_of(kv_caches: dict[str, Any], kv_cache_config: KVCacheConfig) -> list
             for part, tensor in enumerate([caches] if attention else caches):
                 size = tensor.element_size()
                 shape, strides = tensor.shape, [s * size for s in tensor.stride()]
-                if shape[0] % blocks != 0:
+                kinds = list(
+                    _compat.axes_of(name, len(shape), vllm_config)
+                    if attention
+                    else ("block", *("element",) * (len(shape) - 1))
+                )
+                if "head" in kinds:
+                    found = _order_of(kinds, shape, strides)
+                    wanted = "".join(axis for axis in order if axis in found)
+                    if found != wanted or ("K" in found) != ("K" in order):
+                        raise ValueError(
+                            f"kvcove: KV layer '{name}' lies in the order {found} (K: keys and "
+                            f"values, H: heads, N: tokens, C: content), but the engine's layout is "
+                            f"{order}: set VLLM_KV_CACHE_LAYOUT=HND for all of its processes, or "
+                            "choose another attention backend"
+                        )
+                at = kinds.index("block")
+                if shape[at] % blocks != 0:
                     raise ValueError(
-                        f"kvcove: KV layer '{name}' has {shape[0]} blocks, which is no multiple of "
+                        f"kvcove: KV layer '{name}' has {shape[at]} blocks, which is no multiple of "
                         f"the engine's {blocks}"
                     )
-                pieces = shape[0] // blocks
-                axes = [("block", blocks, strides[0] * pieces)]
+                pieces = shape[at] // blocks
+                axes = [("block", blocks, strides[at] * pieces)]
                 if pieces > 1:
-                    axes.append(("token", pieces, strides[0]))
-                names = ("head", "token", "element") if attention and len(shape) == 4 else ()
-                for axis in range(1, len(shape)):
-                    kind = names[axis - 1] if names else "element"
-                    if axis == len(shape) - 1 and strides[axis] == size:
+                    axes.append(("token", pieces, strides[at]))
+                last = len(shape) - 1
+                for axis, kind in enumerate(kinds):
+                    if axis == at or (axis == last and strides[axis] == size):
                         continue  # whole elements, below
                     axes.append((kind, shape[axis], strides[axis]))
-                last = len(shape) - 1
                 element = size * shape[last] if last > 0 and strides[last] == size else size
                 label = name if attention else f"{name}#{part}"
                 layers.append((label, number, tensor.data_ptr(), element, axes))

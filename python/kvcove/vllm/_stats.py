@@ -6,12 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
-    KVConnectorPromMetrics,
-    KVConnectorStats,
-)
-
 from kvcove import _native
+from kvcove.vllm._compat import KVConnectorPromMetrics, KVConnectorStats
 
 __all__ = ["KvcovePromMetrics", "KvcoveStats"]
 

