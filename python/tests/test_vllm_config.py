@@ -123,18 +123,6 @@ def test_a_shape_that_does_not_fit_is_refused() -> None:
         shape(groups=[("half", 4, 0, 1, "HNC")])
 
 
-def test_which_call_ends_an_update() -> None:
-    updates = module_of("_weights").Updates()
-    assert updates.ended_by("update_weights"), "a trainer's own method, which nothing began"
-    assert not updates.ended_by("start_weight_update")
-    assert not updates.ended_by("update_weights")
-    assert not updates.ended_by("update_weights")
-    assert updates.ended_by("finish_weight_update")
-    assert updates.ended_by("update_weights_from_path")
-    assert not updates.ended_by("start_weight_update")
-    assert updates.ended_by(test_which_call_ends_an_update), "given up, and a callable came"
-
-
 class Role:
     """A scheduler's role that knows no adapter until a report comes."""
 

@@ -67,7 +67,7 @@ def test_a_step_ends_on_every_pipeline_stage(
     ends: bool,
 ) -> None:
     worker = side(connector, monkeypatch, stage, speculation)
-    worker.start(b"plan")
+    worker.start(b"plan", True)
     worker.results()  # where the draft model runs, vLLM has not called wait_for_save yet
     assert worker.role.told.count("finish_step") == int(ends)
     worker.finish()
@@ -86,7 +86,7 @@ def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
     monkeypatch.setattr(connector._weights, "worker_of", lambda config: None)
     worker = side(connector, monkeypatch, 0, None)
     worker.register({"1": SimpleNamespace(device=SimpleNamespace(type="cpu"))})
-    worker.start(b"plan")
+    worker.start(b"plan", True)
     worker.wait_for_layer("1")
     waits = [call for call in worker.role.told if call.startswith("wait")]
     assert waits == (["wait_for_layer"] if why is None else ["wait_for_sync_loads"])
@@ -201,14 +201,14 @@ def test_on_a_gpu_loads_begin_before_the_forward_pass_is_in_the_stream(
     worker = side(connector, monkeypatch, 0, None)
     worker.bind(b"plan")
     assert worker.role.told.count("begin") == 0, "on a CPU nothing is gained"
-    worker.start(b"plan")
+    worker.start(b"plan", True)
     assert worker.role.told.count("begin") == 1
     worker._cuda = True
     monkeypatch.setattr(worker, "_stream", lambda: 7)
     for steps in (2, 3):
         worker.bind(b"plan")
         assert worker.role.told.count("begin") == steps
-        worker.start(b"plan")
+        worker.start(b"plan", True)
         assert worker.role.told.count("begin") == steps, "once a step"
 
 
@@ -543,11 +543,11 @@ def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips:
     assert scheduler._requests == {"r": request}, "what it computes is stored"
 
 
-@pytest.mark.parametrize("version", ["0.22.1", "0.31.0", "0.31.1.dev3+gabc"])
+@pytest.mark.parametrize("version", ["0.22.1", "0.23.0", "0.23.1.dev3+gabc"])
 def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> None:
-    compat, plugin = module_of("_compat"), module_of("_plugin")
-    with pytest.raises(ValueError, match=r"knows vLLM 0\.32 to 0\.33; this is ") as refused:
-        compat.check_version(version)
+    versions, plugin = module_of("_versions"), module_of("_plugin")
+    with pytest.raises(ValueError, match=r"knows vLLM 0\.24 to 0\.33; this is ") as refused:
+        versions.check_version(version)
     assert version in str(refused.value) and "\n" not in str(refused.value)
     sys.modules["vllm"].__dict__["__version__"] = version
     ours = SimpleNamespace(kv_connector="KvcoveConnector", kv_connector_extra_config={})
@@ -562,12 +562,12 @@ def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> N
 def test_a_newer_vllm_is_tried_with_one_warning(
     connector: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compat = module_of("_compat")
-    for version in ("0.32.0", "0.33.0rc1", "0.1.dev1+gabc", "dev"):
-        compat.check_version(version)
+    versions = module_of("_versions")
+    for version in ("0.24.0", "0.32.0", "0.33.0rc1", "0.1.dev1+gabc", "dev"):
+        versions.check_version(version)
     assert not caplog.messages
     for _ in range(3):
-        compat.check_version("0.34.1")
+        versions.check_version("0.34.1")
     assert len(caplog.messages) == 1
     assert "this is 0.34.1" in caplog.text
 
@@ -720,3 +720,15 @@ def test_all_metrics_are_there_from_the_start(connector: Any) -> None:
     assert made["vllm:kvcove_load_seconds"].values[1:3] == [pytest.approx(0.00055, rel=0.01)] * 2
     assert made["vllm:kvcove_load_seconds"].values[3] > 10
     assert made["vllm:kvcove_load_GBps"].values == [0, 8.0]
+
+
+def test_which_call_ends_an_update(connector: Any) -> None:
+    updates = module_of("_weights").Updates()
+    assert updates.ended_by("update_weights"), "a trainer's own method, which nothing began"
+    assert not updates.ended_by("start_weight_update")
+    assert not updates.ended_by("update_weights")
+    assert not updates.ended_by("update_weights")
+    assert updates.ended_by("finish_weight_update")
+    assert updates.ended_by("update_weights_from_path")
+    assert not updates.ended_by("start_weight_update")
+    assert updates.ended_by(test_which_call_ends_an_update), "given up, and a callable came"

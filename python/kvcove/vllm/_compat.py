@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's names, and what each version of vLLM in the range lacks or calls otherwise.
 
-No other module of kvcove.vllm imports vLLM's names, but _plugin two that every version has. A name that a version lacks is made here, so that the rest knows
-one vLLM, the newest. What differs is found by what is there, not by the number of the version: builds between
-two releases have some of it.
+No other module of kvcove.vllm imports vLLM's names, but _plugin two that every version has. A name
+that a version lacks is made here, so that the rest knows one vLLM, the newest. What differs is found
+by what is there, not by the number of the version: builds between two releases have some of it.
 
 python/tests/vllm/names.py compares what is used here and in the rest with a tree of vLLM.
 """
@@ -136,7 +136,8 @@ except (
 
 # 0.28 and older begin block hashes with a random number where $PYTHONHASHSEED does not name one.
 FIXED_HASH_SEED = hasattr(_kv_cache_utils, "resolve_none_hash_seed")
-# Since 0.29 a KV layout is named by its axes, and a layer's tensor has the axes (block, head, token, content).
+# Since 0.29 a KV layout is named by its axes, and a layer's tensor has the axes (block, head, token,
+# content).
 LAYOUTS_BY_AXES = "kv_cache_layout" in getattr(
     KVCacheConfig, "__dataclass_fields__", {"kv_cache_layout": None}
 )
@@ -168,16 +169,17 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
     groups = len(kv_cache_config.kv_cache_groups)
     if groups > 1 and not _FAILED_LOADS_BY_REQUEST:
         raise ValueError(
-            f"kvcove: this model has {groups} groups of KV caches (windows, states or several kinds of layers), and vLLM "
-            f"{release()} cannot be told that a load for one of them failed: it would compute on wrong KV. Upgrade to vLLM "
-            "0.30 or later; models with one group run on this one"
+            f"kvcove: this model has {groups} groups of KV caches (windows, states or several kinds of "
+            f"layers), and vLLM {release()} cannot be told that a load for one of them failed: it would "
+            "compute on wrong KV. Upgrade to vLLM 0.30 or later; models with one group run on this one"
         )
-    parallel = vllm_config.parallel_config
-    pcp = int(getattr(parallel, "prefill_context_parallel_size", 1))
-    if pcp > 1 and (_versions.installed() or (1, 0)) < (0, 26):
+    if (_versions.installed() or _versions.NEWEST) >= (0, 26):
+        return
+    pcp = int(getattr(vllm_config.parallel_config, "prefill_context_parallel_size", 1))
+    if pcp > 1:
         raise ValueError(
-            f"kvcove: prefill context parallelism ({pcp} ranks) cuts blocks otherwise in vLLM {release()}: upgrade to vLLM 0.26 "
-            "or later, or do without it"
+            f"kvcove: prefill context parallelism ({pcp} ranks) cuts blocks otherwise in vLLM "
+            f"{release()}: upgrade to vLLM 0.26 or later, or do without it"
         )
 
 
@@ -220,7 +222,8 @@ def use_eagle_block_drop(speculative: Any) -> bool:
 def settle_interleave(vllm_config: Any, kv_cache_config: Any) -> None:
     """Let a configuration of vLLM settle the interleave of its context-parallel ranks.
 
-    0.33 takes the KV cache's groups for that, 0.29 to 0.32 its configuration; in older ones it is as the user gave it.
+    0.33 takes the KV cache's groups for that, 0.29 to 0.32 its configuration; in older ones it is as
+    the user gave it.
     """
     settle = getattr(vllm_config, "adjust_dcp_kv_cache_interleave_size", None)
     if settle is None:
@@ -248,9 +251,9 @@ def kv_cache_configs_of(vllm_config: Any, specs: list[Any], memory: list[int]) -
 def inner_order(kv_cache_config: Any, vllm_config: Any) -> str:
     """Return the order of head (H), token (N) and content (C) in a block.
 
-    Before 0.29 only the ranks know it, and a K in it says that keys and values lie apart. The scheduler's process has to
-    come to the same, so it is what the platform's own backends have; a rank that has another one refuses
-    (:func:`kvcove.vllm._shape.layers_of`).
+    Before 0.29 only the ranks know it, and a K in it says that keys and values lie apart. The
+    scheduler's process has to come to the same, so it is what the platform's own backends have; a
+    rank that has another one refuses (:func:`kvcove.vllm._shape.layers_of`).
     """
     if LAYOUTS_BY_AXES:
         layout = (
@@ -260,7 +263,7 @@ def inner_order(kv_cache_config: Any, vllm_config: Any) -> str:
     if platform().is_cpu():
         return "HNC"
     order = {"NHD": "NHC", "HND": "HNC"}[os.environ.get("VLLM_KV_CACHE_LAYOUT") or "NHD"]
-    packed = (_versions.installed() or (0, 26)) >= (0, 26)
+    packed = (_versions.installed() or _versions.NEWEST) >= (0, 26)
     return order if packed else f"K{order}"
 
 
@@ -280,7 +283,8 @@ def settle_layout(vllm_config: Any, specs: dict[str, Any]) -> str | None:
     return str(vllm_config.cache_config.kv_cache_layout)
 
 
-# What stands for the sizes of a KV tensor when a backend is asked for its shape: each only once, and none is 2.
+# What stands for the sizes of a KV tensor when a backend is asked for its shape: each only once, and
+# none is 2.
 _PROBE = {"block": 1234, "token": 16, "head": 7}
 
 

@@ -48,7 +48,7 @@ def check(transfer: Any) -> None:
         As ``Config.of``; or vLLM is of a version that the connector does not know.
     """
     from kvcove.vllm._config import Config
-    from kvcove.vllm._versions import check_version
+    from kvcove.vllm._versions import check_version, installed
 
     extra = getattr(transfer, "kv_connector_extra_config", None) or {}
     ours = [extra] if getattr(transfer, "kv_connector", None) == "KvcoveConnector" else []
@@ -57,7 +57,11 @@ def check(transfer: Any) -> None:
             ours.append(child.get("kv_connector_extra_config") or {})
     for each in ours:
         check_version()
-        Config.of(each)
+        if Config.of(each).weight_version_source == "engine" and (installed() or (1, 0)) < (0, 27):
+            raise ValueError(
+                "kvcove: weight_version_source: 'engine': an engine is told the name of its weights "
+                "in vLLM 0.27 or later; give 'fingerprint'"
+            )
     if ours:
         name_hash_seed()
 

@@ -178,48 +178,47 @@ class Tree:
             self._parsed[name] = None if text is None else ast.parse(text)
         return self._parsed[name]
 
-    def find(self, module: str, name: str) -> ast.AST | None:
-        """Return what a module calls so, wherever it comes from; the node of the import, if that is elsewhere."""
+    def find(self, module: str, name: str) -> tuple[str, ast.AST] | None:
+        """Return what a module calls so, and the module where it comes from."""
         tree = self.module(module)
         if tree is None:
             return None
         for node in _statements(tree):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
-                    if (alias.asname or alias.name) != name:
-                        continue
-                    source = _absolute(self, module, node)
-                    return (
-                        self.find(source, alias.name)
-                        or self.module(f"{source}.{alias.name}")
-                        or node
-                    )
+                    if (alias.asname or alias.name) == name:
+                        source = _absolute(self, module, node)
+                        return self.find(source, alias.name) or (module, node)
             elif name in _names(node):
-                return node
+                return module, node
+        inner = self.module(f"{module}.{name}")
+        if inner is not None:
+            return f"{module}.{name}", inner
         for node in ast.walk(
             tree
-        ):  # a module that imports lazily names its attributes in a dictionary
+        ):  # a module that imports lazily names what it has in a dictionary
             if isinstance(node, ast.Constant) and node.value == name:
-                return node
-        return self.module(f"{module}.{name}")
+                return module, node
+        return None
 
     def members(self, module: str, name: str) -> dict[str, ast.AST]:
         """Return fields, methods and attributes of a class and of its bases that can be found."""
-        node = self.find(module, name)
-        if not isinstance(node, ast.ClassDef):
+        found = self.find(module, name)
+        if found is None or not isinstance(found[1], ast.ClassDef):
             return {}
+        source, node = found
         members: dict[str, ast.AST] = {}
         for base in node.bases:
             if isinstance(base, ast.Name):
-                members |= self.members(module, base.id)
+                members |= self.members(source, base.id)
         for each in ast.walk(node):
             if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
                 owner = each.value
                 if isinstance(owner, ast.Name) and owner.id == "self":
                     members.setdefault(each.attr, each)
         for statement in _statements(node):
-            for found in _names(statement):
-                members[found] = statement
+            for each_name in _names(statement):
+                members[each_name] = statement
         return members
 
 

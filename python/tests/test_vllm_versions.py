@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the adapter does without where a vLLM is older, on fakes of it; make test-vllm runs the real ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import fake_vllm
+import pytest
+from fake_vllm import installed, module_of
+
+OLD = {
+    "CacheHitSource",
+    "KVConnectorBlockState",
+    "KVConnectorTransferResults",
+    "kv_cache_layout",
+    "resolve_none_hash_seed",
+    "to_event_extra_keys",
+}
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """vLLM 0.24, as far as kvcove.vllm imports it."""
+    monkeypatch.setattr(fake_vllm, "LACKING", OLD)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    monkeypatch.delenv("VLLM_KV_CACHE_LAYOUT", raising=False)
+    with installed(monkeypatch):
+        sys.modules["vllm"].__dict__["__version__"] = "0.24.0"
+        yield module_of("_compat")
+
+
+def parallel(**sizes: int) -> Any:
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(
+            **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
+        )
+    )
+
+
+def cache(groups: int = 1, **more: Any) -> Any:
+    return SimpleNamespace(kv_cache_groups=[f"group {i}" for i in range(groups)], **more)
+
+
+def test_a_model_that_needs_what_this_vllm_lacks_is_refused_in_one_line(old: Any) -> None:
+    old.check_model(parallel(), cache(1))
+    with pytest.raises(
+        ValueError, match=r"2 groups .* vLLM 0\.24 .* Upgrade to vLLM 0\.30"
+    ) as told:
+        old.check_model(parallel(), cache(2))
+    assert "\n" not in str(told.value)
+    with pytest.raises(ValueError, match=r"prefill context parallelism \(2 ranks\)"):
+        old.check_model(parallel(prefill_context_parallel_size=2), cache(1))
+
+
+def test_its_groups_all_have_hashes_and_full_attention_alone_is_cut(old: Any) -> None:
+    assert old.cacheable_groups(cache(1)) == ("group 0",)
+    assert old.cacheable_group_ids(cache(2)) == (0, 1)
+    two = parallel(decode_context_parallel_size=2)
+    assert old.dcp_ranks_of(old.FullAttentionSpec(), two) == 2
+    assert old.dcp_ranks_of(old.SlidingWindowSpec(), two) == 1
+    old._kv_cache_utils.resolve_kv_cache_block_sizes = lambda cache, config: (64, 32)
+    assert old.hash_tokens_of(cache(), two, 64) == 32
+    assert old.use_eagle_block_drop(SimpleNamespace(use_eagle=lambda: True))
+
+
+def test_what_it_does_not_know_is_left_out_of_events(old: Any) -> None:
+    class BlockStored:
+        __struct_fields__ = ("block_hashes", "medium")
+
+        def __init__(self, **fields: Any) -> None:
+            self.fields = fields
+
+    old.BlockStored = BlockStored
+    made = old.block_stored(block_hashes=[1], medium="cpu", session_id="s")
+    assert made.fields == {"block_hashes": [1], "medium": "cpu"}
+    assert old.event_extra_keys([("lora",), None]) == [("lora",), None]
+    assert old.event_extra_keys([]) is None
+
+
+class Backend:
+    """An attention backend with keys and values apart."""
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+    ) -> tuple[int, ...]:
+        return (num_blocks, 2, block_size, num_kv_heads, head_size)
+
+
+class Tensor:
+    """As much of a torch.Tensor as is read."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.shape, self._strides = shape, strides
+
+    def element_size(self) -> int:
+        return 2
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+    def data_ptr(self) -> int:
+        return 4096
+
+
+def engine(backend: Any = Backend) -> Any:
+    layer = SimpleNamespace(get_attn_backend=lambda: backend)
+    made = parallel()
+    made.compilation_config = SimpleNamespace(static_forward_context={"a": layer})
+    return made
+
+
+def on_a_gpu(compat: Any) -> None:
+    compat.platform = lambda: SimpleNamespace(is_cpu=lambda: False)
+
+
+def test_its_backends_are_asked_for_the_axes_of_their_tensors(old: Any) -> None:
+    assert old.axes_of("a", 5, engine()) == ("block", "kv", "token", "head", "element")
+    with pytest.raises(ValueError, match="which are not those of this one"):
+        old.axes_of("a", 4, engine())
+
+
+def test_a_rank_whose_blocks_lie_otherwise_than_the_engine_says_refuses(
+    old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu(old)
+    shape = module_of("_shape")
+    group = SimpleNamespace(layer_names=["a"], kv_cache_spec=None)
+    config = SimpleNamespace(num_blocks=8, kv_cache_groups=[group])
+    # 8 blocks of keys and values, 16 tokens, 4 heads of 32.
+    tokens_first = Tensor((8, 2, 16, 4, 32), (4096, 2048, 128, 32, 1))
+    heads_first = Tensor((8, 2, 16, 4, 32), (4096, 2048, 32, 512, 1))
+    ((name, number, at, element, axes),) = shape.layers_of({"a": tokens_first}, config, engine())
+    assert (name, number, at, element) == ("a", 0, 4096, 64)
+    assert axes == [
+        *(("block", 8, 8192), ("kv", 2, 4096), ("token", 16, 256), ("head", 4, 64)),
+    ]
+    with pytest.raises(ValueError, match=r"order KHNC .* layout is KNHC: set VLLM_KV_CACHE_LAYOUT"):
+        shape.layers_of({"a": heads_first}, config, engine())
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "HND")
+    shape.layers_of({"a": heads_first}, config, engine())
+
+    class Packed(Backend):
+        @staticmethod
+        def get_kv_cache_shape(
+            num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+        ) -> tuple[int, ...]:
+            return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+
+    packed = Tensor((8, 4, 16, 64), (4096, 1024, 64, 1))
+    with pytest.raises(ValueError, match=r"order HNC .* layout is KHNC"):
+        shape.layers_of({"a": packed}, config, engine(Packed))
+
+
+def test_its_scheduler_hands_over_its_block_tables(
+    old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    class Scheduler:
+        kv_cache_manager = SimpleNamespace(get_block_ids=lambda request: ([len(request)],))
+
+        def _build_kv_connector_meta(self, connector: Any, output: Any) -> str:
+            state = output.kv_connector_block_state
+            given.append((state.get_block_ids("abc"), getattr(state, "more", None)))
+            return "meta"
+
+    for name in ("vllm.v1.core.sched", "vllm.v1.core.sched.output", "vllm.v1.core.sched.scheduler"):
+        made: Any = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        parent, _, own = name.rpartition(".")
+        monkeypatch.setattr(sys.modules[parent], own, made, raising=False)
+    sys.modules["vllm.v1.core.sched.scheduler"].Scheduler = Scheduler  # type: ignore[attr-defined]
+    old.offer_block_tables()
+    old.offer_block_tables()
+    output = SimpleNamespace()
+    assert Scheduler()._build_kv_connector_meta("connector", output) == "meta"
+    # As 0.29 has it, for a connector beside this one.
+    output = SimpleNamespace(kv_connector_block_state=SimpleNamespace(more=7))
+    Scheduler()._build_kv_connector_meta("connector", output)
+    assert given == [(([3],), None), (([3],), 7)]
+    assert output.kv_connector_block_state.more == 7, "what goes to the ranks is vLLM's"
+
+
+def test_its_block_hashes_get_a_seed_that_others_have(
+    old: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin, shape = module_of("_plugin"), module_of("_shape")
+    hashes = SimpleNamespace(
+        cache_config=SimpleNamespace(prefix_caching_hash_algo="sha256"),
+        kv_transfer_config=SimpleNamespace(engine_id="e"),
+    )
+    assert shape.hashing_of(hashes) == "sha256:random:e"
+    others = SimpleNamespace(kv_connector="NixlConnector", kv_connector_extra_config={})
+    plugin.check(others)
+    assert "PYTHONHASHSEED" not in os.environ
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    ours = SimpleNamespace(kv_connector="KvcoveConnector", kv_connector_extra_config={})
+    plugin.check(ours)
+    assert os.environ["PYTHONHASHSEED"] == "7"
+    monkeypatch.delenv("PYTHONHASHSEED")
+    plugin.check(ours)
+    assert os.environ["PYTHONHASHSEED"] == "0"
+    assert shape.hashing_of(hashes) == "sha256:0"
+
+
+def test_a_version_without_a_name_for_weights_refuses_it_as_their_source(old: Any) -> None:
+    plugin = module_of("_plugin")
+    ours = SimpleNamespace(
+        kv_connector="KvcoveConnector",
+        kv_connector_extra_config={"weight_version_source": "engine"},
+    )
+    with pytest.raises(ValueError, match=r"vLLM 0\.27 or later"):
+        plugin.check(ours)
+    sys.modules["vllm"].__dict__["__version__"] = "0.27.0"
+    plugin.check(ours)
+
+
+def names() -> Any:
+    path = Path(__file__).parent / "vllm" / "names.py"
+    spec = importlib.util.spec_from_file_location("names", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["names"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_tree_of_vllm_is_looked_through_by_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = names()
+    (tmp_path / "vllm-0.40.0.dist-info").mkdir()
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import Moved as Renamed\n")
+    (package / "inner.py").write_text(
+        textwrap.dedent("""
+        from abc import abstractmethod
+
+        class Below:
+            inherited: int
+
+        class Moved(Below):
+            field: int = 0
+
+            def __init__(self):
+                self.attribute = 1
+
+            def call(self, one, two): ...
+
+        class Base:
+            @abstractmethod
+            def start_load_kv(self, forward_context, **kwargs): ...
+
+            @abstractmethod
+            def new(self): ...
+
+            def shutdown(self, how): ...
+
+        class SupportsHMA: ...
+        """)
+    )
+    monkeypatch.setattr(
+        looked, "imports", lambda: iter([("vllm", "Renamed"), ("vllm.inner", "No")])
+    )
+    monkeypatch.setattr(looked, "BASES", "vllm.inner")
+    monkeypatch.setattr(looked, "BASE", "Base")
+    ours = looked.hooks()
+    kept = {name: ours[name] for name in ("start_load_kv", "shutdown", "reset_cache")}
+    monkeypatch.setattr(looked, "hooks", lambda: kept)
+    used = "field inherited attribute call(one,two) gone"
+    monkeypatch.setattr(
+        looked, "USED", (("vllm", "Renamed", used), ("vllm.inner", "Moved", "call(one,three)"))
+    )
+    tree = looked.Tree(tmp_path)
+    assert tree.version == (0, 40)
+    assert list(looked.lacks(tree)) == [
+        "vllm.inner: no No",
+        "Base.shutdown has the parameters ['how'], ours []",
+        "Base: no hook reset_cache: nobody would call it",
+        "Base.new is abstract, and ours does not have it",
+        "vllm.Renamed: no gone",
+        "vllm.inner.Moved.call has the parameters ['one', 'two'], ['one', 'three'] are given",
+    ]
