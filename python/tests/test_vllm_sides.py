@@ -24,6 +24,9 @@ class Worker:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.told: list[str] = []
 
+    def chunk_bytes(self) -> list[int]:
+        return [4096]
+
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any) -> Any:
             self.told.append(name)

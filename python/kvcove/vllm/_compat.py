@@ -121,9 +121,7 @@ except ImportError:  # 0.31 and older do not ask for the sources of a hit
 
 try:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-except (
-    ImportError
-):  # 0.29 and older call get_finished instead, and know of failed loads by their blocks alone
+except ImportError:  # 0.29 and older: get_finished, and failed loads by their blocks alone
 
     @dataclasses.dataclass
     class KVConnectorTransferResults:  # type: ignore[no-redef]
@@ -312,8 +310,9 @@ def axes_of(name: str, dimensions: int, vllm_config: Any) -> tuple[str, ...]:
     axes = tuple(names.get(size, "element") for size in shape)
     if len(axes) != dimensions or axes.count("block") != 1 or axes.count("token") != 1:
         raise ValueError(
-            f"kvcove: KV layer '{name}': {backend.__name__} of vLLM {release()} has KV tensors of the axes {axes}, which are not "
-            f"those of this one ({dimensions} dimensions): choose another attention backend, or upgrade vLLM to 0.29 or later"
+            f"kvcove: KV layer '{name}': {backend.__name__} of vLLM {release()} has KV tensors of the "
+            f"axes {axes}, which are not those of this one ({dimensions} dimensions): choose another "
+            "attention backend, or upgrade vLLM to 0.29 or later"
         )
     return axes
 

@@ -45,6 +45,7 @@ from kvcove.vllm._shape import (
     draft_config_of,
     drops_last_block,
     facts_of,
+    group_facts,
     hashing_of,
     layers_of,
     model_fingerprint,
@@ -53,6 +54,7 @@ from kvcove.vllm._shape import (
     tokens_of,
 )
 from kvcove.vllm._stats import KvcovePromMetrics, KvcoveStats
+from kvcove.vllm._summary import Summary, chunks_text, size_line
 
 __all__ = ["KvcoveConnector"]
 
@@ -161,6 +163,9 @@ class _SchedulerSide:
         if config.weight_version_source == "engine":
             self.role.set_version("default")  # as EngineCore calls what it has at its start
         _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
+        self._summary = Summary(lambda line: _log.info("kvcove: %s", line))
+        if reached:
+            self._tell_size(vllm_config, connector._kv_cache_config)
         self._tell_hashing(vllm_config)
         self._tell_differences(vllm_config, connector._kv_cache_config)
         self._exchange: _experts.Exchange | None = None
@@ -190,6 +195,29 @@ class _SchedulerSide:
         self._least_tokens = math.gcd(*self._chunk_tokens)
         _weights.observe_engine(connector, self.role, config.harmless_names)
         _compat.offer_block_tables()
+
+    def _tell_size(self, vllm_config: VllmConfig, cache: Any) -> None:
+        """Say how the pool's size compares with the engine's own cache: whether it can bring anything."""
+        groups = [
+            group_facts(number, group, self.shape, cache, vllm_config)
+            for number, group in enumerate(cacheable_groups(cache))
+        ]
+        of_tokens = [group for group in groups if group["kind"] != "state"]
+        token_bytes = sum(group["pool_chunk_bytes"] / group["chunk_tokens"] for group in of_tokens)
+        rank_bytes = sum(group["rank_chunk_bytes"] / group["chunk_tokens"] for group in of_tokens)
+        if not token_bytes:
+            return
+        own = sum(int(each.size) for each in cache.kv_cache_tensors)
+        try:
+            stat = self._pool.stat()
+        except kvcove.Error as error:
+            _log.debug("kvcove: the size of the pool is not known: %s", error)
+            return
+        pool_bytes = stat.free_bytes + stat.object_bytes + stat.disk_capacity_bytes
+        line, warns = size_line(
+            pool_bytes, token_bytes, int(own / rank_bytes), self._owner is not None
+        )
+        _log.log(logging.WARNING if warns else logging.INFO, "kvcove: %s", line)
 
     def _tell_differences(self, vllm_config: VllmConfig, cache: Any) -> None:
         """Say in one line each why engines of this model will not share with this one."""
@@ -475,10 +503,15 @@ class _SchedulerSide:
 
     def stats(self) -> KvcoveStats | None:
         news = self.role.take_stats()
-        return None if news is None else KvcoveStats(data=news)
+        if news is None:
+            return None
+        self._summary.add(news)
+        return KvcoveStats(data=news)
 
     def close(self, connector: KvcoveConnector) -> None:
         _weights.forget_engine(connector)
+        self.stats()
+        self._summary.end()
         if self._exchange is not None:
             self._exchange.close()
         self.role.close()
@@ -547,7 +580,7 @@ class _WorkerSide:
             "kvcove: rank %d: %d KV tensors, %s bytes a chunk",
             self.role.number,
             len(layers),
-            self.role.chunk_bytes(),
+            chunks_text(self.role.chunk_bytes()),
         )
 
     def unregister(self) -> None:
