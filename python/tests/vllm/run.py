@@ -7,9 +7,12 @@ by token with those of an engine without a connector. Ends with 1 if anything is
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,10 +28,13 @@ from slurm import on_two_nodes
 
 HERE = Path(__file__).parent
 FAILED: list[str] = []
+PART = ""  # that runs
+CHECKS: dict[str, list[tuple[bool, str]]] = {}  # of each part
 
 
 def check(condition: bool, text: str) -> None:
     print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
+    CHECKS.setdefault(PART, []).append((bool(condition), text))
     if not condition:
         FAILED.append(text)
 
@@ -508,12 +514,30 @@ def feature(
     )
 
 
+def refusal(directory: Path, role: str, name: str, model: Path, extra: dict[str, Any]) -> str:
+    """Return the line with which an engine is refused; empty where it starts."""
+    print(f"  {role}: log {directory / f'{name}.log'}", flush=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            feature(directory, role, name, model, extra)
+    except SystemExit:
+        log = (directory / f"{name}.log").read_text(errors="replace")
+        found = re.search(r"ValueError: (kvcove: .*)|Value error, (kvcove: .*)", log)
+        return (found[1] or found[2]) if found else ""
+    return ""
+
+
 BY_LAYERS: dict[str, Any] = {"load_async": False, "load_layers": 2}
 
 
 def own_hybrid(directory: Path) -> None:
     print("== hybrid models")
     windows, states = make_hybrid_models(directory)
+    if vllm_release() < (0, 30):
+        for kind, hybrid in (("sliding window", windows), ("state", states)):
+            line = refusal(directory, "hybrid", kind, hybrid, {})
+            check("Upgrade to vLLM 0.30" in line, f"{kind}: refused at the start: {line}")
+        return
     for kind, hybrid, keys, extra in (
         ("sliding window", windows, 52, {}),
         ("state", states, 48, {}),
@@ -539,6 +563,12 @@ def own_hybrid(directory: Path) -> None:
 
 def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== events, metrics, tier log; vLLM's weight version")
+    if vllm_release() < (0, 27):
+        line = refusal(directory, "told", "told", model, {"weight_version_source": "engine"})
+        check("vLLM 0.27 or later" in line, f"vLLM's weight version: refused at the start: {line}")
+        own_salts(directory, model, ref)
+        own_faults(directory, model, ref)
+        return
     seen = feature(
         directory, "told", "told", model, {"weight_version_source": "engine"}, KVCOVE_TIER_LOG="1"
     )
@@ -578,6 +608,11 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "vLLM's version: closed until it is told, then its own KV; the old version's again",
     )
 
+    own_salts(directory, model, ref)
+    own_faults(directory, model, ref)
+
+
+def own_salts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== the cache salt as the weights' version")
     seen = feature(directory, "salts", "salts", model, {"weight_version_source": "salt"})
     check(
@@ -590,6 +625,8 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         "salt: the new salt has its own KV, outputs right",
     )
 
+
+def own_faults(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== the pool's owner is killed, started again, frozen")
     seen = feature(directory, "faults", "faults", model, {})
     hits = seen["hits"]
@@ -896,7 +933,20 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "features": own_features,
     "adapters": own_adapters,
     "ranks": own_ranks,
+    "mooncake": lambda directory, model, ref: mooncake(directory, model, ref),
 }
+
+
+def keep(directory: Path) -> None:
+    """Write what was checked, for matrix.py; a part that is run again takes the place of its last run."""
+    path = directory / "results.json"
+    before = json.loads(path.read_text())["parts"] if path.exists() else {}
+    told = {
+        "vllm": ".".join(map(str, vllm_release())),
+        "date": time.strftime("%Y-%m-%d"),
+        "parts": {**before, **CHECKS},
+    }
+    path.write_text(json.dumps(told, indent=1))
 
 
 def main() -> None:
@@ -913,11 +963,15 @@ def main() -> None:
     ref = drive("reference", model, directory / "reference.json")
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
 
-    for name, part in PARTS.items():
-        if not parts or name in parts:
-            part(directory, model, ref)
-    if not parts:
-        mooncake(directory, model, ref)
+    global PART
+    CHECKS.clear()
+    for PART, part in PARTS.items():  # what check() adds to
+        if not parts or PART in parts:
+            try:
+                part(directory, model, ref)
+            except SystemExit as error:  # the next part may be all right
+                check(False, f"{PART}: {error}")
+            keep(directory)
     print(f"\nvLLM: {'all as it must be' if not FAILED else f'{len(FAILED)} failed'}")
     for text in FAILED:
         print(f"  FAIL  {text}")
