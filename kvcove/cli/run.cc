@@ -46,13 +46,17 @@ struct RunOptions : OwnerOptions {
 
 // ---- COMMAND
 
+// A server of vLLM: its command, or one of its modules with or without `python -m`.
 bool IsVllm(const Words& command) {
   for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == "vllm.entrypoints.openai.api_server") return true;
-    if (std::filesystem::path(command[i]).filename() == "vllm" && i + 1 < command.size() &&
-        command[i + 1] == "serve") {
+    if (command[i] == "vllm.entrypoints.openai.api_server" ||
+        command[i].ends_with("vllm/entrypoints/openai/api_server.py")) {
       return true;
     }
+    const bool program = std::filesystem::path(command[i]).filename() == "vllm" ||
+                         command[i] == "vllm.entrypoints.cli.main" ||
+                         command[i].ends_with("vllm/entrypoints/cli/main.py");
+    if (program && i + 1 < command.size() && command[i + 1] == "serve") return true;
   }
   return false;
 }

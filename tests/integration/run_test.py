@@ -157,6 +157,25 @@ class Run(unittest.TestCase):
         ):
             _, output, errors = self.run_command(*options, "--", str(engine), *words)
             self.assertEqual(output, expected + "\n", errors)
+        # Started as modules, and as the files of modules.
+        python = self.directory / "python"
+        main = self.directory / "tree/vllm/entrypoints/cli/main.py"
+        server = self.directory / "tree/vllm/entrypoints/openai/api_server.py"
+        for path in (python, main, server):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(engine.read_text())
+            path.chmod(0o755)
+        for words, takes in (
+            ([python, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"], True),
+            ([python, "-m", "vllm.entrypoints.cli.main", "serve", "m"], True),
+            ([python, "-m", "vllm", "serve", "m"], True),
+            ([main, "serve", "m"], True),
+            ([server, "--model", "m"], True),
+            ([python, "-m", "vllm.entrypoints.cli.main", "bench"], False),
+        ):
+            _, output, errors = self.run_command("--", *map(str, words))
+            expected = " ".join(map(str, words[1:])) + (f" --kv-transfer-config {added}" if takes else "")
+            self.assertEqual(output, expected + "\n", errors)
 
     # ---- ends
 

@@ -288,6 +288,8 @@ class _SchedulerSide:
             source = "kv_connector_extra_config"
             if str(extra.get("pool", "auto")) == "auto":
                 source = engines.named_pool()[1]
+            elif os.environ.get("KVCOVE_POOL") == config.pool:
+                source = "$KVCOVE_POOL"  # `kvcove run` gives it in both ways
             _log.info(
                 "kvcove: pool %s (from %s), namespace %s",
                 config.pool,
