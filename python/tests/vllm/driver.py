@@ -44,7 +44,17 @@ def start(model: str, **options: Any) -> Any:
     """One engine, in this process."""
     from vllm import LLM
 
-    return LLM(model=model, disable_log_stats=False, **SMALL, **options)
+    llm = LLM(model=model, disable_log_stats=False, **SMALL, **options)
+    generate = llm.generate
+    llm.cached_tokens = 0
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        outputs = generate(*arguments, **more)
+        llm.cached_tokens += sum(output.num_cached_tokens or 0 for output in outputs)
+        return outputs
+
+    llm.generate = counted
+    return llm
 
 
 class Engine:
@@ -74,10 +84,16 @@ class Engine:
             sampling,
             use_tqdm=False,
         )
-        self.cached = sum(output.num_cached_tokens or 0 for output in outputs)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     def external_hits(self) -> int:
+        """Return the tokens that were found in the pool, of all requests; with vLLM 0.28 and older
+        also those of the engine's own cache.
+
+        Those lose the counts of steps that give no output, as the ones that order loads.
+        """
+        if vllm_release() < (0, 29):
+            return int(self.llm.cached_tokens)
         for metric in self.llm.get_metrics():
             if metric.name == "vllm:external_prefix_cache_hits":
                 return int(metric.value)
@@ -88,9 +104,7 @@ class Engine:
         before, began = self.external_hits(), time.monotonic()
         outputs = self.run()
         seconds = time.monotonic() - began
-        # vLLM 0.28 and older lose the counts of steps that give no output, as those that order loads.
-        hits = self.cached if vllm_release() < (0, 29) else self.external_hits() - before
-        return outputs, hits, seconds
+        return outputs, self.external_hits() - before, seconds
 
     def reset(self, connector: bool) -> bool:
         # Saves that are under way hold blocks; the engine lets them go within its next steps.

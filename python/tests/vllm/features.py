@@ -168,6 +168,8 @@ def told(model: str, out: str) -> dict[str, Any]:
 def salts(model: str, out: str) -> dict[str, Any]:
     engine = OwnEngine(model)
     core = engine.llm.llm_engine.engine_core.engine_core
+    # vLLM 0.26 and older cannot be told; only requests name the version then.
+    tell = getattr(core, "set_weight_version", lambda version: None)
 
     def measured(salt: str) -> tuple[list[list[int]], int]:
         before = engine.external_hits()
@@ -175,13 +177,13 @@ def salts(model: str, out: str) -> dict[str, Any]:
         return outputs, engine.external_hits() - before
 
     seen: dict[str, Any] = {}
-    core.set_weight_version("one")
+    tell("one")
     seen["one"], seen["one_cold"] = measured("one")
     engine.settle()
     _, seen["one_hits"] = measured("one")
     # prime-rl's flow: weights change in mid-air; requests name the new salt from then on.
     engine.llm.apply_model(weights.change_and_remember)
-    core.set_weight_version("two")
+    tell("two")
     # This request still names the old one: what it computes under the new weights is not stored.
     tails = [prompt + [11, 12, 13] * 100 for prompt in PROMPTS]
     before = engine.stats()["saved_keys"]

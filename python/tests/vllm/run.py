@@ -401,7 +401,7 @@ def own_disk(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         f"disk: tier log: {len(lines)} loads, with keys of the disk",
     )
     check(
-        0 < counters.get("from disk", 0) <= seen["hits"],
+        vllm_release() < (0, 32) or 0 < counters.get("from disk", 0) <= seen["hits"],
         f"disk: vLLM's hit sources: {counters.get('from disk')} tokens from the disk, "
         f"{counters.get('from host')} from memory",
     )
@@ -427,15 +427,22 @@ def own_disk(directory: Path, model: Path, ref: dict[str, Any]) -> None:
 def adapters_of(directory: Path, model: Path, ref: dict[str, Any], tp: int) -> None:
     print(f"== LoRA adapters that change under one name and path, {tp} ranks")
     threads = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"} if tp > 1 else {}
-    seen = drive(
-        "adapters",
-        model,
-        directory / f"adapters-{tp}.json",
-        driver="adapters.py",
-        KVCOVE_EXTRA=json.dumps({"memory": "512MiB"}),
-        KVCOVE_TP=str(tp),
-        **threads,
-    )
+    try:
+        seen = drive(
+            "adapters",
+            model,
+            directory / f"adapters-{tp}.json",
+            driver="adapters.py",
+            KVCOVE_EXTRA=json.dumps({"memory": "512MiB"}),
+            KVCOVE_TP=str(tp),
+            **threads,
+        )
+    except SystemExit:
+        log = (directory / f"adapters-{tp}.log").read_text(errors="replace")
+        if vllm_release() >= (0, 29) or "RuntimeError: einsum(): subscript" not in log:
+            raise
+        print(f"  skipped: this vLLM cannot run adapters on {tp} ranks of CPUs")
+        return
     one, two, name = seen["one"], seen["two"], f"adapters, {tp} ranks"
     check(
         seen["one hits"] == 0 and seen["one, warm"] == one and seen["one, warm hits"] == TOKENS,
@@ -536,6 +543,10 @@ def own_hybrid(directory: Path) -> None:
     if vllm_release() < (0, 30):
         for kind, hybrid in (("sliding window", windows), ("state", states)):
             line = refusal(directory, "hybrid", kind, hybrid, {})
+            log = (directory / f"{kind}.log").read_text(errors="replace")
+            if not line and "causal_conv1d_weight_pack: support only width of 4" in log:
+                print(f"  skipped: {kind}: this vLLM cannot run the model on CPUs")
+                continue
             check("Upgrade to vLLM 0.30" in line, f"{kind}: refused at the start: {line}")
         return
     for kind, hybrid, keys, extra in (
@@ -619,7 +630,10 @@ def own_salts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         seen["one"] == ref["w0"] and seen["one_cold"] == 0 and seen["one_hits"] == TOKENS,
         f"salt: {seen['one_hits']} tokens under the same salt",
     )
-    check(seen["saved_under_another"] == 0, "salt: nothing is stored under other weights' salt")
+    check(
+        vllm_release() < (0, 27) or seen["saved_under_another"] == 0,
+        "salt: nothing is stored under other weights' salt, where the engine can be told",
+    )
     check(
         seen["two"] == ref["w1"] and seen["two_cold"] == 0 and seen["two_hits"] == TOKENS,
         "salt: the new salt has its own KV, outputs right",
@@ -674,7 +688,7 @@ def own_ranks(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     extra = {
         "pool": f"unix:{owner.socket}",
         "store_tp": 2,
-        "weight_version_source": "engine",
+        "weight_version_source": "engine" if vllm_release() >= (0, 27) else "none",
     }
     one = feature(directory, "ranks", "tp-1", model, extra, KVCOVE_TP="1")
     two = feature(directory, "ranks", "tp-2", model, extra, KVCOVE_TP="2", **threads)
@@ -787,7 +801,16 @@ def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     for how, head in (("n-gram", {}), ("EAGLE", {"KVCOVE_EAGLE": str(eagle)})):
         print(f"== {how} speculation")
         name = f"guesses-{how}"
-        plain = layout(directory, model, "guesses", f"{name}-plain", {}, KVCOVE_PLAIN="1", **head)
+        try:
+            plain = layout(
+                directory, model, "guesses", f"{name}-plain", {}, KVCOVE_PLAIN="1", **head
+            )
+        except SystemExit:
+            log = (directory / f"layout-{name}-plain.log").read_text(errors="replace")
+            if "_sample_recovered_tokens_kernel_impl() got an unexpected" not in log:
+                raise
+            print("  skipped: this vLLM cannot speculate on CPUs, with or without a connector")
+            continue
         seen = layout(directory, model, "guesses", name, {}, **head)
         check(
             seen["cold"] == seen["warm"] == plain["cold"] and seen["warm_hits"] > 0.9 * TOKENS,
