@@ -44,7 +44,7 @@ def start(model: str, **options: Any) -> Any:
     """One engine, in this process."""
     from vllm import LLM
 
-    llm = LLM(model=model, disable_log_stats=False, **SMALL, **options)
+    llm = LLM(model=model, disable_log_stats=False, **{**SMALL, **options})
     generate = llm.generate
     llm.cached_tokens = 0
 

@@ -23,6 +23,7 @@ PARTS = {
     "layouts": "n-gram and EAGLE speculation, beside NIXL, kv_producer and kv_consumer",
     "experts": "two data-parallel engines with experts",
     "ranks": "TP 2, and TP 1 and 2 that share",
+    "shapes": "MLA at TP 1 and 2, one KV head on two ranks, PP 2; a fresh engine on the same pool",
     "adapters": "LoRA adapters, TP 1",
     "features": "KV events, metrics, salts, an owner killed and frozen, no pool",
     "disk": "a pool with a disk",

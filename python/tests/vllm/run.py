@@ -856,6 +856,82 @@ def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
+def make_shaped_models(directory: Path) -> tuple[Path, Path]:
+    """Latent attention (MLA), of which all ranks have the same bytes; one KV head, which ranks have copies of."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    latent, lone = directory / "model-latent", directory / "model-lone"
+    DeepseekV2ForCausalLM(
+        DeepseekV2Config(
+            **{**TINY, "num_hidden_layers": 2, "num_key_value_heads": 8},
+            kv_lora_rank=512,
+            q_lora_rank=None,
+            qk_rope_head_dim=64,
+            qk_nope_head_dim=32,
+            v_head_dim=32,
+            first_k_dense_replace=2,
+            n_routed_experts=4,
+            n_shared_experts=1,
+            moe_intermediate_size=64,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+        )
+    ).save_pretrained(latent)
+    LlamaForCausalLM(
+        LlamaConfig(**{**TINY, "num_key_value_heads": 1}, tie_word_embeddings=False)
+    ).save_pretrained(lone)
+    return latent, lone
+
+
+def own_shapes(directory: Path, model: Path) -> None:
+    """Each engine beside a fresh one on the same pool, which finds a wrong value under a right key."""
+    print("== ranks and stages that hold the same bytes, or others")
+    latent, lone = directory / "model-latent", directory / "model-lone"
+    if not (lone / "config.json").exists():
+        make_shaped_models(directory)
+    two = {"tensor_parallel_size": 2}
+    for name, path, options in (
+        ("MLA, TP 1", latent, {"dtype": "bfloat16"}),
+        ("MLA, TP 2", latent, {"dtype": "bfloat16", **two}),
+        ("one KV head, TP 2", lone, two),
+        ("PP 2", model, {"pipeline_parallel_size": 2}),
+    ):
+        owner = Owner(directory)
+        extra = {"pool": f"unix:{owner.socket}", "load_when": "always"}
+        more = {"KVCOVE_OPTIONS": json.dumps(options), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        more["OMP_NUM_THREADS"] = "1"
+        try:
+            seen = layout(directory, path, "shaped", f"{name}", extra, **more)
+            fresh = layout(directory, path, "shaped", f"{name}, fresh", extra, **more)
+        finally:
+            owner.stop()
+        check(
+            seen["first_hits"] == 0
+            and seen["warm"] == seen["own"]
+            and seen["warm_hits"] == TOKENS
+            and seen["reset"]
+            and seen["after"] == seen["first"]
+            and seen["after_hits"] == 0,
+            f"{name}: {seen['warm_hits']} tokens from the pool, outputs as from the engine's own "
+            "cache; none after a reset",
+        )
+        check(
+            seen["other_hits"] == 0
+            and seen["other_warm_hits"] == TOKENS
+            and seen["other"] != seen["first"]
+            and seen["back"] == seen["own"]
+            and seen["back_hits"] == TOKENS,
+            f"{name}: none with other weights, then their own; the old weights' again",
+        )
+        check(
+            fresh["first"] == seen["own"] and fresh["first_hits"] == TOKENS,
+            f"{name}: a fresh engine has {fresh['first_hits']} tokens of the first one's, outputs equal",
+        )
+
+
 def own_experts(directory: Path) -> None:
     print("== two data-parallel engines with the experts of one model")
     model = directory / "model-experts"
@@ -956,6 +1032,7 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "features": own_features,
     "adapters": own_adapters,
     "ranks": own_ranks,
+    "shapes": lambda directory, model, ref: own_shapes(directory, model),
     "mooncake": lambda directory, model, ref: mooncake(directory, model, ref),
 }
 
