@@ -111,6 +111,7 @@ Result<Client> Client::Connect(const Address& address, const Access& access,
     // Receives block, bounded by SO_RCVTIMEO.
     fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
     Client client(std::move(fd));
+    client.tls_ = access.tls != nullptr;
     const Status greeted =
         client.Greet(shown < credentials.size() ? &credentials[shown] : nullptr, deadline_ns);
     if (greeted) return client;
@@ -159,9 +160,12 @@ Status Client::Wait(short events, std::int64_t deadline_ns) {
 // A server without room closes newcomers at once, and only its own log can say more.
 Error Client::Closed() const {
   if (answered_) return {Code::kUnavailable, "the pool closed the connection"};
+  // With TLS 1.3 a server judges the client's certificate after the client's handshake has ended.
   return {Code::kUnavailable,
-          "the pool closed the connection before it answered; its log says why: it may have as "
-          "many connections as its limit of open files allows (ulimit -n), or expect TLS"};
+          fmt::format("the pool closed the connection before it answered; its log says why: it may "
+                      "{}have as many connections as its limit of open files allows (ulimit -n){}",
+                      tls_ ? "have refused this process's TLS certificate, or " : "",
+                      tls_ ? "" : ", or expect TLS")};
 }
 
 Status Client::SetReceiveTimeout(std::int64_t deadline_ns) {

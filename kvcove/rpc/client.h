@@ -53,6 +53,7 @@ class Client {
   UniqueFd fd_;
   std::uint64_t next_call_ = 1;
   bool answered_ = false;           // a call of this connection
+  bool tls_ = false;                // this connection speaks TLS
   std::int64_t peer_needs_ns_ = 0;  // for the call that was just sent
   std::int64_t timeout_us_ = -1;
 };

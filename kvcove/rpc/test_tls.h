@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: TLS with a certificate of its own for 127.0.0.1, which is its own authority.
+// For tests: TLS with a certificate of its own for 127.0.0.1, which is its own authority; and
+// authorities that sign certificates of both sides. Needs the command `openssl`.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,7 +14,7 @@
 
 namespace kvcove::rpc {
 
-// Needs the command `openssl`. The files are gone when it returns.
+// The files are gone when it returns.
 inline Result<std::shared_ptr<Tls>> SelfSignedTls() {
   std::string directory = std::filesystem::temp_directory_path() / "kvcove-tls-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) return FailErrno(Code::kInternal, directory);
@@ -29,5 +30,45 @@ inline Result<std::shared_ptr<Tls>> SelfSignedTls() {
   if (!made) return Fail(Code::kInternal, "openssl could not make a certificate");
   return tls;
 }
+
+class TestAuthority {
+ public:
+  struct Certificate {
+    std::string subject = "/CN=node1";
+    std::string names = "IP:127.0.0.1";
+    int days = 2;  // -1: it has expired
+  };
+  TestAuthority() {
+    if (mkdtemp(directory_.data()) == nullptr) return;
+    Run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 "
+        "-subj /CN=authority -keyout ca.key -out ca.pem");
+  }
+  ~TestAuthority() { std::filesystem::remove_all(directory_); }
+  TestAuthority(const TestAuthority&) = delete;
+  TestAuthority& operator=(const TestAuthority&) = delete;
+
+  // A side that shows a certificate of this authority and trusts those of `trusted`.
+  Result<std::shared_ptr<Tls>> Issue(const Certificate& certificate,
+                                     const TestAuthority& trusted) const {
+    const bool made = Run(fmt::format(
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '{}' -keyout a.key "
+        "-out a.csr && echo 'subjectAltName={}' > a.names && openssl x509 -req -in a.csr -CA "
+        "ca.pem -CAkey ca.key -CAcreateserial -days {} -extfile a.names -out a.pem && "
+        "chmod 600 a.key",
+        certificate.subject, certificate.names, certificate.days));
+    if (!made) return Fail(Code::kInternal, "openssl could not make a certificate");
+    return Tls::Open({.authority = trusted.directory_ + "/ca.pem",
+                      .certificate = directory_ + "/a.pem",
+                      .key = directory_ + "/a.key"});
+  }
+
+ private:
+  bool Run(const std::string& commands) const {
+    const std::string script =
+        fmt::format("cd '{}' && exec 2>/dev/null && {}", directory_, commands);
+    return std::system(script.c_str()) == 0;
+  }
+  std::string directory_ = std::filesystem::temp_directory_path() / "kvcove-tls-XXXXXX";
+};
 
 }  // namespace kvcove::rpc

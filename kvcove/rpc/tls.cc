@@ -104,18 +104,70 @@ std::optional<std::int64_t> ExpiresIn(const std::shared_ptr<Context>& context) {
   return std::int64_t{days} * kDayS + seconds;
 }
 
-// Whose certificate was refused, and why; empty where that was not it.
-std::string Distrust(const SSL* ssl) {
-  const long result = SSL_get_verify_result(ssl);
-  if (result == X509_V_OK) return {};
-  std::string subject = "none";
-  if (const X509* peer = SSL_get0_peer_certificate(ssl); peer != nullptr) {
-    char name[256] = {};
-    X509_NAME_oneline(X509_get_subject_name(peer), name, sizeof(name));
-    subject = name;
+// Why this side refused the other's certificate, and whose certificate that was. The verify
+// callback writes it: OpenSSL keeps neither the certificate nor a reason of ours once the handshake
+// has failed.
+struct Distrust {
+  std::string reason;  // empty: no certificate was refused
+  std::string subject;
+  std::string ToString() const {
+    if (reason.empty()) return {};
+    return fmt::format(": {} (the other side's certificate: {})", reason, subject);
   }
-  return fmt::format(": {} (the other side's certificate: {})",
-                     X509_verify_cert_error_string(result), subject);
+};
+
+// Bounds what a stranger's certificate can write into a log line.
+constexpr std::size_t kMaxNamesBytes = 256;
+
+std::string SubjectOf(const X509* certificate) {
+  char name[kMaxNamesBytes] = {};
+  X509_NAME_oneline(X509_get_subject_name(certificate), name, sizeof(name));
+  return name;
+}
+
+// The hosts that a certificate is for, such as "DNS:node1, IP Address:10.0.0.1".
+std::string HostsOf(const X509* certificate) {
+  const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
+      static_cast<GENERAL_NAMES*>(
+          X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)),
+      &GENERAL_NAMES_free);
+  const std::unique_ptr<BIO, decltype(&BIO_free)> text(BIO_new(BIO_s_mem()), &BIO_free);
+  for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    if (i > 0) BIO_puts(text.get(), ", ");
+    GENERAL_NAME_print(text.get(), sk_GENERAL_NAME_value(names.get(), i));
+  }
+  char* data = nullptr;
+  const auto size = static_cast<std::size_t>(BIO_get_mem_data(text.get(), &data));
+  if (size == 0) return "no host";
+  if (size > kMaxNamesBytes) return std::string(data, kMaxNamesBytes) + "...";
+  return {data, size};
+}
+
+void NoteDistrust(X509_STORE_CTX* verified, std::string reason, Distrust& distrust) {
+  const X509* certificate = X509_STORE_CTX_get_current_cert(verified);
+  if (certificate == nullptr) certificate = X509_STORE_CTX_get0_cert(verified);
+  distrust.reason = std::move(reason);
+  distrust.subject = certificate == nullptr ? "none" : SubjectOf(certificate);
+}
+
+// A verify callback: OpenSSL calls it for each certificate of the other side, and `trusted` is what
+// it has found itself. A server's certificate must also be for `host`; a client's names none.
+bool Judge(bool trusted, asio::ssl::verify_context& context, const std::optional<std::string>& host,
+           Distrust& distrust) {
+  X509_STORE_CTX* verified = context.native_handle();
+  if (!trusted) {
+    NoteDistrust(verified, X509_verify_cert_error_string(X509_STORE_CTX_get_error(verified)),
+                 distrust);
+    return false;
+  }
+  if (!host || asio::ssl::host_name_verification(*host)(trusted, context)) return true;
+  NoteDistrust(verified,
+               fmt::format("the certificate is not for '{}' but for {}", *host,
+                           HostsOf(X509_STORE_CTX_get_current_cert(verified))),
+               distrust);
+  // Else the alert would tell the server of an internal error.
+  X509_STORE_CTX_set_error(verified, X509_V_ERR_HOSTNAME_MISMATCH);
+  return false;
 }
 
 }  // namespace
@@ -152,7 +204,7 @@ class Tls::Impl {
 
   Result<UniqueFd> Connect(UniqueFd fd, const std::string& host, std::int64_t deadline_ns) {
     auto tunnel = std::make_shared<Tunnel>(loop_, Current(), std::move(fd));
-    tunnel->stream.set_verify_callback(asio::ssl::host_name_verification(host));
+    tunnel->Verify(host);
     SSL_set_tlsext_host_name(tunnel->stream.native_handle(), host.c_str());
     auto promise = std::make_shared<std::promise<Result<UniqueFd>>>();
     std::future<Result<UniqueFd>> future = promise->get_future();
@@ -179,6 +231,7 @@ class Tls::Impl {
                                std::function<void(UniqueFd)> done) {
     const std::string peer = PeerOf(fd.get());
     auto tunnel = std::make_shared<Tunnel>(loop_, Current(), std::move(fd));
+    tunnel->Verify(std::nullopt);
     asio::co_spawn(loop_,
                    Run(tunnel, asio::ssl::stream_base::server, handshake_ns,
                        [this, peer, done = std::move(done)](Result<UniqueFd> plain) {
@@ -247,6 +300,13 @@ class Tls::Impl {
       const asio::ip::tcp protocol = ProtocolOf(fd.get());
       stream.next_layer().assign(protocol, fd.Release());
     }
+    // A client names the host that the server's certificate must be for.
+    void Verify(const std::optional<std::string>& host) {
+      // The stream owns the callback and is a member, so `this` outlives it.
+      stream.set_verify_callback([this, host](bool trusted, asio::ssl::verify_context& context) {
+        return Judge(trusted, context, host, distrust);
+      });
+    }
     void Close() {
       error_code ignored;
       (void)stream.next_layer().close(ignored);
@@ -258,6 +318,7 @@ class Tls::Impl {
       Close();
     }
     std::shared_ptr<Context> context;  // before `stream`, which uses it
+    Distrust distrust;                 // the same
     asio::ssl::stream<asio::ip::tcp::socket> stream;
     std::string peer;
     Socket plain;
@@ -298,7 +359,7 @@ class Tls::Impl {
       const bool refused = error.category() == asio::error::get_ssl_category();
       done(Fail(refused ? Code::kDenied : Code::kUnavailable,
                 fmt::format("TLS: {}{}", error.message(),
-                            refused ? Distrust(tunnel->stream.native_handle()) : std::string())));
+                            refused ? tunnel->distrust.ToString() : std::string())));
       co_return;
     }
     tunnel->plain.assign(Protocol(AF_UNIX, 0), ends[0]);
@@ -320,7 +381,7 @@ class Tls::Impl {
     }
     // With TLS 1.3 a server judges the client's certificate when the client has begun to speak.
     if (error.category() == asio::error::get_ssl_category()) {
-      NoteDenied("TLS with " + tunnel->peer, error.message());
+      NoteDenied("TLS with " + tunnel->peer, error.message() + tunnel->distrust.ToString());
     }
     tunnel->Close();
   }

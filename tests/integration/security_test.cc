@@ -13,6 +13,7 @@
 #include "kvcove/http/metrics.h"
 #include "kvcove/master/admin.h"
 #include "kvcove/master/tasks.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/transport/tcp/peer.h"
 #include "kvcove/wire/master_stub.h"
@@ -842,7 +843,25 @@ TEST_F(TlsTest, MonitoringReadsMetricsThroughIt) {
     }
     return answer;
   };
-  EXPECT_THAT(ask("/metrics", "prometheus"), testing::HasSubstr("kvcove_master_lookups_total"));
+  // A client that shows another authority's certificate.
+  const auto evil = Must(rpc::Tls::Open(Files("evil")));
+  EXPECT_FALSE(rpc::Client::Connect(master_->address(), {.credentials = {}, .tls = evil}, Soon()));
+  // Its connection ends a moment before the server's thread counts it.
+  const std::int64_t until_ns = Soon();
+  while (tls_->refused() == 0 && SystemClock::Instance().NowNs() < until_ns) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  const std::string metrics = ask("/metrics", "prometheus");
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_lookups_total"));
+  EXPECT_THAT(metrics, testing::ContainsRegex("\nkvcove_master_tls_refused_total [1-9]"));
+  EXPECT_THAT(metrics,
+              testing::ContainsRegex("\nkvcove_master_tls_certificate_expiry_seconds [1-9]"));
+  // The owner of this test has the same TLS.
+  http::Metrics of_owner;
+  owners_[0]->host().Collect(of_owner);
+  EXPECT_THAT(of_owner.Text(), testing::ContainsRegex("\nkvcove_owner_tls_refused_total [1-9]"));
+  EXPECT_THAT(of_owner.Text(),
+              testing::ContainsRegex("\nkvcove_owner_tls_certificate_expiry_seconds [1-9]"));
   EXPECT_THAT(ask("/metrics", "acme"), testing::StartsWith("HTTP/1.1 401"));
   EXPECT_THAT(ask("/v1/status", "cluster"), testing::StartsWith("HTTP/1.1 404"))
       << "an operator's path is not there";

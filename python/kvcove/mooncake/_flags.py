@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 from kvcove import _command
@@ -98,10 +99,8 @@ LOG_FLAGS = {
             *("symbolize_stacktrace", "timestamp_in_logfile_name"),
         )
     },
-    **{
-        name: Flag("", refused="give the flags themselves")
-        for name in ("flagfile", "fromenv", "tryfromenv")
-    },
+    **{name: Flag("", refused="give the flags themselves") for name in ("fromenv", "tryfromenv")},
+    "flagfile": Flag("", "files with a line -name=value a flag, with commas between the files"),
     "undefok": Flag("", "flags, with commas between them, that need not be known"),
 }
 
@@ -175,6 +174,8 @@ def _from_file(program: str, path: str, flags: Mapping[str, Flag]) -> dict[str, 
         fail(program, f"{where}: {error}")
     values: dict[str, str | bool] = {}
     for name, value in pairs.items():
+        if name == "flagfile":
+            fail(program, f"{where}: {name}: this file names no other; give it as -flagfile")
         if name == "config_path" or isinstance(value, dict | list):
             fail(program, f"{where}: {name}: a number, a text, true or false is wanted")
         if name not in flags:
@@ -232,10 +233,15 @@ def _take_unknown(
     rest: list[str],
     flags: Mapping[str, Flag],
     may_be_unknown: Collection[str],
+    in_file: bool,
 ) -> None:
     """Leave out a flag that is not known, with its value, or end the program."""
     name = word.lstrip("-").partition("=")[0].replace("-", "_")
-    if name not in may_be_unknown:
+    if in_file:
+        # Several programs share such a file, and each reads the flags that it has.
+        hint = _unknown(f"-{name}", [f"-{known}" for known in flags])
+        print(f"{program}: warning: unknown flag -{name} is ignored{hint}", file=sys.stderr)
+    elif name not in may_be_unknown:
         if os.environ.get(_LENIENT, "").lower() not in _TRUE:
             hint = _unknown(f"-{name}", [f"-{known}" for known in flags])
             fail(
@@ -247,9 +253,59 @@ def _take_unknown(
         rest.pop(0)  # no program of these takes words that are no values
 
 
-def _arguments(
-    program: str, arguments: list[str], flags: Mapping[str, Flag], about: str
+def _of_this_program(program: str, path: str) -> Iterable[tuple[int, str]]:
+    """Yield the flags of a flag file that are for ``program``, each with the number of its line.
+
+    A line that is no flag lists programs, as patterns: the flags below it are for these alone.
+    """
+    for_this, listing = True, False
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            content = line.strip()
+            if not content or content.startswith("#"):
+                continue
+            if content.startswith("-"):
+                listing = False
+                if for_this:
+                    yield number, content
+            else:
+                named = any(fnmatchcase(program, pattern) for pattern in content.split())
+                for_this = named or (listing and for_this)
+                listing = True
+
+
+def _from_flag_files(
+    program: str, paths: str, flags: Mapping[str, Flag], about: str, within: tuple[str, ...]
 ) -> dict[str, str | bool]:
+    """Read the files of ``-flagfile``, which the files ``within`` name."""
+    given: dict[str, str | bool] = {}
+    for path in paths.split(","):
+        if path in within:
+            fail(program, f"-flagfile={path}: the file names itself: {', '.join(within)}")
+        try:
+            lines = list(_of_this_program(program.partition(":")[0], path))
+        except (OSError, ValueError) as error:
+            fail(program, f"-flagfile={path}: {error}")
+        for number, line in lines:
+            at = f"{program}: {path}:{number}"
+            if len(line.partition("=")[0].split()) > 1:
+                fail(at, f"-name=value is wanted, not {line!r}")
+            given.update(_arguments(at, [line], flags, about, (*within, path)))
+    return given
+
+
+def _arguments(
+    program: str,
+    arguments: list[str],
+    flags: Mapping[str, Flag],
+    about: str,
+    within: tuple[str, ...] = (),
+) -> dict[str, str | bool]:
+    """Return the flags that are given, the last value of each.
+
+    ``within`` are the flag files that the arguments come from, and ``program`` then says where in
+    them.
+    """
     given: dict[str, str | bool] = {}
     rest = list(arguments)
     may_be_unknown = _undefined(arguments)
@@ -270,14 +326,18 @@ def _arguments(
         ):
             name, equals, text = name[2:], "=", "false"
         if name not in flags:
-            _take_unknown(program, word, rest, flags, may_be_unknown)
+            _take_unknown(program, word, rest, flags, may_be_unknown, in_file=bool(within))
         elif isinstance(flags[name].default, bool):
             if not equals and rest and rest[0].lower() in _TRUE | _FALSE:
                 text = rest.pop(0)
                 equals = "="
             given[name] = _switch(program, name, text) if equals else True
         else:
-            given[name] = text if equals else _value(program, name, rest)
+            value = text if equals else _value(program, name, rest)
+            if name == "flagfile" and value:
+                given.update(_from_flag_files(program, value, flags, about, within))
+            else:
+                given[name] = value
     return given
 
 
@@ -285,8 +345,9 @@ def parse(program: str, arguments: list[str], flags: Mapping[str, Flag], about: 
     """Return the values of all flags.
 
     Prints help for ``-help``. An unknown flag ends the program with the nearest right one, unless
-    ``-undefok`` names it or the environment has ``KVCOVE_MOONCAKE_LENIENT=1``. What the command line
-    does not say, the file of ``-config_path`` may.
+    ``-undefok`` names it or the environment has ``KVCOVE_MOONCAKE_LENIENT=1``. The flags of a
+    ``-flagfile`` count as if they were in its place: of a flag that is given twice, the last value
+    wins. What the command line does not say, the file of ``-config_path`` may.
     """
     given = _arguments(program, arguments, flags, about)
     if given.get("config_path"):

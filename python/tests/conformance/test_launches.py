@@ -669,7 +669,7 @@ def test_versions_are_told(command: list[str]) -> None:
     ("flag", "says"),
     [
         ("--enable_ha=true", "-etcd_endpoints is missing"),
-        ("--flagfile=flags", "give the flags themselves"),
+        ("--fromenv=rpc_port", "give the flags themselves"),
         ("--v=high", "a number is wanted"),
     ],
 )
@@ -828,6 +828,69 @@ def test_a_file_that_holds_no_flags(
     assert said.returncode == 2
     assert says in said.stderr
     assert "Traceback" not in said.stderr
+
+
+def test_a_flag_file_counts_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvcove.mooncake import _flags, master
+
+    one, two, three = (tmp_path / f"{name}.flags" for name in ("one", "two", "three"))
+    one.write_text(
+        "# a comment\n\n  --rpc_port=1\n-metrics_port=2  \n--enable_metric_reporting\n"
+        f"--noenable_http_metadata_server\n--flagfile={two}\n--rpc_thread_num=3\n--of_tomorrow=4\n"
+        "mooncake_client other\n--rpc_port=5\n*_master\n--rpc_address=127.0.0.1\n"
+    )
+    two.write_text("--rpc_thread_num=6\n--http_metadata_server_port=7\n--default_kv_lease_ttl=8\n")
+    three.write_text("--metrics_port=9")
+    values = _flags.parse(
+        "mooncake_master",
+        [
+            *("--metrics_port=10", "--default_kv_lease_ttl=11", f"--flagfile={one},{three}"),
+            *("--http_metadata_server_port=12",),
+        ],
+        master._FLAGS,
+        "",
+    )
+    got = {name: values[name] for name in values.given}
+    assert got == {
+        "rpc_port": "1",  # the later line is for other programs
+        "metrics_port": "9",  # later than the command line's and than the first file's
+        "enable_metric_reporting": True,
+        "enable_http_metadata_server": False,
+        "rpc_thread_num": "3",  # later than the nested file's
+        "default_kv_lease_ttl": "8",
+        "rpc_address": "127.0.0.1",
+        "http_metadata_server_port": "12",  # the command line's is later
+    }
+    said = capsys.readouterr().err
+    assert f"{one}:9: warning: unknown flag -of_tomorrow is ignored" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "-flagfile={path}: [Errno 2] No such file"),
+        ("\n--rpc_port 50051\n", "{path}:2: -name=value is wanted, not '--rpc_port 50051'"),
+        ("--rpc_port\n", "{path}:1: -rpc_port wants a value"),
+        ("--enable_ha=maybe\n", "{path}:1: -enable_ha=maybe: true or false is wanted"),
+        ("--flagfile={path}\n", "{path}:1: -flagfile={path}: the file names itself"),
+        ("--flagfile={path}.2\n", "{path}:1: -flagfile={path}.2: [Errno 2] No such file"),
+        ("--fromenv=rpc_port\n", "give the flags themselves"),
+    ],
+)
+def test_a_flag_file_that_is_wrong_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, says: str
+) -> None:
+    from kvcove.mooncake import _flags, master
+
+    path = tmp_path / "master.flags"
+    if content is not None:
+        path.write_text(content.format(path=path))
+    with pytest.raises(SystemExit) as ended:
+        _flags.parse("mooncake_master", [f"--flagfile={path}"], master._FLAGS, "")
+    assert ended.value.code == 2
+    assert says.format(path=path) in capsys.readouterr().err
 
 
 # ---- what a host is called
