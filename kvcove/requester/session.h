@@ -104,7 +104,7 @@ class KVCOVE_API Session {
                                             const CallOptions& options) = 0;
   // Exists, which also keeps what it finds from being evicted for up to `duration` (at most 24 h,
   // at most 10 % of the segment a process, the oldest gives way). A held object may still be a
-  // miss: reset, removed, or no other room. In a cluster other hosts' owners hold theirs, too.
+  // miss: reset, removed, or no other room. Another host's owner holds what it reads from disk.
   Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
               std::span<ItemResult> results, const CallOptions& options = {});
 

@@ -86,8 +86,8 @@ struct CallOptions {
   std::chrono::milliseconds timeout{1000};
   std::string_view version{};  // of the weights; lookups, gets, pins, removals
   std::string_view after{};    // puts: the chunk before the first item
-  // Look-ups and gets: what is found on this host is held for this long, from the moment at which
-  // it is found (Session::Hold).
+  // Look-ups and gets hold what they find on this host for this long, from then on. For a look-up,
+  // other hosts' owners read what is on their disks, and hold that as long (Session::Hold).
   std::chrono::milliseconds hold{0};
 };
 

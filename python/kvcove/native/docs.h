@@ -317,7 +317,7 @@ Stops at the first miss.)";
 inline constexpr char kHold[] = R"(Keep what is there from being evicted, for up to ``seconds``.
 
 At most 24 h, and a tenth of the memory a process; the oldest gives way. A held object may still be a
-miss. In a cluster other hosts' owners hold theirs, too.
+miss. In a cluster another host's owner holds what it now reads from its disk, and nothing else.
 
 Returns
 -------
