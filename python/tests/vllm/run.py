@@ -1115,7 +1115,10 @@ def mooncake(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         if multiprocessing == "0":
             lost = seen["master_killed"]
             check(all(run["equal"] for run in lost), f"{name}: master killed: outputs right")
-            check(lost[-1]["hits"] == 0, f"{name}: master gone: nothing is found")
+            check(
+                vllm_release() < (0, 29) or lost[-1]["hits"] == 0,  # those count the own cache, too
+                f"{name}: master gone: nothing is found",
+            )
             print("        seconds of four prompts:", [round(run["seconds"], 2) for run in lost])
             check(
                 seen["longest_step_seconds"] <= 1.0,
