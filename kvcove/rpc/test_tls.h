@@ -50,16 +50,18 @@ class TestAuthority {
   // A side that shows a certificate of this authority and trusts those of `trusted`.
   Result<std::shared_ptr<Tls>> Issue(const Certificate& certificate,
                                      const TestAuthority& trusted) const {
+    // Files of its own: a side reads its files again when they change.
+    const std::string name = fmt::format("{}/{}", directory_, ++issued_);
     const bool made = Run(fmt::format(
-        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '{}' -keyout a.key "
-        "-out a.csr && echo 'subjectAltName={}' > a.names && openssl x509 -req -in a.csr -CA "
-        "ca.pem -CAkey ca.key -CAcreateserial -days {} -extfile a.names -out a.pem && "
-        "chmod 600 a.key",
-        certificate.subject, certificate.names, certificate.days));
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '{0}' -keyout "
+        "{3}.key -out {3}.csr && echo 'subjectAltName={1}' > {3}.names && openssl x509 -req -in "
+        "{3}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {2} -extfile {3}.names -out "
+        "{3}.pem && chmod 600 {3}.key",
+        certificate.subject, certificate.names, certificate.days, name));
     if (!made) return Fail(Code::kInternal, "openssl could not make a certificate");
     return Tls::Open({.authority = trusted.directory_ + "/ca.pem",
-                      .certificate = directory_ + "/a.pem",
-                      .key = directory_ + "/a.key"});
+                      .certificate = name + ".pem",
+                      .key = name + ".key"});
   }
 
  private:
@@ -69,6 +71,7 @@ class TestAuthority {
     return std::system(script.c_str()) == 0;
   }
   std::string directory_ = std::filesystem::temp_directory_path() / "kvcove-tls-XXXXXX";
+  mutable int issued_ = 0;
 };
 
 }  // namespace kvcove::rpc

@@ -1106,6 +1106,8 @@ def mooncake(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         environment = {
             "MOONCAKE_CONFIG_PATH": configuration(directory, master),
             "VLLM_ENABLE_V1_MULTIPROCESSING": multiprocessing,
+            # Else each engine's hashes begin with a random number; docs/mooncake.md tells users.
+            **({"PYTHONHASHSEED": "0"} if vllm_release() < (0, 29) else {}),
         }
         if multiprocessing == "0":
             environment["KVCOVE_MASTER_PID"] = children[0]
