@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kvcove import _native
+
 __all__ = ["Summary", "chunks_text", "size_line"]
 
 _EVERY_S = 60.0
@@ -17,6 +19,19 @@ _TIERS = {
     "hit_disk_keys": "disks",
 }
 _MISSED = "lookup_missed_"
+_TROUBLES = {
+    "loads_failed": "loads failed",
+    "stale_keys": "values refused, as they were computed before a reset",
+    "refused_keys": "values not stored (no room, or no answer)",
+}
+# Of some 180 counts, those that lines are made of: each step adds them up.
+_COUNTED = (
+    *("lookups", "asked_tokens", "hit_tokens", "declined_tokens"),
+    *("loaded_bytes", "saved_bytes", "saved_keys"),
+    *_TIERS,
+    *_TROUBLES,
+    *(name for name, _, _ in _native.SchedulerRole.counts() if name.startswith(_MISSED)),
+)
 
 
 def chunks_text(chunk_bytes: list[int]) -> str:
@@ -82,7 +97,9 @@ class Summary:
     def add(self, news: Mapping[str, Any]) -> None:
         """Add what was counted since the last call, and say a line if the last one is a minute old."""
         self._token_ns = int(news.get("cost_compute_token_ns", 0)) or self._token_ns
-        self._new.update({name: int(value) for name, value in news.items() if _counts(name)})
+        for name in _COUNTED:
+            if value := news.get(name):
+                self._new[name] += value
         now = self._clock()
         if now - self._said >= _EVERY_S:
             self._tell(f"the last {now - self._said:.0f} s", self._new)
@@ -127,15 +144,7 @@ class Summary:
         }
         if missed:
             parts.append("keys missed: " + ", ".join(f"{n:,} {why}" for why, n in missed.items()))
-        for name, text in (
-            ("loads_failed", "loads failed"),
-            ("stale_keys", "values refused, as they were computed before a reset"),
-            ("refused_keys", "values not stored (no room, or no answer)"),
-        ):
+        for name, text in _TROUBLES.items():
             if counts[name]:
                 parts.append(f"{counts[name]:,} {text}")
         return "; ".join(parts)
-
-
-def _counts(name: str) -> bool:
-    return "_le_" not in name and not name.startswith("cost_")
