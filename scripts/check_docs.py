@@ -10,21 +10,26 @@ docs/architecture.md.
 
 from __future__ import annotations
 
+import functools
+import os
 import pathlib
 import re
 import sys
 
 SKIPPED = {"build", "out", ".git", "node_modules", "venv"}
+DECLARED = re.compile(
+    r"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (\w+(?:::\w+)*)"
+)
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 
 
 def pages(root: pathlib.Path) -> list[pathlib.Path]:
     """Return the Markdown pages of the sources."""
-    return [
-        page
-        for page in sorted(root.rglob("*.md"))
-        if not SKIPPED.intersection(page.relative_to(root).parts)
-    ]
+    found: list[pathlib.Path] = []
+    for directory, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in SKIPPED]  # not walked
+        found += [pathlib.Path(directory, name) for name in names if name.endswith(".md")]
+    return sorted(found)
 
 
 def prose(page: pathlib.Path) -> str:
@@ -33,6 +38,7 @@ def prose(page: pathlib.Path) -> str:
     return re.sub(r"`[^`\n]*`", lambda code: code.group().replace("(", " ").replace("[", " "), text)
 
 
+@functools.cache
 def anchors(page: pathlib.Path) -> set[str]:
     """Return the anchors of a page's headings, made the way GitHub makes them."""
     found: set[str] = set()
@@ -69,19 +75,17 @@ def check(root: pathlib.Path) -> list[str]:
         if not (root / name).exists() and not (root / "kvcove" / name).exists():
             wrong.append(f"docs/README.md: there is no file {name}")
     # A function is sought in the files that declare its class or namespace.
-    sources = [
-        source.read_text()
-        for kind in ("h", "cc")
-        for source in (root / "kvcove").rglob(f"*.{kind}")
-    ]
+    declaring: dict[str, list[str]] = {}
+    for source in sorted((root / "kvcove").rglob("*.*")):
+        if source.suffix in (".h", ".cc"):
+            text = source.read_text()
+            names = {name for scopes in DECLARED.findall(text) for name in scopes.split("::")}
+            for name in names:
+                declaring.setdefault(name, []).append(text)
     for scope, name in re.findall(
         r"\b(\w+)::(\w+)", (index.parent / "architecture.md").read_text()
     ):
-        declared = (
-            rf"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (?:\w+::)*{scope}\b"
-        )
-        files = [text for text in sources if re.search(declared, text)]
-        if not any(re.search(rf"\b{name}\b", text) for text in files):
+        if not any(re.search(rf"\b{name}\b", text) for text in declaring.get(scope, [])):
             wrong.append(f"docs/architecture.md: there is no {scope}::{name}")
     reached: set[pathlib.Path] = set()
     todo = [index]

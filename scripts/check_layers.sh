@@ -33,7 +33,8 @@ for directory in kvcove/*/; do
     continue
   fi
   while IFS=: read -r file line include; do
-    other=$(sed -E 's|.*"kvcove/([a-z]+)/.*|\1|' <<<"$include")
+    [[ $include =~ \"kvcove/([a-z]+)/ ]]
+    other=${BASH_REMATCH[1]}
     if [[ " ${allowed[$module]} " != *" $other "* ]]; then
       echo "$file:$line: $module must not include $other"
       bad=1

@@ -39,9 +39,9 @@ wheel() {
   rm -rf "$wheels"
   # The compiler by the name that the other builds use: the cache then knows these objects.
   CC=${CC:-cc} CXX=${CXX:-c++} \
-    "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" .
-  # What it needs is what manylinux_2_34 has; a test looks at it with auditwheel.
-  "$venv/bin/python" -m wheel tags --remove --platform-tag "manylinux_2_34_$(uname -m)" "$wheels"/kvcove-*.whl >/dev/null
+    "$venv/bin/pip" wheel -q --no-build-isolation --no-deps --config-settings=cmake.define.KVCOVE_OLD_GLIBC=ON -w "$wheels" .
+  # What it needs is what manylinux_2_28 has; a test looks at it with auditwheel.
+  "$venv/bin/python" -m wheel tags --remove --platform-tag "manylinux_2_28_$(uname -m)" "$wheels"/kvcove-*.whl >/dev/null
   KVCOVE_MOONCAKE_ANYWAY=1 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" ./python/mooncake
 }
 
