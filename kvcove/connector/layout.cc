@@ -22,7 +22,15 @@ void SortByStride(std::vector<Axis>& axes) {
   }
 }
 
-// The axes within a block, the slowest first.
+// Puts axes of tokens, the pieces of a block, before the fastest of them.
+void JoinTokens(std::vector<Axis>& axes) {
+  std::size_t last = axes.size();
+  while (last > 0 && axes[last - 1].kind != AxisKind::kToken) --last;
+  const auto outside = [](const Axis& axis) { return axis.kind != AxisKind::kToken; };
+  std::stable_partition(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(last), outside);
+}
+
+// The axes within a block, in an object's order.
 std::vector<Axis> Inner(const LayerMemory& layer) {
   std::vector<Axis> axes;
   for (const Axis& axis : layer.axes) {
@@ -31,6 +39,7 @@ std::vector<Axis> Inner(const LayerMemory& layer) {
     }
   }
   SortByStride(axes);
+  JoinTokens(axes);
   return axes;
 }
 
@@ -127,18 +136,6 @@ Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std
   for (const Run& run : runs) result.bytes += run.bytes;
   result.runs = std::move(runs);
   return result;
-}
-
-std::string OrderOf(const LayerMemory& layer) {
-  std::string order;
-  for (const Axis& axis : Inner(layer)) {
-    if (axis.kind == AxisKind::kHead) {
-      order += "head,";
-    } else {
-      order += fmt::format("{}{},", AxisName(axis.kind), axis.count);
-    }
-  }
-  return order + fmt::format("{}B", layer.element_bytes);
 }
 
 }  // namespace kvcove::connector

@@ -10,7 +10,9 @@
 //   state           [block][element]                       {kBlock, kElement}
 //
 // An object holds the bytes of a block in the order in which they lie, layer after layer, the block
-// axis left out: so FlashAttention's and FlashInfer's orders share, head-major ones do not.
+// axis left out: so FlashAttention's and FlashInfer's orders share, head-major ones do not. Where a
+// kernel sees a block in pieces, tokens have two axes ([block][token][head][token][element]). An object
+// has all tokens of a head together even so, as the namespace says nothing of a kernel's pieces.
 #pragma once
 
 #include <cstdint>
@@ -60,9 +62,5 @@ struct BlockRuns {
 // Of heads [first_head, first_head + heads). Errors: kInvalid with the layer's name: no or two
 // block axes, axes that overlap, heads that it does not have.
 Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std::uint32_t heads);
-
-// The order of the bytes, for GroupShape::layout: equal for what may share. Heads are left out, as
-// ranks have different numbers of them.
-std::string OrderOf(const LayerMemory& layer);
 
 }  // namespace kvcove::connector

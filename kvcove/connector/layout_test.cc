@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
-#include <string>
+#include <vector>
 
 namespace kvcove::connector {
 namespace {
@@ -70,13 +72,59 @@ TEST(LayoutTest, WhatLiesTogetherIsOneRun) {
   EXPECT_EQ(RunsOf(kFlashInfer, 1, 2)->runs.size(), 2 * kTokens);
 }
 
+// For each element of an object, in its order: which one of a block it is, as the index of each axis.
+std::vector<std::vector<std::uint64_t>> ElementsOf(const LayerMemory& layer) {
+  std::vector<Axis> axes;
+  std::uint64_t tokens = 1;
+  for (const Axis& axis : layer.axes) {
+    if (axis.kind != kBlock) axes.push_back(axis);
+    if (axis.kind == kToken) tokens *= axis.count;
+  }
+  std::ranges::sort(axes, std::greater<>(), &Axis::stride_bytes);
+  std::vector<std::vector<std::uint64_t>> elements;
+  const auto runs = RunsOf(layer, 0, kHeads);
+  for (const connector::Run& run : runs->runs) {
+    for (std::uint64_t at = run.offset; at < run.offset + run.bytes; at += layer.element_bytes) {
+      std::map<AxisKind, std::uint64_t> place;
+      std::uint64_t rest = at;
+      for (const Axis& axis : axes) {
+        // The second axis of tokens counts within a piece of the first one.
+        place[axis.kind] = place[axis.kind] * axis.count + rest / axis.stride_bytes;
+        rest %= axis.stride_bytes;
+      }
+      elements.push_back({place[kLayer], place[kKv], place[kHead], place[kToken], place[kElement]});
+    }
+  }
+  EXPECT_EQ(tokens, kTokens);
+  return elements;
+}
+
 // DEF-8: the order comes from named axes, nothing is guessed from sizes or strides.
-TEST(LayoutTest, TheOrderOfBytesSaysWhatMayShare) {
-  EXPECT_EQ(OrderOf(kFlashAttention), OrderOf(kFlashInfer));
-  EXPECT_NE(OrderOf(kFlashInfer), OrderOf(kHeadMajor));
-  EXPECT_NE(OrderOf(kFlashInfer), OrderOf(kPacked));
-  // Ranks with other numbers of heads still share.
-  EXPECT_EQ(OrderOf(Dense({kBlock, kKv, kHead, kToken, kElement}, 1)), OrderOf(kHeadMajor));
+TEST(LayoutTest, WhatMayShareHasItsElementsInOneOrder) {
+  EXPECT_EQ(ElementsOf(kFlashAttention), ElementsOf(kFlashInfer));
+  EXPECT_NE(ElementsOf(kFlashInfer), ElementsOf(kHeadMajor));
+  EXPECT_NE(ElementsOf(kFlashInfer), ElementsOf(kPacked));
+}
+
+TEST(LayoutTest, PiecesThatAKernelSeesChangeNoOrder) {
+  for (const LayerMemory& whole : {kFlashInfer, kHeadMajor, kPacked, kMla}) {
+    // Two pieces in each block: what was outside of the tokens is inside of the pieces.
+    LayerMemory pieces = whole;
+    const std::uint64_t block = pieces.axes[0].stride_bytes;
+    for (Axis& axis : pieces.axes) {
+      if (axis.kind == kToken) {
+        const std::uint64_t token = axis.stride_bytes;
+        axis.count /= 2;
+        for (Axis& outer : pieces.axes) {
+          if (outer.kind != kBlock && outer.stride_bytes > token) outer.stride_bytes /= 2;
+        }
+        break;
+      }
+    }
+    pieces.axes.insert(pieces.axes.begin() + 1,
+                       {.kind = kToken, .count = 2, .stride_bytes = block / 2});
+    EXPECT_EQ(ElementsOf(pieces), ElementsOf(whole));
+  }
 }
 
 // Two ranks' parts of the heads are the bytes of one rank that has both.
