@@ -15,6 +15,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/cli/host_owner.h"
 #include "kvcove/cli/owner_options.h"
+#include "kvcove/cli/run_summaries.h"
 
 namespace kvcove::cli {
 namespace {
@@ -241,13 +242,14 @@ Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::u
 }
 
 // Watches both until COMMAND has ended. Returns COMMAND's exit status.
-int Attend(Process& command, HostOwner* owner, Signals& signals, std::uint32_t stop_timeout_s,
-           const Clock& clock) {
+int Attend(Process& command, HostOwner* owner, RunSummaries* summaries, Signals& signals,
+           std::uint32_t stop_timeout_s, const Clock& clock) {
   std::int64_t kill_ns = 0;
   std::int64_t look_ns = 0;
   while (true) {
     if (const auto status = command.Status()) return *status;
     const auto taken = signals.Wait(kLookEvery);
+    if (summaries != nullptr) summaries->Read();
     if (taken && !taken->by_terminal) command.Signal(taken->number);
     const std::int64_t now = clock.NowNs();
     if (taken && taken->number == SIGTERM && kill_ns == 0) {
@@ -264,6 +266,12 @@ int Attend(Process& command, HostOwner* owner, Signals& signals, std::uint32_t s
       LogError("the owner: {}", looked.error().ToString());
     }
   }
+}
+
+// What the pool has brought to each engine of COMMAND.
+void Tell(RunSummaries& summaries) {
+  summaries.Read();
+  for (const auto& [engine, text] : summaries.last()) LogInfo("engine {}: {}", engine, text);
 }
 
 Result<int> Run(const RunOptions& options) {
@@ -291,12 +299,18 @@ Result<int> Run(const RunOptions& options) {
               : "; it was there already, so --memory and other options of an owner do not apply");
     }
   }
-  auto command = Process::Start(CommandOf(options, pool, owner ? owner->address() : std::string()));
+  ProcessOptions started = CommandOf(options, pool, owner ? owner->address() : std::string());
+  Result<RunSummaries> summaries = RunSummaries::Open();
+  if (summaries) started.environment.emplace_back("KVCOVE_SUMMARIES", summaries->path());
+  auto command = Process::Start(started);
   if (!command) {
     LogError("{}", command.error().detail);
     return command.error().code == Code::kInvalid ? 127 : 126;  // as a shell has it
   }
-  return Attend(*command, owner ? &*owner : nullptr, signals, options.stop_timeout_s, clock);
+  const int status = Attend(*command, owner ? &*owner : nullptr, summaries ? &*summaries : nullptr,
+                            signals, options.stop_timeout_s, clock);
+  if (summaries) Tell(*summaries);
+  return status;
 }
 
 }  // namespace

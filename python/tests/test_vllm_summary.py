@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
+
 from kvcove.vllm._summary import Summary, chunks_text, size_line
 
 
@@ -82,3 +86,43 @@ def test_an_engine_that_did_nothing_ends_without_a_line() -> None:
     summary.add({"epochs": 1, "asked_tokens": 0})
     summary.end()
     assert lines == []
+
+
+def test_the_command_that_started_the_engine_is_told_what_there_was(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    clock = Clock()
+    summary = Summary(lambda line: None, clock, tell=str(path))
+    clock.now += 61
+    summary.add({"lookups": 1, "asked_tokens": 10, "hit_tokens": 5})  # nobody reads: it is lost
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    clock.now += 61
+    summary.add({"lookups": 1, "asked_tokens": 10, "hit_tokens": 5})
+    clock.now += 61
+    summary.add({})
+    clock.now += 1
+    summary.end()
+    lines = os.read(reader, 1 << 16).decode().splitlines()
+    os.close(reader)
+    assert len(lines) == 2, "an idle minute is not told"
+    names = {line.partition(" ")[0] for line in lines}
+    assert len(names) == 1 and names.pop().startswith(f"{os.getpid()}-")
+    assert "all 122 s of this engine: 10 of 20 tokens looked up were found" in lines[0]
+    assert "all 184 s of this engine: 10 of 20 tokens looked up were found" in lines[1]
+    assert Summary(lambda line: None)._name != Summary(lambda line: None)._name
+
+
+def test_a_pipe_that_is_full_or_gone_holds_no_engine_up(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    for place in (path, tmp_path / "none"):
+        summary = Summary(lambda line: None, tell=str(place))
+        summary.add({"lookups": 1, "asked_tokens": 10})
+        summary.end()
+    os.close(writer)
+    os.close(reader)

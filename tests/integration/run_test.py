@@ -177,6 +177,25 @@ class Run(unittest.TestCase):
             expected = " ".join(map(str, words[1:])) + (f" --kv-transfer-config {added}" if takes else "")
             self.assertEqual(output, expected + "\n", errors)
 
+    def test_what_engines_say_of_the_pool_is_told_at_the_end(self):
+        script = """
+            echo "7-1 all 60 s of this engine: 1 of 9 tokens" > $KVCOVE_SUMMARIES
+            echo "7-1 all 90 s of this engine: 2 of 9 tokens" > $KVCOVE_SUMMARIES
+            echo "8-1 all 30 s of this engine: 3 of 9 tokens" > $KVCOVE_SUMMARIES
+            echo nonsense > $KVCOVE_SUMMARIES"""
+        for options in ((), ("--no-owner",)):
+            status, _, errors = self.run_command(*options, "--", "sh", "-c", script)
+            told = [line.partition("engine ")[2] for line in errors.splitlines() if " tokens" in line]
+            self.assertEqual((status, told), (0, ["7-1: all 90 s of this engine: 2 of 9 tokens",
+                                                  "8-1: all 30 s of this engine: 3 of 9 tokens"]))  # fmt: skip
+        # What was said before the command was killed is told, too; a flood is taken.
+        script = """
+            i=0; while [ $i -lt 3000 ]; do echo "9-1 $i tokens, $(printf %100s)"; i=$((i + 1)); done > $KVCOVE_SUMMARIES
+            kill -9 $$"""
+        status, _, errors = self.run_command("--", "sh", "-c", script)
+        self.assertEqual(status, 137)
+        self.assertIn("engine 9-1: 2999 tokens", errors)
+
     # ---- ends
 
     def test_nothing_but_what_is_promised_is_left(self):

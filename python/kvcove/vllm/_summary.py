@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,7 +15,9 @@ from kvcove import _native
 
 __all__ = ["Summary", "chunks_text", "size_line"]
 
+_log = logging.getLogger("vllm.kvcove")
 _EVERY_S = 60.0
+_NUMBER = itertools.count(1)  # of an engine in this process
 _TIERS = {
     "hit_memory_keys": "memory of this host",
     "hit_remote_memory_keys": "memory of other hosts",
@@ -82,12 +87,20 @@ class Summary:
         Takes a line.
     clock : callable, optional
         Returns seconds.
+    tell : str, optional
+        A pipe for what there was since the start, each minute and at the end: of the ``kvcove run`` that has
+        started this engine ($KVCOVE_SUMMARIES), which says it when the engine has ended. Empty: none.
     """
 
     def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        tell: str | None = None,
     ) -> None:
         self._say = say
+        self._tell_to = os.environ.get("KVCOVE_SUMMARIES", "") if tell is None else tell
+        self._name = f"{os.getpid()}-{next(_NUMBER)}"
         self._clock = clock
         self._began = self._said = clock()
         self._all: Counter[str] = Counter()
@@ -103,15 +116,36 @@ class Summary:
         now = self._clock()
         if now - self._said >= _EVERY_S:
             self._tell(f"the last {now - self._said:.0f} s", self._new)
+            changed = bool(self._new)
             self._all += self._new
             self._new.clear()
             self._said = now
+            if changed:
+                self._report()
 
     def end(self) -> None:
         """Say what there was since the start, if there was anything."""
         self._all += self._new
         self._new.clear()
-        self._tell(f"all {self._clock() - self._began:.0f} s of this engine", self._all)
+        self._tell(self._whole(), self._all)
+        self._report()
+
+    def _whole(self) -> str:
+        return f"all {self._clock() - self._began:.0f} s of this engine"
+
+    def _report(self) -> None:
+        """Write what there was to the pipe; a line that finds no reader, or no room, is lost."""
+        if not self._tell_to or not (self._all["lookups"] or self._all["saved_keys"]):
+            return
+        line = f"{self._name} {self._whole()}: {self._text(self._all)}\n"
+        try:
+            pipe = os.open(self._tell_to, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(pipe, line.encode())
+            finally:
+                os.close(pipe)
+        except OSError as error:
+            _log.debug("kvcove: `kvcove run` is not told: %s: %s", self._tell_to, error)
 
     def _tell(self, when: str, counts: Counter[str]) -> None:
         if counts["lookups"] or counts["saved_keys"]:
