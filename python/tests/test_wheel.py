@@ -31,7 +31,7 @@ def test_it_needs_the_c_and_cpp_runtimes_only(which: str) -> None:
     needed = set(re.findall(r"NEEDED\s+(\S+)", dynamic(path, "-p")))
     assert needed <= {
         *("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"),
-        *("ld-linux-aarch64.so.1",),
+        *("ld-linux-aarch64.so.1", "libpthread.so.0", "libdl.so.2"),
     }
 
 
@@ -46,7 +46,7 @@ def test_it_shows_its_entry_point_only() -> None:
 
 
 @pytest.mark.skipif(not WHEEL, reason="KVCOVE_TEST_WHEEL names no wheel")
-def test_the_wheel_runs_on_manylinux_2_34() -> None:
+def test_the_wheel_runs_on_manylinux_2_28() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "auditwheel", "show", WHEEL],
         capture_output=True,
@@ -55,7 +55,7 @@ def test_the_wheel_runs_on_manylinux_2_34() -> None:
     )
     tag = re.search(r"manylinux_2_(\d+)_", ended.stdout.replace("\n", " "))
     assert tag, ended.stdout + ended.stderr
-    assert int(tag[1]) <= 34
+    assert int(tag[1]) <= 28
 
 
 def test_the_package_says_what_it_is() -> None:
