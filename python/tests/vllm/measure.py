@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from run import ENGINE_ENVIRONMENT
+from tiny_models import model_of
 
 HERE = Path(__file__).parent
 TURNS = 15
@@ -299,11 +300,7 @@ def main() -> None:
         return serve(sys.argv[2], sys.argv[3])
     directory = Path(sys.argv[1]).resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    model = directory / "model"
-    if not (model / "config.json").exists():
-        from run import make_model
-
-        make_model(model)
+    model = model_of(directory, "four heads")
     for name in sys.argv[2:] or list(PARTS):
         print(json.dumps({"part": name, **PARTS[name](directory, model)}), flush=True)
 

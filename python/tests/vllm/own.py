@@ -157,17 +157,17 @@ def engine_phases(model: str, out: str) -> dict[str, Any]:
     return seen
 
 
-def under_load(engine: OwnEngine) -> dict[str, Any]:
+def under_load(engine: OwnEngine, requests: int = 10, turns: int = 3) -> dict[str, Any]:
     """Aborts and preemptions while loads and saves run: the outputs stay those of a quiet engine."""
     from vllm import SamplingParams
 
     core = engine.llm.llm_engine
     sampling = SamplingParams(temperature=0.0, max_tokens=12, detokenize=False, ignore_eos=True)
-    prompts = [[(13 * i + 29 * j + j * j) % 900 + 10 for j in range(900)] for i in range(10)]
+    prompts = [[(13 * i + 29 * j + j * j) % 900 + 10 for j in range(900)] for i in range(requests)]
     quiet = engine.run(prompts)
     engine.settle()
     outputs: dict[str, list[int]] = {}
-    for turn in range(3):
+    for turn in range(turns):
         for i, prompt in enumerate(prompts):
             core.add_request(f"{turn}-{i}", {"prompt_token_ids": prompt}, sampling)
         step = 0
@@ -176,8 +176,8 @@ def under_load(engine: OwnEngine) -> dict[str, Any]:
             for output in core.step():
                 if output.finished:
                     outputs[output.request_id] = list(output.outputs[0].token_ids)
-            if step % 3 == 0:
-                core.abort_request([f"{turn}-{(step // 3 * 7) % 10}"])
+            if step % 3 == 0 and step // 3 <= requests // 2:  # half of them
+                core.abort_request([f"{turn}-{(step // 3 * 7) % requests}"])
             if step == 5:
                 # All that run are preempted; loads under way are not.
                 try:
@@ -186,7 +186,7 @@ def under_load(engine: OwnEngine) -> dict[str, Any]:
                     assert "remote KV" in str(error), error
     # A trainer's order: abort what runs (saving, loading), then reset, once.
     first_resets = []
-    for turn in range(4):
+    for turn in range(turns + 1):
         for i, prompt in enumerate(prompts):
             core.add_request(f"r{turn}-{i}", {"prompt_token_ids": prompt}, sampling)
         for _ in range(2 + turn):

@@ -22,96 +22,28 @@ from pathlib import Path
 from typing import Any
 
 import queued
+from disaggregated import run_disaggregated
+from kinds import run_kinds
+from matrix import name_of
+from pauses import run_pauses
+from refused import run_refused
 from release import vllm_release
 from serving import free_port, served
+from tiny_models import model_of
+from shapes import TOKENS, run_shapes
 from slurm import on_two_nodes
 
 HERE = Path(__file__).parent
 FAILED: list[str] = []
 PART = ""  # that runs
-CHECKS: dict[str, list[tuple[bool, str]]] = {}  # of each part
+CHECKS: dict[str, list[list[Any]]] = {}  # of each part
 
 
 def check(condition: bool, text: str) -> None:
     print(f"  {'ok  ' if condition else 'FAIL'}  {text}", flush=True)
-    CHECKS.setdefault(PART, []).append((bool(condition), text))
+    CHECKS.setdefault(PART, []).append([bool(condition), text])
     if not condition:
         FAILED.append(text)
-
-
-# What the tiny models with random weights have in common.
-TINY: dict[str, Any] = {
-    "vocab_size": 1024,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.3,
-}
-
-
-def make_model(path: Path) -> None:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(3)
-    LlamaForCausalLM(LlamaConfig(**TINY, tie_word_embeddings=False)).save_pretrained(path)
-
-
-def make_eagle(path: Path) -> None:
-    """Make a draft model of one layer for the tiny model; it guesses badly."""
-    import torch
-    from safetensors.torch import save_file
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(4)
-    config = LlamaConfig(**{**TINY, "num_hidden_layers": 1}, architectures=["LlamaForCausalLM"])
-    layer = {
-        name.removeprefix("model."): tensor.clone()
-        for name, tensor in LlamaForCausalLM(config).state_dict().items()
-        if name.startswith("model.layers.0.") and "input_layernorm" not in name
-    }
-    size = TINY["hidden_size"]
-    path.mkdir(exist_ok=True)
-    save_file(
-        {**layer, "fc.weight": torch.randn(size, 2 * size) * 0.05}, path / "model.safetensors"
-    )
-    config.save_pretrained(path)
-
-
-def make_hybrid_models(directory: Path) -> tuple[Path, Path]:
-    """Sliding windows between full attention; short convolutions, which keep a state."""
-    import torch
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Lfm2Config, Lfm2ForCausalLM
-
-    torch.manual_seed(3)
-    windows, states = directory / "model-windows", directory / "model-states"
-    Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            **TINY,
-            head_dim=32,
-            query_pre_attn_scalar=32,
-            sliding_window=256,
-            layer_types=["sliding_attention", "full_attention"] * 2,
-        )
-    ).save_pretrained(windows)
-    Lfm2ForCausalLM(
-        Lfm2Config(
-            **TINY,
-            layer_types=["conv", "full_attention"] * 2,
-            conv_dim=256,
-            conv_dim_out=256,
-            conv_L_cache=3,
-            block_dim=256,
-            block_ff_dim=512,
-            block_multiple_of=16,
-            block_ffn_dim_multiplier=1.0,
-            block_auto_adjust_ff_dim=False,
-        )
-    ).save_pretrained(states)
-    return windows, states
 
 
 class Server:
@@ -241,9 +173,6 @@ def phases(name: str, seen: dict[str, Any], ref: dict[str, Any], peer: dict[str,
         and seen["after_races"] == ref["w1"],
         f"{name}: five resets that race with puts: outputs right",
     )
-
-
-TOKENS = 4 * (1499 // 128) * 128
 
 
 class Owner(Server):
@@ -539,7 +468,7 @@ BY_LAYERS: dict[str, Any] = {"load_async": False, "load_layers": 2}
 
 def own_hybrid(directory: Path) -> None:
     print("== hybrid models")
-    windows, states = make_hybrid_models(directory)
+    windows, states = model_of(directory, "windows"), model_of(directory, "states")
     if vllm_release() < (0, 30):
         for kind, hybrid in (("sliding window", windows), ("state", states)):
             line = refusal(directory, "hybrid", kind, hybrid, {})
@@ -737,16 +666,6 @@ def cascade(directory: Path, model: Path) -> None:
     )
 
 
-def make_expert_model(path: Path) -> None:
-    import torch
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    torch.manual_seed(3)
-    MixtralForCausalLM(
-        MixtralConfig(**TINY, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False)
-    ).save_pretrained(path)
-
-
 def layout(directory: Path, model: Path, role: str, name: str, extra: Any, **more: str) -> Any:
     return drive(
         role,
@@ -767,6 +686,10 @@ def own_trainers(directory: Path, model: Path, ref: dict[str, Any]) -> None:
         and seen["same_hits"] == 0
         and seen["same_warm_hits"] == TOKENS,
         f"sleep, level 1: outputs equal, then {seen['same_warm_hits']} tokens from the pool",
+    )
+    check(
+        seen["kept"] == ref["w0"] and seen["kept_hits"] == TOKENS,
+        f"a sleep that leaves the pool alone: {seen['kept_hits']} tokens from it afterwards",
     )
     check(
         seen["other"] == seen["other_warm"] == ref["w1"]
@@ -795,9 +718,7 @@ def own_trainers(directory: Path, model: Path, ref: dict[str, Any]) -> None:
 
 def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     """Engines as clusters run them."""
-    eagle = directory / "model-eagle"
-    if not (eagle / "config.json").exists():
-        make_eagle(eagle)
+    eagle = model_of(directory, "eagle")
     for how, head in (("n-gram", {}), ("EAGLE", {"KVCOVE_EAGLE": str(eagle)})):
         print(f"== {how} speculation")
         name = f"guesses-{how}"
@@ -856,122 +777,46 @@ def own_layouts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
 
-def make_shaped_models(directory: Path) -> tuple[Path, Path]:
-    """Latent attention (MLA), of which all ranks have the same bytes; one KV head, which ranks have copies of."""
-    import torch
-    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM, LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(3)
-    latent, lone = directory / "model-latent", directory / "model-lone"
-    DeepseekV2ForCausalLM(
-        DeepseekV2Config(
-            **{**TINY, "num_hidden_layers": 2, "num_key_value_heads": 8},
-            kv_lora_rank=512,
-            q_lora_rank=None,
-            qk_rope_head_dim=64,
-            qk_nope_head_dim=32,
-            v_head_dim=32,
-            first_k_dense_replace=2,
-            n_routed_experts=4,
-            n_shared_experts=1,
-            moe_intermediate_size=64,
-            num_experts_per_tok=2,
-            n_group=1,
-            topk_group=1,
-        )
-    ).save_pretrained(latent)
-    LlamaForCausalLM(
-        LlamaConfig(**{**TINY, "num_key_value_heads": 1}, tie_word_embeddings=False)
-    ).save_pretrained(lone)
-    return latent, lone
-
-
-def own_shapes(directory: Path, model: Path) -> None:
-    """Each engine beside a fresh one on the same pool, which finds a wrong value under a right key."""
-    print("== ranks and stages that hold the same bytes, or others")
-    latent, lone = directory / "model-latent", directory / "model-lone"
-    if not (lone / "config.json").exists():
-        make_shaped_models(directory)
-    two = {"tensor_parallel_size": 2}
-    for name, path, options in (
-        ("MLA, TP 1", latent, {"dtype": "bfloat16"}),
-        ("MLA, TP 2", latent, {"dtype": "bfloat16", **two}),
-        ("one KV head, TP 2", lone, two),
-        ("PP 2", model, {"pipeline_parallel_size": 2}),
-    ):
+def own_experts(directory: Path, model: Path) -> None:
+    """Two data-parallel engines: each a model of its own, or with the experts of one model on both."""
+    for name, path in (("alone", model), ("experts", model_of(directory, "experts"))):
+        print(f"== two data-parallel engines, {name}")
         owner = Owner(directory)
-        extra = {"pool": f"unix:{owner.socket}", "load_when": "always"}
-        more = {"KVCOVE_OPTIONS": json.dumps(options), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        more["OMP_NUM_THREADS"] = "1"
+        common = {
+            "KVCOVE_EXTRA": json.dumps({"pool": f"unix:{owner.socket}", "load_when": "always"}),
+            "KVCOVE_EXPERTS": "1" if name == "experts" else "",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+        }
+
+        def engines(how: str, *, name: str = name, path: Path = path, **more: str) -> Any:
+            out = directory / f"parallel-{name}-{how}.json"
+            return drive("experts", path, out, driver="layouts.py", **more)
+
         try:
-            seen = layout(directory, path, "shaped", f"{name}", extra, **more)
-            fresh = layout(directory, path, "shaped", f"{name}, fresh", extra, **more)
-        finally:
+            plain = engines("plain", **common, KVCOVE_PLAIN="1")
+        except SystemExit:
+            log = (directory / f"parallel-{name}-plain.log").read_text(errors="replace")
             owner.stop()
-        check(
-            seen["first_hits"] == 0
-            and seen["warm"] == seen["own"]
-            and seen["warm_hits"] == TOKENS
-            and seen["reset"]
-            and seen["after"] == seen["first"]
-            and seen["after_hits"] == 0,
-            f"{name}: {seen['warm_hits']} tokens from the pool, outputs as from the engine's own "
-            "cache; none after a reset",
-        )
-        check(
-            seen["other_hits"] == 0
-            and seen["other_warm_hits"] == TOKENS
-            and seen["other"] != seen["first"]
-            and seen["back"] == seen["own"]
-            and seen["back_hits"] == TOKENS,
-            f"{name}: none with other weights, then their own; the old weights' again",
-        )
-        check(
-            fresh["first"] == seen["own"] and fresh["first_hits"] == TOKENS,
-            f"{name}: a fresh engine has {fresh['first_hits']} tokens of the first one's, outputs equal",
-        )
-
-
-def own_experts(directory: Path) -> None:
-    print("== two data-parallel engines with the experts of one model")
-    model = directory / "model-experts"
-    if not (model / "config.json").exists():
-        make_expert_model(model)
-    owner = Owner(directory)
-    common = {
-        "KVCOVE_EXTRA": json.dumps({"pool": f"unix:{owner.socket}"}),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
-    }
-
-    def engines(name: str, **more: str) -> dict[str, Any]:
-        out = directory / f"experts-{name}.json"
-        return drive("experts", model, out, driver="layouts.py", **common, **more)
-
-    try:
-        plain = engines("plain", KVCOVE_PLAIN="1")
-    except SystemExit:
-        log = (directory / "experts-plain.log").read_text(errors="replace")
+            if "in all_gatherv" not in log or "NotImplementedError" not in log:
+                raise
+            print("  skipped: this vLLM cannot send tokens to other engines' experts on CPUs")
+            continue
+        seen = engines("pooled", **common)
         owner.stop()
-        if "in all_gatherv" not in log or "NotImplementedError" not in log:
-            raise
-        print("  skipped: this vLLM cannot send tokens to other engines' experts on CPUs")
-        return
-    seen = engines("pooled")
-    owner.stop()
-    check(
-        plain["first"] == plain["second"] == seen["first"] == seen["second"],
-        "experts: outputs of both engines as without connector",
-    )
-    check(
-        seen["first_cached"] == 0 and seen["second_cached"] > 0.9 * TOKENS,
-        f"experts: the second engine has {seen['second_cached']} tokens of the first one's",
-    )
-    check(
-        seen["other_cached"] == 0 and seen["other"] != seen["first"],
-        "experts: none with other weights",
-    )
+        check(
+            plain["first"] == plain["second"] == seen["first"] == seen["second"],
+            f"{name}: outputs of both engines as without connector",
+        )
+        check(
+            seen["first_cached"] == 0 and seen["second_cached"] > 0.9 * TOKENS,
+            f"{name}: the second engine has {seen['second_cached']} tokens of the first one's",
+        )
+        check(
+            seen["other_cached"] == 0 and seen["other"] != seen["first"],
+            f"{name}: none with other weights",
+        )
 
 
 def explained(directory: Path, model: Path) -> None:
@@ -1017,34 +862,45 @@ def explained(directory: Path, model: Path) -> None:
 
 
 PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
-    "served": lambda directory, model, ref: served(directory, TINY, check),
-    "slurm": lambda directory, model, ref: on_two_nodes(directory, TINY, check),
+    "served": lambda directory, model, ref: served(directory, check),
+    "slurm": lambda directory, model, ref: on_two_nodes(directory, check),
     "cascade": lambda directory, model, ref: cascade(directory, model),
     "queued": lambda directory, model, ref: queued_puts(directory, model),
     "own": own_connector,
     "explain": lambda directory, model, ref: explained(directory, model),
     "trainers": own_trainers,
+    "pauses": lambda directory, model, ref: run_pauses(directory, model, ref, check, drive),
+    "disaggregated": lambda directory, model, ref: run_disaggregated(
+        directory, model, ref, check, Owner, ENGINE_ENVIRONMENT
+    ),
+    "refused": lambda directory, model, ref: run_refused(directory, model, ref, check, drive),
     "layouts": own_layouts,
-    "experts": lambda directory, model, ref: own_experts(directory),
+    "experts": lambda directory, model, ref: own_experts(directory, model),
     "disk": own_disk,
     "hints": own_hints,
     "hybrid": lambda directory, model, ref: own_hybrid(directory),
     "features": own_features,
     "adapters": own_adapters,
     "ranks": own_ranks,
-    "shapes": lambda directory, model, ref: own_shapes(directory, model),
+    "shapes": lambda directory, model, ref: run_shapes(directory, check, drive, Owner),
+    "kinds": lambda directory, model, ref: run_kinds(directory, check, drive, Owner),
     "mooncake": lambda directory, model, ref: mooncake(directory, model, ref),
 }
 
 
 def keep(directory: Path) -> None:
-    """Write what was checked, for matrix.py; a part that is run again takes the place of its last run."""
+    """Write what was checked, for matrix.py; a part that is run again takes the place of its last run.
+
+    Of the layouts, each for itself.
+    """
     path = directory / "results.json"
     before = json.loads(path.read_text())["parts"] if path.exists() else {}
+    again = {name_of(check) for check in CHECKS.get("shapes", ())}
+    kept = [check for check in before.get("shapes", ()) if name_of(check) not in again]
     told = {
         "vllm": ".".join(map(str, vllm_release())),
         "date": time.strftime("%Y-%m-%d"),
-        "parts": {**before, **CHECKS},
+        "parts": {**before, **CHECKS, "shapes": kept + CHECKS.get("shapes", [])},
     }
     path.write_text(json.dumps(told, indent=1))
 
@@ -1055,10 +911,7 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
     directory.mkdir(parents=True, exist_ok=True)
-    model = directory / "model"
-    if not (model / "config.json").exists():
-        print("== a tiny model with random weights")
-        make_model(model)
+    model = model_of(directory, "four heads")
     print("== reference: an engine without connector")
     ref = drive("reference", model, directory / "reference.json")
     check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")

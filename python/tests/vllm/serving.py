@@ -18,25 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tiny_models import model_of
+
 PROMPT = [(7 * j + j * j) % 900 + 10 for j in range(1500)]
 TOKENS = 1499 // 128 * 128  # whole blocks before the last token
-
-
-def make_model(path: Path, tiny: dict[str, Any]) -> None:
-    """A tiny model whose words are the numbers of its tokens."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    torch.manual_seed(3)
-    LlamaForCausalLM(LlamaConfig(**tiny, tie_word_embeddings=False)).save_pretrained(path)
-    words = Tokenizer(
-        models.WordLevel({str(i): i for i in range(tiny["vocab_size"])}, unk_token="0")
-    )
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0", eos_token="1").save_pretrained(
-        path
-    )
 
 
 def free_port() -> int:
@@ -148,17 +133,10 @@ def run_and_serve(directory: Path, model: Path, socket_path: Path) -> Engine:
     return Engine(f"http://127.0.0.1:{port}", process, log)
 
 
-def model_of_words(directory: Path, tiny: dict[str, Any]) -> Path:
-    model = directory / "model-words"
-    if not (model / "tokenizer.json").exists():
-        make_model(model, tiny)
-    return model
-
-
-def served(directory: Path, tiny: dict[str, Any], check: Callable[[bool, str], None]) -> None:
+def served(directory: Path, check: Callable[[bool, str], None]) -> None:
     print("== kvcove run -- vllm serve")
     socket_path = directory / "sockets" / "kvcove.sock"
-    serving = run_and_serve(directory, model_of_words(directory, tiny), socket_path)
+    serving = run_and_serve(directory, model_of(directory, "words"), socket_path)
     serving.wait()
     first, _ = serving.complete()
     again, tokens = serving.complete_again()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import serving
+from tiny_models import model_of
 
 TESTS = Path(__file__).resolve().parent.parent
 sys.path += [str(TESTS), str(TESTS / "launch")]
@@ -129,9 +130,9 @@ def ended(job: Job, check: Check) -> None:
     )
 
 
-def on_two_nodes(directory: Path, tiny: dict[str, Any], check: Check) -> None:
+def on_two_nodes(directory: Path, check: Check) -> None:
     print("== a job of SLURM on two nodes, each with vllm serve")
-    model = serving.model_of_words(directory, tiny)
+    model = model_of(directory, "words")
     command = ["vllm", "serve", str(model), "--port", str(PORT), *serving.SMALL]
     try:
         with two_hosts() as names:

@@ -22,7 +22,8 @@ import weights
 from cascade import Replica
 from driver import PROMPTS
 from own import OwnEngine
-from run import TINY, Master, configuration
+from run import Master, configuration
+from tiny_models import TINY
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 import kvcove

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of an engine, each run for real: ranks, stages, contexts, kinds of layers, modules that guess.
+
+For each: an engine without connector says what is right; one on an empty pool of a host goes through all phases of shaped.py; a
+fresh one on the same pool then finds a wrong value under a right key. A layout that this vLLM cannot run on CPUs is told with
+vLLM's own line. $KVCOVE_SHAPES names some of them, with semicolons between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiny_models import model_of
+
+# Of the four prompts, the tokens in whole chunks of 128.
+TOKENS = 4 * (1499 // 128) * 128
+
+
+@dataclass(frozen=True)
+class Shape:
+    name: str
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    ranks: int = 1
+    # Every value may be lost beside the forward pass alone, and only so with several groups of KV caches.
+    loads: tuple[bool, ...] = (True, False)
+    # In 16 bits outputs depend on what else is in a step, and on where a prompt is cut.
+    exact: bool = True
+    tokens: int = TOKENS
+
+
+def tensor(ranks: int) -> dict[str, Any]:
+    return {"tensor_parallel_size": ranks}
+
+
+SIXTEEN = {"dtype": "bfloat16", "max_num_seqs": 1}
+STATES = {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
+SHAPES = (
+    Shape("TP 4", "four heads", tensor(4), 4),
+    Shape("one KV head, TP 2", "one head", tensor(2), 2),
+    Shape("one KV head, TP 4", "one head", tensor(4), 4),
+    Shape("two KV heads, TP 4", "two heads", tensor(4), 4),
+    Shape("MLA, TP 1", "latent", SIXTEEN, exact=False),
+    Shape("MLA, TP 2", "latent", {**SIXTEEN, **tensor(2)}, 2, exact=False),
+    Shape("MLA, TP 4", "latent", {**SIXTEEN, **tensor(4)}, 4, exact=False),
+    Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2),
+    Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4),
+    Shape("DCP 2", "one head", {"decode_context_parallel_size": 2, **tensor(2)}, 2),
+    Shape("windows, TP 2", "windows", tensor(2), 2, loads=(True,)),
+    Shape("windows, PP 2", "windows", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
+    Shape("states, TP 2", "states", {**STATES, **tensor(2)}, 2, loads=(True,)),
+    *(
+        Shape(
+            f"MTP, {modules} module{'s' * (modules > 1)}{', TP 2' * (ranks > 1)}",
+            f"guessing{' twice' * (modules > 1)}",
+            {
+                "speculative_config": {"method": "mtp", "num_speculative_tokens": modules},
+                **tensor(ranks),
+            },
+            ranks,
+        )
+        for modules, ranks in ((1, 1), (2, 1), (1, 2))
+    ),
+)
+
+
+def checks(
+    shape: Shape, plain: dict[str, Any], seen: dict[str, Any], fresh: list[dict[str, Any]]
+) -> Iterator[tuple[bool, str]]:
+    """Yield what must hold, and whether it does."""
+    name, least = shape.name, 0.8 * shape.tokens
+    yield (
+        seen["first"] == plain["first"] and seen["first_hits"] == 0 and seen["own"] == plain["own"],
+        f"{name}: outputs as without connector, cold and from the own cache",
+    )
+    yield (
+        seen["warm"] == plain["own"] and least <= seen["warm_hits"] <= shape.tokens,
+        f"{name}: {seen['warm_hits']} tokens from the pool, outputs as from the engine's own cache",
+    )
+    yield (
+        seen["reset"] and seen["after"] == plain["first"] and seen["after_hits"] == 0,
+        f"{name}: none after a reset",
+    )
+    yield (
+        seen["other_hits"] == 0
+        and seen["other"] == plain["other"]
+        and seen["other_warm"] == seen["other_own"] == plain["other_own"]
+        and seen["other_warm_hits"] >= least
+        and plain["other"] != plain["first"],
+        f"{name}: none with other weights, then {seen['other_warm_hits']} tokens of their own",
+    )
+    yield (
+        seen["back"] == plain["own"] and seen["back_hits"] >= least,
+        f"{name}: the old weights' again, {seen['back_hits']} tokens",
+    )
+    yield from losses(f"{name}", shape, plain, seen["losing"])
+    loaded = seen["loaded"]
+    yield (
+        (loaded["equal"] or not shape.exact)
+        and loaded["finished"] > 0
+        and all(loaded["first_resets"]),
+        f"{name}: aborts and preemptions, {loaded['finished']} finished; the resets behind them",
+    )
+    for loads, other in zip(shape.loads, fresh, strict=True):
+        how = "a fresh engine" + ("" if loads else ", load_async false")
+        yield (
+            other["warm"] == plain["own"] and other["warm_hits"] >= least,
+            f"{name}: {how}: {other['warm_hits']} tokens of the first one's, outputs equal",
+        )
+        yield from losses(f"{name}: {how}", shape, plain, other["losing"])
+
+
+def losses(
+    name: str, shape: Shape, plain: dict[str, Any], losing: dict[str, Any]
+) -> Iterator[tuple[bool, str]]:
+    right = [plain["first"], plain["own"]]
+    wrong = sum(outputs not in right for outputs in losing["outputs"])
+    yield (
+        losing["failed"] > 0 and losing["pinned"] == 0 and (wrong == 0 or not shape.exact),
+        f"{name}: {losing['taken']} values taken away, {losing['failed']} loads failed: {wrong} of "
+        f"{len(losing['outputs'])} outputs differ, also from the own cache and the pool",
+    )
+
+
+def why_not(log: str) -> str:
+    """Return vLLM's own line of why an engine without connector did not start."""
+    lines = [line for line in log.splitlines() if "Error: " in line or "Error(" in line]
+    return lines[-1].strip()[-300:] if lines else "it did not start"
+
+
+def run_shapes(
+    directory: Path,
+    check: Callable[[bool, str], None],
+    drive: Callable[..., dict[str, Any]],
+    owner_of: Callable[[Path], Any],
+) -> None:
+    """Run all layouts, or those of $KVCOVE_SHAPES."""
+    asked = [name.strip() for name in os.environ.get("KVCOVE_SHAPES", "").split(";") if name]
+    if unknown := set(asked) - {shape.name for shape in SHAPES}:
+        raise SystemExit(f"no layout is called {', '.join(sorted(unknown))}")
+    for shape in SHAPES:
+        if asked and shape.name not in asked:
+            continue
+        print(f"== {shape.name}")
+        path = model_of(directory, shape.model)
+        common = {"KVCOVE_OPTIONS": json.dumps(shape.options), "driver": "shaped.py"}
+        if shape.ranks > 1:
+            common |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        stem = "shape-" + shape.name.replace(", ", "-").replace(" ", "-")
+
+        def engine(
+            role: str, name: str = "", *, path: Path = path, stem: str = stem, **more: str
+        ) -> Any:
+            return drive(role, path, directory / f"{stem}-{name or role}.json", **more)
+
+        try:
+            plain = engine("plain", **common)
+        except SystemExit:
+            log = (directory / f"{stem}-plain.log").read_text(errors="replace")
+            print(f"  vLLM refuses it, without a connector: {why_not(log)}")
+            check(True, f"{shape.name}: not on CPUs: {why_not(log)}")
+            continue
+        owner = owner_of(directory)
+        extra = {"pool": f"unix:{owner.socket}", "load_when": "always"}
+
+        def with_pool(role: str, loads: bool = True, **told: Any) -> Any:
+            told |= {"load_async": loads}
+            name = role if loads else f"{role}-sync"
+            return engine(role, name, KVCOVE_EXTRA=json.dumps(told), **common)
+
+        try:
+            seen = with_pool("pooled", **extra)
+            fresh = [with_pool("fresh", loads, **extra) for loads in shape.loads]
+        except SystemExit as error:
+            check(False, f"{shape.name}: {error}")
+            continue
+        finally:
+            owner.stop()
+        for right, text in checks(shape, plain, seen, fresh):
+            check(right, text)
