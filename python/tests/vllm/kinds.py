@@ -41,6 +41,7 @@ class Asked:
     ) -> None:
         self.engine = (Plain if PLAIN else OwnEngine)(model, **options)
         self._ask = ask
+        self._short: Prompts = [{"prompt_token_ids": [5, 6, 7]}]
 
     def measured(self, prompts: Prompts) -> tuple[list[Any], int]:
         """Return the answers, and the tokens that came from the pool."""
@@ -54,10 +55,8 @@ class Asked:
     def settle(self) -> None:
         """Wait until all is stored; the engine's own cache is away then."""
         while not PLAIN and self.engine.stats()["pinned_blocks"]:
-            self._ask(self.engine.llm, self.short)
+            self._ask(self.engine.llm, self._short)
         assert self.engine.llm.reset_prefix_cache()
-
-    short: Prompts = []
 
 
 def tokens_of(llm: Any, prompts: Prompts) -> list[Any]:
@@ -101,7 +100,6 @@ def embeds(model: str) -> dict[str, Any]:
         ]
 
     asked = Asked(model, tokens_of, enable_prompt_embeds=True)
-    asked.short = [{"prompt_token_ids": [5, 6, 7]}]
     return phases(asked, made(1), made(2))
 
 
@@ -113,7 +111,6 @@ def pooling(model: str) -> dict[str, Any]:
         enable_prefix_caching=True,
         skip_tokenizer_init=False,
     )
-    asked.short = [{"prompt_token_ids": [5, 6, 7]}]
     longer: Prompts = [{"prompt_token_ids": prompt[::-1]} for prompt in PROMPTS]
     return phases(asked, [{"prompt_token_ids": prompt} for prompt in PROMPTS], longer)
 
@@ -135,7 +132,6 @@ def pictures(model: str) -> dict[str, Any]:
         ]
 
     asked = Asked(model, tokens_of, skip_tokenizer_init=False)
-    asked.short = [{"prompt_token_ids": [5, 6, 7]}]
     return phases(asked, made(1), made(2))
 
 

@@ -29,9 +29,9 @@ from pauses import run_pauses
 from refused import run_refused
 from release import vllm_release
 from serving import free_port, served
-from tiny_models import model_of
 from shapes import TOKENS, run_shapes
 from slurm import on_two_nodes
+from tiny_models import model_of
 
 HERE = Path(__file__).parent
 FAILED: list[str] = []

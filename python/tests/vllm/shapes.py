@@ -144,42 +144,48 @@ def run_shapes(
     if unknown := set(asked) - {shape.name for shape in SHAPES}:
         raise SystemExit(f"no layout is called {', '.join(sorted(unknown))}")
     for shape in SHAPES:
-        if asked and shape.name not in asked:
-            continue
-        print(f"== {shape.name}")
-        path = model_of(directory, shape.model)
-        common = {"KVCOVE_OPTIONS": json.dumps(shape.options), "driver": "shaped.py"}
-        if shape.ranks > 1:
-            common |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-        stem = "shape-" + shape.name.replace(", ", "-").replace(" ", "-")
+        if not asked or shape.name in asked:
+            print(f"== {shape.name}")
+            one_shape(shape, directory, check, drive, owner_of)
 
-        def engine(
-            role: str, name: str = "", *, path: Path = path, stem: str = stem, **more: str
-        ) -> Any:
-            return drive(role, path, directory / f"{stem}-{name or role}.json", **more)
 
-        try:
-            plain = engine("plain", **common)
-        except SystemExit:
-            log = (directory / f"{stem}-plain.log").read_text(errors="replace")
-            print(f"  vLLM refuses it, without a connector: {why_not(log)}")
-            check(True, f"{shape.name}: not on CPUs: {why_not(log)}")
-            continue
-        owner = owner_of(directory)
-        extra = {"pool": f"unix:{owner.socket}", "load_when": "always"}
+def one_shape(
+    shape: Shape,
+    directory: Path,
+    check: Callable[[bool, str], None],
+    drive: Callable[..., dict[str, Any]],
+    owner_of: Callable[[Path], Any],
+) -> None:
+    path = model_of(directory, shape.model)
+    common = {"KVCOVE_OPTIONS": json.dumps(shape.options), "driver": "shaped.py"}
+    if shape.ranks > 1:
+        common |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    stem = "shape-" + shape.name.replace(", ", "-").replace(" ", "-")
 
-        def with_pool(role: str, loads: bool = True, **told: Any) -> Any:
-            told |= {"load_async": loads}
-            name = role if loads else f"{role}-sync"
-            return engine(role, name, KVCOVE_EXTRA=json.dumps(told), **common)
+    def engine(role: str, name: str, **more: str) -> dict[str, Any]:
+        return drive(role, path, directory / f"{stem}-{name}.json", **common, **more)
 
-        try:
-            seen = with_pool("pooled", **extra)
-            fresh = [with_pool("fresh", loads, **extra) for loads in shape.loads]
-        except SystemExit as error:
-            check(False, f"{shape.name}: {error}")
-            continue
-        finally:
-            owner.stop()
-        for right, text in checks(shape, plain, seen, fresh):
-            check(right, text)
+    try:
+        plain = engine("plain", "plain")
+    except SystemExit:
+        why = why_not((directory / f"{stem}-plain.log").read_text(errors="replace"))
+        print(f"  vLLM refuses it, without a connector: {why}")
+        check(True, f"{shape.name}: not on CPUs: {why}")
+        return
+    owner = owner_of(directory)
+    extra = {"pool": f"unix:{owner.socket}", "load_when": "always"}
+
+    def with_pool(role: str, loads: bool = True) -> dict[str, Any]:
+        told = json.dumps({**extra, "load_async": loads})
+        return engine(role, role if loads else f"{role}-sync", KVCOVE_EXTRA=told)
+
+    try:
+        seen = with_pool("pooled")
+        fresh = [with_pool("fresh", loads) for loads in shape.loads]
+    except SystemExit as error:
+        check(False, f"{shape.name}: {error}")
+        return
+    finally:
+        owner.stop()
+    for right, text in checks(shape, plain, seen, fresh):
+        check(right, text)
