@@ -54,9 +54,15 @@ class Slowness {
   std::int64_t longest_ms() const {
     return std::max(longest_ns_.load(), NowNs() - due_ns_) / 1'000'000;
   }
+  // Whether it stood still for 250 ms or more at once, and no more than `ms` ago.
+  bool StoodStillWithin(std::int64_t ms) const {
+    const std::int64_t now_ns = NowNs();
+    return now_ns - due_ns_ >= kStillNs || now_ns - still_until_ns_ <= ms * 1'000'000;
+  }
 
  private:
   static constexpr std::int64_t kBeatNs = 5'000'000;
+  static constexpr std::int64_t kStillNs = 250'000'000;
 
   static std::int64_t NowNs() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -68,6 +74,7 @@ class Slowness {
       const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
       late_ns_ += late_ns;
       longest_ns_ = std::max(longest_ns_.load(), late_ns);
+      if (late_ns >= kStillNs) still_until_ns_ = NowNs();
     }
   }
   // Of each thread, in nanoseconds; threads and processes may end meanwhile.
@@ -95,6 +102,7 @@ class Slowness {
   std::atomic<std::int64_t> due_ns_ = INT64_MAX;
   std::atomic<std::int64_t> late_ns_ = 0;
   std::atomic<std::int64_t> longest_ns_ = 0;
+  std::atomic<std::int64_t> still_until_ns_ = INT64_MIN / 2;
   std::atomic<bool> stop_ = false;
   std::thread beat_;
 };

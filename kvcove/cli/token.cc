@@ -57,8 +57,8 @@ Result<int> Run(const TokenOptions& options) {
     KVCOVE_ASSIGN(const auto known, rpc::Credentials::Load(options.credentials));
     if (known->Find(options.tenant)) {
       return Fail(Code::kInvalid,
-                  fmt::format("'{}' knows the tenant '{}' already; to exchange its token, add the "
-                              "new one to its 'tokens' by hand",
+                  fmt::format("'{0}' knows the tenant '{1}' already; to exchange its token, add a "
+                              "new one ('kvcove token {1}' prints it) to its 'tokens'",
                               options.credentials, options.tenant));
     }
   }

@@ -104,6 +104,12 @@ void AddRanks(List& list, const Counters& c) {
   list.Add("loaded_keys", c.loaded_keys, "Values that the ranks have loaded.");
   list.Add("loaded_bytes", c.loaded_bytes, "Bytes that the ranks have loaded.");
   list.Add("failed_keys", c.failed_keys, "Values that could not be loaded.");
+  list.Add("failed_memory_keys", Of(c.failed_by_tier, Tier::kMemory),
+           "Of them: in this host's memory, and not given by the pool.");
+  list.Add("failed_remote_memory_keys", Of(c.failed_by_tier, Tier::kRemoteMemory),
+           "Of them: in another host's memory, and not given by the pool.");
+  list.Add("failed_disk_keys", Of(c.failed_by_tier, Tier::kDisk),
+           "Of them: on a disk, and not given by the pool.");
   list.Add("saved_keys", c.saved_keys, "Values that the ranks have stored.");
   list.Add("saved_bytes", c.saved_bytes, "Bytes that the ranks have stored.");
   list.Add("existing_keys", c.existing_keys, "Values that were in the pool already.");

@@ -12,8 +12,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint8_t kPlanForm = 0x13;
-constexpr std::uint8_t kReportForm = 0x26;
+constexpr std::uint8_t kPlanForm = 0x14;
+constexpr std::uint8_t kReportForm = 0x27;
 constexpr std::uint8_t kQuestionForm = 0x31;
 
 template <typename V, typename T>
@@ -100,7 +100,7 @@ class Reader {
   bool Ended() const { return good_ && bytes_.empty(); }
 
  private:
-  static constexpr std::size_t kChunkBytes = 20;  // of a chunk, without its hash
+  static constexpr std::size_t kChunkBytes = 21;  // of a chunk, without its hash
 
   // As Visit, with one look at what is left: the engine's thread waits for each block of a plan.
   void ReadChunk(std::vector<ChunkPlace>& items) {
@@ -111,7 +111,11 @@ class Reader {
     std::memcpy(&place.group, at, 4);
     std::memcpy(&place.chunk, at + 4, 8);
     std::memcpy(&place.block, at + 12, 4);
-    std::memcpy(&size, at + 16, 4);
+    std::uint8_t tier = 0;
+    std::memcpy(&tier, at + 16, 1);
+    std::memcpy(&size, at + 17, 4);
+    if (tier >= kTiers) return Spoil();
+    place.tier = Tier{tier};
     if (size > BlockHash::kMostBytes || bytes_.size() - kChunkBytes < size) return Spoil();
     place.hash = BlockHash(bytes_.substr(kChunkBytes, size));
     bytes_.remove_prefix(kChunkBytes + size);
@@ -134,6 +138,9 @@ void Visit(V& visit, T& value) {
     visit(value.group);
     visit(value.chunk);
     visit(value.block);
+    auto tier = static_cast<std::uint8_t>(value.tier);
+    visit(tier);
+    if constexpr (!std::is_const_v<T>) value.tier = Tier{tier};
     visit(value.hash);
   } else if constexpr (std::is_same_v<Type, AdapterPrint>) {
     visit(value.id);
@@ -192,6 +199,7 @@ void Visit(V& visit, T& value) {
           &value.save_ns, &value.load_jobs, &value.save_jobs, &value.queued_jobs}) {
       visit(*count);
     }
+    visit(value.failed_by_tier);
     visit(value.keys_by_tier);
     visit(value.bytes_by_tier);
     visit(value.load_time.counts);
@@ -275,6 +283,7 @@ void Counters::Add(const Counters& other) {
   save_jobs += other.save_jobs;
   queued_jobs += other.queued_jobs;
   for (std::size_t i = 0; i < kTiers; ++i) {
+    failed_by_tier[i] += other.failed_by_tier[i];
     keys_by_tier[i] += other.keys_by_tier[i];
     bytes_by_tier[i] += other.bytes_by_tier[i];
   }

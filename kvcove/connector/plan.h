@@ -48,6 +48,7 @@ struct ChunkPlace {
   std::uint32_t group = 0;
   std::uint64_t chunk = 0;
   BlockId block = 0;
+  Tier tier = Tier::kUnknown;  // of a load: where the look-up found it
   BlockHash hash;
   bool operator==(const ChunkPlace&) const = default;
 };
@@ -143,6 +144,9 @@ struct Counters {
   std::uint64_t loaded_keys = 0;
   std::uint64_t loaded_bytes = 0;
   std::uint64_t failed_keys = 0;
+  // Of them: those that the pool was asked for and did not give, or not to the end. By where they
+  // were, as the pool's answer says, else as the look-up found them.
+  std::array<std::uint64_t, kTiers> failed_by_tier{};
   std::uint64_t saved_keys = 0;
   std::uint64_t saved_bytes = 0;
   std::uint64_t existing_keys = 0;  // not stored again

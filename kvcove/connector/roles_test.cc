@@ -112,6 +112,37 @@ TEST_F(RolesTest, FailedBlocksAreReportedExactlyWhenABatchIsSplit) {
   EXPECT_EQ(scheduler_->Matched(View("r", 34), 0).tokens, 0U);
 }
 
+// a disk that fails does not look like a host that fails.
+TEST_F(RolesTest, ValuesThatAreNotGivenAreCountedByWhereTheyWere) {
+  StoreAll(32);
+  const auto key = [](const char* tag, const char* hash) {
+    std::string text;
+    AppendKey(tag, hash, text);
+    return text;
+  };
+  const auto failed = [this] { return scheduler_->stats().ranks.failed_by_tier; };
+  // What the look-up found on a disk fails there, whatever the reason.
+  pool_.disk = {key("g0.h1of2", "h2")};
+  pool_.lost = pool_.disk;
+  (void)Load("a", 34, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("a"));
+  EXPECT_THAT(failed(), ElementsAre(0, 0, 0, 1));
+  EXPECT_EQ(scheduler_->stats().ranks.failed_keys, 5U) << "four behind it were not tried";
+  // Memory's, of the other rank.
+  pool_.lost = {key("g0.h0of2", "h3")};
+  (void)Load("b", 34, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("b"));
+  EXPECT_THAT(failed(), ElementsAre(0, 1, 0, 1));
+  // It was in memory for the look-up, and on a disk for the load.
+  pool_.lost_reason = MissReason::kDiskFailed;
+  (void)Load("c", 34, 20);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("c"));
+  EXPECT_THAT(failed(), ElementsAre(0, 1, 0, 2));
+}
+
 // The engine computes on the blocks of a synchronous load before a rank says that it has failed. A
 // model with a sliding window: what comes behind needs the blocks no more, so it does not show.
 class SyncLoadTest : public RolesTest {
@@ -376,6 +407,7 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   scheduler_->Finished("s");
   const Plan plan = scheduler_->BuildPlan(pins_);
   ASSERT_FALSE(plan.loads.empty());
+  EXPECT_EQ(plan.loads[0].chunks.at(0).tier, Tier::kMemory);
   ASSERT_FALSE(plan.saves.empty());
   ASSERT_FALSE(plan.cancelled.empty());
   EXPECT_EQ(plan.loads[0].adapter.id, 7U);
@@ -386,6 +418,11 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
     EXPECT_FALSE(DecodePlan(std::string_view(bytes).substr(0, cut)));
   }
+  // A tier that no version knows.
+  std::string spoiled = bytes;
+  const std::size_t hash = spoiled.find("h0");
+  spoiled.at(hash - 5) = 4;
+  EXPECT_FALSE(DecodePlan(spoiled));
   EXPECT_FALSE(DecodePlan(bytes + "x"));
   const Report report{.rank = 3,
                       .weight_changes = 2,
@@ -395,7 +432,7 @@ TEST_F(RolesTest, PlansAndReportsSurviveTheirWay) {
                       .adapters = {{.id = 7, .digest = "d"}},
                       .saves = {{.job = 1, .missing = {1, 2}}},
                       .loads = {{.job = 2, .failed = {7}, .ns = 8, .bytes = {0, 9, 0, 4}}},
-                      .counters = {.saved_bytes = 5},
+                      .counters = {.failed_by_tier = {0, 1, 2, 3}, .saved_bytes = 5},
                       .step = 6};
   EXPECT_EQ(*DecodeReport(Encode(report)), report);
   EXPECT_FALSE(DecodeReport(bytes));

@@ -317,6 +317,8 @@ class SchedulerRole {
   void TellLoaded(const Load& load, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Keeps where a look-up found what it did.
   void KeepTiers(Request& request, const Lookup& lookup) KVCOVE_REQUIRES(mutex_);
+  // Where it found the values of the chunks that begin at `token`: the slowest.
+  Tier TierOf(const Request& request, std::uint64_t token) const;
   // Where the load of a hit should end; counts what is left out.
   std::uint64_t LoadEnd(Request& request, std::uint64_t hit) KVCOVE_REQUIRES(mutex_);
   // What the next step computes, for the cost model.

@@ -12,7 +12,6 @@ constexpr std::size_t kMostSteps = 64;  // under way; a step that no rank report
 }  // namespace
 
 void SchedulerRole::KeepTiers(Request& request, const Lookup& lookup) {
-  if (options_.load_when == LoadWhen::kAlways) return;
   for (const Lookup::Seen& seen : lookup.seen()) {
     const GroupShape& group = options_.shape.groups[seen.group];
     const std::uint64_t begin = seen.chunk * group.chunk_tokens;
@@ -21,6 +20,12 @@ void SchedulerRole::KeepTiers(Request& request, const Lookup& lookup) {
     if (stride >= request.found.size()) request.found.resize(stride + 1, Tier::kMemory);
     request.found[stride] = std::max(request.found[stride], seen.tier);
   }
+}
+
+Tier SchedulerRole::TierOf(const Request& request, std::uint64_t token) const {
+  if (token < request.lookup_from) return Tier::kUnknown;
+  const std::size_t stride = (token - request.lookup_from) / stride_;
+  return stride < request.found.size() ? request.found[stride] : Tier::kUnknown;
 }
 
 std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {

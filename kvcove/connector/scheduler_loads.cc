@@ -59,8 +59,11 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
       if (tables[g][c] == kNullBlock) continue;
       // Whatever the block held before is gone. It is marked when the load has ended.
       MarkOf(tables[g][c]) = {.awaits = load.order.sync ? load.order.job : 0};
-      load.order.chunks.push_back(
-          {.group = g, .chunk = c, .block = tables[g][c], .hash = HashOf(request, g, c)});
+      load.order.chunks.push_back({.group = g,
+                                   .chunk = c,
+                                   .block = tables[g][c],
+                                   .tier = TierOf(request, c * chunk_tokens),
+                                   .hash = HashOf(request, g, c)});
     }
   }
   return load;

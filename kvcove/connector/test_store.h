@@ -20,7 +20,8 @@ struct TestPool {
   Mutex mutex;
   std::map<std::string, std::string> values;
   Generation generation = 1;
-  std::set<std::string> lost;  // found, but not loaded
+  std::set<std::string> lost;  // found, but not loaded, and why:
+  MissReason lost_reason = MissReason::kEvicted;
   std::set<std::string> disk;  // lie on a disk alone
   FakeClock* clock = nullptr;  // goes on with every value that is loaded:
   std::int64_t get_ns = 0;     // from memory
@@ -105,7 +106,7 @@ class TestStore : public Store {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const auto at = pool_.values.find(Name(items[i].key));
       if (at == pool_.values.end() || pool_.lost.contains(at->first)) {
-        results[i] = {.code = Code::kMiss, .reason = MissReason::kEvicted};
+        results[i] = {.code = Code::kMiss, .reason = pool_.lost_reason};
         continue;
       }
       std::size_t room = 0;

@@ -253,6 +253,10 @@ void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
     if (!batch.status || value.voided) {
       batch.tally.bad.insert(item.place);
       ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
+      // Else the device's driver has refused it, which is no tier's fault.
+      if (value.voided) {
+        ++batch.tally.counters.failed_by_tier[static_cast<std::size_t>(value.tier)];
+      }
     } else if (job->load) {
       CountLoaded(batch.tally, item, value.tier);
     }

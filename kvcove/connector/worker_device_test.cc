@@ -184,6 +184,7 @@ TEST_F(WorkerDeviceTest, ALateErrorFailsTheBlocksOfItsBatchAndNoOther) {
   const Report report = workers_[0]->TakeReport();
   EXPECT_EQ(report.counters.copy_errors, 1);
   EXPECT_EQ(report.counters.failed_keys, 1);
+  EXPECT_THAT(report.counters.failed_by_tier, Each(0)) << "the pool has given it";
   EXPECT_EQ(report.counters.loaded_keys, 2);
 }
 

@@ -116,6 +116,7 @@ TEST_F(InPlaceTest, AResetWhileTheDeviceReadsFailsTheBlocks) {
   EXPECT_THAT(ended.failed_blocks, ElementsAre(10, 11, 12, 13));
   const Counters told = Told();
   EXPECT_EQ(told.failed_keys, 4);
+  EXPECT_THAT(told.failed_by_tier, ElementsAre(0, 4, 0, 0)) << "the reset's, no device's";
   EXPECT_EQ(told.loaded_keys, 0);
   EXPECT_EQ(told.missed[static_cast<std::size_t>(MissReason::kReset)], 4);
 }

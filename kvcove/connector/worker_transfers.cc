@@ -6,6 +6,23 @@
 #include "kvcove/connector/worker_job.h"
 
 namespace kvcove::connector {
+namespace {
+
+// Where a value was that a load did not get. A look-up may be older than the value's last move.
+Tier FailedTier(const ItemResult& result, Tier looked_up) {
+  if (result.tier != Tier::kUnknown) return result.tier;
+  switch (result.reason) {
+    case MissReason::kDiskDamaged:
+    case MissReason::kDiskFailed:
+    case MissReason::kDiskTimeout:
+    case MissReason::kNoRoom:
+      return Tier::kDisk;
+    default:
+      return looked_up;
+  }
+}
+
+}  // namespace
 
 void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
                                std::uint64_t found_bytes) {
@@ -54,6 +71,11 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
     }
     job.bad.insert(item.place);
     ++job.counters.failed_keys;
+    // Not one that fails with another part of its chunk.
+    if (!result.ok() || !fits) {
+      const Tier tier = FailedTier(result, job.chunks[item.place].tier);
+      ++job.counters.failed_by_tier[static_cast<std::size_t>(tier)];
+    }
     if (result.code == Code::kMiss) {
       ++job.counters.missed[static_cast<std::size_t>(result.reason)];
     }

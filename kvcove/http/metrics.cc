@@ -87,14 +87,14 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
   text += Sample(name + "_count", labels, static_cast<double>(count));
 }
 
-void Metrics::Process() {
+void Metrics::Process(const std::string& root) {
   Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
   Gauge("process_max_fds", "descriptors that this process may have",
         static_cast<double>(DescriptorLimit()));
   Counter("kvcove_log_lines_dropped_total",
           "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
           static_cast<double>(LogLinesDropped()));
-  for (const ControlGroup& group : ControlGroups("memory")) {
+  for (const ControlGroup& group : ControlGroups("memory", root)) {
     if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
     Counter("kvcove_memory_high_events_total",
             "how often the kernel slowed a process of this control group for its memory.high",

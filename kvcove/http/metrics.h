@@ -47,7 +47,8 @@ class Metrics {
                  const Labels& labels = {});
   // This process's descriptors, under the names that Prometheus' own clients use, its log lines
   // that were dropped, and how often its control groups' memory.high slowed their processes.
-  void Process();
+  // `root` stands before /proc and the control groups' mounts, in tests.
+  void Process(const std::string& root = {});
   std::string Text() const;
 
  private:

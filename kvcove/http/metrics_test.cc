@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/fake_root.h"
+
 namespace kvcove::http {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MetricsTest, SeriesOfOneNameStandTogetherUnderOneHelp) {
   Metrics metrics;
@@ -38,6 +41,39 @@ TEST(MetricsTest, AHistogramsBucketsAreCumulativeAndEndWithAll) {
   EXPECT_THAT(text, HasSubstr("call_seconds_bucket{call=\"get\",le=\"4e-06\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("call_seconds_bucket{call=\"get\",le=\"+Inf\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("call_seconds_count{call=\"get\"} 3\n"));
+}
+
+// H11: a thread that renews a lease is slowed like any other.
+class ProcessMetricsTest : public FakeRootTest {
+ protected:
+  void SetUp() override {
+    FakeRootTest::SetUp();
+    Write("/proc/self/cgroup", "0::/pod/engine\n");
+    Write("/proc/self/mountinfo",
+          "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+    Write("/sys/fs/cgroup/pod/engine/memory.high", "max\n");
+    Write("/sys/fs/cgroup/pod/memory.high", "629145600\n");
+    Write("/sys/fs/cgroup/pod/memory.events", "low 0\nhigh 17\nmax 3\noom 0\n");
+  }
+  std::string Text() const {
+    Metrics metrics;
+    metrics.Process(root_);
+    return metrics.Text();
+  }
+};
+
+TEST_F(ProcessMetricsTest, EachGroupWithAMemoryHighTellsHowOftenItSlowed) {
+  EXPECT_THAT(Text(), HasSubstr("kvcove_memory_high_events_total{group=\"/pod\"} 17\n"));
+  EXPECT_THAT(Text(), Not(HasSubstr("group=\"/pod/engine\"")));
+  Write("/sys/fs/cgroup/pod/engine/memory.high", "4096\n");
+  Write("/sys/fs/cgroup/pod/engine/memory.events", "low 0\nhigh 2\n");
+  EXPECT_THAT(Text(), HasSubstr("kvcove_memory_high_events_total{group=\"/pod/engine\"} 2\n"));
+}
+
+TEST_F(ProcessMetricsTest, WithoutMemoryHighNothingIsSaidOfIt) {
+  Write("/sys/fs/cgroup/pod/memory.high", "max\n");
+  EXPECT_THAT(Text(), Not(HasSubstr("memory_high")));
+  EXPECT_THAT(Text(), HasSubstr("process_open_fds"));
 }
 
 }  // namespace

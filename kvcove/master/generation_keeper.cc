@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/generation_keeper.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+
+#include "kvcove/base/log.h"
 
 namespace kvcove::master {
 namespace {
@@ -63,6 +67,7 @@ void GenerationKeeper::Reset(const ResetRequest& request, std::int64_t deadline_
   if (const Status valid = check(); !valid) return reply(std::unexpected(valid.error()));
   auto operation = std::make_shared<Operation>();
   operation->kind = Kind::kReset;
+  operation->since_ns = clock_.NowNs();
   operation->deadline_ns = deadline_ns;
   operation->resetting = request;
   operation->reset = std::move(reply);
@@ -261,7 +266,7 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
   deferred.Add([this, operation, outcome] {
     sink_.Await(operation->deadline_ns, [this, operation, outcome](const Result<void>& proven) {
       if (!proven) return operation->reset(Fail(Code::kNotProven, proven.error().detail));
-      const auto answer = [operation, outcome] { operation->reset(outcome); };
+      const auto answer = [this, operation, outcome] { Prove(*operation, outcome); };
       if (clock_.NowNs() >= proven_from_ns_) return answer();
       if (operation->deadline_ns < proven_from_ns_) {
         return operation->reset(
@@ -271,6 +276,17 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
       proving_.push_back({.from_ns = proven_from_ns_, .answer = answer});
     });
   });
+}
+
+void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& outcome) const {
+  const double ms = static_cast<double>(clock_.NowNs() - operation.since_ns) / 1e6;
+  operation.reset(outcome);
+  const ResetRequest& request = operation.resetting;
+  const std::string by = request.engine.empty() ? "an operator or trainer"
+                                                : fmt::format("engine '{}'", request.engine);
+  // Each owner says how many values that voided on its host.
+  LogInfo("reset of '{}' by {}: proven in {:.1f} ms; {} generations ended",
+          ReadableName(request.name), by, ms, outcome.raised);
 }
 
 void GenerationKeeper::Tick() {

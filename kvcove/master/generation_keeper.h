@@ -91,6 +91,7 @@ class GenerationKeeper {
   enum class Kind { kRegister, kReset, kVoid, kPool };
   struct Operation {
     Kind kind = Kind::kRegister;
+    std::int64_t since_ns = 0;  // a reset's
     std::int64_t deadline_ns = 0;
     RegisterRequest registering;
     ResetRequest resetting;
@@ -124,6 +125,8 @@ class GenerationKeeper {
   void ChangeNames(const Change& change);
   void AwaitReset(const std::shared_ptr<Operation>& operation, const ResetOutcome& outcome,
                   Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  // Answers and says how long it took. Called without a lock.
+  void Prove(const Operation& operation, const ResetOutcome& outcome) const;
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);
 
   const std::int64_t proven_from_ns_;

@@ -130,6 +130,23 @@ TEST_F(GenerationKeeperTest, AResetIsTrueOnlyWhenOwnersHaveAcknowledged) {
   EXPECT_EQ(CodeOf(late), Code::kNotProven);
 }
 
+// how long it took, where the engine's log is not at hand.
+TEST_F(GenerationKeeperTest, AProvenResetIsLoggedWithItsDuration) {
+  Register("m");
+  sink_.acknowledges = false;
+  SetLogLevel(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  const auto proven = Reset(1);
+  clock_.AdvanceNs(20 * kMillisecond);
+  EXPECT_FALSE(proven->has_value());
+  sink_.Acknowledge();
+  EXPECT_TRUE(Ok(proven));
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      testing::HasSubstr("reset of 'm' by engine 'e': proven in 20.0 ms; 1 generations ended"));
+  SetLogLevel(LogLevel::kWarn);
+}
+
 TEST_F(GenerationKeeperTest, AResetThatRaisesNothingWaitsForOwnersToo) {
   Register("m");
   Reset(1);

@@ -110,10 +110,18 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
     spaces_.Detach(before);
     const Generation ended = objects_.slot(update.slot).generation;
     objects_.SetGeneration(update.slot, update.generation);
-    counters_.resets += ended != 0 && update.generation != 0 ? 1 : 0;
-    counters_.voided += objects_.slot(update.slot).voided;
-    counters_.voided_bytes += objects_.slot(update.slot).voided_bytes;
+    if (ended != 0) CountVoided(update);
   }
+}
+
+void Core::CountVoided(const SlotUpdate& update) {
+  const Objects::Slot& slot = objects_.slot(update.slot);
+  counters_.resets += update.generation != 0 ? 1 : 0;
+  counters_.voided += slot.voided;
+  counters_.voided_bytes += slot.voided_bytes;
+  if (update.generation != 0 && ++voided_.resets == 1) voided_.name = update.name;
+  voided_.objects += slot.voided;
+  voided_.bytes += slot.voided_bytes;
 }
 
 void Core::SetHidden(std::span<const SlotId> slots) {

@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcove/owner/core_types.h"
@@ -53,6 +54,14 @@ class Core {
 
   // Generations first: when this returns, nothing of an older one is found or committed.
   void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
+  // What generations had in memory that have ended since the last call.
+  struct Voided {
+    std::uint64_t resets = 0;  // generations that another one follows
+    std::uint64_t objects = 0;
+    std::uint64_t bytes = 0;  // that they occupied
+    std::string name;         // of the first reset's namespace
+  };
+  Voided TakeVoided() { return std::exchange(voided_, {}); }
   // Exactly these slots may not be read here: removals from them may be unknown to this owner.
   void SetHidden(std::span<const SlotId> slots);
   // The last removal that is applied. What is put from here on was begun after it.
@@ -240,6 +249,7 @@ class Core {
     return {.key = key, .hash = objects_.view().HashKey(slot, key)};
   }
   void TellPoliciesAll();
+  void CountVoided(const SlotUpdate& update);
   void StatTotals(PoolStat& stat) const;
   // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
@@ -311,6 +321,7 @@ class Core {
 
   Id128 incarnation_;
   Id128 former_incarnation_;  // the one before it
+  Voided voided_;
   std::uint64_t applied_ = 0;
   std::vector<SlotId> hidden_;
   std::map<SessionNumber, Session> sessions_;

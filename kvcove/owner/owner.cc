@@ -186,8 +186,13 @@ void Owner::Stop() {
   }
   LeaveHangingDisks();
   if (populator_) populator_->Stop();
-  const MutexLock lock(mutex_);
-  if (core_ != nullptr) core_->RenewLease(0);
+  Core::Voided voided;
+  {
+    const MutexLock lock(mutex_);
+    if (core_ != nullptr) core_->RenewLease(0);
+    if (core_ != nullptr) voided = core_->TakeVoided();
+  }
+  SayVoided(voided);
 }
 
 // Liveness has its own thread: an expensive request never costs a lease.
@@ -230,15 +235,18 @@ void Owner::RunJanitor() {
   while (true) {
     bool more = false;
     wire::RenewRequest report;
+    Core::Voided voided;
     {
       const MutexLock lock(mutex_);
       // Here and not by the populating thread, which shares no lock.
       core_->AddPayloadBelow(std::min(populator_->done_bytes(), options_.memory_bytes));
       more = core_->Tick();
       report = core_->Report();
+      voided = core_->TakeVoided();
       gave_way += core_->TakeGaveWay();
       PublishRoom();
     }
+    SayVoided(voided);
     TrimOutbox(gave_way);
     listed_waits_.End(clock_.NowNs(), /*all=*/!master_reachable_ || waits_end_);
     TickDisks();

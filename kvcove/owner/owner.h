@@ -384,6 +384,8 @@ class Owner final : public LinkTarget, public DataStore, private Promoter {
   void RunLease();
   // Before anybody else may write to what a put was given.
   void EnsurePopulated(std::span<const PutResult> results);
+  // A log line, if something was voided.
+  void SayVoided(const Core::Voided& voided) const;
   // A hint for requesters with several owners to choose from.
   void PublishRoom() KVCOVE_REQUIRES(mutex_);
 

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "kvcove/base/interrupt.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
@@ -17,6 +19,19 @@ std::unexpected<Error> StaleRemoval() {
 }
 
 }  // namespace
+
+// The janitor's: who publishes a generation may hold locks of its own. An operator sees by it that
+// a reset was of another namespace than the one that has values.
+void Owner::SayVoided(const Core::Voided& voided) const {
+  if (voided.resets == 0 && voided.objects == 0) return;
+  const char* const disks = has_disk() ? ", and what its disks hold of them" : "";
+  const std::string what = fmt::format("{} values ({}) of this host's memory are void{}",
+                                       voided.objects, FormatSize(voided.bytes), disks);
+  if (voided.resets == 0) return LogInfo("generations that ended without a reset: {}", what);
+  const std::string more =
+      voided.resets > 1 ? fmt::format(" and {} more", voided.resets - 1) : std::string();
+  LogInfo("reset of '{}'{}: {}", ReadableName(voided.name), more, what);
+}
 
 void Owner::LetOthersIn() { std::this_thread::sleep_for(std::chrono::nanoseconds(kTurnNs)); }
 

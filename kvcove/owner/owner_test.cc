@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/owner.h"
 
+#include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,6 +16,8 @@
 
 namespace kvcove::owner {
 namespace {
+
+using testing::HasSubstr;
 
 // The master places objects by it: an owner that said "no room" at first got none for a renewal.
 TEST(OwnerTest, ReportsItsRoomBeforeAnyThreadRuns) {
@@ -83,6 +87,47 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
   item.key = "b";
   ASSERT_EQ(owner->Reserve(session, token, {&item, 1}).front().code, Code::kOk);
   EXPECT_EQ(room(), 12 * kMiB);
+}
+
+// an operator sees whether new weights voided nothing or millions of values.
+TEST(OwnerTest, SaysWhatAResetVoided) {
+  const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
+  const SessionNumber session = owner->AddSession(getpid())->number;
+  constexpr Generation kOne = 1ULL << 24;
+  const auto publish = [&](std::vector<std::pair<SlotId, Generation>> slots) {
+    std::vector<SlotUpdate> updates;
+    for (const auto& [slot, generation] : slots) {
+      updates.push_back({.slot = slot,
+                         .generation = generation,
+                         .name = QualifiedName("acme", fmt::format("m{}", slot))});
+    }
+    owner->Publish({1, 1}, updates);
+    // The janitor has said all when it has ended.
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(owner->Start());
+    owner->Stop();
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto put = [&](SlotId slot, const std::string& key) {
+    const std::vector<std::byte> value(4096, std::byte{5});
+    const PutItem item{.key = key, .size_bytes = 4096, .value = value, .after = {}};
+    const Token token{.incarnation = {1, 1}, .generation = kOne, .slot = slot};
+    const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 30 * kSecond;
+    return owner->Put(session, token, {&item, 1}, deadline_ns).front().code;
+  };
+  SetLogLevel(LogLevel::kInfo);
+  EXPECT_EQ(publish({{3, kOne}, {4, kOne}, {5, kOne}}), "") << "nothing was there";
+  for (const char* key : {"a", "b", "c"}) ASSERT_EQ(put(3, key), Code::kOk);
+  ASSERT_EQ(put(4, "a"), Code::kOk);
+  ASSERT_EQ(put(5, "a"), Code::kOk);
+  EXPECT_THAT(publish({{3, 2 * kOne}}),
+              HasSubstr("reset of 'acme:m3': 3 values (12KiB) of this host's memory are void"));
+  EXPECT_THAT(publish({{3, 3 * kOne}}), HasSubstr("reset of 'acme:m3': 0 values"));
+  EXPECT_THAT(publish({{3, 4 * kOne}, {4, 4 * kOne}}),
+              HasSubstr("reset of 'acme:m3' and 1 more: 1 values (4KiB)"))
+      << "all of one round of the janitor";
+  EXPECT_THAT(publish({{5, 0}}), HasSubstr("without a reset: 1 values (4KiB)"));
+  SetLogLevel(LogLevel::kWarn);
 }
 
 TEST(OwnerTest, TheFilesRoundingIsNoCapacity) {

@@ -70,14 +70,17 @@ def test_a_line_a_minute_where_something_happened_and_one_at_the_end() -> None:
     summary.add({"asked_again": 1})
     assert len(lines) == 1, "an idle engine says nothing"
     clock.now += 10
-    summary.add({**step, "loads_failed": 1, "stale_keys": 3})
+    summary.add({**step, "loads_failed": 1, "failed_disk_keys": 2, "stale_keys": 3})
     summary.end()
     assert len(lines) == 2
     assert lines[1].startswith(
         "all 132 s of this engine: 1,500 of 2,000 tokens looked up were found"
     )
     assert "about 3.0 s of computing saved" in lines[1]
-    assert "1 loads failed; 3 values refused, as they were computed before a reset" in lines[1]
+    assert (
+        "1 loads failed; 2 values on disks not loaded; "
+        "3 values refused, as they were computed before a reset"
+    ) in lines[1]
 
 
 def test_an_engine_that_did_nothing_ends_without_a_line() -> None:

@@ -69,27 +69,43 @@ class ExchangeTest : public ClusterFaultTest {
     stop_ = true;
     if (load_.joinable()) load_.join();
   }
+  // What is wrong with a put or a get; empty: nothing.
+  std::string Call(const std::vector<std::string>& keys, bool put) {
+    const auto results = put ? Put(*session_, keys) : Get(*session_, keys);
+    const auto bad = std::ranges::find_if_not(results, [](const ItemResult& result) {
+      return result.ok() || result.code == Code::kExists;  // the call is a repeated one
+    });
+    if (bad == results.end()) return {};
+    return fmt::format("{} of {} {}, then {}, reason {}", CountOk(results), keys.size(),
+                       put ? "put" : "got", CodeName(bad->code), MissReasonName(bad->reason));
+  }
+  std::string Come() {
+    const auto come = OpenWith(query_);
+    return come ? std::string() : come.error().ToString();
+  }
   void Load() {
     for (int round = 0; !stop_; ++round) {
       const auto keys = Keys(4, fmt::format("round-{}", round));
-      for (const bool put : {true, false}) {
-        const auto results = put ? Put(*session_, keys) : Get(*session_, keys);
-        const auto bad = std::ranges::find_if_not(results, &ItemResult::ok);
-        if (bad == results.end()) continue;
-        Fail(fmt::format("round {}: {} of {} {}, then {}, reason {}", round, CountOk(results),
-                         keys.size(), put ? "put" : "got", CodeName(bad->code),
-                         static_cast<int>(bad->reason)));
-      }
-      if (round % 20 == 0 && clients_come_) {
-        if (const auto come = OpenWith(query_); !come) Fail(come.error().ToString());
-      }
+      for (const bool put : {true, false}) Expect(round, [&] { return Call(keys, put); });
+      if (round % 20 == 0 && clients_come_) Expect(round, [&] { return Come(); });
       ++rounds_;
     }
   }
-  void Fail(const std::string& what) {
+  // No call fails. Two things last a second whatever deadline a call has: an owner's lease, without
+  // which a get misses, and what a put has reserved. A machine that stands still for longer ends
+  // either. So a call that it has failed is repeated, as an engine does, and must succeed; on a
+  // machine that runs, none is repeated.
+  template <typename Ask>
+  void Expect(int round, const Ask& ask) {
+    std::string wrong = ask();
+    if (!wrong.empty() && slowness_.StoodStillWithin(kAfterStandingStillMs)) {
+      repeated_ += fmt::format("{}: {}\n", NowMs(), wrong);
+      (void)Becomes([&] { return (wrong = ask()).empty(); });
+    }
+    if (wrong.empty()) return;
     ++failed_;
     const std::lock_guard lock(mutex_);
-    failures_ += fmt::format("{}: {}\n", NowMs(), what);
+    failures_ += fmt::format("{}: round {}: {}\n", NowMs(), round, wrong);
   }
   // So many more rounds of the load, and more than a second: servers look at their files once in
   // that time.
@@ -98,27 +114,24 @@ class ExchangeTest : public ClusterFaultTest {
     const std::int64_t until_ms = NowMs() + 1500;
     ASSERT_TRUE(Becomes([&] { return rounds_ >= rounds && NowMs() >= until_ms; }));
   }
-  void ExpectNoFailure(const Slowness& slowness) {
+  void ExpectNoFailure() {
     StopLoad();
-    // A lease that the machine let run out makes misses.
-    EXPECT_TRUE(failed_ == 0 || slowness.longest_ms() > 250)
-        << failed_ << " of " << rounds_ << " rounds failed:\n"
-        << failures_;
-    // Whatever the machine did, all works again.
-    EXPECT_TRUE(Becomes([&] {
-      const auto keys = Keys(4, fmt::format("after-{}", NowMs()));
-      return CountOk(Put(*session_, keys)) == keys.size() &&
-             CountOk(Get(*session_, keys)) == keys.size();
-    }));
+    EXPECT_EQ(failed_, 0) << "in " << rounds_ << " rounds:\n" << failures_;
+    RecordProperty("repeated", repeated_);
     WaitLive(2);
   }
 
+  // Until an owner has its lease again, and the requester trusts it.
+  static constexpr std::int64_t kAfterStandingStillMs = 3000;
+
   std::map<std::string, std::vector<std::string>> tokens_;
+  const Slowness slowness_;
   std::thread load_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> clients_come_{true};
   std::atomic<int> rounds_{0};
   std::atomic<int> failed_{0};
+  std::string repeated_;  // the load's alone, until it has ended
   std::mutex mutex_;
   std::string failures_;
 };
@@ -141,7 +154,6 @@ class TokenExchangeTest : public ExchangeTest, public testing::WithParamInterfac
 };
 
 TEST_P(TokenExchangeTest, ATenantsTokenAndTheClustersAreExchangedUnderLoad) {
-  const Slowness slowness;
   for (const char* name : {"acme", "cluster"}) {
     // The new one stands last in the first round and first in the second: any order will do.
     auto& tokens = tokens_[name];
@@ -155,7 +167,7 @@ TEST_P(TokenExchangeTest, ATenantsTokenAndTheClustersAreExchangedUnderLoad) {
     WriteServers();
     GoOn();
   }
-  ExpectNoFailure(slowness);
+  ExpectNoFailure();
   const auto refused = OpenWith("&token=" + directory() + "/old.toml");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kDenied) << refused.error().ToString();
@@ -189,7 +201,6 @@ class CertificateExchangeTest : public ExchangeTest {
 };
 
 TEST_F(CertificateExchangeTest, ACertificateAndItsAuthorityAreExchangedUnderLoad) {
-  const Slowness slowness;
   // Both authorities count, then each process shows the new one's certificate, then that counts
   // alone.
   Write("authority.pem", Read("good-ca.pem") + Read("evil-ca.pem"));
@@ -207,7 +218,7 @@ TEST_F(CertificateExchangeTest, ACertificateAndItsAuthorityAreExchangedUnderLoad
   GoOn();
   Write("authority.pem", Read("evil-ca.pem"));
   GoOn();
-  ExpectNoFailure(slowness);
+  ExpectNoFailure();
   const auto refused = OpenWith(Query({.authority = directory() + "/good-ca.pem",
                                        .certificate = directory() + "/good.pem",
                                        .key = directory() + "/good.key"}));
@@ -219,10 +230,9 @@ TEST_F(CertificateExchangeTest, ACertificateAndItsAuthorityAreExchangedUnderLoad
 }
 
 TEST_F(CertificateExchangeTest, AHangUpEndsNoServer) {
-  const Slowness slowness;
   for (const pid_t pid : {master(), owner(0), owner(1)}) kill(pid, SIGHUP);
   GoOn();
-  ExpectNoFailure(slowness);
+  ExpectNoFailure();
   for (const pid_t pid : {master(), owner(0), owner(1)}) EXPECT_EQ(kill(pid, 0), 0);
 }
 

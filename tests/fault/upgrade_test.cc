@@ -301,6 +301,7 @@ TEST_F(UpgradeTest, EverythingIsThereAndWorks) {
   ItemResult result;
   ASSERT_TRUE(session->Pin({&pinned, 1}, PinKind::kHard, {}, {&result, 1}, {.timeout = kCallTime}));
   const auto before = AwaitStat(*pool);
+  EXPECT_TRUE(Becomes([&] { return Said().contains("memory: "); })) << "which pages it has";
   for (int round = 0; round < 3; ++round) {
     Upgrade();
     EXPECT_TRUE(Becomes([&] { return Said().contains("took over"); }));
@@ -327,6 +328,11 @@ TEST_F(UpgradeTest, EverythingIsThereAndWorks) {
   daemon_ = 0;
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_FALSE(std::filesystem::exists(socket_)) << "the last one removes the socket";
+  const std::string said = Said();
+  EXPECT_THAT(said, testing::Not(testing::HasSubstr("memory:"))) << "the pages are the first one's";
+  EXPECT_THAT(said, testing::ContainsRegex("reset of 'm' by engine 'e': proven in [0-9.]+ ms"));
+  EXPECT_THAT(said,
+              testing::ContainsRegex("reset of 'm': 10[0-9]+ values \\([^)]*\\) of this host"));
 }
 
 TEST_F(UpgradeTest, ATakerThatDiesAtAnyStageLeavesAllAsItWas) {

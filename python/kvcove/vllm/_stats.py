@@ -67,7 +67,8 @@ class KvcoveStats(KVConnectorStats):
         }
         shown.update({name: round(rate, 2) for name, rate in _rates(data).items()})
         for name in (
-            *("failed_keys", "stale_keys", "refused_keys", "copy_errors", "misfit_keys"),
+            *("failed_keys", "failed_memory_keys", "failed_remote_memory_keys", "failed_disk_keys"),
+            *("stale_keys", "refused_keys", "copy_errors", "misfit_keys"),
             *("resets_failed", "closed"),
         ):
             if data.get(name, 0):

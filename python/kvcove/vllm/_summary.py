@@ -26,6 +26,9 @@ _TIERS = {
 _MISSED = "lookup_missed_"
 _TROUBLES = {
     "loads_failed": "loads failed",
+    "failed_memory_keys": "values in memory of this host not loaded",
+    "failed_remote_memory_keys": "values in memory of other hosts not loaded",
+    "failed_disk_keys": "values on disks not loaded",
     "stale_keys": "values refused, as they were computed before a reset",
     "refused_keys": "values not stored (no room, or no answer)",
 }
