@@ -2,6 +2,7 @@
 #include "kvcove/connector/events.h"
 
 #include <iterator>
+#include <utility>
 
 namespace kvcove::connector {
 namespace {
@@ -13,37 +14,38 @@ constexpr std::size_t kMostHashes = 1024;  // of one event
 bool Events::Remember(const Block& block, Medium medium) {
   const auto at = told_.find(Id(block.group, block.hash));
   if (at != told_.end()) {
-    at->second |= Bit(medium);
+    at->second.media |= Bit(medium);
+    at->second.cleared = cleared_;
     return true;
   }
   if (told_.size() >= options_.most_blocks) return false;
-  told_.emplace(Id(block.group, block.hash), Bit(medium));
+  told_.emplace(Id(block.group, block.hash), Told{.media = Bit(medium), .cleared = cleared_});
   return true;
 }
 
 void Events::Saved(const Block& block, LinesAfterLock& lines) {
   if (!options_.enabled) return;
-  (void)Remember(block, Medium::kMemory);
+  forgot_ = !Remember(block, Medium::kMemory) || forgot_;
   Add(PoolEvent::Kind::kStored, block, Medium::kMemory, lines);
 }
 
 void Events::Found(const Block& block, Medium where, LinesAfterLock& lines) {
   if (!options_.enabled) return;
   const auto at = told_.find(Id(block.group, block.hash));
-  const std::uint8_t told = at == told_.end() ? 0 : at->second;
-  if (where == Medium::kDisk && (told & Bit(Medium::kMemory)) != 0) {
-    at->second = static_cast<std::uint8_t>(told & ~Bit(Medium::kMemory));
+  const Told told = at == told_.end() ? Told{} : at->second;
+  if (where == Medium::kDisk && (told.media & Bit(Medium::kMemory)) != 0) {
+    at->second.media = static_cast<std::uint8_t>(told.media & ~Bit(Medium::kMemory));
     Add(PoolEvent::Kind::kRemoved, block, Medium::kMemory, lines);
   }
-  if ((told & Bit(where)) != 0 || !Remember(block, where)) return;
+  if (Knows(told, where) || !Remember(block, where)) return;
   Add(PoolEvent::Kind::kStored, block, where, lines);
 }
 
 void Events::Loaded(const Block& block, LinesAfterLock& lines) {
   if (!options_.enabled) return;
   const auto at = told_.find(Id(block.group, block.hash));
-  if (at == told_.end() || (at->second & Bit(Medium::kMemory)) != 0) return;
-  at->second |= Bit(Medium::kMemory);
+  if (at == told_.end() || (at->second.media & Bit(Medium::kMemory)) != 0) return;
+  at->second.media |= Bit(Medium::kMemory);
   Add(PoolEvent::Kind::kStored, block, Medium::kMemory, lines);
 }
 
@@ -51,7 +53,7 @@ void Events::Gone(const Block& block, LinesAfterLock& lines) {
   if (!options_.enabled) return;
   const auto at = told_.find(Id(block.group, block.hash));
   if (at == told_.end()) return;
-  const std::uint8_t told = at->second;
+  const std::uint8_t told = at->second.media;
   told_.erase(at);
   for (const Medium medium : {Medium::kMemory, Medium::kDisk}) {
     if ((told & Bit(medium)) != 0) Add(PoolEvent::Kind::kRemoved, block, medium, lines);
@@ -59,12 +61,31 @@ void Events::Gone(const Block& block, LinesAfterLock& lines) {
 }
 
 void Events::Clear(LinesAfterLock& lines) {
-  events_.clear();
-  told_.clear();
   if (!options_.enabled) return;
-  PoolEvent cleared;
-  cleared.kind = PoolEvent::Kind::kAllCleared;
-  Push(std::move(cleared), lines);
+  // What is removed already stays to be told.
+  std::erase_if(events_,
+                [](const PoolEvent& event) { return event.kind == PoolEvent::Kind::kStored; });
+  if (std::exchange(forgot_, false)) {
+    PoolEvent cleared;
+    cleared.kind = PoolEvent::Kind::kAllCleared;
+    Push(std::move(cleared), lines);
+  }
+  for (const Medium medium : {Medium::kMemory, Medium::kDisk}) {
+    PoolEvent removed{.kind = PoolEvent::Kind::kRemoved, .medium = medium};
+    const auto push = [&] {
+      if (removed.hashes.empty()) return;
+      Push(removed, lines);
+      removed.hashes.clear();
+    };
+    for (const auto& [id, told] : told_) {
+      if ((told.media & Bit(medium)) == 0) continue;
+      if (removed.group != id.first || removed.hashes.size() >= kMostHashes) push();
+      removed.group = id.first;
+      removed.hashes.push_back(id.second);
+    }
+    push();
+  }
+  told_.clear();
 }
 
 void Events::Add(PoolEvent::Kind kind, const Block& block, Medium medium, LinesAfterLock& lines) {

@@ -6,6 +6,11 @@
 //   nothing told --saved, or found in memory--> memory --found on a disk alone--> disk
 //                --found on a disk alone------> disk   --loaded--------------> memory and disk
 //   any --a look-up or a load finds nothing--> nothing (removed from each medium that was told)
+//   any --a reset, other weights-------------> nothing (the same)
+//
+// Routers do not agree on AllBlocksCleared: one takes it for the engine's own cache alone, one for
+// every medium, one for nothing. So a reset names each block that was told, and an engine that
+// clears its own cache tells again what it finds in the pool.
 //
 // The pool does not tell engines what it evicts: an event is as young as the last look-up, load or
 // save of its block. A block whose values lie on both media is on the slower one.
@@ -69,6 +74,9 @@ class Events {
   void Gone(const Block& block, LinesAfterLock& lines);
   // A reset, or other weights: what was told is not found any more, and what was to be told is not.
   void Clear(LinesAfterLock& lines);
+  // The engine has told AllBlocksCleared of its own cache: who takes that for every medium has lost
+  // what was told, so what is found from now on is told once more.
+  void TellAgain() { ++cleared_; }
 
   std::vector<PoolEvent> Take();
   std::uint64_t dropped() const { return dropped_; }
@@ -78,14 +86,24 @@ class Events {
   static constexpr std::uint8_t Bit(Medium medium) {
     return static_cast<std::uint8_t>(1U << static_cast<unsigned>(medium));
   }
+  struct Told {
+    std::uint8_t media = 0;     // as bits; never 0
+    std::uint64_t cleared = 0;  // `cleared_` when it was told
+  };
   // False: there are too many to remember.
   bool Remember(const Block& block, Medium medium);
+  // Whether this medium was told, and not forgotten by anybody since.
+  bool Knows(const Told& told, Medium medium) const {
+    return told.cleared == cleared_ && (told.media & Bit(medium)) != 0;
+  }
   void Add(PoolEvent::Kind kind, const Block& block, Medium medium, LinesAfterLock& lines);
   void Push(PoolEvent event, LinesAfterLock& lines);
 
   const Options options_;
   std::deque<PoolEvent> events_;
-  std::map<Id, std::uint8_t> told_;  // media, as bits; never 0
+  std::map<Id, Told> told_;
+  std::uint64_t cleared_ = 0;  // calls of TellAgain
+  bool forgot_ = false;        // blocks were told that told_ has no room for
   std::uint64_t dropped_ = 0;
 };
 

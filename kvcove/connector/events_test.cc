@@ -99,12 +99,40 @@ TEST_F(EventsTest, BeyondItsBoundsTheOldestGoAndOnlySavesAreTold) {
   EXPECT_THAT(Told(), ElementsAre("+memory e"));
 }
 
-TEST_F(EventsTest, AResetForgetsWhatWasTold) {
+TEST_F(EventsTest, AResetTakesBackWhatWasTold) {
   events_.Saved(Block(0, "a"), lines_);
-  events_.Clear(lines_);
-  EXPECT_THAT(Told(), ElementsAre("cleared"));
+  events_.Found(Block(1, "b"), Medium::kDisk, lines_);
+  (void)Told();
+  events_.Saved(Block(2, "c"), lines_);
   events_.Gone(Block(0, "a"), lines_);
+  events_.Clear(lines_);
+  EXPECT_THAT(Told(), ElementsAre("-memory a", "-memory c", "-disk b"));
+  events_.Gone(Block(1, "b"), lines_);
+  events_.Clear(lines_);
   EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(EventsTest, AResetClearsAllWhereNotAllThatWasToldIsRemembered) {
+  for (const char* hash : {"a", "b", "c", "d", "e"}) {
+    events_.Saved(Block(0, hash), lines_);
+    (void)events_.Take();
+  }
+  events_.Clear(lines_);
+  EXPECT_THAT(Told(), ElementsAre("cleared", "-memory a b c d"));
+  events_.Clear(lines_);
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(EventsTest, WhatIsFoundIsToldOnceMoreAfterTheEngineClearedItsOwn) {
+  events_.Saved(Block(0, "a"), lines_);
+  (void)Told();
+  events_.TellAgain();
+  events_.Found(Block(0, "a"), Medium::kMemory, lines_);
+  events_.Found(Block(0, "a"), Medium::kMemory, lines_);
+  EXPECT_THAT(Told(), ElementsAre("+memory a"));
+  events_.TellAgain();
+  events_.Gone(Block(0, "a"), lines_);
+  EXPECT_THAT(Told(), ElementsAre("-memory a"));
 }
 
 TEST_F(EventsTest, WithoutAListenerNothingIsKept) {

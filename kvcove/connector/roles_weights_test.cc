@@ -357,6 +357,9 @@ TEST_F(RolesTest, ALoadThatAResetOvertookEndsAsFailed) {
   }
   EXPECT_TRUE(scheduler_->LoadEnded("r"));
   EXPECT_EQ(scheduler_->stats().loads_void, 1U);
+  // The engine keeps blocks free for what it computes now: a second load would wait for them.
+  StoreAll(8);
+  EXPECT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 0U);
 }
 
 // 11.9, DEF-6: what was to be told before a reset is not told after it.
@@ -367,7 +370,8 @@ TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
   EXPECT_TRUE(scheduler_->Reset());
   auto events = scheduler_->TakeEvents();
   ASSERT_EQ(events.size(), 1U);
-  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
   StoreAll(8);
   events = scheduler_->TakeEvents();
   ASSERT_EQ(events.size(), 1U);
@@ -398,9 +402,7 @@ TEST_F(RolesTest, ASaveOfBeforeAResetIsNotToldAfterIt) {
   EXPECT_TRUE(scheduler_->Reset());
   for (auto& worker : workers_) scheduler_->OnReport(worker->TakeReport());
   EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
-  const auto events = scheduler_->TakeEvents();
-  ASSERT_EQ(events.size(), 1U);
-  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  EXPECT_THAT(scheduler_->TakeEvents(), IsEmpty());
 }
 
 // A router would go on to send requests here for KV that this engine cannot find.
@@ -417,7 +419,8 @@ TEST_F(RolesTest, WhatWasToldIsTakenBackWhenOthersResetAndWithOtherWeights) {
   Compute("r", 0, 4, 10);
   auto events = scheduler_->TakeEvents();
   ASSERT_EQ(events.size(), 1U);
-  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
   (void)Step();
   EXPECT_EQ(scheduler_->TakeEvents().size(), 1U) << "stored again";
   for (const char* weights : {"new", "new"}) {
@@ -433,7 +436,7 @@ TEST_F(RolesTest, WhatWasToldIsTakenBackWhenOthersResetAndWithOtherWeights) {
   }
   events = scheduler_->TakeEvents();
   ASSERT_EQ(events.size(), 1U) << "the second update brought equal ones";
-  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
 }
 
 TEST_F(RolesTest, WhatWasToldIsTakenBackWhenAnAdapterHasOtherTensors) {
@@ -447,7 +450,44 @@ TEST_F(RolesTest, WhatWasToldIsTakenBackWhenAnAdapterHasOtherTensors) {
   Adapters({{.id = 7, .digest = "two"}});
   const auto events = scheduler_->TakeEvents();
   ASSERT_EQ(events.size(), 1U);
-  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kAllCleared);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+}
+
+// Some indexes take the engine's own AllBlocksCleared for every medium.
+TEST_F(RolesTest, WhatIsFoundAfterTheOwnCacheWasClearedIsToldOnceMore) {
+  options_.events = true;
+  Start();
+  StoreAll(8);
+  (void)scheduler_->TakeEvents();
+  EXPECT_EQ(Load("second", 10, 20).tokens, 8U);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("second"));
+  EXPECT_THAT(scheduler_->TakeEvents(), IsEmpty());
+  scheduler_->OwnCacheCleared();
+  EXPECT_EQ(Load("third", 10, 20).tokens, 8U);
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kStored);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
+}
+
+// Else an index would take it for the first block of a prompt.
+TEST_F(RolesTest, ABlockThatALoadBeginsWithHasItsParent) {
+  options_.events = true;
+  Start();
+  StoreAll(12);
+  pool_.on_disk = true;
+  EXPECT_EQ(scheduler_->Matched(View("r", 14), 4).tokens, 8U);
+  (void)scheduler_->TakeEvents();
+  scheduler_->Allocated("r", 8, Blocks(20, 12));
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].first_chunk, 1U);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h1", "h2"));
+  EXPECT_EQ(events[0].parent, "h0");
+  EXPECT_EQ(events[0].medium, Medium::kMemory);
 }
 
 // The engine learns where a block lies when it looks it up, loads it, or need not save it.

@@ -33,6 +33,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/log.h"
@@ -67,6 +68,9 @@ class SchedulerRole {
   // Keys found for a request, by tier, at its last Matched.
   std::array<std::uint64_t, kTiers> TiersOf(std::string_view request) const;
 
+  // The step begins with copies of blocks, from first to second: what was known of one's contents
+  // is known of the other's. Before the step's calls of Schedule.
+  void Copied(const std::vector<std::pair<BlockId, BlockId>>& copies);
   // Of every step that TouchesChunks, and of a request's first; others may be left out.
   void Schedule(const ScheduledPart& part);
   // What the caller of a request says of it; before its first Schedule.
@@ -81,6 +85,9 @@ class SchedulerRole {
   bool Pending() const;
 
   void OnReport(const Report& report);
+  // The engine was told that blocks of the request's load hold nothing, all of them if none is
+  // named; before LoadEnded. The ranks' reports say the same of what they know.
+  void LoadFailed(std::string_view request, const std::vector<BlockId>& blocks);
   // All ranks have ended the request's load. False: it became void meanwhile; the engine must not
   // learn of it yet, as the ranks will end it again, as failed.
   bool LoadEnded(std::string_view request);
@@ -120,6 +127,8 @@ class SchedulerRole {
   bool HasAdapter(AdapterId adapter) const;
 
   std::vector<PoolEvent> TakeEvents();
+  // The engine has cleared its own cache, and has told so in a KV event (events.h).
+  void OwnCacheCleared();
   SchedulerStats stats() const;
 
  private:

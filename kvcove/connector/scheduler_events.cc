@@ -86,15 +86,27 @@ void SchedulerRole::TellFound(std::string_view id, const Request& request, const
 }
 
 void SchedulerRole::TellLoaded(const Load& load, LinesAfterLock& lines) {
+  if (!events_.enabled()) return;
   const std::vector<ChunkPlace>& chunks = load.order.chunks;
+  const auto request = requests_.find(load.order.request);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const Events::Block block = BlockOf(load.order.request, chunks, i);
+    Events::Block block = BlockOf(load.order.request, chunks, i);
+    // A load begins behind what the engine has itself, and with a window at the window's beginning.
+    // Without its parent a block would pass for the first one of a prompt.
+    if (block.parent.empty() && block.chunk > 0 && request != requests_.end()) {
+      block.parent = HashOf(request->second, block.group, block.chunk - 1);
+    }
     if (load.failed.contains(chunks[i].block)) {
       events_.Gone(block, lines);
     } else {
       events_.Loaded(block, lines);
     }
   }
+}
+
+void SchedulerRole::OwnCacheCleared() {
+  const MutexLock lock(mutex_);
+  events_.TellAgain();
 }
 
 std::vector<PoolEvent> SchedulerRole::TakeEvents() {

@@ -48,25 +48,40 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
             .block_epoch = block_epoch_};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
-    const auto [needed, behind] = options_.shape.Needed(g, end);
+    // Every block that the engine has allocated for the hit, not only those that the shape says it
+    // needs: the engine gives each its hash when the load has ended, so one that is left out would
+    // be found with what it held before. One that the pool lacks makes the load fail.
     const std::uint64_t own = request.computed_tokens / chunk_tokens;
     const std::uint64_t hashed =
         request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
-    const std::uint64_t last = std::min<std::uint64_t>({behind, tables[g].size(), hashed});
-    load.order.chunks.reserve(load.order.chunks.size() + last -
-                              std::min(last, std::max(needed, own)));
-    for (std::uint64_t c = std::max(needed, own); c < last; ++c) {
+    const std::uint64_t last =
+        std::min<std::uint64_t>(CeilDiv(end, chunk_tokens), tables[g].size());
+    for (std::uint64_t c = own; c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
       // Whatever the block held before is gone. It is marked when the load has ended.
       MarkOf(tables[g][c]) = {.awaits = load.order.sync ? load.order.job : 0};
-      load.order.chunks.push_back({.group = g,
-                                   .chunk = c,
-                                   .block = tables[g][c],
-                                   .tier = TierOf(request, c * chunk_tokens),
-                                   .hash = HashOf(request, g, c)});
+      // No value has the empty hash.
+      load.order.chunks.push_back(
+          {.group = g,
+           .chunk = c,
+           .block = tables[g][c],
+           .tier = TierOf(request, c * chunk_tokens),
+           .hash = c < hashed ? HashOf(request, g, c) : std::string_view()});
     }
   }
   return load;
+}
+
+void SchedulerRole::LoadFailed(std::string_view id, const std::vector<BlockId>& blocks) {
+  const MutexLock lock(mutex_);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return;
+  Load& load = loads_.at(job->second);
+  for (const ChunkPlace& place : load.order.chunks) {
+    if (blocks.empty() || std::ranges::find(blocks, place.block) != blocks.end()) {
+      load.failed.insert(place.block);
+    }
+  }
 }
 
 bool SchedulerRole::LoadEnded(std::string_view id) {
@@ -94,8 +109,11 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
     }
   }
   const auto request = requests_.find(id);
-  // What was found and is not there would be found again: compute.
-  if (request != requests_.end() && !load.refused && !load.failed.empty()) {
+  // What was found and is not there would be found again: compute. Also where a reset came: vLLM
+  // keeps free what a request needs whose load has failed, until it is computed, and asks for as
+  // much again before another load of it. With one that has half of the blocks this would never be
+  // there.
+  if (request != requests_.end() && (load.refused || !load.failed.empty())) {
     request->second.lookup_over = true;
   }
   loads_.erase(job->second);

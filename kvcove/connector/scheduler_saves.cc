@@ -28,6 +28,19 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   Compute(request, part, tables, token);
 }
 
+void SchedulerRole::Copied(const std::vector<std::pair<BlockId, BlockId>>& copies) {
+  const MutexLock lock(mutex_);
+  for (const auto& [from, to] : copies) {
+    if (from == kNullBlock || to == kNullBlock) continue;
+    const BlockMark mark = MarkOf(from);
+    MarkOf(to) = mark;
+    // The part of a chunk that it holds is nothing that could have been stored.
+    MarkOf(to).stored = 0;
+    const auto load = loads_.find(mark.awaits);
+    if (load != loads_.end()) load->second.dependent.push_back(to);
+  }
+}
+
 std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
   if (!part.started || !options_.save) return std::nullopt;
   std::string version;

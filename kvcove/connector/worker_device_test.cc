@@ -57,7 +57,7 @@ class WorkerDeviceTest : public RolesTest {
            .base = AddressOf(memory_[rank]) + kFar + layer * kLayer,
            .element_bytes = kLayer,
            .axes = {
-               {.kind = AxisKind::kBlock, .count = kInPlaceBlocks, .stride_bytes = kBlockBytes}}});
+               {.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}});
     }
     return layers;
   }
@@ -302,7 +302,7 @@ TEST_F(WorkerDeviceTest, SavesGoOnWhenPinnedMemoryIsShort) {
 TEST_F(WorkerDeviceTest, MemoryThatCannotBeCopiedIsToldWhenItIsRegistered) {
   WorkerRole worker({.shape = shape_, .device = device_.get(), .threads = 0}, clock_);
   ASSERT_TRUE(worker.Register(Layers(0)));
-  device_->end = Layers(0)[3].base + (kInPlaceBlocks - 1) * kBlockBytes + kBlockBytes / 4 - 1;
+  device_->end = Layers(0)[3].base + (kBlocks - 1) * kBlockBytes + kBlockBytes / 4 - 1;
   const Status last = worker.Register(Layers(0));
   ASSERT_FALSE(last) << "its last byte";
   EXPECT_THAT(last.error().detail, testing::HasSubstr("KV layer '3'"));
@@ -431,7 +431,7 @@ TEST_F(WorkerDeviceTest, AnInterruptedWaitForALayerEndsItsLoadsAndThenItself) {
 // On real threads and time.
 TEST_F(WorkerDeviceTest, ManyThreadsMoveEverythingOnce) {
   OneDevice device({.ring_bytes = 4096, .poison = true}, SystemClock::Instance());
-  std::vector<char> memory(kInPlaceBlocks * kBlockBytes);
+  std::vector<char> memory(kBlocks * kBlockBytes);
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i / kBlockBytes);
   EngineShape shape{.model = "m", .hash_tokens = 4};
   shape.groups = {{.chunk_tokens = 4, .heads = 1}};

@@ -44,6 +44,16 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield module
 
 
+def cache_of(module: Any, *specs: str) -> Any:
+    """A KV cache with a group for each kind of layers."""
+    return SimpleNamespace(
+        num_blocks=8,
+        kv_cache_groups=[
+            SimpleNamespace(kv_cache_spec=getattr(module._compat, spec)()) for spec in specs
+        ],
+    )
+
+
 def side(module: Any, monkeypatch: pytest.MonkeyPatch, stage: int, speculation: Any) -> Any:
     monkeypatch.setattr(module, "rank_of", lambda config: {"tp": 0, "pp": stage, "pcp": 0})
     config = SimpleNamespace(
@@ -52,7 +62,7 @@ def side(module: Any, monkeypatch: pytest.MonkeyPatch, stage: int, speculation: 
         lora_config=None,
     )
     part = SimpleNamespace(
-        _kv_cache_config=SimpleNamespace(kv_cache_groups=[1]),
+        _kv_cache_config=cache_of(module, "FullAttentionSpec"),
         _kv_transfer_config=SimpleNamespace(engine_id="e"),
     )
     return module._WorkerSide(part, module.Config(), config)
@@ -95,15 +105,23 @@ def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
     assert waits == (["wait_for_layer"] if why is None else ["wait_for_sync_loads"])
 
 
-@pytest.mark.parametrize(("groups", "loads_async"), [(1, False), (2, True)])
-def test_a_model_with_several_groups_loads_beside_its_steps(
+@pytest.mark.parametrize(
+    ("specs", "loads_async"),
+    [
+        (["FullAttentionSpec"], False),
+        (["FullAttentionSpec", "SlidingWindowSpec"], True),
+        (["SlidingWindowSpec"], True),
+        (["MambaSpec"], True),
+    ],
+)
+def test_a_model_with_windows_or_states_loads_beside_its_steps(
     connector: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    groups: int,
+    specs: list[str],
     loads_async: bool,
 ) -> None:
-    # vLLM computes on a synchronous load of several groups that has failed.
+    # vLLM computes on a synchronous load for them that has failed.
     transfer = SimpleNamespace(
         kv_connector_extra_config={"load_async": False, "load_layers": 4},
         kv_load_failure_policy="recompute",
@@ -117,7 +135,7 @@ def test_a_model_with_several_groups_loads_beside_its_steps(
         monkeypatch.setattr(connector, side, lambda self, config, vllm: config)
     roles = connector.KVConnectorRole
     roles.SCHEDULER, roles.WORKER = "scheduler", "worker"
-    cache = SimpleNamespace(kv_cache_groups=[object()] * groups)
+    cache = cache_of(connector, *specs)
     made = [
         connector.KvcoveConnector(None, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
     ]
@@ -441,6 +459,16 @@ class Waiting:
         return self.finished
 
 
+class Queue(list[Any]):
+    """A queue of vLLM's requests."""
+
+    def remove_request(self, request: Any) -> None:
+        self.remove(request)
+
+    def prepend_request(self, request: Any) -> None:
+        self.insert(0, request)
+
+
 @pytest.fixture
 def resetting(connector: Any) -> Any:
     """An engine whose cache is reset, and our connector in it."""
@@ -455,10 +483,15 @@ def resetting(connector: Any) -> Any:
         kv_cache_manager=made.blocks,
         requests=made.requests,
         failed_recving_kv_req_ids=set(),
+        _inflight_prefills=set(),
+        kv_holding_waiting=Queue(),
+        waiting=Queue(),
         deferred_frees=made.deferred,
         reset_connector_cache=lambda: made.asked.append("connector"),
     )
-    cache = module.OwnCache(pool, lambda: made.pins, made.loading)
+    cache = module.OwnCache(
+        pool, lambda: made.pins, made.loading, lambda: made.asked.append("told")
+    )
 
     class EngineCore:
         def __init__(self) -> None:
@@ -480,6 +513,9 @@ def resetting(connector: Any) -> Any:
 
 def load(made: Any, request: Waiting, *blocks: int) -> Waiting:
     made.loading[request.request_id] = made.requests[request.request_id] = request
+    made.core.scheduler._inflight_prefills.add(request)
+    if not request.finished:
+        made.core.scheduler.kv_holding_waiting.append(request)
     made.blocks.allocate(request.request_id, *blocks)
     return request
 
@@ -494,13 +530,18 @@ def test_loads_do_not_keep_a_cache_from_its_reset(resetting: Any) -> None:
     made.pool.blocks[6].used = 1
     made.deferred.append((1, [made.pool.blocks[6]]))  # of a request that a step still writes
     assert made.core.reset_prefix_cache(True, True)
-    assert (made.pool.resets, made.asked) == (1, ["connector"])
+    assert (made.pool.resets, made.asked) == (1, ["told", "connector"])
     # It computes all of its tokens, and its blocks stay until the load has ended.
     assert under_way.num_computed_tokens == 0
     assert made.core.scheduler.failed_recving_kv_req_ids == {"a"}
     # Nothing lands in its blocks any more.
     assert scheduled_soon.num_computed_tokens == 0
     assert aborted.num_computed_tokens == 64
+    # Nothing is kept free for those that begin anew: their next loads would wait for it.
+    assert made.core.scheduler._inflight_prefills == {aborted}
+    # Those that keep blocks go first: one that keeps none any more would stand in their way.
+    assert made.core.scheduler.kv_holding_waiting == [under_way]
+    assert made.core.scheduler.waiting == [scheduled_soon]
     assert [block.used for block in made.pool.blocks] == [0, 1, 1, 0, 1, 1, 1, 0]
 
 

@@ -50,14 +50,22 @@ def cache(groups: int = 1, **more: Any) -> Any:
 
 
 def test_a_model_that_needs_what_this_vllm_lacks_is_refused_in_one_line(old: Any) -> None:
-    old.check_model(parallel(), cache(1))
-    with pytest.raises(
-        ValueError, match=r"2 groups .* vLLM 0\.24 .* Upgrade to vLLM 0\.30"
-    ) as told:
-        old.check_model(parallel(), cache(2))
-    assert "\n" not in str(told.value)
+    def of(*specs: Any) -> Any:
+        return SimpleNamespace(
+            kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs]
+        )
+
+    full, window = old.FullAttentionSpec(), old.SlidingWindowSpec()
+    old.check_model(parallel(), of(full))
+    old.check_model(parallel(), of(SimpleNamespace(kv_cache_specs={"layer": full})))
+    for groups, what in (((full, window), "2 groups"), ((window,), "no full attention")):
+        with pytest.raises(
+            ValueError, match=rf"{what} .* vLLM 0\.24 .* Upgrade to vLLM 0\.30"
+        ) as told:
+            old.check_model(parallel(), of(*groups))
+        assert "\n" not in str(told.value)
     with pytest.raises(ValueError, match=r"prefill context parallelism \(2 ranks\)"):
-        old.check_model(parallel(prefill_context_parallel_size=2), cache(1))
+        old.check_model(parallel(prefill_context_parallel_size=2), of(full))
 
 
 def test_its_groups_all_have_hashes_and_full_attention_alone_is_cut(old: Any) -> None:

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -560,6 +561,22 @@ std::vector<std::size_t> ToldOf(const nb::typed<nb::list, nb::str>& requests,
   return told;
 }
 
+// The blocks that a plan's loads are to write: of each request, group and block.
+std::vector<std::tuple<std::string, std::vector<std::pair<std::uint32_t, connector::BlockId>>>>
+LoadsOf(const nb::bytes& bytes) {
+  const connector::Plan plan = Unwrap(connector::DecodePlan(BytesView(bytes)));
+  std::vector<std::tuple<std::string, std::vector<std::pair<std::uint32_t, connector::BlockId>>>>
+      loads;
+  for (const connector::LoadOrder& order : plan.loads) {
+    auto& [request, blocks] = loads.emplace_back();
+    request = order.request;
+    for (const connector::ChunkPlace& place : order.chunks) {
+      blocks.emplace_back(place.group, place.block);
+    }
+  }
+  return loads;
+}
+
 // 128 bits of host memory, piece after piece.
 std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t>>& pieces) {
   const ReleasedGil release;
@@ -634,12 +651,26 @@ void BindConnector(nb::module_& module) {
           [](PyScheduler& self, connector::AdapterId id) { return self.role()->HasAdapter(id); },
           nb::arg("adapter"))
       .def(
+          "copied",
+          [](PyScheduler& self,
+             const std::vector<std::pair<connector::BlockId, connector::BlockId>>& copies) {
+            self.role()->Copied(copies);
+          },
+          nb::arg("copies"))
+      .def(
           "finished", [](PyScheduler& self, const std::string& id) { self.role()->Finished(id); },
           nb::arg("request"))
       .def("build_plan", &PyScheduler::BuildPlan)
       .def("take_unpins", [](PyScheduler& self) { return self.role()->TakeUnpins(); })
       .def("pending", [](PyScheduler& self) { return self.role()->Pending(); })
       .def("on_report", &PyScheduler::OnReport, nb::arg("report"))
+      .def(
+          "load_failed",
+          [](PyScheduler& self, const std::string& id,
+             const std::vector<connector::BlockId>& blocks) {
+            self.role()->LoadFailed(id, blocks);
+          },
+          nb::arg("request"), nb::arg("blocks"))
       .def(
           "load_ended",
           [](PyScheduler& self, const std::string& id) { return self.role()->LoadEnded(id); },
@@ -672,6 +703,7 @@ void BindConnector(nb::module_& module) {
           },
           nb::arg("number"), nb::arg("peers"), nb::arg("alone"))
       .def_prop_ro("version", [](PyScheduler& self) { return self.role()->version(); })
+      .def("own_cache_cleared", [](PyScheduler& self) { self.role()->OwnCacheCleared(); })
       .def("take_events", &PyScheduler::Events,
            nb::sig("def take_events(self) -> "
                    "list[tuple[str, str, int, int, list[bytes], bytes, str]]"))
@@ -699,6 +731,8 @@ void BindConnector(nb::module_& module) {
 
   module.def("told_of", &ToldOf, nb::arg("requests"), nb::arg("computed"), nb::arg("scheduled"),
              nb::arg("started"), nb::arg("chunk_tokens"));
+  module.def("loads_of", &LoadsOf, nb::arg("plan"),
+             "Return the blocks that a plan's loads write: of each request, group and block.");
 
   nb::class_<PyWorker>(module, "WorkerRole")
       .def(nb::init<const PyShape&, std::uint32_t, std::uint32_t, std::uint32_t, const std::string&,

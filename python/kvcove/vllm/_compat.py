@@ -34,6 +34,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
     KVConnectorStats,
 )
+from vllm.v1 import kv_cache_interface as _interface
 from vllm.v1.core import kv_cache_utils as _kv_cache_utils
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_convert_block_hash
 from vllm.v1.kv_cache_interface import (
@@ -86,6 +87,8 @@ __all__ = [
     "engine_core",
     "engine_names_weights",
     "event_extra_keys",
+    "event_kind_of",
+    "fails_by_block",
     "for_explain",
     "generate_block_hash_extra_keys",
     "hash_tokens_of",
@@ -164,12 +167,13 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
     ValueError
         With what it lacks, and which version has it.
     """
-    groups = len(kv_cache_config.kv_cache_groups)
-    if groups > 1 and not _FAILED_LOADS_BY_REQUEST:
+    if not fails_by_block(kv_cache_config) and not _FAILED_LOADS_BY_REQUEST:
+        groups = len(kv_cache_config.kv_cache_groups)
+        what = f"has {groups} groups of" if groups > 1 else "has no full attention in its"
         raise ValueError(
-            f"kvcove: this model has {groups} groups of KV caches (windows, states or several kinds of "
-            f"layers), and vLLM {release()} cannot be told that a load for one of them failed: it would "
-            "compute on wrong KV. Upgrade to vLLM 0.30 or later; models with one group run on this one"
+            f"kvcove: this model {what} KV caches (windows, states or several kinds of layers), and "
+            f"vLLM {release()} cannot be told that a load for them failed: it would compute on wrong "
+            "KV. Upgrade to vLLM 0.30 or later; models with full attention alone run on this one"
         )
     if (_versions.installed() or _versions.NEWEST) >= (0, 26):
         return
@@ -182,6 +186,23 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
 
 
 # ---- the KV cache's configuration
+
+
+def fails_by_block(kv_cache_config: Any) -> bool:
+    """Return whether vLLM is told of a failed load by its blocks.
+
+    It then computes from the first of them on, which needs all tokens before: one group of full
+    attention has them. A load for a window begins at the window, and ends at the hit: a hit that ends
+    before needs blocks that nobody has.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        return False
+    spec = groups[0].kv_cache_spec
+    inner = getattr(spec, "kv_cache_specs", None)
+    if isinstance(inner, dict) and inner:  # layers that differ in size only
+        spec = next(iter(inner.values()))
+    return isinstance(spec, FullAttentionSpec)
 
 
 def cacheable_groups(kv_cache_config: Any) -> tuple[Any, ...]:
@@ -460,6 +481,18 @@ def block_stored(**fields: Any) -> BlockStored:
     return BlockStored(
         **{name: value for name, value in fields.items() if known is None or name in known}
     )
+
+
+def event_kind_of(spec: Any) -> dict[str, Any]:
+    """Return what an event says of a group's layers: indexes take groups apart by it.
+
+    Older versions say less, and :func:`block_stored` leaves out what an event has no field for.
+    """
+    kind = getattr(_interface, "get_kv_cache_spec_kind", None)
+    window = getattr(_interface, "get_kv_cache_spec_sliding_window", None)
+    if kind is None or window is None:
+        return {}
+    return {"kv_cache_spec_kind": kind(spec).value, "kv_cache_spec_sliding_window": window(spec)}
 
 
 def event_extra_keys(keys: Iterable[Any]) -> Any:

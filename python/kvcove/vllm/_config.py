@@ -82,7 +82,7 @@ class Config:
         ``faster``: what was found is loaded as far as that is faster than computing it, as measured
         on this engine; ``always``.
     load_async, lookup, save_decoded : bool
-        Loads beside the forward pass (a model with several groups of KV caches always loads so);
+        Loads beside the forward pass (a model with windows or states always loads so);
         look-ups at all; also what was generated is saved.
     lookup_budget_ms : float
         That look-ups may hold a step of the scheduler, together.
@@ -126,6 +126,9 @@ class Config:
         straight out of it and into it: ``auto`` (all of it), ``off``, or a size.
     tier_log : bool
         A line a load (also $KVCOVE_TIER_LOG, $VLLM_MOONCAKE_STORE_TIER_LOG).
+    check_loads : bool
+        Each block is filled before its load and looked at afterwards; one that is not written fails
+        the load, with an error line. Slow: for those who look for a fault.
     discard_partial_chunks : bool
         A chunk that is not full has no block hash and is not stored: only true.
     """
@@ -162,6 +165,7 @@ class Config:
     device_threshold: str = "auto"
     device_pin: str = "auto"
     tier_log: bool = False
+    check_loads: bool = False
     discard_partial_chunks: bool = True
 
     @classmethod
@@ -304,13 +308,13 @@ class Config:
             return 0
         return -1 if value == "auto" else int(value) if value == "0" else _native.parse_size(value)
 
-    def for_groups(self, groups: int) -> Config:
-        """Return the configuration for a model with so many groups of KV caches.
+    def for_model(self, fails_by_block: bool) -> Config:
+        """Return the configuration for a model.
 
-        With several, vLLM takes back only a load that its request waits for: it computes on a
-        synchronous one that has failed.
+        Where a failed load cannot be told by its blocks, vLLM takes back only a load that its request
+        waits for: it computes on a synchronous one that has failed.
         """
-        if groups == 1 or self.load_async:
+        if fails_by_block or self.load_async:
             return self
         return dataclasses.replace(self, load_async=True, load_layers=1)
 

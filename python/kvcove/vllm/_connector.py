@@ -20,6 +20,7 @@ import kvcove
 from kvcove import _native, engines
 from kvcove.mooncake._offload import asked_by_environment
 from kvcove.vllm import _adapters, _compat, _experts, _watch, _weights
+from kvcove.vllm._check import LoadCheck
 from kvcove.vllm._compat import (
     MEDIUM_STORAGE,
     AllBlocksCleared,
@@ -69,6 +70,10 @@ _SOURCES = (
     CacheHitSource.P2P,
     CacheHitSource.DISK,
 )
+
+
+# Requests whose loads have ended, blocks that hold nothing, requests with such blocks.
+_Ended = tuple[list[str], list[int], list[str]]
 
 
 @dataclass
@@ -193,6 +198,9 @@ class _SchedulerSide:
             tokens_of(group.kv_cache_spec, vllm_config) for group in cacheable_groups(cache)
         ]
         self._least_tokens = math.gcd(*self._chunk_tokens)
+        self._event_kinds = [
+            _compat.event_kind_of(group.kv_cache_spec) for group in cacheable_groups(cache)
+        ]
         _weights.observe_engine(connector, self.role, config.harmless_names)
         _compat.offer_block_tables()
 
@@ -331,7 +339,9 @@ class _SchedulerSide:
 
     def bind(self, block_pool: Any) -> None:
         self._block_pool = block_pool
-        self.own_cache = OwnCache(block_pool, self._pins.elements, self._loading)
+        self.own_cache = OwnCache(
+            block_pool, self._pins.elements, self._loading, self.role.own_cache_cleared
+        )
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         if request.request_id not in self._requests:
@@ -390,6 +400,9 @@ class _SchedulerSide:
         )
 
     def plan(self, output: Any) -> _Plan:
+        # A hit that ends within a block is copied into one of the request's own.
+        if copies := getattr(output, "kv_cache_block_copies", None):
+            self.role.copied([(each.src_block_id, each.dst_block_id) for each in copies])
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.num_computed_tokens, True)
         cached = output.scheduled_cached_reqs
@@ -412,6 +425,12 @@ class _SchedulerSide:
         return _Plan(plan)
 
     def update(self, output: Any) -> None:
+        # What vLLM is told has failed is marked so, whoever found it.
+        for request_id in getattr(output, "failed_recving", None) or ():
+            self.role.load_failed(request_id, [])
+        if self._config.check_loads and (invalid := list(output.invalid_block_ids)):
+            for request_id in output.finished_recving or ():
+                self.role.load_failed(request_id, invalid)
         meta = output.kv_connector_worker_meta
         if isinstance(meta, _Reports):
             for report in meta.reports:
@@ -501,6 +520,7 @@ class _SchedulerSide:
             extra_keys=extra,
             group_idx=self._group_ids[group],
             session_id=session,
+            **self._event_kinds[group],
         )
 
     def stats(self) -> KvcoveStats | None:
@@ -531,7 +551,9 @@ class _WorkerSide:
         shape = shape_of(vllm_config, connector._kv_cache_config, config)
         self._prints = config.weight_version_source == "fingerprint"
         self._load_async = config.load_async
-        self._single_group = len(connector._kv_cache_config.kv_cache_groups) == 1
+        self._checks_loads = config.check_loads
+        self._check: LoadCheck | None = None
+        self._by_block = _compat.fails_by_block(connector._kv_cache_config)
         rank = rank_of(vllm_config)
         self.role = _native.WorkerRole(
             shape,
@@ -572,6 +594,8 @@ class _WorkerSide:
         self._observe_sleep()
         layers = layers_of(kv_caches, self._kv_cache_config, self._vllm_config)
         self.role.register(layers)
+        if self._checks_loads:
+            self._check = LoadCheck(kv_caches, self._kv_cache_config, self._vllm_config)
         if self._by_layers and (why := why_not_by_layers(self._vllm_config, kv_caches)):
             self._by_layers = False
             _log.warning("kvcove: load_layers: steps wait for their loads as a whole: %s", why)
@@ -682,6 +706,8 @@ class _WorkerSide:
         self._look_at_adapters()
         self._finished = False
         self._began = True
+        if self._check is not None:
+            self._check.fill(plan)
         if self.role.begin(plan, self._stream()):
             self._tell_fingerprint()
 
@@ -708,15 +734,26 @@ class _WorkerSide:
         if not self._finished and (self._ends_steps or not self._computes):
             self.finish()
         ended = self.role.take_ended()
+        if self._check is not None:
+            ended = self._checked(self._check, ended or ([], [], []))
         if ended is None:
             return KVConnectorTransferResults()
         loaded, failed_blocks, failed = ended
         results = KVConnectorTransferResults(finished_recving=set(loaded))
-        if self._single_group:
+        if self._by_block:
             self._failed_blocks.update(failed_blocks)
         else:
             results.failed_recving = set(failed)
         return results
+
+    def _checked(self, check: LoadCheck, ended: _Ended) -> _Ended:
+        """Return what has ended, with what was not written among what failed."""
+        loaded, failed_blocks, failed = ended
+        # A step's own loads have ended with it.
+        over = loaded if self._load_async else check.under_way()
+        left = check.unwritten(over, failed, {*failed_blocks, *self._failed_blocks})
+        blocks = [block for each in left.values() for block in each]
+        return loaded, [*failed_blocks, *blocks], [*failed, *left]
 
     def failed_blocks(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
@@ -761,14 +798,13 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         _compat.check_model(vllm_config, kv_cache_config)
         self._scheduler: _SchedulerSide | None = None
         self._worker: _WorkerSide | None = None
-        groups = len(kv_cache_config.kv_cache_groups)
-        asked, config = config, config.for_groups(groups)
+        asked, config = config, config.for_model(_compat.fails_by_block(kv_cache_config))
         if role == KVConnectorRole.SCHEDULER and config is not asked:
             _log.warning(
-                "kvcove: load_async: false: this model has %d groups of KV caches, and vLLM computes "
-                "on a synchronous load of several groups that has failed; its loads run beside the "
-                "forward pass, as with true",
-                groups,
+                "kvcove: load_async: false: this model has windows or states (%d groups of KV caches), "
+                "and vLLM computes on a synchronous load for them that has failed; its loads run "
+                "beside the forward pass, as with true",
+                len(kv_cache_config.kv_cache_groups),
             )
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = _SchedulerSide(self, config, vllm_config)

@@ -32,6 +32,8 @@ class OwnCache:
         Returns the numbers of the blocks that saves keep, each as often as it is kept.
     loading : dict
         The requests whose load was ordered, until they are scheduled or gone; by their ids.
+    cleared : callable
+        Is called when the cache has been reset.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class OwnCache:
         block_pool: Any,
         pinned: Callable[[], Iterable[int]],
         loading: dict[str, Any],
+        cleared: Callable[[], None],
     ) -> None:
         self._block_pool = block_pool
         self._pinned = pinned
         self._loading = loading
+        self._cleared = cleared
         self._scheduler: Any = None  # while it resets
         self._reset = block_pool.reset_prefix_cache
         block_pool.reset_prefix_cache = self._reset_beside
@@ -66,8 +70,10 @@ class OwnCache:
             done = bool(self._reset())
         finally:
             pool.touch(kept)
-        if done and self._scheduler is not None:
-            self._begin_anew()
+        if done:
+            self._cleared()
+            if self._scheduler is not None:
+                self._begin_anew()
         return done
 
     def _kept_by_requests(self) -> list[Any]:
@@ -97,11 +103,19 @@ class OwnCache:
             if request.is_finished():
                 continue
             request.num_computed_tokens = 0
+            # vLLM keeps free what these still need: nothing, for one that is looked up like a new one.
+            # Else its next load would wait for what is kept for itself.
+            getattr(scheduler, "_inflight_prefills", set()).discard(request)
             if request.status == _compat.request_status().WAITING_FOR_REMOTE_KVS:
                 # As after a load of which nothing came: its blocks are free when it has ended.
                 scheduler.failed_recving_kv_req_ids.add(request_id)
             else:
                 scheduler.kv_cache_manager.free(request)
+                # vLLM lets those that keep blocks go first, and stops where one finds none.
+                keeping: Any = getattr(scheduler, "kv_holding_waiting", ())
+                if any(each is request for each in keeping):
+                    keeping.remove_request(request)
+                    scheduler.waiting.prepend_request(request)
 
 
 def observe(engine_core: Any, caches_of: Callable[[Any], list[OwnCache]]) -> None:

@@ -29,6 +29,9 @@ SINCE = {
     "get_supported_kv_cache_layouts": (0, 29),
     "get_transfer_results": (0, 30),
     "KVConnectorBlockState.get_block_ids": (0, 30),
+    "KVCacheBlockCopy.src_block_id": (0, 26),
+    "kv_cache_block_copies": (0, 26),
+    "kv_holding_waiting": (0, 30),
     "requires_kv_delivery": (0, 27),
     "resolve_kv_cache_layout": (0, 29),
     "restore_kv_caches": (0, 33),
@@ -52,7 +55,7 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         f"{SCHEDULER}.scheduler",
         "Scheduler",
-        "connector deferred_frees failed_recving_kv_req_ids kv_cache_manager requests reset_connector_cache() "
+        "connector deferred_frees failed_recving_kv_req_ids _inflight_prefills kv_holding_waiting waiting kv_cache_manager requests reset_connector_cache() "
         "reset_prefix_cache(reset_running_requests,reset_connector) _build_kv_connector_meta(connector,scheduler_output)",
     ),
     (
@@ -61,10 +64,11 @@ USED: tuple[tuple[str, str, str], ...] = (
         "get_blocks(request_id) get_block_ids(request_id) free(request)",
     ),
     ("vllm.v1.core.kv_cache_utils", "KVCacheBlock", "block_id is_null"),
+    ("vllm.v1.core.kv_cache_utils", "KVCacheBlockCopy", "src_block_id dst_block_id"),
     (
         f"{SCHEDULER}.output",
         "SchedulerOutput",
-        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens",
+        "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens kv_cache_block_copies",
     ),
     (f"{SCHEDULER}.output", "NewRequestData", "req_id num_computed_tokens"),
     (f"{SCHEDULER}.output", "CachedRequestData", "req_ids resumed_req_ids num_computed_tokens"),
