@@ -10,6 +10,7 @@
 namespace kvcove::connector {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
