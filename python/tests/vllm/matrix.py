@@ -25,6 +25,7 @@ PARTS = {
     "ranks": "TP 2, and TP 1 and 2 that share",
     "shapes": "MLA at TP 1 and 2, one KV head on two ranks, PP 2; a fresh engine on the same pool",
     "adapters": "LoRA adapters, TP 1",
+    "router": "routers that know the KV events alone: late, slow, started again; evictions, other weights, resets",
     "features": "KV events, metrics, salts, an owner killed and frozen, no pool",
     "disk": "a pool with a disk",
     "hints": "hints for eviction",
