@@ -471,6 +471,24 @@ TEST_F(RolesTest, WhatIsFoundAfterTheOwnCacheWasClearedIsToldOnceMore) {
   EXPECT_THAT(events[0].hashes, ElementsAre("h0", "h1"));
 }
 
+// The ones behind it were not moved, and the pool has them still.
+TEST_F(RolesTest, OfALoadThatFailedTheFirstBlockThatIsMissingIsTold) {
+  options_.events = true;
+  Start();
+  StoreAll(20);
+  (void)scheduler_->TakeEvents();
+  std::string key;
+  AppendKey("g0.h1of2", "h2", key);
+  pool_.lost.insert(key);
+  (void)Load("r", 22, 30);
+  (void)Step();
+  EXPECT_TRUE(scheduler_->LoadEnded("r"));
+  const auto events = scheduler_->TakeEvents();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, PoolEvent::Kind::kRemoved);
+  EXPECT_THAT(events[0].hashes, ElementsAre("h2"));
+}
+
 // Else an index would take it for the first block of a prompt.
 TEST_F(RolesTest, ABlockThatALoadBeginsWithHasItsParent) {
   options_.events = true;

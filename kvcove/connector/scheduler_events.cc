@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves that all ranks have ended, and what the KV events tell of saves, look-ups and loads.
+#include <utility>
+
 #include "kvcove/connector/scheduler.h"
 
 namespace kvcove::connector {
@@ -89,6 +91,7 @@ void SchedulerRole::TellLoaded(const Load& load, LinesAfterLock& lines) {
   if (!events_.enabled()) return;
   const std::vector<ChunkPlace>& chunks = load.order.chunks;
   const auto request = requests_.find(load.order.request);
+  bool failed = false;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Events::Block block = BlockOf(load.order.request, chunks, i);
     // A load begins behind what the engine has itself, and with a window at the window's beginning.
@@ -96,10 +99,11 @@ void SchedulerRole::TellLoaded(const Load& load, LinesAfterLock& lines) {
     if (block.parent.empty() && block.chunk > 0 && request != requests_.end()) {
       block.parent = HashOf(request->second, block.group, block.chunk - 1);
     }
-    if (load.failed.contains(chunks[i].block)) {
-      events_.Gone(block, lines);
-    } else {
+    if (!load.failed.contains(chunks[i].block)) {
       events_.Loaded(block, lines);
+    } else if (!std::exchange(failed, true)) {
+      // What comes behind the first one was not moved: it may be there.
+      events_.Gone(block, lines);
     }
   }
 }

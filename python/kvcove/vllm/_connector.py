@@ -203,6 +203,7 @@ class _SchedulerSide:
         ]
         _weights.observe_engine(connector, self.role, config.harmless_names)
         _compat.offer_block_tables()
+        _compat.let_failed_loads_go()
 
     def _tell_size(self, vllm_config: VllmConfig, cache: Any) -> None:
         """Say how the pool's size compares with the engine's own cache: whether it can bring anything."""

@@ -28,6 +28,7 @@ PARTS = {
     "ranks": "TP 2, and TP 1 and 2 that share",
     "adapters": "LoRA adapters, TP 1",
     "refused": "a token that may not reset, a preferred segment that is no owner's",
+    "router": "routers that know the KV events alone: late, slow, started again; evictions, other weights, resets",
     "features": "KV events, metrics, salts, an owner killed and frozen, no pool",
     "disk": "a pool with a disk",
     "hints": "hints for eviction",

@@ -31,6 +31,8 @@ SINCE = {
     "KVConnectorBlockState.get_block_ids": (0, 30),
     "KVCacheBlockCopy.src_block_id": (0, 26),
     "kv_cache_block_copies": (0, 26),
+    "_handle_blocked_waiting_request": (0, 30),
+    "_holds_kv_blocks": (0, 30),
     "kv_holding_waiting": (0, 30),
     "requires_kv_delivery": (0, 27),
     "resolve_kv_cache_layout": (0, 29),
@@ -55,7 +57,7 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         f"{SCHEDULER}.scheduler",
         "Scheduler",
-        "connector deferred_frees failed_recving_kv_req_ids _inflight_prefills kv_holding_waiting waiting kv_cache_manager requests reset_connector_cache() "
+        "connector deferred_frees failed_recving_kv_req_ids finished_recving_kv_req_ids _inflight_prefills kv_holding_waiting _holds_kv_blocks _handle_blocked_waiting_request(request) waiting kv_cache_manager requests reset_connector_cache() "
         "reset_prefix_cache(reset_running_requests,reset_connector) _build_kv_connector_meta(connector,scheduler_output)",
     ),
     (

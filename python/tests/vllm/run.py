@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import queued
+import router
 from disaggregated import run_disaggregated
 from kinds import run_kinds
 from matrix import name_of
@@ -552,6 +553,23 @@ def own_features(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     own_faults(directory, model, ref)
 
 
+def own_router(directory: Path, model: Path) -> None:
+    """What routers believe that know an engine's KV events alone."""
+    print("== routers that listen to an engine's KV events")
+    extra = {"pool": "embedded", "memory": "24MiB", "load_when": "always"}
+    seen = drive(
+        "routed",
+        model,
+        directory / "routed.json",
+        driver="router.py",
+        KVCOVE_EXTRA=json.dumps(extra),
+        # Else events name blocks by 64 bits of their hashes, and nobody finds them in the pool.
+        VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0",
+    )
+    for right, text in router.checks("routers", seen, TOKENS):
+        check(right, text)
+
+
 def own_salts(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     print("== the cache salt as the weights' version")
     seen = feature(directory, "salts", "salts", model, {"weight_version_source": "salt"})
@@ -880,6 +898,7 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "hints": own_hints,
     "hybrid": lambda directory, model, ref: own_hybrid(directory),
     "features": own_features,
+    "router": lambda directory, model, ref: own_router(directory, model),
     "adapters": own_adapters,
     "ranks": own_ranks,
     "shapes": lambda directory, model, ref: run_shapes(directory, check, drive, Owner),

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads that fail, on vLLM's own scheduler and KV managers: what random worlds have found (make test-vllm)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+torch = pytest.importorskip("torch")
+
+from real_vllm import Engine, configuration, make_model  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
+
+from kvcove import engines  # noqa: E402
+
+TOKENS = 240
+SIZES = {"block_size": 4, "num_kv_heads": 1, "head_size": 4, "dtype": torch.float32}
+FULL = FullAttentionSpec(**SIZES)
+WINDOW = SlidingWindowSpec(**SIZES, sliding_window=9)
+STATE = MambaSpec(
+    block_size=4,
+    shapes=((2, 2),),
+    dtypes=(torch.float32,),
+    page_size_padded=FULL.page_size_bytes,
+    mamba_cache_mode="align",
+)
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes engines on one pool."""
+    made: list[Engine] = []
+    pool = engines.Embedded(tmp_path / "p.sock", 16 << 20)
+    model = make_model(tmp_path / "model")
+
+    def engine(*specs: Any, blocks: int = 400, settings: Any = (), **extra: Any) -> Engine:
+        extra = {"weight_version_source": "engine", **extra}
+        config = configuration(model, pool.address, f"e{len(made)}", TOKENS, **extra)
+        config.scheduler_config.max_num_batched_tokens = 512
+        if STATE in specs:
+            settings = {"mamba_cache_mode": "align", "mamba_block_size": 4, **dict(settings)}
+        for key, value in dict(settings).items():
+            setattr(config.cache_config, key, value)
+        layers = {f"layers.{at}": spec for at, spec in enumerate(specs)}
+        made.append(Engine(config, layers, blocks, "LBHNC"))
+        return made[-1]
+
+    yield engine
+    for each in reversed(made):
+        each.close()
+    pool.close()
+
+
+def prompt(seed: int, count: int) -> list[int]:
+    return [(seed * 7919 + at * at) % 1000 for at in range(count)]
+
+
+def lose(engine: Engine, wanted: Callable[[Any], list[tuple[int, int]]]) -> None:
+    """Take values out of the pool when a load of them is ordered, by group and chunk of a block."""
+    allocated = engine.connector.update_state_after_alloc
+
+    def lossy(request: Any, blocks: Any, external: int) -> None:
+        allocated(request, blocks, external)
+        if external > 0:
+            hashes = request.block_hashes
+            engine.forget([f"g{g}.h0of1@{hashes[at].hex()}" for g, at in wanted(request)])
+
+    engine.connector.update_state_after_alloc = lossy
+
+
+@pytest.mark.parametrize("specs", [(WINDOW,), (WINDOW, WINDOW), (FULL, WINDOW)])
+def test_with_vllm_a_load_for_a_window_that_fails_is_computed_from_the_beginning(
+    make: Make, specs: tuple[Any, ...]
+) -> None:
+    # From the block that failed on, the tokens before it were needed: nobody has loaded them.
+    engine = make(*specs)
+    engine.add("stored", prompt(1, 100), 1)
+    engine.drain()
+    assert engine.reset(running=False, connector=False)
+    lose(engine, lambda request: [(int(specs[0] is FULL), 23)])
+    engine.add("loads", prompt(1, 100), 2)
+    engine.drain()
+    assert engine.counts["failed"] == 1
+
+
+def test_with_vllm_a_load_that_failed_does_not_stand_in_the_way_of_others(make: Make) -> None:
+    engine = make(FULL, WINDOW, blocks=141)
+    for at in (1, 2):
+        engine.add(f"stored{at}", prompt(at, 200), 1)
+        engine.drain()
+    assert engine.reset(running=False, connector=False)
+    lose(
+        engine,
+        lambda request: [(0, at) for at in range(50)] if request.request_id == "fails" else [],
+    )
+    engine.add("fails", prompt(1, 200), 1)
+    engine.add("loads", prompt(2, 200), 1)
+    for _ in range(400):  # both have ended when the scheduler hears of one
+        engine.step(hold=1.0)
+        if sum(len(each[0].finished_recving) for each in engine._held) == 2:
+            break
+    engine.drain(seconds=20)
+    assert engine.counts["failed"] == 1, engine.counts
+
+
+@pytest.mark.parametrize("connector", [False, True])
+def test_with_vllm_a_request_that_a_reset_made_begin_anew_finds_its_blocks(
+    make: Make, connector: bool
+) -> None:
+    # It needs more than half of them; what vLLM keeps free for it must not be asked for twice.
+    engine = make(FULL, blocks=75)
+    engine.add("stored", prompt(1, 200), 1)
+    engine.drain()
+    assert engine.reset(running=False, connector=False)
+    engine.add("loads", prompt(1, 200), 1)
+    for _ in range(400):
+        engine.step(hold=1.0)
+        if engine._held:
+            break
+    assert engine.reset(running=True, connector=connector)
+    if connector:
+        fresh = make(FULL)  # stores the same again
+        fresh.add("stored", prompt(1, 200), 1)
+        fresh.drain()
+    engine.drain(seconds=20)
+
+
+def test_with_vllm_a_copy_of_a_block_of_older_weights_is_not_stored_as_of_newer_ones(
+    make: Make,
+) -> None:
+    # A hit that ends within a block is copied into another one, which held KV of the newer weights.
+    engine = make(FULL, STATE, settings={"prefix_match_unit": 1}, blocks=75)
+    engine.add("old", prompt(1, 3), 1)
+    engine.drain()
+    engine.change_weights()
+    engine.add("new", prompt(2, 30), 1)  # blocks without a hash are the next ones to be used
+    engine.drain()
+    copies = engine.counts["copies"]
+    engine.add("again", [*prompt(1, 3), *prompt(9, 30)], 1)
+    engine.drain()
+    assert engine.counts["copies"] > copies
+    fresh = make(FULL, STATE, settings={"prefix_match_unit": 1})
+    fresh.weights = engine.weights
+    fresh.connector._scheduler.role.set_version(str(fresh.weights))
+    fresh.add("fresh", [*prompt(1, 3), *prompt(9, 30)], 1)
+    fresh.drain()
+
+
+def test_with_vllm_a_block_that_a_load_leaves_as_it_was_fails_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import kvcove.vllm._check as check
+
+    engine = make(FULL)
+    engine.add("stored", prompt(1, 100), 1)
+    engine.drain()
+    assert engine.reset(running=False, connector=False)
+    unwritten = check.LoadCheck.unwritten
+    left: list[int] = []
+
+    def as_it_was(self: Any, ended: Any, failed: Any, failed_blocks: Any) -> Any:
+        for request in ended:
+            group, block = self._loads[request][7]
+            left.append(block)
+            for _, words in self._groups[group]:
+                words[block].fill_(self._pattern(words))
+        return unwritten(self, ended, failed, failed_blocks)
+
+    monkeypatch.setattr(check.LoadCheck, "unwritten", as_it_was)
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    engine.add("loads", prompt(1, 100), 1)
+    with caplog.at_level(logging.ERROR, logger="vllm.kvcove"):
+        engine.drain()
+    (line,) = {line for line in caplog.messages if "is not written" in line}
+    assert f"request loads: its load has ended, but block {left[0]} of KV group 0" in line
+    assert engine.counts["failed"] == 1
