@@ -57,6 +57,14 @@ def start(model: str, **options: Any) -> Any:
     return llm
 
 
+def warm_up(worker: Any) -> None:
+    """Run one step of nothing, for a worker.
+
+    In it vLLM makes what pipeline stages hand over; on CPUs an eager engine has no such step.
+    """
+    worker.model_runner._dummy_run(worker.model_runner.max_num_tokens)
+
+
 class Engine:
     def __init__(self, model: str, connector: bool) -> None:
         options: dict[str, Any] = {}

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import weights
-from driver import Engine, say, start
+from driver import Engine, say, start, warm_up
 from own import OwnEngine, under_load
 
 import kvcove
 
 OPTIONS: dict[str, Any] = json.loads(os.environ["KVCOVE_OPTIONS"])
-if OPTIONS.get("tensor_parallel_size", 1) * OPTIONS.get("pipeline_parallel_size", 1) > 1:
+STAGES = OPTIONS.get("pipeline_parallel_size", 1)
+if OPTIONS.get("tensor_parallel_size", 1) * STAGES > 1:
     OPTIONS["distributed_executor_backend"] = "mp"
 
 
@@ -30,6 +31,15 @@ class Plain(Engine):
 
     def __init__(self, model: str) -> None:
         self.llm = start(model, **OPTIONS)
+        if STAGES > 1:
+            self.llm.collective_rpc(warm_up)
+
+
+class Pooled(OwnEngine):
+    def __init__(self, model: str) -> None:
+        super().__init__(model, **OPTIONS)
+        if STAGES > 1:
+            self.llm.collective_rpc(warm_up)
 
 
 def plain(model: str) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def losing(engine: OwnEngine) -> dict[str, Any]:
 
 
 def pooled(model: str) -> dict[str, Any]:
-    engine = OwnEngine(model, **OPTIONS)
+    engine = Pooled(model)
     seen: dict[str, Any] = {}
     seen["first"], seen["first_hits"], _ = engine.measured()
     seen["own"] = engine.run()
@@ -123,7 +133,7 @@ def pooled(model: str) -> dict[str, Any]:
 
 
 def fresh(model: str) -> dict[str, Any]:
-    engine = OwnEngine(model, **OPTIONS)
+    engine = Pooled(model)
     seen: dict[str, Any] = {}
     seen["warm"], seen["warm_hits"], _ = engine.measured()
     engine.settle()
