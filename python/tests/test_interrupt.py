@@ -2,8 +2,9 @@
 """Handlers of signals run while a call of the pool waits, and one that raises ends the call.
 
 Each test stops what the call waits for (SIGSTOP), so nothing but the signal can end the call before its
-timeout of 20 s. Calls must hear within 0.2 s; the tests ask for a quarter of the timeout, so that a slow
-machine fails none of them, and print what it took.
+timeout of 20 s. Calls must hear within 0.2 s. A busy machine may be late by itself, so the best of some
+tries counts, and ``time.sleep`` in the same process says how late that machine is at best. A call that
+looks for signals once a second is late in each try: the signal comes 0.25 s after its beginning.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ from conftest import Cluster, Program, command_path, ends_with_its_test, own, wa
 pytestmark = own("the original's calls end by their own timeouts")
 
 TIMEOUT = 20.0
-SOON = TIMEOUT / 4
+SOON = 0.2
+TRIES = 8
+ALARM = 0.25  # after a call's beginning
 
 #: The client: runs the calls that it reads, and says how each has ended.
 CLIENT = """
@@ -133,6 +137,7 @@ def scheduled():
 
 
 calls = {
+    "sleep": lambda: time.sleep(timeout),
     "open": opened,
     "stat of the pool": lambda: pool.stat(timeout=timeout),
     "wait_populated": lambda: pool.wait_populated(timeout) or pool.stat(timeout=timeout),
@@ -176,11 +181,22 @@ calls = {
 }
 
 
+def captured():
+    '''A peer that was silent is passed over until a probe has its answer.'''
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return session.capture(timeout=timeout)
+        except kvcove.Error:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
 def work():
     '''Put and get work again; what the tests have held up needs a moment.'''
     until = time.monotonic() + 60
     while True:
-        now = session.capture(timeout=timeout)
+        now = captured()
         key = fresh()
         session.put(["there"], [b"1"], token=now, timeout=timeout)
         put = session.put([key], [big], token=now, timeout=timeout)
@@ -208,12 +224,12 @@ for line in sys.stdin:
     try:
         if name == "work":
             work()
-            token = session.capture(timeout=timeout)
+            token = captured()
             say("works", descriptors())
             continue
         if name == "prove":
             reset_until_proven()
-            token = session.capture(timeout=timeout)
+            token = captured()
             say("proven")
             continue
         if argument == "thread":
@@ -223,7 +239,7 @@ for line in sys.stdin:
             other.join()
         else:
             if argument == "alarm":
-                signal.setitimer(signal.ITIMER_REAL, 0.3)
+                signal.setitimer(signal.ITIMER_REAL, float(sys.argv[3]))
             say("begun")
             answer = calls[name]()
         say("ended", str(answer if argument != "thread" else "").replace("\\n", " ")[:200])
@@ -290,12 +306,26 @@ OF_A_MASTER = [
 OF_AN_OWNER = ["get of a large value", "put", "put of a large value", "put of many"]
 
 
+def least(once: Callable[[], float], enough: float = SOON) -> float:
+    """Return the least time of some tries; none follows one that is short enough."""
+    took = once()
+    for _ in range(TRIES - 1):
+        if took <= enough:
+            break
+        took = min(took, once())
+    return took
+
+
+class DoesNotWait(AssertionError):
+    """A call has ended by itself."""
+
+
 class Client:
     """A process that calls the pool in its main thread."""
 
     def __init__(self, address: str, directory: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, address, str(TIMEOUT)],
+            [sys.executable, "-c", CLIENT, address, str(TIMEOUT), str(ALARM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(directory / "client.log").open("ab"),
@@ -336,7 +366,7 @@ class Client:
         self.said("begun")
         with pytest.raises(queue.Empty):
             line = self.line(0.25)
-            raise AssertionError(f"{name} does not wait: {line}")
+            raise DoesNotWait(f"{name} does not wait: {line}")
 
     def run(self, name: str) -> None:
         self.tell(name)
@@ -354,7 +384,17 @@ class Client:
         line = self.line()
         took = time.monotonic() - begun
         assert line == expected, line
-        assert took < SOON, f"after {took:.1f} s"
+        return took
+
+    def interrupt(self, name: str) -> float:
+        self.begin(name)
+        return self.signal(signal.SIGINT, "KeyboardInterrupt")
+
+    def expect_soon(self, name: str, took: float) -> float:
+        """Check the least time in which a call heard of a signal."""
+        if took > SOON:
+            late = least(lambda: self.interrupt("sleep"), 0)
+            assert took < SOON + late, f"{name}: {took:.2f} s; a sleep ended in {late:.2f} s"
         return took
 
     def stop(self) -> None:
@@ -417,14 +457,25 @@ def interrupt_each(client: Client, calls: list[str], *waited_for: Program) -> No
     """Interrupt each of the calls while it waits; after each the pool works, and nothing is left open."""
     took: dict[str, float] = {}
     open_before = client.works()
-    for name in calls:
-        with stopped(*waited_for):
-            client.begin(name)
-            took[name] = client.signal(signal.SIGINT, "KeyboardInterrupt")
+
+    def once(name: str, tries: int = TRIES) -> float:
+        try:
+            with stopped(*waited_for):
+                seconds = client.interrupt(name)
+        except DoesNotWait:
+            # On a busy machine a peer may be silent for so long before the stop that it is passed over.
+            if tries == 1:
+                raise
+            client.works()
+            return once(name, tries - 1)
         if "reset" in name or name == "next of a queue" or name == "store: remove_all":
             client.tell("prove")
             client.said("proven")
         client.works()
+        return seconds
+
+    for name in calls:
+        took[name] = client.expect_soon(name, least(partial(once, name)))
     for name, seconds in sorted(took.items(), key=lambda item: -item[1]):
         print(f"{seconds * 1000:7.1f} ms  {name}")
     # Connections that were cut are replaced, up to the few that the pool keeps; none is added per call.
@@ -471,9 +522,11 @@ def test_a_handler_that_returns_lets_the_call_go_on(
         with stopped(program):
             client.begin(name)
             took = client.signal(signal.SIGUSR1, "handled")
-            again = client.signal(signal.SIGUSR1, "handled")
-            print(f"{took * 1000:7.1f} ms, {again * 1000:.1f} ms  {name}")
+            # The call looks again after a look, and is not over.
+            again = least(lambda: client.signal(signal.SIGUSR1, "handled"))
         client.said("ended")
+        print(f"{took * 1000:7.1f} ms, {again * 1000:.1f} ms  {name}")
+        client.expect_soon(name, min(took, again))
     client.works()
     client.stop()
 
@@ -483,13 +536,18 @@ def test_what_a_handler_raises_is_raised_by_the_call(
 ) -> None:
     address, program = daemon
     client = Client(address, tmp_path)
-    with stopped(program):
-        begun = time.monotonic()
-        client.tell("put", "alarm")
-        client.said("begun")
-        client.said("Alarm")
-        assert time.monotonic() - begun < SOON
-    client.works()
+
+    def once() -> float:
+        with stopped(program):
+            client.tell("put", "alarm")
+            client.said("begun")
+            begun = time.monotonic()
+            client.said("Alarm")
+            took = time.monotonic() - begun - ALARM
+        client.works()
+        return took
+
+    client.expect_soon("put", least(once))
     client.stop()
 
 
