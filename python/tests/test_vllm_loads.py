@@ -14,7 +14,7 @@ pytest.importorskip("vllm")
 torch = pytest.importorskip("torch")
 
 from real_vllm import Engine, configuration, make_model  # noqa: E402
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec  # noqa: E402
 
 from kvcove import engines  # noqa: E402
 
@@ -22,13 +22,6 @@ TOKENS = 240
 SIZES = {"block_size": 4, "num_kv_heads": 1, "head_size": 4, "dtype": torch.float32}
 FULL = FullAttentionSpec(**SIZES)
 WINDOW = SlidingWindowSpec(**SIZES, sliding_window=9)
-STATE = MambaSpec(
-    block_size=4,
-    shapes=((2, 2),),
-    dtypes=(torch.float32,),
-    page_size_padded=FULL.page_size_bytes,
-    mamba_cache_mode="align",
-)
 
 Make = Callable[..., Engine]
 
@@ -40,14 +33,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
     pool = engines.Embedded(tmp_path / "p.sock", 16 << 20)
     model = make_model(tmp_path / "model")
 
-    def engine(*specs: Any, blocks: int = 400, settings: Any = (), **extra: Any) -> Engine:
+    def engine(*specs: Any, blocks: int = 400, **extra: Any) -> Engine:
         extra = {"weight_version_source": "engine", **extra}
         config = configuration(model, pool.address, f"e{len(made)}", TOKENS, **extra)
         config.scheduler_config.max_num_batched_tokens = 512
-        if STATE in specs:
-            settings = {"mamba_cache_mode": "align", "mamba_block_size": 4, **dict(settings)}
-        for key, value in dict(settings).items():
-            setattr(config.cache_config, key, value)
         layers = {f"layers.{at}": spec for at, spec in enumerate(specs)}
         made.append(Engine(config, layers, blocks, "LBHNC"))
         return made[-1]
@@ -130,27 +119,6 @@ def test_with_vllm_a_request_that_a_reset_made_begin_anew_finds_its_blocks(
         fresh.add("stored", prompt(1, 200), 1)
         fresh.drain()
     engine.drain(seconds=20)
-
-
-def test_with_vllm_a_copy_of_a_block_of_older_weights_is_not_stored_as_of_newer_ones(
-    make: Make,
-) -> None:
-    # A hit that ends within a block is copied into another one, which held KV of the newer weights.
-    engine = make(FULL, STATE, settings={"prefix_match_unit": 1}, blocks=75)
-    engine.add("old", prompt(1, 3), 1)
-    engine.drain()
-    engine.change_weights()
-    engine.add("new", prompt(2, 30), 1)  # blocks without a hash are the next ones to be used
-    engine.drain()
-    copies = engine.counts["copies"]
-    engine.add("again", [*prompt(1, 3), *prompt(9, 30)], 1)
-    engine.drain()
-    assert engine.counts["copies"] > copies
-    fresh = make(FULL, STATE, settings={"prefix_match_unit": 1})
-    fresh.weights = engine.weights
-    fresh.connector._scheduler.role.set_version(str(fresh.weights))
-    fresh.add("fresh", [*prompt(1, 3), *prompt(9, 30)], 1)
-    fresh.drain()
 
 
 def test_with_vllm_a_block_that_a_load_leaves_as_it_was_fails_it(

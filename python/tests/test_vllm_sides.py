@@ -145,6 +145,32 @@ def test_a_model_with_windows_or_states_loads_beside_its_steps(
     assert len(lines) == int(loads_async), "told once, by the scheduler's side"
 
 
+def test_a_steps_copies_of_blocks_are_told_before_its_requests(connector: Any) -> None:
+    told: list[Any] = []
+
+    class Role:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: told.append((name, args)) or (b"", [])
+
+    side = object.__new__(connector._SchedulerSide)
+    side.role, side._least_tokens = Role(), 16
+    side._schedule = lambda *args: told.append(("schedule", args))
+    cached = SimpleNamespace(req_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    output = SimpleNamespace(
+        kv_cache_block_copies=[SimpleNamespace(src_block_id=3, dst_block_id=7)],
+        scheduled_new_reqs=[SimpleNamespace(req_id="r", num_computed_tokens=5)],
+        scheduled_cached_reqs=cached,
+        num_scheduled_tokens={"r": 9},
+    )
+    side.plan(output)
+    assert [name for name, _ in told] == ["copied", "schedule", "build_plan"]
+    assert told[0][1] == ([(3, 7)],)
+    told.clear()
+    output.kv_cache_block_copies = None
+    side.plan(output)
+    assert [name for name, _ in told] == ["schedule", "build_plan"]
+
+
 def test_movers_let_go_of_memory_before_a_worker_sleeps(
     connector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
