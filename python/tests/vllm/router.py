@@ -43,7 +43,7 @@ class Routed:
             replay_endpoint=self._sockets[1],
         )
         self.routers = {each.value: self._join(each) for each in Clears}
-        self.routers["started again"] = self._join(Clears.ALL)
+        self.routers["started again"] = self._join(Clears.DEVICE)
         self.routers["slow"] = self._join(Clears.DEVICE, most_waiting=1)
         self.engine = OwnEngine(model, kv_events_config=events, **options)
         self.core = self.engine.llm.llm_engine.engine_core.engine_core
@@ -57,7 +57,7 @@ class Routed:
 
     def start_again(self) -> None:
         self.routers["started again"].close()
-        self.routers["started again"] = self._join(Clears.ALL)
+        self.routers["started again"] = self._join(Clears.DEVICE)
 
     def look(self, slow: bool = False) -> dict[str, Any]:
         """Return what each router claims, and how much of that is false."""
@@ -110,8 +110,8 @@ def routed(model: str, out: str) -> dict[str, Any]:
     all_of_it.join_late()
     # The own cache is empty: who takes AllBlocksCleared for everything has to be told once more.
     seen["served"] = engine.measured()[1]
-    engine.settle()
     seen["found"] = all_of_it.look()
+    engine.settle()
     all_of_it.start_again()
     for prompt in LONG:  # more than the pool has room for
         engine.run([prompt])
