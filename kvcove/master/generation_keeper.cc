@@ -27,6 +27,7 @@ GenerationKeeper::GenerationKeeper(const Options& options, const StoredState& st
                                    OrderedCommits& commits, GenerationSink& sink,
                                    const Clock& clock)
     : proven_from_ns_(options.proven_from_ns),
+      says_resets_(options.says_resets),
       commits_(commits),
       sink_(sink),
       clock_(clock),
@@ -281,6 +282,7 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
 void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& outcome) const {
   const double ms = static_cast<double>(clock_.NowNs() - operation.since_ns) / 1e6;
   operation.reset(outcome);
+  if (!says_resets_) return;
   const ResetRequest& request = operation.resetting;
   const std::string by = request.engine.empty() ? "an operator or trainer"
                                                 : fmt::format("engine '{}'", request.engine);

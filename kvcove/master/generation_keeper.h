@@ -43,6 +43,8 @@ class GenerationKeeper {
     GenerationOptions generations;
     // Leases that an earlier master may have given have run out by then; resets wait for it.
     std::int64_t proven_from_ns = 0;
+    // A log line for each reset that is proven. Without a master engines say it themselves.
+    bool says_resets = false;
   };
   // `state`: what the store held, with a pool.
   GenerationKeeper(const Options& options, const StoredState& state, OrderedCommits& commits,
@@ -130,6 +132,7 @@ class GenerationKeeper {
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);
 
   const std::int64_t proven_from_ns_;
+  const bool says_resets_;
   OrderedCommits& commits_;
   GenerationSink& sink_;
   const Clock& clock_;

@@ -58,8 +58,9 @@ class GenerationKeeperTest : public testing::Test {
       state.pool = PoolFact{.pool = {.high = 1, .low = 1}, .incarnation = {.high = 2, .low = 2}};
     state.pool->unknown_leases = proven_from_ns != 0;
     keeper_ = std::make_unique<GenerationKeeper>(
-        GenerationKeeper::Options{.generations = {}, .proven_from_ns = proven_from_ns}, state,
-        commits_, sink_, clock_);
+        GenerationKeeper::Options{
+            .generations = {}, .proven_from_ns = proven_from_ns, .says_resets = true},
+        state, commits_, sink_, clock_);
     keeper_->Start();
   }
   // The call's answer, once it has come. An answer that comes twice fails the test.

@@ -51,6 +51,8 @@ struct OwnerOptions {
   // Of all disks together, by namespace or tenant as `quotas`.
   DiskQuotas disk_quotas = {};
   TierOptions tier = {};  // how disks are opened, and tried again
+  // A log line for each reset. Not in a program of somebody else, which has an embedded pool.
+  bool says_resets = true;
 };
 
 // What a successor must know of an owner's disks (owner_take_over.cc).

@@ -190,6 +190,7 @@ Status ForEachOption(std::string_view query,
 Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   LocalHostOptions options;
   options.owner.memory_bytes = kDefaultMemory;
+  options.owner.says_resets = false;
   std::vector<std::string> disks;  // `disk` may be there several times, or have commas
   if (const std::string text = Environment("KVCOVE_HUGE_PAGES"); !text.empty()) {
     KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages("$KVCOVE_HUGE_PAGES", text));
