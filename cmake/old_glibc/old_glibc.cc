@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linked into what a wheel carries, so that it starts with glibc 2.28 (manylinux_2_28).
 //
-// A linker takes the newest version of each function of glibc and names it in the program; an older glibc then refuses
-// the program. Here each function that got a new version after 2.28 is asked for by an older one, and what 2.28 did not
-// have at all is made of what it had. CMakeLists.txt beside this file reads the names here and leads every call to them
-// (the linker's --wrap), those of libstdc++, which is linked in, too. A test reads what the wheel asks for.
+// A linker takes the newest version of each function of glibc and names it in the program; an older
+// glibc then refuses the program. Here each function that got a new version after 2.28 is asked for
+// by an older one, and what 2.28 did not have at all is made of what it had. CMakeLists.txt beside
+// this file reads the names here and leads every call to them (the linker's --wrap), those of
+// libstdc++, which is linked in, too. A test reads what the wheel asks for.
+#include "old_glibc.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/random.h>
@@ -14,8 +17,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-
-#include "old_glibc.h"
 
 OLDER(exp, FIRST);
 OLDER(log, FIRST);
@@ -83,13 +84,13 @@ MADE(int, fstatat)(int directory, const char* path, struct stat* out, int flags)
   return __fxstatat(STAT_VERSION, directory, path, out, flags);
 }
 
-// Until `until` of `clock`, as glibc 2.30 and later have it; with an older one until the moment of the real-time clock
-// that is as far away now. Its callers look at their own clock again when they wake.
+// Until `until` of `clock`, as glibc 2.30 and later have it; with an older one until the moment of
+// the real-time clock that is as far away now. Its callers look at their own clock again when they
+// wake.
 MADE(int, pthread_cond_clockwait)
 (pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until) {
   using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
-  static const auto theirs =
-      reinterpret_cast<Wait>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
+  static const auto theirs = reinterpret_cast<Wait>(dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
   if (theirs != nullptr) return theirs(condition, mutex, clock, until);
   constexpr long kSecondNs = 1'000'000'000;
   timespec here{};

@@ -2,7 +2,8 @@
 // How old_glibc.cc takes the place of a function of glibc.
 #pragma once
 
-// The version that a function has had from the start on this processor, else a later one; and a jump to a function.
+// The version that a function has had from the start on this processor, else a later one; and a
+// jump to a function.
 #if defined(__x86_64__)
 #define FIRST "GLIBC_2.2.5"
 #define SINCE(VERSION) VERSION
@@ -18,13 +19,12 @@
 #endif
 
 // Calls of NAME go to its older VERSION, whatever its arguments are.
-#define OLDER(NAME, VERSION)                           \
-  __asm__(".symver old_" #NAME "," #NAME "@" VERSION   \
-          "\n.text\n.globl __wrap_" #NAME              \
-          "\n.hidden __wrap_" #NAME                    \
-          "\n.type __wrap_" #NAME ",%function"         \
-          "\n__wrap_" #NAME ":\n" JUMP("old_" #NAME)   \
-          "\n.size __wrap_" #NAME ",.-__wrap_" #NAME "\n")
+#define OLDER(NAME, VERSION)                                                                    \
+  __asm__(".symver old_" #NAME "," #NAME "@" VERSION "\n.text\n.globl __wrap_" #NAME            \
+          "\n.hidden __wrap_" #NAME "\n.type __wrap_" #NAME                                     \
+          ",%function"                                                                          \
+          "\n__wrap_" #NAME ":\n" JUMP("old_" #NAME) "\n.size __wrap_" #NAME ",.-__wrap_" #NAME \
+                                                     "\n")
 
 // NAME(...) is this one.
 #define MADE(RESULT, NAME) extern "C" __attribute__((visibility("hidden"))) RESULT __wrap_##NAME

@@ -12,10 +12,10 @@
 
 namespace kvcove::cli {
 
-// A pipe that engines find by a path: one below /proc, so that nothing is left when this process is killed. An
-// engine writes a line, its name and what the pool has brought since it started, each minute and at its end;
-// the last one counts. It opens the pipe without blocking: while this process does not read, lines are lost,
-// and no engine waits. For one thread.
+// A pipe that engines find by a path: one below /proc, so that nothing is left when this process is
+// killed. An engine writes a line, its name and what the pool has brought since it started, each
+// minute and at its end; the last one counts. It opens the pipe without blocking: while this
+// process does not read, lines are lost, and no engine waits. For one thread.
 class RunSummaries {
  public:
   static Result<RunSummaries> Open();
@@ -33,7 +33,7 @@ class RunSummaries {
   void Take(std::string_view line);
 
   UniqueFd reading_;
-  UniqueFd writing_;  // what the path names
+  UniqueFd writing_;    // what the path names
   std::string unread_;  // the beginning of a line
   std::map<std::string, std::string> last_;
 };

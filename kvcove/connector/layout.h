@@ -11,8 +11,9 @@
 //
 // An object holds the bytes of a block in the order in which they lie, layer after layer, the block
 // axis left out: so FlashAttention's and FlashInfer's orders share, head-major ones do not. Where a
-// kernel sees a block in pieces, tokens have two axes ([block][token][head][token][element]). An object
-// has all tokens of a head together even so, as the namespace says nothing of a kernel's pieces.
+// kernel sees a block in pieces, tokens have two axes ([block][token][head][token][element]). An
+// object has all tokens of a head together even so, as the namespace says nothing of a kernel's
+// pieces.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,8 @@ TEST(LayoutTest, WhatLiesTogetherIsOneRun) {
   EXPECT_EQ(RunsOf(kFlashInfer, 1, 2)->runs.size(), 2 * kTokens);
 }
 
-// For each element of an object, in its order: which one of a block it is, as the index of each axis.
+// For each element of an object, in its order: which one of a block it is, as the index of each
+// axis.
 std::vector<std::vector<std::uint64_t>> ElementsOf(const LayerMemory& layer) {
   std::vector<Axis> axes;
   std::uint64_t tokens = 1;

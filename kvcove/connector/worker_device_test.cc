@@ -57,8 +57,7 @@ class WorkerDeviceTest : public RolesTest {
           {.name = std::to_string(layer),
            .base = AddressOf(memory_[rank]) + kFar + layer * kLayer,
            .element_bytes = kLayer,
-           .axes = {
-               {.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}});
+           .axes = {{.kind = AxisKind::kBlock, .count = kBlocks, .stride_bytes = kBlockBytes}}});
     }
     return layers;
   }
