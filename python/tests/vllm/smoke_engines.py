@@ -415,6 +415,9 @@ async def with_second(
     check(outputs == w0 and cached > 0, f"awake, it saves and loads again: {cached} tokens")
 
     report.part("reset_cache", 60)
+    # The first engine hears of the other's resets now: loads that these void are computed, not looked up once more.
+    outputs, _ = first.roll_out_from_pool()
+    check(outputs == w0, "loads that the other engine's resets void are computed")
     outputs, cached = first.roll_out_from_pool()
     check(outputs == w0 and cached > 0, f"before it: {cached} tokens")
     listener.heard()
