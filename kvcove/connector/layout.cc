@@ -24,10 +24,15 @@ void SortByStride(std::vector<Axis>& axes) {
 
 // Puts axes of tokens, the pieces of a block, before the fastest of them.
 void JoinTokens(std::vector<Axis>& axes) {
-  std::size_t last = axes.size();
-  while (last > 0 && axes[last - 1].kind != AxisKind::kToken) --last;
-  const auto outside = [](const Axis& axis) { return axis.kind != AxisKind::kToken; };
-  std::stable_partition(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(last), outside);
+  std::size_t place = axes.size();
+  while (place > 0 && axes[place - 1].kind != AxisKind::kToken) --place;
+  if (place == 0) return;
+  --place;
+  for (std::size_t i = place; i-- > 0;) {
+    if (axes[i].kind != AxisKind::kToken) continue;
+    const auto from = axes.begin() + static_cast<std::ptrdiff_t>(i);
+    std::rotate(from, from + 1, axes.begin() + static_cast<std::ptrdiff_t>(place--));
+  }
 }
 
 // The axes within a block, in an object's order.
