@@ -81,8 +81,8 @@ class Cluster:
         common = ["--admin", "off", "--credentials"]
         self._start("master at", "master", "--listen", self.master, *common, str(servers),
                     "--data", str(directory / f"data-{time.time_ns()}"))  # fmt: skip
-        self._start("owner at", "owner", "--master", self.master, "--listen", owner, "--memory", "256MiB",
-                    "--socket", str(directory / "kvcove.sock"), *common, str(servers), "--tenant", "engine")  # fmt: skip
+        self._start("knows this owner", "owner", "--master", self.master, "--listen", owner, "--memory", "256MiB",
+                    "--socket", str(directory / "kvcove.sock"), *common, str(servers))  # fmt: skip
 
     def token(self, tenant: str) -> Path:
         return self._directory / f"{tenant}.toml"
