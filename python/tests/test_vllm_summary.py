@@ -115,6 +115,15 @@ def test_the_command_that_started_the_engine_is_told_what_there_was(tmp_path: Pa
     assert Summary(lambda line: None)._name != Summary(lambda line: None)._name
 
 
+def test_what_is_no_pipe_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("somebody's")
+    summary = Summary(lambda line: None, tell=str(path))
+    summary.add({"lookups": 1, "asked_tokens": 10})
+    summary.end()
+    assert path.read_text() == "somebody's"
+
+
 def test_a_pipe_that_is_full_or_gone_holds_no_engine_up(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)

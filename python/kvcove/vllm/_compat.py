@@ -190,11 +190,11 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
 
 
 def fails_by_block(kv_cache_config: Any) -> bool:
-    """Return whether vLLM is told of a failed load by its blocks.
+    """Return whether the connector names blocks to vLLM when a load has failed; else it names the request.
 
-    It then computes from the first of them on, which needs all tokens before: one group of full
-    attention has them. A load for a window begins at the window, and ends at the hit: a hit that ends
-    before needs blocks that nobody has.
+    vLLM computes again from the first named block on, and for that needs the KV of all tokens before
+    it. One group of full attention has that KV. A load for a sliding window brings only the window at
+    the end of the hit, so a computation that begins earlier would read blocks that nobody loaded.
     """
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:

@@ -426,7 +426,8 @@ class _SchedulerSide:
         return _Plan(plan)
 
     def update(self, output: Any) -> None:
-        # What vLLM is told has failed is marked so, whoever found it.
+        # A rank's report names the blocks that it could not load. vLLM may be told of more: what check_loads found,
+        # or what another connector's failure took with it. Their marks must end, too, else they would be saved from.
         for request_id in getattr(output, "failed_recving", None) or ():
             self.role.load_failed(request_id, [])
         if self._config.check_loads and (invalid := list(output.invalid_block_ids)):

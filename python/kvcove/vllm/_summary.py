@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -144,7 +145,9 @@ class Summary:
         try:
             pipe = os.open(self._tell_to, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                os.write(pipe, line.encode())
+                # The number of a `kvcove run` that is gone may be another process's, and the path its file.
+                if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                    os.write(pipe, line.encode())
             finally:
                 os.close(pipe)
         except OSError as error:
