@@ -12,8 +12,7 @@
 namespace kvcove::cli {
 namespace {
 
-// A name or a line of more is not an engine's: what has a length is kept, and no more of it than
-// this.
+// What this process keeps has a bound, whatever is written to the pipe.
 constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a longer one may come in parts
 constexpr std::size_t kMostEngines = 1024;
 
