@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// `kvcove token`: makes a tenant's token, and the two files that hold it.
+// `kvcove token`: makes a tenant's token and the two files that hold it, and exchanges it.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "kvcove/base/durable_file.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/rpc/token_exchange.h"
 
 namespace kvcove::cli {
 namespace {
@@ -17,6 +21,8 @@ struct TokenOptions {
   std::string credentials;
   std::string output;
   std::string bearer;
+  bool exchange = false;
+  bool strike = false;
 };
 
 // Made closed to others if it is new; appended to otherwise.
@@ -31,20 +37,78 @@ Status Append(const std::string& path, const std::string& text, int extra_flags)
   return {};
 }
 
+std::string ClientText(const std::string& tenant, const std::string& token) {
+  return fmt::format("tenant = \"{}\"\ntoken = \"{}\"\n", tenant, token);
+}
+
+// Writes the client's file, which must be a new one.
+Status WriteClientFile(const std::string& path, const std::string& text) {
+  KVCOVE_TRY(Append(path, text, O_EXCL));
+  // It is read back: a name that is not allowed shows before servers read theirs.
+  const auto readable = rpc::LoadCredential(path);
+  if (readable) return {};
+  unlink(path.c_str());
+  return std::unexpected(readable.error());
+}
+
+// Puts a new text in the place of the servers' file, whole, so that no server reads half of it.
+// A link stays one.
+Status ReplaceServersFile(const std::string& path, const std::string& text) {
+  std::error_code failed;
+  const std::filesystem::path file = std::filesystem::canonical(path, failed);
+  if (failed) return Fail(Code::kInvalid, fmt::format("'{}': {}", path, failed.message()));
+  return ReplaceFile(file.parent_path(), file.filename(), text);
+}
+
+// Both steps of docs/security.md, "Exchanging a token", that change a servers' file.
+Result<int> Exchange(const TokenOptions& options) {
+  if (options.tenant.empty() || options.credentials.empty()) {
+    return Fail(Code::kInvalid,
+                "--exchange and --strike need a tenant and the servers' file: "
+                "kvcove token TENANT --exchange --credentials FILE");
+  }
+  const std::string& path = options.credentials;
+  KVCOVE_ASSIGN(const std::string text, rpc::ReadPrivateFile(path));
+  if (options.strike) {
+    KVCOVE_ASSIGN(const std::string left, rpc::WithLastToken(text, path, options.tenant));
+    KVCOVE_TRY(ReplaceServersFile(path, left));
+    fmt::print("'{}' has its last token alone in {}\n", options.tenant, path);
+    return 0;
+  }
+  const std::string token = rpc::NewToken();
+  KVCOVE_ASSIGN(const std::string added, rpc::WithTokenAdded(text, path, options.tenant, token));
+  if (!options.output.empty()) {
+    KVCOVE_TRY(WriteClientFile(options.output, ClientText(options.tenant, token)));
+  }
+  if (const Status replaced = ReplaceServersFile(path, added); !replaced) {
+    if (!options.output.empty()) unlink(options.output.c_str());
+    return std::unexpected(replaced.error());
+  }
+  fmt::print(
+      "'{}' has one token more in {}{}\nNext: give every server this file, then {}. Then: "
+      "kvcove token {} --strike --credentials {}\n",
+      options.tenant, path,
+      options.output.empty() ? "" : fmt::format("; it is in {}", options.output),
+      options.output.empty() ? "every client the new token"
+                             : fmt::format("every client {}", options.output),
+      options.tenant, path);
+  return 0;
+}
+
 Result<int> Run(const TokenOptions& options) {
   if (!options.bearer.empty()) {
     KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.bearer));
     fmt::print("{}\n", rpc::BearerOf(credential));
     return 0;
   }
+  if (options.exchange || options.strike) return Exchange(options);
   if (options.tenant.empty()) return Fail(Code::kInvalid, "name a tenant: kvcove token TENANT");
   KVCOVE_TRY(rpc::ParseScopes(options.scopes));
   const std::string token = rpc::NewToken();
   const std::string server =
       fmt::format("\n[tenants.\"{}\"]\ntokens = [\"{}\"]\nscopes = [\"{}\"]\n", options.tenant,
                   token, fmt::join(options.scopes, "\", \""));
-  const std::string client =
-      fmt::format("tenant = \"{}\"\ntoken = \"{}\"\n", options.tenant, token);
+  const std::string client = ClientText(options.tenant, token);
   if (options.credentials.empty()) {
     fmt::print("# for the servers' file (--credentials){}\n# for the client's file (--token)\n{}",
                server, client);
@@ -57,17 +121,11 @@ Result<int> Run(const TokenOptions& options) {
     KVCOVE_ASSIGN(const auto known, rpc::Credentials::Load(options.credentials));
     if (known->Find(options.tenant)) {
       return Fail(Code::kInvalid,
-                  fmt::format("'{0}' knows the tenant '{1}' already; to exchange its token, add a "
-                              "new one ('kvcove token {1}' prints it) to its 'tokens'",
+                  fmt::format("'{}' knows the tenant '{}' already; --exchange adds a new token",
                               options.credentials, options.tenant));
     }
   }
-  KVCOVE_TRY(Append(options.output, client, O_EXCL));
-  // The client's file is read back: a name that is not allowed shows before servers read theirs.
-  if (const auto readable = rpc::LoadCredential(options.output); !readable) {
-    unlink(options.output.c_str());
-    return std::unexpected(readable.error());
-  }
+  KVCOVE_TRY(WriteClientFile(options.output, client));
   KVCOVE_TRY(Append(options.credentials, server, 0));
   fmt::print("added '{}' to {}; its token is in {}\n", options.tenant, options.credentials,
              options.output);
@@ -90,6 +148,14 @@ void AddToken(CLI::App& app, Action& chosen) {
   token->add_option("--credentials", options->credentials,
                     "add the tenant to this file of the servers (default: print all)");
   token->add_option("--output", options->output, "write the client's file, which must not exist");
+  CLI::Option* exchange =
+      token->add_flag("--exchange", options->exchange,
+                      "add a new token beside the ones that the tenant has in --credentials, and "
+                      "write it to --output");
+  token
+      ->add_flag("--strike", options->strike,
+                 "leave the tenant its last token in --credentials, once clients have it")
+      ->excludes(exchange);
   token->add_option("--bearer", options->bearer,
                     "print what the token in this client's file stands for at the admin port");
   token->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });

@@ -62,16 +62,6 @@ Status CheckPrivate(const std::string& path) {
   return {};
 }
 
-Result<std::string> ReadPrivate(const std::string& path) {
-  KVCOVE_TRY(CheckPrivate(path));
-  std::ifstream file(path);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad() || text.size() > kMaxFileBytes) {
-    return Fail(Code::kInvalid, fmt::format("the credentials file '{}' cannot be read", path));
-  }
-  return text;
-}
-
 Result<toml::table> Parse(std::string_view text, const std::string& path) {
   // toml++ 3.3 runs into undefined behaviour at some letters beyond ASCII.
   const auto odd = std::ranges::find_if(
@@ -225,6 +215,16 @@ struct CredentialOfFile {
 
 }  // namespace
 
+Result<std::string> ReadPrivateFile(const std::string& path) {
+  KVCOVE_TRY(CheckPrivate(path));
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad() || text.size() > kMaxFileBytes) {
+    return Fail(Code::kInvalid, fmt::format("the credentials file '{}' cannot be read", path));
+  }
+  return text;
+}
+
 Result<Scopes> ParseScopes(const std::vector<std::string>& names) {
   Scopes scopes = 0;
   for (const std::string& name : names) {
@@ -252,7 +252,7 @@ std::vector<std::string> ScopeNames(Scopes scopes) {
 }
 
 Result<Credential> LoadCredential(const std::string& path) {
-  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
+  KVCOVE_ASSIGN(const std::string text, ReadPrivateFile(path));
   return ParseCredential(text, path);
 }
 
@@ -289,7 +289,7 @@ Result<Credential> ParseCredential(std::string_view text, const std::string& pat
 }
 
 Result<UserPassword> LoadUserPassword(const std::string& path) {
-  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path));
+  KVCOVE_ASSIGN(const std::string text, ReadPrivateFile(path));
   UserPassword found;
   KVCOVE_TRY(
       ReadTexts(text, path, "password", {{{"user", &found.user}, {"password", &found.password}}}));
@@ -324,7 +324,7 @@ Result<TenantTable> ParseTenants(std::string_view text, const std::string& path)
 }
 
 Status Credentials::Read() {
-  KVCOVE_ASSIGN(const std::string text, ReadPrivate(path_));
+  KVCOVE_ASSIGN(const std::string text, ReadPrivateFile(path_));
   KVCOVE_ASSIGN(TenantTable table, ParseTenants(text, path_));
   const MutexLock lock(mutex_);
   table_ = std::make_shared<const TenantTable>(std::move(table));

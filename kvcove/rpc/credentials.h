@@ -66,6 +66,8 @@ struct Tenant {
 
 using TenantTable = std::map<std::string, Tenant>;
 
+// A file with secrets. Errors: kInvalid, kDenied when it is another user's or others may read it.
+Result<std::string> ReadPrivateFile(const std::string& path);
 // A file of a client: `tenant = "..."`, `token = "..."`. Errors: kInvalid, kDenied when others may
 // read it.
 Result<Credential> LoadCredential(const std::string& path);

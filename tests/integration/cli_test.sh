@@ -166,6 +166,21 @@ check "token files" 0 "added 'acme'" "$kvcove" token acme --credentials "$direct
 check "token files of the operator" 0 "added 'boss'" "$kvcove" token boss --scopes owner,admin --credentials "$directory/servers.toml" --output "$directory/boss.toml"
 check "a tenant twice" 2 "knows the tenant 'acme'" "$kvcove" token acme --credentials "$directory/servers.toml" --output "$directory/other.toml"
 check "wrong scope" 2 "did you mean 'reset'" "$kvcove" token acme --scopes rest
+servers=$directory/exchange.toml
+cp -p "$directory/servers.toml" "$servers"
+ln -s exchange.toml "$directory/link.toml"
+check "nothing to strike off" 2 "has one token only" "$kvcove" token acme --strike --credentials "$servers"
+check "a token is exchanged" 0 "one token more in .*link.toml; it is in .*new.toml" "$kvcove" token acme --exchange --credentials "$directory/link.toml" --output "$directory/new.toml"
+check "both tokens count" 0 '^tokens = \["[0-9a-f]{64}", "[0-9a-f]{64}"\]$' cat "$servers"
+check "a link stays one" 0 "exchange.toml" readlink "$directory/link.toml"
+check "the old one is struck off" 0 "last token alone" "$kvcove" token acme --strike --credentials "$servers"
+check "the client's is what is left" 0 "." grep -F "tokens = [$(sed -n 's/token = //p' "$directory/new.toml")]" "$servers"
+check "the cluster's has no client" 0 "every client the new token" "$kvcove" token boss --exchange --credentials "$servers"
+check "a client's file that exists" 2 "new.toml.*File exists" "$kvcove" token boss --exchange --credentials "$servers" --output "$directory/new.toml"
+check "the servers' file stays" 0 "^2$" grep -c "tokens = " "$servers"
+check "exchange of nobody's token" 2 "no tenant 'acne'" "$kvcove" token acne --exchange --credentials "$servers"
+check "exchange without a file" 2 "kvcove token TENANT --exchange --credentials FILE" "$kvcove" token acme --exchange
+check "servers.toml is untouched" 0 "^2$" grep -cE '^tokens = \["[0-9a-f]{64}"\]$' "$directory/servers.toml"
 for file in servers acme boss; do
   if [ "$(stat -c %a "$directory/$file.toml")" != 600 ]; then echo "FAILED: mode of $file.toml"; failed=$((failed + 1)); fi
 done
