@@ -97,6 +97,7 @@ __all__ = [
     "let_failed_loads_go",
     "maybe_convert_block_hash",
     "offer_block_tables",
+    "one_spec_of",
     "parallel_state",
     "platform",
     "release",
@@ -197,13 +198,13 @@ def fails_by_block(kv_cache_config: Any) -> bool:
     the end of the hit, so a computation that begins earlier would read blocks that nobody loaded.
     """
     groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
-        return False
-    spec = groups[0].kv_cache_spec
+    return len(groups) == 1 and isinstance(one_spec_of(groups[0].kv_cache_spec), FullAttentionSpec)
+
+
+def one_spec_of(spec: KVCacheSpec) -> KVCacheSpec:
+    """Return one layer's spec, of a group whose layers differ in size only."""
     inner = getattr(spec, "kv_cache_specs", None)
-    if isinstance(inner, dict) and inner:  # layers that differ in size only
-        spec = next(iter(inner.values()))
-    return isinstance(spec, FullAttentionSpec)
+    return next(iter(inner.values())) if isinstance(inner, dict) and inner else spec
 
 
 def cacheable_groups(kv_cache_config: Any) -> tuple[Any, ...]:

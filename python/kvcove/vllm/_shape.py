@@ -28,6 +28,7 @@ from kvcove.vllm._compat import (
     SlidingWindowSpec,
     VllmConfig,
     cacheable_groups,
+    one_spec_of,
 )
 from kvcove.vllm._config import Config
 from kvcove.vllm._layout import natural
@@ -49,12 +50,6 @@ __all__ = [
 _DRAFTS_WITHOUT_KV = frozenset({"medusa", "mlp_speculator"})
 
 Layer = tuple[str, int, int, int, list[tuple[str, int, int]]]
-
-
-def _single(spec: KVCacheSpec) -> KVCacheSpec:
-    """Of a group whose layers differ in size only, one layer's."""
-    inner = getattr(spec, "kv_cache_specs", None)
-    return next(iter(inner.values())) if isinstance(inner, dict) and inner else spec
 
 
 def _window_of(spec: SlidingWindowSpec) -> int:
@@ -87,7 +82,7 @@ def _kind(spec: KVCacheSpec) -> tuple[str, int]:
 
 def tokens_of(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
     """Return the tokens of one chunk: of a block, times DCP where that splits it."""
-    spec = _single(spec)
+    spec = one_spec_of(spec)
     return int(spec.block_size) * _compat.dcp_ranks_of(spec, vllm_config)
 
 
@@ -217,7 +212,7 @@ def shape_of(
     groups = []
     # The others hold what a request needs while it runs, under no hash: scratch and copies.
     for group in cacheable_groups(kv_cache_config):
-        spec = _single(group.kv_cache_spec)
+        spec = one_spec_of(group.kv_cache_spec)
         kind, window = _kind(spec)
         heads = _heads(spec, vllm_config)
         layout = _layout_of(group, order, vllm_config)
@@ -243,7 +238,7 @@ def shape_of(
 
 def _layout_of(group: Any, order: str, vllm_config: VllmConfig) -> str:
     """Return what a block of a group holds, the ranks' share left out."""
-    spec = _single(group.kv_cache_spec)
+    spec = one_spec_of(group.kv_cache_spec)
     content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
     return (
         f"{type(spec).__name__},{order if _heads(spec, vllm_config) > 1 else 'NC'},"
@@ -264,7 +259,7 @@ def group_facts(
     ``rank_chunk_bytes`` are those of one rank, of a pipeline stage the average; ``objects`` is how
     many a chunk is in the pool, ``pool_chunk_bytes`` all of them together.
     """
-    spec = _single(group.kv_cache_spec)
+    spec = one_spec_of(group.kv_cache_spec)
     kind, window = _kind(spec)
     whole = group.kv_cache_spec
     per_layer = getattr(whole, "kv_cache_specs", None)
