@@ -28,7 +28,7 @@ class Engine {
     store_ = connector::StoreOf(session());
     runner_ =
         pools_[0]->form() == "cluster"
-            ? Must(connector::RunInThread(*store_, clock, milliseconds(1000), milliseconds(1000)))
+            ? Must(connector::RunInThread(*store_, clock, kCallTime, milliseconds(1000)))
             : connector::RunHere(*store_, clock, milliseconds(1000));
     scheduler_ = std::make_unique<connector::SchedulerRole>(
         connector::SchedulerOptions{.shape = shape, .engine = name, .versions = versions}, *store_,
@@ -96,6 +96,18 @@ class ConnectorTest : public ClusterFixture {
   std::function<std::unique_ptr<Pool>()> On(const std::string& host) {
     return [this, host] { return Open(host); };
   }
+  // What `engine` has from the pool for the first prompt. Where the machine stood still, no owner
+  // had a lease for a moment, and the engine asks once more, without its own cache.
+  static std::uint64_t Loads(Engine& engine, std::uint64_t blocks) {
+    return Patiently([&] {
+      const std::uint64_t loaded = engine.Serve(1);
+      const bool in_vain = loaded < blocks;
+      if (in_vain) {
+        EXPECT_TRUE(engine.model().ResetPrefixCache(false, false));
+      }
+      return std::pair(loaded, in_vain);
+    });
+  }
 };
 
 TEST_F(ConnectorTest, WhatOneEngineComputesAnotherOneOnAnotherHostLoads) {
@@ -103,8 +115,8 @@ TEST_F(ConnectorTest, WhatOneEngineComputesAnotherOneOnAnotherHostLoads) {
   Engine b("b", On("host1"));
   Engine c("c", On("elsewhere"));
   EXPECT_EQ(a.Serve(1), 0U);
-  EXPECT_EQ(b.Serve(1), 12U);
-  EXPECT_EQ(c.Serve(1), 12U);
+  EXPECT_EQ(Loads(b, 12), 12U);
+  EXPECT_EQ(Loads(c, 12), 12U);
   EXPECT_EQ(c.scheduler().stats().ranks.bytes_by_tier[static_cast<int>(Tier::kRemoteMemory)],
             12U * 16 * 4 * 8 * 2);
 }
@@ -113,12 +125,12 @@ TEST_F(ConnectorTest, NothingOfBeforeAResetIsLoadedAnywhere) {
   Engine a("a", On("host0"));
   Engine b("b", On("host1"));
   (void)a.Serve(1);
-  EXPECT_EQ(b.Serve(1), 12U);
+  EXPECT_EQ(Loads(b, 12), 12U);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, true));
   EXPECT_TRUE(b.model().ResetPrefixCache(false, false));
   EXPECT_EQ(b.Serve(1), 0U);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
-  EXPECT_EQ(a.Serve(1), 12U);
+  EXPECT_EQ(Loads(a, 12), 12U);
 }
 
 TEST_F(ConnectorTest, ReplicasWithEqualWeightsShareWhateverUpdatedThem) {
@@ -128,17 +140,17 @@ TEST_F(ConnectorTest, ReplicasWithEqualWeightsShareWhateverUpdatedThem) {
   a.model().ChangeWeights(2, /*told=*/false);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
   EXPECT_EQ(a.Serve(1), 0U);
-  EXPECT_EQ(b.Serve(1), 12U);  // the old weights' KV, with the old weights
+  EXPECT_EQ(Loads(b, 12), 12U);  // the old weights' KV, with the old weights
   b.model().ChangeWeights(2, /*told=*/true);
   EXPECT_TRUE(b.model().ResetPrefixCache(false, false));
-  EXPECT_EQ(b.Serve(1), 12U);
+  EXPECT_EQ(Loads(b, 12), 12U);
   // And back again.
   a.model().ChangeWeights(1, /*told=*/true);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
-  EXPECT_EQ(a.Serve(1), 12U);
+  EXPECT_EQ(Loads(a, 12), 12U);
   // A new engine with the same weights finds its version's.
   Engine c("c", On("host1"), VersionSource::kFingerprint, 2);
-  EXPECT_EQ(c.Serve(1), 12U);
+  EXPECT_EQ(Loads(c, 12), 12U);
 }
 
 TEST_F(ConnectorTest, EnginesThatResetAfterOneUpdateShareAGeneration) {
@@ -153,7 +165,7 @@ TEST_F(ConnectorTest, EnginesThatResetAfterOneUpdateShareAGeneration) {
     EXPECT_TRUE(engine->model().WakeUp());
   }
   EXPECT_EQ(engines[0]->Serve(1), 0U);
-  for (int i = 1; i < 4; ++i) EXPECT_EQ(engines[i]->Serve(1), 12U);
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(Loads(*engines[i], 12), 12U);
 }
 
 // vllm-connector.md 11.8: a reset is for one model, not for all that the pool holds.
