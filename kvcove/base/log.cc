@@ -77,11 +77,10 @@ class Log {
     return *Current();
   }
 
-  void Write(LogLevel level, std::string_view line) KVCOVE_EXCLUDES(mutex_) {
+  void Write(std::string text) KVCOVE_EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
       if (!writing_) DrainWithoutWaiting();
-      std::string text = Formatted(level, line);
       if (queued_bytes_ + text.size() > kMaxQueuedBytes) {
         ++untold_;
         ++dropped_;
@@ -239,8 +238,11 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
 void LogLine(LogLevel level, const std::string& line) {
   // Also for lines that the level leaves out: a test at any level finds them all.
   ExpectNoLock("a log line");
-  if (level >= lowest_level.load(std::memory_order_relaxed)) Log::Instance().Write(level, line);
+  if (level >= lowest_level.load(std::memory_order_relaxed))
+    Log::Instance().Write(Formatted(level, line));
 }
+
+void WriteStderr(const std::string& line) { Log::Instance().Write(line + "\n"); }
 
 bool FlushLog(milliseconds patience) { return Log::Instance().Flush(patience); }
 

@@ -37,6 +37,8 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 void SetLogLevel(LogLevel level);
 Result<LogLevel> ParseLogLevel(std::string_view name);
 void LogLine(LogLevel level, const std::string& line);
+// A line as it is, whatever the level: for a program's last words.
+void WriteStderr(const std::string& line);
 
 // Waits until every line is written. False: lines are still queued after `patience`.
 bool FlushLog(std::chrono::milliseconds patience);

@@ -10,6 +10,7 @@
 
 #include "kvcove/base/control_group.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 namespace {
@@ -25,6 +26,8 @@ std::uint64_t ThreadsOfUser(uid_t user) {
   std::error_code error;
   for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
        at.increment(error)) {
+    // "self" and "thread-self" name a process that has its number, too.
+    if (!IsDigit(at->path().filename().native().front())) continue;
     struct stat status{};
     const std::string tasks = at->path().string() + "/task";
     if (stat(tasks.c_str(), &status) != 0 || status.st_uid != user || status.st_nlink < 2) continue;

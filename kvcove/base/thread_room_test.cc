@@ -2,6 +2,10 @@
 #include "kvcove/base/thread_room.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/fake_root.h"
 
@@ -29,6 +33,22 @@ TEST_F(ThreadRoomTest, Version1HasAHierarchyOfItsOwn) {
   Write("/sys/fs/cgroup/pids/jobs/pids.max", "10\n");
   Write("/sys/fs/cgroup/pids/jobs/pids.current", "30\n");
   EXPECT_EQ(AvailableThreads(root_).threads, 0U);
+}
+
+TEST_F(ThreadRoomTest, AUsersThreadsAreCountedOnce) {
+  if (getuid() != 0) GTEST_SKIP() << "not root";
+  constexpr uid_t kNobodyElse = 54321;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {  // the only process, and thread, of that user
+    const rlimit limit{.rlim_cur = 10, .rlim_max = 10};
+    const bool set = setuid(kNobodyElse) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0 &&
+                     setrlimit(RLIMIT_NPROC, &limit) == 0;
+    _exit(set ? static_cast<int>(AvailableThreads(root_).threads) : 99);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 9);
 }
 
 TEST_F(ThreadRoomTest, WhatCannotBeReadSetsNoLimit) {

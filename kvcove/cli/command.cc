@@ -152,12 +152,12 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "kvcove: {}\n", Explain(app, error));
+    WriteStderr(fmt::format("kvcove: {}", Explain(app, error)));
     return 2;
   }
   const Result<LogLevel> level = ParseLogLevel(log_level);
   if (!level) {
-    fmt::print(stderr, "kvcove: --log: {}\n", level.error().detail);
+    WriteStderr(fmt::format("kvcove: --log: {}", level.error().detail));
     return 2;
   }
   SetLogLevel(*level);
@@ -178,7 +178,7 @@ int Main(int argc, char** argv) {
   }
   const Result<int> status = chosen();
   if (status) return *status;
-  fmt::print(stderr, "kvcove: {}\n", status.error().ToString());
+  WriteStderr(fmt::format("kvcove: {}", status.error().ToString()));
   return 2;
 }
 

@@ -66,9 +66,9 @@ bool NamesTransfer(std::string_view text) {
   return text.starts_with("--kv-transfer-config") || text.starts_with("--kv_transfer_config");
 }
 
-// On its command line, or in the file that --config names.
-bool BringsConnector(const Words& command) {
-  if (std::ranges::any_of(command, NamesTransfer)) return true;
+// The words of its command line, and the lines of the file that --config names as such words.
+Words SettingsOf(const Words& command) {
+  Words settings = command;
   for (std::size_t i = 0; i < command.size(); ++i) {
     std::string path;
     if (command[i] == "--config" && i + 1 < command.size()) path = command[i + 1];
@@ -76,10 +76,53 @@ bool BringsConnector(const Words& command) {
     if (path.empty()) continue;
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
-      if (NamesTransfer("--" + line)) return true;
+      if (const std::size_t colon = line.find(": "); colon != std::string::npos) {
+        line.replace(colon, 2, "=");
+      }
+      settings.push_back("--" + line);
     }
   }
-  return false;
+  return settings;
+}
+
+bool Mention(const Words& settings, std::string_view text) {
+  return std::ranges::any_of(
+      settings, [text](const std::string& word) { return word.find(text) != std::string::npos; });
+}
+
+// More than one rank, by any of vLLM's spellings.
+bool HasSeveralRanks(const Words& settings) {
+  std::string size;
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    const std::size_t equals = settings[i].find('=');
+    const std::string name = settings[i].substr(0, equals);
+    if (name != "--tensor-parallel-size" && name != "--tensor_parallel_size" && name != "-tp") {
+      continue;
+    }
+    if (equals != std::string::npos) {
+      size = settings[i].substr(equals + 1);
+    } else if (i + 1 < settings.size()) {
+      size = settings[i + 1];
+    }
+  }
+  return !size.empty() && size != "1";
+}
+
+// What nobody expects of vLLM's own connector; kvcove/launch/_stale.py says the same to trainers.
+void WarnOfMooncake(const Words& settings, bool own_config) {
+  if (HasSeveralRanks(settings)) {
+    LogWarn(
+        "MooncakeStoreConnector at a tensor parallel size above 1: its reset empties the queue of "
+        "puts of rank 0 only, so KV of before a reset may be stored after it; kvcove refuses what "
+        "the other ranks had queued as far as it can tell (KVCOVE_MOONCAKE_QUEUE_FENCE). "
+        "KvcoveConnector has no such gap");
+  }
+  if (own_config && !Mention(settings, "recompute")) {
+    LogWarn(
+        "the --kv-transfer-config names MooncakeStoreConnector without \"kv_load_failure_policy\": "
+        "\"recompute\": a block that is evicted between its look-up and its load ends a user's "
+        "request");
+  }
 }
 
 // Under vLLM's own policy, "fail", a block that is evicted between its look-up and its load ends
@@ -126,7 +169,12 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
         "a master with credentials");
   }
   if (options.connector == "none" || !IsVllm(options.command)) return process;
-  if (BringsConnector(options.command)) {
+  const Words settings = SettingsOf(options.command);
+  const bool own_config = std::ranges::any_of(settings, NamesTransfer);
+  if (own_config ? Mention(settings, "MooncakeStoreConnector") : options.connector == "mooncake") {
+    WarnOfMooncake(settings, own_config);
+  }
+  if (own_config) {
     LogInfo("the command has a --kv-transfer-config of its own");
     return process;
   }

@@ -72,7 +72,9 @@ Result<int> Exchange(const TokenOptions& options) {
   if (options.strike) {
     KVCOVE_ASSIGN(const std::string left, rpc::WithLastToken(text, path, options.tenant));
     KVCOVE_TRY(ReplaceServersFile(path, left));
-    fmt::print("'{}' has its last token alone in {}\n", options.tenant, path);
+    fmt::print(
+        "'{}' has one token in {}, the last of the list; what stood before it opens nothing\n",
+        options.tenant, path);
     return 0;
   }
   const std::string token = rpc::NewToken();

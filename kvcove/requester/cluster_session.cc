@@ -65,8 +65,8 @@ Result<Token> ClusterSession::Capture(const CallOptions& options) {
                                                               DeadlineOf(clock_, options.timeout)));
   if (!binding.open) {
     return Fail(Code::kClosed,
-                "another engine has reset this namespace: nothing says that this "
-                "engine has the new weights until it resets, too");
+                "this namespace has been reset by another engine, or with the pool, which lost its "
+                "store: nothing says that this engine has the new weights until it resets, too");
   }
   return binding.token;
 }

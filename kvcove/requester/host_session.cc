@@ -110,8 +110,8 @@ Result<Token> HostSession::Capture(const CallOptions& options) {
                 Bind(*attachment, options.version, DeadlineOf(clock_, options.timeout)));
   if (!binding.open) {
     return Fail(Code::kClosed,
-                "another engine has reset this namespace: nothing says that this "
-                "engine has the new weights until it resets, too");
+                "this namespace has been reset by another engine, or with the pool, which lost its "
+                "store: nothing says that this engine has the new weights until it resets, too");
   }
   return Token{
       .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};

@@ -80,6 +80,16 @@ TEST_F(UnreadLogTest, AServePutsResetsAndEnds) {
   EXPECT_TRUE(EndsOn(serve, SIGTERM));
 }
 
+TEST_F(UnreadLogTest, AServerThatCannotStartEnds) {
+  const pid_t serve = ClusterProcesses::Spawn({"serve", "--memory", "lots"}, "host",
+                                              {.stderr_fd = log_.write_end()});
+  int status = 0;
+  const bool ended = Becomes([&] { return waitpid(serve, &status, WNOHANG) == serve; });
+  if (!ended) ClusterProcesses::End(serve, SIGKILL);
+  ASSERT_TRUE(ended) << "it waits for a reader of its last words";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+}
+
 TEST_F(UnreadLogTest, AMasterAdmitsOwnersResetsAndEndsAndItsLogGoesOn) {
   processes_.StartMaster("off", {.stderr_fd = log_.write_end()});
   processes_.StartOwner(0, 1);

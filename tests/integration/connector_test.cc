@@ -26,10 +26,9 @@ class Engine {
       return Must(pools_.back()->OpenSession({.name = shape.Namespace(), .engine = name}));
     };
     store_ = connector::StoreOf(session());
-    runner_ =
-        pools_[0]->form() == "cluster"
-            ? Must(connector::RunInThread(*store_, clock, kCallTime, milliseconds(1000)))
-            : connector::RunHere(*store_, clock, milliseconds(1000));
+    runner_ = pools_[0]->form() == "cluster"
+                  ? Must(connector::RunInThread(*store_, clock, kCallTime, milliseconds(1000)))
+                  : connector::RunHere(*store_, clock, milliseconds(1000));
     scheduler_ = std::make_unique<connector::SchedulerRole>(
         connector::SchedulerOptions{.shape = shape, .engine = name, .versions = versions}, *store_,
         *runner_, clock);

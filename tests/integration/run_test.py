@@ -177,6 +177,33 @@ class Run(unittest.TestCase):
             expected = " ".join(map(str, words[1:])) + (f" --kv-transfer-config {added}" if takes else "")
             self.assertEqual(output, expected + "\n", errors)
 
+    def test_an_engine_with_vllms_own_connector_is_warned_of(self):
+        engine = self.directory / "vllm"
+        engine.write_text("#!/bin/sh\n")
+        engine.chmod(0o755)
+        config = self.directory / "engine.yaml"
+        config.write_text("model: m\ntensor-parallel-size: 2\n")
+        own = '--kv-transfer-config={"kv_connector":"MooncakeStoreConnector"%s}'
+        recompute = own % ',"kv_load_failure_policy":"recompute"'
+        ranks, policy = "rank 0 only", "recompute"
+        for options, words, warned in (
+            (["--connector", "mooncake"], ["serve", "m"], []),
+            (["--connector", "mooncake"], ["serve", "m", "-tp", "1"], []),
+            (["--connector", "mooncake"], ["serve", "m", "--tensor-parallel-size", "2"], [ranks]),
+            (["--connector", "mooncake"], ["serve", "m", "-tp=4"], [ranks]),
+            (["--connector", "mooncake"], ["serve", "--config", str(config)], [ranks]),
+            ([], ["serve", "m", "--tensor-parallel-size=2"], []),
+            ([], ["serve", "m", own % ""], [policy]),
+            ([], ["serve", "m", own % "", "-tp", "2"], [ranks, policy]),
+            ([], ["serve", "m", recompute], []),
+            ([], ["serve", "m", recompute, "--tensor_parallel_size", "2"], [ranks]),
+        ):
+            _, _, errors = self.run_command(*options, "--", str(engine), *words)
+            lines = [line for line in errors.splitlines() if " warning " in line and "MooncakeStoreConnector" in line]
+            self.assertEqual(len(lines), len(warned), errors)
+            for line, text in zip(lines, warned):
+                self.assertIn(text, line)
+
     def test_what_engines_say_of_the_pool_is_told_at_the_end(self):
         script = """
             echo "7-1 all 60 s of this engine: 1 of 9 tokens" > $KVCOVE_SUMMARIES

@@ -36,7 +36,7 @@ void Add(const ClusterSimReport& one, ClusterSimReport& sum) {
 TEST(ClusterSimulationTest, KeepsItsPromisesUnderEveryFault) {
   const std::uint64_t base = FromEnvironment("KVCOVE_SIM_SEED", RandomU64() % 1'000'000'000);
   const std::uint64_t seeds =
-      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 850);
+      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 400);
   ClusterSimReport sum;
   for (std::uint64_t i = 0; i < seeds; ++i) {
     const ClusterSimReport report = SimulateCluster({.seed = base + i});
