@@ -32,6 +32,8 @@ __all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "group_of", "let_
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
 
+_REMOVED = (0, MISSING_OBJECT_ERROR)  # what a removal answers for a key that is not there any more
+
 Pieces = list[Any]  # arrays of bytes that lie one behind the other in a member
 
 
@@ -441,15 +443,21 @@ class Bundles:
         self.remove_keys(keys[-1:])
 
     def remove_keys(self, keys: Sequence[str]) -> None:
-        """Remove keys, also while they are read. Raises RuntimeError if one could not be removed."""
-        if _has(self.store, "batch_remove"):
+        """Remove keys, also while they are read; one that fails in a batch gets a second attempt.
+
+        Raises
+        ------
+        RuntimeError
+            One could not be removed.
+        """
+        failed: Sequence[str] = keys
+        if len(keys) > 1 and _has(self.store, "batch_remove"):
             codes = self.store.batch_remove(list(keys), True)
-        else:
-            codes = [self.store.remove(key, True) for key in keys]
-        done = (0, MISSING_OBJECT_ERROR)
-        failed = [(k, c) for k, c in zip(keys, codes, strict=True) if c not in done]
-        if failed:
-            raise RuntimeError(f"failed to remove {len(failed)} Mooncake keys: {failed}")
+            failed = [k for k, c in zip(keys, codes, strict=True) if c not in _REMOVED]
+        answers = [(key, self.store.remove(key, True)) for key in failed]
+        left = [one for one in answers if one[1] not in _REMOVED]
+        if left:
+            raise RuntimeError(f"failed to remove {len(left)} Mooncake keys: {left}")
 
     def _remove_quietly(self, keys: Sequence[str]) -> None:
         # The caller learns why the put failed; what could not be removed is evicted in time.
