@@ -91,3 +91,21 @@ def test_a_bundle_of_which_a_part_cannot_be_removed_keeps_its_manifest(
         stuck.remove_bundle(ref)
     transfer.remove_bundle({"manifest_key": ref.manifest_key})
     assert nothing_left(store)
+
+
+# ---- reads
+
+
+def test_a_store_that_registers_no_memory_is_read_value_by_value(module: Any, store: Any) -> None:
+    class Unregistered(Counting):
+        register_buffer = unregister_buffer = None
+
+    unregistered = Unregistered(store)
+    transfer = module.MooncakeBundleTransfer(unregistered, key_prefix="t")
+    value = numpy.arange(60, dtype=numpy.int16)
+    ref = transfer.put(batch(non_tensor_batch={"n": value}), chunk_bytes=50)
+    unregistered.calls.clear()
+    assert transfer.get(ref)["non_tensor_batch"]["n"].tolist() == value.tolist()
+    rows = transfer.get(ref, rows=[59, 0, 24, 25])["non_tensor_batch"]["n"]
+    assert rows.tolist() == [59, 0, 24, 25]
+    assert not {"get_into", "batch_get_into", "get_into_ranges"} & set(unregistered.calls)

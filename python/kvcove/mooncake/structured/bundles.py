@@ -147,8 +147,17 @@ class Bundles:
         # A store of a few lines has neither batches nor a configuration of a put; a stand-in may have
         # None in their place.
         self._batches = _has(store, "batch_put_from_multi_buffers")
-        self._ranges = _has(store, "get_into_ranges") and _has(store, "batch_get_into")
-        self._configured = self._batches or "config" in _parameters(getattr(store, "put", None))
+        # Reads into memory need memory that is registered.
+        self._ranges = all(
+            _has(store, name)
+            for name in (
+                "get_into_ranges",
+                "batch_get_into",
+                "register_buffer",
+                "unregister_buffer",
+            )
+        )
+        self._configured = self._batches or _takes(getattr(store, "put", None), "config")
 
     @staticmethod
     def _chunk_bytes(value: int) -> int:
@@ -470,14 +479,13 @@ def _has(store: Any, name: str) -> bool:
     return callable(getattr(store, name, None))
 
 
-def _parameters(call: Any) -> Sequence[str]:
+def _takes(call: Any, name: str) -> bool:
+    """Whether a function takes an argument of this name."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):
-        return ()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-        return ("config",)
-    return [one.name for one in parameters]
+        return False
+    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
 def _grouped(config: Any, count: int) -> Any:
