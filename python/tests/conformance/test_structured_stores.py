@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import own
+from conftest import differs, own
 
 numpy = pytest.importorskip("numpy")
 
@@ -109,3 +110,103 @@ def test_a_store_that_registers_no_memory_is_read_value_by_value(module: Any, st
     rows = transfer.get(ref, rows=[59, 0, 24, 25])["non_tensor_batch"]["n"]
     assert rows.tolist() == [59, 0, 24, 25]
     assert not {"get_into", "batch_get_into", "get_into_ranges"} & set(unregistered.calls)
+
+
+# ---- buffer pools
+
+
+class Lease:
+    def __init__(self, pool: Pool, size: int) -> None:
+        self.pool = pool
+        self.memory = ctypes.create_string_buffer(size)
+        self.ptr = ctypes.addressof(self.memory)
+
+    @property
+    def buffer(self) -> memoryview:
+        return memoryview(self.memory)
+
+    def release(self) -> None:
+        self.pool.released.append(self)
+
+
+class Pool:
+    """A pool of a few lines: its acquire has no other argument than the size."""
+
+    def __init__(self) -> None:
+        self.acquired: list[Lease] = []
+        self.released: list[Lease] = []
+
+    def acquire(self, size: int) -> Lease:
+        self.acquired.append(Lease(self, size))
+        return self.acquired[-1]
+
+
+@differs("arrays in a buffer pool")
+def test_any_pool_with_leases_will_do(module: Any, store: Any) -> None:
+    pool = Pool()
+    transfer = module.MooncakeBundleTransfer(store, key_prefix="t", buffer_pool=pool)
+    value = numpy.arange(24, dtype=numpy.int32).reshape(6, 4)
+    ref = transfer.put_object({"x": value})
+    pool.acquired.clear()
+    read = transfer.get_object(ref)
+    assert numpy.array_equal(read["x"], value)
+    assert read["x"].ctypes.data == pool.acquired[-1].ptr
+    row = read["x"][3]
+    transfer.release_result(read)
+    assert read == {"x": None}
+    assert not pool.released  # a row is in use
+    assert row.tolist() == value[3].tolist()
+    del row
+    assert pool.released == pool.acquired
+    transfer.remove_bundle(ref)
+
+
+@differs("arrays in a buffer pool")
+def test_rows_of_columns_lie_in_the_pool_until_they_are_released(module: Any, store: Any) -> None:
+    from mooncake.buffer_pool import BufferPool
+
+    pool = BufferPool(store, min_size_class=1 << 16, alignment=4096)
+    transfer = module.MooncakeBundleTransfer(store, key_prefix="t", buffer_pool=pool)
+    arrays = [numpy.arange(i + 1, dtype=numpy.int32) for i in range(4)]
+    data = {"tokens": arrays, "uid": ["a", "b", "c", None], "step": {"s": numpy.ones(2)}}
+    ref = transfer.put(data, type="dict")
+
+    for rows in (None, [3, 1, 0]):
+        result = transfer.get(ref, type="dict", rows=rows)
+        wanted = arrays if rows is None else [arrays[i] for i in rows]
+        assert all(map(numpy.array_equal, result["tokens"], wanted))
+        with pytest.raises(RuntimeError, match="active leases"):
+            pool.close()
+        column = numpy.empty(1, dtype=object)
+        column[0] = result["tokens"][2]
+        result["deep"] = {"pair": (result["tokens"][1], 5), "column": column}
+        transfer.release_result(result)
+        assert result["tokens"] == [None] * len(wanted)
+        assert result["deep"]["pair"] == (None, 5)
+        assert column[0] is None
+        assert result["step"]["s"].tolist() == [1, 1]  # metadata lies in no pool
+        assert result["uid"][:1] == (["a"] if rows is None else [None])
+    listed = transfer.get(ref, type="dict", fields=["tokens"])["tokens"]
+    transfer.release_result(listed)
+    assert listed == [None] * 4
+    pool.close()
+    transfer.cleanup_dataproto(ref)
+
+
+@differs("arrays in a buffer pool")
+def test_tensors_in_columns_and_jagged_ones_are_released(module: Any, store: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from mooncake.buffer_pool import BufferPool
+
+    pool = BufferPool(store, min_size_class=1 << 16, alignment=4096)
+    transfer = module.MooncakeBundleTransfer(store, key_prefix="t", buffer_pool=pool)
+    column = numpy.empty(2, dtype=object)
+    column[:] = [torch.ones(2), torch.zeros(3)]
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)], layout=torch.jagged)
+    ref = transfer.put(batch(batch={"j": jagged}, non_tensor_batch={"r": column}))
+    result = transfer.get(ref)
+    transfer.release_result(result)
+    assert result["batch"]["j"] is None
+    assert result["non_tensor_batch"]["r"].tolist() == [None, None]
+    pool.close()
+    transfer.cleanup_dataproto(ref)

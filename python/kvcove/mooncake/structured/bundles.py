@@ -9,14 +9,17 @@ stored. Thread-safe if the store is: nothing is kept between calls.
 
 from __future__ import annotations
 
+import bisect
 import concurrent.futures
 import contextlib
 import copy
+import ctypes
 import inspect
 import json
+import sys
 import uuid
 import weakref
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy
@@ -107,32 +110,63 @@ def _cut(pieces: Pieces, chunk_bytes: int) -> list[Pieces]:
     return chunks
 
 
-# Buffers of pools in which something that was read lies, by their addresses.
+# The bytes of pools' buffers in which something that was read lies, by their addresses.
 _lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
+def _lent_array(lease: Any, size: int) -> Any:
+    """Return the bytes of a lease as an array; the lease ends when the last view of them has gone."""
+    address = int(lease.ptr)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, lease.release).atexit = False
+    _lent[address] = memory
+    return numpy.frombuffer(memory, dtype=numpy.uint8)
+
+
 def let_go(result: Any) -> None:
-    """Put None in place of what lies in a pool's buffers, in a result and the mappings in it."""
-    if not isinstance(result, MutableMapping):
+    """Put None in place of what lies in a pool's buffers: in mappings, lists, tuples and columns."""
+    lent = sorted((at, at + len(memory)) for at, memory in list(_lent.items()))
+
+    def is_lent(address: int) -> bool:
+        i = bisect.bisect_right(lent, (address, sys.maxsize)) - 1
+        return i >= 0 and address < lent[i][1]
+
+    if not isinstance(result, MutableMapping | list):
         for name in ("batch", "non_tensor_batch", "objects"):
-            if isinstance(below := getattr(result, name, None), MutableMapping):
-                let_go(below)
-        return
-    for name, value in result.items():
-        if isinstance(value, MutableMapping):
-            let_go(value)
-        elif isinstance(value, numpy.ndarray):
-            if int(value.ctypes.data) in _lent:
-                result[name] = None
-        elif hasattr(value, "data_ptr") and value.data_ptr() in _lent:
-            result[name] = None
+            _kept(getattr(result, name, None), is_lent)
+    _kept(result, is_lent)
+
+
+def _kept(value: Any, is_lent: Callable[[int], bool]) -> Any:
+    """Return a value without what is lent: None, or itself where its parts can be replaced."""
+    if isinstance(value, numpy.ndarray) and value.dtype != object:
+        return None if value.size and is_lent(int(value.ctypes.data)) else value
+    if hasattr(value, "data_ptr") and not isinstance(value, MutableMapping):
+        elements = value.values() if getattr(value, "is_nested", False) else value
+        return None if elements.numel() and is_lent(elements.data_ptr()) else value
+    if type(value) is tuple:
+        kept = tuple(_kept(one, is_lent) for one in value)
+        return value if all(a is b for a, b in zip(kept, value, strict=True)) else kept
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, MutableMapping):
+        parts = list(value.items())
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    elif isinstance(value, numpy.ndarray):
+        parts = numpy.ndenumerate(value)
+    for where, one in parts:
+        left = _kept(one, is_lent)
+        if left is not one:
+            value[where] = left
+    return value
 
 
 class Bundles:
     """The bundles of a store under one prefix.
 
     With a buffer pool, what is read lies in its buffers while it has free ones, else in memory of its
-    own: a read never waits for a buffer. A buffer goes back when the last view of it has gone.
+    own: a read never waits for a buffer, unless the pool's ``acquire`` has no ``block`` and waits. A
+    buffer goes back when the last view of it has gone.
     """
 
     def __init__(
@@ -140,6 +174,8 @@ class Bundles:
     ) -> None:
         self.store: Any = store
         self._pool = buffer_pool
+        acquire = getattr(buffer_pool, "acquire", None)
+        self._unblocked = {"block": False} if _takes(acquire, "block") else {}
         self.prefix = prefix.strip("/")
         if not self.prefix:
             raise ValueError("key_prefix must be a non-empty key prefix")
@@ -349,17 +385,15 @@ class Bundles:
         """Return an array of uint8 for what is read."""
         if self._pool is not None and size > 0:
             try:
-                lease = self._pool.acquire(size, block=False)
+                return _lent_array(self._pool.acquire(size, **self._unblocked), size)
             except RuntimeError:  # it is closed, or has no such buffer to spare
-                return numpy.empty(size, dtype=numpy.uint8)
-            array = numpy.frombuffer(lease.buffer, dtype=numpy.uint8)
-            _lent[int(array.ctypes.data)] = lease
-            return array
+                pass
         return numpy.empty(size, dtype=numpy.uint8)
 
-    def read(self, entry: Mapping[str, Any]) -> Any:
-        """Return all bytes of a member as an array of uint8, writable."""
-        into = numpy.empty(entry["bytes"], dtype=numpy.uint8)
+    def read(self, entry: Mapping[str, Any], *, in_pool: bool = False) -> Any:
+        """Return all bytes of a member as an array of uint8, writable; ``in_pool``: as :meth:`memory`."""
+        size = entry["bytes"]
+        into = self.memory(size) if in_pool else numpy.empty(size, dtype=numpy.uint8)
         self.read_into(entry, [(0, entry["bytes"])], into.ctypes.data, into)
         return into
 
@@ -503,8 +537,6 @@ def _joined(pieces: Pieces) -> bytes:
 
 
 def _copy(address: int, value: Any) -> None:
-    import ctypes
-
     ctypes.memmove(address, value.ctypes.data, value.size)
 
 
