@@ -181,7 +181,8 @@ class MooncakeBundleTransfer(StructuredObjects):
         Parameters
         ----------
         stage : str
-            Who wrote them. A stage that is there gets them beside its fields.
+            Who wrote them. A stage that is there gets them beside its fields. A batch of metadata alone
+            makes no stage, and the store is not called.
         overwrite : bool
             Fields of these names may be there. A stage that is there is replaced then, and must be
             given all of its fields.
@@ -206,6 +207,8 @@ class MooncakeBundleTransfer(StructuredObjects):
         new.stage_refs, new.field_index = dict(old.stage_refs), dict(old.field_index)
         new.encoded_non_tensor = dict(old.encoded_non_tensor)
         new.meta_info = {**old.meta_info, **batch.meta_info}
+        if not (batch.batch or batch.non_tensor_batch):
+            return new
         replaced = old.stage_refs.get(stage)
         beside = self._bundles.resolve(replaced) if replaced and not overwrite else None
         how = (dict(field_schemas or {}), chunk_bytes, policy, config)
@@ -218,12 +221,12 @@ class MooncakeBundleTransfer(StructuredObjects):
     def _check_append(
         old: MooncakeDataProtoRef, batch: batches.Batch, stage: str, overwrite: bool
     ) -> None:
-        if batch.size != old.batch_size:
+        names = {*batch.batch, *batch.non_tensor_batch}
+        if names and batch.size != old.batch_size:
             raise ValueError(
                 f"DataProto append batch size {batch.size} does not match ref batch size "
                 f"{old.batch_size}"
             )
-        names = {*batch.batch, *batch.non_tensor_batch}
         there = sorted(names & set(old.field_index))
         if there and not overwrite:
             raise ValueError(f"DataProto fields already exist: {there}")

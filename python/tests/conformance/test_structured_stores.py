@@ -210,3 +210,34 @@ def test_tensors_in_columns_and_jagged_ones_are_released(module: Any, store: Any
     assert result["non_tensor_batch"]["r"].tolist() == [None, None]
     pool.close()
     transfer.cleanup_dataproto(ref)
+
+
+# ---- appends
+
+
+def test_metadata_alone_is_appended_without_a_call_of_the_store(module: Any, store: Any) -> None:
+    counting = Counting(store)
+    transfer = module.MooncakeBundleTransfer(counting, key_prefix="t")
+    empty = transfer.put(batch(meta_info={"step": 1}))
+    counting.calls.clear()
+    more = transfer.append_dataproto_fields(
+        module.export_ref(empty), batch(meta_info={"loss": 2}), stage="late"
+    )
+    assert counting.calls == []
+    assert transfer.get(more)["meta_info"] == {"step": 1, "loss": 2}
+    assert (
+        module.export_ref(more)["storage_group_id"] == module.export_ref(empty)["storage_group_id"]
+    )
+
+
+@own("the original compares the numbers of rows")
+def test_metadata_is_appended_to_rows(transfer: Any, store: Any) -> None:
+    rows = transfer.put(batch(batch={"x": numpy.arange(3)}, meta_info={"step": 1}))
+    more = transfer.append_dataproto_fields(rows, batch(meta_info={"loss": 2}), stage="late")
+    assert transfer.get(more)["meta_info"] == {"step": 1, "loss": 2}
+    assert set(more.stage_refs) == set(rows.stage_refs)
+    assert transfer.get(more)["batch"]["x"].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="must include existing fields"):
+        transfer.append_dataproto_fields(rows, batch(), stage="default", overwrite=True)
+    transfer.cleanup_dataproto(more)
+    assert nothing_left(store)
