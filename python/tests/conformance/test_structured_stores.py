@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import differs, own
+from conftest import RIVAL, differs, own
 
 numpy = pytest.importorskip("numpy")
 
@@ -240,4 +241,41 @@ def test_metadata_is_appended_to_rows(transfer: Any, store: Any) -> None:
     with pytest.raises(ValueError, match="must include existing fields"):
         transfer.append_dataproto_fields(rows, batch(), stage="default", overwrite=True)
     transfer.cleanup_dataproto(more)
+    assert nothing_left(store)
+
+
+# ---- what is refused
+
+
+def test_a_manifest_with_parts_that_are_not_known_is_refused(transfer: Any, store: Any) -> None:
+    assert store.put("other/object", b"abcdef") == 0
+    ref = transfer.put_bundle(b"meta", {"payload": b"abcdef"})
+    manifest = {**ref.manifest, "cleanup_keys": ["other/object"]}
+    assert store.upsert(ref.manifest_key, json.dumps(manifest).encode()) == 0
+    with pytest.raises(ValueError, match="cleanup_keys"):
+        transfer.remove_bundle({"manifest_key": ref.manifest_key})
+    assert store.get("other/object") == b"abcdef"
+    assert store.is_exist(ref.manifest["buffers"]["payload"]["key"]) == 1
+
+
+def test_a_tensor_object_buffer_without_rows_is_refused(module: Any, transfer: Any) -> None:
+    memory = ctypes.create_string_buffer(400)
+    for size in (128, 400):
+        buffer = module.tensor_object_buffer(ctypes.addressof(memory), size, memory)
+        with pytest.raises(TypeError, match="batch_size"):
+            transfer.put(batch(batch={"x": buffer}))
+
+
+def test_keys_of_tensor_dicts_that_are_refused(module: Any, transfer: Any, store: Any) -> None:
+    torch = pytest.importorskip("torch")
+
+    def put(row: Any, **metadata: Any) -> None:
+        schema = module.FieldSchema("ragged_tensor_dict", metadata=metadata)
+        transfer.put({"x": [row]}, type="dict", field_schemas={"x": schema})
+
+    for key in ("", "a.b", "a/b", "a\\b") if RIVAL else ("", "a.b", "a/b", "a\\b", 1):
+        with pytest.raises(ValueError, match="must not"):
+            put({key: torch.ones(1)})
+        with pytest.raises(ValueError, match="must not"):
+            put({}, keys=[key])
     assert nothing_left(store)

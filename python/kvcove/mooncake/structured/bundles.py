@@ -34,6 +34,7 @@ from kvcove.mooncake.structured.types import (
 __all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "group_of", "let_go"]
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
+_PARTS = {"version", "layout", "object_id", "meta", "buffers", "superseded"}  # of a manifest
 
 _REMOVED = (0, MISSING_OBJECT_ERROR)  # what a removal answers for a key that is not there any more
 
@@ -371,8 +372,12 @@ class Bundles:
         try:
             own = f"{self.prefix}/{manifest['object_id']}/manifest"
             named = self.keys(manifest, key)
+            unknown = sorted(set(manifest) - _PARTS)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{key} is no manifest of a bundle: {error!r}") from error
+        if unknown:
+            # A removal would leave behind the objects that they name.
+            raise ValueError(f"{key} has parts that this version does not know: {unknown}")
         if key != own:
             raise ValueError(f"bundle manifest_key {key} does not match its object: {own}")
         for one in named:

@@ -81,7 +81,10 @@ def rows_of(value: Any) -> int:
     if isinstance(value, TensorObjectBuffer):
         if value.batch_size is not None:
             return value.batch_size
-        return int(_header(value)[1][0])
+        try:
+            return int(_header(value)[1][0])
+        except ValueError as error:
+            raise TypeError(f"{error}; a field of a batch needs its batch_size") from error
     if is_tensor(value) or isinstance(value, numpy.ndarray):
         if value.ndim == 0:
             raise TypeError("a field of a batch has rows; this one has no dimension")
