@@ -25,6 +25,7 @@ from kvcove.mooncake.structured.handles import as_reference
 from kvcove.mooncake.structured.inference import choose_leaf_codec as _choose_leaf_codec  # noqa: F401
 from kvcove.mooncake.structured.inference import escape_key as _escape_key  # noqa: F401
 from kvcove.mooncake.structured.inference import infer_structure
+from kvcove.mooncake.structured.members import viewed
 from kvcove.mooncake.structured.objects import StructuredObjects
 from kvcove.mooncake.structured.types import *  # noqa: F403
 from kvcove.mooncake.structured.types import (
@@ -378,7 +379,7 @@ class MooncakeBundleTransfer(StructuredObjects):
                 "section": where.section,
                 "stage": where.stage,
                 "member": where.member,
-                "spec": spec,
+                "spec": viewed(spec),
             }
         return {
             "namespace": known.namespace,

@@ -279,3 +279,66 @@ def test_keys_of_tensor_dicts_that_are_refused(module: Any, transfer: Any, store
         with pytest.raises(ValueError, match="must not"):
             put({}, keys=[key])
     assert nothing_left(store)
+
+
+# ---- what a manifest view says
+
+
+def test_jagged_tensors_of_which_another_dimension_differs(transfer: Any, store: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for shapes in ([(2, 3), (2, 5), (2, 1)], [(3, 2), (5, 2), (1, 2)], [(3,), (0,), (1,)]):
+        rows = [torch.arange(torch.Size(shape).numel()).reshape(shape) for shape in shapes]
+        jagged = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+        ref = transfer.put(batch(batch={"j": jagged}))
+        for chosen in (None, slice(1, 3), [2, 0], [1], []):
+            got = transfer.get(ref, rows=chosen)["batch"]["j"]
+            numbers = chosen if isinstance(chosen, list) else range(3)[chosen or slice(None)]
+            wanted = [rows[i] for i in numbers]
+            assert got.layout == torch.jagged
+            assert got.dtype == jagged.dtype
+            assert [row.tolist() for row in got.unbind()] == [row.tolist() for row in wanted]
+            if wanted:
+                assert got._ragged_idx == jagged._ragged_idx
+        spec = transfer.dataproto_manifest_view(ref)["batch_fields"]["j"]["spec"]
+        assert (spec["encoding"], spec["dtype"], spec["nested"]) == (
+            "torch_tensor",
+            "torch.int64",
+            True,
+        )
+        assert spec["format"] == "tensor_parts"
+        assert spec["part_bytes"][1] == sum(row.nbytes for row in rows)
+        transfer.cleanup_dataproto(ref)
+    assert nothing_left(store)
+
+
+@own("the layout is its own")
+def test_jagged_tensors_that_were_stored_before_are_read(transfer: Any, store: Any) -> None:
+    torch = pytest.importorskip("torch")
+    rows = [torch.ones(2, 3), torch.zeros(1, 3)]
+    ref = transfer.put(batch(batch={"j": torch.nested.nested_tensor(rows, layout=torch.jagged)}))
+    stage = ref.stage_refs["default"].manifest["meta"]
+    meta = json.loads(store.get(stage["key"]))
+    del meta["__mooncake_structured_fields__"]["batch.j"]["ragged"]
+    text = json.dumps(meta).encode()
+    assert store.upsert(stage["key"], text) == 0
+    stage["bytes"] = stage["chunks"][0]["bytes"] = len(text)
+    for chosen in (None, [1]):
+        got = transfer.get(ref, rows=chosen)["batch"]["j"].unbind()
+        assert [row.tolist() for row in got] == [
+            row.tolist() for row in (rows if chosen is None else rows[1:])
+        ]
+    transfer.cleanup_dataproto(ref)
+
+
+def test_a_view_says_where_the_numbers_of_a_column_lie(module: Any, transfer: Any) -> None:
+    rows = [numpy.arange(3, dtype=numpy.int32), None, numpy.ones((2, 2), dtype=numpy.int32)]
+    ref = transfer.put(
+        {"x": rows, "i": [0, 1, 2]},
+        type="dict",
+        field_schemas={"x": module.FieldSchema("typed_ragged")},
+    )
+    assert ref.encoded_non_tensor["x"]["metadata"]["physical_layout"] == "contiguous_flat"
+    view = transfer.dataproto_manifest_view(ref)
+    described = view["non_tensor_fields"]["x"]["spec"]["payload_specs"]["data"]
+    assert described["shape"] == [7]
+    transfer.cleanup_dataproto(ref)
