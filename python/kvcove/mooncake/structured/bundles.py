@@ -127,6 +127,8 @@ def _lent_array(lease: Any, size: int) -> Any:
 def let_go(result: Any) -> None:
     """Put None in place of what lies in a pool's buffers: in mappings, lists, tuples and columns."""
     lent = sorted((at, at + len(memory)) for at, memory in list(_lent.items()))
+    if not lent:
+        return
 
     def is_lent(address: int) -> bool:
         i = bisect.bisect_right(lent, (address, sys.maxsize)) - 1
