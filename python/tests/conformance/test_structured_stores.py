@@ -281,6 +281,13 @@ def test_keys_of_tensor_dicts_that_are_refused(module: Any, transfer: Any, store
     assert nothing_left(store)
 
 
+def test_tensors_of_two_dtypes_are_refused_under_their_codec(module: Any) -> None:
+    torch = pytest.importorskip("torch")
+    leaves: list[Any] = []
+    module.infer_structure("x", [torch.ones(1), torch.ones(1, dtype=torch.int64)], leaves, [])
+    assert (leaves[0].decision.accepted, leaves[0].decision.codec) == (False, "ragged_tensor")
+
+
 # ---- what a manifest view says
 
 
