@@ -25,6 +25,7 @@ from kvcove.mooncake.structured.handles import as_reference
 from kvcove.mooncake.structured.inference import choose_leaf_codec as _choose_leaf_codec  # noqa: F401
 from kvcove.mooncake.structured.inference import escape_key as _escape_key  # noqa: F401
 from kvcove.mooncake.structured.inference import infer_structure
+from kvcove.mooncake.structured.members import viewed
 from kvcove.mooncake.structured.objects import StructuredObjects
 from kvcove.mooncake.structured.types import *  # noqa: F403
 from kvcove.mooncake.structured.types import (
@@ -181,7 +182,8 @@ class MooncakeBundleTransfer(StructuredObjects):
         Parameters
         ----------
         stage : str
-            Who wrote them. A stage that is there gets them beside its fields.
+            Who wrote them. A stage that is there gets them beside its fields. A batch of metadata alone
+            makes no stage, and the store is not called.
         overwrite : bool
             Fields of these names may be there. A stage that is there is replaced then, and must be
             given all of its fields.
@@ -206,6 +208,8 @@ class MooncakeBundleTransfer(StructuredObjects):
         new.stage_refs, new.field_index = dict(old.stage_refs), dict(old.field_index)
         new.encoded_non_tensor = dict(old.encoded_non_tensor)
         new.meta_info = {**old.meta_info, **batch.meta_info}
+        if not (batch.batch or batch.non_tensor_batch):
+            return new
         replaced = old.stage_refs.get(stage)
         beside = self._bundles.resolve(replaced) if replaced and not overwrite else None
         how = (dict(field_schemas or {}), chunk_bytes, policy, config)
@@ -218,12 +222,12 @@ class MooncakeBundleTransfer(StructuredObjects):
     def _check_append(
         old: MooncakeDataProtoRef, batch: batches.Batch, stage: str, overwrite: bool
     ) -> None:
-        if batch.size != old.batch_size:
+        names = {*batch.batch, *batch.non_tensor_batch}
+        if names and batch.size != old.batch_size:
             raise ValueError(
                 f"DataProto append batch size {batch.size} does not match ref batch size "
                 f"{old.batch_size}"
             )
-        names = {*batch.batch, *batch.non_tensor_batch}
         there = sorted(names & set(old.field_index))
         if there and not overwrite:
             raise ValueError(f"DataProto fields already exist: {there}")
@@ -375,7 +379,7 @@ class MooncakeBundleTransfer(StructuredObjects):
                 "section": where.section,
                 "stage": where.stage,
                 "member": where.member,
-                "spec": spec,
+                "spec": viewed(spec),
             }
         return {
             "namespace": known.namespace,

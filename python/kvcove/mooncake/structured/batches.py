@@ -313,18 +313,18 @@ class _Columns:
         self._table: Mapping[str, Any] = spec["payloads"]
         self._prefix = ""
         # All rows: one read, and every payload is a view of it.
-        self._whole = bundles.read(entry) if rows is None else None
+        self._whole = bundles.read(entry, in_pool=True) if rows is None else None
 
     def below(self, prefix: str) -> _Columns:
         one = object.__new__(_Columns)
         one.__dict__.update(self.__dict__, _prefix=self._prefix + prefix)
         return one
 
-    def _bytes(self, at: int, ranges: Sequence[tuple[int, int]]) -> Any:
+    def _bytes(self, at: int, ranges: Sequence[tuple[int, int]], *, in_pool: bool = False) -> Any:
         size = sum(count for _, count in ranges)
         if self._whole is not None and len(ranges) == 1:
             return self._whole[at + ranges[0][0] : at + ranges[0][0] + size]
-        into = numpy.empty(size, dtype=numpy.uint8)
+        into = self._bundles.memory(size) if in_pool else numpy.empty(size, dtype=numpy.uint8)
         if size:
             moved = [(at + start, count) for start, count in ranges if count]
             self._bundles.read_into(self._entry, moved, into.ctypes.data, into)
@@ -352,7 +352,8 @@ class _Columns:
                 ranges[-1] = (ranges[-1][0], end * item - ranges[-1][0])
             else:
                 ranges.append((start * item, (end - start) * item))
-        return self._bytes(self._table[self._prefix + name]["at"], ranges)
+        # Rows that are arrays and tensors are views of these bytes.
+        return self._bytes(self._table[self._prefix + name]["at"], ranges, in_pool=True)
 
     def number(self, i: int) -> int:
         return i if self._rows is None else self._rows[i]

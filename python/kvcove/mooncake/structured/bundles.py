@@ -9,14 +9,17 @@ stored. Thread-safe if the store is: nothing is kept between calls.
 
 from __future__ import annotations
 
+import bisect
 import concurrent.futures
 import contextlib
 import copy
+import ctypes
 import inspect
 import json
+import sys
 import uuid
 import weakref
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy
@@ -31,6 +34,9 @@ from kvcove.mooncake.structured.types import (
 __all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "group_of", "let_go"]
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
+_PARTS = {"version", "layout", "object_id", "meta", "buffers", "superseded"}  # of a manifest
+
+_REMOVED = (0, MISSING_OBJECT_ERROR)  # what a removal answers for a key that is not there any more
 
 Pieces = list[Any]  # arrays of bytes that lie one behind the other in a member
 
@@ -105,32 +111,65 @@ def _cut(pieces: Pieces, chunk_bytes: int) -> list[Pieces]:
     return chunks
 
 
-# Buffers of pools in which something that was read lies, by their addresses.
+# The bytes of pools' buffers in which something that was read lies, by their addresses.
 _lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
+def _lent_array(lease: Any, size: int) -> Any:
+    """Return the bytes of a lease as an array; the lease ends when the last view of them has gone."""
+    address = int(lease.ptr)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, lease.release).atexit = False
+    _lent[address] = memory
+    return numpy.frombuffer(memory, dtype=numpy.uint8)
+
+
 def let_go(result: Any) -> None:
-    """Put None in place of what lies in a pool's buffers, in a result and the mappings in it."""
-    if not isinstance(result, MutableMapping):
-        for name in ("batch", "non_tensor_batch", "objects"):
-            if isinstance(below := getattr(result, name, None), MutableMapping):
-                let_go(below)
+    """Put None in place of what lies in a pool's buffers: in mappings, lists, tuples and columns."""
+    lent = sorted((at, at + len(memory)) for at, memory in list(_lent.items()))
+    if not lent:
         return
-    for name, value in result.items():
-        if isinstance(value, MutableMapping):
-            let_go(value)
-        elif isinstance(value, numpy.ndarray):
-            if int(value.ctypes.data) in _lent:
-                result[name] = None
-        elif hasattr(value, "data_ptr") and value.data_ptr() in _lent:
-            result[name] = None
+
+    def is_lent(address: int) -> bool:
+        i = bisect.bisect_right(lent, (address, sys.maxsize)) - 1
+        return i >= 0 and address < lent[i][1]
+
+    if not isinstance(result, MutableMapping | list):
+        for name in ("batch", "non_tensor_batch", "objects"):
+            _kept(getattr(result, name, None), is_lent)
+    _kept(result, is_lent)
+
+
+def _kept(value: Any, is_lent: Callable[[int], bool]) -> Any:
+    """Return a value without what is lent: None, or itself where its parts can be replaced."""
+    if isinstance(value, numpy.ndarray) and value.dtype != object:
+        return None if value.size and is_lent(int(value.ctypes.data)) else value
+    if hasattr(value, "data_ptr") and not isinstance(value, MutableMapping):
+        elements = value.values() if getattr(value, "is_nested", False) else value
+        return None if elements.numel() and is_lent(elements.data_ptr()) else value
+    if type(value) is tuple:
+        kept = tuple(_kept(one, is_lent) for one in value)
+        return value if all(a is b for a, b in zip(kept, value, strict=True)) else kept
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, MutableMapping):
+        parts = list(value.items())
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    elif isinstance(value, numpy.ndarray):
+        parts = numpy.ndenumerate(value)
+    for where, one in parts:
+        left = _kept(one, is_lent)
+        if left is not one:
+            value[where] = left
+    return value
 
 
 class Bundles:
     """The bundles of a store under one prefix.
 
     With a buffer pool, what is read lies in its buffers while it has free ones, else in memory of its
-    own: a read never waits for a buffer. A buffer goes back when the last view of it has gone.
+    own: a read never waits for a buffer, unless the pool's ``acquire`` has no ``block`` and waits. A
+    buffer goes back when the last view of it has gone.
     """
 
     def __init__(
@@ -138,6 +177,8 @@ class Bundles:
     ) -> None:
         self.store: Any = store
         self._pool = buffer_pool
+        acquire = getattr(buffer_pool, "acquire", None)
+        self._unblocked = {"block": False} if _takes(acquire, "block") else {}
         self.prefix = prefix.strip("/")
         if not self.prefix:
             raise ValueError("key_prefix must be a non-empty key prefix")
@@ -145,8 +186,17 @@ class Bundles:
         # A store of a few lines has neither batches nor a configuration of a put; a stand-in may have
         # None in their place.
         self._batches = _has(store, "batch_put_from_multi_buffers")
-        self._ranges = _has(store, "get_into_ranges") and _has(store, "batch_get_into")
-        self._configured = self._batches or "config" in _parameters(getattr(store, "put", None))
+        # Reads into memory need memory that is registered.
+        self._ranges = all(
+            _has(store, name)
+            for name in (
+                "get_into_ranges",
+                "batch_get_into",
+                "register_buffer",
+                "unregister_buffer",
+            )
+        )
+        self._configured = self._batches or _takes(getattr(store, "put", None), "config")
 
     @staticmethod
     def _chunk_bytes(value: int) -> int:
@@ -324,8 +374,12 @@ class Bundles:
         try:
             own = f"{self.prefix}/{manifest['object_id']}/manifest"
             named = self.keys(manifest, key)
+            unknown = sorted(set(manifest) - _PARTS)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{key} is no manifest of a bundle: {error!r}") from error
+        if unknown:
+            # A removal would leave behind the objects that they name.
+            raise ValueError(f"{key} has parts that this version does not know: {unknown}")
         if key != own:
             raise ValueError(f"bundle manifest_key {key} does not match its object: {own}")
         for one in named:
@@ -338,17 +392,15 @@ class Bundles:
         """Return an array of uint8 for what is read."""
         if self._pool is not None and size > 0:
             try:
-                lease = self._pool.acquire(size, block=False)
+                return _lent_array(self._pool.acquire(size, **self._unblocked), size)
             except RuntimeError:  # it is closed, or has no such buffer to spare
-                return numpy.empty(size, dtype=numpy.uint8)
-            array = numpy.frombuffer(lease.buffer, dtype=numpy.uint8)
-            _lent[int(array.ctypes.data)] = lease
-            return array
+                pass
         return numpy.empty(size, dtype=numpy.uint8)
 
-    def read(self, entry: Mapping[str, Any]) -> Any:
-        """Return all bytes of a member as an array of uint8, writable."""
-        into = numpy.empty(entry["bytes"], dtype=numpy.uint8)
+    def read(self, entry: Mapping[str, Any], *, in_pool: bool = False) -> Any:
+        """Return all bytes of a member as an array of uint8, writable; ``in_pool``: as :meth:`memory`."""
+        size = entry["bytes"]
+        into = self.memory(size) if in_pool else numpy.empty(size, dtype=numpy.uint8)
         self.read_into(entry, [(0, entry["bytes"])], into.ctypes.data, into)
         return into
 
@@ -441,15 +493,21 @@ class Bundles:
         self.remove_keys(keys[-1:])
 
     def remove_keys(self, keys: Sequence[str]) -> None:
-        """Remove keys, also while they are read. Raises RuntimeError if one could not be removed."""
-        if _has(self.store, "batch_remove"):
+        """Remove keys, also while they are read; one that fails in a batch gets a second attempt.
+
+        Raises
+        ------
+        RuntimeError
+            One could not be removed.
+        """
+        failed: Sequence[str] = keys
+        if len(keys) > 1 and _has(self.store, "batch_remove"):
             codes = self.store.batch_remove(list(keys), True)
-        else:
-            codes = [self.store.remove(key, True) for key in keys]
-        done = (0, MISSING_OBJECT_ERROR)
-        failed = [(k, c) for k, c in zip(keys, codes, strict=True) if c not in done]
-        if failed:
-            raise RuntimeError(f"failed to remove {len(failed)} Mooncake keys: {failed}")
+            failed = [k for k, c in zip(keys, codes, strict=True) if c not in _REMOVED]
+        answers = [(key, self.store.remove(key, True)) for key in failed]
+        left = [one for one in answers if one[1] not in _REMOVED]
+        if left:
+            raise RuntimeError(f"failed to remove {len(left)} Mooncake keys: {left}")
 
     def _remove_quietly(self, keys: Sequence[str]) -> None:
         # The caller learns why the put failed; what could not be removed is evicted in time.
@@ -462,14 +520,13 @@ def _has(store: Any, name: str) -> bool:
     return callable(getattr(store, name, None))
 
 
-def _parameters(call: Any) -> Sequence[str]:
+def _takes(call: Any, name: str) -> bool:
+    """Whether a function takes an argument of this name."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):
-        return ()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-        return ("config",)
-    return [one.name for one in parameters]
+        return False
+    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
 def _grouped(config: Any, count: int) -> Any:
@@ -487,8 +544,6 @@ def _joined(pieces: Pieces) -> bytes:
 
 
 def _copy(address: int, value: Any) -> None:
-    import ctypes
-
     ctypes.memmove(address, value.ctypes.data, value.size)
 
 

@@ -216,6 +216,11 @@ def _encode_tensor_dicts(
             )
     found = dict.fromkeys(k for row in rows if row for k in row)
     keys = list(wanted.get("keys") or found)
+    for key in (*found, *keys):
+        if not isinstance(key, str) or not key:
+            raise ValueError(f"a ragged_tensor_dict key must not be empty or no text: {key!r}")
+        if any(mark in key for mark in "./\\"):
+            raise ValueError(f"a ragged_tensor_dict key must not contain '.', '/' or '\\': {key!r}")
     if lost := [key for key in found if key not in keys]:
         raise ValueError(f"ragged_tensor_dict rows have keys not declared in the schema: {lost}")
     for i, row in enumerate(rows):

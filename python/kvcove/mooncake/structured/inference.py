@@ -125,8 +125,8 @@ def choose_leaf_codec(values: Sequence[Any]) -> CodecDecision:
     return _refused("no codec matched")
 
 
-def _refused(reason: str) -> CodecDecision:
-    return CodecDecision(False, object_codec(), reason, "python object")
+def _refused(reason: str, codec: str = "") -> CodecDecision:
+    return CodecDecision(False, codec or object_codec(), reason, "python object")
 
 
 def _tensors(rows: list[Any]) -> CodecDecision | None:
@@ -134,7 +134,7 @@ def _tensors(rows: list[Any]) -> CodecDecision | None:
         return None
     dtypes = sorted({str(row.dtype) for row in rows})
     if len(dtypes) > 1:
-        return _refused(f"mixed tensor dtype: {dtypes}")
+        return _refused(f"mixed tensor dtype: {dtypes}", "ragged_tensor")
     reason, metadata = "all non-null rows are Tensor", {"dtype": dtypes[0]}
     return CodecDecision(True, "ragged_tensor", reason, "torch.Tensor", metadata)
 

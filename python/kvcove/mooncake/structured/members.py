@@ -9,7 +9,8 @@ encoding           the bytes
 ``bytes``          as they are
 ``ndarray``        elements in C order; ``dtype``, ``shape``
 ``torch_tensor``   a header of 304 bytes (``kvcove.mooncake._tensors``), then the elements
-``nested_tensor``  the same of all rows together; ``lengths`` has the rows of each
+``nested_tensor``  the same of all rows together; ``lengths`` has the rows of each,
+                   ``ragged`` the dimension of a row that comes first here
 =================  ====================================================================
 
 Rows are chosen along the first axis, and only their bytes are read.
@@ -36,6 +37,7 @@ __all__ = [
     "is_tensor",
     "read_member",
     "rows_of",
+    "viewed",
 ]
 
 Rows = range | list[int] | None  # None: all
@@ -81,7 +83,10 @@ def rows_of(value: Any) -> int:
     if isinstance(value, TensorObjectBuffer):
         if value.batch_size is not None:
             return value.batch_size
-        return int(_header(value)[1][0])
+        try:
+            return int(_header(value)[1][0])
+        except ValueError as error:
+            raise TypeError(f"{error}; a field of a batch needs its batch_size") from error
     if is_tensor(value) or isinstance(value, numpy.ndarray):
         if value.ndim == 0:
             raise TypeError("a field of a batch has rows; this one has no dimension")
@@ -141,12 +146,16 @@ def _described_tensor(value: Any, name: str) -> tuple[dict[str, Any], Pieces]:
 def _describe_nested(value: Any, name: str) -> tuple[dict[str, Any], Pieces]:
     import torch
 
-    rows = [row.detach().cpu() for row in value.unbind()]
-    together = torch.cat(rows) if rows else torch.empty(0)
-    spec, pieces = _described_tensor(together, name)
     jagged = value.layout == torch.jagged
+    parts = value.detach().cpu().unbind()
+    # The dimension in which rows differ comes first: the bytes of a row then lie in one range.
+    ragged = value._ragged_idx - 1 if jagged and parts else 0
+    rows = [row.movedim(ragged, 0) for row in parts]
+    together = torch.cat(rows) if rows else torch.empty(0, dtype=value.dtype)
+    spec, pieces = _described_tensor(together, name)
     lengths = [int(row.shape[0]) for row in rows]
-    return {**spec, "encoding": "nested_tensor", "lengths": lengths, "jagged": jagged}, pieces
+    more = {"encoding": "nested_tensor", "lengths": lengths, "jagged": jagged, "ragged": ragged}
+    return {**spec, **more}, pieces
 
 
 def _header(buffer: TensorObjectBuffer) -> tuple[str, list[int]]:
@@ -189,6 +198,20 @@ def check_described(name: str, spec: Mapping[str, Any]) -> None:
     lacking = [one for one in _DESCRIBED[encoding] if one not in spec]
     if lacking:
         raise ValueError(f"structured {encoding} member {name}: its spec lacks {lacking}")
+
+
+def viewed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the names that Mooncake's manifest view has for its parts."""
+    if spec["encoding"] in ("torch_tensor", "nested_tensor"):
+        size = int(numpy.prod(spec["shape"])) * _itemsize(spec["dtype"])
+        parts = {"format": "tensor_parts", "part_bytes": [_tensors.HEADER_BYTES, size]}
+        nested = spec["encoding"] == "nested_tensor"
+        return {**spec, "encoding": "torch_tensor", "nested": nested, **parts}
+    if spec["encoding"] == "structured_non_tensor":
+        payloads = spec["payloads"].items()
+        described = {n: {"dtype": p["dtype"], "shape": p["shape"]} for n, p in payloads}
+        return {**spec, "payload_specs": described}
+    return dict(spec)
 
 
 def read_member(
@@ -352,6 +375,10 @@ def _read_nested(
     inner = [i for row in chosen for i in range(int(starts[row]), int(starts[row + 1]))]
     flat = {**spec, "encoding": "torch_tensor"}
     together = read_member(bundles, "nested", flat, entry, None if rows is None else inner)
-    parts = list(torch.split(together, [lengths[row] for row in chosen]))
-    layout = torch.jagged if spec["jagged"] else torch.strided
-    return torch.nested.nested_tensor(parts, layout=layout)
+    sizes = [lengths[row] for row in chosen]
+    if not spec["jagged"]:
+        return torch.nested.nested_tensor(list(torch.split(together, sizes)))
+    ragged = spec.get("ragged", 0)  # what was stored before there was this part has its rows at 0
+    values = together.movedim(0, ragged).contiguous()
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=ragged + 1)

@@ -75,6 +75,7 @@ def encode_arrays(rows: Sequence[Any], dtype: Any = None) -> tuple[dict[str, Any
         "dtype": str(common) if common.kind in "biuf" else common.str,
         "max_ndim": most,
         "shape_policy": "ragged",
+        "physical_layout": "contiguous_flat",
         "row_format": kind,
         "ndarray_rows": which,
     }
@@ -95,6 +96,7 @@ def _encode_plain(data: Any, lengths: list[int]) -> tuple[dict[str, Any], Payloa
         "dtype": str(data.dtype),
         "max_ndim": 1,
         "shape_policy": "ragged",
+        "physical_layout": "contiguous_flat",
         "row_format": "list",
         "ndarray_rows": None,
     }
