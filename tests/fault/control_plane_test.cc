@@ -358,12 +358,12 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
   const std::int64_t killed = NowMs();
   std::int64_t missed_ms = 0;
   std::int64_t first_miss = -1;
-  bool started = false;
+  std::int64_t away_ms = 0;  // until the next master serves
   std::int64_t last = NowMs();
   while (NowMs() < killed + 4000) {
-    if (!started && NowMs() > killed + 300) {
+    if (away_ms == 0 && NowMs() > killed + 300) {
       StartMaster();
-      started = true;
+      away_ms = NowMs() - killed;
     }
     const bool all = CountOk(Get(*local, some)) == some.size();
     const std::int64_t now = NowMs();
@@ -373,9 +373,10 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
     }
     last = now;
   }
-  fmt::print("a master away for 300 ms: local reads missed for {} ms, first after {} ms\n",
+  fmt::print("a master away for {} ms: local reads missed for {} ms, first after {} ms\n", away_ms,
              missed_ms, first_miss);
-  EXPECT_TRUE(missed_ms == 0 || slowness.longest_ms() > 250);
+  // A lease of a second, last renewed up to 250 ms before, has to be renewed by the next master.
+  EXPECT_TRUE(missed_ms == 0 || away_ms > 500 || slowness.longest_ms() > 250);
 }
 
 // Figures of docs/control-plane.md: KVCOVE_RESTARTS=20 KVCOVE_RESTART_OWNERS=3
