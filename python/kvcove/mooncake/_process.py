@@ -14,12 +14,18 @@ import threading
 from collections import deque
 
 from kvcove import _command
+from kvcove.mooncake import _log
 from kvcove.mooncake._address import is_loopback
 
-__all__ = ["Child", "StopSignals", "allow_open", "credentials", "insecure"]
+__all__ = ["Child", "StopSignals", "allow_open", "begin", "credentials", "insecure"]
 
 _LAST_LINES = 20
 _LOOK_SECONDS = 0.2  # between two looks at whether the child has ended
+
+
+def begin() -> None:
+    """Begin a program: no reader of its output can stop it."""
+    _log.start()
 
 
 def credentials() -> str:
@@ -86,7 +92,7 @@ class Child:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            sys.stderr.write(line)
+            print(line, end="", file=sys.stderr)
             self._last.append(line)
             if not self._ready.is_set() and (match := self._pattern.search(line)):
                 self.match = match
