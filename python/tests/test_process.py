@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM ends the drop-in's programs, whatever they do; a reader that stands still stops none."""
+"""SIGTERM alone ends the drop-in's programs, whatever they do; a reader that stands still stops none."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, ends_with_its_test, free_port, http, wait_until
+from conftest import Cluster, Program, ends_with_its_test, free_port, http, wait_until
 from kvcove.mooncake._log import Output
 
 _AT_EACH_STEP = """
@@ -121,12 +125,13 @@ def test_a_program_that_says_it_serves_ends_cleanly_at_once(name: str, run_dir: 
 
 
 class Launch:
-    """One of the four programs: its command, and where it answers 200."""
+    """One of the four programs: its command, where it answers 200, and whether it has a kvcove child."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         port, other = free_port(), free_port()
         self.command = [sys.executable, "-m", f"kvcove.mooncake.{name}"]
         self.urls = [f"http://127.0.0.1:{port}/health"]
+        self.has_child = name in ("master", "client")
         if name == "master":
             self.command += [f"-rpc_port={free_port()}", f"-metrics_port={port}"]
             self.command += ["-enable_http_metadata_server", f"-http_metadata_server_port={other}"]
@@ -202,6 +207,36 @@ def test_an_error_that_nobody_reads_ends_a_program(
     name, *wrong = arguments
     process = started([sys.executable, "-m", f"kvcove.mooncake.{name}", *wrong], full[1])
     assert process.wait(60) == 2
+
+
+def test_a_hang_up_ends_no_program(launch: Launch, tmp_path: Path) -> None:
+    program = Program(launch.command, tmp_path / "program.log")
+    assert wait_until(launch.answers)
+    for _ in range(2):
+        program.process.send_signal(signal.SIGHUP)
+    if launch.has_child:
+        program.wait_for("SIGHUP: looking at the files of tokens and certificates")
+    assert launch.answers()
+    assert program.stop() == 0
+
+
+def test_a_closed_terminal_ends_no_program(launch: Launch) -> None:
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(
+        launch.command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    ends_with_its_test(process)
+    os.close(terminal)
+    assert wait_until(launch.answers)
+    os.close(ours)
+    assert launch.answers()
+    process.terminate()
+    assert process.wait(60) == 0
 
 
 def test_lines_wait_for_their_reader_in_order(full: tuple[int, int]) -> None:
