@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM ends the drop-in's programs, whatever they do at that moment."""
+"""SIGTERM alone ends the drop-in's programs, whatever they do; a reader that stands still stops none."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import signal
+import socket
 import subprocess
 import sys
+import termios
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import free_port
+from conftest import Cluster, Program, ends_with_its_test, free_port, http, wait_until
+from kvcove.mooncake._log import Output
 
 _AT_EACH_STEP = """
 import json, os, signal, sys, time
@@ -113,3 +122,168 @@ def test_a_program_that_says_it_serves_ends_cleanly_at_once(name: str, run_dir: 
     )
     assert "serving at" in done.stdout, done.stderr
     assert done.returncode == 0, done.stderr
+
+
+class Launch:
+    """One of the four programs: its command, where it answers 200, and whether it has a kvcove child."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        port, other = free_port(), free_port()
+        self.command = [sys.executable, "-m", f"kvcove.mooncake.{name}"]
+        self.urls = [f"http://127.0.0.1:{port}/health"]
+        self.has_child = name in ("master", "client")
+        if name == "master":
+            self.command += [f"-rpc_port={free_port()}", f"-metrics_port={port}"]
+            self.command += ["-enable_http_metadata_server", f"-http_metadata_server_port={other}"]
+            self.urls.append(f"http://127.0.0.1:{other}/health")
+        elif name == "client":
+            self.command += [f"-master_server_address={cluster.address}", f"-port={port}"]
+            self.command += ["-global_segment_size=64MB"]
+        elif name == "metadata":
+            self.command += [f"--port={port}"]
+        else:
+            self.command += [f"--port={port}", "-Dmaster_server_address=embedded:"]
+            self.command += ["-Dlocal_hostname=127.0.0.1", "-Dmetadata_server=P2PHANDSHAKE"]
+            self.command += ["-Dglobal_segment_size=64MB", "-Dlocal_buffer_size=16MB"]
+
+    def answers(self) -> bool:
+        try:
+            return all(http(url)[0] == 200 for url in self.urls)
+        except OSError:
+            return False
+
+
+@pytest.fixture(params=["master", "client", "metadata", "rest"])
+def launch(request: pytest.FixtureRequest, cluster: Cluster, run_dir: Path) -> Launch:
+    return Launch(request.param, cluster)
+
+
+def fill(descriptor: int) -> None:
+    os.set_blocking(descriptor, False)
+    for size in (4096, 1):
+        while True:
+            try:
+                os.write(descriptor, b"x" * size)
+            except BlockingIOError:
+                break
+    os.set_blocking(descriptor, True)
+
+
+@pytest.fixture(params=["pipe", "socket"])
+def full(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
+    """The descriptors of a reader and of a writer without room."""
+    if request.param == "pipe":
+        ends = os.pipe()
+    else:
+        ends = tuple(each.detach() for each in socket.socketpair())
+    fill(ends[1])
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def started(command: list[str], output: int) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(command, stdout=output, stderr=output)
+    ends_with_its_test(process)
+    return process
+
+
+def test_a_program_whose_output_nobody_reads_serves_and_ends(
+    launch: Launch, full: tuple[int, int]
+) -> None:
+    process = started(launch.command, full[1])
+    assert wait_until(launch.answers)
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["master", "-rpc_port=x"], ["client", "-no"], ["metadata", "--port=x"], ["rest", "-Dx"]],
+)
+def test_an_error_that_nobody_reads_ends_a_program(
+    arguments: list[str], full: tuple[int, int], run_dir: Path
+) -> None:
+    name, *wrong = arguments
+    process = started([sys.executable, "-m", f"kvcove.mooncake.{name}", *wrong], full[1])
+    assert process.wait(60) == 2
+
+
+def test_a_hang_up_ends_no_program(launch: Launch, tmp_path: Path) -> None:
+    program = Program(launch.command, tmp_path / "program.log")
+    assert wait_until(launch.answers)
+    for _ in range(2):
+        program.process.send_signal(signal.SIGHUP)
+    if launch.has_child:
+        program.wait_for("SIGHUP: looking at the files of tokens and certificates")
+    assert launch.answers()
+    assert program.stop() == 0
+
+
+def test_a_closed_terminal_ends_no_program(launch: Launch) -> None:
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(
+        launch.command,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    ends_with_its_test(process)
+    os.close(terminal)
+    assert wait_until(launch.answers)
+    os.close(ours)
+    assert launch.answers()
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_lines_wait_for_their_reader_in_order(full: tuple[int, int]) -> None:
+    reader, writer = full
+    output = Output(os.fdopen(os.dup(writer), "w"))
+    count, width = 200, 10_000
+    for number in range(count):
+        print(f"{number:{width}}", file=output)
+    print("the", "end", file=output, flush=True)
+    received = b""
+    while not received.endswith(b"the end\n"):
+        received += os.read(reader, 1 << 16)
+    lines = received.lstrip(b"x").decode().splitlines()[:-1]
+    following = dropped = 0
+    for line in lines:
+        if "lines dropped here" in line:
+            dropped += int(line.split()[0])
+        else:
+            assert int(line) == following + dropped
+            following += 1
+    assert following + dropped == count
+    assert following * width > (1 << 20) - 2 * width
+
+
+def test_a_line_whose_end_is_missing_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as file:
+        output = Output(file)
+        threads = [threading.Thread(target=output.write, args=(f"{n}\n" * 100,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(path.read_text().split()) == [str(n) for n in range(4) for _ in range(100)]
+        output.write("half a line")
+        assert "half" not in path.read_text()
+        output.end(0)
+        assert path.read_text().endswith("\nhalf a line")
+        print("too late", file=output, flush=True)
+        assert "too late" not in path.read_text()
+
+
+def test_a_reader_that_has_ended_stops_nothing() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as file:
+        output = Output(file)
+        os.close(reader)
+        for _ in range(3):
+            print("a line", file=output, flush=True)
+        output.end(0)

@@ -14,12 +14,30 @@ import threading
 from collections import deque
 
 from kvcove import _command
+from kvcove.mooncake import _log
 from kvcove.mooncake._address import is_loopback
 
-__all__ = ["Child", "StopSignals", "allow_open", "credentials", "insecure"]
+__all__ = ["Child", "StopSignals", "allow_open", "begin", "credentials", "insecure"]
 
 _LAST_LINES = 20
-_LOOK_SECONDS = 0.2  # between two looks at whether the child has ended
+_LOOK_SECONDS = 0.2  # between two looks at whether the child has ended, and at SIGHUP
+
+_hung_up = False  # SIGHUP has come, and the child has yet to be told
+
+
+def begin() -> None:
+    """Begin a program: no reader of its output can stop it, and SIGHUP does not end it.
+
+    For kvcove's servers SIGHUP means to look at the files of tokens and certificates again. A program
+    without such a child has none to pass it on to, but also goes on when its terminal is closed.
+    """
+    _log.start()
+
+    def note(*_: object) -> None:
+        global _hung_up
+        _hung_up = True  # StopSignals.wait() passes it on; a handler takes no lock
+
+    signal.signal(signal.SIGHUP, note)
 
 
 def credentials() -> str:
@@ -86,7 +104,7 @@ class Child:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            sys.stderr.write(line)
+            print(line, end="", file=sys.stderr)
             self._last.append(line)
             if not self._ready.is_set() and (match := self._pattern.search(line)):
                 self.match = match
@@ -99,6 +117,10 @@ class Child:
     def poll(self) -> int | None:
         """Return its exit status, None while it runs."""
         return self._process.poll()
+
+    def hang_up(self) -> None:
+        """Make it look at the files of tokens and certificates again."""
+        self._process.send_signal(signal.SIGHUP)
 
     def stop(self) -> int:
         """Stop it and wait for its end."""
@@ -134,10 +156,20 @@ class StopSignals:
             signal.signal(number, wake)
 
     def wait(self, child: Child | None = None) -> int:
-        """Wait for one of them, or for the end of a child; return the exit status that fits."""
+        """Wait for one of them, or for the end of a child; return the exit status that fits.
+
+        The child is told of a SIGHUP that has come since :func:`begin`.
+        """
+        global _hung_up
         while not select.select([self._reader], [], [], _LOOK_SECONDS)[0]:
-            if child is not None and (status := child.poll()) is not None:
+            if child is None:
+                continue
+            if (status := child.poll()) is not None:
                 return status or 1
+            if _hung_up:
+                # Before the child is told: one that comes now makes it look once more.
+                _hung_up = False
+                child.hang_up()
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         return 0

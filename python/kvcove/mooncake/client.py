@@ -32,7 +32,7 @@ from kvcove.mooncake._offload import (
     incarnation_of,
     wanted,
 )
-from kvcove.mooncake._process import Child, StopSignals, allow_open, credentials
+from kvcove.mooncake._process import Child, StopSignals, allow_open, begin, credentials
 
 __all__ = ["main"]
 
@@ -249,6 +249,7 @@ def _await_lease(owner: _Owner, child: Child, master: str, until: float) -> None
 
 def main() -> None:
     """Serve until SIGTERM."""
+    begin()
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "gives this host's memory to a cluster")
     if mixed := check_commands():
         fail(_PROGRAM, mixed)

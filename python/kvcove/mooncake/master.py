@@ -26,7 +26,7 @@ from kvcove.mooncake._http import (
     with_loopback,
 )
 from kvcove.mooncake._mixed import check_commands
-from kvcove.mooncake._process import Child, StopSignals, allow_open, credentials, insecure
+from kvcove.mooncake._process import Child, StopSignals, allow_open, begin, credentials, insecure
 from kvcove.mooncake._types import Code
 from kvcove.mooncake.metadata import MetadataServer
 
@@ -718,6 +718,7 @@ def _listen_at(values: Values) -> str:
 
 def main() -> None:
     """Serve until SIGTERM."""
+    begin()
     values = parse(_PROGRAM, sys.argv[1:], _FLAGS, "the master of a cluster, on kvcove")
     if mixed := check_commands():
         fail(_PROGRAM, mixed)

@@ -26,7 +26,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
-from kvcove.mooncake._process import StopSignals, insecure
+from kvcove.mooncake._process import StopSignals, begin, insecure
 
 __all__ = ["KVBootstrapServer", "KVPoll", "MetadataServer", "main", "parse_args"]
 
@@ -209,6 +209,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     """Serve until SIGTERM."""
+    begin()
     parser = _parser()
     options = parser.parse_args()
     try:

@@ -24,6 +24,7 @@ from kvcove.mooncake._http import (
     json_answer,
     last_segment,
 )
+from kvcove.mooncake._process import begin
 from kvcove.mooncake.mooncake_config import MooncakeConfig
 from kvcove.mooncake.store import MooncakeDistributedStore
 
@@ -535,6 +536,7 @@ async def main() -> None:
 
 def sync_main() -> None:
     """Run :func:`main`: the command."""
+    begin()
     logging.basicConfig(level=logging.INFO)
     asyncio.run(main())
 
