@@ -59,7 +59,7 @@ threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|t
 build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
-JOBS=$(($(nproc) * 3 / 2)) scripts/test.sh tsan -R "$threads"
+scripts/test.sh tsan -R "$threads"
 step "Tortures under tsan" 60
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
