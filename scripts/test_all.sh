@@ -12,11 +12,7 @@ scripts/build.sh release kvcove kvcove_static kvcove_shared
 step "Build of the tests (release)" 300
 scripts/build.sh release
 step "Tests of the core (release)" 480
-# They wait for most of their time, and the build of the wheels takes what they leave idle.
-trap stop_background EXIT
-in_background build/wheels.log scripts/python.sh wheel
 scripts/test.sh release
-stop_background
 scripts/python.sh test
 echo
 echo "Done: all tests of the core and of the Python packages passed"
