@@ -426,8 +426,9 @@ class _SchedulerSide:
         return _Plan(plan)
 
     def update(self, output: Any) -> None:
-        # A rank's report names the blocks that it could not load. vLLM may be told of more: what check_loads found,
-        # or what another connector's failure took with it. Their marks must end, too, else they would be saved from.
+        # Each rank reports the blocks that it could not load. vLLM's output may name more: blocks that check_loads
+        # found, and blocks that the failure of another connector took back. Their marks end here, because a later
+        # save would else store what lies in them.
         for request_id in getattr(output, "failed_recving", None) or ():
             self.role.load_failed(request_id, [])
         if self._config.check_loads and (invalid := list(output.invalid_block_ids)):
