@@ -99,7 +99,8 @@ LOG_FLAGS = {
             *("symbolize_stacktrace", "timestamp_in_logfile_name"),
         )
     },
-    **{name: Flag("", refused="give the flags themselves") for name in ("fromenv", "tryfromenv")},
+    "fromenv": Flag("", "flags, with commas between them, whose values are in $FLAGS_name"),
+    "tryfromenv": Flag("", "the same; a variable that is not set sets no flag"),
     "flagfile": Flag("", "files with a line -name=value a flag, with commas between the files"),
     "undefok": Flag("", "flags, with commas between them, that need not be known"),
 }
@@ -174,8 +175,8 @@ def _from_file(program: str, path: str, flags: Mapping[str, Flag]) -> dict[str, 
         fail(program, f"{where}: {error}")
     values: dict[str, str | bool] = {}
     for name, value in pairs.items():
-        if name == "flagfile":
-            fail(program, f"{where}: {name}: this file names no other; give it as -flagfile")
+        if name in ("flagfile", "fromenv", "tryfromenv"):
+            fail(program, f"{where}: {name}: this file names no other; give it as -{name}")
         if name == "config_path" or isinstance(value, dict | list):
             fail(program, f"{where}: {name}: a number, a text, true or false is wanted")
         if name not in flags:
@@ -294,6 +295,31 @@ def _from_flag_files(
     return given
 
 
+def _from_environment(
+    program: str,
+    way: str,
+    names: str,
+    flags: Mapping[str, Flag],
+    about: str,
+    may_be_unknown: Collection[str],
+    within: tuple[str, ...],
+) -> dict[str, str | bool]:
+    """Read the flags that ``-fromenv`` or ``-tryfromenv`` names, each from ``$FLAGS_name``."""
+    given: dict[str, str | bool] = {}
+    for name in names.replace("-", "_").split(","):
+        variable = f"FLAGS_{name}"
+        if name in ("fromenv", "tryfromenv"):
+            fail(program, f"-{way}={name}: a flag of the environment names no others of it")
+        if name not in flags:
+            _take_unknown(program, f"-{name}=", [], flags, may_be_unknown, in_file=bool(within))
+        elif variable in os.environ:
+            word = f"-{name}={os.environ[variable]}"
+            given.update(_arguments(f"{program}: ${variable}", [word], flags, about, within))
+        elif way == "fromenv":
+            fail(program, f"-fromenv={name}: ${variable} is not set")
+    return given
+
+
 def _arguments(
     program: str,
     arguments: list[str],
@@ -336,6 +362,10 @@ def _arguments(
             value = text if equals else _value(program, name, rest)
             if name == "flagfile" and value:
                 given.update(_from_flag_files(program, value, flags, about, within))
+            elif name in ("fromenv", "tryfromenv") and value:
+                given.update(
+                    _from_environment(program, name, value, flags, about, may_be_unknown, within)
+                )
             else:
                 given[name] = value
     return given
@@ -346,8 +376,9 @@ def parse(program: str, arguments: list[str], flags: Mapping[str, Flag], about: 
 
     Prints help for ``-help``. An unknown flag ends the program with the nearest right one, unless
     ``-undefok`` names it or the environment has ``KVCOVE_MOONCAKE_LENIENT=1``. The flags of a
-    ``-flagfile`` count as if they were in its place: of a flag that is given twice, the last value
-    wins. What the command line does not say, the file of ``-config_path`` may.
+    ``-flagfile``, ``-fromenv`` and ``-tryfromenv`` count as if they were in its place: of a flag that
+    is given twice, the last value wins. What the command line does not say, the file of
+    ``-config_path`` may.
     """
     given = _arguments(program, arguments, flags, about)
     if given.get("config_path"):

@@ -669,7 +669,7 @@ def test_versions_are_told(command: list[str]) -> None:
     ("flag", "says"),
     [
         ("--enable_ha=true", "-etcd_endpoints is missing"),
-        ("--fromenv=rpc_port", "give the flags themselves"),
+        ("--fromenv=rpc_port", "-fromenv=rpc_port: $FLAGS_rpc_port is not set"),
         ("--v=high", "a number is wanted"),
     ],
 )
@@ -876,7 +876,7 @@ def test_a_flag_file_counts_in_its_place(
         ("--enable_ha=maybe\n", "{path}:1: -enable_ha=maybe: true or false is wanted"),
         ("--flagfile={path}\n", "{path}:1: -flagfile={path}: the file names itself"),
         ("--flagfile={path}.2\n", "{path}:1: -flagfile={path}.2: [Errno 2] No such file"),
-        ("--fromenv=rpc_port\n", "give the flags themselves"),
+        ("--fromenv=rpc_port\n", "{path}:1: -fromenv=rpc_port: $FLAGS_rpc_port is not set"),
     ],
 )
 def test_a_flag_file_that_is_wrong_says_where(
@@ -891,6 +891,51 @@ def test_a_flag_file_that_is_wrong_says_where(
         _flags.parse("mooncake_master", [f"--flagfile={path}"], master._FLAGS, "")
     assert ended.value.code == 2
     assert says.format(path=path) in capsys.readouterr().err
+
+
+def test_flags_of_the_environment_count_in_their_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kvcove.mooncake import _flags, master
+
+    monkeypatch.setenv("FLAGS_rpc_port", "1")
+    monkeypatch.setenv("FLAGS_metrics_port", "2")
+    monkeypatch.setenv("FLAGS_enable_metric_reporting", "false")
+    values = _flags.parse(
+        "mooncake_master",
+        [
+            *("--rpc_port=3", "--fromenv=rpc_port,enable-metric-reporting"),
+            *("--tryfromenv", "metrics_port,rpc_thread_num", "--metrics_port=4"),
+        ],
+        master._FLAGS,
+        "",
+    )
+    assert {name: values[name] for name in values.given} == {
+        "rpc_port": "1",  # the environment's is later
+        "enable_metric_reporting": False,
+        "metrics_port": "4",  # the command line's is later
+    }
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--fromenv=enable_ha", "$FLAGS_enable_ha: -enable_ha=maybe: true or false is wanted"),
+        ("--tryfromenv=tryfromenv", "a flag of the environment names no others of it"),
+        ("--tryfromenv=rpc_prot", "unknown flag -rpc_prot; did you mean -rpc_port?"),
+    ],
+)
+def test_a_flag_of_the_environment_that_is_wrong_says_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str, says: str
+) -> None:
+    from kvcove.mooncake import _flags, master
+
+    monkeypatch.setenv("FLAGS_enable_ha", "maybe")
+    with pytest.raises(SystemExit) as ended:
+        _flags.parse("mooncake_master", [flag], master._FLAGS, "")
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
 
 
 # ---- what a host is called
