@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from kvcove.vllm import _compat, _connector
-from kvcove.vllm._shape import _single
+from kvcove.vllm._compat import one_spec_of
 from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
@@ -651,7 +651,7 @@ class Engine:
 
 def _spec_of(group: Any, name: str) -> Any:
     inner = getattr(group.kv_cache_spec, "kv_cache_specs", None)
-    return inner[name] if isinstance(inner, dict) and inner else _single(group.kv_cache_spec)
+    return inner[name] if isinstance(inner, dict) and inner else one_spec_of(group.kv_cache_spec)
 
 
 __all__ = ["Engine", "Fault", "configuration", "kvcove", "make_model"]
