@@ -36,10 +36,17 @@ def make(tmp_path: Path) -> Iterator[Make]:
     pool = engines.Embedded(tmp_path / "p.sock", 16 << 20)
     model = make_model(tmp_path / "model")
 
-    def engine(*specs: Any, blocks: int = 400, **extra: Any) -> Engine:
+    def engine(
+        *specs: Any,
+        blocks: int = 400,
+        step_tokens: int = 512,
+        request_tokens: int = 0,
+        **extra: Any,
+    ) -> Engine:
         extra = {"weight_version_source": "engine", **extra}
         config = configuration(model, pool.address, f"e{len(made)}", TOKENS, **extra)
-        config.scheduler_config.max_num_batched_tokens = 512
+        config.scheduler_config.max_num_batched_tokens = step_tokens
+        config.scheduler_config.long_prefill_token_threshold = request_tokens
         layers = {f"layers.{at}": spec for at, spec in enumerate(specs)}
         made.append(Engine(config, layers, blocks, "LBHNC"))
         return made[-1]
@@ -80,6 +87,29 @@ def test_with_vllm_a_load_for_a_window_that_fails_is_computed_from_the_beginning
     engine.add("loads", prompt(1, 100), 2)
     engine.drain()
     assert engine.counts["failed"] == 1
+
+
+@pytest.mark.parametrize("when", ["in the same step", "in the next step", "when it is aborted"])
+def test_with_vllm_nobody_computes_on_a_synchronous_load_that_failed(make: Make, when: str) -> None:
+    # vLLM leaves the blocks their hashes; the request that loaded them needs several steps to compute them.
+    engine = make(FULL, step_tokens=64, request_tokens=24, load_async=False)
+    engine.add("stored", prompt(1, 200), 1)
+    engine.drain()
+    assert engine.reset(running=False, connector=False)
+    lose(engine, lambda request: [(0, 5), (0, 40)] if request.request_id == "loads" else [])
+    engine.add("loads", prompt(1, 200), 2)
+    if when == "in the same step":
+        engine.add("shares", prompt(1, 200) + prompt(2, 20), 2)
+    engine.step()
+    if when == "when it is aborted":
+        engine.abort("loads")
+    if when != "in the same step":
+        engine.add("shares", prompt(1, 200) + prompt(2, 20), 2)
+    engine.drain()
+    fresh = make(FULL, load_async=False)  # nothing wrong is in the pool
+    fresh.add("again", prompt(1, 200) + prompt(2, 20), 1)
+    fresh.drain()
+    assert fresh.counts["loads"] == 1
 
 
 def test_with_vllm_a_load_that_failed_does_not_stand_in_the_way_of_others(make: Make) -> None:

@@ -106,22 +106,25 @@ def test_a_step_waits_for_its_loads_by_layers_or_as_a_whole(
 
 
 @pytest.mark.parametrize(
-    ("specs", "loads_async"),
+    ("specs", "overlaps", "stages", "why"),
     [
-        (["FullAttentionSpec"], False),
-        (["FullAttentionSpec", "SlidingWindowSpec"], True),
-        (["SlidingWindowSpec"], True),
-        (["MambaSpec"], True),
+        (["FullAttentionSpec"], False, 1, ""),
+        (["FullAttentionSpec", "SlidingWindowSpec"], False, 1, "windows or states (2 groups"),
+        (["SlidingWindowSpec"], False, 1, "windows or states (1 groups"),
+        (["MambaSpec"], False, 1, "windows or states (1 groups"),
+        (["FullAttentionSpec"], True, 1, "--no-async-scheduling"),
+        (["FullAttentionSpec"], False, 2, "2 pipeline stages"),
     ],
 )
-def test_a_model_with_windows_or_states_loads_beside_its_steps(
+def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     connector: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     specs: list[str],
-    loads_async: bool,
+    overlaps: bool,
+    stages: int,
+    why: str,
 ) -> None:
-    # vLLM computes on a synchronous load for them that has failed.
     transfer = SimpleNamespace(
         kv_connector_extra_config={"load_async": False, "load_layers": 4},
         kv_load_failure_policy="recompute",
@@ -136,13 +139,18 @@ def test_a_model_with_windows_or_states_loads_beside_its_steps(
     roles = connector.KVConnectorRole
     roles.SCHEDULER, roles.WORKER = "scheduler", "worker"
     cache = cache_of(connector, *specs)
+    vllm = SimpleNamespace(
+        scheduler_config=SimpleNamespace(async_scheduling=overlaps),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+    )
     made = [
-        connector.KvcoveConnector(None, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
+        connector.KvcoveConnector(vllm, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
     ]
     for config in (made[0]._worker, made[1]._scheduler):
-        assert (config.load_async, config.load_layers) == ((True, 1) if loads_async else (False, 4))
+        assert (config.load_async, config.load_layers) == ((True, 1) if why else (False, 4))
     lines = [line for line in caplog.messages if "load_async" in line]
-    assert len(lines) == int(loads_async), "told once, by the scheduler's side"
+    assert len(lines) == bool(why), "told once, by the scheduler's side"
+    assert all(why in line for line in lines)
 
 
 def test_a_steps_copies_of_blocks_are_told_before_its_requests(connector: Any) -> None:
@@ -153,7 +161,7 @@ def test_a_steps_copies_of_blocks_are_told_before_its_requests(connector: Any) -
             return lambda *args: told.append((name, args)) or (b"", [])
 
     side = object.__new__(connector._SchedulerSide)
-    side.role, side._least_tokens = Role(), 16
+    side.role, side._least_tokens, side._step_loads = Role(), 16, False
     side._schedule = lambda *args: told.append(("schedule", args))
     cached = SimpleNamespace(req_ids=[], num_computed_tokens=[], resumed_req_ids=set())
     output = SimpleNamespace(

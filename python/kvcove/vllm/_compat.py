@@ -105,6 +105,7 @@ __all__ = [
     "settle_interleave",
     "settle_layout",
     "use_eagle_block_drop",
+    "why_loads_run_beside",
     "worker_base",
 ]
 
@@ -199,6 +200,21 @@ def fails_by_block(kv_cache_config: Any) -> bool:
     """
     groups = kv_cache_config.kv_cache_groups
     return len(groups) == 1 and isinstance(one_spec_of(groups[0].kv_cache_spec), FullAttentionSpec)
+
+
+def why_loads_run_beside(vllm_config: Any, kv_cache_config: Any) -> str | None:
+    """Return why vLLM would compute on a synchronous load that has failed, or None where it need not.
+
+    A step that has begun when the failure is told reads what was not loaded, and counts.
+    """
+    if not fails_by_block(kv_cache_config):
+        groups = len(kv_cache_config.kv_cache_groups)
+        return f"this model has windows or states ({groups} groups of KV caches)"
+    if vllm_config.scheduler_config.async_scheduling:
+        return "a step is scheduled before the last one has ended (else: --no-async-scheduling)"
+    if (stages := vllm_config.parallel_config.pipeline_parallel_size) > 1:
+        return f"{stages} pipeline stages run as many steps at a time"
+    return None
 
 
 def one_spec_of(spec: KVCacheSpec) -> KVCacheSpec:

@@ -82,8 +82,8 @@ class Config:
         ``faster``: what was found is loaded as far as that is faster than computing it, as measured
         on this engine; ``always``.
     load_async, lookup, save_decoded : bool
-        Loads beside the forward pass (a model with windows or states always loads so);
-        look-ups at all; also what was generated is saved.
+        Loads beside the forward pass (always so for a model with windows or states, and where
+        several steps are under way at a time); look-ups at all; also what was generated is saved.
     lookup_budget_ms : float
         That look-ups may hold a step of the scheduler, together.
     lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
@@ -308,14 +308,8 @@ class Config:
             return 0
         return -1 if value == "auto" else int(value) if value == "0" else _native.parse_size(value)
 
-    def for_model(self, fails_by_block: bool) -> Config:
-        """Return the configuration for a model.
-
-        Where a failed load cannot be told by its blocks, vLLM takes back only a load that its request
-        waits for: it computes on a synchronous one that has failed.
-        """
-        if fails_by_block or self.load_async:
-            return self
+    def loading_beside(self) -> Config:
+        """Return the same with loads that run beside the forward pass."""
         return dataclasses.replace(self, load_async=True, load_layers=1)
 
     @property

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,8 @@ class _SchedulerSide:
         # Requests whose load was ordered, until they are scheduled or gone.
         self._loading: dict[str, Any] = {}
         self._landed: set[str] = set()  # of them, those whose load has ended
+        self._step_loads = False  # a request of this step waits for its load
+        self._step_tables: dict[str, list[int]] = {}  # then: the blocks of the step's requests
         self._requests: dict[str, Any] = {}
         self._finished: dict[str, Any] = {}
         cache = connector._kv_cache_config
@@ -377,8 +379,11 @@ class _SchedulerSide:
         self.role.allocated(
             request.request_id, external, lambda: self._tables(blocks.get_block_ids())
         )
-        if external > 0 and self._config.load_async:
-            self._loading[request.request_id] = request
+        if external > 0:
+            if self._config.load_async:
+                self._loading[request.request_id] = request
+            else:
+                self._step_loads = True
 
     def _schedule(self, output: Any, request_id: str, computed: int, started: bool) -> None:
         if started:
@@ -418,6 +423,13 @@ class _SchedulerSide:
         ):
             request_id = cached.req_ids[i]
             self._schedule(output, request_id, cached.num_computed_tokens[i], request_id in resumed)
+        if self._step_loads:
+            self._step_loads = False
+            state = output.kv_connector_block_state
+            self._step_tables = {
+                each: self._tables(state.get_block_ids(each))[0]
+                for each in output.num_scheduled_tokens
+            }
         plan, pins = self.role.build_plan()
         if pins:
             blocks = self._block_pool.blocks
@@ -445,11 +457,32 @@ class _SchedulerSide:
                 self._landed.add(request_id)
             else:  # finished meanwhile: vLLM frees its blocks now
                 self._forget_load(request_id)
+        tables, self._step_tables = self._step_tables, {}
+        if tables and output.invalid_block_ids:
+            self._take_back(tables, output.invalid_block_ids)
         unpins = self.role.take_unpins()
         if unpins:
             blocks = self._block_pool.blocks
             self._block_pool.free_blocks(blocks[unpin] for unpin in reversed(unpins))
             self._pins -= Counter(unpins)
+
+    def _take_back(self, tables: dict[str, list[int]], invalid: Collection[int]) -> None:
+        """Take back what a step computed on a synchronous load that has failed.
+
+        vLLM leaves such blocks their hashes, for one request is to compute them anew. Until it has, and
+        for ever if it ends before, others would find them; and those that have found them in this step
+        would go on behind them.
+        """
+        running = _compat.request_status().RUNNING
+        for request_id, table in tables.items():
+            first = next((at for at, block in enumerate(table) if block in invalid), None)
+            if first is None:
+                continue
+            self._block_pool.evict_blocks(set(table[first:]))
+            request = self._requests.get(request_id)
+            if request is not None and request.status == running:
+                begin = first * self._chunk_tokens[0]
+                request.num_computed_tokens = min(request.num_computed_tokens, begin)
 
     def _forget_load(self, request_id: str) -> None:
         self._loading.pop(request_id, None)
@@ -801,14 +834,15 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
         _compat.check_model(vllm_config, kv_cache_config)
         self._scheduler: _SchedulerSide | None = None
         self._worker: _WorkerSide | None = None
-        asked, config = config, config.for_model(_compat.fails_by_block(kv_cache_config))
-        if role == KVConnectorRole.SCHEDULER and config is not asked:
-            _log.warning(
-                "kvcove: load_async: false: this model has windows or states (%d groups of KV caches), "
-                "and vLLM computes on a synchronous load for them that has failed; its loads run "
-                "beside the forward pass, as with true",
-                len(kv_cache_config.kv_cache_groups),
-            )
+        beside = _compat.why_loads_run_beside(vllm_config, kv_cache_config)
+        if beside is not None and not config.load_async:
+            config = config.loading_beside()
+            if role == KVConnectorRole.SCHEDULER:
+                _log.warning(
+                    "kvcove: load_async: false: %s, and so vLLM would compute on a synchronous load that "
+                    "has failed; loads run beside the forward pass, as with true",
+                    beside,
+                )
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = _SchedulerSide(self, config, vllm_config)
         else:

@@ -118,10 +118,14 @@ ENGINES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "windows": ("windows", {}, {}),
     "graphs": ("llama", {"enforce_eager": False}, {}),
     "synchronous": ("llama", {"async_scheduling": False}, {"load_async": False}),
-    "by-layers": ("llama", {}, {"load_async": False, "load_layers": 4}),
+    "by-layers": (
+        "llama",
+        {"async_scheduling": False},
+        {"load_async": False, "load_layers": 4},
+    ),
     "by-layers-graphs": (
         "llama",
-        {"enforce_eager": False},
+        {"enforce_eager": False, "async_scheduling": False},
         {"load_async": False, "load_layers": 4},
     ),
     "speculation": (
@@ -332,6 +336,8 @@ def first_token(name: str, directory: Path) -> int:
         kv_connector_extra_config={"cpu_bytes_to_use": 16 << 30},
     )
     connector = transfer(memory="16GiB", **FIRST_TOKEN[name]) if kvcove else offloading
+    # Loads in the step need steps one at a time.
+    steps = {} if FIRST_TOKEN[name].get("load_async", True) else {"async_scheduling": False}
     engine = Engine(
         directory / "large",
         load_format="dummy",
@@ -341,6 +347,7 @@ def first_token(name: str, directory: Path) -> int:
         gpu_memory_utilization=0.5,
         enforce_eager=False,
         **({} if name == "no-connector" else {"kv_transfer_config": connector}),
+        **steps,
         compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
     )
 

@@ -27,7 +27,7 @@ class Shape:
     model: str
     options: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
-    # Every value may be lost beside the forward pass alone, and only so with several groups of KV caches.
+    # Beside the forward pass, and in it: not with several groups of KV caches, nor with several steps at a time.
     loads: tuple[bool, ...] = (True, False)
     # In 16 bits outputs depend on what else is in a step, and on where a prompt is cut.
     exact: bool = True
@@ -48,8 +48,8 @@ SHAPES = (
     Shape("MLA, TP 1", "latent", SIXTEEN, exact=False),
     Shape("MLA, TP 2", "latent", {**SIXTEEN, **tensor(2)}, 2, exact=False),
     Shape("MLA, TP 4", "latent", {**SIXTEEN, **tensor(4)}, 4, exact=False),
-    Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2),
-    Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4),
+    Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
+    Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4, loads=(True,)),
     Shape("DCP 2", "one head", {"decode_context_parallel_size": 2, **tensor(2)}, 2),
     Shape("windows, TP 2", "windows", tensor(2), 2, loads=(True,)),
     Shape("windows, PP 2", "windows", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
