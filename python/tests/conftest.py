@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,17 @@ def differs(row: str) -> pytest.MarkDecorator:
 def own(why: str) -> pytest.MarkDecorator:
     """Mark a test that can't be put to the original."""
     return pytest.mark.skipif(bool(RIVAL), reason=f"kvcove's own: {why}")
+
+
+def since(version: str) -> pytest.MarkDecorator:
+    """Mark a test of what the original has from a version on."""
+    names = [each for each in metadata.packages_distributions().get("mooncake", ()) if RIVAL]
+    found = [tuple(map(int, re.findall(r"\d+", metadata.version(each))[:3])) for each in names]
+    wanted = tuple(map(int, version.split(".")))
+    return pytest.mark.skipif(
+        any(each < wanted for each in found),
+        reason=f"kvcove's own: the original has it from {version} on",
+    )
 
 
 # Above 12300 to 14300, of which a store that is given no port takes one at random.

@@ -76,6 +76,11 @@ EXPLAINED: list[tuple[tuple[str, ...], Callable[[Any, Any], bool], str]] = [
         "a read that fails for its buffer holds the value",
     ),
     (
+        ("unregister_buffer",),
+        lambda there, here: (there, here) == (-12, -600),
+        "memory that is not registered",
+    ),
+    (
         ("put_from and batch_get_into",),
         lambda there, here: (there[0], here[0]) == (-200, 0),
         "no room for a value of tens of MiB",

@@ -74,6 +74,12 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "",
     ),
     (
+        "`unregister_buffer` of memory that is not registered",
+        "-600; from 0.3.14 on -12",
+        "-600",
+        "a program that knows both takes either for an error",
+    ),
+    (
         "arrays of Python objects, as values",
         "0, addresses of this process are stored",
         "TypeError",

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import MIB, differs, free_port, http, new_store, own, setup
+from conftest import MIB, differs, free_port, http, new_store, own, setup, since
 
 cluster_only = "embedded"
 
@@ -571,7 +571,7 @@ def test_arrays_of_python_objects_are_refused(store: Any) -> None:
     assert store.is_exist("k") == 0
 
 
-@own("the original has it from 0.3.14 on")
+@since("0.3.14")
 def test_a_probe_says_what_is_there_and_leases_nothing(store: Any) -> None:
     keys = ["a", "b", "c", "d"]
     assert store.put_batch(keys, [b"1"] * 4) == 0
@@ -589,7 +589,7 @@ def test_a_probe_says_what_is_there_and_leases_nothing(store: Any) -> None:
     assert new_store().batch_probe_key(["c"]) == [-1010]
 
 
-@own("the original has it from 0.3.14 on")
+@since("0.3.14")
 def test_ranges_are_read_from_a_snapshot(store: Any) -> None:
     from mooncake.store import RangedReadSnapshot
 
@@ -619,7 +619,7 @@ def test_ranges_are_read_from_a_snapshot(store: Any) -> None:
         store.get_into_ranges_from_snapshot(None, [at], [["a"]], [[[0]]], [[[0]]], [[[1]]])
 
 
-@own("the original has it from 0.3.14 on")
+@since("0.3.14")
 def test_fields_of_a_configuration_that_mean_nothing_here_are_checked(store: Any) -> None:
     made = config(session_ids=["s"], residency_affinity_ids=["r"], preferred_hca_names=["mlx5_0"])
     made.per_key_preferred_hca_names = [["mlx5_0"]]
@@ -632,7 +632,7 @@ def test_fields_of_a_configuration_that_mean_nothing_here_are_checked(store: Any
 
 
 @pytest.mark.parametrize("way", ["positional", "by name", "dict", "environment"])
-@own("the original has it from 0.3.14 on")
+@since("0.3.14")
 def test_a_master_inside_the_process(
     way: str, run_dir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
