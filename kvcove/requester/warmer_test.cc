@@ -152,12 +152,12 @@ TEST(WarmerTest, OffMapsNothing) {
 }
 
 // A child that is forked while pages are mapped has neither the thread nor the mapping, and ends as
-// any other; the parent goes on.
+// any other; the parent goes on. So slow a walk is under way until Stop().
 TEST(WarmerTest, AForkInTheMiddleHarmsNeither) {
-  const Shared file(kSlice * 64);
-  file.Populate(0, kSlice * 64);
+  const Shared file(kSlice * 256);
+  file.Populate(0, kSlice * 256);
   Warmer warmer;
-  warmer.Start({file.file()}, {.bytes_per_second = kSlice * 1000});
+  warmer.Start({file.file()}, {.bytes_per_second = kSlice * 2});
   for (int i = 0; i < 8; ++i) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -166,7 +166,8 @@ TEST(WarmerTest, AForkInTheMiddleHarmsNeither) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
   }
-  while (MappedBytes(file.reader) < file.reader.size()) std::this_thread::yield();
+  const std::uint64_t mapped = MappedBytes(file.reader);
+  while (MappedBytes(file.reader) == mapped) std::this_thread::yield();
   warmer.Stop();
 }
 

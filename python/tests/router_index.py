@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -90,14 +90,18 @@ class Index:
         """Return the blocks that lie on a medium."""
         return {key for key, media in self.blocks.items() if medium in media}
 
-    def prefix(self, tokens: Sequence[int], group: int = 0) -> int:
-        """Return how many of a prompt's first tokens the engine is said to have."""
+    def prefix(self, tokens: Sequence[int], group: int = 0, lost: Collection[Any] = ()) -> int:
+        """Return how many of a prompt's first tokens the engine is said to have.
+
+        ``lost`` are blocks that the pool has no more, which it tells nobody.
+        """
         size, parent, at = self._sizes.get(group), None, 0
         if size is None:
             return 0
         while at + size <= len(tokens):
             parent = self._children.get((group, parent, tuple(tokens[at : at + size])))
-            if parent is None or (group, parent) not in self.blocks:
+            media = self.blocks.get((group, parent), set())
+            if not media or (parent in lost and GPU not in media):
                 break
             at += size
         return at

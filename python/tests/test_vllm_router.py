@@ -132,10 +132,13 @@ def compare(engine: Engine, routers: Routers, lost: set[Any], when: str) -> None
         raise Fault(f"{when}: only of the groups {sorted(kinds)} it is known what they are")
 
 
-def ask(engine: Engine, routers: Routers, prompts: list[list[int]], when: str) -> None:
+def ask(
+    engine: Engine, routers: Routers, prompts: list[list[int]], lost: set[Any], when: str
+) -> None:
     """Let the engine be asked for what it is said to have; a model with full attention has all of it."""
     for tokens in prompts:
-        before = routers.steady[Clears.DEVICE].index.prefix(tokens)
+        lost_hashes = {maybe_convert_block_hash(each) for each in lost}
+        before = routers.steady[Clears.DEVICE].index.prefix(tokens, lost=lost_hashes)
         served: list[int] = []
         matched = engine.connector.get_num_new_matched_tokens
 
@@ -192,7 +195,7 @@ def route(seed: int, model: Path, directory: Path) -> dict[str, Any]:
                 settle(engine, routers)
                 compare(engine, routers, lost, f"step {step}")
         if world.kind in ("full", "MLA") and not engine.mixed:
-            ask(engine, routers, life.prompts[-8:], "at the end")
+            ask(engine, routers, life.prompts[-8:], lost, "at the end")
             compare(engine, routers, lost, "at the end")
         engine.reset(running=True, connector=True)
         settle(engine, routers)

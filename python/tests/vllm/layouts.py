@@ -63,6 +63,10 @@ def sleeps(model: str) -> dict[str, Any]:
     seen["same"], seen["same_hits"], _ = engine.measured()  # sleep has reset the pool's KV
     engine.settle()
     seen["same_warm"], seen["same_warm_hits"], _ = engine.measured()
+    engine.llm.sleep(level=0)  # the scheduler alone rests
+    engine.llm.wake_up(tags=["scheduling"])
+    engine.settle()
+    seen["kept"], seen["kept_hits"], _ = engine.measured()
     engine.llm.sleep(level=2)
     engine.llm.apply_model(weights.change_and_remember)
     engine.llm.wake_up()

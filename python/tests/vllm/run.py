@@ -707,7 +707,7 @@ def own_trainers(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
     check(
         seen["kept"] == ref["w0"] and seen["kept_hits"] == TOKENS,
-        f"a sleep that leaves the pool alone: {seen['kept_hits']} tokens from it afterwards",
+        f"sleep, level 0: the pool is left alone, {seen['kept_hits']} tokens from it afterwards",
     )
     check(
         seen["other"] == seen["other_warm"] == ref["w1"]
@@ -941,8 +941,8 @@ def main() -> None:
         if not parts or PART in parts:
             try:
                 part(directory, model, ref)
-            except SystemExit as error:  # the next part may be all right
-                check(False, f"{PART}: {error}")
+            except (SystemExit, Exception) as error:  # the next part may be all right
+                check(False, f"{PART}: {error!r}")
             keep(directory)
     print(f"\nvLLM: {'all as it must be' if not FAILED else f'{len(FAILED)} failed'}")
     for text in FAILED:
