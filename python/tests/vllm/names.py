@@ -52,7 +52,7 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         "vllm.v1.core.block_pool",
         "BlockPool",
-        "blocks touch(blocks) free_blocks(ordered_blocks) reset_prefix_cache()",
+        "blocks touch(blocks) free_blocks(ordered_blocks) evict_blocks(block_ids) reset_prefix_cache()",
     ),
     (
         f"{SCHEDULER}.scheduler",
@@ -92,7 +92,7 @@ USED: tuple[tuple[str, str, str], ...] = (
         "request_id num_tokens num_prompt_tokens num_computed_tokens cache_salt block_hashes lora_request status "
         "all_token_ids kv_transfer_params skip_reading_prefix_cache is_finished()",
     ),
-    ("vllm.v1.request", "RequestStatus", "WAITING_FOR_REMOTE_KVS"),
+    ("vllm.v1.request", "RequestStatus", "WAITING_FOR_REMOTE_KVS RUNNING"),
     (
         "vllm.v1.engine.core",
         "EngineCore",
@@ -112,6 +112,7 @@ USED: tuple[tuple[str, str, str], ...] = (
         "KVTransferConfig",
         "kv_connector kv_connector_extra_config kv_load_failure_policy engine_id is_kv_consumer is_kv_producer",
     ),
+    ("vllm.config.scheduler", "SchedulerConfig", "async_scheduling"),
     ("vllm.config.cache", "CacheConfig", "cache_dtype prefix_caching_hash_algo"),
     (
         "vllm.config.parallel",
