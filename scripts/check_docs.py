@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the links of every Markdown page: none is dead, and docs/README.md leads to each page of docs/.
 
-Names that go stale are found, too: the files that docs/README.md says to change, and the functions on the paths of
-docs/architecture.md.
+Names that go stale are found, too: the files that docs/README.md says to change, the functions on the paths of
+docs/architecture.md, the numbers of methods in docs/protocol.md, and the threads in docs/threads.md.
 
   scripts/check_docs.py [ROOT]
 """
@@ -52,6 +52,65 @@ def anchors(page: pathlib.Path) -> set[str]:
     return found
 
 
+def sources(root: pathlib.Path) -> dict[pathlib.Path, str]:
+    """Return the texts of the product's sources."""
+    suffixes = {".h", ".cc", ".py"}
+    found = [*(root / "kvcove").rglob("*.*"), *(root / "python" / "kvcove").rglob("*.*")]
+    return {
+        path: path.read_text()
+        for path in sorted(found)
+        if path.suffix in suffixes and not path.stem.endswith("_test")
+    }
+
+
+def check_methods(root: pathlib.Path) -> list[str]:
+    """Return the methods whose number and name are not those of docs/protocol.md."""
+    header = (root / "kvcove" / "wire" / "frame.h").read_text()
+    page = (root / "docs" / "protocol.md").read_text()
+    # "12 to 14 pin, stat objects, stat" names methods of another table once more.
+    cells = re.findall(r"^\| (\d+ [a-z][^|]*)", page, flags=re.MULTILINE)
+    told = {
+        (int(number), name.replace(" ", ""))
+        for cell in cells
+        if not re.match(r"\d+ to ", cell)
+        for number, name in re.findall(
+            r"(\d+) ([a-z]+(?: [a-z]+)*)", re.sub(r"\(.*?\)", "", cell)
+        )
+    }
+    methods = {
+        (int(number), re.sub(r"^Engine(?=Lookup|Reset|Weights|Counters)", "", name).lower())
+        for name, number in re.findall(r"^  k(\w+) = (\d+),", header, flags=re.MULTILINE)
+    }
+    return [
+        f"docs/protocol.md: method {number} {name} is {where}"
+        for these, others, where in (
+            (methods, told, "not there, or has another name"),
+            (told, methods, "none of wire/frame.h"),
+        )
+        for number, name in sorted(these - others)
+    ]
+
+
+def check_threads(root: pathlib.Path) -> list[str]:
+    """Return the threads that docs/threads.md leaves out, and those that it makes up."""
+    page = (root / "docs" / "threads.md").read_text()
+    told = set(re.findall(r"`(kvcove-[a-z-]+)`", page))
+    text = "\n".join(sources(root).values())
+    started = set(
+        re.findall(
+            r'(?:StartThread\(|thread_name_prefix=|Thread\([^)]*name=)\s*"(kvcove-[a-z-]+)"', text
+        )
+    )
+    return [
+        *(f"docs/threads.md: {name} is missing" for name in sorted(started) if name not in page),
+        *(
+            f"docs/threads.md: no thread is called {name}"
+            for name in sorted(told)
+            if f'"{name}"' not in text
+        ),
+    ]
+
+
 def check(root: pathlib.Path) -> list[str]:
     """Return what is wrong, a line each."""
     wrong: list[str] = []
@@ -87,6 +146,8 @@ def check(root: pathlib.Path) -> list[str]:
     ):
         if not any(re.search(rf"\b{name}\b", text) for text in declaring.get(scope, [])):
             wrong.append(f"docs/architecture.md: there is no {scope}::{name}")
+    wrong += check_methods(root)
+    wrong += check_threads(root)
     reached: set[pathlib.Path] = set()
     todo = [index]
     while todo:
