@@ -42,13 +42,29 @@ def own(why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(RIVAL), reason=f"kvcove's own: {why}")
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def original() -> tuple[int, ...] | None:
+    """Return the version of the original, if that is tested."""
+    if not RIVAL:
+        return None
+    return _numbers(metadata.version(metadata.packages_distributions()["mooncake"][0]))
+
+
+def until(version: str) -> pytest.MarkDecorator:
+    """Mark a test of what the original had before a version."""
+    return pytest.mark.skipif(
+        RIVAL != "all" and (original() or (0,)) >= _numbers(version),
+        reason=f"kvcove's own: the original had it until {version}",
+    )
+
+
 def since(version: str) -> pytest.MarkDecorator:
     """Mark a test of what the original has from a version on."""
-    names = [each for each in metadata.packages_distributions().get("mooncake", ()) if RIVAL]
-    found = [tuple(map(int, re.findall(r"\d+", metadata.version(each))[:3])) for each in names]
-    wanted = tuple(map(int, version.split(".")))
     return pytest.mark.skipif(
-        any(each < wanted for each in found),
+        (original() or _numbers(version)) < _numbers(version),
         reason=f"kvcove's own: the original has it from {version} on",
     )
 

@@ -80,6 +80,25 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "a program that knows both takes either for an error",
     ),
     (
+        "`remove` after a second `put` of the key",
+        "0; from 0.3.14 on -706",
+        "0",
+        "a put that answers 0 because the value is there reads nothing, so it leases nothing",
+    ),
+    (
+        "`put_tensor_with_parallelism` and its neighbours, `ParallelAxis`",
+        "until 0.3.13.post1",
+        "there",
+        "programs of before 0.3.14 use them",
+    ),
+    (
+        "structured objects: values without dimensions, jagged tensors of which another dimension differs, a store that "
+        "registers no memory, batches of a removal",
+        "errors, wrong bytes, two batches",
+        "come back; one batch",
+        "",
+    ),
+    (
         "arrays of Python objects, as values",
         "0, addresses of this process are stored",
         "TypeError",

@@ -24,12 +24,12 @@ def _all_invalid(keys: Sequence[str], all_to: Sequence[Sequence[int]]) -> list[l
 
 
 def _of_those(
-    all_lists: Sequence[Sequence[Sequence[int]]], sizes: Sequence[Sequence[int]]
+    all_lists: Sequence[Sequence[Sequence[int]]], known: Sequence[Sequence[bool]]
 ) -> list[list[Sequence[int]]]:
-    """Return each key's list, an empty one for those that have no size."""
+    """Return each key's list, an empty one for those that are not known."""
     return [
-        [[] if k < len(have) and have[k] < 0 else one for k, one in enumerate(lists)]
-        for lists, have in zip(all_lists, [*sizes, *[[]] * len(all_lists)], strict=False)
+        [[] if k < len(asked) and not asked[k] else one for k, one in enumerate(lists)]
+        for lists, asked in zip(all_lists, [*known, *[[]] * len(all_lists)], strict=False)
     ]
 
 
@@ -69,12 +69,9 @@ class RangeMethods(StorePart):
     def prepare_get_into_ranges_snapshot(self, keys: Sequence[str]) -> RangedReadSnapshot:
         """Look keys up for reads of their ranges, and hold what is there."""
         now = self._now
-        sizes = (
-            [UNSET] * len(keys)
-            if now is None
-            else answered(lambda: now.native.batch_sizes(now.session, keys, True), len(keys))
-        )
-        return RangedReadSnapshot(self, dict(zip(map(octets, keys), sizes, strict=True)))
+        if now is not None:
+            answered(lambda: now.native.batch_sizes(now.session, keys, True), len(keys))
+        return RangedReadSnapshot(self, map(octets, keys))
 
     def get_into_ranges_from_snapshot(
         self,
@@ -87,7 +84,7 @@ class RangeMethods(StorePart):
     ) -> list[list[list[int]]]:
         """Like :meth:`get_into_ranges`, for the keys of a snapshot; -600 for others.
 
-        A key that was not there answers what it answered then, also if it is there now.
+        A key that was not there is looked up again.
 
         Raises
         ------
@@ -99,13 +96,13 @@ class RangeMethods(StorePart):
                 "get_into_ranges_from_snapshot(): snapshot: what prepare_get_into_ranges_snapshot() "
                 f"returns is wanted, not {type(snapshot).__name__}"
             )
-        known = [[snapshot.size_of(self, octets(key)) for key in keys] for keys in all_keys]
+        known = [[snapshot.has(self, octets(key)) for key in keys] for keys in all_keys]
         lists = [_of_those(part, known) for part in (all_dst_offsets, all_src_offsets, all_sizes)]
         answers = self.get_into_ranges(buffer_ptrs, all_keys, *lists)
-        for read, sizes, offsets in zip(answers, known, all_dst_offsets, strict=False):
-            for k, size in enumerate(sizes):
-                if size < 0 and k < len(read) and k < len(offsets):
-                    read[k] = [size] * len(offsets[k])
+        for read, asked, offsets in zip(answers, known, all_dst_offsets, strict=False):
+            for k, is_asked in enumerate(asked):
+                if not is_asked and k < len(read) and k < len(offsets):
+                    read[k] = [INVALID] * len(offsets[k])
         return answers
 
     def _fill(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -217,14 +217,14 @@ class ExistOptions:
 
 
 class RangedReadSnapshot:
-    """What :meth:`MooncakeDistributedStore.prepare_get_into_ranges_snapshot` found of its keys."""
+    """The keys of one :meth:`MooncakeDistributedStore.prepare_get_into_ranges_snapshot`."""
 
-    def __init__(self, store: object, sizes: Mapping[bytes, int]) -> None:
+    def __init__(self, store: object, keys: Iterable[bytes]) -> None:
         self._store = store
-        self._sizes = dict(sizes)
+        self._keys = frozenset(keys)
 
-    def size_of(self, store: object, key: bytes) -> int:
-        """Return a value's bytes, or the code of a key that was not there or not asked for.
+    def has(self, store: object, key: bytes) -> bool:
+        """Return whether the key was asked for.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class RangedReadSnapshot:
         """
         if store is not self._store:
             raise RuntimeError("Ranged-read snapshot belongs to another Store")
-        return self._sizes.get(key, int(Code.INVALID_PARAMS))
+        return key in self._keys
 
 
 class ReplicaDescriptor:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import differs
+from conftest import differs, until
 
 torch = pytest.importorskip("torch")
+pytestmark = until("0.3.14")
 MANIFEST = "__parallelism_manifest"
 
 

@@ -14,7 +14,18 @@ import time
 from typing import Any
 
 import pytest
-from conftest import MIB, differs, free_port, http, new_store, own, setup, since
+from conftest import (
+    MIB,
+    differs,
+    free_port,
+    http,
+    new_store,
+    original,
+    own,
+    setup,
+    since,
+    until,
+)
 
 cluster_only = "embedded"
 
@@ -63,12 +74,19 @@ upsert_tensor_with_parallelism upsert_tensor_with_parallelism_from
 """.split()
 
 
+# The original, from this version on.
+SPLIT_BY_TP_ALONE = (original() or (0,)) >= (0, 3, 14)
+
+
 def test_every_method_is_there() -> None:
     from mooncake.store import MooncakeDistributedStore
 
     assert len(METHODS) == 96
     assert [
-        name for name in METHODS if not callable(getattr(MooncakeDistributedStore, name, None))
+        name
+        for name in METHODS
+        if not callable(getattr(MooncakeDistributedStore, name, None))
+        and ("_parallelism" not in name or not SPLIT_BY_TP_ALONE)
     ] == []
 
 
@@ -81,6 +99,12 @@ MooncakeHostMemAllocator ObjectDataType ParallelAxis QueryTaskResponse ReadTarge
 ReplicaDescriptor ReplicaStatus ReplicateConfig SoftPinAction TaskStatus TaskType
 TensorParallelism
 """.split()
+    if SPLIT_BY_TP_ALONE:
+        names = [
+            name
+            for name in names
+            if name not in ("ParallelAxis", "ReadTarget", "TensorParallelism")
+        ]
     assert [name for name in names if not hasattr(module, name)] == []
     assert int(module.ObjectDataType.GENERAL.value) == 9
     assert int(module.ReplicaStatus.COMPLETE.value) == 3
@@ -519,7 +543,7 @@ def test_registering(store: Any) -> None:
     assert store.register_buffer(0, 4096) == -600
     assert store.register_buffer(address + 8, 0) == -600
     assert store.unregister_buffer(address) == 0
-    assert store.unregister_buffer(address) == -600
+    assert store.unregister_buffer(address) in (-600, -12), "0.3.14 has another code"
     del buffer
 
 
@@ -584,7 +608,7 @@ def test_a_probe_says_what_is_there_and_leases_nothing(store: Any) -> None:
     assert store.batch_remove(keys) == [0, 0, -706, -706], "the last group that is there has leases"
     assert store.batch_probe_key(["c", "d", "e"], "LastHitOnly", 2) == [-600] * 3
     assert store.batch_probe_key(["c"], policy="LastHitOnly", candidate_size=0) == [-600]
-    with pytest.raises(ValueError, match="none and LastHitOnly are known"):
+    with pytest.raises(ValueError, match="FirstHitOnly"):
         store.batch_probe_key(["c"], "FirstHitOnly")
     assert new_store().batch_probe_key(["c"]) == [-1010]
 
@@ -606,8 +630,8 @@ def test_ranges_are_read_from_a_snapshot(store: Any) -> None:
         [[[0, 4], [8], [12]]],
         [[[2, 8], [0], [0]]],
         [[[3, 2], [4], [2]]],
-    ) == [[[3, 2], [-704], [-600]]]
-    assert buffer.raw == b"234\0" + b"89\0\0" + bytes(8)
+    ) == [[[3, 2], [4], [-600]]]
+    assert buffer.raw == b"234\0" + b"89\0\0" + b"was " + bytes(4)
     assert store.get_into_ranges_from_snapshot(snapshot, [at], [["a"]], [[[0]]], [], []) == [
         [[-600]]
     ]
@@ -627,7 +651,7 @@ def test_fields_of_a_configuration_that_mean_nothing_here_are_checked(store: Any
     made.session_ids = ["s", "t"]
     assert store.put("l", b"v", made) == -600
     for name, wrong in (("session_ids", "s"), ("preferred_hca_names", [1])):
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(TypeError):
             setattr(made, name, wrong)
 
 
@@ -659,7 +683,8 @@ def test_a_master_inside_the_process(
     assert store.put("k", b"v") == 0
     assert store.get("k") == b"v"
     store.close()
-    assert new_store().setup(*nobody, enable_egm_store_pool=True) == -600
+    with_egm = {**dict(zip(names, nobody, strict=False)), "enable_egm_store_pool": True}
+    assert new_store().setup(with_egm) == -600
 
 
 def test_no_array_is_copied_where_none_is_counted() -> None:
@@ -1224,6 +1249,7 @@ def test_split_tensors(store: Any) -> None:
     assert torch.equal(got, value[:, :2])
 
 
+@until("0.3.14")
 def test_parallel_tensors(store: Any) -> None:
     torch = pytest.importorskip("torch")
     from mooncake.store import ParallelAxis, ReadTarget, TensorParallelism

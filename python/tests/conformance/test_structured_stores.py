@@ -50,6 +50,7 @@ class Counting:
 # ---- removals
 
 
+@differs("batches of a removal")
 def test_a_bundle_is_removed_with_one_batch(module: Any, store: Any) -> None:
     batches: list[list[str]] = []
 
@@ -98,6 +99,7 @@ def test_a_bundle_of_which_a_part_cannot_be_removed_keeps_its_manifest(
 # ---- reads
 
 
+@differs("a store that registers no memory")
 def test_a_store_that_registers_no_memory_is_read_value_by_value(module: Any, store: Any) -> None:
     class Unregistered(Counting):
         register_buffer = unregister_buffer = None
@@ -291,6 +293,7 @@ def test_tensors_of_two_dtypes_are_refused_under_their_codec(module: Any) -> Non
 # ---- what a manifest view says
 
 
+@differs("jagged tensors")
 def test_jagged_tensors_of_which_another_dimension_differs(transfer: Any, store: Any) -> None:
     torch = pytest.importorskip("torch")
     for shapes in ([(2, 3), (2, 5), (2, 1)], [(3, 2), (5, 2), (1, 2)], [(3,), (0,), (1,)]):

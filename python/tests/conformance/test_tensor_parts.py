@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import until
 
 torch = pytest.importorskip("torch")
 
@@ -139,6 +140,7 @@ def target(mode: str, rank: int = 0, size: int = 2, dim: int = 1) -> Any:
     return made
 
 
+@until("0.3.14")
 def test_a_parallel_tensor_at_an_address_is_split(store: Any, lay: Callable[..., Any]) -> None:
     value = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     halves = [value[:, :3], value[:, 3:]]
