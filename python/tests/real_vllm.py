@@ -28,6 +28,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.engine.core import EngineCore
@@ -207,10 +208,19 @@ class Engine:
         Of the KV cache.
     layout : str
         Of KV memory, by vLLM's name.
+    overlapping : bool
+        Steps are scheduled as on GPUs, where vLLM does so unless told otherwise: the next one before the
+        scheduler hears of the last. On CPUs real engines never do.
     """
 
     def __init__(
-        self, config: VllmConfig, specs: dict[str, Any], blocks: int, layout: str, seed: int = 0
+        self,
+        config: VllmConfig,
+        specs: dict[str, Any],
+        blocks: int,
+        layout: str,
+        seed: int = 0,
+        overlapping: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.config = config
@@ -219,6 +229,7 @@ class Engine:
         # The own cache may hold KV of older weights: nobody has emptied it since they changed.
         self.mixed = False
         self.version = config.kv_transfer_config.kv_connector_extra_config["weight_version_source"]
+        config.scheduler_config.async_scheduling = overlapping
         register_all_kvcache_specs(config)
         config.cache_config.num_gpu_blocks_override = blocks
         config.cache_config.kv_cache_layout = layout
@@ -233,7 +244,7 @@ class Engine:
         )
         plan.hash_block_size = self.hash_tokens
         self.plan = plan
-        self.scheduler = Scheduler(
+        self.scheduler = (AsyncScheduler if overlapping else Scheduler)(
             vllm_config=config,
             kv_cache_config=plan,
             structured_output_manager=StructuredOutputManager(config),
@@ -266,6 +277,11 @@ class Engine:
         self._known: dict[bytes, tuple[int, list[int]]] = {}
         self._loading: dict[str, Loading] = {}
         self._held: list[Any] = []  # results of the worker that are told later
+        self._most_under_way = 2 if overlapping else 1
+        self._under_way: list[tuple[Any, ModelRunnerOutput]] = []
+        self._worker_tokens: dict[
+            str, list[int]
+        ] = {}  # with those that the scheduler has not heard of
         self.published: list[Any] = []
         self.counts = dict.fromkeys(
             ("steps", "loads", "failed", "computed", "loaded", "preempted", "copies"), 0
@@ -332,13 +348,16 @@ class Engine:
     def step(self, hold: float = 0.0) -> None:
         """Make one step; with the probability ``hold`` ended loads are told with a later one."""
         output = self.scheduler.schedule()
-        ran = self._execute(output, hold)
-        self.scheduler.update_from_output(output, ran)
-        if self.config.speculative_config is not None:
-            self._guess(ran.req_ids)
+        self._under_way.append((output, self._execute(output, hold)))
         self.counts["steps"] += 1
-        self._look_at_loads(ran.kv_connector_output, output.has_sync_kv_loads)
-        self.check()
+        most = self._most_under_way if output.total_num_scheduled_tokens else 1
+        while len(self._under_way) >= most:
+            output, ran = self._under_way.pop(0)
+            self.scheduler.update_from_output(output, ran)
+            if self.config.speculative_config is not None:
+                self._guess(ran.req_ids)
+            self._look_at_loads(ran.kv_connector_output, output.has_sync_kv_loads)
+            self.check()
 
     def _execute(self, output: Any, hold: float) -> ModelRunnerOutput:
         context = SimpleNamespace(attn_metadata=output.num_scheduled_tokens or None)
@@ -390,11 +409,14 @@ class Engine:
         cached = output.scheduled_cached_reqs
         begun.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         self.counts["preempted"] += len(cached.resumed_req_ids)
+        anew = {new.req_id for new in output.scheduled_new_reqs} | cached.resumed_req_ids
         sampled: dict[str, list[int]] = {}
         parts = []
         for name, count in output.num_scheduled_tokens.items():
             request = self.scheduler.requests[name]
-            first, tokens = begun[name], request.all_token_ids
+            if self._most_under_way == 1 or name in anew:
+                self._worker_tokens[name] = list(request.all_token_ids)
+            first, tokens = begun[name], self._worker_tokens[name]
             guesses = output.scheduled_spec_decode_tokens.get(name, [])
             prefix = self.prefix(name, tokens, min(first + count, len(tokens)))
             numbers = [int(number) for number in prefix]
@@ -405,6 +427,7 @@ class Engine:
             parts.append((name, first, prefix))
             self.counts["computed"] += count
             sampled[name] = _sampled(prefix, len(tokens), guesses)
+            tokens.extend(sampled[name])
         wrong: list[tuple[str, str]] = []
         spoiled: set[int] = set()  # parts: each layer computes on what the layer before has made
         for layer in self.layers:
@@ -607,7 +630,7 @@ class Engine:
     # ---- the end
 
     def idle(self) -> bool:
-        return not self.scheduler.has_requests() and not self._held
+        return not (self.scheduler.has_requests() or self._held or self._under_way)
 
     def drain(self, seconds: float = 60.0) -> None:
         """Step until nothing is left to do, and look whether anything leaked."""

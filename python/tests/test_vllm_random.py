@@ -36,7 +36,7 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
 from kvcove import engines  # noqa: E402
 
 MOST_TOKENS = 320
-SEEDS = [int(part) for part in os.environ.get("KVCOVE_VLLM_SEEDS", "1:7").split(":")]
+SEEDS = [int(part) for part in os.environ.get("KVCOVE_VLLM_SEEDS", "1:15").split(":")]
 SECONDS = float(os.environ.get("KVCOVE_VLLM_SECONDS", "0"))
 
 
@@ -53,6 +53,7 @@ class World:
     resets: bool
     drafts: tuple[int, bool] | None  # tokens, by several modules
     updates: str  # "": none; "emptied": the own cache is; "kept": it is not
+    overlapping: bool  # a step is scheduled before the scheduler has heard of the last one
 
     def __str__(self) -> str:
         layers = ", ".join(
@@ -62,7 +63,7 @@ class World:
         )
         return (
             f"{self.kind} [{layers}] {self.layout} {self.blocks} blocks {self.settings} {self.extra} "
-            f"drafts {self.drafts}"
+            f"drafts {self.drafts}{', overlapping steps' * self.overlapping}"
         )
 
 
@@ -148,16 +149,26 @@ def world_of(seed: int) -> World:
         "load_async": several or pick.random() < 0.7,
     }
     least = MOST_TOKENS // min(spec.block_size for spec in specs.values()) * (3 if several else 1)
+    blocks = int(least * pick.uniform(1.1, 2.5)) + 16
+    resets = pick.random() < 0.6
+    drafts = drafts_of(kind, specs, pick)
+    # With drafts the worker would have to know the guesses of a step that the scheduler has not heard of.
+    overlapping = drafts is None and seed // len(KINDS) % 2 == 1
+    if overlapping:
+        extra["load_async"] = True  # as the connector sees to it
+        # Steps under way keep the blocks that have left a window.
+        blocks += 3 * 1024 // min(spec.block_size for spec in specs.values()) if several else 0
     return World(
         kind=kind,
         specs=specs,
         layout=layout,
-        blocks=int(least * pick.uniform(1.1, 2.5)) + 16,
+        blocks=blocks,
         settings=settings,
         extra=extra,
-        resets=pick.random() < 0.6,
-        drafts=drafts_of(kind, specs, pick),
+        resets=resets,
+        drafts=drafts,
         updates=updates,
+        overlapping=overlapping,
     )
 
 
@@ -179,7 +190,7 @@ def engine_of(
     config.scheduler_config.max_num_batched_tokens = pick.choice([64, 128, 512])
     config.scheduler_config.max_num_seqs = pick.choice([4, 8])
     config.scheduler_config.long_prefill_token_threshold = pick.choice([0, 0, 48])
-    return Engine(config, world.specs, world.blocks, world.layout, seed)
+    return Engine(config, world.specs, world.blocks, world.layout, seed, world.overlapping)
 
 
 class Life:
