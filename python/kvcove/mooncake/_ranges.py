@@ -88,7 +88,7 @@ class RangeMethods(StorePart):
 
         Raises
         ------
-        RuntimeError
+        ValueError
             The snapshot is another store's.
         """
         if not isinstance(snapshot, RangedReadSnapshot):

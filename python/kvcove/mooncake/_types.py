@@ -228,11 +228,11 @@ class RangedReadSnapshot:
 
         Raises
         ------
-        RuntimeError
+        ValueError
             It is of another store.
         """
         if store is not self._store:
-            raise RuntimeError("Ranged-read snapshot belongs to another Store")
+            raise ValueError("Ranged-read snapshot belongs to another Store")
         return key in self._keys
 
 

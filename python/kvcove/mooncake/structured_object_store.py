@@ -27,6 +27,11 @@ from kvcove.mooncake.structured.inference import escape_key as _escape_key  # no
 from kvcove.mooncake.structured.inference import infer_structure
 from kvcove.mooncake.structured.members import viewed
 from kvcove.mooncake.structured.objects import StructuredObjects
+from kvcove.mooncake.structured.ranges import (
+    PreparedRangeLayoutChanged,
+    PreparedStructuredMemberRanges,
+    StructuredMemberRange,
+)
 from kvcove.mooncake.structured.types import *  # noqa: F403
 from kvcove.mooncake.structured.types import (
     STRUCTURED_FIELD_SPECS_KEY,
@@ -44,6 +49,9 @@ __all__ = [
     "AUTO_PARALLEL_MIN_BYTES",
     "AUTO_PARALLEL_MIN_CHUNKS",
     "MooncakeBundleTransfer",
+    "PreparedRangeLayoutChanged",
+    "PreparedStructuredMemberRanges",
+    "StructuredMemberRange",
     "infer_structure",
 ]
 

@@ -11,6 +11,7 @@ Layers, each of which knows the ones above it only::
     columns    all codecs; columns of nested dicts and lists
     batches    what is a row, a field and metadata in what a caller puts
     handles    references as JSON
+    ranges     ranges of members' bytes, into registered memory
     objects    named members with metadata
     catalog    which batches hold which fields of which logical keys
 

@@ -31,7 +31,7 @@ from kvcove.mooncake.structured.types import (
     RemoteBundleRef,
 )
 
-__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "group_of", "let_go"]
+__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "fragments_of", "group_of", "let_go"]
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
 _PARTS = {"version", "layout", "object_id", "meta", "buffers", "superseded"}  # of a manifest
@@ -422,7 +422,7 @@ class Bundles:
         if whole and self._ranges:
             self._read_whole(entry["chunks"], address)
             return
-        wanted = _fragments(entry["chunks"], ranges, address)
+        wanted = fragments_of(entry["chunks"], ranges, address)
         if wanted and self._ranges:
             self._read_ranges(wanted, address)
             return
@@ -551,7 +551,7 @@ def _short(key: str, wanted: int, got: int) -> RuntimeError:
     return RuntimeError(f"get failed for {key}: expected {wanted} bytes, got {got}")
 
 
-def _fragments(
+def fragments_of(
     chunks: Sequence[Mapping[str, Any]], ranges: Sequence[tuple[int, int]], address: int
 ) -> list[tuple[str, int, list[tuple[int, int, int]]]]:
     """Return for each chunk that is needed: key, bytes, and (address, offset in it, bytes)."""

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvcove.mooncake.structured import ranges as _ranges
 from kvcove.mooncake.structured.bundles import Bundles, Pieces, bytes_of
 from kvcove.mooncake.structured.members import check_described, describe, read_member
+from kvcove.mooncake.structured.ranges import (
+    PreparedStructuredMemberRanges,
+    StructuredMemberRange,
+)
 from kvcove.mooncake.structured.types import (
     DEFAULT_BUNDLE_CHUNK_BYTES,
     STRUCTURED_FIELD_SPECS_KEY,
     BundleStore,
     BundleTransferPolicy,
+    RawDestination,
     RemoteBundleRef,
     StructuredMemberSlice,
     StructuredObjectPayload,
@@ -156,6 +162,18 @@ class StructuredObjects:
         RuntimeError
             The bytes are not in the pool.
         """
+        metadata, members = self._members(spec)
+        objects = {}
+        for name, (described, entry) in members.items():
+            rows = self._rows_of_slice(name, described, spec.member_slice(name))
+            into = (destinations or {}).get(name)
+            objects[name] = read_member(self._bundles, name, described, entry, rows, into)
+        return StructuredObjectResult(metadata, objects)
+
+    def _members(
+        self, spec: StructuredObjectReadSpec
+    ) -> tuple[dict[str, Any], dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+        """Return the metadata, and each member's description and part of the manifest."""
         if spec.member_names is not None and not spec.member_names:
             raise ValueError("the read spec selected no members")
         found = self._bundles.resolve(spec.ref)
@@ -166,13 +184,115 @@ class StructuredObjects:
         unknown = [name for name in names if name not in entries]
         if unknown:
             raise KeyError(f"unknown bundle buffers: {unknown}")
-        objects = {}
-        for name in names:
-            described = specs.get(name, {"encoding": "bytes"})
-            rows = self._rows_of_slice(name, described, spec.member_slice(name))
-            into = (destinations or {}).get(name)
-            objects[name] = read_member(self._bundles, name, described, entries[name], rows, into)
-        return StructuredObjectResult(metadata, objects)
+        return metadata, {
+            name: (specs.get(name, {"encoding": "bytes"}), entries[name]) for name in names
+        }
+
+    # ---- ranges of members
+
+    def materialize_ranges_into(
+        self,
+        spec: StructuredObjectReadSpec,
+        ranges: Sequence[StructuredMemberRange],
+        destinations: Mapping[str, RawDestination],
+    ) -> StructuredObjectResult:
+        """Read ranges of members' bytes into registered memory of the caller, in one call of the store.
+
+        Raises
+        ------
+        KeyError
+            A range is of a member that is not selected.
+        TypeError, ValueError
+            A range or a destination does not fit, or the spec has slices.
+        RuntimeError
+            The bytes are not in the pool.
+        """
+        grouped: dict[str, list[StructuredMemberRange]] = {}
+        for one in ranges:
+            if not isinstance(one, StructuredMemberRange):
+                raise TypeError(f"a StructuredMemberRange is wanted, not {type(one).__name__}")
+            grouped.setdefault(one.member_name, []).append(one)
+        if not grouped or set(grouped) != set(destinations):
+            raise ValueError(
+                f"each member with ranges needs a destination, and no other: ranges of {sorted(grouped)}, "
+                f"destinations of {sorted(destinations)}"
+            )
+        metadata, members = self._ranged(spec, grouped)
+        plans = [
+            _ranges.plan_of(*members[name], of_member, destinations[name])
+            for name, of_member in grouped.items()
+        ]
+        _ranges.check_apart(
+            (destinations[plan.member_name].ptr + target, size)
+            for plan in plans
+            for _, parts in plan.reads
+            for target, _, size in parts
+        )
+        self._read_ranges(members, [(plan, destinations[plan.member_name]) for plan in plans])
+        return StructuredObjectResult(metadata, dict(destinations))
+
+    def prepare_member_ranges(
+        self,
+        spec: StructuredObjectReadSpec,
+        ranges: Sequence[StructuredMemberRange],
+        destination: RawDestination,
+    ) -> PreparedStructuredMemberRanges:
+        """Return a plan for ranges of one member, for :meth:`materialize_prepared_ranges_into`.
+
+        It serves each object whose member has the same description and chunks. Reads no bytes of the
+        member. Raises as :meth:`materialize_ranges_into`.
+        """
+        ranges = tuple(ranges)
+        if not ranges or not all(isinstance(one, StructuredMemberRange) for one in ranges):
+            raise ValueError("StructuredMemberRange values are wanted, at least one")
+        names = {one.member_name for one in ranges}
+        if len(names) > 1:
+            raise ValueError(f"the ranges of a plan are of one member, not of {sorted(names)}")
+        _, members = self._ranged(spec, names)
+        return _ranges.plan_of(*members[ranges[0].member_name], ranges, destination)
+
+    def materialize_prepared_ranges_into(
+        self,
+        spec: StructuredObjectReadSpec,
+        prepared: PreparedStructuredMemberRanges,
+        destination: RawDestination,
+    ) -> StructuredObjectResult:
+        """Read what a plan says, of this object, into this memory.
+
+        Raises
+        ------
+        PreparedRangeLayoutChanged
+            The member has another layout than the plan was made for; otherwise as
+            :meth:`materialize_ranges_into`.
+        """
+        if not isinstance(prepared, PreparedStructuredMemberRanges):
+            raise TypeError(f"what prepare_member_ranges returns is wanted, not {prepared!r}")
+        name = prepared.member_name
+        metadata, members = self._ranged(spec, [name])
+        self._read_ranges(members, [(prepared, destination)])
+        return StructuredObjectResult(metadata, {name: destination})
+
+    def _ranged(
+        self, spec: StructuredObjectReadSpec, names: Collection[str]
+    ) -> tuple[dict[str, Any], dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+        if spec.member_slices:
+            raise ValueError("slices of members and ranges of their bytes exclude each other")
+        metadata, members = self._members(spec)
+        if unknown := sorted(set(names) - set(members)):
+            raise KeyError(f"ranges of members that are not selected: {unknown}")
+        return metadata, members
+
+    def _read_ranges(
+        self,
+        members: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+        plans: Sequence[tuple[PreparedStructuredMemberRanges, RawDestination]],
+    ) -> None:
+        reads = []
+        for plan, destination in plans:
+            keys = _ranges.keys_of(plan, *members[plan.member_name])
+            _ranges.check_destination(plan, destination)
+            reads.append((plan, keys, destination))
+        _ranges.read(self.store, reads)
 
     @staticmethod
     def _rows_of_slice(
