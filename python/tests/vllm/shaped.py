@@ -26,10 +26,29 @@ if OPTIONS.get("tensor_parallel_size", 1) * STAGES > 1:
     OPTIONS["distributed_executor_backend"] = "mp"
 
 
+def keep_latent_cache() -> None:
+    """Let vLLM cache prefixes of MLA on CPUs, too, where it says that it does not.
+
+    A reference must compute a second request's end as an engine with a pool does: on KV that is there. In 16
+    bits that differs from a prompt that is computed whole.
+    """
+    from vllm.platforms.cpu import CpuPlatform
+
+    update = CpuPlatform.check_and_update_config.__func__
+
+    def updated(cls: Any, config: Any) -> None:
+        asked = config.cache_config.enable_prefix_caching
+        update(cls, config)
+        config.cache_config.enable_prefix_caching = asked
+
+    CpuPlatform.check_and_update_config = classmethod(updated)
+
+
 class Plain(Engine):
     """An engine without connector."""
 
     def __init__(self, model: str) -> None:
+        keep_latent_cache()
         self.llm = start(model, **OPTIONS)
         if STAGES > 1:
             self.llm.collective_rpc(warm_up)
