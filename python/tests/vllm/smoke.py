@@ -4,7 +4,7 @@
 SITE is what `pip install --target` made of kvcove's wheel; so several checkouts may use one environment. Starts the
 pool and smoke_engines.py, and watches them: each part has a deadline, at which all processes write the stacks of their
 threads and are killed. Ends with 1 if anything is not as it must be. With a DIRECTORY it works there and leaves the
-logs; else it leaves nothing but what it prints. $KVCOVE_SMOKE_PATIENCE multiplies the deadlines.
+logs; else it leaves nothing but what it prints. $KVCOVE_SMOKE_PATIENCE (2) multiplies the deadlines.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Run:
         self.seconds: list[tuple[str, float]] = []
         self._directory = directory
         self._processes = Processes(directory)
-        self._patience = float(os.environ.get("KVCOVE_SMOKE_PATIENCE", "1"))
+        self._patience = float(os.environ.get("KVCOVE_SMOKE_PATIENCE", "2"))
         self._log = directory / "engines.log"
 
     def everything(self) -> None:
@@ -189,7 +189,7 @@ class Run:
 
     def _follow(self, reports: Any) -> bool:
         """Print what is reported until the end; return whether it came."""
-        part, began, deadline = "", time.monotonic(), time.monotonic() + 60 * self._patience
+        part, began, deadline = "", time.monotonic(), time.monotonic() + 90 * self._patience
         waiting = b""
         while True:
             left = deadline - time.monotonic()
