@@ -43,6 +43,7 @@ in_background build/check-build.log scripts/check.sh build
 step "Tests under asan + ubsan" 330
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
+. scripts/symbolizer.sh
 # The filter leaves out simulations that must notice a broken rule: they test the oracle, not memory. Instrumented tests
 # compute more than they wait, so no more of them run at a time than there are cores.
 JOBS=$(nproc) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=20000 \
@@ -59,6 +60,7 @@ threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|t
 build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
+. scripts/symbolizer.sh
 scripts/test.sh tsan -R "$threads"
 step "Tortures under tsan" 60
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20

@@ -13,6 +13,7 @@ if [ "${1:-}" = --busy ]; then
   shift 2
 fi
 build=build/$preset
+. scripts/symbolizer.sh
 echo "== Testing ($preset)"
 loops=()
 trap '[ ${#loops[@]} -eq 0 ] || kill "${loops[@]}" 2>/dev/null || true' EXIT
