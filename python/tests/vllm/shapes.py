@@ -29,8 +29,11 @@ class Shape:
     ranks: int = 1
     # Beside the forward pass, and in it: not with several groups of KV caches, nor with several steps at a time.
     loads: tuple[bool, ...] = (True, False)
-    # In 16 bits outputs depend on what else is in a step, and on where a prompt is cut.
+    # In 16 bits outputs depend on what else is in a step, and on where a prompt is cut; so do a state's, which vLLM's
+    # kernel for CPUs rounds at each cut (log-probabilities of an engine without connector move by 0.04).
     exact: bool = True
+    # This tiny model answers with its own input, whatever its weights: its embedding is its head, too.
+    echoes: bool = False
     tokens: int = TOKENS
 
 
@@ -51,9 +54,9 @@ SHAPES = (
     Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
     Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4, loads=(True,)),
     Shape("DCP 2", "one head", {"decode_context_parallel_size": 2, **tensor(2)}, 2),
-    Shape("windows, TP 2", "windows", tensor(2), 2, loads=(True,)),
-    Shape("windows, PP 2", "windows", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
-    Shape("states, TP 2", "states", {**STATES, **tensor(2)}, 2, loads=(True,)),
+    Shape("windows, TP 2", "windows", tensor(2), 2, loads=(True,), echoes=True),
+    Shape("windows, PP 2", "windows", {"pipeline_parallel_size": 2}, 2, loads=(True,), echoes=True),
+    Shape("states, TP 2", "states", {**STATES, **tensor(2)}, 2, loads=(True,), exact=False),
     *(
         Shape(
             f"MTP, {modules} module{'s' * (modules > 1)}{', TP 2' * (ranks > 1)}",
@@ -91,7 +94,7 @@ def checks(
         and seen["other"] == plain["other"]
         and seen["other_warm"] == seen["other_own"] == plain["other_own"]
         and seen["other_warm_hits"] >= least
-        and plain["other"] != plain["first"],
+        and (plain["other"] != plain["first"] or shape.echoes),
         f"{name}: none with other weights, then {seen['other_warm_hits']} tokens of their own",
     )
     yield (
