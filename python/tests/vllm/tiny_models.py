@@ -84,9 +84,10 @@ def latent(path: Path) -> None:
 
 def windows(path: Path) -> None:
     """Sliding windows between layers with full attention."""
+    import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-    Gemma3ForCausalLM(
+    model = Gemma3ForCausalLM(
         Gemma3TextConfig(
             **TINY,
             head_dim=32,
@@ -94,7 +95,11 @@ def windows(path: Path) -> None:
             sliding_window=256,
             layer_types=["sliding_attention", "full_attention"] * 2,
         )
-    ).save_pretrained(path)
+    )
+    # The embedding is the head, too: a large one answers with the last token, whatever lies in the KV cache.
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(0.02)
+    model.save_pretrained(path)
 
 
 def states(path: Path) -> None:
