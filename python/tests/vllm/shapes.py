@@ -17,8 +17,9 @@ from typing import Any
 
 from tiny_models import model_of
 
-# Of the four prompts, the tokens in whole chunks of 128.
+# Of the four prompts, the tokens in whole chunks of 128; of 16 for MLA.
 TOKENS = 4 * (1499 // 128) * 128
+LATENT_TOKENS = 4 * (1499 // 16) * 16
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ SHAPES = (
     Shape("one KV head, TP 2", "one head", tensor(2), 2),
     Shape("one KV head, TP 4", "one head", tensor(4), 4),
     Shape("two KV heads, TP 4", "two heads", tensor(4), 4),
-    Shape("MLA, TP 1", "latent", SIXTEEN, exact=False),
-    Shape("MLA, TP 2", "latent", {**SIXTEEN, **tensor(2)}, 2, exact=False),
-    Shape("MLA, TP 4", "latent", {**SIXTEEN, **tensor(4)}, 4, exact=False),
+    Shape("MLA, TP 1", "latent", SIXTEEN, exact=False, tokens=LATENT_TOKENS),
+    Shape("MLA, TP 2", "latent", {**SIXTEEN, **tensor(2)}, 2, exact=False, tokens=LATENT_TOKENS),
+    Shape("MLA, TP 4", "latent", {**SIXTEEN, **tensor(4)}, 4, exact=False, tokens=LATENT_TOKENS),
     Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
     Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4, loads=(True,)),
     Shape("DCP 2", "one head", {"decode_context_parallel_size": 2, **tensor(2)}, 2),
