@@ -91,11 +91,11 @@ def check_methods(root: pathlib.Path) -> list[str]:
     ]
 
 
-def check_threads(root: pathlib.Path) -> list[str]:
+def check_threads(root: pathlib.Path, texts: dict[pathlib.Path, str]) -> list[str]:
     """Return the threads that docs/threads.md leaves out, and those that it makes up."""
     page = (root / "docs" / "threads.md").read_text()
     told = set(re.findall(r"`(kvcove-[a-z-]+)`", page))
-    text = "\n".join(sources(root).values())
+    text = "\n".join(texts.values())
     started = set(
         re.findall(
             r'(?:StartThread\(|thread_name_prefix=|Thread\([^)]*name=)\s*"(kvcove-[a-z-]+)"', text
@@ -135,9 +135,9 @@ def check(root: pathlib.Path) -> list[str]:
             wrong.append(f"docs/README.md: there is no file {name}")
     # A function is sought in the files that declare its class or namespace.
     declaring: dict[str, list[str]] = {}
-    for source in sorted((root / "kvcove").rglob("*.*")):
+    texts = sources(root)
+    for source, text in texts.items():
         if source.suffix in (".h", ".cc"):
-            text = source.read_text()
             names = {name for scopes in DECLARED.findall(text) for name in scopes.split("::")}
             for name in names:
                 declaring.setdefault(name, []).append(text)
@@ -147,7 +147,7 @@ def check(root: pathlib.Path) -> list[str]:
         if not any(re.search(rf"\b{name}\b", text) for text in declaring.get(scope, [])):
             wrong.append(f"docs/architecture.md: there is no {scope}::{name}")
     wrong += check_methods(root)
-    wrong += check_threads(root)
+    wrong += check_threads(root, texts)
     reached: set[pathlib.Path] = set()
     todo = [index]
     while todo:

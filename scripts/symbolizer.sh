@@ -4,6 +4,6 @@
 # Debian has in another package, and finds no other by itself.
 if symbolizer=$(command -v llvm-symbolizer-19 || command -v llvm-symbolizer || command -v addr2line); then
   for options in ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS; do
-    export "$options=external_symbolizer_path=$symbolizer${!options:+:${!options}}"
+    [[ ${!options:-} == *external_symbolizer_path* ]] || export "$options=external_symbolizer_path=$symbolizer${!options:+:${!options}}"
   done
 fi

@@ -282,3 +282,21 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment},
         check=False,
     )
+
+
+# ---- structured objects
+
+
+@pytest.fixture
+def module() -> Any:
+    """The module of structured objects; skips without NumPy."""
+    pytest.importorskip("numpy")
+    import mooncake.structured_object_store as module
+
+    return module
+
+
+@pytest.fixture
+def transfer(module: Any, store: Any) -> Any:
+    """Structured objects in a store, under the prefix ``t``."""
+    return module.MooncakeBundleTransfer(store, key_prefix="t")

@@ -716,9 +716,19 @@ def test_engines_that_will_not_share_are_told_why_with_both_values(connector: An
         assert told.leave(session, "m", mine) == []
         assert told.leave(session, "m", mine) == [], "they are its own"
         other = facts(connector, cache_dtype="fp8", tensor_parallel_size=4)
-        # A pool whose lease has run out, as the machine stood still, has nothing for a moment.
-        assert wait_until(lambda: len(told.leave(session, "m", other)) == 1)
-        (there,) = told.leave(session, "m", other)
+
+        def others(mine: dict[str, str], count: int) -> list[dict[str, str]]:
+            # A pool whose lease has run out, as the machine stood still, has nothing for a moment.
+            found: list[dict[str, str]] = []
+
+            def look() -> bool:
+                found[:] = told.leave(session, "m", mine)
+                return len(found) == count
+
+            assert wait_until(look), found
+            return found
+
+        (there,) = others(other, 1)
         assert told.differences(other, there) == [
             ("KV type", "bfloat16", "fp8_e4m3"),
             ("parallelism", "TP 1, PP 1, PCP 1, DCP 1", "TP 4, PP 1, PCP 1, DCP 1"),
@@ -726,7 +736,7 @@ def test_engines_that_will_not_share_are_told_why_with_both_values(connector: An
         assert told.leave(session, "another", mine) == []
         for number in range(20):
             told.leave(session, "m", {"model": str(number)})
-        assert wait_until(lambda: len(told.leave(session, "m", mine)) == 15), "bounded"
+        others(mine, 15)  # bounded
 
 
 def test_memory_that_the_host_lacks_is_not_asked_for(tmp_path: Any) -> None:

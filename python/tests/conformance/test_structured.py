@@ -16,18 +16,6 @@ from conftest import RIVAL, differs, own, setup
 numpy = pytest.importorskip("numpy")
 
 
-@pytest.fixture
-def module() -> Any:
-    import mooncake.structured_object_store as module
-
-    return module
-
-
-@pytest.fixture
-def transfer(module: Any, store: Any) -> Any:
-    return module.MooncakeBundleTransfer(store, key_prefix="t")
-
-
 def objects(*rows: Any) -> Any:
     column = numpy.empty(len(rows), dtype=object)
     for i, row in enumerate(rows):

@@ -14,18 +14,6 @@ pytestmark = since("0.3.14")
 ROOM = 1 << 12
 
 
-@pytest.fixture
-def module() -> Any:
-    import mooncake.structured_object_store as module
-
-    return module
-
-
-@pytest.fixture
-def transfer(module: Any, store: Any) -> Any:
-    return module.MooncakeBundleTransfer(store, key_prefix="t")
-
-
 class Memory:
     """Registered memory, and the destination that it is."""
 

@@ -14,18 +14,6 @@ from conftest import RIVAL, differs, own
 numpy = pytest.importorskip("numpy")
 
 
-@pytest.fixture
-def module() -> Any:
-    import mooncake.structured_object_store as module
-
-    return module
-
-
-@pytest.fixture
-def transfer(module: Any, store: Any) -> Any:
-    return module.MooncakeBundleTransfer(store, key_prefix="t")
-
-
 def batch(**parts: Any) -> Any:
     empty: dict[str, Any] = {"batch": {}, "non_tensor_batch": {}, "meta_info": {}}
     return SimpleNamespace(**(empty | parts))

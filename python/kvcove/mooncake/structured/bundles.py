@@ -31,7 +31,16 @@ from kvcove.mooncake.structured.types import (
     RemoteBundleRef,
 )
 
-__all__ = ["Bundles", "Pieces", "bytes_of", "checked_segment", "fragments_of", "group_of", "let_go"]
+__all__ = [
+    "Bundles",
+    "Pieces",
+    "bytes_of",
+    "checked_segment",
+    "fragments_of",
+    "group_of",
+    "let_go",
+    "read_ranges",
+]
 
 _LARGEST_CHUNK = 256 << 20  # the pool's limit for a value
 _PARTS = {"version", "layout", "object_id", "meta", "buffers", "superseded"}  # of a manifest
@@ -450,21 +459,15 @@ class Bundles:
         end = max(target + count for _, _, parts in wanted for target, _, count in parts)
         # Ranges go into registered memory only; what the caller has registered stays so.
         registered = self.store.register_buffer(address, end - address) == 0
+        relative = [
+            (key, [(target - address, at, count) for target, at, count in parts])
+            for key, _, parts in wanted
+        ]
         try:
-            answers = self.store.get_into_ranges(
-                [address],
-                [[key for key, _, _ in wanted]],
-                [[[target - address for target, _, _ in parts] for _, _, parts in wanted]],
-                [[[at for _, at, _ in parts] for _, _, parts in wanted]],
-                [[[count for _, _, count in parts] for _, _, parts in wanted]],
-            )
+            read_ranges(self.store, [(address, relative)])
         finally:
             if registered:
                 self.store.unregister_buffer(address)
-        for (key, _, parts), got in zip(wanted, answers[0], strict=True):
-            for (_, _, count), answer in zip(parts, got, strict=True):
-                if answer != count:
-                    raise _short(key, count, answer)
 
     # ---- remove
 
@@ -549,6 +552,33 @@ def _copy(address: int, value: Any) -> None:
 
 def _short(key: str, wanted: int, got: int) -> RuntimeError:
     return RuntimeError(f"get failed for {key}: expected {wanted} bytes, got {got}")
+
+
+def read_ranges(
+    store: Any,
+    reads: Sequence[tuple[int, Sequence[tuple[str, Sequence[tuple[int, int, int]]]]]],
+) -> None:
+    """Read parts of values into registered memory, in one call of the store.
+
+    ``reads`` has for each address the keys, and of each (offset from the address, offset in the value,
+    bytes). Raises RuntimeError if a part is not there.
+    """
+
+    def column(at: int) -> list[list[list[int]]]:
+        return [[[part[at] for part in parts] for _, parts in wanted] for _, wanted in reads]
+
+    answers = store.get_into_ranges(
+        [address for address, _ in reads],
+        [[key for key, _ in wanted] for _, wanted in reads],
+        column(0),
+        column(1),
+        column(2),
+    )
+    for (_, wanted), got in zip(reads, answers, strict=True):
+        for (key, parts), codes in zip(wanted, got, strict=True):
+            for (_, _, count), answer in zip(parts, codes, strict=True):
+                if answer != count:
+                    raise _short(key, count, answer)
 
 
 def fragments_of(

@@ -32,6 +32,8 @@ __all__ = ["StructuredObjects"]
 
 _WRAPPED = "__mooncake_wrapped_object__"
 _Ref = RemoteBundleRef | Mapping[str, Any]
+# By name: the description, and the part of the manifest.
+_Members = dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def _policy(policy: BundleTransferPolicy | None, inflight: int | None) -> BundleTransferPolicy:
@@ -170,9 +172,7 @@ class StructuredObjects:
             objects[name] = read_member(self._bundles, name, described, entry, rows, into)
         return StructuredObjectResult(metadata, objects)
 
-    def _members(
-        self, spec: StructuredObjectReadSpec
-    ) -> tuple[dict[str, Any], dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+    def _members(self, spec: StructuredObjectReadSpec) -> tuple[dict[str, Any], _Members]:
         """Return the metadata, and each member's description and part of the manifest."""
         if spec.member_names is not None and not spec.member_names:
             raise ValueError("the read spec selected no members")
@@ -274,7 +274,7 @@ class StructuredObjects:
 
     def _ranged(
         self, spec: StructuredObjectReadSpec, names: Collection[str]
-    ) -> tuple[dict[str, Any], dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+    ) -> tuple[dict[str, Any], _Members]:
         if spec.member_slices:
             raise ValueError("slices of members and ranges of their bytes exclude each other")
         metadata, members = self._members(spec)
@@ -284,7 +284,7 @@ class StructuredObjects:
 
     def _read_ranges(
         self,
-        members: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+        members: _Members,
         plans: Sequence[tuple[PreparedStructuredMemberRanges, RawDestination]],
     ) -> None:
         reads = []

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 
-from kvcove.mooncake.structured.bundles import fragments_of
+from kvcove.mooncake.structured.bundles import fragments_of, read_ranges
 from kvcove.mooncake.structured.types import RawDestination
 
 __all__ = [
@@ -182,19 +182,18 @@ def read(
     RuntimeError
         The store has no ``get_into_ranges``, or a part is not in the pool.
     """
-    call = getattr(store, "get_into_ranges", None)
-    if not callable(call):
+    if not callable(getattr(store, "get_into_ranges", None)):
         raise RuntimeError("the store has no get_into_ranges, which reads ranges of members")
-
-    def column(at: int) -> list[list[list[int]]]:
-        return [[[part[at] for part in parts] for _, parts in plan.reads] for plan, _, _ in reads]
-
-    addresses = [destination.ptr for _, _, destination in reads]
-    answers = call(addresses, [keys for _, keys, _ in reads], column(0), column(1), column(2))
-    for (_, keys, _), wanted, got in zip(reads, column(2), answers, strict=True):
-        for key, sizes, codes in zip(keys, wanted, got, strict=True):
-            if list(codes) != sizes:
-                raise RuntimeError(f"get failed for {key}: expected {sizes} bytes, got {codes}")
+    read_ranges(
+        store,
+        [
+            (
+                destination.ptr,
+                [(key, parts) for key, (_, parts) in zip(keys, plan.reads, strict=True)],
+            )
+            for plan, keys, destination in reads
+        ],
+    )
 
 
 def _signature(name: str, described: Mapping[str, Any]) -> tuple[str, int]:
