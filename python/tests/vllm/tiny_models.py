@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,7 @@ def guessing(modules: int) -> Callable[[Path], None]:
 
 def pictures(path: Path) -> None:
     """LLaVA: a vision transformer before Llama."""
+    from safetensors.torch import load_file, save_file
     from transformers import (
         CLIPImageProcessorPil,
         CLIPVisionConfig,
@@ -206,6 +208,12 @@ def pictures(path: Path) -> None:
             image_seq_length=64,
         )
     ).save_pretrained(path)
+    # transformers 5 leaves out a level of the names that published checkpoints have, and vLLM wants.
+    weights = {
+        re.sub(r"vision_tower\.(?!vision_model\.)", "vision_tower.vision_model.", name): value
+        for name, value in load_file(path / "model.safetensors").items()
+    }
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
     LlavaProcessor(
         image_processor=CLIPImageProcessorPil(
             size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
