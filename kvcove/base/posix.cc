@@ -24,6 +24,24 @@ void UniqueFd::Reset() {
   fd_ = -1;
 }
 
+int UniqueFd::Aside(int fd) {
+  const bool ends_at_exec = (fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0;
+  const int aside = fcntl(fd, ends_at_exec ? F_DUPFD_CLOEXEC : F_DUPFD, kLastStandard + 1);
+  if (aside < 0) return fd;
+  close(fd);
+  return aside;
+}
+
+void OpenStandardStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number, which is this one unless another thread was faster.
+    const int opened = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (opened >= 0 && opened != fd) close(opened);
+    if (opened == fd) fcntl(fd, F_SETFD, 0);
+  }
+}
+
 Mapping::~Mapping() {
   if (data_ != nullptr && forks_ == ForkCount()) munmap(data_, size_);
 }

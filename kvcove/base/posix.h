@@ -13,10 +13,13 @@
 
 namespace kvcove {
 
+// Never standard input, output or error: where the program has closed one of them, the next
+// descriptor gets its number, and what any code prints would go there, into a pool's memory or a
+// file of the control plane.
 class UniqueFd {
  public:
   UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
+  explicit UniqueFd(int fd) : fd_(fd >= 0 && fd <= kLastStandard ? Aside(fd) : fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
     if (this != &other) {
@@ -33,8 +36,16 @@ class UniqueFd {
   void Reset();
 
  private:
+  static constexpr int kLastStandard = 2;
+  // The same file under a higher number; `fd` itself where there is no room for it.
+  static int Aside(int fd);
+
   int fd_ = -1;
 };
+
+// Opens /dev/null for each of them that is closed, which covers the descriptors of libraries, too.
+// For the beginning of a program, and before the first descriptor of a pool.
+void OpenStandardStreams();
 
 // A memory mapping that a forked child does not inherit (MADV_DONTFORK).
 class Mapping {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,34 @@ TEST(MappingTest, NeitherCoreDumpsNorForkedChildrenHaveIt) {
   const std::string flags = FlagsOf(mapping->data());
   EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
   EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
+}
+
+// A daemon may be started with its standard streams closed. What a library prints must not land in
+// whatever file gets their numbers.
+TEST(StandardStreamsTest, NoDescriptorOfOursIsOneOfThem) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const int fd : {0, 1, 2}) close(fd);
+    int wrong = 0;
+    {
+      const auto file = CreateMemoryFile("test", 4096);
+      if (!file || file->get() <= 2 || fcntl(file->get(), F_GETFD) != FD_CLOEXEC) wrong |= 1;
+      const UniqueFd kept(dup(file->get()));
+      if (kept.get() <= 2 || fcntl(kept.get(), F_GETFD) != 0) wrong |= 2;
+    }
+    OpenStandardStreams();
+    for (const int fd : {0, 1, 2}) {
+      struct stat status{};
+      if (fstat(fd, &status) != 0 || !S_ISCHR(status.st_mode)) wrong |= 4;
+      if (fcntl(fd, F_GETFD) != 0) wrong |= 8;
+    }
+    if (write(2, "a line", 6) != 6) wrong |= 16;
+    _exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // The signals that this thread blocks.

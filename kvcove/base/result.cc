@@ -67,6 +67,14 @@ std::unexpected<Error> FailErrno(Code code, std::string detail) {
     detail += " (this process may write " + std::to_string(limit.rlim_cur) +
               " B into a file: ulimit -f unlimited, LimitFSIZE=infinity)";
   }
+  if (saved == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    detail += " (this process may open " + std::to_string(limit.rlim_cur) +
+              " files: ulimit -n, LimitNOFILE=)";
+  }
+  if (saved == ENOMEM && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    detail += " (this process may map " + std::to_string(limit.rlim_cur) +
+              " B: ulimit -v unlimited, LimitAS=infinity)";
+  }
   return Fail(code, std::move(detail));
 }
 

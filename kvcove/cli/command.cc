@@ -119,6 +119,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 }  // namespace
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams();
   uring::UseUring();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.set_version_flag("--version", Version());

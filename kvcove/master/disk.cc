@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <utility>
 
 #include "kvcove/base/directory.h"
 
@@ -53,6 +55,9 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
 }
 
 }  // namespace
+
+PosixDisk::PosixDisk(UniqueFd directory, const std::string& path)
+    : directory_(std::move(directory)), path_(std::filesystem::absolute(path)) {}
 
 Result<std::unique_ptr<PosixDisk>> PosixDisk::Open(const std::string& directory) {
   KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
@@ -107,19 +112,30 @@ Status PosixDisk::MayWrite() {
   if (!writes_) {
     return Fail(Code::kUnavailable, fmt::format("'{}' is still another process's to write", path_));
   }
-  struct stat open{};
-  if (fstat(directory_.get(), &open) == 0 && open.st_nlink == 0) {
+  if (IsAway()) {
     KVCOVE_ASSIGN(directory_, OpenOwnDirectory(path_, DirectoryUse::kData));
+    // Whatever lies there is not what this process has written.
     file_.Reset();
+    moved_ = true;
   }
   if (Names("lock", lock_)) return {};
   KVCOVE_ASSIGN(lock_, TakeLock());
   return {};
 }
 
+// Removed, or moved: somebody who starts with this directory would find another one.
+bool PosixDisk::IsAway() const {
+  struct stat there{};
+  struct stat open{};
+  if (fstat(directory_.get(), &open) != 0) return false;
+  if (lstat(path_.c_str(), &there) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return there.st_dev != open.st_dev || there.st_ino != open.st_ino;
+}
+
 Result<bool> PosixDisk::Keeps(const std::string& name) {
   if (!writes_) return true;
   KVCOVE_TRY(MayWrite());
+  if (std::exchange(moved_, false)) return false;
   if (file_.valid() && name_ == name) return Names(name, file_);
   return Exists(name);
 }
@@ -147,6 +163,9 @@ Result<bool> PosixDisk::Exists(const std::string& name) {
 
 Status PosixDisk::Use(const std::string& name) {
   KVCOVE_TRY(MayWrite());
+  if (moved_) {
+    return Fail(Code::kUnavailable, fmt::format("'{}' was removed or moved away", path_));
+  }
   if (file_.valid() && name_ == name) return {};
   const std::string path = PathOf(name);
   UniqueFd file(openat(directory_.get(), name.c_str(),
@@ -171,6 +190,7 @@ Status PosixDisk::Sync(const std::string& name) {
 
 Status PosixDisk::Write(const std::string& name, std::string_view bytes) {
   KVCOVE_TRY(MayWrite());
+  moved_ = false;
   const std::string path = PathOf(name);
   const int at = directory_.get();
   unlinkat(at, name.c_str(), 0);  // left by a process that was killed, or by an attempt that failed

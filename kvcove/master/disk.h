@@ -45,9 +45,9 @@ class Disk {
 };
 
 // A real directory that this process alone uses (lock file `lock`), and that no other user may
-// write to. It keeps the lock until it is destroyed: a directory or lock file that is removed
-// meanwhile is made anew before the next write, unless another process was faster. That one has the
-// directory then, and this one writes nothing more.
+// write to. It keeps the lock until it is destroyed: a directory or lock file that is removed or
+// moved away meanwhile is made anew before the next write, unless another process was faster. That
+// one has the directory then, and this one writes nothing more.
 class PosixDisk final : public Disk {
  public:
   // Makes the directory (0700) if need be. Errors: kUnavailable when another process uses it,
@@ -72,20 +72,22 @@ class PosixDisk final : public Disk {
   std::string PathOf(const std::string& name) const override { return path_ + "/" + name; }
 
  private:
-  PosixDisk(UniqueFd directory, std::string path)
-      : directory_(std::move(directory)), path_(std::move(path)) {}
+  PosixDisk(UniqueFd directory, const std::string& path);
   // The lock file, locked.
   Result<UniqueFd> TakeLock() const;
   // Locks what `lock` has open, which must be the file of that name.
   Status Lock(const UniqueFd& lock) const;
   bool Names(const std::string& name, const UniqueFd& file) const;
+  bool IsAway() const;
   // An error before BeginToWrite, or when another process has the directory.
   Status MayWrite();
   // Opens the file for Append and Sync, unless it is the one that is open.
   Status Use(const std::string& name);
 
-  UniqueFd directory_;      // files are opened in it, not by its path: that may be exchanged
-  const std::string path_;  // for messages
+  // Files are opened in it, not by its path: that may be exchanged between two looks (IsAway).
+  UniqueFd directory_;
+  const std::string path_;  // absolute: the program may change its own directory
+  bool moved_ = false;      // `directory_` is another one now, and has nothing of this process's
   UniqueFd lock_;
   std::atomic<bool> writes_ = true;
   // Append and Sync use one descriptor: a write that fails in the background is reported to those

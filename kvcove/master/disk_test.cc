@@ -75,6 +75,30 @@ TEST_F(PosixDiskTest, WhatIsRemovedIsMadeAnewBeforeTheNextWrite) {
   EXPECT_EQ(*(*PosixDisk::Open(path_ + "/data"))->Read("control"), "three four");
 }
 
+// An operator renames it, or puts another one in its place.
+TEST_F(PosixDiskTest, WhatIsMovedAwayIsMadeAnewAndNothingElseIsWrittenTo) {
+  for (const bool replaced : {false, true}) {
+    const std::string data = path_ + (replaced ? "/replaced" : "/data");
+    auto disk = *PosixDisk::Open(data);
+    ASSERT_TRUE(disk->Write("control", "one"));
+    ASSERT_TRUE(disk->Append("control", " two"));
+    std::filesystem::rename(data, data + ".away");
+    if (replaced) {
+      ASSERT_TRUE((*PosixDisk::Open(data))->Write("control", "of a backup"));
+    }
+    EXPECT_FALSE(disk->Append("control", " three"));
+    EXPECT_EQ(*(*PosixDisk::Open(data + ".away"))->Read("control"), "one two");
+    EXPECT_EQ(disk->Keeps("control").value_or(true), false) << "it must be written anew";
+    EXPECT_EQ(*disk->Exists("control"), replaced);
+    EXPECT_EQ(OpenCode(data), Code::kUnavailable) << "nobody else has it";
+    ASSERT_TRUE(disk->Write("control.new", "all"));
+    ASSERT_TRUE(disk->Rename("control.new", "control"));
+    ASSERT_TRUE(disk->Append("control", " four"));
+    EXPECT_EQ(disk->Keeps("control").value_or(false), true);
+    EXPECT_EQ(*disk->Read("control"), "all four");
+  }
+}
+
 TEST_F(PosixDiskTest, AfterItsLockWasRemovedAndTakenItWritesNothingMore) {
   auto first = *PosixDisk::Open(path_);
   ASSERT_TRUE(first->Write("control", "one"));
@@ -137,14 +161,15 @@ TEST_F(PosixDiskTest, WhatOthersMayHavePutThereIsNotUsed) {
   EXPECT_TRUE(*disk->Exists("control"));
 }
 
-TEST_F(PosixDiskTest, ADirectoryThatIsExchangedMeanwhileIsNotFollowed) {
+// Whoever may write to the directory above could have this process write to files of its own.
+TEST_F(PosixDiskTest, ALinkInPlaceOfTheDirectoryIsNotFollowed) {
   const std::string path = path_ + "/data";
   auto disk = *PosixDisk::Open(path);
   std::filesystem::rename(path, path_ + "/aside");
-  std::filesystem::create_directory(path);
-  ASSERT_TRUE(disk->Write("control", "bytes"));
-  EXPECT_TRUE(std::filesystem::is_empty(path));
-  EXPECT_TRUE(std::filesystem::exists(path_ + "/aside/control"));
+  std::filesystem::create_directory(path_ + "/target");
+  std::filesystem::create_symlink(path_ + "/target", path);
+  EXPECT_EQ(disk->Write("control", "bytes").error().code, Code::kDenied);
+  EXPECT_TRUE(std::filesystem::is_empty(path_ + "/target"));
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ Pool::~Pool() {
 Result<std::unique_ptr<Pool>> Pool::Open(std::string_view address,
                                          std::chrono::milliseconds timeout) {
   ForkCount();  // from now on forks are counted
+  OpenStandardStreams();
   KVCOVE_ASSIGN(auto connection, pool::OpenConnection(address, timeout));
   return std::unique_ptr<Pool>(new Pool(std::move(connection)));
 }

@@ -13,12 +13,23 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cluster, Program, ends_with_its_test, free_port, http, wait_until
+from conftest import (
+    Cluster,
+    Program,
+    command_path,
+    ends_with_its_test,
+    free_port,
+    http,
+    wait_until,
+)
 from kvcove.mooncake._log import Output
+
+import kvcove
 
 _AT_EACH_STEP = """
 import json, os, signal, sys, time
@@ -287,3 +298,52 @@ def test_a_reader_that_has_ended_stops_nothing() -> None:
         for _ in range(3):
             print("a line", file=output, flush=True)
         output.end(0)
+
+
+CLOSED = {"all": "<&- >&- 2>&-", "output": ">&- 2>&-", "error": "2>&-"}
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_no_line_lands_in_the_pool_where_standard_streams_are_closed(
+    closed: str, tmp_path: Path
+) -> None:
+    """As daemonizers start programs: the pool's memory must not become their standard error."""
+    path = tmp_path / "s" / "kvcove.sock"
+    path.parent.mkdir(mode=0o700)
+    words = [command_path(), "--log", "debug", "serve", "--socket", str(path)]
+    words += ["--memory", "32MiB", "--data", str(tmp_path / "data")]
+    daemon = subprocess.Popen(["sh", "-c", f'exec "$@" {CLOSED[closed]}', "sh", *words])
+    ends_with_its_test(daemon)
+    try:
+        assert wait_until(path.exists, 60)
+        keys = [f"k{i}" for i in range(300)]
+        values = [bytes([i % 251]) * 65536 for i in range(300)]
+        with kvcove.open(f"unix:{path}", timeout=30) as pool:
+            session = pool.session("m")
+            session.put(keys, values)
+            for _ in range(5):
+                daemon.send_signal(signal.SIGHUP)  # which is logged
+                time.sleep(0.05)
+            session.reset()
+            session.put(keys, values)
+            daemon.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            assert session.get(keys) == values
+        streams = {os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in (0, 1, 2)}
+        assert streams <= {"/dev/null", *(os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2))}
+    finally:
+        daemon.terminate()
+        assert daemon.wait(60) == 0
+
+
+def test_an_embedded_pool_is_not_what_a_program_prints_to(tmp_path: Path) -> None:
+    code = (
+        "import os, kvcove\n"
+        "session = kvcove.open('embedded:?memory=16MiB').session('m')\n"
+        "assert session.put(['a'], [b'x' * 99]).all_ok\n"
+        "os.write(1, b'printed' * 999)\n"
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(str(session.get(['a']) == [b'x' * 99]))\n"
+    )
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    subprocess.run(shell, check=True, timeout=60)
+    assert (tmp_path / "seen").read_text() == "True"

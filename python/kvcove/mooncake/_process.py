@@ -138,8 +138,9 @@ class Child:
 class StopSignals:
     """SIGTERM and SIGINT, which end this program cleanly from here on.
 
-    Made once, by the main thread, before the program says that it serves: who reads that may send
-    one at once. Later signals have no effect: the program is ending already.
+    Made once, by the main thread, before the program says that it serves, or answers a question about
+    its health: who learns that may send one at once. Later signals have no effect: the program is ending
+    already.
     """
 
     def __init__(self) -> None:
@@ -154,6 +155,10 @@ class StopSignals:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, wake)
+
+    def asked(self) -> bool:
+        """Whether one of them has come."""
+        return bool(select.select([self._reader], [], [], 0)[0])
 
     def wait(self, child: Child | None = None) -> int:
         """Wait for one of them, or for the end of a child; return the exit status that fits.

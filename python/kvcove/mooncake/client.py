@@ -232,8 +232,8 @@ def _take_disk(values: Values, master: str, until: float) -> tuple[DiskPlace, Of
     return None if offload is None else (offload.take(incarnation), offload)
 
 
-def _await_lease(owner: _Owner, child: Child, master: str, until: float) -> None:
-    while not owner.ready():
+def _await_lease(owner: _Owner, child: Child, master: str, until: float, stop: StopSignals) -> None:
+    while not owner.ready() and not stop.asked():
         if (status := child.poll()) is not None:
             fail(_PROGRAM, f"the owner ended with status {status}; its log:\n{child.log_end()}")
         if time.monotonic() > until:
@@ -276,17 +276,18 @@ def main() -> None:
         if (taken := _take_disk(values, master, until)) is not None:
             disk, offload = taken
             arguments += ["--disk", disk.spec, "--data", disk.data, "--disk-admit", offload.admit]
+        stop = StopSignals()
         child = owner.start(arguments)
     except (OSError, RuntimeError, ValueError) as error:
         fail(_PROGRAM, str(error))
-    _await_lease(owner, child, master, until)
+    _await_lease(owner, child, master, until, stop)
     here = "127.0.0.1" if _address.is_wildcard(address) else hosts[-1]
-    stop = StopSignals()
-    print(
-        f"{_PROGRAM}: ready: segment {segment} of {owner.pool}; thin clients: "
-        f"{_config.join_address(here, servers[0].port)}",
-        flush=True,
-    )
+    if not stop.asked():
+        print(
+            f"{_PROGRAM}: ready: segment {segment} of {owner.pool}; thin clients: "
+            f"{_config.join_address(here, servers[0].port)}",
+            flush=True,
+        )
     status = stop.wait(child)
     for server in servers:
         server.close()

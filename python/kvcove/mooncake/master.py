@@ -760,6 +760,7 @@ def main() -> None:
         child = Child(arguments, r"masters? at (\S+) \((?:data in|store) .*, admin (http://\S+)\)")
         assert child.match is not None
         reached, admin = listen if port else child.match[1], child.match[2]
+        stop = StopSignals()
         servers.append(
             AdminHttp(metrics_host, metrics_port, admin, offload, reached if store else "")
         )
@@ -779,7 +780,6 @@ def main() -> None:
             "where the network keeps strangers out; docs/mooncake.md",
             file=sys.stderr,
         )
-    stop = StopSignals()
     print(
         f"{_PROGRAM}: serving at {listen}, admin "
         f"http://{_config.join_address(metrics_host, servers[0].port)}, "

@@ -214,10 +214,10 @@ def main() -> None:
     options = parser.parse_args()
     try:
         _check_open(options.host, options.port)
+        stop = StopSignals()
         server = MetadataServer(options.host, options.port)
     except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {options.host}:{options.port}: {error}\n")
-    stop = StopSignals()
     print(f"{parser.prog}: serving at http://{options.host}:{server.port}/metadata", flush=True)
     status = stop.wait()
     server.close()
