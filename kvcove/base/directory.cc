@@ -113,6 +113,10 @@ Result<UniqueFd> CheckOwnDirectory(const std::string& name, DirectoryUse use) {
   return directory;
 }
 
+bool IsClosedToOthers(const struct stat& file) {
+  return (file.st_mode & (file.st_uid == 0 ? 0037 : 0077)) == 0;
+}
+
 Result<UniqueFd> OpenOwnDirectory(const std::string& path, DirectoryUse use) {
   KVCOVE_TRY(MakeDirectories(path));
   return CheckOwnDirectory(path, use);

@@ -3,6 +3,8 @@
 // replace its files, so it is checked before it is used.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <string>
 
 #include "kvcove/base/posix.h"
@@ -26,5 +28,9 @@ Result<UniqueFd> OpenOwnDirectory(const std::string& path, DirectoryUse use);
 
 // The same for a directory that is there; nothing is made.
 Result<UniqueFd> CheckOwnDirectory(const std::string& path, DirectoryUse use);
+
+// Whether a file with secrets is closed to all others. Of a file of root's the group may read, too:
+// that is how a Kubernetes secret comes to a pod with an fsGroup. (libpq has the same rule.)
+bool IsClosedToOthers(const struct stat& file);
 
 }  // namespace kvcove

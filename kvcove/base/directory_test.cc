@@ -129,6 +129,19 @@ TEST_F(DirectoryTest, ADirectoryThatOthersNeedIsNeverToBeClosed) {
   EXPECT_THAT(WhyNot("/", DirectoryUse::kSocket), Not(HasSubstr("chmod")));
 }
 
+TEST(SecretTest, OnlyTheGroupOfAFileOfRootsMayReadItBesideItsOwner) {
+  const auto closed = [](uid_t owner, mode_t mode) {
+    struct stat file{};
+    file.st_uid = owner;
+    file.st_mode = S_IFREG | mode;
+    return IsClosedToOthers(file);
+  };
+  EXPECT_TRUE(closed(1000, 0600));
+  EXPECT_FALSE(closed(1000, 0640));
+  EXPECT_TRUE(closed(0, 0440)) << "as a Kubernetes secret with an fsGroup";
+  for (const mode_t mode : {0660, 0444, 0610, 0604}) EXPECT_FALSE(closed(0, mode)) << mode;
+}
+
 TEST_F(DirectoryTest, WhatIsSuggestedCanBeUsed) {
   const std::string sticky = Make("sticky", 01777);
   const std::string taken = fmt::format("{}/kvcove-{}", sticky, geteuid());

@@ -8,6 +8,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/busy.h"
+#include "kvcove/rpc/gate.h"
 
 namespace kvcove::owner {
 namespace {
@@ -341,7 +342,9 @@ void Link::Tell(const Result<std::string>& reply) {
   const std::string master = finder_.Current().ToString();
   if (reply) {
     if (std::exchange(said_away_, false)) LogInfo("the master at {} is back", master);
-    said_stale_ = false;
+    if (!std::exchange(said_refused_, {}).empty()) {
+      LogInfo("the master at {} renews the lease again", master);
+    }
     const LinkCore::State state = core_.state();
     if (state.epoch == 0) return;
     if (std::exchange(term_, state.term) != state.term) {
@@ -354,8 +357,13 @@ void Link::Tell(const Result<std::string>& reply) {
   const Error& error = reply.error();
   const bool answers = error.code != Code::kUnavailable && error.code != Code::kTimeout;
   if (answers) {
-    if (!std::exchange(said_stale_, true)) {
-      LogWarn("the master at {} does not renew the lease: {}", master, error.ToString());
+    // The master has closed a connection whose token was struck: the next one shows the new token,
+    // or brings the reason.
+    if (rpc::IsSayHelloFirst(error)) return;
+    std::string reason = error.ToString();
+    if (reason != said_refused_ && refusals_.Due(clock_.NowNs()) > 0) {
+      LogWarn("the master at {} does not renew the lease: {}", master, reason);
+      said_refused_ = std::move(reason);
     }
     return;
   }

@@ -101,7 +101,8 @@ class Link {
 
   // Of the lease lane: what was logged.
   bool said_away_ = false;
-  bool said_stale_ = false;
+  std::string said_refused_;  // the master's reason
+  LogLimit refusals_;
   Id128 identity_;
   std::uint64_t term_ = 0;
 

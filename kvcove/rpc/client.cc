@@ -247,6 +247,10 @@ Status Client::ReceiveAll(std::byte* data, std::size_t size, std::int64_t deadli
           fds->emplace_back(fd);
         }
       }
+      if (count >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+        return Fail(Code::kLimit,
+                    "not all descriptors came: raise the limit of open files (ulimit -n)");
+      }
     }
     if (count > 0) {
       received += static_cast<std::size_t>(count);

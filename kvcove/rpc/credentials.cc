@@ -17,6 +17,7 @@
 #include <iterator>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/directory.h"
 #include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
@@ -50,7 +51,7 @@ Status CheckPrivate(const std::string& path) {
   if (!S_ISREG(status.st_mode)) {
     return Fail(Code::kInvalid, fmt::format("'{}' is no file", path));
   }
-  if ((status.st_mode & 0077) != 0 || (status.st_uid != geteuid() && status.st_uid != 0)) {
+  if (!IsClosedToOthers(status) || (status.st_uid != geteuid() && status.st_uid != 0)) {
     const bool own = status.st_uid == geteuid();
     return Fail(Code::kDenied,
                 fmt::format("the credentials file '{}' must belong to this user and be closed to "
@@ -201,9 +202,12 @@ Result<Tenant> ParseTenant(const toml::table& table, const std::string& where) {
   return tenant;
 }
 
-std::vector<Credential> Shown(const std::string& name, const Tenant& tenant) {
+std::vector<Credential> Shown(const std::string& name, const Tenant& tenant,
+                              const std::string& path) {
   std::vector<Credential> shown;
-  for (const std::string& token : tenant.tokens) shown.push_back({.tenant = name, .token = token});
+  for (const std::string& token : tenant.tokens) {
+    shown.push_back({.tenant = name, .token = token, .file = path});
+  }
   return shown;
 }
 
@@ -280,7 +284,7 @@ Result<CredentialSource> CredentialFile(const std::string& path) {
 }
 
 Result<Credential> ParseCredential(std::string_view text, const std::string& path) {
-  Credential credential;
+  Credential credential{.tenant = "", .token = "", .file = path};
   KVCOVE_TRY(ReadTexts(text, path, "token",
                        {{{"tenant", &credential.tenant}, {"token", &credential.token}}}));
   KVCOVE_TRY(CheckTenantName(credential.tenant, path));
@@ -360,12 +364,13 @@ Result<std::vector<Credential>> Credentials::OfTenant(const std::string& tenant)
   if (!found) {
     return Fail(Code::kInvalid, fmt::format("'{}' does not name the tenant '{}'", path_, tenant));
   }
-  return Shown(tenant, *found);
+  return Shown(tenant, *found, path_);
 }
 
 Result<std::vector<Credential>> Credentials::OfCluster() const {
   for (const auto& [name, tenant] : All()) {
-    if ((tenant.scopes & static_cast<Scopes>(Scope::kOwner)) != 0) return Shown(name, tenant);
+    if ((tenant.scopes & static_cast<Scopes>(Scope::kOwner)) != 0)
+      return Shown(name, tenant, path_);
   }
   return Fail(
       Code::kInvalid,
@@ -380,7 +385,7 @@ Result<std::vector<Credential>> Credentials::OfOwner(const std::string& tenant) 
   const std::optional<Tenant> found = Find(tenant);
   if (!found) return OfTenant(tenant);
   if ((found->scopes & static_cast<Scopes>(Scope::kTenantOwner)) != 0) {
-    return Shown(tenant, *found);
+    return Shown(tenant, *found, path_);
   }
   Result<std::vector<Credential>> cluster = OfCluster();
   if (cluster) return cluster;

@@ -39,6 +39,7 @@ inline constexpr Scopes kAllScopes = 31;
 struct Credential {
   std::string tenant;
   std::string token;
+  std::string file;  // that it was read from, for messages; empty: none
 };
 
 // What a client shows at a new connection: the first one that the server takes. It has several

@@ -157,8 +157,12 @@ Result<wire::AuthBytes> Prove(const Credential& credential, const wire::AuthHell
                               const wire::AuthChallenge& challenge) {
   if (!EqualBytes(challenge.proof,
                   Mac(credential.token, Transcript("kvcove server", hello, challenge.nonce)))) {
-    return Fail(Code::kDenied,
-                "the server does not know this tenant with this token; is the token file right?");
+    return Fail(
+        Code::kDenied,
+        fmt::format(
+            "the server does not know the tenant '{}' with this token; is {} right?",
+            credential.tenant,
+            credential.file.empty() ? "it" : fmt::format("the token in '{}'", credential.file)));
   }
   return Mac(credential.token, Transcript("kvcove client", hello, challenge.nonce));
 }

@@ -36,7 +36,8 @@ class TestAuthority {
   struct Certificate {
     std::string subject = "/CN=node1";
     std::string names = "IP:127.0.0.1";
-    int days = 2;  // -1: it has expired
+    int days = 2;               // -1: it has expired
+    bool with_rsa_key = false;  // another key than the certificate's, of another kind
   };
   TestAuthority() {
     if (mkdtemp(directory_.data()) == nullptr) return;
@@ -58,7 +59,11 @@ class TestAuthority {
         "{3}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {2} -extfile {3}.names -out "
         "{3}.pem && chmod 600 {3}.key",
         certificate.subject, certificate.names, certificate.days, name));
-    if (!made) return Fail(Code::kInternal, "openssl could not make a certificate");
+    if (!made ||
+        (certificate.with_rsa_key &&
+         !Run(fmt::format("openssl genrsa -out {0}.key 2048 && chmod 600 {0}.key", name)))) {
+      return Fail(Code::kInternal, "openssl could not make a certificate");
+    }
     return Tls::Open({.authority = trusted.directory_ + "/ca.pem",
                       .certificate = name + ".pem",
                       .key = name + ".key"});

@@ -25,6 +25,7 @@
 #include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/directory.h"
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
@@ -61,7 +62,7 @@ using Context = asio::ssl::context;
 
 Result<std::shared_ptr<Context>> LoadContext(const TlsFiles& files) {
   struct stat status{};
-  if (stat(files.key.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
+  if (stat(files.key.c_str(), &status) == 0 && !IsClosedToOthers(status)) {
     const bool own = status.st_uid == geteuid();
     return Fail(Code::kDenied,
                 fmt::format("the TLS key '{}' must be closed to other users; {}", files.key,
@@ -83,9 +84,15 @@ Result<std::shared_ptr<Context>> LoadContext(const TlsFiles& files) {
   if (!files.certificate.empty()) {
     (void)context->use_certificate_chain_file(files.certificate, error);
     KVCOVE_TRY(check(error, "certificate", files.certificate));
-    // Also an error where the key is not the certificate's: one of the two is not exchanged yet.
     (void)context->use_private_key_file(files.key, Context::pem, error);
     KVCOVE_TRY(check(error, "key", files.key));
+    // A key of another kind than the certificate's was taken beside it, without an error.
+    if (SSL_CTX_check_private_key(context->native_handle()) != 1) {
+      ERR_clear_error();
+      return Fail(Code::kInvalid,
+                  fmt::format("the TLS key '{}' is not that of the certificate '{}'; exchange both",
+                              files.key, files.certificate));
+    }
   }
   (void)context->set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert,
                                  error);
@@ -290,7 +297,11 @@ class Tls::Impl {
     NoteDenied("a client at " + peer, error.detail);
   }
   void NoteDenied(const std::string& peer, const std::string& detail) {
-    if (denied_.Due(SystemClock::Instance().NowNs()) > 0) LogWarn("{}: {}", peer, detail);
+    const std::uint64_t held = denied_.Due(SystemClock::Instance().NowNs());
+    if (held == 0) return;
+    const std::string more =
+        held > 1 ? fmt::format(" ({} more since the last line, of any peers)", held - 1) : "";
+    LogWarn("{}: {}{}", peer, detail, more);
   }
 
   struct Tunnel {

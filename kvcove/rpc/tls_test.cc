@@ -127,6 +127,14 @@ TEST_F(TlsTrustTest, AServersCertificateForOtherHostsSaysForWhich) {
                                  "Address:10.0.0.2 (the other side's certificate: /CN=node2)"));
 }
 
+// A certificate of another kind than the one before is in place, and the key is still that one's.
+TEST_F(TlsTrustTest, AKeyOfAnotherKindThanTheCertificatesIsRefused) {
+  const auto tls = authority_.Issue({.with_rsa_key = true}, authority_);
+  ASSERT_FALSE(tls);
+  EXPECT_EQ(tls.error().code, Code::kInvalid);
+  EXPECT_THAT(tls.error().detail, testing::HasSubstr("is not that of the certificate"));
+}
+
 // With TLS 1.3 the client's handshake has ended by then, so only the server knows the reason.
 TEST_F(TlsTrustTest, AClientsCertificateOfAnotherAuthorityIsNamedInTheServersLog) {
   auto server = authority_.Issue({}, authority_);

@@ -154,6 +154,7 @@ class TokenExchangeTest : public ExchangeTest, public testing::WithParamInterfac
 };
 
 TEST_P(TokenExchangeTest, ATenantsTokenAndTheClustersAreExchangedUnderLoad) {
+  const std::string old = tokens_["cluster"][0];
   for (const char* name : {"acme", "cluster"}) {
     // The new one stands last in the first round and first in the second: any order will do.
     auto& tokens = tokens_[name];
@@ -171,6 +172,11 @@ TEST_P(TokenExchangeTest, ATenantsTokenAndTheClustersAreExchangedUnderLoad) {
   const auto refused = OpenWith("&token=" + directory() + "/old.toml");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kDenied) << refused.error().ToString();
+  const auto stale =
+      rpc::Client::Connect(master_address(), rpc::AccessWith({.tenant = "cluster", .token = old}),
+                           SystemClock::Instance().NowNs() + 30 * kSecond);
+  ASSERT_FALSE(stale);
+  EXPECT_EQ(stale.error().code, Code::kDenied) << stale.error().ToString();
 }
 
 INSTANTIATE_TEST_SUITE_P(Owners, TokenExchangeTest, testing::Bool(), [](const auto& param) {

@@ -222,7 +222,7 @@ check "doctor: a master that it has proven itself to" 0 "ok +master 127.0.0.1:$p
 check "doctor: a master that asks for credentials" 0 "warn +master 127.0.0.1:$port: does not let this host in" "${look[@]}"
 sed 's/tokens = .*/tokens = ["0123456789012345678901234567890123456789"]/' "$directory/servers.toml" >"$directory/wrong.toml"
 chmod 600 "$directory/wrong.toml"
-check "doctor: a master of other tokens" 1 "FAIL +master 127.0.0.1:$port: .*is the token file right" "${look[@]}" --credentials "$directory/wrong.toml"
+check "doctor: a master of other tokens" 1 "FAIL +master 127.0.0.1:$port: .*is the token in '$directory/wrong.toml' right" "${look[@]}" --credentials "$directory/wrong.toml"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
