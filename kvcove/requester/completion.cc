@@ -48,6 +48,11 @@ class CompletionQueue::Impl {
 
   Status Start(std::uint64_t tag, std::chrono::milliseconds timeout, Call call) {
     const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;
+    if (!event_.valid()) {
+      return Fail(Code::kLimit,
+                  "the completion queue has no descriptor: raise the limit of open files (ulimit "
+                  "-n), and make it anew");
+    }
     KVCOVE_TRY(EnsureThreads());
     const MutexLock lock(mutex_);
     if (unfinished_ + done_.size() >= capacity_) {

@@ -194,6 +194,7 @@ Result<std::unique_ptr<RemoteHost>> RemoteHost::Connect(const std::string& socke
                                                         Accept accept) {
   KVCOVE_ASSIGN(auto attachment, SocketAttachment::Open(socket_path, accept, deadline_ns));
   std::unique_ptr<RemoteHost> host(new RemoteHost(socket_path, clock, warm, std::move(accept)));
+  if (!host->wake_.valid()) return FailErrno(Code::kLimit, "eventfd");
   attachment->StartWarming(warm);
   host->Replace(std::move(attachment));
   KVCOVE_ASSIGN(host->monitor_,

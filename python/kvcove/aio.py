@@ -81,8 +81,10 @@ class AsyncSession:
 
     Notes
     -----
-    :meth:`put` without a token captures the generation before it returns to the event loop: a round
-    trip to the master in a cluster without an owner on this host. Pass a token to avoid it.
+    :meth:`put` without a token captures the generation before it returns to the event loop. Where the
+    session does not know it (its first call, the first one after a reset, and each one in a cluster
+    without an owner on this host) it asks the pool, and the loop stands still until the pool answers,
+    or for the timeout. ``token = await asyncio.to_thread(session.capture)`` avoids that.
     """
 
     def __init__(self, session: Session) -> None:

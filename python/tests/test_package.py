@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -269,6 +270,15 @@ def test_arrays_of_python_objects_are_refused(session: kvcove.Session, objects: 
     assert not session.exists(["k"]).all_ok
     with pytest.raises(kvcove.InvalidError, match="holds Python objects"):
         session.get_into(["k"], [objects])
+
+
+@pytest.mark.parametrize(
+    "addresses", [ctypes.c_char_p(b"x"), (ctypes.c_void_p * 2)(), ctypes.pointer(ctypes.c_int(1))]
+)
+def test_memory_that_holds_addresses_is_refused(session: kvcove.Session, addresses: Any) -> None:
+    with pytest.raises(kvcove.InvalidError, match="addresses"):
+        session.put(["k"], [addresses])
+    assert not session.exists(["k"]).all_ok
 
 
 def test_arrays_whose_format_only_looks_like_objects_are_stored(session: kvcove.Session) -> None:

@@ -34,12 +34,13 @@ std::string TypeName(nb::handle object) {
   return nb::type_name(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str();
 }
 
-// Whether a format of the struct module has a pointer to an object. Names stand between colons.
+// Whether a format of the struct module has addresses: of objects (O), of text and others of ctypes
+// (z, P, &, X). Names stand between colons.
 bool HasObjects(std::string_view format) {
   bool in_name = false;
   for (const char c : format) {
     if (c == ':') in_name = !in_name;
-    if (c == 'O' && !in_name) return true;
+    if (!in_name && std::string_view("OzP&X").find(c) != std::string_view::npos) return true;
   }
   return false;
 }
@@ -159,10 +160,11 @@ void Buffers::Add(nb::handle piece, bool writable) {
     }
     views_.push_back(view);
     if (has_objects) {
-      RaiseInvalid(fmt::format(
-          "{}[{}]: the {} holds Python objects: its bytes are addresses in this process; "
-          "numbers are wanted, or bytes (pickle.dumps)",
-          name_, item, TypeName(piece)));
+      RaiseInvalid(
+          fmt::format("{}[{}]: the {} holds Python objects or pointers: its bytes are addresses in "
+                      "this process; "
+                      "numbers are wanted, or bytes (pickle.dumps)",
+                      name_, item, TypeName(piece)));
     }
     pieces_.push_back({.data = view.buf, .size = static_cast<std::size_t>(view.len)});
     return;

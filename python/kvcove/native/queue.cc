@@ -64,7 +64,14 @@ struct PlainOperation final : Operation {
 // Needs the GIL.
 class PyQueue {
  public:
-  explicit PyQueue(std::size_t capacity) : queue_(std::make_unique<CompletionQueue>(capacity)) {}
+  explicit PyQueue(std::size_t capacity) : queue_(std::make_unique<CompletionQueue>(capacity)) {
+    if (queue_->event_fd() < 0) {
+      Raise({.code = Code::kLimit,
+             .detail =
+                 "no descriptor is left for a completion queue: raise the limit of open files "
+                 "(ulimit -n)"});
+    }
+  }
   ~PyQueue() {
     if (!guard_.Here()) {
       // Its threads are not in this process: nothing of it can end.
