@@ -272,6 +272,28 @@ TEST_F(RolesTest, ARankThatCanNeverOpenThePoolKeepsNoBlocks) {
   EXPECT_FALSE(scheduler_->Pending());
 }
 
+// Its owner starts later than the engine, or never.
+TEST_F(RolesTest, ARankWhosePoolIsNotThereYetKeepsNoBlocksForLong) {
+  const WorkerOptions options{.shape = shape_, .rank = {.tp = 1}, .number = 1, .threads = 0};
+  workers_[1] = std::make_unique<WorkerRole>(options, clock_);
+  ASSERT_TRUE(workers_[1]->Register(BlocksAt(AddressOf(memory_[1]))));
+  for (const char* request : {"r", "s"}) {
+    Compute(request, 0, 8, 1);
+    (void)Step();
+    EXPECT_THAT(scheduler_->TakeUnpins(), IsEmpty()) << "it may open in a moment";
+    workers_[1]->FailWaiting();
+    (void)Step();
+    EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
+    EXPECT_FALSE(scheduler_->Pending());
+  }
+  workers_[1]->Connect(std::make_unique<TestStore>(pool_));
+  workers_[1]->FailWaiting();
+  Compute("t", 0, 8, 1);
+  (void)Step();
+  EXPECT_THAT(scheduler_->TakeUnpins(), UnorderedElementsAre(1, 2));
+  EXPECT_EQ(scheduler_->Matched(View("t", 12), 0).tokens, 8U) << "it stores from now on";
+}
+
 TEST_F(RolesTest, AVersionThatThePoolRefusesIsAskedForOnceAndToldOnce) {
   for (const bool in_thread : {false, true}) {
     pool_.refuses = Code::kDenied;

@@ -2,6 +2,7 @@
 #include "kvcove/connector/segment_pins.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 
 #include "kvcove/base/clock.h"
@@ -69,7 +70,12 @@ void SegmentPins::Loop() {
     if (stopping_) return;
   }
   while (true) {
-    const std::int64_t rest_ns = Step();
+    std::int64_t rest_ns = kQuietNs;
+    try {
+      rest_ns = Step();
+    } catch (const std::exception& error) {  // it would end the engine's process
+      LogWarn("{}: the pool's memory is not pinned further now: {}", options_.name, error.what());
+    }
     const MutexLock lock(mutex_);
     if (!stopping_) wake_.WaitFor(mutex_, std::chrono::nanoseconds(rest_ns));
     if (stopping_) return;

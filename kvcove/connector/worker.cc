@@ -225,6 +225,15 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
   StartPins();
 }
 
+void WorkerRole::FailWaiting() {
+  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::deque<ComputedStep> steps;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (store_ != nullptr) return;
+  FailQueued(dropped, steps, lines);
+}
+
 void WorkerRole::DoWithout() {
   std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
   std::deque<ComputedStep> steps;

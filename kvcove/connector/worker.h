@@ -116,6 +116,8 @@ class WorkerRole {
   // so without a copy.
   void Connect(std::unique_ptr<Store> store, bool ask_first = false);
   bool connected() const;
+  // It is not there yet: what waits for it fails, so that no block is kept for long.
+  void FailWaiting();
   // There will be none: what waits for one fails, what comes is not queued, and the scheduler is
   // told to look up and to save nothing more.
   void DoWithout();

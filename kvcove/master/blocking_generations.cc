@@ -59,8 +59,10 @@ BlockingGenerations::~BlockingGenerations() {
   store_.reset();  // ends its callbacks first
 }
 
-Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
-    const std::string& data_directory, std::int64_t lease_ns, OwnerSink& sink, const Clock& clock) {
+Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Options& options,
+                                                                       OwnerSink& sink,
+                                                                       const Clock& clock) {
+  const std::string& data_directory = options.data_directory;
   std::unique_ptr<BlockingGenerations> blocking(
       new BlockingGenerations(data_directory, sink, clock));
   Opened opened;
@@ -76,7 +78,7 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
     KVCOVE_TRY(file->Start());
   }
   KVCOVE_ASSIGN(const StartPlan plan,
-                PlanStart(opened.facts, opened.revision, lease_ns, clock.NowNs(),
+                PlanStart(opened.facts, opened.revision, options.lease_ns, clock.NowNs(),
                           opened.from_v1 ? &*opened.from_v1 : nullptr));
   blocking->commits_ = std::make_unique<OrderedCommits>(*blocking->store_, opened.revision);
   // Nobody can map the memory of an owner that a pool without a directory had before, nor of one
@@ -86,7 +88,8 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(
       GenerationKeeper::Options{
           .generations = {},
           .proven_from_ns =
-              first ? 0 : std::max(plan.leases_until_ns, plan.unknown_leases_until_ns)},
+              first ? 0 : std::max(plan.leases_until_ns, plan.unknown_leases_until_ns),
+          .says_resets = options.says_resets},
       plan.state, *blocking->commits_, *blocking->sink_, clock);
   KVCOVE_TRY(blocking->Wait<void>(clock.NowNs() + 10 * kSecond, [&](const Reply<void>& ready) {
     blocking->commits_->Add(plan.changes, [ready](const Result<std::uint64_t>& revision) {

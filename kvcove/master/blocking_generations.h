@@ -24,10 +24,13 @@ class OwnerSink {
 // Thread-safe.
 class BlockingGenerations final : public wire::GenerationService {
  public:
-  // `data_directory` empty: everything is forgotten with the process. `lease_ns`: the longest lease
-  // that the owner is given. Errors: those of the store.
-  static Result<std::unique_ptr<BlockingGenerations>> Open(const std::string& data_directory,
-                                                           std::int64_t lease_ns, OwnerSink& sink,
+  struct Options {
+    std::string data_directory;  // empty: everything is forgotten with the process
+    std::int64_t lease_ns = 0;   // the longest lease that the owner is given
+    bool says_resets = false;    // GenerationKeeper::Options
+  };
+  // Errors: those of the store.
+  static Result<std::unique_ptr<BlockingGenerations>> Open(const Options& options, OwnerSink& sink,
                                                            const Clock& clock);
   ~BlockingGenerations() override;
 

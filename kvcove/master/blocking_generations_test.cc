@@ -38,7 +38,8 @@ class BlockingGenerationsTest : public testing::Test {
   // A process starts.
   void Open(const std::string& directory) {
     generations_.reset();
-    auto opened = BlockingGenerations::Open(directory, kSecond, owner_, clock_);
+    auto opened = BlockingGenerations::Open({.data_directory = directory, .lease_ns = kSecond},
+                                            owner_, clock_);
     ASSERT_TRUE(opened) << opened.error().ToString();
     generations_ = std::move(*opened);
   }

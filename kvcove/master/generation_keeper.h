@@ -43,7 +43,7 @@ class GenerationKeeper {
     GenerationOptions generations;
     // Leases that an earlier master may have given have run out by then; resets wait for it.
     std::int64_t proven_from_ns = 0;
-    // A log line for each reset that is proven. Without a master engines say it themselves.
+    // A log line for each reset that is proven: of a master, or of the daemon of one host.
     bool says_resets = false;
   };
   // `state`: what the store held, with a pool.

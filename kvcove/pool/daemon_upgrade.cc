@@ -269,9 +269,8 @@ Status Daemon::Take(UpgradeTaker& taker, std::vector<Taking>& all, const Clock& 
   }
   if (all.size() > 1 && !all.front().host_options.cluster) {
     // Their running authority has closed its store by now.
-    const LocalHostOptions& first = all.front().host_options;
     KVCOVE_ASSIGN(const auto control,
-                  HostControl::Open(first.data_directory, first.owner.lease_ns, clock));
+                  HostControl::Open(all.front().host_options.ControlOptions(), clock));
     for (Taking& one : all) one.host_options.control = control;
   }
   for (std::size_t i = 0; i < all.size(); ++i) {

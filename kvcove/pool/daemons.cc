@@ -98,8 +98,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> OpenDaemons(std::vector<DaemonOptio
     // Before the store makes it: data may lie beside the socket.
     KVCOVE_TRY(
         rpc::PrepareSocketDirectory(options.front().socket_path, options.front().unix_access));
-    KVCOVE_ASSIGN(control, HostControl::Open(options.front().host.data_directory,
-                                             options.front().host.owner.lease_ns, clock));
+    KVCOVE_ASSIGN(control, HostControl::Open(options.front().host.ControlOptions(), clock));
   }
   std::vector<std::unique_ptr<Daemon>> daemons;
   for (DaemonOptions& one : options) {

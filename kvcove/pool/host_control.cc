@@ -28,12 +28,8 @@ void MergeRemoved(std::vector<Code>& all, std::span<const Code> one) {
 
 }  // namespace
 
-HostControl::HostControl(const std::string& data_directory, std::int64_t lease_ns,
-                         const Clock& clock)
-    : data_directory_(data_directory),
-      lease_ns_(lease_ns),
-      clock_(clock),
-      name_(NameOf(data_directory)) {
+HostControl::HostControl(const Options& options, const Clock& clock)
+    : options_(options), clock_(clock), name_(NameOf(options.data_directory)) {
   engines_ = std::make_unique<HostEngines>([this](std::span<const HostEngines::Engine> engines) {
     const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + kControlTellNs;
     for (const auto& [name, engine] : engines) (void)EndEngine(name, engine, deadline_ns);
@@ -41,17 +37,15 @@ HostControl::HostControl(const std::string& data_directory, std::int64_t lease_n
   });
 }
 
-Result<std::shared_ptr<HostControl>> HostControl::Open(const std::string& data_directory,
-                                                       std::int64_t lease_ns, const Clock& clock) {
-  std::shared_ptr<HostControl> control(new HostControl(data_directory, lease_ns, clock));
+Result<std::shared_ptr<HostControl>> HostControl::Open(const Options& options, const Clock& clock) {
+  std::shared_ptr<HostControl> control(new HostControl(options, clock));
   KVCOVE_TRY(control->Resume());
   KVCOVE_TRY(control->engines_->Resume());
   return control;
 }
 
 Status HostControl::Resume() {
-  KVCOVE_ASSIGN(generations_,
-                master::BlockingGenerations::Open(data_directory_, lease_ns_, *this, clock_));
+  KVCOVE_ASSIGN(generations_, master::BlockingGenerations::Open(options_, *this, clock_));
   return {};
 }
 

@@ -18,9 +18,9 @@ namespace kvcove::pool {
 // Thread-safe.
 class HostControl final : public wire::ControlService, private master::OwnerSink {
  public:
-  // `data_directory` empty: generations are forgotten with the process. Errors: those of the store.
-  static Result<std::shared_ptr<HostControl>> Open(const std::string& data_directory,
-                                                   std::int64_t lease_ns, const Clock& clock);
+  using Options = master::BlockingGenerations::Options;
+  // Errors: those of the store.
+  static Result<std::shared_ptr<HostControl>> Open(const Options& options, const Clock& clock);
   // All generations of now are published to the owner before this returns, so it may be given a
   // lease from then on. Its index among the owners. Calls that run when it is taken out may still
   // use it: that is why it is shared.
@@ -57,12 +57,11 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
                                        std::int64_t deadline_ns) override;
 
  private:
-  HostControl(const std::string& data_directory, std::int64_t lease_ns, const Clock& clock);
+  HostControl(const Options& options, const Clock& clock);
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
   std::vector<std::shared_ptr<owner::Owner>> Owners();
 
-  const std::string data_directory_;
-  const std::int64_t lease_ns_;
+  const Options options_;
   const Clock& clock_;
   const std::string name_;
   // Held while generations are published, so that an owner that is added sees all of them once and

@@ -12,7 +12,7 @@ namespace {
 class HostControlTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto control = HostControl::Open("", kSecond, SystemClock::Instance());
+    auto control = HostControl::Open({.lease_ns = kSecond}, SystemClock::Instance());
     ASSERT_TRUE(control) << control.error().ToString();
     control_ = std::move(*control);
   }
@@ -83,7 +83,7 @@ TEST_F(HostControlTest, ARemovalFindsAKeyWhereverItIs) {
 }
 
 TEST_F(HostControlTest, AnAuthorityIsNamedAfterItsDirectory) {
-  const auto other = HostControl::Open("", kSecond, SystemClock::Instance());
+  const auto other = HostControl::Open({.lease_ns = kSecond}, SystemClock::Instance());
   EXPECT_NE((*other)->name(), control_->name()) << "without one, nothing is shared";
 }
 

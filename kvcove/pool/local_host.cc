@@ -298,8 +298,7 @@ Status LocalHost::OpenEngines() {
   }
   alone_ = options_.control;
   if (alone_ == nullptr) {
-    KVCOVE_ASSIGN(alone_,
-                  HostControl::Open(options_.data_directory, options_.owner.lease_ns, *clock_));
+    KVCOVE_ASSIGN(alone_, HostControl::Open(options_.ControlOptions(), *clock_));
   }
   control_ = alone_.get();
   engines_ = &alone_->engines();

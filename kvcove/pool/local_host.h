@@ -49,6 +49,12 @@ struct LocalHostOptions {
   std::string socket_path;  // where this host's requesters find it, told to the cluster
   // In a cluster: see owner::Lineage; empty: none.
   std::string lineage;
+
+  HostControl::Options ControlOptions() const {
+    return {.data_directory = data_directory,
+            .lease_ns = owner.lease_ns,
+            .says_resets = owner.says_resets};
+  }
 };
 
 // Thread-safe.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -152,6 +153,23 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     lines = [line for line in caplog.messages if "load_async" in line]
     assert len(lines) == bool(why), "told once, by the scheduler's side"
     assert all(why in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("level", "named", "told"),
+    [(logging.INFO, "", ["info"]), (logging.WARNING, "", []), (logging.INFO, "error", [])],
+)
+def test_resets_are_told_where_vllm_tells_as_much(
+    connector: Any, monkeypatch: pytest.MonkeyPatch, level: int, named: str, told: list[str]
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(connector._native, "set_log_level", levels.append)
+    monkeypatch.setattr(connector, "_log", logging.Logger("vllm.kvcove", level))
+    monkeypatch.delenv("KVCOVE_LOG", raising=False)
+    if named:
+        monkeypatch.setenv("KVCOVE_LOG", named)
+    connector._tell_as_vllm_tells()
+    assert levels == told
 
 
 def test_a_steps_copies_of_blocks_are_told_before_its_requests(connector: Any) -> None:

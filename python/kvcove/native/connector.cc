@@ -480,14 +480,23 @@ class PyWorker {
  private:
   // Opens the pool that the plans name on a thread of its own, again and again until it is there:
   // the model's thread never waits for it, and on a busy host that may take long. Saves wait for
-  // it, loads for as long as a call may take. What the pool refuses it would refuse again: then the
-  // engine goes on without it.
+  // it for kPatienceNs, loads for as long as a call may take. What the pool refuses it would refuse
+  // again: then the engine goes on without it.
   void ConnectBeside(const std::string& address) {
     if (address.empty() || connector_.joinable()) return;
     // role(): another thread may have closed it while the plan was decoded.
     auto connector = StartThread("kvcove-connect", [this, address, role = role()] {
+      const Clock& clock = SystemClock::Instance();
+      const std::int64_t patient_until_ns = clock.NowNs() + kPatienceNs;
+      LogLimit away(60 * kSecond);
       while (true) {
-        const Status connected = Connect(*role, address);
+        Status connected;
+        try {
+          connected = Connect(*role, address);
+        } catch (const std::exception& error) {  // it would end the engine's process
+          connected = Fail(Code::kInternal, fmt::format("the pool at {} cannot be opened: {}",
+                                                        address, error.what()));
+        }
         if (connected) return;
         const Code code = connected.error().code;
         if (code == Code::kInvalid || code == Code::kDenied || code == Code::kIncompatible) {
@@ -495,7 +504,14 @@ class PyWorker {
                    engine_, number_, connected.error().detail);
           return role->DoWithout();
         }
-        LogError("{}: rank {}: {}; it is tried again", engine_, number_, connected.error().detail);
+        const std::int64_t now_ns = clock.NowNs();
+        if (away.Due(now_ns) > 0) {
+          LogError(
+              "{}: rank {}: {}; it is tried again each second, and until then this engine "
+              "neither loads nor stores",
+              engine_, number_, connected.error().detail);
+        }
+        if (now_ns >= patient_until_ns) role->FailWaiting();
         const MutexLock lock(mutex_);
         if (!closing_) (void)closed_.WaitFor(mutex_, std::chrono::seconds(1));
         if (closing_) return;
@@ -524,6 +540,8 @@ class PyWorker {
     role.Connect(connector::StoreOf(std::move(*session)), ask_first);
     return {};
   }
+
+  static constexpr std::int64_t kPatienceNs = 10 * kSecond;
 
   const EngineShape shape_;
   const std::string engine_;

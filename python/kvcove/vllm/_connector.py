@@ -810,6 +810,15 @@ class _WorkerSide:
         self.role.close()
 
 
+def _tell_as_vllm_tells() -> None:
+    """Have the library tell of life cycles where vLLM's log has them: how long each reset took, other weights.
+
+    Call it once the pool is open: the rest is told seldom.
+    """
+    if "KVCOVE_LOG" not in os.environ and _log.isEnabledFor(logging.INFO):
+        _native.set_log_level("info")
+
+
 class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
     """vLLM's KV connector to a kvcove pool."""
 
@@ -847,6 +856,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = _SchedulerSide(self, config, vllm_config)
         else:
             self._worker = _WorkerSide(self, config, vllm_config)
+        _tell_as_vllm_tells()
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
