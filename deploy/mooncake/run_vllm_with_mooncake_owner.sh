@@ -53,31 +53,4 @@ PY
   export MOONCAKE_CONFIG_PATH
 fi
 
-# The tensor parallel size that the command names, 1 where it names none.
-tensor_parallel_size() {
-  local size=1
-  while [[ $# -gt 0 ]]; do
-    case $1 in
-      --tensor-parallel-size=* | --tensor_parallel_size=* | -tp=*) size=${1#*=} ;;
-      --tensor-parallel-size | --tensor_parallel_size | -tp) size=${2:-1} ;;
-    esac
-    shift
-  done
-  echo "$size"
-}
-
-# Whether the engine gets MooncakeStoreConnector: a vLLM whose command names no other connector.
-gets_mooncake_connector() {
-  local all=" $* "
-  [[ $all == *MooncakeStoreConnector* ]] ||
-    [[ $all == *vllm* && $all != *" --kv"[-_]transfer[-_]config* ]]
-}
-
-size=$(tensor_parallel_size "$@")
-if [[ $size =~ ^[0-9]+$ && $size -gt 1 ]] && gets_mooncake_connector "$@"; then
-  echo "Warning: MooncakeStoreConnector at a tensor parallel size of $size: its reset empties the queue of puts of rank 0" \
-    "only. kvcove refuses what other ranks call back to back after it (KVCOVE_MOONCAKE_QUEUE_FENCE); a queue that stalls" \
-    "for 0.1 s is not told from new puts. KvcoveConnector has no such gap: what a save belongs to is fixed when its" \
-    "request is scheduled (docs/connector.md)" >&2
-fi
 exec "$python" -m kvcove run "${arguments[@]}" --connector mooncake -- "$@"

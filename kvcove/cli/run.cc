@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/log.h"
@@ -90,30 +91,34 @@ bool Mention(const Words& settings, std::string_view text) {
       settings, [text](const std::string& word) { return word.find(text) != std::string::npos; });
 }
 
-// More than one rank, by any of vLLM's spellings.
+// More than one rank, tensor or pipeline parallel, by any of vLLM's spellings.
 bool HasSeveralRanks(const Words& settings) {
-  std::string size;
+  std::map<char, std::string> sizes;  // 't', 'p'
   for (std::size_t i = 0; i < settings.size(); ++i) {
     const std::size_t equals = settings[i].find('=');
-    const std::string name = settings[i].substr(0, equals);
-    if (name != "--tensor-parallel-size" && name != "--tensor_parallel_size" && name != "-tp") {
-      continue;
-    }
+    std::string name = settings[i].substr(0, equals);
+    std::ranges::replace(name, '_', '-');
+    if (name == "-tp") name = "--tensor-parallel-size";
+    if (name == "-pp") name = "--pipeline-parallel-size";
+    if (name != "--tensor-parallel-size" && name != "--pipeline-parallel-size") continue;
+    std::string size = "1";
     if (equals != std::string::npos) {
       size = settings[i].substr(equals + 1);
     } else if (i + 1 < settings.size()) {
       size = settings[i + 1];
     }
+    std::erase_if(size, [](char c) { return c == '"' || c == '\'' || c == ' '; });
+    sizes[name[2]] = size;
   }
-  return !size.empty() && size != "1";
+  return std::ranges::any_of(sizes, [](const auto& size) { return size.second != "1"; });
 }
 
 // What nobody expects of vLLM's own connector; kvcove/launch/_stale.py says the same to trainers.
 void WarnOfMooncake(const Words& settings, bool own_config) {
   if (HasSeveralRanks(settings)) {
     LogWarn(
-        "MooncakeStoreConnector at a tensor parallel size above 1: its reset empties the queue of "
-        "puts of rank 0 only, so KV of before a reset may be stored after it; kvcove refuses what "
+        "MooncakeStoreConnector on an engine of several ranks: its reset empties the queue of puts "
+        "of rank 0 only, so KV of before a reset may be stored after it; kvcove refuses what "
         "the other ranks had queued as far as it can tell (KVCOVE_MOONCAKE_QUEUE_FENCE). "
         "KvcoveConnector has no such gap");
   }

@@ -194,10 +194,11 @@ def serve(tmp_path: Path) -> Iterator[str]:
 class Cluster:
     """A master, as `kvcove master` or as the rival's command, that can be killed and started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.port, self.admin_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._directory = directory
+        self._options = options
         self.start()
 
     def start(self) -> None:
@@ -210,7 +211,7 @@ class Cluster:
             return
         command = [command_path(), "master", "--listen", self.address]
         command += ["--data", str(self._directory / "master")]
-        command += ["--admin", f"127.0.0.1:{self.admin_port}"]
+        command += ["--admin", f"127.0.0.1:{self.admin_port}", *self._options]
         self.program = Program(command, log)
         self.program.wait_for("master at")
 
@@ -223,6 +224,16 @@ class Cluster:
 
     def kill(self) -> None:
         self.program.kill()
+
+
+def guarded_cluster(directory: Path, **scopes: str) -> Cluster:
+    """A master that asks for tokens; each tenant's is in DIRECTORY/TENANT.toml, with these scopes."""
+    servers = directory / "servers.toml"
+    for tenant, may in scopes.items():
+        command = [command_path(), "token", tenant, "--scopes", may]
+        command += ["--credentials", str(servers), "--output", str(directory / f"{tenant}.toml")]
+        subprocess.run(command, check=True, capture_output=True, timeout=20)
+    return Cluster(directory, "--credentials", str(servers))
 
 
 @pytest.fixture

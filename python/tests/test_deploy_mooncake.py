@@ -39,7 +39,6 @@ print(json.dumps({"value": store.get("key").decode(), "arguments": sys.argv[1:],
 store.close()
 sys.exit(int(os.environ.get("ENGINE_EXIT", "0")))
 """
-MOONCAKE_OF_ITS_OWN = '{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}'
 
 
 class Host:
@@ -189,33 +188,6 @@ def test_what_is_wrong_is_told(
     assert ran.returncode in (1, 2)
     assert told in ran.stderr
     assert not host.left()
-
-
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (["serve", "model", "--tensor-parallel-size", "2"], True),
-        (["serve", "model", "--tensor_parallel_size=8", "--port", "1"], True),
-        (["serve", "model", "-tp=4"], True),
-        (["serve", "model", "-tp", "2", "--kv-transfer-config", MOONCAKE_OF_ITS_OWN], True),
-        (["serve", "model"], False),
-        (["serve", "model", "-tp", "1"], False),
-        (["serve", "model", "-tp"], False),
-        (["serve", "model", "-tp", "$(id)"], False),
-        (["serve", "model", "-tp", "2", "--kv-transfer-config={}"], False),
-        (["serve", "model", "-tp", "2", "--kv_transfer_config", "{}"], False),
-    ],
-)
-def test_ranks_whose_queues_no_reset_empties_are_told(
-    host: Host, command: list[str], told: bool
-) -> None:
-    ran = host.call(
-        RUN, "vllm", *command, MOONCAKE_MASTER="127.0.0.1:1", MC_OWNER_READY_TIMEOUT_S="0.1"
-    )
-    warnings = [line for line in ran.stderr.splitlines() if line.startswith("Warning: ")]
-    assert len(warnings) == told, ran.stderr
-    for line in warnings:
-        assert "empties the queue of puts of rank 0 only" in line and "KvcoveConnector" in line
 
 
 def test_without_a_master_the_wait_ends(host: Host) -> None:

@@ -8,9 +8,19 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
-from conftest import Cluster, http, new_store, setup, wait_until
+from conftest import (
+    Cluster,
+    Program,
+    command_path,
+    guarded_cluster,
+    http,
+    new_store,
+    setup,
+    wait_until,
+)
 
 STALE = -300
 WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker"
@@ -142,7 +152,10 @@ def test_a_wrong_setting_is_refused_with_what_is_right(
 
 @pytest.mark.parametrize("told", ["answer", "raise"])
 def test_a_reset_that_is_not_proven_is_told(
-    told: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    told: str,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("KVCOVE_RESET_UNPROVEN", told)
     store = new_store()
@@ -153,8 +166,47 @@ def test_a_reset_that_is_not_proven_is_told(
         cluster.kill()
         if told == "answer":
             assert store.remove_all(force=True) < 0
+            assert "not proven" in caplog.text
+            assert "repeated until it is" in caplog.text
         else:
             with pytest.raises(RuntimeError, match="not proven"):
                 store.remove_all(force=True)
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("told", ["answer", "raise"])
+def test_a_reset_that_is_refused_is_told_and_logged(
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("KVCOVE_RESET_UNPROVEN", told)
+    monkeypatch.setenv("KVCOVE_TOKEN", str(tmp_path / "acme.toml"))
+    cluster = guarded_cluster(tmp_path, acme="read,write", cluster="owner,admin")
+    words = [command_path(), "owner", "--master", cluster.address, "--listen", "127.0.0.1:0"]
+    words += ["--memory", "64MiB", "--admin", "off", "--socket", str(tmp_path / "s" / "o")]
+    words += ["--credentials", str(tmp_path / "servers.toml")]
+    owner = Program(words, tmp_path / "owner.log")
+    store = new_store()
+    try:
+        owner.wait_for("knows this owner as number")
+        assert setup(store, cluster.address, segment=0) == 0
+        assert store.put("key", b"value") == 0
+        if told == "answer":
+            assert store.remove_all(force=True) == -601
+            text = caplog.text
+        else:
+            with pytest.raises(RuntimeError) as raised:
+                store.remove_all(force=True)
+            text = str(raised.value)
+        assert "code -601" in text
+        assert 'the scope "reset"' in text
+        assert "refused, and not repeated" in text
+        assert store.get("key") == b"", "nothing was voided, so nothing is read"
+        assert store.put("other", b"value") < 0
+    finally:
+        store.close()
+        owner.stop()
+        cluster.stop()

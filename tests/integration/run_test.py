@@ -197,6 +197,8 @@ class Run(unittest.TestCase):
             ([], ["serve", "m", own % "", "-tp", "2"], [ranks, policy]),
             ([], ["serve", "m", recompute], []),
             ([], ["serve", "m", recompute, "--tensor_parallel_size", "2"], [ranks]),
+            ([], ["serve", "m", recompute, "-tp", "1", "--pipeline-parallel-size=2"], [ranks]),
+            ([], ["serve", "m", recompute, "-tp", "1", "-pp=1"], []),
         ):
             _, _, errors = self.run_command(*options, "--", str(engine), *words)
             lines = [line for line in errors.splitlines() if " warning " in line and "MooncakeStoreConnector" in line]

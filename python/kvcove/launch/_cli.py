@@ -231,18 +231,19 @@ def _build(options: argparse.Namespace) -> int:
         raise LaunchError(f"{files[1]}: one file is enough")
     document = read(files[0]) if files else None
     config: dict[str, Any] | None
+    ranks: int | None
     if document is not None and _is_prime_rl(document):
         if overrides:
             raise LaunchError(f"{overrides[0].text}: {files[0]} is no configuration of verl")
         found = prime_rl.load(document)
         config = found.build_kv_transfer_config(options.vllm_version)
-        size, resets = found.tensor_parallel_size, False
+        ranks, resets = found.ranks, False
     else:
         config = build_kv_transfer_config(
             verl.load(document, overrides), vllm_version=options.vllm_version
         )
-        size, resets = verl.tensor_parallel_size_of((), document), True
-    _stale.tell(config, tensor_parallel_size=size, resets=resets, strict=options.strict)
+        ranks, resets = verl.ranks_of((), document), True
+    _stale.tell(config, ranks=ranks, resets=resets, strict=options.strict)
     if config is None:
         print("kvcove.launch: no connector is wanted", file=sys.stderr)
     elif options.pretty:
@@ -266,10 +267,10 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _summary(document: Document, *, strict: bool) -> str:
-    def tell(made: dict[str, Any] | None, size: int, *, resets: bool) -> None:
+    def tell(made: dict[str, Any] | None, ranks: int | None, *, resets: bool) -> None:
         _stale.tell(
             made,
-            tensor_parallel_size=size,
+            ranks=ranks,
             resets=resets,
             strict=strict,
             source=document.source,
@@ -281,7 +282,7 @@ def _summary(document: Document, *, strict: bool) -> str:
         config = verl.load(document)
         tell(
             build_kv_transfer_config(config),
-            verl.tensor_parallel_size_of((), document),
+            verl.ranks_of((), document),
             resets=True,
         )
         return f"right; {config.kv_connector if config.enable else 'not enabled'}"
@@ -289,7 +290,7 @@ def _summary(document: Document, *, strict: bool) -> str:
     made = found.build_kv_transfer_config()
     if made is None:
         return "right; no connector"
-    tell(made, found.tensor_parallel_size, resets=False)
+    tell(made, found.ranks, resets=False)
     connectors = made["kv_connector_extra_config"].get("connectors", [made])
     text = f"right; {' and '.join(c['kv_connector'] for c in connectors)}"
     if found.slurm and found.offload is not None and found.offload.disk is not None:
@@ -325,10 +326,10 @@ def _slurm(options: argparse.Namespace) -> int:
         timeout=options.timeout,
         vllm_version=options.vllm_version,
     )
-    size = max(pool.tensor_parallel_size, _stale.tensor_parallel_size_of(options.behind))
+    told = _stale.ranks_of(options.behind)
     _stale.tell(
         pool.connector,
-        tensor_parallel_size=size,
+        ranks=told and max(pool.ranks, told),
         resets=False,
         strict=options.strict,
         program="prime-rl" if options.file else _stale.program_of(options.behind),
@@ -373,7 +374,7 @@ def _verl(options: argparse.Namespace) -> int:
         run = [*run, *made.overrides]
         _stale.tell(
             made.connector,
-            tensor_parallel_size=made.tensor_parallel_size,
+            ranks=made.ranks,
             resets=True,
             strict=options.strict,
         )

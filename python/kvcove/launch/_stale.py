@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kvcove.launch._errors import LaunchError
 
-__all__ = ["program_of", "tell", "tensor_parallel_size_of"]
+__all__ = ["program_of", "ranks_of", "tell"]
 
 _log = logging.getLogger("kvcove.launch")
 
+_SIZES = {
+    "--tensor-parallel-size": "tensor",
+    "-tp": "tensor",
+    "--pipeline-parallel-size": "pipeline",
+    "-pp": "pipeline",
+}
 _INSTEAD = "KvcoveConnector keeps KV under a fingerprint of the weights"
 _PRIME_RL = "prime-rl"
 
@@ -21,7 +28,7 @@ _PRIME_RL = "prime-rl"
 def tell(
     config: Mapping[str, Any] | None,
     *,
-    tensor_parallel_size: int,
+    ranks: int | None,
     resets: bool,
     strict: bool = False,
     source: str = "",
@@ -33,8 +40,8 @@ def tell(
     ----------
     config : mapping or None
         The value of ``--kv-transfer-config``.
-    tensor_parallel_size : int
-        Of one engine.
+    ranks : int or None
+        Of one engine, tensor times pipeline parallel; None where nothing can say.
     resets : bool
         The trainer resets the connector at each change of weights, as verl does and prime-rl does not.
     strict : bool
@@ -50,7 +57,7 @@ def tell(
         ``strict``, and there is one.
     """
     salt = _salt(program)
-    found = [] if config is None else list(_risks(config, tensor_parallel_size, resets, salt))
+    found = [] if config is None else list(_risks(config, ranks, resets, salt))
     where = f"{source}: " if source else ""
     if found and strict:
         raise LaunchError("\n".join(f"{where}{text}" for text in found))
@@ -58,15 +65,18 @@ def tell(
         _log.warning("%s%s", where, text)
 
 
-def tensor_parallel_size_of(command: Sequence[str]) -> int:
-    """Return what a ``vllm serve`` is told, 1 where it is told nothing."""
+def ranks_of(command: Sequence[str]) -> int | None:
+    """Return how many ranks a ``vllm serve`` is told to have, None where a shell is to fill it in."""
     words = iter(command)
-    size = "1"
+    sizes = dict.fromkeys(_SIZES.values(), "1")
     for word in words:
         name, equals, value = word.partition("=")
-        if name in ("--tensor-parallel-size", "--tensor_parallel_size", "-tp"):
-            size = value if equals else next(words, "1")
-    return int(size) if size.isascii() and size.isdigit() else 1
+        if (size := _SIZES.get(name.replace("_", "-"))) is not None:
+            sizes[size] = value if equals else next(words, "1")
+    numbers = [size.strip("'\" ") for size in sizes.values()]
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        return None
+    return math.prod(map(int, numbers))
 
 
 def program_of(command: Sequence[str]) -> str:
@@ -92,14 +102,12 @@ def _salt(program: str) -> str:
     )
 
 
-def _risks(
-    config: Mapping[str, Any], tensor_parallel_size: int, resets: bool, salt: str
-) -> Iterator[str]:
+def _risks(config: Mapping[str, Any], ranks: int | None, resets: bool, salt: str) -> Iterator[str]:
     options = config.get("kv_connector_extra_config") or {}
     name = config.get("kv_connector")
     if name == "MultiConnector":
         for child in options.get("connectors", ()):
-            yield from _risks(child, tensor_parallel_size, resets, salt)
+            yield from _risks(child, ranks, resets, salt)
     elif name == "OffloadingConnector":
         if not resets:
             yield f"OffloadingConnector keeps KV in host memory and {salt}. {_INSTEAD}"
@@ -118,9 +126,10 @@ def _risks(
             )
         else:
             yield f"MooncakeStoreConnector keeps KV in a pool and {salt}. {_INSTEAD}"
-        if tensor_parallel_size > 1:
+        if ranks != 1:
+            several = "several ranks, if it has them" if ranks is None else f"{ranks} ranks"
             yield (
-                f"MooncakeStoreConnector at a tensor parallel size of {tensor_parallel_size}: its reset "
+                f"MooncakeStoreConnector on an engine of {several}: its reset "
                 "empties the queue of puts of rank 0 only. kvcove refuses what other ranks call back "
                 "to back after it (KVCOVE_MOONCAKE_QUEUE_FENCE); a queue that stalls for 0.1 s is not "
                 "told from new puts. KvcoveConnector has no such gap: what a save belongs to is fixed "

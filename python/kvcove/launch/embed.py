@@ -29,6 +29,7 @@ def for_verl(
     timeout: float = 2.0,
     vllm_version: str | None = None,
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
     strict: bool = False,
 ) -> dict[str, Any] | None:
     """Return the connector of verl's rollout engines; called once, before they are started.
@@ -43,6 +44,8 @@ def for_verl(
         Of the engines, where they are not this environment's.
     tensor_parallel_size : int
         Of one engine (``rollout.tensor_model_parallel_size``).
+    pipeline_parallel_size : int
+        Of one engine (``rollout.pipeline_model_parallel_size``).
     strict : bool
         Where engines may be given KV of old weights, that is an error; else a warning is logged.
 
@@ -70,7 +73,8 @@ def for_verl(
     made = build_kv_transfer_config(config, vllm_version=vllm_version)
     if made is None or not usable(config, timeout=timeout):
         return None
-    _stale.tell(made, tensor_parallel_size=tensor_parallel_size, resets=True, strict=strict)
+    ranks = tensor_parallel_size * pipeline_parallel_size
+    _stale.tell(made, ranks=ranks, resets=True, strict=strict)
     return made
 
 
@@ -103,7 +107,7 @@ def for_prime_rl(
     """
     found = prime_rl.load(Document(_plain(config)))
     made = found.build_kv_transfer_config(vllm_version)
-    _stale.tell(made, tensor_parallel_size=found.tensor_parallel_size, resets=False, strict=strict)
+    _stale.tell(made, ranks=found.ranks, resets=False, strict=strict)
     return made
 
 

@@ -60,14 +60,14 @@ class PrimeRl:
         Prefill and decode are engines of their own (``deployment.type = "disaggregated"``).
     slurm : bool
         The run goes through SLURM, so another host runs the engines.
-    tensor_parallel_size : int
-        Of one engine.
+    ranks : int
+        Of one engine, tensor times pipeline parallel.
     """
 
     offload: NativeOffload | MooncakeOffload | KvcoveOffload | None
     use_pd_kv_transfer: bool
     slurm: bool
-    tensor_parallel_size: int = 1
+    ranks: int = 1
 
     def build_kv_transfer_config(self, vllm_version: str | None = None) -> dict[str, Any] | None:
         """Return the value of vLLM's ``--kv-transfer-config``, or None."""
@@ -111,15 +111,18 @@ def load(document: Document) -> PrimeRl:
             raise ConfigError([*problems, *error.problems]) from error
         raise_if(problems)
     pd = deployment == "disaggregated" or at(data, (*inference, "use_pd_kv_transfer")) is True
-    return PrimeRl(offload, pd, slurm, _tensor_parallel_size(data, inference))
+    return PrimeRl(offload, pd, slurm, _ranks(data, inference))
 
 
-def _tensor_parallel_size(data: Mapping[str, Any], inference: KeyPath) -> int:
-    for key in (("parallel", "tp"), ("vllm", "tensor_parallel_size")):
-        size = at(data, (*inference, *key))
-        if isinstance(size, int):
-            return size
-    return 1
+def _ranks(data: Mapping[str, Any], inference: KeyPath) -> int:
+    ranks = 1
+    for parallel, name in (("tp", "tensor_parallel_size"), ("pp", "pipeline_parallel_size")):
+        for key in (("parallel", parallel), ("vllm", name)):
+            size = at(data, (*inference, *key))
+            if isinstance(size, int):
+                ranks *= size
+                break
+    return ranks
 
 
 def outdated_text(document: Document, path: KeyPath, new: Mapping[str, Any]) -> str:

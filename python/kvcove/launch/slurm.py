@@ -84,7 +84,7 @@ class Pool:
         Seconds that each wait lasts at most.
     connector : dict
         The value of vLLM's ``--kv-transfer-config``.
-    tensor_parallel_size : int
+    ranks : int
         Of one engine, as the configuration says.
     """
 
@@ -96,7 +96,7 @@ class Pool:
     first_port: int
     timeout: int
     connector: dict[str, Any]
-    tensor_parallel_size: int = 1
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,9 @@ def pool_of(
         vllm_version=vllm_version,
     )
     assert made is not None
-    size = config.tensor_parallel_size if config is not None else 1
+    ranks = config.ranks if config is not None else 1
     return Pool(
-        kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made, size
+        kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made, ranks
     )
 
 

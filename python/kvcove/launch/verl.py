@@ -8,6 +8,7 @@ a dict as JSON, so :func:`plan` takes the block out of a command and puts what i
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ BLOCK = "actor_rollout_ref.rollout.kv_store"
 TARGET = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_transfer_config"
 
 _PATH = tuple(BLOCK.split("."))
-_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-_DEFAULT_TP = 2  # of verl's config/rollout/rollout.yaml
+# Of verl's config/rollout/rollout.yaml.
+_DEFAULT_SIZES = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}
+_DEFAULT_RANKS = math.prod(_DEFAULT_SIZES.values())
 _ADAPTER: TypeAdapter[KVStoreConfig] = TypeAdapter(KVStoreConfig)
 
 
@@ -49,8 +51,8 @@ class Plan:
         Variables that go with the overrides.
     connector : dict or None
         The value of ``--kv-transfer-config`` that the overrides give.
-    tensor_parallel_size : int
-        Of one engine, as the command says; else verl's default.
+    ranks : int or None
+        Of one engine, as the command says; else by verl's defaults. None: nothing can say.
     """
 
     config: KVStoreConfig
@@ -58,7 +60,7 @@ class Plan:
     overrides: list[str]
     environment: dict[str, str]
     connector: dict[str, Any] | None = None
-    tensor_parallel_size: int = _DEFAULT_TP
+    ranks: int | None = _DEFAULT_RANKS
 
 
 def find_block(data: Mapping[str, Any]) -> KeyPath | None:
@@ -140,21 +142,27 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
     # Hydra merges a dict that is added into one that is there. To add null is an error of Hydra's
     # then: a connector in verl's own files is not mixed with this one in silence.
     added = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
-    size = tensor_parallel_size_of(rest, document)
-    return Plan(config, rest, added, environment, made, size)
+    return Plan(config, rest, added, environment, made, ranks_of(rest, document))
 
 
-def tensor_parallel_size_of(arguments: Sequence[str], document: Document | None = None) -> int:
-    """Return what Hydra's overrides say of an engine, else a file, else verl's default."""
-    size: Any = None
+def ranks_of(arguments: Sequence[str], document: Document | None = None) -> int | None:
+    """Return what Hydra's overrides say of an engine, else a file, else verl's defaults.
+
+    None: one of them is no number, as where Hydra is to interpolate it.
+    """
+    sizes: dict[str, Any] = dict(_DEFAULT_SIZES)
     if document is not None:
-        block = find_block(document.data) or _PATH
-        size = at(document.data, (*block[:-1], _TP.rpartition(".")[2]))
+        block = (find_block(document.data) or _PATH)[:-1]
+        sizes = {name: at(document.data, (*block, name)) or sizes[name] for name in sizes}
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key.lstrip("+") == _TP and value.isascii() and value.isdigit():
-            size = int(value)
-    return size if isinstance(size, int) else _DEFAULT_TP
+        name = key.rpartition(".")[2]
+        if name in sizes and key.lstrip("+") == ".".join((*_PATH[:-1], name)):
+            value = value.strip("'\"")
+            sizes[name] = int(value) if value.isascii() and value.isdigit() else None
+    if not all(isinstance(size, int) for size in sizes.values()):
+        return None
+    return int(math.prod(sizes.values()))
 
 
 _CONFLICTS = (

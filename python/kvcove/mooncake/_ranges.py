@@ -66,6 +66,19 @@ class RangeMethods(StorePart):
             for buffer, keys, to, source, sizes in zip(buffer_ptrs, *lists, strict=True)
         ]
 
+    def begin_weight_snapshot(self, snapshot: object, adapter: object) -> None:
+        """Refuse: managed weights are not here.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        raise NotImplementedError(
+            "begin_weight_snapshot(): kvcove manages no weights; put the tensors under keys of their "
+            "own, and read them with get_into_ranges()"
+        )
+
     def prepare_get_into_ranges_snapshot(self, keys: Sequence[str]) -> RangedReadSnapshot:
         """Look keys up for reads of their ranges, and hold what is there."""
         now = self._now

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -138,6 +139,8 @@ class ReplicateConfig:
 
     Raises
     ------
+    AttributeError
+        There is no such field.
     TypeError
         A field is set to what it cannot be.
     """
@@ -163,7 +166,13 @@ class ReplicateConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         check = _FIELDS.get(name)
-        if check is not None and not check(value):
+        if check is None:
+            near = difflib.get_close_matches(name, _FIELDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(
+                f"ReplicateConfig has no field {name!r}{hint}", name=name, obj=self
+            )
+        if not check(value):
             raise TypeError(f"ReplicateConfig.{name} cannot be {value!r}")
         super().__setattr__(name, value)
 

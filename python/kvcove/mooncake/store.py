@@ -883,8 +883,9 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
         Returns
         -------
         int
-            How many, as the owners that answer say; negative when the reset could not be proven. It is
-            repeated until it is, and this store finds and stores nothing meanwhile.
+            How many, as the owners that answer say; negative when the reset failed. This store then
+            finds and stores nothing until a reset is proven. One that is not proven is repeated; one
+            that is refused (the token lacks the scope ``reset``) is not. Either is logged.
 
         Raises
         ------
@@ -900,15 +901,20 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
                 lambda keys: [True] * len(keys), ["*"], force=False, keep_pinned=True
             )
         try:
-            code = now.native.reset(now.session)
+            return now.native.reset(now.session)
         except kvcove.Error as error:
             code = code_of(error)
-        if code < 0 and now.raises_unproven:
-            raise RuntimeError(
-                f"remove_all(force=True): the reset is not proven (code {code}); it is repeated until "
-                "it is, and this store finds and stores nothing meanwhile"
+            refused = isinstance(error, (kvcove.DeniedError, kvcove.InvalidError))
+            text = (
+                f"remove_all(force=True) is not proven (code {code}: {error}); "
+                f"{'it is refused, and not repeated' if refused else 'it is repeated until it is'}; "
+                "this store finds and stores nothing until a reset is proven"
             )
-        return code
+            if now.raises_unproven:
+                raise RuntimeError(text) from error
+            # vLLM's MooncakeStoreConnector does not look at the answer.
+            _log.error("%s", text)
+            return code
 
     def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> list[str]:
         """Remove values that this store has put and nobody leases; returns the keys that went.

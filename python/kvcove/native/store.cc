@@ -274,12 +274,13 @@ class Store {
   }
 
   // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
+  // How many values went; raises what a session's reset raises.
   std::int64_t Reset(const PySession& self) {
     const std::shared_ptr<Session> session = self.Get();
-    return WithoutGil([&]() -> std::int64_t {
+    return Unwrap(WithoutGil([&]() -> Result<std::int64_t> {
       const Result<Token> before = session->Capture({.timeout = timeout_});
       const Status status = session->Reset({.timeout = kProofTimeout, .all_void = true});
-      if (!status) return FromCode(status.error().code);
+      if (!status) return std::unexpected(status.error());
       if (before && fence_.on()) {
         const Result<Token> after = session->Capture({.timeout = timeout_});
         if (after) fence_.OwnReset(*before, *after);
@@ -287,7 +288,7 @@ class Store {
       const Result<ObjectCount> count = session->Count({.timeout = kCountTimeout});
       if (!count || !before || before->generation == count->generation) return 0;
       return static_cast<std::int64_t>(count->voided);
-    });
+    }));
   }
 
  private:

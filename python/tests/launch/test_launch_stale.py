@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kvcove.launch import _cli
-from kvcove.launch._stale import program_of, tensor_parallel_size_of
+from kvcove.launch._stale import program_of, ranks_of
 
 from kvcove import launch
 
@@ -30,6 +30,7 @@ CASES = [
     ("mooncake.toml", PD + MOONCAKE, [SALT]),
     ("mooncake.toml", TP + MOONCAKE, [SALT, QUEUE]),
     ("mooncake.toml", MOONCAKE + "[inference.vllm]\ntensor_parallel_size = 8\n", [SALT, QUEUE]),
+    ("mooncake.toml", MOONCAKE + "[inference.vllm]\npipeline_parallel_size = 2\n", [SALT, QUEUE]),
     ("kvcove.toml", TP + KVCOVE, []),
     ("kvcove.toml", UNVERSIONED, [SALT]),
     ("none.toml", "max_steps = 1\n", []),
@@ -40,6 +41,17 @@ CASES = [
         "one.yaml",
         VERL.format("MooncakeStoreConnector") + "    tensor_model_parallel_size: 1\n",
         ["until its first reset"],
+    ),
+    (
+        "stages.yaml",
+        VERL.format("MooncakeStoreConnector")
+        + "    tensor_model_parallel_size: 1\n    pipeline_model_parallel_size: 2\n",
+        ["until its first reset", QUEUE],
+    ),
+    (
+        "unknown.yaml",
+        VERL.format("MooncakeStoreConnector") + "    tensor_model_parallel_size: ${oc.env:TP}\n",
+        ["until its first reset", QUEUE],
     ),
 ]
 
@@ -112,7 +124,7 @@ def test_a_job_of_slurm(
 
 
 @pytest.mark.parametrize(
-    ("command", "size"),
+    ("command", "ranks"),
     [
         (["vllm", "serve", "m"], 1),
         (["vllm", "serve", "m", "-tp", "4"], 4),
@@ -120,11 +132,14 @@ def test_a_job_of_slurm(
         (["vllm", "serve", "m", "--tensor-parallel-size=8", "--port", "1"], 8),
         (["vllm", "serve", "m", "--tensor_parallel_size", "8"], 8),
         (["vllm", "serve", "m", "-tp"], 1),
-        (["vllm", "serve", "m", "-tp", "$TP"], 1),
+        (["vllm", "serve", "m", "-tp", "$TP"], None),
+        (["vllm", "serve", "m", "-tp", "'2'"], 2),
+        (["vllm", "serve", "m", "-tp", "2", "-pp=2"], 4),
+        (["vllm", "serve", "m", "--pipeline_parallel_size", "2"], 2),
     ],
 )
-def test_the_size_of_an_engine(command: list[str], size: int) -> None:
-    assert tensor_parallel_size_of(command) == size
+def test_the_ranks_of_an_engine(command: list[str], ranks: int | None) -> None:
+    assert ranks_of(command) == ranks
 
 
 @pytest.mark.parametrize(
