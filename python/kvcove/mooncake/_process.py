@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from pathlib import Path
 
 from kvcove import _command
 from kvcove.mooncake import _log
@@ -31,6 +32,14 @@ def begin() -> None:
     For kvcove's servers SIGHUP means to look at the files of tokens and certificates again. A program
     without such a child has none to pass it on to, but also goes on when its terminal is closed.
     """
+    for number in range(3):  # what is printed must not land in a socket that has got the number
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     _log.start()
 
     def note(*_: object) -> None:
