@@ -455,7 +455,9 @@ TEST_F(BorrowTest, NobodyWritesWhereSomeThreadReads) {
   for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back(reader, i);
   Random random(99);
   std::uint64_t stored = 0;
-  for (int round = 0; round < 20'000 && (stored < 500 || read < 500); ++round) {
+  // Until readers had a turn, too: on a busy machine that may take long.
+  while (stored < 500 || read < 500) {
+    if (stored >= 500) std::this_thread::yield();
     const auto r = static_cast<std::uint32_t>(random.Below(kRegions));
     const std::string key = "region " + std::to_string(r);
     bool free = owner_.Evict(places[r], key);
@@ -469,8 +471,6 @@ TEST_F(BorrowTest, NobodyWritesWhereSomeThreadReads) {
   done = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0U);
-  EXPECT_GT(stored, 100U);
-  EXPECT_GT(read, 100U);
   EXPECT_EQ(owner_.Protected(), 0U);
 }
 
