@@ -19,6 +19,7 @@ until nothing can land in them any more.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ from kvcove._native import Hints, Queue, Results, Session, Token
 __all__ = ["AsyncSession"]
 
 Key = str | bytes
+_CAPTURE_SECONDS = 0.2  # for which the event loop waits for the pool at once
 
 
 class _LoopQueue:
@@ -84,7 +86,7 @@ class AsyncSession:
     :meth:`put` without a token captures the generation before it returns to the event loop. Where the
     session does not know it (its first call, the first one after a reset, and each one in a cluster
     without an owner on this host) it asks the pool, and the loop stands still until the pool answers,
-    or for the timeout. ``token = await asyncio.to_thread(session.capture)`` avoids that.
+    for 0.2 s at a time. ``token = await asyncio.to_thread(session.capture)`` avoids that.
     """
 
     def __init__(self, session: Session) -> None:
@@ -126,8 +128,23 @@ class AsyncSession:
     ) -> Results:
         """Store values; see :meth:`kvcove.Session.put`."""
         queue = _queue()
+        if token is None:
+            until = time.monotonic() + timeout
+            token = await self._captured(until)
+            timeout = max(until - time.monotonic(), 0.0)
         tag = queue.native.start_put(self._session, keys, values, token, after, hints, timeout)
         return cast(Results, await queue.wait(tag))
+
+    async def _captured(self, until: float) -> Token:
+        """Return a token, or raise TimedOutError; other tasks and signals have a turn each 0.2 s."""
+        while True:
+            left = until - time.monotonic()
+            try:
+                return self._session.capture(timeout=max(min(left, _CAPTURE_SECONDS), 0.0))
+            except _errors.TimedOutError:
+                if left <= _CAPTURE_SECONDS:
+                    raise
+            await asyncio.sleep(0)
 
     async def get_into(
         self,

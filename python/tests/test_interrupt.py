@@ -9,6 +9,7 @@ looks for signals once a second is late in each try: the signal comes 0.25 s aft
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import signal
@@ -23,6 +24,9 @@ from pathlib import Path
 
 import pytest
 from conftest import Cluster, Program, command_path, ends_with_its_test, own, wait_until
+
+import kvcove
+from kvcove import aio
 
 pytestmark = own("the original's calls end by their own timeouts")
 
@@ -562,3 +566,37 @@ def test_a_call_of_another_thread_is_not_interrupted(
     assert client.said("put") == ["True"]
     client.works()
     client.stop()
+
+
+def test_an_event_loop_has_turns_while_a_put_waits_for_its_token(
+    daemon: tuple[str, Program],
+) -> None:
+    """A session that is new must ask the pool for one, and cannot ask beside the event loop."""
+    address, program = daemon
+    turns = 0
+
+    async def beat() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def main() -> None:
+        nonlocal turns
+        with kvcove.open(address, timeout=TIMEOUT) as pool:
+            session = aio.AsyncSession(pool.session("turns"))
+            program.process.send_signal(signal.SIGSTOP)
+            beating = asyncio.create_task(beat())
+            await asyncio.sleep(0)
+            turns = 0
+            try:
+                with pytest.raises(kvcove.TimedOutError):
+                    await session.put(["a"], [b"1"], timeout=2.0)
+            finally:
+                program.process.send_signal(signal.SIGCONT)
+                beating.cancel()
+            assert turns >= 3
+            assert (await session.put(["a"], [b"1"], timeout=TIMEOUT)).all_ok
+            assert await session.get(["a"], timeout=TIMEOUT) == [b"1"]
+
+    asyncio.run(main())

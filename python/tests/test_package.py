@@ -428,7 +428,9 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
         assert stale[0].code == kvcove.Code.STALE
         with pytest.raises(kvcove.InvalidError):
             await aio.put(["a"], [])
-        many = await asyncio.gather(*(aio.put([f"m{i}"], [b"x" * 1000]) for i in range(200)))
+        many = await asyncio.gather(
+            *(aio.put([f"m{i}"], [b"x" * 1000], timeout=60) for i in range(200))
+        )
         assert all(one.all_ok for one in many)
         assert await aio.longest_prefix([f"m{i}" for i in range(200)]) == 200
 
