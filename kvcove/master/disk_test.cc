@@ -161,7 +161,8 @@ TEST_F(PosixDiskTest, WhatOthersMayHavePutThereIsNotUsed) {
   EXPECT_TRUE(*disk->Exists("control"));
 }
 
-// Whoever may write to the directory above could have this process write to files of its own.
+// Another user who may write to the parent directory could put a link there. This process would
+// then write into the directory that the user has chosen.
 TEST_F(PosixDiskTest, ALinkInPlaceOfTheDirectoryIsNotFollowed) {
   const std::string path = path_ + "/data";
   auto disk = *PosixDisk::Open(path);

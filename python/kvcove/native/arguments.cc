@@ -36,7 +36,7 @@ std::string TypeName(nb::handle object) {
 
 // Whether a format of the struct module has addresses: of objects (O), of text and others of ctypes
 // (z, P, &, X). Names stand between colons.
-bool HasObjects(std::string_view format) {
+bool HasAddresses(std::string_view format) {
   bool in_name = false;
   for (const char c : format) {
     if (c == ':') in_name = !in_name;
@@ -47,10 +47,10 @@ bool HasObjects(std::string_view format) {
 
 // Asks for the format, too, which some arrays cannot give (numpy's times); such an array says in
 // another way whether it has objects.
-bool GetBuffer(nb::handle piece, Py_buffer* view, bool writable, bool* has_objects) {
+bool GetBuffer(nb::handle piece, Py_buffer* view, bool writable, bool* has_addresses) {
   const int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
   if (PyObject_GetBuffer(piece.ptr(), view, flags | PyBUF_ND | PyBUF_FORMAT) == 0) {
-    *has_objects = view->format != nullptr && HasObjects(view->format);
+    *has_addresses = view->format != nullptr && HasAddresses(view->format);
     return true;
   }
   PyErr_Clear();
@@ -60,7 +60,7 @@ bool GetBuffer(nb::handle piece, Py_buffer* view, bool writable, bool* has_objec
   }
   const nb::object has =
       nb::getattr(nb::getattr(piece, "dtype", nb::none()), "hasobject", nb::none());
-  *has_objects = has.is(nb::bool_(true));
+  *has_addresses = has.is(nb::bool_(true));
   return true;
 }
 
@@ -153,17 +153,16 @@ void Buffers::Add(nb::handle piece, bool writable) {
   const std::size_t item = ends_.size();
   if (PyObject_CheckBuffer(piece.ptr())) {
     Py_buffer view;
-    bool has_objects = false;
-    if (!GetBuffer(piece, &view, writable, &has_objects)) {
+    bool has_addresses = false;
+    if (!GetBuffer(piece, &view, writable, &has_addresses)) {
       RaiseInvalid(fmt::format("{}[{}]: the {} must be {}C-contiguous", name_, item,
                                TypeName(piece), writable ? "writable and " : ""));
     }
     views_.push_back(view);
-    if (has_objects) {
+    if (has_addresses) {
       RaiseInvalid(
           fmt::format("{}[{}]: the {} holds Python objects or pointers: its bytes are addresses in "
-                      "this process; "
-                      "numbers are wanted, or bytes (pickle.dumps)",
+                      "this process; numbers are wanted, or bytes (pickle.dumps)",
                       name_, item, TypeName(piece)));
     }
     pieces_.push_back({.data = view.buf, .size = static_cast<std::size_t>(view.len)});

@@ -273,8 +273,8 @@ class Store {
     fence_.Begin(Unwrap(std::move(now)));
   }
 
-  // A reset of the session's namespace: the fence first, then what it voided, as far as owners say.
-  // How many values went; raises what a session's reset raises.
+  // A reset of the session's namespace: the fence first, then the number of values that it voided,
+  // as far as owners say. Raises as Session.reset.
   std::int64_t Reset(const PySession& self) {
     const std::shared_ptr<Session> session = self.Get();
     return Unwrap(WithoutGil([&]() -> Result<std::int64_t> {
