@@ -190,7 +190,16 @@ void Tier::Run() {
     }
   }
   Drain();
-  ended_ = true;
+  Held held;  // of one that was left behind, which nobody destroys
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+    if (left_behind_) held = TakeHeld();
+  }
+}
+
+Tier::Held Tier::TakeHeld() {
+  return {.disk = std::move(disk_), .log = std::move(stuck_log_), .device = std::move(stuck_)};
 }
 
 void Tier::Wake() {
@@ -413,29 +422,33 @@ bool Tier::AwaitStop() {
   while (!ended_ && clock_.NowNs() < stop_by_ns_ + kCloseNs + kSecond) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (!ended_) {
-    // Should it go on one day, it must bring nothing up any more.
+  {
+    const MutexLock lock(mutex_);
+    left_behind_ = !ended_;
+  }
+  if (left_behind_) {
+    // Should it go on one day, it must bring nothing up any more; it lets go of the disk then.
     tiering_.SetAside("it hangs");
     thread_.detach();
     LogWarn("disk {} hangs; its thread is left behind", path_);
     return false;
   }
   thread_.join();
-  // A failed attempt's device is left alone, as one that hangs.
-  (void)stuck_log_.release();
-  (void)stuck_.release();
-  if (disk_ == nullptr || disk_->idle()) return true;
-  // The device may still write into the memory that it was given.
-  (void)disk_.release();
-  LogWarn("disk {} was not done in time; the next start reads its last zones record by record",
-          path_);
+  if (disk_ != nullptr && !disk_->idle()) {
+    LogWarn("disk {} was not done in time; the next start reads its last zones record by record",
+            path_);
+  }
   return true;
 }
 
+// A device that has something under way still writes into the memory that it was given, and its
+// file is locked until it is closed. This process may want the disk again: after an upgrade that
+// failed, or when a pool is opened anew. So a thread that nobody waits for closes it.
 Tier::~Tier() {
   if (thread_.joinable()) (void)Stop(0);
-  // Before the log of an opening that failed, in whose memory it may still write.
-  stuck_.reset();
+  if (stuck_ == nullptr && (disk_ == nullptr || disk_->idle())) return;
+  auto* const held = new Held(TakeHeld());
+  if (auto closer = StartThread("kvcove-closer", [held] { delete held; })) closer->detach();
 }
 
 Status Tier::Forget() {

@@ -77,7 +77,8 @@ class Tier {
   // All outlive it. Without a device it is opened by its own thread, with what the note names.
   Tier(FoundDisk found, TierPlace place, Tiering& tiering, Promoter& promoter, const Clock& clock,
        TierOptions options);
-  // Without waiting for a device that hangs.
+  // Without waiting for a device that hangs: that is closed once nothing is under way in it any
+  // more.
   ~Tier();
 
   // What is known of it before it is opened.
@@ -100,7 +101,7 @@ class Tier {
   // What waits is written until AwaitStop is over.
   void BeginStop(std::int64_t within_ns);
   // False: the disk's thread hangs. It has been left alone, and this, its Tiering and the segment's
-  // header must stay where they are for ever.
+  // header must stay where they are for ever. Should it go on one day, it closes the disk and ends.
   bool AwaitStop();
   bool Stop(std::int64_t within_ns) {
     BeginStop(within_ns);
@@ -135,6 +136,13 @@ class Tier {
   Status UseAgain(bool empty);
   void Drain();
   void WriteQueued();
+  // What a device may still write into; each device goes before the rest.
+  struct Held {
+    std::unique_ptr<TierDisk> disk;
+    std::unique_ptr<disklog::Log> log;
+    std::unique_ptr<disklog::Device> device;
+  };
+  Held TakeHeld();
 
   const std::string path_;
   TierPlace place_;  // the thread's, but for `known` and `stopping`, which stay
@@ -156,8 +164,8 @@ class Tier {
   std::optional<Anew> anew_ KVCOVE_GUARDED_BY(mutex_);
   std::optional<Id128> former_pool_;  // the thread's
   // Of a failed attempt: it still has memory of ours, or is not known to have let go.
+  std::unique_ptr<disklog::Log> stuck_log_;
   std::unique_ptr<disklog::Device> stuck_;
-  std::unique_ptr<disklog::Log> stuck_log_;  // goes first
   RetryTimes retry_;
   LogLimit unstruck_;
   bool resting_ = false;
@@ -167,6 +175,7 @@ class Tier {
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> stop_by_ns_{0};
   std::atomic<bool> ended_{false};
+  bool left_behind_ = false;  // AwaitStop's and the thread's, under `mutex_`
   std::thread thread_;
 };
 

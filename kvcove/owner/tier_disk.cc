@@ -40,8 +40,8 @@ TierDisk::TierDisk(Tiering& tiering, std::unique_ptr<disklog::Device> device,
       promoter_(promoter),
       clock_(clock),
       staging_(options.read_bytes),
-      device_(std::move(device)),
       log_(std::move(log)),
+      device_(std::move(device)),
       zones_(log_->space().zones) {
   tiering_.inventory().SetZones(zones_);
   device_->Register(staging_.memory());

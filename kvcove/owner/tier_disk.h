@@ -50,7 +50,7 @@ class TierDisk {
   void Step(std::int64_t wait_ns);
   // Thread-safe.
   void Wake() { log_->Wake(); }
-  // Nothing is under way: it may be destroyed without waiting for the device.
+  // Nothing is under way: its destructor need not wait for the device.
   bool idle() const { return reads_ == 0 && device_->in_flight() == 0; }
   // Writes what the next start needs to read little. Step until stopped().
   void Stop();
@@ -88,10 +88,10 @@ class TierDisk {
   const TierDiskOptions options_;
   Promoter& promoter_;
   const Clock& clock_;
-  disklog::Staging staging_;  // outlives the device, which reads into it
-  // The log is destroyed first: its device may still write into its memory.
-  std::unique_ptr<disklog::Device> device_;
+  disklog::Staging staging_;
   std::unique_ptr<disklog::Log> log_;
+  // Destroyed before both, in whose memory it may still write.
+  std::unique_ptr<disklog::Device> device_;
   const std::uint32_t zones_;
   std::deque<TierOrder> removals_;
   std::deque<std::shared_ptr<Walk>> walks_;

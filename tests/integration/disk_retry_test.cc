@@ -26,6 +26,43 @@ constexpr SlotId kSlot = 2;
 constexpr Generation kGeneration = (7ULL << 24) | 1;
 constexpr std::uint32_t kValue = 100'000;
 
+// While it hangs, nothing that is under way in it ends, and it cannot be closed. While writes are
+// held, whoever writes stands in the call.
+class HangingDevice final : public BreakingDevice {
+ public:
+  struct Faults {
+    std::atomic<bool> hangs{false};
+    std::atomic<bool> writes_held{false};
+    std::atomic<int> writes{0};
+    std::atomic<int> hangs_at_read{0};  // of a device, counted from 1; 0: at none
+  };
+  HangingDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& broken,
+                Faults& faults)
+      : BreakingDevice(std::move(device), broken), faults_(faults) {}
+  ~HangingDevice() override { Await(faults_.hangs); }
+  void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) override {
+    ++faults_.writes;
+    Await(faults_.writes_held);
+    BreakingDevice::Write(offset, from, std::move(done));
+  }
+  void Read(std::uint64_t offset, std::span<std::byte> into, Done done) override {
+    if (++reads_ == faults_.hangs_at_read) faults_.hangs = true;
+    BreakingDevice::Read(offset, into, std::move(done));
+  }
+  std::size_t Poll(std::int64_t wait_ns) override {
+    if (!faults_.hangs) return BreakingDevice::Poll(wait_ns);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return 0;
+  }
+
+ private:
+  static void Await(const std::atomic<bool>& fault) {
+    while (fault) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  Faults& faults_;
+  int reads_ = 0;
+};
+
 class DiskRetryTest : public testing::Test, private Promoter {
  protected:
   DiskRetryTest()
@@ -63,14 +100,8 @@ class DiskRetryTest : public testing::Test, private Promoter {
     set_.emplace(names.size(), TieringOptions{}, DemotionOptions{}, view_,
                  segment::Payload{.data = payload_.data(), .granule = view_.granule()}, clock_);
     set_->SetSlots({{.slot = kSlot, .generation = kGeneration, .name = "m"}});
-    auto opened = OpenTiers(specs,
-                            {.pool = {.high = 1, .low = 1},
-                             .incarnation = {.high = 2, .low = 2},
-                             .known = known_ = std::make_shared<KnownDisks>(directory_)},
-                            *set_, *this, clock_,
-                            {.least_retry_ns = kMillisecond,
-                             .most_retry_ns = 8 * kMillisecond,
-                             .open = [this](const std::string& path) { return OpenDevice(path); }});
+    known_ = std::make_shared<KnownDisks>(directory_);
+    auto opened = OpenTiers(specs, Place(), *set_, *this, clock_, Options());
     for (OpenedTier& one : opened) {
       if (!one.status && one.status.error().detail.find("O_DIRECT") != std::string::npos) {
         GTEST_SKIP() << one.status.error().ToString();
@@ -81,6 +112,15 @@ class DiskRetryTest : public testing::Test, private Promoter {
     for (const auto& tier : tiers_) EXPECT_TRUE(tier->Start());
     tiering_ = &(*set_)[0];
     tier_ = tiers_[0].get();
+    tier_file_ = tier_->path();
+  }
+  TierPlace Place() const {
+    return {.pool = {.high = 1, .low = 1}, .incarnation = {.high = 2, .low = 2}, .known = known_};
+  }
+  TierOptions Options() {
+    return {.least_retry_ns = kMillisecond,
+            .most_retry_ns = 8 * kMillisecond,
+            .open = [this](const std::string& path) { return OpenDevice(path); }};
   }
   // Only the disk `a` breaks.
   Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) {
@@ -88,7 +128,17 @@ class DiskRetryTest : public testing::Test, private Promoter {
     ++opened_;
     if (broken_) return kvcove::Fail(Code::kUnavailable, "broken");
     KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
-    return std::make_unique<BreakingDevice>(std::move(device), broken_);
+    return std::make_unique<HangingDevice>(std::move(device), broken_, faults_);
+  }
+  // The disk `a`'s file, whose lock a device holds while it is open.
+  bool Closed() const { return disklog::OpenDevice(tier_file_).has_value(); }
+  // As an owner does that takes its disks back: an upgrade has failed.
+  void ResumeFirst(const Id128& number) {
+    Promoter& promoter = *this;
+    tiers_[0] = std::make_unique<Tier>(FoundDisk{.path = tier_file_, .device = {}, .super = {}},
+                                       Place(), *tiering_, promoter, clock_, Options());
+    tier_ = tiers_[0].get();
+    ASSERT_TRUE(tier_->Resume(number));
   }
 
   void Evict(const std::string& key) {
@@ -176,11 +226,13 @@ class DiskRetryTest : public testing::Test, private Promoter {
   std::string directory_;
   std::atomic<bool> broken_{false};
   std::atomic<int> opened_{0};
+  HangingDevice::Faults faults_;
   std::optional<TierSet> set_;
   std::vector<std::unique_ptr<Tier>> tiers_;
   std::shared_ptr<KnownDisks> known_;
   Tiering* tiering_ = nullptr;  // of the disk `a`, as the next
   Tier* tier_ = nullptr;
+  std::string tier_file_;
 };
 
 TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
@@ -268,6 +320,56 @@ TEST_F(DiskRetryTest, AnUnmountedDiskIsNotTriedAgain) {
 TEST_F(DiskRetryTest, ItStopsWhileTheDiskIsSetAside) {
   ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_TRUE(tier_->Stop(20 * kSecond));
+}
+
+// ---- one that stops while its device has something under way, in a process that goes on
+
+TEST_F(DiskRetryTest, ADiskThatHangsWhileItStopsIsUsedAgainOnceItWorks) {
+  ASSERT_NO_FATAL_FAILURE(Write({"before"}));
+  const Id128 number = tier_->facts().disk;
+  faults_.hangs = true;
+  const int writes = faults_.writes;
+  Evict("late");
+  ASSERT_TRUE(Becomes([&] { return faults_.writes > writes; }));
+  ASSERT_TRUE(tier_->Stop(0)) << "it does not wait for the device";
+  ASSERT_TRUE(tiering_->Pause());
+  const int opened = opened_;
+  ResumeFirst(number);
+  ASSERT_TRUE(Becomes([&] { return opened_ > opened + 1; }));
+  EXPECT_FALSE(Closed()) << "the device may still write into memory of ours";
+  EXPECT_FALSE(OnDisk("before"));
+  faults_.hangs = false;
+  EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
+}
+
+TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
+  ASSERT_NO_FATAL_FAILURE(Write({"before"}));
+  const Id128 number = tier_->facts().disk;
+  faults_.writes_held = true;
+  const int writes = faults_.writes;
+  Evict("late");
+  ASSERT_TRUE(Becomes([&] { return faults_.writes > writes; }));
+  ASSERT_FALSE(tier_->Stop(0)) << "its thread is left behind";
+  const Tier* const left = tiers_[0].release();
+  (void)tiering_->Pause();
+  ResumeFirst(number);
+  EXPECT_FALSE(Closed());
+  faults_.writes_held = false;
+  EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
+  delete left;
+}
+
+TEST_F(DiskRetryTest, AnOpeningThatHangsWhileItStopsIsLetGoOnceItEnds) {
+  ASSERT_NO_FATAL_FAILURE(Write({"before"}));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  faults_.hangs_at_read = 5;  // behind those of the superblock's copies, for which an opening waits
+  broken_ = false;
+  ASSERT_TRUE(Becomes([&] { return faults_.hangs.load(); }));
+  ASSERT_TRUE(tier_->Stop(0));
+  tiers_.clear();
+  EXPECT_FALSE(Closed());
+  faults_.hangs = false;
+  EXPECT_TRUE(Becomes([&] { return Closed(); }));
 }
 
 // ---- several disks
