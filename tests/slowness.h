@@ -31,7 +31,7 @@ inline std::int64_t NowMs() { return Now() / kMillisecond; }
 // says little. A lease lives through a `longest_ms()` of up to a quarter of a second.
 class Slowness {
  public:
-  Slowness() : before_(Delays()), beat_([this] { Beat(); }) {}
+  Slowness() : before_(WaitsNs()), beat_([this] { Beat(); }) {}
   ~Slowness() {
     stop_ = true;
     beat_.join();
@@ -42,7 +42,7 @@ class Slowness {
   // Until now.
   std::int64_t ms() const {
     std::int64_t waited_ns = 0;
-    for (const auto& [thread, delay_ns] : Delays()) {
+    for (const auto& [thread, delay_ns] : WaitsNs()) {
       const auto before = before_.find(thread);
       waited_ns += delay_ns - (before == before_.end() ? 0 : before->second);
     }
@@ -60,25 +60,9 @@ class Slowness {
     return now_ns - due_ns_ >= kStillNs || now_ns - still_until_ns_ <= ms * 1'000'000;
   }
 
- private:
-  static constexpr std::int64_t kBeatNs = 5'000'000;
-  static constexpr std::int64_t kStillNs = 250'000'000;
-
-  static std::int64_t NowNs() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  }
-  void Beat() {
-    while (!stop_) {
-      due_ns_ = NowNs() + kBeatNs;
-      std::this_thread::sleep_for(std::chrono::nanoseconds(kBeatNs));
-      const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
-      late_ns_ += late_ns;
-      longest_ns_ = std::max(longest_ns_.load(), late_ns);
-      if (late_ns >= kStillNs) still_until_ns_ = NowNs();
-    }
-  }
-  // Of each thread, in nanoseconds; threads and processes may end meanwhile.
-  static std::map<std::string, std::int64_t> Delays() {
+  // How long each thread of this process and of its children has waited for a core; they may end
+  // meanwhile.
+  static std::map<std::string, std::int64_t> WaitsNs() {
     std::map<std::string, std::int64_t> delays;
     std::vector<std::string> processes = {std::to_string(getpid())};
     while (!processes.empty()) {
@@ -98,6 +82,23 @@ class Slowness {
     return delays;
   }
 
+ private:
+  static constexpr std::int64_t kBeatNs = 5'000'000;
+  static constexpr std::int64_t kStillNs = 250'000'000;
+
+  static std::int64_t NowNs() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
+  void Beat() {
+    while (!stop_) {
+      due_ns_ = NowNs() + kBeatNs;
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kBeatNs));
+      const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
+      late_ns_ += late_ns;
+      longest_ns_ = std::max(longest_ns_.load(), late_ns);
+      if (late_ns >= kStillNs) still_until_ns_ = NowNs();
+    }
+  }
   const std::map<std::string, std::int64_t> before_;
   std::atomic<std::int64_t> due_ns_ = INT64_MAX;
   std::atomic<std::int64_t> late_ns_ = 0;

@@ -255,6 +255,7 @@ TEST_F(EtcdStoreTest, ACutOffLeaderDoesNotLeadAndComesBackWhenItsLeaseLived) {
     return condition();
   };
   ASSERT_TRUE(comes([&] { return leadership_->Leads(); }));
+  EXPECT_LE(leadership_->LeftNs(), kSecond / 10 * 8) << "it stops before etcd's lease ends";
   etcd_.Silence(true);
   EXPECT_TRUE(comes([&] { return !leadership_->Leads(); }));
   EXPECT_FALSE(leadership_->lost());

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -50,12 +51,15 @@ class FrozenDaemon {
 
 TEST(ClientTest, ConnectingToAFrozenDaemonEndsAtTheDeadlineAlsoWhenItsQueueIsFull) {
   const FrozenDaemon daemon;
-  const std::int64_t began_ns = SystemClock::Instance().NowNs();
-  const auto client = Client::Connect(daemon.path(), began_ns + 20 * kMillisecond);
-  const std::int64_t took_ns = SystemClock::Instance().NowNs() - began_ns;
-  ASSERT_FALSE(client);
-  EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
-  EXPECT_LT(took_ns, 20 * kSecond) << "and not never";
+  std::int64_t least_ns = INT64_MAX;  // a busy machine may make any one of them late
+  for (int i = 0; i < 10 && least_ns > 500 * kMillisecond; ++i) {
+    const std::int64_t began_ns = SystemClock::Instance().NowNs();
+    const auto client = Client::Connect(daemon.path(), began_ns + 20 * kMillisecond);
+    least_ns = std::min(least_ns, SystemClock::Instance().NowNs() - began_ns);
+    ASSERT_FALSE(client);
+    EXPECT_EQ(client.error().code, Code::kTimeout) << client.error().ToString();
+  }
+  EXPECT_LE(least_ns, 500 * kMillisecond);
 }
 
 TEST(ClientTest, AnInterruptedCallDoesNotGoOnToConnectToAFrozenDaemon) {

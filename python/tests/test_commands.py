@@ -16,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,15 @@ def test_leases_last_as_long_as_the_master_says(master: Master) -> None:
         store.get("k")
         return store.remove("k") == -706
 
-    assert wait_until(refused)
-    assert wait_until(lambda: store.remove("k") == 0)
-    assert time.monotonic() - taken > 0.4
+    def lasts() -> float:
+        assert wait_until(refused)
+        assert wait_until(lambda: store.remove("k") == 0)
+        return time.monotonic() - taken
+
+    times = [lasts()]
+    while min(times) >= 2.5 and len(times) < 8:  # half of what a lease is where nobody says it
+        times.append(lasts())
+    assert 0.4 < min(times) < 2.5
     store.close()
 
 
@@ -641,10 +648,12 @@ def test_a_master_that_goes_away(cluster: Any, run_dir: Path) -> None:
     assert store.remove_all(force=True) < 0
     assert time.monotonic() - began < 30
     time.sleep(1.2)  # no lease is left
-    began = time.monotonic()
-    answers = [store.is_exist("k") for _ in range(20)]
-    assert all(answer <= 0 for answer in answers)
-    assert time.monotonic() - began < 15, "less than one call's timeout"
+    times = [time.monotonic()]
+    for _ in range(20):
+        assert store.is_exist("k") <= 0
+        times.append(time.monotonic())
+    assert times[-1] - times[0] < 15, "less than one call's timeout"
+    assert min(after - before for before, after in pairwise(times)) < 0.1
     assert store.health_check() == 2
     assert store.remove_all(force=True) < 0
     cluster.start()

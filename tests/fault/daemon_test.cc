@@ -134,8 +134,11 @@ TEST_F(DaemonTest, AKilledDaemonIsMissesAndComesBackByItself) {
   auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
   Token token = Must(session->Capture({.timeout = kCallTime}));
   ASSERT_EQ(Put(*session, token, "k"), Code::kOk);
+  const Slowness slowness;
   Stop(SIGKILL);
+  const std::int64_t killed_ms = NowMs();
   ASSERT_TRUE(Becomes([&] { return Exists(*session, "k").reason == MissReason::kUnavailable; }));
+  EXPECT_LT(NowMs() - killed_ms - slowness.ms(), 500) << "before its lease of a second ends";
   EXPECT_EQ(Put(*session, token, "k2"), Code::kUnavailable);
   EXPECT_EQ(session->Capture({.timeout = kCallTime}).error().code, Code::kUnavailable);
   Start();

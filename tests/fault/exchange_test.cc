@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <deque>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -85,24 +85,35 @@ class ExchangeTest : public ClusterFaultTest {
     return come ? std::string() : come.error().ToString();
   }
   void Load() {
+    NoteWaits();
     for (int round = 0; !stop_; ++round) {
       const auto keys = Keys(4, fmt::format("round-{}", round));
       for (const bool put : {true, false}) Expect(round, [&] { return Call(keys, put); });
-      if (round % 20 == 0) NoteSlowness();
+      NoteWaits();
       if (round % 20 == 0 && clients_come_) Expect(round, [&] { return Come(); });
       ++rounds_;
     }
   }
-  void NoteSlowness() {
-    waited_.emplace_back(NowMs(), slowness_.ms());
-    while (waited_.size() > 1 && waited_[1].first < NowMs() - kAfterStandingStillMs) {
-      waited_.pop_front();
+  // Looks each quarter of a lease whether a thread has had no core for most of that time. All waits
+  // together say nothing: the load itself makes its threads wait for each other.
+  void NoteWaits() {
+    const std::int64_t now = NowMs();
+    if (now < noted_ms_ + kQuarterMs) return;
+    auto waits = Slowness::WaitsNs();
+    for (const auto& [thread, wait_ns] : waits) {
+      const auto before = waits_.find(thread);
+      if (before == waits_.end()) continue;
+      const std::int64_t waited_ms = (wait_ns - before->second) / kMillisecond;
+      if (waited_ms >= 200 && waited_ms * 5 >= (now - noted_ms_) * 3) starved_ms_ = now;
     }
+    waits_ = std::move(waits);
+    noted_ms_ = now;
   }
-  // This process had no core for long, or the threads of owners and master waited for one.
-  bool MachineWasSlow() const {
+  // This process, or a thread of an owner or the master, had no core for a quarter of a lease.
+  bool MachineWasSlow() {
+    NoteWaits();
     return slowness_.StoodStillWithin(kAfterStandingStillMs) ||
-           slowness_.ms() - waited_.front().second >= kLongWaitMs;
+           NowMs() - starved_ms_ <= kAfterStandingStillMs;
   }
   // No call fails. Two things last a second whatever deadline a call has: an owner's lease, without
   // which a get misses, and what a put has reserved. A machine that stands still for longer ends
@@ -136,11 +147,13 @@ class ExchangeTest : public ClusterFaultTest {
 
   // Until an owner has its lease again, and the requester trusts it.
   static constexpr std::int64_t kAfterStandingStillMs = 3000;
-  static constexpr std::int64_t kLongWaitMs = 250;  // a quarter of a lease
+  static constexpr std::int64_t kQuarterMs = 250;
 
   std::map<std::string, std::vector<std::string>> tokens_;
   const Slowness slowness_;
-  std::deque<std::pair<std::int64_t, std::int64_t>> waited_;  // the load's: when, slowness_.ms()
+  std::map<std::string, std::int64_t> waits_;  // the load's, as the next: of each thread
+  std::int64_t noted_ms_ = 0;
+  std::int64_t starved_ms_ = INT64_MIN / 2;
   std::thread load_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> clients_come_{true};

@@ -201,8 +201,11 @@ TEST_F(ClusterTest, AStoppedOwnerIsNoHitAndNoHang) {
   auto session = OpenSession(*far);
   for (int i = 0; i < 50; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i)), Code::kOk);
   owners_.erase(owners_.begin());
+  const Slowness slowness;
+  const std::int64_t began_ms = NowMs();
   int hits = 0;
   for (int i = 0; i < 50; ++i) hits += Get(*session, fmt::format("k{}", i)).ok() ? 1 : 0;
+  EXPECT_LT(NowMs() - began_ms - slowness.ms(), 5000) << "none waits for its timeout of 15 s";
   EXPECT_LT(hits, 50);
   EXPECT_EQ(Put(*session, "after"), Code::kOk);
   EXPECT_TRUE(Get(*session, "after").ok());
