@@ -27,9 +27,10 @@ TESTS = [
     "transport_run_test", "transport_device_test",
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
+    "master_etcd_store_test", "pool_masters_test", "rpc_client_test", "requester_completion_test",
 ]  # fmt: skip
 PROGRAMS = ["master_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
-            "sim_tests"]  # fmt: skip
+            "sim_tests", "pool_tests", "rpc_tests"]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
@@ -58,6 +59,16 @@ MUTANTS = [
      "  if (!Reusable() || unmounted_ || voided_) return false;\n", "  if (!Reusable() || unmounted_) return false;\n"),
     ("disk: no new facts while the note names a disk that is void", "owner/owner_cluster_tier.cc",
      "forgotten ? WriteOwnerFacts(disk_directory_, facts) : forgotten;", "WriteOwnerFacts(disk_directory_, facts);"),
+    ("disk: its device is closed once nothing is under way in it", "owner/tier.cc",
+     "  if (auto closer = StartThread(\"kvcove-closer\", [held] { delete held; })) closer->detach();\n", "  (void)held;\n"),
+    ("disk: a thread that was left behind closes it", "owner/tier.cc",
+     "    if (left_behind_) held = TakeHeld();\n", ""),
+    ("etcd: a leader stops before its lease ends", "master/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
+    ("masters: one doubt lasts for several looks", "pool/masters.cc",
+     "    while (AwaitDoubt()) {\n", "    for (; AwaitDoubt(); doubted_until_ns_ = 0) {\n"),
+    ("client: connecting to a frozen daemon ends at the deadline", "rpc/client.cc",
+     "Left(deadline_ns)), kMillisecond, kSecond)", "Left(deadline_ns)), kSecond, kSecond)"),
+    ("completions: one that is late is not final while its call runs", "requester/completion.cc", ".final = false});", ".final = true});"),
     ("drain: it ends with its process", "master/members.cc",
      "    if (!same_memory) member.draining = false;\n", ""),
     ("puts: what waits for the master gives way to other puts", "owner/room.cc",
