@@ -585,15 +585,12 @@ def test_an_event_loop_has_turns_while_a_put_waits_for_its_token(
         nonlocal turns
         with kvcove.open(address, timeout=TIMEOUT) as pool:
             session = aio.AsyncSession(pool.session("turns"))
-            program.process.send_signal(signal.SIGSTOP)
-            beating = asyncio.create_task(beat())
-            await asyncio.sleep(0)
-            turns = 0
-            try:
+            with stopped(program):
+                beating = asyncio.create_task(beat())
+                await asyncio.sleep(0)
+                turns = 0
                 with pytest.raises(kvcove.TimedOutError):
                     await session.put(["a"], [b"1"], timeout=2.0)
-            finally:
-                program.process.send_signal(signal.SIGCONT)
                 beating.cancel()
             assert turns >= 3
             assert (await session.put(["a"], [b"1"], timeout=TIMEOUT)).all_ok
