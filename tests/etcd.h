@@ -107,17 +107,20 @@ class EtcdProcesses {
   }
   void Freeze(std::size_t i) { kill(pids_[i], SIGSTOP); }
   void Thaw(std::size_t i) { kill(pids_[i], SIGCONT); }
+  // Until each member serves: one that has not yet, and loses its peers, never does.
   void AwaitReady() {
     if (options_.scheme == "https") return;
-    master::EtcdOptions etcd;
-    etcd.place = {.endpoints = clients_, .prefix = "/"};
-    master::EtcdClient client(etcd, SystemClock::Instance());
     const std::int64_t until = SystemClock::Instance().NowNs() + 60 * kSecond;
-    while (true) {
-      const std::int64_t now = SystemClock::Instance().NowNs();
-      if (client.Call("/v3/kv/range", {{"key", "YQ=="}}, now + kSecond)) return;
-      ASSERT_LT(now, until) << "etcd does not start";
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (const rpc::Address& member : clients_) {
+      master::EtcdOptions etcd;
+      etcd.place = {.endpoints = {member}, .prefix = "/"};
+      master::EtcdClient client(etcd, SystemClock::Instance());
+      while (true) {
+        const std::int64_t now = SystemClock::Instance().NowNs();
+        if (client.Call("/v3/kv/range", {{"key", "YQ=="}}, now + kSecond)) break;
+        ASSERT_LT(now, until) << "etcd does not start";
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
     }
   }
   // What a master takes as --store.
