@@ -447,7 +447,7 @@ bool Tier::AwaitStop() {
 Tier::~Tier() {
   if (thread_.joinable()) (void)Stop(0);
   if (stuck_ == nullptr && (disk_ == nullptr || disk_->idle())) return;
-  auto* const held = new Held(TakeHeld());
+  Held* const held = std::make_unique<Held>(TakeHeld()).release();
   if (auto closer = StartThread("kvcove-closer", [held] { delete held; })) closer->detach();
 }
 

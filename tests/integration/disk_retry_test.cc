@@ -34,23 +34,27 @@ class HangingDevice final : public BreakingDevice {
     std::atomic<bool> hangs{false};
     std::atomic<bool> writes_held{false};
     std::atomic<int> writes{0};
+    std::atomic<int> closed{0};
     std::atomic<int> hangs_at_read{0};  // of a device, counted from 1; 0: at none
   };
   HangingDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& broken,
-                Faults& faults)
-      : BreakingDevice(std::move(device), broken), faults_(faults) {}
-  ~HangingDevice() override { Await(faults_.hangs); }
+                std::shared_ptr<Faults> faults)
+      : BreakingDevice(std::move(device), broken), faults_(std::move(faults)) {}
+  ~HangingDevice() override {
+    Await(faults_->hangs);
+    ++faults_->closed;
+  }
   void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) override {
-    ++faults_.writes;
-    Await(faults_.writes_held);
+    ++faults_->writes;
+    Await(faults_->writes_held);
     BreakingDevice::Write(offset, from, std::move(done));
   }
   void Read(std::uint64_t offset, std::span<std::byte> into, Done done) override {
-    if (++reads_ == faults_.hangs_at_read) faults_.hangs = true;
+    if (++reads_ == faults_->hangs_at_read) faults_->hangs = true;
     BreakingDevice::Read(offset, into, std::move(done));
   }
   std::size_t Poll(std::int64_t wait_ns) override {
-    if (!faults_.hangs) return BreakingDevice::Poll(wait_ns);
+    if (!faults_->hangs) return BreakingDevice::Poll(wait_ns);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return 0;
   }
@@ -59,7 +63,7 @@ class HangingDevice final : public BreakingDevice {
   static void Await(const std::atomic<bool>& fault) {
     while (fault) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  Faults& faults_;
+  const std::shared_ptr<Faults> faults_;  // a test does not wait for a thread that closes it
   int reads_ = 0;
 };
 
@@ -226,7 +230,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
   std::string directory_;
   std::atomic<bool> broken_{false};
   std::atomic<int> opened_{0};
-  HangingDevice::Faults faults_;
+  const std::shared_ptr<HangingDevice::Faults> faults_ = std::make_shared<HangingDevice::Faults>();
   std::optional<TierSet> set_;
   std::vector<std::unique_ptr<Tier>> tiers_;
   std::shared_ptr<KnownDisks> known_;
@@ -327,10 +331,10 @@ TEST_F(DiskRetryTest, ItStopsWhileTheDiskIsSetAside) {
 TEST_F(DiskRetryTest, ADiskThatHangsWhileItStopsIsUsedAgainOnceItWorks) {
   ASSERT_NO_FATAL_FAILURE(Write({"before"}));
   const Id128 number = tier_->facts().disk;
-  faults_.hangs = true;
-  const int writes = faults_.writes;
+  faults_->hangs = true;
+  const int writes = faults_->writes;
   Evict("late");
-  ASSERT_TRUE(Becomes([&] { return faults_.writes > writes; }));
+  ASSERT_TRUE(Becomes([&] { return faults_->writes > writes; }));
   ASSERT_TRUE(tier_->Stop(0)) << "it does not wait for the device";
   ASSERT_TRUE(tiering_->Pause());
   const int opened = opened_;
@@ -338,38 +342,42 @@ TEST_F(DiskRetryTest, ADiskThatHangsWhileItStopsIsUsedAgainOnceItWorks) {
   ASSERT_TRUE(Becomes([&] { return opened_ > opened + 1; }));
   EXPECT_FALSE(Closed()) << "the device may still write into memory of ours";
   EXPECT_FALSE(OnDisk("before"));
-  faults_.hangs = false;
+  faults_->hangs = false;
   EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
+  EXPECT_GT(faults_->closed, 0);
 }
 
 TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
   ASSERT_NO_FATAL_FAILURE(Write({"before"}));
   const Id128 number = tier_->facts().disk;
-  faults_.writes_held = true;
-  const int writes = faults_.writes;
+  faults_->writes_held = true;
+  const int writes = faults_->writes;
   Evict("late");
-  ASSERT_TRUE(Becomes([&] { return faults_.writes > writes; }));
+  ASSERT_TRUE(Becomes([&] { return faults_->writes > writes; }));
   ASSERT_FALSE(tier_->Stop(0)) << "its thread is left behind";
   const Tier* const left = tiers_[0].release();
   (void)tiering_->Pause();
   ResumeFirst(number);
   EXPECT_FALSE(Closed());
-  faults_.writes_held = false;
+  faults_->writes_held = false;
   EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
+  ASSERT_GT(faults_->closed, 0) << "its thread uses nothing of it any more";
   delete left;
 }
 
 TEST_F(DiskRetryTest, AnOpeningThatHangsWhileItStopsIsLetGoOnceItEnds) {
   ASSERT_NO_FATAL_FAILURE(Write({"before"}));
   ASSERT_NO_FATAL_FAILURE(Break());
-  faults_.hangs_at_read = 5;  // behind those of the superblock's copies, for which an opening waits
+  faults_->hangs_at_read =
+      5;  // behind those of the superblock's copies, for which an opening waits
   broken_ = false;
-  ASSERT_TRUE(Becomes([&] { return faults_.hangs.load(); }));
+  ASSERT_TRUE(Becomes([&] { return faults_->hangs.load(); }));
   ASSERT_TRUE(tier_->Stop(0));
   tiers_.clear();
+  const int closed = faults_->closed;
   EXPECT_FALSE(Closed());
-  faults_.hangs = false;
-  EXPECT_TRUE(Becomes([&] { return Closed(); }));
+  faults_->hangs = false;
+  EXPECT_TRUE(Becomes([&] { return faults_->closed > closed && Closed(); }));
 }
 
 // ---- several disks
