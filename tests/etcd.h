@@ -107,7 +107,7 @@ class EtcdProcesses {
   }
   void Freeze(std::size_t i) { kill(pids_[i], SIGSTOP); }
   void Thaw(std::size_t i) { kill(pids_[i], SIGCONT); }
-  // Until each member serves: one that has not yet, and loses its peers, never does.
+  // Waits until each member serves. A member that loses its peers before that never serves.
   void AwaitReady() {
     if (options_.scheme == "https") return;
     const std::int64_t until = SystemClock::Instance().NowNs() + 60 * kSecond;

@@ -99,6 +99,7 @@ class Slowness {
       if (late_ns >= kStillNs) still_until_ns_ = NowNs();
     }
   }
+
   const std::map<std::string, std::int64_t> before_;
   std::atomic<std::int64_t> due_ns_ = INT64_MAX;
   std::atomic<std::int64_t> late_ns_ = 0;

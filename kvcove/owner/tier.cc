@@ -190,7 +190,8 @@ void Tier::Run() {
     }
   }
   Drain();
-  Held held;  // of one that was left behind, which nobody destroys
+  // AwaitStop's caller never destroys a Tier that was left behind, so its thread closes the disk.
+  Held held;
   {
     const MutexLock lock(mutex_);
     ended_ = true;
@@ -427,7 +428,7 @@ bool Tier::AwaitStop() {
     left_behind_ = !ended_;
   }
   if (left_behind_) {
-    // Should it go on one day, it must bring nothing up any more; it lets go of the disk then.
+    // Should the thread go on one day, it must bring nothing up any more. It closes the disk then.
     tiering_.SetAside("it hangs");
     thread_.detach();
     LogWarn("disk {} hangs; its thread is left behind", path_);
@@ -443,7 +444,8 @@ bool Tier::AwaitStop() {
 
 // A device that has something under way still writes into the memory that it was given, and its
 // file is locked until it is closed. This process may want the disk again: after an upgrade that
-// failed, or when a pool is opened anew. So a thread that nobody waits for closes it.
+// failed, or when a pool is opened anew. So a thread that nobody waits for closes it. Where the
+// system refuses that thread, the file stays locked until this process ends.
 Tier::~Tier() {
   if (thread_.joinable()) (void)Stop(0);
   if (stuck_ == nullptr && (disk_ == nullptr || disk_->idle())) return;

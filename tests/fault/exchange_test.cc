@@ -94,8 +94,8 @@ class ExchangeTest : public ClusterFaultTest {
       ++rounds_;
     }
   }
-  // Looks each quarter of a lease whether a thread has had no core for most of that time. All waits
-  // together say nothing: the load itself makes its threads wait for each other.
+  // Looks, once in a quarter of a lease, whether some thread had no core for most of that time. The
+  // sum over all threads would say nothing: the load itself makes them wait for each other.
   void NoteWaits() {
     const std::int64_t now = NowMs();
     if (now < noted_ms_ + kQuarterMs) return;

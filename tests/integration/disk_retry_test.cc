@@ -26,8 +26,8 @@ constexpr SlotId kSlot = 2;
 constexpr Generation kGeneration = (7ULL << 24) | 1;
 constexpr std::uint32_t kValue = 100'000;
 
-// While it hangs, nothing that is under way in it ends, and it cannot be closed. While writes are
-// held, whoever writes stands in the call.
+// A disk that hangs on command. While `hangs` is set, no operation ends, and the destructor waits.
+// While `writes_held` is set, a thread that calls Write() waits inside that call.
 class HangingDevice final : public BreakingDevice {
  public:
   struct Faults {
@@ -134,9 +134,9 @@ class DiskRetryTest : public testing::Test, private Promoter {
     KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
     return std::make_unique<HangingDevice>(std::move(device), broken_, faults_);
   }
-  // The disk `a`'s file, whose lock a device holds while it is open.
+  // Whether no device has the file of the disk `a` open: an open one holds its lock.
   bool Closed() const { return disklog::OpenDevice(tier_file_).has_value(); }
-  // As an owner does that takes its disks back: an upgrade has failed.
+  // As an owner takes its disks back after an upgrade that failed.
   void ResumeFirst(const Id128& number) {
     Promoter& promoter = *this;
     tiers_[0] = std::make_unique<Tier>(FoundDisk{.path = tier_file_, .device = {}, .super = {}},
@@ -368,8 +368,9 @@ TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
 TEST_F(DiskRetryTest, AnOpeningThatHangsWhileItStopsIsLetGoOnceItEnds) {
   ASSERT_NO_FATAL_FAILURE(Write({"before"}));
   ASSERT_NO_FATAL_FAILURE(Break());
-  faults_->hangs_at_read =
-      5;  // behind those of the superblock's copies, for which an opening waits
+  // An opening waits for its first four reads, of the superblock's two copies, twice each. It hangs
+  // at the one that follows.
+  faults_->hangs_at_read = 5;
   broken_ = false;
   ASSERT_TRUE(Becomes([&] { return faults_->hangs.load(); }));
   ASSERT_TRUE(tier_->Stop(0));
