@@ -4,9 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/text.h"
 
 namespace kvcove::replay {
@@ -17,6 +17,7 @@ using connector::SchedulerStats;
 constexpr std::uint32_t kTokensInModel = 8;  // that stand for a block of the trace
 constexpr std::chrono::milliseconds kTimeout{5000};
 constexpr std::int64_t kStuckNs = 120 * kSecond;
+constexpr std::int64_t kLookNs = 20 * kMicrosecond;  // how often a wait for movers looks
 
 std::string SaltOf(Weights weights) { return fmt::format("step-{}", weights); }
 
@@ -105,8 +106,9 @@ Status Engine::Drain() {
     const std::uint64_t computed = model_->counts().computed_tokens;
     model_->Step();
     model_->Finish();
-    // Only the movers are at work: let them.
-    if (model_->counts().computed_tokens == computed) std::this_thread::yield();
+    // Only the movers are at work. To yield would cost a whole round of all that wants to run on a
+    // host that is busy, for each look.
+    if (model_->counts().computed_tokens == computed) SleepNs(kLookNs);
     if (SystemClock::Instance().NowNs() > until) {
       return Fail(Code::kTimeout, fmt::format("{}: a request is stuck", options_.engine));
     }
@@ -160,7 +162,7 @@ void Engine::SaveLate(Served& served) {
       report = worker->TakeReport();
       served.late_rejected += Narrow(report.counters.stale_keys + report.counters.dropped_keys);
       served.late_accepted += Narrow(report.counters.saved_keys);
-      std::this_thread::yield();
+      SleepNs(kLookNs);
     }
   }
   last_saves_.clear();
