@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -23,7 +23,7 @@ std::int64_t Now() {
   return (now.tv_sec * kSecond) + now.tv_nsec;
 }
 
-double NsPerCall(Admission::Account& account, int& admitted) {
+double NsPerCall(CallLimits::Account& account, int& admitted) {
   const std::int64_t began = Now();
   std::int64_t at_ns = kSecond;
   for (int i = 0; i < kCalls; ++i) {
@@ -36,9 +36,9 @@ double NsPerCall(Admission::Account& account, int& admitted) {
   return static_cast<double>(Now() - began) / kCalls;
 }
 
-void Row(const char* what, const AdmissionOptions& options, int tenants, int threads) {
-  Admission all(options);
-  std::vector<std::unique_ptr<Admission::Account>> others;
+void Row(const char* what, const CallLimitsOptions& options, int tenants, int threads) {
+  CallLimits all(options);
+  std::vector<std::unique_ptr<CallLimits::Account>> others;
   for (int i = 0; i < tenants; ++i) others.push_back(all.Enter({.tenant = std::to_string(i)}));
   std::vector<double> ns(static_cast<std::size_t>(threads));
   std::vector<int> admitted(ns.size());
@@ -57,10 +57,10 @@ void Row(const char* what, const AdmissionOptions& options, int tenants, int thr
 }
 
 void Main() {
-  const AdmissionOptions wide{.connection = {.calls_per_second = 100'000'000},
-                              .tenant = {.calls_per_second = 100'000'000, .bytes = 1 << 30},
-                              .all = {.calls_per_second = 100'000'000, .bytes = 1 << 30}};
-  AdmissionOptions narrow = wide;
+  const CallLimitsOptions wide{.connection = {.calls_per_second = 100'000'000},
+                               .tenant = {.calls_per_second = 100'000'000, .bytes = 1 << 30},
+                               .all = {.calls_per_second = 100'000'000, .bytes = 1 << 30}};
+  CallLimitsOptions narrow = wide;
   narrow.tenant.calls_per_second = 10;
   Row("admitted", wide, 0, 1);
   Row("admitted", wide, 10'000, 1);

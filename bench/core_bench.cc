@@ -15,7 +15,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
-#include "kvcove/owner/core.h"
+#include "kvcove/owner/core/core.h"
 
 namespace kvcove::owner {
 namespace {

@@ -24,6 +24,30 @@ declare -A allowed=(
   [replay]="base model policy pool connector replay"
   [cli]="base model wire segment disklog uring policy rpc transport net http master pool connector replay cli"
 )
+# The same for the folders of a module; `top` is the module's own. Tests, fixtures and fakes may use any of them.
+declare -A folders=(
+  [owner/core]="core"
+  [owner/memory]="core memory"
+  [owner/disk]="core memory disk"
+  [owner/link]="core disk link"
+  [owner/top]="core memory disk link top"
+  [owner/data]="core top data"
+  [master/store]="store"
+  [master/control]="store control"
+  [master/directory]="control directory"
+  [master/shards]="control directory shards"
+  [master/top]="control directory shards top"
+  [master/server]="store control directory shards top server"
+  [requester/top]="top"
+  [requester/local]="top local"
+  [requester/cluster]="top local cluster"
+  [connector/top]="top"
+  [connector/scheduler]="top scheduler"
+  [connector/worker]="top worker"
+  [transport/top]="top"
+  [transport/tcp]="top tcp"
+  [transport/cuda]="top cuda"
+)
 bad=0
 for directory in kvcove/*/; do
   module=$(basename "$directory")
@@ -41,6 +65,18 @@ for directory in kvcove/*/; do
     fi
   done < <(grep -rnE '#include "kvcove/[a-z]+/' "$directory" || true)
 done
+while IFS=: read -r file line include; do
+  [[ $file =~ ^kvcove/([a-z]+)/(([a-z]+)/)?[^/]+$ ]] || continue
+  module=${BASH_REMATCH[1]}
+  folder=${BASH_REMATCH[3]:-top}
+  [[ $include =~ \"kvcove/$module/(([a-z]+)/)?[^/]+\" ]] || continue
+  other=${BASH_REMATCH[2]:-top}
+  if [ -n "${folders[$module/top]:-}" ] && [[ " ${folders[$module/$folder]:-} " != *" $other "* ]]; then
+    echo "$file:$line: $module/$folder must not include $module/$other; the order is in scripts/check_layers.sh"
+    bad=1
+  fi
+done < <(grep -rnE '#include "kvcove/[a-z]+/' kvcove --include='*.cc' --include='*.h' \
+  --exclude='*_test.cc' --exclude='*_fixture.h' --exclude='fake_*.h' --exclude='test_*.h' || true)
 of_the_locale='\b(strto(l|ll|ul|ull|f|d|ld|imax|umax)|sto(i|l|ll|ul|ull|f|d|ld)|ato(i|l|ll|f)|to(lower|upper)|is(alpha|alnum|digit|xdigit|lower|upper|space|blank|cntrl|graph|print|punct))\('
 while IFS=: read -r file line text; do
   echo "$file:$line: the locale decides about this; kvcove/base/text.h and std::from_chars do not ask it: ${text# }"

@@ -21,7 +21,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
-#include "kvcove/owner/link_core.h"
+#include "kvcove/owner/link/link_core.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/leader.h"

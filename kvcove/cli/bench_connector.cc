@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "kvcove/cli/bench_connector.h"
-#include "kvcove/connector/scheduler.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/scheduler/scheduler.h"
+#include "kvcove/connector/worker/worker.h"
 
 namespace kvcove::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "kvcove/cli/bench.h"
 #include "kvcove/cli/bench_cluster.h"
 #include "kvcove/http/server.h"
-#include "kvcove/master/directory.h"
+#include "kvcove/master/directory/directory.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/master_stub.h"
 

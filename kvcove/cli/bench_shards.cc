@@ -15,8 +15,8 @@
 #include "kvcove/cli/bench.h"
 #include "kvcove/cli/bench_cluster.h"
 #include "kvcove/http/server.h"
-#include "kvcove/master/directory_service.h"
-#include "kvcove/master/shards.h"
+#include "kvcove/master/directory/directory_service.h"
+#include "kvcove/master/shards/shards.h"
 
 namespace kvcove::cli {
 namespace {

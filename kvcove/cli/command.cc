@@ -19,7 +19,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
-#include "kvcove/master/control_format.h"
+#include "kvcove/master/store/control_format.h"
 #include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
@@ -213,14 +213,14 @@ void AddSecurityOptions(CLI::App& app, SecurityOptions& options) {
                "everything");
 }
 
-LimitOptions::LimitOptions(const rpc::AdmissionOptions& defaults)
+LimitOptions::LimitOptions(const rpc::CallLimitsOptions& defaults)
     : limits(defaults),
       connection_bytes(FormatSize(defaults.connection.bytes)),
       tenant_bytes(FormatSize(defaults.tenant.bytes)),
       total_bytes(FormatSize(defaults.all.bytes)) {}
 
-Result<rpc::AdmissionOptions> LimitOptions::Load() const {
-  rpc::AdmissionOptions loaded = limits;
+Result<rpc::CallLimitsOptions> LimitOptions::Load() const {
+  rpc::CallLimitsOptions loaded = limits;
   KVCOVE_ASSIGN(loaded.connection.bytes, connection_bytes.Bytes("--max-connection-bytes"));
   KVCOVE_ASSIGN(loaded.tenant.bytes, tenant_bytes.Bytes("--max-tenant-bytes"));
   KVCOVE_ASSIGN(loaded.all.bytes, total_bytes.Bytes("--max-total-bytes"));

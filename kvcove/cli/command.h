@@ -11,7 +11,7 @@
 #include "kvcove/cli/process.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 
 namespace kvcove::cli {
 
@@ -60,12 +60,12 @@ struct SecurityOptions {
 };
 void AddSecurityOptions(CLI::App& app, SecurityOptions& options);
 
-// How much a server takes on (rpc/admission.h).
+// How much a server takes on (rpc/call_limits.h).
 struct LimitOptions {
-  explicit LimitOptions(const rpc::AdmissionOptions& defaults);
-  Result<rpc::AdmissionOptions> Load() const;
+  explicit LimitOptions(const rpc::CallLimitsOptions& defaults);
+  Result<rpc::CallLimitsOptions> Load() const;
 
-  rpc::AdmissionOptions limits;  // calls and connections
+  rpc::CallLimitsOptions limits;  // calls and connections
   SizeOption connection_bytes;
   SizeOption tenant_bytes;
   SizeOption total_bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `kvcove engine SOCKET ...`: asks an engine at its own door (connector/engine_server.h).
-// `kvcove engine list`: which there are.
+// `kvcove engine SOCKET ...`: asks an engine at its own socket
+// (connector/scheduler/engine_server.h). `kvcove engine list`: which there are.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "kvcove/cli/command.h"
-#include "kvcove/connector/engine_server.h"
+#include "kvcove/connector/scheduler/engine_server.h"
 
 namespace kvcove::cli {
 namespace {
@@ -50,7 +50,7 @@ nlohmann::json CountersOf(const std::string& text) {
 }
 
 // The doors in a directory, in order of their names.
-std::vector<std::string> DoorsIn(const std::string& directory) {
+std::vector<std::string> SocketsIn(const std::string& directory) {
   std::vector<std::string> doors;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
@@ -63,9 +63,9 @@ std::vector<std::string> DoorsIn(const std::string& directory) {
 
 Result<int> ListEngines(const EngineCommand& command) {
   nlohmann::json all = nlohmann::json::array();
-  for (const std::string& door : DoorsIn(command.directory)) {
-    const Result<std::string> text = EngineClient(door).Counters(command.timeout());
-    nlohmann::json one = {{"socket", door}, {"answers", text.has_value()}};
+  for (const std::string& socket : SocketsIn(command.directory)) {
+    const Result<std::string> text = EngineClient(socket).Counters(command.timeout());
+    nlohmann::json one = {{"socket", socket}, {"answers", text.has_value()}};
     if (text) {
       one.update(CountersOf(*text));
     } else {
@@ -77,15 +77,17 @@ Result<int> ListEngines(const EngineCommand& command) {
     fmt::print("{}\n", all.dump(2));
     return 0;
   }
-  if (all.empty()) fmt::print("no engine has a door in {}\n", command.directory);
+  if (all.empty())
+    fmt::print("no engine socket in {}; is an engine with KvcoveConnector running as this user?\n",
+               command.directory);
   for (const auto& one : all) {
-    const std::string door = one["socket"];
+    const std::string socket = one["socket"];
     if (!one["answers"]) {
-      fmt::print("{}  does not answer: {}\n", door, std::string(one["error"]));
+      fmt::print("{}  does not answer: {}\n", socket, std::string(one["error"]));
       continue;
     }
     const std::string version = one.value("version", "");
-    fmt::print("{}  version {}  hit tokens {}  loaded {} MB  saved {} MB{}\n", door,
+    fmt::print("{}  version {}  hit tokens {}  loaded {} MB  saved {} MB{}\n", socket,
                version.empty() ? "-" : version, one["hit_tokens"].get<std::uint64_t>(),
                one["loaded_bytes"].get<std::uint64_t>() / 1'000'000,
                one["saved_bytes"].get<std::uint64_t>() / 1'000'000,

@@ -7,7 +7,7 @@
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"
-#include "kvcove/master/admin.h"
+#include "kvcove/master/server/admin.h"
 #include "kvcove/pool/elected_master.h"
 #include "kvcove/pool/master_process.h"
 #include "kvcove/rpc/inherited.h"

@@ -111,7 +111,7 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
 // those that have not within a second are named. False: it is time to stop.
 bool LogMemory(std::span<const std::unique_ptr<pool::Daemon>> daemons, StopSignal& stop) {
   for (const auto& daemon : daemons) {
-    const std::string& pages = daemon->host().owner().pages();
+    const std::string& pages = daemon->host().owner().memory().pages();
     if (!pages.empty()) LogInfo("memory: {}", pages);  // after a take-over they are the other's
   }
   constexpr int kLooks = 10;

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/scheduler/scheduler.h"
 #include "kvcove/connector/test_store.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker/worker.h"
 
 namespace kvcove::connector {
 namespace {

@@ -8,9 +8,9 @@
 #include <numeric>
 
 #include "kvcove/base/log.h"
-#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/scheduler/scheduler.h"
 #include "kvcove/connector/test_store.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker/worker.h"
 
 namespace kvcove::connector {
 

@@ -2,8 +2,8 @@
 // Loads and saves: what one request computes, the next one loads.
 #include <sys/resource.h>
 
-#include "kvcove/connector/counts.h"
 #include "kvcove/connector/roles_fixture.h"
+#include "kvcove/connector/scheduler/counts.h"
 
 namespace kvcove::connector {
 namespace {

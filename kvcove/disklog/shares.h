@@ -2,8 +2,8 @@
 // What some namespaces may have of a disk, and are guaranteed: a tenant's together, or one alone.
 // Bytes of live records. Belongs to the Log's thread once the log is open.
 //
-// A log does not refuse what is beyond a maximum: its owner does (owner/tiering.h). The log decides
-// which zones are freed first:
+// A log does not refuse what is beyond a maximum: its owner does (owner/disk/tiering.h). The log
+// decides which zones are freed first:
 //
 //   1. zones that are mostly of a share near its maximum, so that what it may write next replaces
 //      what it wrote first

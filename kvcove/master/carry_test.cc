@@ -6,13 +6,13 @@
 #include <string>
 
 #include "kvcove/base/carry_over.h"
-#include "kvcove/master/directory_service.h"
-#include "kvcove/master/generations_fixture.h"
-#include "kvcove/master/members_fixture.h"
-#include "kvcove/master/removal_log.h"
-#include "kvcove/master/removal_memory.h"
-#include "kvcove/master/slot_table.h"
-#include "kvcove/master/tasks.h"
+#include "kvcove/master/control/generations_fixture.h"
+#include "kvcove/master/control/members_fixture.h"
+#include "kvcove/master/control/removal_log.h"
+#include "kvcove/master/control/slot_table.h"
+#include "kvcove/master/directory/directory_service.h"
+#include "kvcove/master/directory/removal_memory.h"
+#include "kvcove/master/server/tasks.h"
 
 namespace kvcove::master {
 namespace {

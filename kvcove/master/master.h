@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/master/control.h"
-#include "kvcove/master/directory_service.h"
-#include "kvcove/master/shards.h"
-#include "kvcove/master/start.h"
+#include "kvcove/master/control/control.h"
+#include "kvcove/master/control/start.h"
+#include "kvcove/master/directory/directory_service.h"
+#include "kvcove/master/shards/shards.h"
 
 namespace kvcove::master {
 

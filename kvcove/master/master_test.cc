@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kvcove/base/log.h"
-#include "kvcove/master/control_fixture.h"
+#include "kvcove/master/control/control_fixture.h"
 
 namespace kvcove::master {
 namespace {

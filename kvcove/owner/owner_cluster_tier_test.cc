@@ -20,7 +20,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::uint32_t kValue = 50'000;  // so that 20 fit in memory
+constexpr std::uint32_t kTierValue = 50'000;  // so that 20 fit in memory
 constexpr SlotId kTierSlot = 3;
 constexpr Generation kGeneration = 9ULL << 24;
 constexpr Id128 kPool{.high = 1, .low = 1};
@@ -133,7 +133,7 @@ class ClusterTierTest : public testing::Test {
     owner_->Follow(facts);
     Publish(generation);
     owner_->TableKnown();
-    ASSERT_TRUE(Becomes([&] { return owner_->disks_open(); }));
+    ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
     ASSERT_TRUE(Becomes([&] { return !owner_->Awaits(kToken); }));
   }
   // The master knows it as another one, or is another pool's: as the link says it to its target.
@@ -151,7 +151,7 @@ class ClusterTierTest : public testing::Test {
   }
   // As a process gives it to its successor; the link is paused, or has never been.
   void BeginHandOver() {
-    owner_->DrainDisks();
+    owner_->disks().Drain();
     ASSERT_TRUE(owner_->MayPauseDisks());
     owner_->Freeze();
     owner_->EndDiskWaits();
@@ -166,19 +166,14 @@ class ClusterTierTest : public testing::Test {
     const auto pages = *state.Finish();
     const auto learned = *policies.Finish();
     auto next = Owner::Map(owner_->options(),
-                           {.header = std::move(files.header),
-                            .payload = std::move(files.payload),
-                            .pages = {},
-                            .disk_lock = {}},
+                           {.header = std::move(files.memory.header),
+                            .payload = std::move(files.memory.payload),
+                            .pages = {}},
                            SystemClock::Instance());
     ASSERT_TRUE(next) << next.error().ToString();
     StateReader reads = *StateReader::Open(pages);
     StateReader policy = *StateReader::Open(learned);
-    const auto loaded = (*next)->Load(reads, policy,
-                                      {.header = {},
-                                       .payload = {},
-                                       .pages = std::move(files.pages),
-                                       .disk_lock = std::move(files.disk_lock)});
+    const auto loaded = (*next)->Restore(reads, policy, std::move(files));
     ASSERT_TRUE(loaded) << loaded.error().ToString();
     owner_ = std::move(*next);
     EXPECT_TRUE(owner_->ResumeClusterDisks());
@@ -196,7 +191,7 @@ class ClusterTierTest : public testing::Test {
   }
 
   static std::string ValueOf(const std::string& key) {
-    std::string value(kValue, '\0');
+    std::string value(kTierValue, '\0');
     Random random(std::hash<std::string>()(key));
     for (char& byte : value) byte = static_cast<char>(random.Next());
     return value;
@@ -209,7 +204,7 @@ class ClusterTierTest : public testing::Test {
     return outcome;
   }
   Code PutOnce(const std::string& key, std::uint32_t group) {
-    const PutItem item{.key = key, .size_bytes = kValue, .value = {}, .after = {}};
+    const PutItem item{.key = key, .size_bytes = kTierValue, .value = {}, .after = {}};
     const PutResult place = owner_->Reserve(session_, kToken, {&item, 1}).front();
     if (place.code != Code::kOk) return place.code;
     const std::string value = ValueOf(key);
@@ -535,7 +530,7 @@ TEST_F(ClusterTierTest, WhatTheMasterVoidsIsEmptiedAndUsedAgain) {
   EXPECT_EQ(*facts, others.back());
   Publish();
   owner_->TableKnown();
-  ASSERT_TRUE(Becomes([&] { return owner_->disks_open(); }));
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
   EXPECT_EQ(OnDisk(Inventory()), held);
 }
 
@@ -809,7 +804,7 @@ TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
 
 TEST_F(ClusterTierTest, ADiskThatIsSetAsideIsEmptiedAndUsedAgainBehindAHandOver) {
   Fill(60);
-  owner_->UnmountDisk();
+  owner_->disks().Unmount();
   EXPECT_TRUE(owner_->TakeGoneOverflow());
   EXPECT_EQ(Put("key-0"), Code::kOk) << "another value, in memory";
   held_ = true;
@@ -842,7 +837,7 @@ TEST_F(ClusterTierTest, ASuccessorThatIsKilledBeforeItsDiskIsOpenBringsNothingOl
 
 TEST_F(ClusterTierTest, WithoutANoteThatCanBeWrittenNothingIsStoredOverADisk) {
   Fill(60);
-  owner_->DrainDisks();
+  owner_->disks().Drain();
   owner_->Freeze();
   owner_->EndDiskWaits();
   const std::string note = directory_ + "/data/disk";
@@ -906,7 +901,7 @@ TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
   writes_held_ = true;
   broken_ = false;
   ASSERT_TRUE(AwaitHeld());
-  owner_->UnmountDisk();
+  owner_->disks().Unmount();
   writes_held_ = false;
   ASSERT_TRUE(AwaitLetGo(opened));
   EXPECT_EQ(owner_->Stat().disk_aside, 1U);

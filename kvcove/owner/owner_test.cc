@@ -31,7 +31,7 @@ TEST(OwnerTest, WhatAPutIsGivenHasMemoryBeforeAnybodyWritesThere) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB, .huge_pages = HugePages::kOff},
                                   SystemClock::Instance());
   owner->Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
-  const SessionNumber session = owner->AddSession(getpid())->number;
+  const SessionNumber session = owner->memory().AddSession(getpid())->number;
   const PutItem item{.key = "k", .size_bytes = 3 * kMiB, .value = {}, .after = {}};
   const Token token{.incarnation = {1, 1}, .generation = 1ULL << 24, .slot = 3};
   const PutResult result =
@@ -68,8 +68,8 @@ TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
                                   SystemClock::Instance());
   EXPECT_TRUE(owner->Start());
   EXPECT_FALSE(HasThread("kvcove-pages"));
-  owner->StartPopulating();
-  EXPECT_TRUE(HasThread("kvcove-pages") || owner->Populated());
+  owner->memory().StartPopulating();
+  EXPECT_TRUE(HasThread("kvcove-pages") || owner->memory().Populated());
 }
 
 // By this a requester finds the owner that need not evict: a hint that a timer published let a fast
@@ -77,9 +77,9 @@ TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
 TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
   owner->Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
-  const SessionNumber session = owner->AddSession(getpid())->number;
+  const SessionNumber session = owner->memory().AddSession(getpid())->number;
   const Token token{.incarnation = {1, 1}, .generation = 1ULL << 24, .slot = 3};
-  const auto room = [&] { return owner->header().header().free_bytes.load(); };
+  const auto room = [&] { return owner->memory().header().header().free_bytes.load(); };
   PutItem item{.key = "a", .size_bytes = 2 * kMiB, .value = {}, .after = {}};
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 30 * kSecond;
   ASSERT_EQ(owner->Put(session, token, {&item, 1}, deadline_ns).front().code, Code::kOk);
@@ -92,7 +92,7 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
 // an operator sees whether new weights voided nothing or millions of values.
 TEST(OwnerTest, SaysWhatAResetVoided) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
-  const SessionNumber session = owner->AddSession(getpid())->number;
+  const SessionNumber session = owner->memory().AddSession(getpid())->number;
   constexpr Generation kOne = 1ULL << 24;
   const auto publish = [&](std::vector<std::pair<SlotId, Generation>> slots) {
     std::vector<SlotUpdate> updates;
@@ -132,9 +132,8 @@ TEST(OwnerTest, SaysWhatAResetVoided) {
 
 TEST(OwnerTest, TheFilesRoundingIsNoCapacity) {
   const auto owner = *Owner::Open({.memory_bytes = 5 * kMiB + 64}, SystemClock::Instance());
-  EXPECT_EQ(owner->payload_bytes(), 5 * kMiB + 64);
   EXPECT_EQ(owner->capacity_bytes(), 5 * kMiB + 64);
-  EXPECT_EQ(owner->header().header().payload_bytes, 5 * kMiB + 64);
+  EXPECT_EQ(owner->memory().header().header().payload_bytes, 5 * kMiB + 64);
 }
 
 class LateOwnerTest : public testing::Test {
@@ -248,7 +247,7 @@ TEST_F(ListedLaterTest, NobodyWaitsForAMasterThatIsAwayOrWhenWaitsEnd) {
   EXPECT_EQ(Answers(2).back(), Code::kNotListed);
   owner_->SetMasterReachable(true);
   PutThen("c", 30 * kSecond);
-  owner_->EndWaits();
+  owner_->outbox().EndWaits();
   EXPECT_EQ(Answers(3).back(), Code::kNotListed);
 }
 

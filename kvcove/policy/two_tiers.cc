@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint32_t kNoBlock = PolicyBlocks::kNoBlock;
 
-AdmissionOptions OptionsOf(const TwoTierOptions& options) {
-  AdmissionOptions admission = options.admission;
+WriteFilterOptions OptionsOf(const TwoTierOptions& options) {
+  WriteFilterOptions admission = options.admission;
   admission.tier_bytes = options.disk_blocks;
   return admission;
 }
@@ -69,7 +69,7 @@ class TwoTiers {
   std::uint32_t asked_ = kNoBlock;  // it is read already, wherever it was
   std::uint64_t on_disk_ = 0;
   std::optional<ZoneLog> log_;           // with zones: what is on the disk
-  Admission admission_;                  // knows blocks by their numbers
+  WriteFilter admission_;                // knows blocks by their numbers
   std::vector<std::uint32_t> arrivals_;  // apart: given up by memory during this request
   TwoTierCount count_;
 };

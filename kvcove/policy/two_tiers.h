@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "kvcove/base/result.h"
-#include "kvcove/policy/admission.h"
 #include "kvcove/policy/simulate.h"
+#include "kvcove/policy/write_filter.h"
 
 namespace kvcove::policy {
 
@@ -26,7 +26,7 @@ enum class Descent : std::uint8_t {
   kVictims,   // what memory gives up
   kUsed,      // of that, what was asked for at least twice
   kWorth,     // of that, what the disk's policy does not give up first
-  kAdmitted,  // of that, what Admission thinks worth a write (policy/admission.h)
+  kAdmitted,  // of that, what WriteFilter thinks worth a write (policy/write_filter.h)
   kStored,    // each block when it is stored: the disk has all that memory has
 };
 
@@ -39,7 +39,7 @@ struct TwoTierOptions {
   bool moves = false;  // of the zones: as an owner's disk does (policy/zone_log.h)
   std::uint64_t memory_blocks = 0;
   std::uint64_t disk_blocks = 0;
-  AdmissionOptions admission;  // of kAdmitted; the tier's size is the disk's
+  WriteFilterOptions admission;  // of kAdmitted; the tier's size is the disk's
 };
 
 struct TwoTierCount {

@@ -96,7 +96,7 @@ TEST(TwoTiersTest, RequestsTellTheDiskMoreThanArrivals) {
   EXPECT_LE(count(Descent::kWorth).written, count(Descent::kVictims).written);
 }
 
-// Admission writes much less where much is asked for once, and loses little or nothing.
+// WriteFilter writes much less where much is asked for once, and loses little or nothing.
 TEST(TwoTiersTest, AdmissionSavesWritesForFewHits) {
   const auto count = [](std::string_view workload, Descent descent, bool zones) {
     auto requests = *MakeWorkload(workload, {}, 3);

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kvcove/owner/disk/disks_report.h"
 #include "kvcove/rpc/load_report.h"
 
 namespace kvcove::pool {
@@ -81,8 +82,8 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
   metrics.Gauge("kvcove_owner_sessions", "processes on this host that use the pool",
                 static_cast<double>(stat.sessions.size()));
   metrics.Gauge("kvcove_owner_lease_seconds", "for how long its memory may still be trusted",
-                static_cast<double>(host.owner().LeaseUntilNs() - clock.NowNs()) * 1e-9);
-  host.owner().CollectDisks(metrics);
+                static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9);
+  owner::CollectDisks(host.owner().disks(), metrics);
   host.Collect(metrics);
   metrics.Process();
   return metrics.Text();
@@ -110,7 +111,7 @@ json Stat(LocalHost& host) {
                                   {"reserved_bytes", session.reserved_bytes},
                                   {"held_bytes", session.held_bytes}});
   }
-  const rpc::Admission::Stat load = host.Load();
+  const rpc::CallLimits::Stat load = host.Load();
   answer["bytes_in_flight"] = load.bytes;
   answer["refused_calls"] = rpc::RefusedCalls<json>(load);
   answer["limited_tenants"] = rpc::LimitedTenants<json>(load);
@@ -134,7 +135,7 @@ Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, AdminOptions o
        .open = true,
        .answer =
            [&host, &clock, text](const Request&) {
-             const bool ready = host.owner().LeaseUntilNs() > clock.NowNs();
+             const bool ready = host.owner().memory().LeaseUntilNs() > clock.NowNs();
              Response response = text(ready ? "ok\n" : "no lease: the master does not answer\n");
              if (!ready) response.status = 503;
              return response;

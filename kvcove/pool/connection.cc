@@ -25,10 +25,10 @@
 #include "kvcove/pool/local_host.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/pool/pool.h"
-#include "kvcove/requester/cluster_session.h"
-#include "kvcove/requester/host_session.h"
-#include "kvcove/requester/local_session.h"
-#include "kvcove/requester/placement.h"
+#include "kvcove/requester/cluster/cluster_session.h"
+#include "kvcove/requester/cluster/placement.h"
+#include "kvcove/requester/local/host_session.h"
+#include "kvcove/requester/local/owner_client.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/credentials.h"
 
@@ -41,7 +41,7 @@ class EmbeddedConnection final : public Connection {
   explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {}
   std::string_view form() const override { return "embedded"; }
   Result<SessionPtr> OpenSession(const SessionOptions& options) override {
-    return SessionPtr(new requester::HostSession(host_, options, SystemClock::Instance()));
+    return SessionPtr(new requester::OwnerClient(host_, options, SystemClock::Instance()));
   }
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     return host_->Current()->service().Stat(deadline_ns);
@@ -59,7 +59,7 @@ class SocketConnection final : public Connection {
   std::string_view form() const override { return "process"; }
   Result<SessionPtr> OpenSession(const SessionOptions& options) override {
     return SessionPtr(
-        new requester::LocalSession(host_, host_->owners(), options, SystemClock::Instance()));
+        new requester::HostSession(host_, host_->owners(), options, SystemClock::Instance()));
   }
   // The sum of all that answer.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
@@ -137,14 +137,14 @@ class ClusterConnection final : public Connection {
                                                 address.error().detail));
       }
     }
-    if (!said_preferred_.exchange(true)) {
+    if (!logged_preferred_.exchange(true)) {
       LogInfo("puts go to the owner at {} first (from {})", segment, source);
     }
     return segment;
   }
 
   const std::shared_ptr<requester::ClusterHost> host_;
-  std::atomic<bool> said_preferred_ = false;
+  std::atomic<bool> logged_preferred_ = false;
 };
 
 constexpr std::array<std::string_view, 11> kEmbeddedKeys = {

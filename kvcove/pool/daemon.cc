@@ -42,8 +42,8 @@ Daemon::Impl::~Impl() {
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
   control_workers_.reset();
-  host_->owner().EndWaits();
-  host_->owner().EndLoads();  // while their connections can still be named
+  host_->owner().outbox().EndWaits();
+  host_->owner().disks().EndLoads();  // while their connections can still be named
   for (const auto& [number, session] : sessions_) host_->EndSession(number);
 }
 
@@ -55,7 +55,7 @@ Status Daemon::Impl::Listen() {
     KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
     KVCOVE_TRY(Serve());
   }
-  host_->owner().StartPopulating();
+  host_->owner().memory().StartPopulating();
   return {};
 }
 
@@ -126,7 +126,7 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   // In a cluster whatever stores or removes waits for the master.
   const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
                      (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
-                     (host_->owner().disks_open() && method == wire::Method::kRemove);
+                     (host_->owner().disks().open() && method == wire::Method::kRemove);
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
   // Puts whose generation is known wait for their listing without a worker: to wake one takes as
   // long as most of them.
@@ -182,10 +182,10 @@ void Daemon::Impl::Hello(rpc::ConnectionId id, Connection& connection,
   if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
   UniqueFd process = server_->PeerProcess(id);
   if (!process.valid()) return fail({Code::kDenied, WhyUnwatched(connection.peer.pid)});
-  Result<owner::Owner::Grant> grant = host_->AddSession(connection.peer.pid);
+  Result<owner::Memory::Grant> grant = host_->AddSession(connection.peer.pid);
   if (!grant) return fail(grant.error());
   rpc::Reply reply;
-  for (const int fd : {host_->owner().header_fd(), host_->owner().payload_fd()}) {
+  for (const int fd : {host_->owner().memory().header_fd(), host_->owner().memory().payload_fd()}) {
     reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   }
   reply.fds.push_back(std::move(grant->page));
@@ -225,10 +225,10 @@ void Daemon::Impl::Join(Connection& connection, std::span<const std::byte> body,
 void Daemon::Impl::Attend(Connection& connection, const rpc::Responder& respond) {
   if (!std::exchange(connection.attends, true)) ++attendants_;
   respond({.code = Code::kOk,
-           .body = wire::Encode(
-               wire::Attendance{.lease_left_ns = host_->owner().LeaseUntilNs() - clock_.NowNs(),
-                                .attendants = attendants_,
-                                .address = host_->advertised()}),
+           .body = wire::Encode(wire::Attendance{
+               .lease_left_ns = host_->owner().memory().LeaseUntilNs() - clock_.NowNs(),
+               .attendants = attendants_,
+               .address = host_->advertised()}),
            .fds = {}});
 }
 

@@ -92,16 +92,16 @@ void Daemon::Impl::HandOver(rpc::ConnectionId id, const Connection& connection,
 Result<std::vector<UniqueFd>> Daemon::Impl::Files() {
   KVCOVE_ASSIGN(owner::Owner::Files copies, host_->owner().CopyFiles());
   std::vector<UniqueFd> files;
-  files.push_back(std::move(copies.header));
-  files.push_back(std::move(copies.payload));
+  files.push_back(std::move(copies.memory.header));
+  files.push_back(std::move(copies.memory.payload));
   return files;
 }
 
 void Daemon::Impl::Prepare() {
   states_opened_ = OpenStates();
   // It holds the lock of the address space, for which a new thread waits to get its stack.
-  host_->owner().PausePopulating();
-  host_->owner().DrainDisks();
+  host_->owner().memory().PausePopulating();
+  host_->owner().disks().Drain();
 }
 
 // A call that went on would change the memory while another process has its state, or use what that
@@ -153,7 +153,7 @@ Result<UpgradeState> Daemon::Impl::Save() {
     state.states.push_back(std::move(file));
   }
   KVCOVE_ASSIGN(owner::Owner::Files files, host_->owner().CopyFiles());
-  state.pages = std::move(files.pages);
+  state.pages = std::move(files.memory.pages);
   state.disk_lock = std::move(files.disk_lock);
   state.server = server_->HandOver();
   return state;
@@ -176,7 +176,7 @@ void Daemon::Impl::Thaw() {
   workers_->Resume();
   control_workers_->Resume();
   server_->Resume();
-  host_->owner().StartPopulating();
+  host_->owner().memory().StartPopulating();
 }
 
 // ---- the successor's process
@@ -237,11 +237,11 @@ Status Daemon::Load(Taking& taking, UpgradeState state, const Clock& clock) {
   StateReader& owner_state = taking.readers[0];
   StateReader& policies = taking.readers[1];
   StateReader& daemon = taking.readers[2];
-  KVCOVE_ASSIGN(taking.kept, taking.owner->Load(owner_state, policies,
-                                                {.header = {},
-                                                 .payload = {},
-                                                 .pages = std::move(state.pages),
-                                                 .disk_lock = std::move(state.disk_lock)}));
+  KVCOVE_ASSIGN(taking.kept,
+                taking.owner->Restore(
+                    owner_state, policies,
+                    {.memory = {.header = {}, .payload = {}, .pages = std::move(state.pages)},
+                     .disk_lock = std::move(state.disk_lock)}));
   KVCOVE_ASSIGN(auto host, LocalHost::Adopt(taking.host_options, std::move(taking.owner), daemon,
                                             std::move(state.lineage), clock));
   // Every daemon's state has those of the whole process.
@@ -254,12 +254,11 @@ Status Daemon::Load(Taking& taking, UpgradeState state, const Clock& clock) {
 Status Daemon::Take(UpgradeTaker& taker, std::vector<Taking>& all, const Clock& clock) {
   for (Taking& one : all) {
     KVCOVE_ASSIGN(std::vector<UniqueFd> files, taker.ReceiveFiles(kFiles));
-    KVCOVE_ASSIGN(one.owner, owner::Owner::Map(one.owner_options,
-                                               {.header = std::move(files[0]),
-                                                .payload = std::move(files[1]),
-                                                .pages = {},
-                                                .disk_lock = {}},
-                                               clock));
+    KVCOVE_ASSIGN(
+        one.owner,
+        owner::Owner::Map(
+            one.owner_options,
+            {.header = std::move(files[0]), .payload = std::move(files[1]), .pages = {}}, clock));
   }
   KVCOVE_TRY(taker.SayMapped());
   std::vector<UpgradeState> states;
@@ -304,7 +303,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
   }
   Group(daemons);
   for (const auto& daemon : daemons) KVCOVE_TRY(daemon->impl_->Serve());
-  for (const auto& daemon : daemons) daemon->host().owner().StartPopulating();
+  for (const auto& daemon : daemons) daemon->host().owner().memory().StartPopulating();
   // An authority of several owners has them all in common.
   daemons.front()->host().RepeatEngines();
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kvcove/requester/local_owners.h"
+#include "kvcove/requester/local/local_owners.h"
 
 namespace kvcove::pool {
 namespace {

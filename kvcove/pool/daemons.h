@@ -14,9 +14,8 @@ namespace kvcove::pool {
 
 // What one daemon was to be, as one for each share: memory, objects, quotas and the write rate are
 // split, disks dealt out by turns, and each
-// but the first has the next port and a sibling's socket (requester/local_owners.h), named after
-// its node. Errors: kInvalid where ports run out, or where
-// disks cannot be dealt out.
+// but the first has the next port and a sibling's socket (requester/local/local_owners.h), named
+// after its node. Errors: kInvalid where ports run out, or where disks cannot be dealt out.
 Result<std::vector<DaemonOptions>> SplitDaemon(const DaemonOptions& whole,
                                                const std::vector<net::OwnerShare>& shares);
 

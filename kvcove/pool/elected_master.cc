@@ -8,10 +8,10 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
-#include "kvcove/master/admin.h"
-#include "kvcove/master/etcd_leadership.h"
-#include "kvcove/master/facts.h"
-#include "kvcove/master/standby.h"
+#include "kvcove/master/server/admin.h"
+#include "kvcove/master/server/standby.h"
+#include "kvcove/master/store/etcd_leadership.h"
+#include "kvcove/master/store/facts.h"
 #include "kvcove/rpc/inherited.h"
 
 namespace kvcove::pool {

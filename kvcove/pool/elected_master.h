@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "kvcove/master/etcd_client.h"
+#include "kvcove/master/store/etcd_client.h"
 #include "kvcove/pool/master_process.h"
 
 namespace kvcove::pool {

@@ -109,7 +109,8 @@ Result<std::vector<Code>> HostControl::Remove(const Token& token,
                                               std::span<const std::string_view> keys,
                                               std::int64_t deadline_ns) {
   std::vector<Code> codes(keys.size(), Code::kMiss);
-  for (const auto& owner : Owners()) MergeRemoved(codes, owner->Remove(token, keys, deadline_ns));
+  for (const auto& owner : Owners())
+    MergeRemoved(codes, owner->removals().Remove(token, keys, deadline_ns));
   return codes;
 }
 
@@ -117,7 +118,8 @@ Result<std::uint64_t> HostControl::RemoveMatching(const Token& token, std::strin
                                                   std::int64_t deadline_ns) {
   std::uint64_t removed = 0;
   for (const auto& owner : Owners()) {
-    KVCOVE_ASSIGN(const std::uint64_t here, owner->RemoveMatching(token, pattern, deadline_ns));
+    KVCOVE_ASSIGN(const std::uint64_t here,
+                  owner->removals().RemoveMatching(token, pattern, deadline_ns));
     removed += here;
   }
   return removed;

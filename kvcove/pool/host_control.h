@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/master/blocking_generations.h"
+#include "kvcove/master/control/blocking_generations.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/pool/host_engines.h"
 

@@ -48,7 +48,7 @@ TEST_F(HostControlTest, AnOwnerThatIsAddedKnowsTheGenerationsOfNow) {
   (void)Add();
   const Token token = Register();
   owner::Owner& second = Add();
-  EXPECT_EQ(second.header().generation(token.slot), token.generation);
+  EXPECT_EQ(second.memory().header().generation(token.slot), token.generation);
   EXPECT_EQ(Put(second, token, "k"), Code::kOk);
 }
 
@@ -58,9 +58,9 @@ TEST_F(HostControlTest, AResetThatReturnsStandsAtEachOwner) {
   const Token token = Register();
   ASSERT_EQ(Put(second, token, "k"), Code::kOk);
   ASSERT_TRUE(control_->Reset({.name = "n", .engine = "e", .id = RandomId()}, Soon()));
-  const Generation now = first.header().generation(token.slot);
+  const Generation now = first.memory().header().generation(token.slot);
   EXPECT_NE(now, token.generation);
-  EXPECT_EQ(second.header().generation(token.slot), now);
+  EXPECT_EQ(second.memory().header().generation(token.slot), now);
   EXPECT_EQ(Put(first, token, "k"), Code::kStale);
   EXPECT_EQ(Put(second, token, "k"), Code::kStale);
 }

@@ -11,7 +11,7 @@
 #include "kvcove/base/carry.h"
 #include "kvcove/base/result.h"
 #include "kvcove/pool/engine_ends.h"
-#include "kvcove/requester/held_engines.h"
+#include "kvcove/requester/cluster/held_engines.h"
 #include "kvcove/wire/messages.h"
 
 namespace kvcove::pool {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kvcove/requester/local_owners.h"
+#include "kvcove/requester/local/local_owners.h"
 
 namespace kvcove::pool {
 namespace {
@@ -43,7 +43,8 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
     OwnerStatus& owner = all.emplace_back();
     owner.socket = path;
     const std::int64_t deadline_ns = clock.NowNs() + timeout_ns;
-    const auto host = requester::RemoteHost::Connect(path, deadline_ns, clock, {.budget_bytes = 0});
+    const auto host =
+        requester::SocketOwner::Connect(path, deadline_ns, clock, {.budget_bytes = 0});
     if (!host) {
       owner.reached = std::unexpected(host.error());
       continue;

@@ -19,8 +19,8 @@ struct OwnerStatus {
   wire::PoolStat stat;
 };
 
-// Of each owner at `socket` and its siblings (requester/local_owners.h); empty where there is none.
-// Each is asked for up to `timeout_ns`.
+// Of each owner at `socket` and its siblings (requester/local/local_owners.h); empty where there is
+// none. Each is asked for up to `timeout_ns`.
 std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t timeout_ns);
 
 // Adds the numbers, and joins what is told by name or by session.

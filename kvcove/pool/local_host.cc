@@ -9,7 +9,7 @@
 
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
-#include "kvcove/requester/cluster_host.h"
+#include "kvcove/requester/cluster/cluster_host.h"
 #include "kvcove/wire/master_stub.h"
 
 namespace kvcove::pool {
@@ -104,7 +104,7 @@ class LocalHost::Service final : public wire::HostService {
   }
   void Load(const wire::LoadRequest& request, std::int64_t /*deadline_ns*/,
             const Loaded& done) override {
-    host_.owner().Load(number_, request, done);
+    host_.owner().promotions().Read(number_, request, done);
   }
 
  private:
@@ -128,6 +128,7 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
   authority_ = "master:" + member.master.ToString();
   link.master = member.master;
   link.access = access_;
+  link.lease_renewal_ns = owner_->options().lease_renewal_ns;
   link.identity.process = process_;
   link.identity.socket = options_.socket_path;
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
@@ -187,12 +188,12 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
           lineage.error().ToString());
     }
   }
-  link_ = std::make_unique<owner::Link>(*owner_, link, clock);
+  link_ = std::make_unique<owner::Link>(*owner_, owner_->outbox(), link, clock);
   KVCOVE_TRY(link_->Start());
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
   // master that is not there yet is no reason not to start.
   const std::int64_t until_ns = clock.NowNs() + kSecond / 2;
-  while (owner_->LeaseUntilNs() <= clock.NowNs() && LeftNs(until_ns, clock) > 0) {
+  while (owner_->memory().LeaseUntilNs() <= clock.NowNs() && LeftNs(until_ns, clock) > 0) {
     SleepNs(2 * kMillisecond);
   }
   return {};
@@ -202,8 +203,8 @@ std::string LocalHost::address() const {
   return data_server_ == nullptr ? std::string() : data_server_->address().ToString();
 }
 
-rpc::Admission::Stat LocalHost::Load() const {
-  return data_server_ == nullptr ? rpc::Admission::Stat() : data_server_->Load();
+rpc::CallLimits::Stat LocalHost::Load() const {
+  return data_server_ == nullptr ? rpc::CallLimits::Stat() : data_server_->Load();
 }
 
 void LocalHost::Collect(http::Metrics& metrics) const {
@@ -311,14 +312,14 @@ LocalHost::~LocalHost() {
   if (own_engines_ != nullptr) own_engines_->Pause();
   if (owner_ == nullptr || !started_) return;
   if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
-  owner_->EndLoads();
+  owner_->disks().EndLoads();
   data_server_.reset();
   owner_->Stop();  // ends the lease
   if (alone_ != nullptr) alone_->RemoveOwner(*owner_);
 }
 
-Result<owner::Owner::Grant> LocalHost::AddSession(std::int32_t pid) {
-  KVCOVE_ASSIGN(owner::Owner::Grant grant, owner_->AddSession(pid));
+Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
+  KVCOVE_ASSIGN(owner::Memory::Grant grant, owner_->memory().AddSession(pid));
   engines_->AddSession(KeyOf(grant.number));
   return grant;
 }
@@ -351,8 +352,8 @@ std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber num
 
 class EmbeddedHost::DirectAttachment final : public requester::Attachment {
  public:
-  DirectAttachment(LocalHost& host, const owner::Owner::Grant& grant)
-      : Attachment(host.owner().header(), host.owner().payload().data, grant.mapped),
+  DirectAttachment(LocalHost& host, const owner::Memory::Grant& grant)
+      : Attachment(host.owner().memory().header(), host.owner().payload().data, grant.mapped),
         service_(host.ServiceFor(grant.number)) {}
   wire::HostService& service() override { return *service_; }
 
@@ -364,10 +365,10 @@ Result<std::unique_ptr<EmbeddedHost>> EmbeddedHost::Open(const LocalHostOptions&
                                                          const Clock& clock) {
   std::unique_ptr<EmbeddedHost> host(new EmbeddedHost);
   KVCOVE_ASSIGN(host->local_, LocalHost::Open(options, clock));
-  KVCOVE_ASSIGN(const owner::Owner::Grant grant, host->local_->AddSession(getpid()));
+  KVCOVE_ASSIGN(const owner::Memory::Grant grant, host->local_->AddSession(getpid()));
   host->number_ = grant.number;
   host->attachment_ = std::make_shared<DirectAttachment>(*host->local_, grant);
-  host->local_->owner().StartPopulating();
+  host->local_->owner().memory().StartPopulating();
   return host;
 }
 

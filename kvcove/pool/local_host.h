@@ -9,13 +9,13 @@
 #include <string>
 
 #include "kvcove/net/advertise.h"
-#include "kvcove/owner/data_server.h"
-#include "kvcove/owner/lineage.h"
-#include "kvcove/owner/link.h"
+#include "kvcove/owner/data/data_server.h"
+#include "kvcove/owner/link/lineage.h"
+#include "kvcove/owner/link/link.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/pool/host_control.h"
 #include "kvcove/pool/host_engines.h"
-#include "kvcove/requester/attachment.h"
+#include "kvcove/requester/local/attachment.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/workers.h"
@@ -31,7 +31,7 @@ struct ClusterMember {
   bool checksum = true;
   std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  rpc::AdmissionOptions limits = owner::DataServerOptions().limits;  // of other hosts
+  rpc::CallLimitsOptions limits = owner::DataServerOptions().limits;  // of other hosts
   // The only tenant that this owner serves: its processes on this host may use the memory
   // directly. Empty: all tenants, and everybody comes over TCP where there are credentials.
   std::string tenant;
@@ -82,7 +82,7 @@ class LocalHost final {
   // What other hosts ask of it, in a cluster.
   void Collect(http::Metrics& metrics) const;
   // What other hosts' calls are limited to, and meet.
-  rpc::Admission::Stat Load() const;
+  rpc::CallLimits::Stat Load() const;
 
   // ---- a successor's process (docs/upgrade.md)
   // The running one: calls that wait for the master, a lease or the store end now.
@@ -115,11 +115,11 @@ class LocalHost final {
   // Once calls are served: what the engines of this host have registered is registered again.
   void RepeatEngines();
   // When nobody renews the lease any more, unless Resume comes or a successor does.
-  std::int64_t LeaseUntilNs() const { return owner_->LeaseUntilNs(); }
+  std::int64_t LeaseUntilNs() const { return owner_->memory().LeaseUntilNs(); }
   // With what `options` say of tenants.
   static owner::OwnerOptions OwnerOptionsOf(const LocalHostOptions& options);
 
-  Result<owner::Owner::Grant> AddSession(std::int32_t pid);
+  Result<owner::Memory::Grant> AddSession(std::int32_t pid);
   // The session's process is proven gone, or it said goodbye. Waits for nobody.
   void EndSession(wire::SessionNumber number);
   // Calls bound to one session. Valid until the host ends.
@@ -171,7 +171,7 @@ class LocalHost final {
 };
 
 // The embedded form: this process is the only session.
-class EmbeddedHost final : public requester::Host {
+class EmbeddedHost final : public requester::OwnerTie {
  public:
   static Result<std::unique_ptr<EmbeddedHost>> Open(const LocalHostOptions& options,
                                                     const Clock& clock);

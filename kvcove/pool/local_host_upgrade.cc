@@ -19,7 +19,7 @@ constexpr std::int64_t kFreshNs = kSecond;
 }  // namespace
 
 void LocalHost::EndWaits() {
-  owner_->EndWaits();
+  owner_->outbox().EndWaits();
   if (alone_ != nullptr) alone_->EndWaits();
 }
 
@@ -43,7 +43,7 @@ Status LocalHost::Pause() {
     // Its listener stays open by the copies that go to the successor, or to Resume.
     listeners_ = rpc::CopyTcpListeners();
     link_->Pause();
-    owner_->ForgetCallers();
+    owner_->outbox().ForgetCallers();
     data_server_.reset();
     engines_->Pause();
     return {};
@@ -105,9 +105,9 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& opti
   owner::LinkOptions link;
   KVCOVE_TRY(host->ConnectToMaster(link));
   link.identity.address = host->advertised_.address.ToString();
-  link.identity.disk = host->owner_->has_disk();
+  link.identity.disk = !host->owner_->disks().none();
   host->adopted_lineage_ = std::move(lineage);
-  host->link_ = std::make_unique<owner::Link>(*host->owner_, link, clock);
+  host->link_ = std::make_unique<owner::Link>(*host->owner_, host->owner_->outbox(), link, clock);
   host->link_->Load(state);
   if (!state.ok()) return Fail(Code::kIncompatible, "the state of the link to the master differs");
   host->owner_->EnqueueWaiting(host->link_->Asked());

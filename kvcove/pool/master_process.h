@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 
-#include "kvcove/master/server.h"
-#include "kvcove/master/tasks.h"
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/tasks.h"
 #include "kvcove/pool/upgrade.h"
 
 namespace kvcove::pool {

@@ -15,7 +15,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/etcd_leadership.h"
+#include "kvcove/master/store/etcd_leadership.h"
 
 namespace kvcove::pool {
 namespace {

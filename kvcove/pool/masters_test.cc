@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
-#include "kvcove/master/etcd_format.h"
-#include "kvcove/master/fake_etcd.h"
+#include "kvcove/master/store/etcd_format.h"
+#include "kvcove/master/store/fake_etcd.h"
 
 namespace kvcove::pool {
 namespace {

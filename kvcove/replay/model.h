@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/connector/scheduler.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/scheduler/scheduler.h"
+#include "kvcove/connector/worker/worker.h"
 #include "kvcove/replay/model_memory.h"
 
 namespace kvcove::replay {

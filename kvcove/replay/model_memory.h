@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kvcove/connector/layout.h"
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/shape.h"
+#include "kvcove/connector/worker/layout.h"
 
 namespace kvcove::replay {
 

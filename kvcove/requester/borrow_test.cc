@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kvcove/base/random.h"
-#include "kvcove/requester/host_session.h"
+#include "kvcove/requester/local/owner_client.h"
 #include "kvcove/segment/index.h"
 
 namespace kvcove::requester {
@@ -204,7 +204,7 @@ class TestAttachment final : public Attachment {
   TestOwner& owner_;
 };
 
-class TestHost final : public Host {
+class TestHost final : public OwnerTie {
  public:
   std::shared_ptr<Attachment> Current() override { return current; }
   std::shared_ptr<Attachment> current;
@@ -237,12 +237,12 @@ class BorrowTest : public testing::Test {
     return std::move(*reserved);
   }
   void Open(const SessionOptions& options) {
-    session_ = std::make_unique<HostSession>(host_, options, SystemClock::Instance());
+    session_ = std::make_unique<OwnerClient>(host_, options, SystemClock::Instance());
   }
 
   TestOwner owner_;
   const std::shared_ptr<TestHost> host_ = std::make_shared<TestHost>();
-  std::unique_ptr<HostSession> session_ = std::make_unique<HostSession>(
+  std::unique_ptr<OwnerClient> session_ = std::make_unique<OwnerClient>(
       host_, SessionOptions{.name = "n", .engine = "e"}, SystemClock::Instance());
 };
 

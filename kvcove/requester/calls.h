@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two kinds of session (host_session.h, cluster_session.h) have in common.
+// What sessions and their clients of owners have in common.
 #pragma once
 
 #include <map>

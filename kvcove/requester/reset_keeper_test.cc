@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // A master as a session's resets see it: it can be cut off, and proves everything else.
-class FakeMaster {
+class ResetMaster {
  public:
   Status Reset(const wire::ResetRequest& request) {
     const MutexLock lock(mutex_);
@@ -66,7 +66,7 @@ class ResetKeeperTest : public testing::Test {
 
   // Returns when a reset that is repeated would have been, three times.
   static void AwaitRepetitions() {
-    FakeMaster silent;
+    ResetMaster silent;
     silent.Answer(false);
     ResetKeeper other(
         "other",
@@ -76,7 +76,7 @@ class ResetKeeperTest : public testing::Test {
     while (silent.asked() < 4) std::this_thread::yield();  // the test's own limit ends it
   }
 
-  FakeMaster master_;
+  ResetMaster master_;
   ResetKeeper keeper_{
       "n",
       [this](const wire::ResetRequest& request, std::int64_t) { return master_.Reset(request); },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of a session: what an engine may ask of its pool. Users include kvcove/pool/pool.h,
-// which opens sessions. Two classes implement it: HostSession (a pool of one host, embedded or a
+// which opens sessions. Two classes implement it: OwnerClient (a pool of one host, embedded or a
 // daemon's) and ClusterSession.
 //
 // What holds for every call:

@@ -17,7 +17,7 @@ constexpr std::string_view kUnit = " ms";
 
 }  // namespace
 
-Error BusyError(const Admission::Verdict& verdict) {
+Error BusyError(const CallLimits::Verdict& verdict) {
   return {.code = Code::kLimit,
           .detail = fmt::format("{}{}{}: a limit is reached ({})", kBusy, verdict.retry_after_ms,
                                 kUnit, RefusalName(verdict.refusal))};
@@ -35,7 +35,7 @@ std::optional<std::uint32_t> BusyIn(const Error& error) {
     return std::nullopt;
   }
   // What a server says costs its clients no more than the longest wait that one gives.
-  return std::min(retry_after_ms, static_cast<std::uint32_t>(Admission::kMostRetryMs));
+  return std::min(retry_after_ms, static_cast<std::uint32_t>(CallLimits::kMostRetryMs));
 }
 
 std::int64_t RetryNs(std::uint32_t retry_after_ms, std::uint64_t random) {

@@ -14,12 +14,12 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::rpc {
 
-Error BusyError(const Admission::Verdict& verdict);
+Error BusyError(const CallLimits::Verdict& verdict);
 // After how many milliseconds to ask again; nothing where the error says something else.
 std::optional<std::uint32_t> BusyIn(const Error& error);
 

@@ -31,7 +31,7 @@ TEST(BusyTest, OtherErrorsAreNotBusy) {
 
 TEST(BusyTest, AServerCannotMakeItsClientsWaitForEver) {
   EXPECT_EQ(BusyIn({.code = Code::kLimit, .detail = "busy, ask again after 4000000 ms"}),
-            static_cast<std::uint32_t>(Admission::kMostRetryMs));
+            static_cast<std::uint32_t>(CallLimits::kMostRetryMs));
 }
 
 TEST(BusyTest, CallersThatWereRefusedTogetherComeBackOneByOne) {

@@ -148,7 +148,7 @@ Result<std::vector<std::string>> Texts(const toml::node& node, const std::string
 }
 
 // One of the keys of a tenant's limits.
-Status ParseLimit(AdmissionLimit& limit, std::string_view key, const toml::node& value,
+Status ParseLimit(CallLimit& limit, std::string_view key, const toml::node& value,
                   const std::string& at) {
   if (key == "bytes_in_flight") {
     if (!value.is_string()) {

@@ -15,7 +15,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
 #include "kvcove/base/watched_files.h"
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 #include "kvcove/wire/auth.h"
 
 namespace kvcove::rpc {
@@ -62,7 +62,7 @@ struct Tenant {
   Scopes scopes = 0;
   std::optional<Share> maximum;
   std::optional<Share> guaranteed;
-  AdmissionLimit limit;  // at each server; 0: what that gives every tenant
+  CallLimit limit;  // at each server; 0: what that gives every tenant
 };
 
 using TenantTable = std::map<std::string, Tenant>;

@@ -30,8 +30,8 @@ TEST(CredentialsTest, ATenantHasTheLimitsThatItsEntrySays) {
       Parsed("calls_per_second = 5000\nbytes_in_flight = \"256MiB\"\nconnections = 512\n");
   ASSERT_TRUE(tenant) << tenant.error().ToString();
   EXPECT_EQ(tenant->limit,
-            (AdmissionLimit{.calls_per_second = 5000, .bytes = 256 << 20, .connections = 512}));
-  EXPECT_EQ(Parsed("")->limit, AdmissionLimit());
+            (CallLimit{.calls_per_second = 5000, .bytes = 256 << 20, .connections = 512}));
+  EXPECT_EQ(Parsed("")->limit, CallLimit());
 }
 
 TEST(CredentialsTest, AMistakeInALimitNamesTheKey) {

@@ -119,10 +119,10 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
   return {};
 }
 
-AdmissionCaller Gate::Describe(const Guest& guest) const {
+LimitedCaller Gate::Describe(const Guest& guest) const {
   if (guest.caller == nullptr) return {};
   const Caller& caller = *guest.caller;
-  AdmissionCaller described{.tenant = caller.tenant, .may_own = caller.IsOwner()};
+  LimitedCaller described{.tenant = caller.tenant, .may_own = caller.IsOwner()};
   if (credentials_ == nullptr) return described;
   // The cluster's own entry; one that also stores and loads is an engine's.
   described.administers =

@@ -81,7 +81,7 @@ class Gate {
   // Answers a greeting. May read the credentials' file.
   Reply Greet(Guest& guest, wire::Method method, std::span<const std::byte> body);
   // Whose limits count for one that is let in.
-  AdmissionCaller Describe(const Guest& guest) const;
+  LimitedCaller Describe(const Guest& guest) const;
   // Let in, and not struck off the file since.
   bool Admitted(Guest& guest) const;
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }

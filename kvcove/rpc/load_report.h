@@ -5,13 +5,13 @@
 
 #include <string>
 
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 
 namespace kvcove::rpc {
 
 // `metrics`: an http::Metrics. `prefix`: the module, such as "kvcove_master".
 template <typename Metrics>
-void CollectLoad(Metrics& metrics, const std::string& prefix, const Admission::Stat& load) {
+void CollectLoad(Metrics& metrics, const std::string& prefix, const CallLimits::Stat& load) {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   for (std::size_t i = 1; i < kRefusals; ++i) {
     metrics.Counter(prefix + "_refused_calls_total",
@@ -24,7 +24,7 @@ void CollectLoad(Metrics& metrics, const std::string& prefix, const Admission::S
   metrics.Counter(prefix + "_reserved_calls_total",
                   "calls of owners and admin, for which a reserve is kept",
                   number(load.reserved_calls));
-  for (const Admission::TenantStat& tenant : load.tenants) {
+  for (const CallLimits::TenantStat& tenant : load.tenants) {
     const std::string name = prefix + "_tenant_";
     metrics.Gauge(name + "connections", "open connections of a tenant", number(tenant.connections),
                   {{"tenant", tenant.tenant}});
@@ -40,9 +40,9 @@ void CollectLoad(Metrics& metrics, const std::string& prefix, const Admission::S
 // Tenants of which calls were refused within the last second, with their limits (0: none).
 // `Json`: nlohmann::json.
 template <typename Json>
-Json LimitedTenants(const Admission::Stat& load) {
+Json LimitedTenants(const CallLimits::Stat& load) {
   Json list = Json::array();
-  for (const Admission::TenantStat& tenant : load.tenants) {
+  for (const CallLimits::TenantStat& tenant : load.tenants) {
     if (!tenant.limited) continue;
     list.push_back({{"tenant", tenant.tenant},
                     {"connections", tenant.connections},
@@ -57,7 +57,7 @@ Json LimitedTenants(const Admission::Stat& load) {
 
 // By the limit that they met.
 template <typename Json>
-Json RefusedCalls(const Admission::Stat& load) {
+Json RefusedCalls(const CallLimits::Stat& load) {
   Json refused = Json::object();
   for (std::size_t i = 1; i < kRefusals; ++i) {
     refused[std::string(RefusalName(static_cast<Refusal>(i)))] = load.refused[i];

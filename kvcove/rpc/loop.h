@@ -73,12 +73,12 @@ class Server::Loop {
     std::size_t written = 0;
     bool close_after_write = false;
     std::size_t move_to_loop = 0;
-    // ---- limits (loop_admission.cc); null until it is let in, and where there are none
-    std::unique_ptr<Admission::Account> account;
+    // ---- limits (loop_limits.cc); null until it is let in, and where there are none
+    std::unique_ptr<CallLimits::Account> account;
     std::uint64_t charged = 0;        // bytes of the request, then of what is left of its answer
     std::uint64_t refused_bytes = 0;  // of a refused request: still to be read and thrown away
     wire::FrameHeader refused;
-    Admission::Verdict verdict;
+    CallLimits::Verdict verdict;
     std::unique_ptr<asio::steady_timer> hold;  // Hold's, while it runs
   };
 
@@ -90,7 +90,7 @@ class Server::Loop {
     Peer peer;
     std::vector<std::byte> input;
     std::size_t filled = 0;
-    std::unique_ptr<Admission::Account> account;
+    std::unique_ptr<CallLimits::Account> account;
   };
 
   // No request is with the handler, and every answer is on its way, but those that are put off: a

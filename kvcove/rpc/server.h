@@ -14,7 +14,7 @@
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/address.h"
-#include "kvcove/rpc/admission.h"
+#include "kvcove/rpc/call_limits.h"
 #include "kvcove/rpc/tls.h"
 #include "kvcove/rpc/unix_access.h"
 #include "kvcove/rpc/unproven.h"
@@ -66,7 +66,7 @@ class Handler {
   virtual bool MayBegin(wire::Method /*method*/) const { return true; }
   // For ServerOptions::admission: whose an admitted connection is, asked once, and what a call
   // draws from.
-  virtual AdmissionCaller CallerOf(ConnectionId /*id*/) const { return {}; }
+  virtual LimitedCaller CallerOf(ConnectionId /*id*/) const { return {}; }
   virtual Traffic TrafficOf(wire::Method /*method*/) const { return Traffic::kOther; }
 };
 
@@ -84,7 +84,7 @@ struct ServerOptions {
   // Limits of connections that were let in. A call beyond one is answered "busy" (rpc/busy.h)
   // without the handler, and the connection's next call is not read before it may be asked again:
   // who does not wait fills a socket, not this process. Null: no limits.
-  std::shared_ptr<Admission> admission;
+  std::shared_ptr<CallLimits> admission;
   std::string thread_name = "kvcove-rpc";
 };
 

@@ -356,8 +356,8 @@ TEST_F(SocketNameTest, AnotherServersIsLeftAlone) {
 class LimitedServerTest : public ServerTest {
  protected:
   void SetUp() override { SetLogLevel(LogLevel::kError); }
-  void StartLimited(const AdmissionOptions& limits) {
-    admission_ = std::make_shared<Admission>(limits);
+  void StartLimited(const CallLimitsOptions& limits) {
+    admission_ = std::make_shared<CallLimits>(limits);
     ServerOptions options;
     options.listen.host = "127.0.0.1";
     options.loops = 2;
@@ -381,7 +381,7 @@ class LimitedServerTest : public ServerTest {
     return admission_->Count(0).refused[static_cast<std::size_t>(refusal)];
   }
 
-  std::shared_ptr<Admission> admission_;
+  std::shared_ptr<CallLimits> admission_;
 };
 
 TEST_F(LimitedServerTest, ACallBeyondTheLimitIsAnsweredBusyAndNeverReachesTheHandler) {

@@ -76,7 +76,7 @@ enum class Method : std::uint16_t {
   kInventory = 53,  // pages of what an owner holds; to a host's socket, too
   // From the master.
   kCopy = 54,
-  // To an engine (connector/engine_server.h).
+  // To an engine (connector/scheduler/engine_server.h).
   kEngineLookup = 61,
   kEngineReset = 62,
   kEngineWeights = 63,

@@ -12,7 +12,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/http/server.h"
-#include "kvcove/requester/peers.h"
+#include "kvcove/requester/cluster/peers.h"
 #include "tests/fault/cluster_fault_fixture.h"
 #include "tests/slowness.h"
 

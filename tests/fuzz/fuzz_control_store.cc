@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "kvcove/base/log.h"
-#include "kvcove/master/control_format.h"
-#include "kvcove/master/file_store.h"
+#include "kvcove/master/store/control_format.h"
+#include "kvcove/master/store/file_store.h"
 #include "tests/sim/fake_disk.h"
 
 namespace {

@@ -5,8 +5,8 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
-#include "kvcove/master/generation_log.h"
-#include "kvcove/master/start.h"
+#include "kvcove/master/control/start.h"
+#include "kvcove/master/store/generation_log.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kvcove;

@@ -12,7 +12,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
-#include "kvcove/master/server.h"
+#include "kvcove/master/server/server.h"
 #include "kvcove/wire/frame.h"
 
 namespace {

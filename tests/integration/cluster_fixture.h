@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
-#include "kvcove/master/server.h"
+#include "kvcove/master/server/server.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
 #include "tests/becomes.h"

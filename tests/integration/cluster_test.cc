@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/requester/fake_daemon.h"
+#include "kvcove/requester/local/fake_daemon.h"
 #include "kvcove/rpc/channel.h"
 #include "tests/integration/cluster_fixture.h"
 

@@ -13,8 +13,8 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
-#include "kvcove/owner/core_fixture.h"
-#include "kvcove/owner/tier.h"
+#include "kvcove/owner/core/core_fixture.h"
+#include "kvcove/owner/disk/disk_thread.h"
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
 #include "tests/must.h"
@@ -139,8 +139,9 @@ class DiskRetryTest : public testing::Test, private Promoter {
   // As an owner takes its disks back after an upgrade that failed.
   void ResumeFirst(const Id128& number) {
     Promoter& promoter = *this;
-    tiers_[0] = std::make_unique<Tier>(FoundDisk{.path = tier_file_, .device = {}, .super = {}},
-                                       Place(), *tiering_, promoter, clock_, Options());
+    tiers_[0] =
+        std::make_unique<DiskThread>(FoundDisk{.path = tier_file_, .device = {}, .super = {}},
+                                     Place(), *tiering_, promoter, clock_, Options());
     tier_ = tiers_[0].get();
     ASSERT_TRUE(tier_->Resume(number));
   }
@@ -231,11 +232,11 @@ class DiskRetryTest : public testing::Test, private Promoter {
   std::atomic<bool> broken_{false};
   std::atomic<int> opened_{0};
   const std::shared_ptr<HangingDevice::Faults> faults_ = std::make_shared<HangingDevice::Faults>();
-  std::optional<TierSet> set_;
-  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::optional<DiskSet> set_;
+  std::vector<std::unique_ptr<DiskThread>> tiers_;
   std::shared_ptr<KnownDisks> known_;
   Tiering* tiering_ = nullptr;  // of the disk `a`, as the next
-  Tier* tier_ = nullptr;
+  DiskThread* tier_ = nullptr;
   std::string tier_file_;
 };
 
@@ -355,7 +356,7 @@ TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
   Evict("late");
   ASSERT_TRUE(Becomes([&] { return faults_->writes > writes; }));
   ASSERT_FALSE(tier_->Stop(0)) << "its thread is left behind";
-  const Tier* const left = tiers_[0].release();
+  const DiskThread* const left = tiers_[0].release();
   (void)tiering_->Pause();
   ResumeFirst(number);
   EXPECT_FALSE(Closed());

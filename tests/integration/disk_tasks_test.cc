@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kvcove/base/size.h"
-#include "kvcove/master/tasks.h"
+#include "kvcove/master/server/tasks.h"
 #include "tests/becomes.h"
 #include "tests/integration/cluster_fixture.h"
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <future>
 
-#include "kvcove/master/etcd_store.h"
+#include "kvcove/master/store/etcd_store.h"
 #include "kvcove/pool/masters.h"
 #include "tests/becomes.h"
 #include "tests/certificates.h"

@@ -99,7 +99,7 @@ TEST_F(LargeSegmentTest, AttachingTouchesNextToNothing) {
 }
 
 TEST_F(LargeSegmentTest, ValuesBeyondWhatSmallGranulesReachArePutAndGot) {
-  EXPECT_EQ(owner().header().granule().bytes(), 128U);
+  EXPECT_EQ(owner().memory().header().granule().bytes(), 128U);
   const auto pool = Attach();
   auto session = Must(pool->OpenSession({.name = "m", .engine = "e"}));
   const Token token = Must(session->Capture({.timeout = kCallTime}));
@@ -111,7 +111,7 @@ TEST_F(LargeSegmentTest, ValuesBeyondWhatSmallGranulesReachArePutAndGot) {
   ItemResult result;
   ASSERT_TRUE(session->Put(token, {&item, 1}, {&result, 1}, {.timeout = kCallTime}));
   ASSERT_TRUE(result.ok());
-  const segment::HeaderView view = owner().header();
+  const segment::HeaderView view = owner().memory().header();
   const segment::Found found =
       view.Find(token.slot, {.key = "far", .hash = view.HashKey(token.slot, "far")});
   ASSERT_TRUE(found);

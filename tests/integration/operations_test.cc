@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kvcove/master/admin.h"
+#include "kvcove/master/server/admin.h"
 #include "kvcove/pool/admin.h"
 #include "tests/integration/cluster_fixture.h"
 

@@ -11,8 +11,8 @@
 #include <fstream>
 
 #include "kvcove/http/metrics.h"
-#include "kvcove/master/admin.h"
-#include "kvcove/master/tasks.h"
+#include "kvcove/master/server/admin.h"
+#include "kvcove/master/server/tasks.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/transport/tcp/peer.h"
@@ -490,7 +490,7 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   owner::Owner& owner = owners_[0]->host().owner();
   const Token token = Must(first->Capture({.timeout = kCallTime}));
   const Token other = Must(second->Capture({.timeout = kCallTime}));
-  auto grant = owner.AddSession(getpid());
+  auto grant = owner.memory().AddSession(getpid());
   ASSERT_TRUE(grant);
   const auto fill = [&](const Token& as, const std::string& key) {
     const wire::PutItem item{.key = key, .size_bytes = 3 << 20, .value = {}, .after = {}};

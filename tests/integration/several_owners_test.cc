@@ -5,7 +5,7 @@
 
 #include "kvcove/pool/daemons.h"
 #include "kvcove/pool/host_status.h"
-#include "kvcove/requester/local_owners.h"
+#include "kvcove/requester/local/local_owners.h"
 #include "tests/becomes.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -57,8 +57,8 @@ class SeveralOwnersTest : public ClusterFixture {
   void AwaitHints() {
     for (const auto& daemon : owners_) {
       owner::Owner& owner = daemon->host().owner();
-      EXPECT_TRUE(
-          Becomes([&] { return owner.header().header().free_bytes == owner.Stat().free_bytes; }));
+      EXPECT_TRUE(Becomes(
+          [&] { return owner.memory().header().header().free_bytes == owner.Stat().free_bytes; }));
     }
   }
   // Keys until each owner has some.

@@ -13,7 +13,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/generations.h"
+#include "kvcove/master/control/generations.h"
 #include "kvcove/replay/model.h"
 
 namespace kvcove::sim {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kvcove/connector/scheduler.h"
+#include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::sim {
 

@@ -13,7 +13,7 @@ std::unexpected<Error> Dark() { return Fail(Code::kInternal, "the power is off")
 
 }  // namespace
 
-class FakeDisk::Attached final : public master::Disk {
+class FakeDisk::Attached final : public master::FileSystem {
  public:
   Attached(FakeDisk& disk, std::uint64_t process) : disk_(disk), process_(process) {}
 
@@ -74,7 +74,7 @@ class FakeDisk::Attached final : public master::Disk {
   const std::uint64_t process_;
 };
 
-std::unique_ptr<master::Disk> FakeDisk::Attach() {
+std::unique_ptr<master::FileSystem> FakeDisk::Attach() {
   MutexLock lock(mutex_);
   return std::make_unique<Attached>(*this, ++process_);
 }

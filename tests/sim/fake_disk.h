@@ -22,7 +22,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/disk.h"
+#include "kvcove/master/store/file_system.h"
 
 namespace kvcove::sim {
 
@@ -40,7 +40,7 @@ class FakeDisk {
   explicit FakeDisk(std::uint64_t seed) : random_(seed) {}
 
   // What a process opens. Disks of earlier calls refuse every operation from then on.
-  std::unique_ptr<master::Disk> Attach();
+  std::unique_ptr<master::FileSystem> Attach();
 
   // Faults. The power goes after so many steps: a byte written, a file made, a sync, a rename, a
   // sync of the directory. Then each operation fails until CutPower.

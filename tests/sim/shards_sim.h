@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "kvcove/base/random.h"
-#include "kvcove/master/fake_store.h"
 #include "kvcove/master/master.h"
-#include "kvcove/master/shard_replica.h"
+#include "kvcove/master/shards/shard_replica.h"
+#include "kvcove/master/store/fake_store.h"
 
 namespace kvcove::master {
 

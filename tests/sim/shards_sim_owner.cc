@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kvcove/master/test_owners.h"
+#include "kvcove/master/control/test_owners.h"
 #include "tests/sim/shards_sim.h"
 
 namespace kvcove::master {

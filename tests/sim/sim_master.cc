@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "kvcove/master/owner_calls.h"
+#include "kvcove/master/server/owner_calls.h"
 #include "kvcove/wire/host_wire.h"
 
 namespace kvcove::sim {

@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "kvcove/master/file_store.h"
 #include "kvcove/master/master.h"
+#include "kvcove/master/store/file_store.h"
 #include "kvcove/wire/frame.h"
 #include "tests/sim/fake_disk.h"
 #include "tests/sim/sim_world.h"

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/owner/core.h"
-#include "kvcove/owner/data_store.h"
-#include "kvcove/owner/link_core.h"
+#include "kvcove/owner/core/core.h"
+#include "kvcove/owner/core/data_store.h"
+#include "kvcove/owner/link/link_core.h"
 #include "kvcove/segment/reader.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/reader_rules.h"

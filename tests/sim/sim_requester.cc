@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kvcove/requester/remote_read.h"
-#include "kvcove/requester/remote_write.h"
+#include "kvcove/requester/cluster/remote_read.h"
+#include "kvcove/requester/cluster/remote_write.h"
 
 namespace kvcove::sim {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/requester/locator.h"
+#include "kvcove/requester/cluster/locator.h"
 #include "kvcove/wire/master_stub.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_owner.h"

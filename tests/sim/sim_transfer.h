@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/owner/data_service.h"
+#include "kvcove/owner/data/data_service.h"
 #include "kvcove/transport/endpoint.h"
 #include "tests/sim/copy.h"
 #include "tests/sim/sim_world.h"

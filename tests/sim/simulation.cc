@@ -12,9 +12,9 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/generations.h"
-#include "kvcove/owner/core.h"
-#include "kvcove/requester/reader_slots.h"
+#include "kvcove/master/control/generations.h"
+#include "kvcove/owner/core/core.h"
+#include "kvcove/requester/local/reader_slots.h"
 #include "tests/sim/memory.h"
 
 namespace kvcove::sim {

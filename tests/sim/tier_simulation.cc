@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "kvcove/owner/tier_fixture.h"
+#include "kvcove/owner/disk/disk_fixture.h"
 #include "tests/random_bytes.h"
 
 namespace kvcove::sim {

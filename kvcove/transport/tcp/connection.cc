@@ -172,7 +172,7 @@ Status Connection::Permit(std::uint64_t bytes) {
   return {};
 }
 
-Error Connection::Busy(const rpc::Admission::Verdict& verdict) {
+Error Connection::Busy(const rpc::CallLimits::Verdict& verdict) {
   hold_ns_ = verdict.retry_after_ms * kMillisecond;
   close_ = verdict.close;
   return rpc::BusyError(verdict);

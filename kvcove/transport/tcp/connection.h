@@ -31,8 +31,8 @@ class Connection {
     const Clock& clock;
     std::int64_t hello_ns;
     std::int64_t stall_ns;
-    std::byte* discard;         // of Parts::kDiscard bytes
-    rpc::Admission* admission;  // null: no limits
+    std::byte* discard;          // of Parts::kDiscard bytes
+    rpc::CallLimits* admission;  // null: no limits
   };
 
   // `wake` posts to the loop that this connection is to be advanced.
@@ -66,7 +66,7 @@ class Connection {
   // The exchange of the request that has arrived; null for garbage.
   std::unique_ptr<Served> Begin(wire::Method method);
   Status Permit(std::uint64_t bytes);
-  Error Busy(const rpc::Admission::Verdict& verdict);
+  Error Busy(const rpc::CallLimits::Verdict& verdict);
   void Progress();
 
   const Shared& shared_;
@@ -84,7 +84,7 @@ class Connection {
   std::string reply_;
   Parts parts_;
   std::uint64_t moved_ = 0;  // of the payload
-  std::unique_ptr<rpc::Admission::Account> account_;
+  std::unique_ptr<rpc::CallLimits::Account> account_;
   std::uint64_t charged_ = 0;  // bytes, until the exchange is over
   std::int64_t hold_ns_ = 0;   // behind the answer
   std::unique_ptr<Visit> visit_;

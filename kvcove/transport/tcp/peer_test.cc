@@ -111,9 +111,9 @@ class Permitted final : public Service {
 
 class LimitedPeerTest : public testing::Test {
  protected:
-  void StartLimited(const rpc::AdmissionOptions& limits) {
+  void StartLimited(const rpc::CallLimitsOptions& limits) {
     SetLogLevel(LogLevel::kOff);
-    admission_ = std::make_shared<rpc::Admission>(limits);
+    admission_ = std::make_shared<rpc::CallLimits>(limits);
     server_ = *Server::Open({.admission = admission_}, gate_, service_, SystemClock::Instance());
   }
   Status Call(Peer& peer, wire::Method method) {
@@ -140,7 +140,7 @@ class LimitedPeerTest : public testing::Test {
   const std::vector<std::byte> payload_ = std::vector<std::byte>(Permitted::kBytes);
   Permitted service_;
   rpc::Gate gate_{nullptr};
-  std::shared_ptr<rpc::Admission> admission_;
+  std::shared_ptr<rpc::CallLimits> admission_;
   std::unique_ptr<Server> server_;
 };
 

@@ -34,7 +34,7 @@ struct ServerOptions {
   std::shared_ptr<rpc::Tls> tls;         // null: in the clear
   // A call beyond its limits is answered "busy" (rpc/busy.h), and the connection's next one is not
   // read before it may be asked again. Null: no limits.
-  std::shared_ptr<rpc::Admission> admission;
+  std::shared_ptr<rpc::CallLimits> admission;
 };
 
 // Thread-safe.

@@ -24,10 +24,10 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
-#include "kvcove/connector/counts.h"
-#include "kvcove/connector/engine_server.h"
-#include "kvcove/connector/scheduler.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/scheduler/counts.h"
+#include "kvcove/connector/scheduler/engine_server.h"
+#include "kvcove/connector/scheduler/scheduler.h"
+#include "kvcove/connector/worker/worker.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -113,7 +113,7 @@ class PyScheduler {
     connector::SchedulerOptions options{.shape = shape.shape,
                                         .engine = engine,
                                         .pool = pool_address,
-                                        .door = door,
+                                        .engine_socket = door,
                                         .versions = Unwrap(connector::ParseVersionSource(versions)),
                                         .lookup_budget = Milliseconds(lookup_budget),
                                         .lookup_timeout = Milliseconds(lookup_timeout),
@@ -248,8 +248,8 @@ class PyScheduler {
       }
       role = std::make_unique<connector::SchedulerRole>(options, *store, *runner, clock);
       KVCOVE_TRY(role->started());
-      if (options.door.empty()) return {};
-      KVCOVE_ASSIGN(server, connector::EngineServer::Open(options.door, *role));
+      if (options.engine_socket.empty()) return {};
+      KVCOVE_ASSIGN(server, connector::EngineServer::Open(options.engine_socket, *role));
       return {};
     }
   };

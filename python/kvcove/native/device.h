@@ -14,7 +14,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
-#include "kvcove/connector/worker.h"
+#include "kvcove/connector/worker/worker.h"
 #include "kvcove/transport/cuda/device.h"
 #include "kvcove/transport/device_queue.h"
 

@@ -6,7 +6,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/pool/masters.h"
-#include "kvcove/requester/attachment.h"
+#include "kvcove/requester/local/attachment.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -27,7 +27,7 @@ struct PyOwner {
   void UnmountDisk() {
     if (!guard.Here() || daemon == nullptr) return;
     const std::shared_ptr<pool::Daemon> kept = daemon;
-    WithoutGil([&] { kept->host().owner().UnmountDisk(); });
+    WithoutGil([&] { kept->host().owner().disks().Unmount(); });
   }
   void Close() {
     if (!guard.Here()) return;

@@ -167,7 +167,7 @@ class _SchedulerSide:
         )
         if config.weight_version_source == "engine":
             self.role.set_version("default")  # as EngineCore calls what it has at its start
-        _log.info("kvcove: this engine's own door: %s (kvcove engine SOCKET counters)", door)
+        _log.info("kvcove: this engine's own socket: %s (kvcove engine SOCKET counters)", door)
         self._summary = Summary(lambda line: _log.info("kvcove: %s", line))
         if reached:
             self._tell_size(vllm_config, connector._kv_cache_config)

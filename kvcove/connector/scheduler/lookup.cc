@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/scheduler/lookup.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <set>
+#include <thread>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostKeys = 1024;     // asked for in one call
+constexpr std::uint64_t kFirstChunks = 32;  // of the other groups, asked for at once
+
+// In a few moves of fixed sizes, the last of which overlaps the one before: for keys this takes
+// half of what the library's function does.
+char* CopyShort(std::string_view text, char* to) {
+  const auto copy = [&]<std::size_t kBytes>() {
+    for (std::size_t i = 0; i + kBytes < text.size(); i += kBytes) {
+      std::memcpy(to + i, text.data() + i, kBytes);
+    }
+    std::memcpy(to + text.size() - kBytes, text.data() + text.size() - kBytes, kBytes);
+  };
+  if (text.size() >= 32) {
+    copy.operator()<32>();
+  } else if (text.size() >= 8) {
+    copy.operator()<8>();
+  } else {
+    for (std::size_t i = 0; i < text.size(); ++i) to[i] = text[i];
+  }
+  return to + text.size();
+}
+
+// The pool does not have it: not an owner that is away, or cannot answer now.
+bool IsGone(const ItemResult& result) {
+  if (result.code != Code::kMiss) return false;
+  switch (result.reason) {
+    case MissReason::kNeverPut:
+    case MissReason::kEvicted:
+    case MissReason::kRemoved:
+    case MissReason::kReset:
+    case MissReason::kDiskDamaged:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Lookup::Lookup(const EngineShape& shape, const Keys& keys, Question question)
+    : shape_(shape), keys_(keys), question_(std::move(question)), cursor_(question_.from_tokens) {
+  const std::uint64_t stride = shape_.stride_tokens();
+  const std::uint64_t hashed = question_.hashes.size() * shape_.hash_tokens;
+  candidate_ = std::min(question_.limit_tokens, hashed) / stride * stride;
+  hit_ = question_.from_tokens;
+  cursor_ = cursor_ / stride * stride;
+  if (candidate_ <= question_.from_tokens) done_ = true;
+}
+
+void Lookup::WriteKeys(const std::vector<ChunkId>& chunks) {
+  const auto hash_of = [&](const ChunkId& id) {
+    const std::uint64_t per_chunk = shape_.groups[id.first].chunk_tokens / shape_.hash_tokens;
+    return question_.hashes[(id.second + 1) * per_chunk - 1];
+  };
+  std::size_t bytes = 0;
+  for (const ChunkId& id : chunks) {
+    const std::vector<std::string>& tags = keys_.Tags(id.first);  // the last one is the longest
+    bytes += tags.size() * KeyBytes(tags.back(), hash_of(id), question_.adapter);
+  }
+  std::string& text = scratch_.text;
+  if (text.size() < bytes) text.resize(bytes);
+  scratch_.keys.clear();
+  char* to = text.data();
+  for (const ChunkId& id : chunks) {
+    std::string_view tail;  // of the chunk's first key: the same for all
+    for (const std::string& tag : keys_.Tags(id.first)) {
+      char* const from = to;
+      if (tail.empty()) {
+        to = WriteKey(tag, hash_of(id), to, question_.adapter);
+        tail = {from + tag.size(), to};
+      } else {
+        to = CopyShort(tag, to);
+        to = CopyShort(tail, to);
+      }
+      scratch_.keys.emplace_back(from, to);
+    }
+  }
+}
+
+bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                 std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
+                 std::vector<bool>& present) {
+  WriteKeys(chunks);
+  std::vector<std::string_view>& views = scratch_.keys;
+  std::vector<ItemResult>& results = scratch_.results;
+  results.assign(views.size(), {});
+  const std::int64_t left_ms =
+      std::max<std::int64_t>((LeftNs(deadline_ns, clock) + kMillisecond - 1) / kMillisecond, 1);
+  const Status status = store.Exists(views, results,
+                                     {.timeout = std::chrono::milliseconds(left_ms),
+                                      .version = question_.version,
+                                      .after = {},
+                                      .hold = hold});
+  asked_ += views.size();
+  if (!status && status.error().code == Code::kTimeout) return false;
+  std::size_t at = 0;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    bool all = status.has_value();
+    bool known = all;
+    Where where = Where::kMemory;
+    Tier slowest = Tier::kUnknown;
+    for (std::size_t t = 0; t < keys_.Tags(chunks[c].first).size(); ++t, ++at) {
+      if (results[at].ok()) {
+        ++tiers_[static_cast<std::size_t>(results[at].tier)];
+        if (results[at].tier == Tier::kDisk) where = Where::kDisk;
+        slowest = std::max(slowest, results[at].tier);
+      } else {
+        if (results[at].code == Code::kTimeout || results[at].reason == MissReason::kTimeout) {
+          return false;
+        }
+        all = false;
+        if (missed_ == MissReason::kNone) missed_ = results[at].reason;
+        known = known && IsGone(results[at]);
+      }
+    }
+    present[c] = all;
+    if (!known) continue;
+    seen_.push_back({.group = chunks[c].first,
+                     .chunk = chunks[c].second,
+                     .where = all ? where : Where::kNowhere,
+                     .tier = all ? slowest : Tier::kUnknown});
+  }
+  return true;
+}
+
+void Lookup::End(std::uint64_t tokens) {
+  hit_ = std::max(tokens, question_.from_tokens);
+  done_ = true;
+}
+
+void Lookup::Shorten() {
+  full_done_ = true;
+  // Before the other groups: what they need depends on where the hit ends.
+  candidate_ -= std::min(candidate_, question_.drop_tokens);
+}
+
+bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                      std::chrono::milliseconds hold) {
+  const std::uint64_t stride = shape_.stride_tokens();
+  std::uint64_t keys_a_stride = 0;
+  for (std::uint32_t g = 0; g < shape_.groups.size(); ++g) {
+    if (shape_.groups[g].kind != GroupKind::kFull) continue;
+    keys_a_stride += stride / shape_.groups[g].chunk_tokens * keys_.Tags(g).size();
+  }
+  if (keys_a_stride == 0) {  // no group attends to everything
+    Shorten();
+    return true;
+  }
+  while (cursor_ < candidate_) {
+    if (LeftNs(deadline_ns, clock) <= 0) return false;
+    const std::uint64_t most = std::max<std::uint64_t>(kMostKeys / keys_a_stride, 1);
+    const std::uint64_t strides =
+        std::min({window_ == 0 ? 1 : window_, most, (candidate_ - cursor_) / stride});
+    std::vector<ChunkId> chunks;
+    for (std::uint64_t s = 0; s < strides; ++s) {
+      for (std::uint32_t g = 0; g < shape_.groups.size(); ++g) {
+        const GroupShape& group = shape_.groups[g];
+        if (group.kind != GroupKind::kFull) continue;
+        const std::uint64_t begin = cursor_ + s * stride;
+        for (std::uint64_t t = begin; t < begin + stride; t += group.chunk_tokens) {
+          chunks.emplace_back(g, t / group.chunk_tokens);
+        }
+      }
+    }
+    std::vector<bool> present(chunks.size());
+    if (!Ask(store, clock, deadline_ns, hold, chunks, present)) return false;
+    const std::size_t per_stride = chunks.size() / std::max<std::uint64_t>(strides, 1);
+    std::uint64_t found = 0;
+    while (found < strides &&
+           std::all_of(
+               present.begin() + static_cast<std::ptrdiff_t>(found * per_stride),
+               present.begin() + static_cast<std::ptrdiff_t>((found + 1) * per_stride),
+               [](bool there) { return there; })) {
+      ++found;
+    }
+    cursor_ += found * stride;
+    if (found < strides) break;
+    window_ = window_ == 0 ? 8 : window_ * 4;
+  }
+  candidate_ = std::min(candidate_, cursor_);
+  Shorten();
+  return true;
+}
+
+bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                        std::chrono::milliseconds hold) {
+  const std::uint64_t stride = shape_.stride_tokens();
+  bool again = true;
+  while (again && candidate_ > question_.from_tokens) {
+    again = false;
+    for (std::uint32_t g = 0; g < shape_.groups.size() && !again; ++g) {
+      const GroupShape& group = shape_.groups[g];
+      if (group.kind == GroupKind::kFull) continue;
+      const auto [first, end] = shape_.Needed(g, candidate_);
+      // What the engine has itself needs no key; from the end backwards.
+      const std::uint64_t own = question_.from_tokens / group.chunk_tokens;
+      for (std::uint64_t chunk = end; chunk > std::max(first, own); --chunk) {
+        if (!known_.contains({g, chunk - 1})) {
+          if (LeftNs(deadline_ns, clock) <= 0) return false;
+          std::vector<ChunkId> chunks;
+          for (std::uint64_t c = chunk; c > own && chunks.size() < kFirstChunks; --c) {
+            if (!known_.contains({g, c - 1})) chunks.emplace_back(g, c - 1);
+          }
+          std::vector<bool> present(chunks.size());
+          if (!Ask(store, clock, deadline_ns, hold, chunks, present)) return false;
+          for (std::size_t i = 0; i < chunks.size(); ++i) known_[chunks[i]] = present[i];
+        }
+        if (known_[{g, chunk - 1}]) continue;
+        // Nothing may end behind a chunk that is missing until the window has passed it; the
+        // nearest end that does not need it is its own beginning.
+        candidate_ = std::min((chunk - 1) * group.chunk_tokens, candidate_ - 1) / stride * stride;
+        again = true;
+        break;
+      }
+    }
+  }
+  return true;
+}
+
+bool Lookup::Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                  std::chrono::milliseconds hold) {
+  if (done_) return true;
+  try {
+    return TryStep(store, clock, deadline_ns, hold);
+  } catch (const std::exception& error) {
+    // In a thread of the role it would end the engine's process.
+    static std::atomic<std::uint64_t> failed{0};
+    if (const std::uint64_t count = ++failed; std::has_single_bit(count)) {
+      LogError("look-ups failed and are misses ({} so far): {}", count, error.what());
+    }
+    End(question_.from_tokens);
+    return true;
+  }
+}
+
+bool Lookup::TryStep(Store& store, const Clock& clock, std::int64_t deadline_ns,
+                     std::chrono::milliseconds hold) {
+  if (!full_done_ && !StepFull(store, clock, deadline_ns, hold)) return false;
+  if (!StepOthers(store, clock, deadline_ns, hold)) return false;
+  End(candidate_);
+  return true;
+}
+
+namespace {
+
+class Here final : public LookupRunner {
+ public:
+  Here(Store& store, const Clock& clock, std::chrono::milliseconds hold)
+      : store_(store), clock_(clock), hold_(hold) {}
+  bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
+    // A call that has begun is not cut short: the last one begins a little earlier.
+    const std::int64_t budget_ns = budget.count() * kMillisecond * 8 / 10;
+    return lookup->Step(store_, clock_, clock_.NowNs() + budget_ns, hold_);
+  }
+
+ private:
+  Store& store_;
+  const Clock& clock_;
+  const std::chrono::milliseconds hold_;
+};
+
+class InThread final : public LookupRunner {
+ public:
+  InThread(Store& store, const Clock& clock, std::chrono::milliseconds hold,
+           std::chrono::milliseconds timeout)
+      : store_(store), clock_(clock), hold_(hold), timeout_(timeout) {}
+  Status Start() {
+    KVCOVE_ASSIGN(thread_, StartThread("kvcove-lookup", [this] { Loop(); }));
+    return {};
+  }
+  ~InThread() override {
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    JoinIfStarted(thread_);
+  }
+
+  bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
+    ExpectNoLock("a wait for a look-up");
+    const auto until = std::chrono::steady_clock::now() + budget;
+    const MutexLock lock(mutex_);
+    if (ended_.erase(lookup) > 0) return true;
+    if (running_ != lookup && std::find(queue_.begin(), queue_.end(), lookup) == queue_.end()) {
+      if (lookup->done()) return true;
+      if (queue_.size() >= kMostWaiting) return false;
+      queue_.push_back(lookup);
+      changed_.NotifyAll();
+    }
+    while (!ended_.contains(lookup)) {
+      const bool in_time = changed_.WaitUntil(mutex_, until) && !Interrupt::Ended();
+      if (!in_time && !ended_.contains(lookup)) return false;
+    }
+    ended_.erase(lookup);
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kMostWaiting = 1024;
+
+  void Loop() {
+    while (true) {
+      std::shared_ptr<Lookup> lookup;
+      {
+        const MutexLock lock(mutex_);
+        running_.reset();
+        // The role has dropped these look-ups: no call will take their answers.
+        std::erase_if(ended_, [](const auto& ended) { return ended.use_count() == 1; });
+        while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+        if (stopping_) return;
+        lookup = std::move(queue_.front());
+        queue_.pop_front();
+        running_ = lookup;
+      }
+      if (lookup.use_count() > 2) {
+        (void)lookup->Step(store_, clock_, clock_.NowNs() + timeout_.count() * kMillisecond, hold_);
+      }
+      const MutexLock lock(mutex_);
+      ended_.insert(lookup);
+      changed_.NotifyAll();
+    }
+  }
+
+  Store& store_;
+  const Clock& clock_;
+  const std::chrono::milliseconds hold_;
+  const std::chrono::milliseconds timeout_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<Lookup>> queue_ KVCOVE_GUARDED_BY(mutex_);
+  std::shared_ptr<Lookup> running_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Lookup>> ended_ KVCOVE_GUARDED_BY(mutex_);
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<LookupRunner> RunHere(Store& store, const Clock& clock,
+                                      std::chrono::milliseconds hold) {
+  return std::make_unique<Here>(store, clock, hold);
+}
+
+Result<std::unique_ptr<LookupRunner>> RunInThread(Store& store, const Clock& clock,
+                                                  std::chrono::milliseconds hold,
+                                                  std::chrono::milliseconds timeout) {
+  auto runner = std::make_unique<InThread>(store, clock, hold, timeout);
+  KVCOVE_TRY(runner->Start());
+  return runner;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/scheduler/scheduler.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/base/posix.h"
+
+namespace kvcove::connector {
+
+Result<VersionSource> ParseVersionSource(std::string_view name) {
+  if (name == "fingerprint") return VersionSource::kFingerprint;
+  if (name == "engine") return VersionSource::kEngine;
+  if (name == "salt") return VersionSource::kSalt;
+  if (name == "none") return VersionSource::kNone;
+  return Fail(
+      Code::kInvalid,
+      fmt::format("weight_version_source '{}': give fingerprint, engine, salt or none", name));
+}
+
+Result<LoadWhen> ParseLoadWhen(std::string_view name) {
+  if (name == "always") return LoadWhen::kAlways;
+  if (name == "faster") return LoadWhen::kFaster;
+  return Fail(Code::kInvalid, fmt::format("load_when '{}': give always or faster", name));
+}
+
+SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
+                             const Clock& clock)
+    : options_(options),
+      keys_(options.shape),
+      stride_(options.shape.stride_tokens()),
+      store_(store),
+      runner_(runner),
+      clock_(clock),
+      budget_ns_(options.lookup_budget.count() * kMillisecond),
+      weights_(Weights::kKnown),
+      changes_(options.shape.world(), 0),
+      gauges_(options.shape.world()),
+      rank_adapters_(options.shape.world()),
+      adapters_seen_(options.shape.world(), 0),
+      events_({.enabled = options.events, .engine = options.engine}),
+      costs_(options.costs) {
+  {
+    const MutexLock lock(mutex_);
+    if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
+    if (options_.bind_in_thread && options_.versions == VersionSource::kNone) (void)BindingOf({});
+  }
+  if (!options_.bind_in_thread) return;
+  auto binder = StartThread("kvcove-bind", [this] { BindInThread(); });
+  if (binder) binder_ = std::move(*binder);
+  if (!binder) started_ = std::unexpected(binder.error());
+}
+
+SchedulerRole::Request& SchedulerRole::Find(const RequestView& view) {
+  auto at = requests_.find(view.id);
+  if (at == requests_.end()) at = requests_.emplace(std::string(view.id), Request{}).first;
+  Request& request = at->second;
+  request.prompt_tokens = view.prompt_tokens;
+  return request;
+}
+
+SchedulerRole::NewHashes SchedulerRole::ReadHashes(const RequestView& view, std::size_t known,
+                                                   std::uint64_t tokens) const {
+  NewHashes read{.known = known, .hashes = {}};
+  const std::size_t wanted =
+      std::min<std::uint64_t>(view.hashes, tokens / options_.shape.hash_tokens);
+  if (wanted <= known) return read;
+  ExpectNoLock("a callback of the engine");
+  view.read_hashes(known, wanted, read.hashes);
+  return read;
+}
+
+bool SchedulerRole::Keep(Request& request, const NewHashes& read) {
+  if (request.hashes.size() != read.known) return false;
+  for (std::size_t i = 0; i < read.hashes.size(); ++i) request.hashes.Add(read.hashes[i]);
+  return true;
+}
+
+std::string SchedulerRole::VersionOf(std::string_view salt) const {
+  switch (options_.versions) {
+    case VersionSource::kSalt:
+      return std::string(salt);
+    case VersionSource::kNone:
+      return {};
+    default:
+      return version_;
+  }
+}
+
+std::string_view SchedulerRole::HashOf(const Request& request, std::uint32_t group,
+                                       std::uint64_t chunk) const {
+  const std::uint64_t hashes =
+      options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
+  return request.hashes[(chunk + 1) * hashes - 1];
+}
+
+SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
+  if (block >= marks_.size()) {
+    marks_.resize(std::max<std::size_t>({options_.blocks, block + 1ULL, marks_.size() * 2}));
+  }
+  return marks_[block];
+}
+
+void SchedulerRole::Hint(std::string_view id, const RequestHints& hints) {
+  const MutexLock lock(mutex_);
+  auto at = requests_.find(id);
+  if (at == requests_.end()) at = requests_.emplace(std::string(id), Request{}).first;
+  at->second.hints = hints;
+}
+
+void SchedulerRole::Finished(std::string_view id) {
+  const MutexLock lock(mutex_);
+  const auto at = requests_.find(id);
+  const bool stores = at != requests_.end() && at->second.may_store;
+  if (at != requests_.end()) requests_.erase(at);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return;
+  Load& load = loads_.at(job->second);
+  load.wanted = false;
+  if (!stores) load.dependent.clear();
+  plan_.cancelled.push_back(job->second);
+}
+
+Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
+  if (!options_.bind_in_thread) (void)BindOne(kCaptureTimeout);
+  PollGenerations();
+  if (!options_.bind_in_thread) NameVersions();
+  const bool closed = store_.closed();
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (closed_since_ns_ != 0 && !closed) {
+    lines.Info("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
+               static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
+    closed_since_ns_ = 0;
+    ForgetBindings();
+    NewEpoch(/*blocks=*/false);
+  }
+  if (options_.bind_in_thread && !names_due_ && NamesDue()) {
+    names_due_ = true;
+    bind_wanted_.NotifyOne();
+  }
+  budget_ns_ = options_.lookup_budget.count() * kMillisecond;
+  capture_ns_ = 0;
+  // No rank has said yet with which weights this step computes.
+  if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
+  Plan plan = std::move(plan_);
+  plan_ = {};
+  plan.pool = options_.pool;
+  plan.engine = options_.engine_socket;
+  plan.step = BeginStep();
+  if (!adapters_.empty()) plan.adapters = adapters_seen_;
+  if (weights_ == Weights::kAwaited && !fingerprint_told_) {
+    plan.fingerprint = fingerprint_asked_;
+    fingerprint_told_ = true;
+  }
+  pins = std::move(pins_);
+  pins_.clear();
+  return plan;
+}
+
+std::vector<BlockId> SchedulerRole::TakeUnpins() {
+  const MutexLock lock(mutex_);
+  return std::exchange(unpins_, {});
+}
+
+bool SchedulerRole::Pending() const {
+  const MutexLock lock(mutex_);
+  // At its start an engine has no requests: a step without any asks the ranks for their weights, so
+  // that the first request need not wait for that.
+  // One whose peers wait for its experts does so after each update.
+  const bool asks = weights_ == Weights::kAwaited && !fingerprint_told_ &&
+                    (fingerprint_asked_ == 1 || has_peers_);
+  return asks || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+}
+
+void SchedulerRole::OnReport(const Report& report) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (report.rank >= changes_.size()) {
+    lines.Error("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
+    return;
+  }
+  stats_.ranks.Add(report.counters);
+  const Counters& now = report.counters;
+  gauges_[report.rank] = {now.queued_jobs,           now.device_tickets,
+                          now.device_lent_bytes,     now.device_pinned_bytes,
+                          now.device_in_place_bytes, now.device_segment_pinned_bytes};
+  const auto all = [this](std::size_t which) KVCOVE_REQUIRES(mutex_) {
+    std::uint64_t sum = 0;
+    for (const auto& rank : gauges_) sum += rank[which];
+    return sum;
+  };
+  stats_.ranks.queued_jobs = all(0);
+  stats_.ranks.device_tickets = all(1);
+  stats_.ranks.device_lent_bytes = all(2);
+  stats_.ranks.device_pinned_bytes = all(3);
+  stats_.ranks.device_in_place_bytes = all(4);
+  stats_.ranks.device_segment_pinned_bytes = all(5);
+  TakeStep(report);
+  if (report.without_pool) without_pool_ = true;
+  TakeWeights(report, lines);
+  TakeAdapters(report, lines);
+  TakeLoads(report);
+  TakeSaves(report, lines);
+}
+
+SchedulerStats SchedulerRole::stats() const {
+  const bool closed = store_.closed();
+  const MutexLock lock(mutex_);
+  SchedulerStats stats = stats_;
+  stats.events_dropped = events_.dropped();
+  stats.costs = costs_.costs(clock_.NowNs());
+  stats.closed = closed || weights_ != Weights::kKnown ? 1 : 0;
+  return stats;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler's role: what an engine's scheduler asks, and what its ranks are told to do.
+//
+// A request's life here (docs/connector.md has the picture):
+//   Matched -> (ask again)* -> Allocated -> [load ordered -> LoadEnded] -> Schedule... -> Finished
+// Everything computed or loaded belongs to an epoch: a reset, another generation, or other weights
+// begin a new one, and what belongs to an older one is neither used nor stored. Every block that
+// this engine computes is marked with its epoch, so that a request which begins on blocks of an
+// older one (its own cache was not emptied) stores nothing that depends on them.
+//
+// A request with a LoRA adapter depends on the adapter's tensors, too. The engine's block hash has
+// the adapter's name only, so every key gets the digest that the ranks report of what they have. As
+// long as a rank has not, or when it has another one, such a request neither finds nor stores.
+//
+// Threads. The engine's scheduler calls Matched, Allocated, Schedule, Finished and BuildPlan, one
+// after the other; any thread may call the rest at any time. One lock guards the state, and is
+// never held while other code runs: not for a call of the pool, not for a log line, and not while
+// the engine gives hashes or block tables. The engine's callbacks may wait for the engine's own
+// locks (Python's GIL), and a thread that holds such a lock may be waiting in stats() for this
+// role's. So a call that needs the engine's data has three parts: decide under the lock what is
+// needed, read it without the lock, act under the lock on the state of that moment. A reset in
+// between is seen by the last part through the epochs, as one just before the call would be.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/connector/plan.h"
+#include "kvcove/connector/scheduler/events.h"
+#include "kvcove/connector/scheduler/fingerprints.h"
+#include "kvcove/connector/scheduler/lookup.h"
+#include "kvcove/connector/scheduler/scheduler_types.h"
+
+namespace kvcove::connector {
+
+// Thread-safe (see Threads above).
+class SchedulerRole {
+ public:
+  // `store`, `runner` and `clock` outlive it. The shape passed its Check.
+  SchedulerRole(const SchedulerOptions& options, Store& store, LookupRunner& runner,
+                const Clock& clock);
+  ~SchedulerRole();
+  SchedulerRole(const SchedulerRole&) = delete;
+  SchedulerRole& operator=(const SchedulerRole&) = delete;
+  // Whether its threads could be started; else it is of no use. Errors: as StartThread.
+  const Status& started() const { return started_; }
+
+  // How many tokens beyond `computed_tokens` the pool has. `ask_again`: not known yet; the request
+  // waits, others do not.
+  Match Matched(const RequestView& request, std::uint64_t computed_tokens);
+  // The engine has given the request blocks; `external_tokens` of them are to be loaded (0: not
+  // wanted after all).
+  void Allocated(std::string_view request, std::uint64_t external_tokens,
+                 const std::function<BlockTables()>& blocks);
+  // Keys found for a request, by tier, at its last Matched.
+  std::array<std::uint64_t, kTiers> TiersOf(std::string_view request) const;
+
+  // The step begins with copies of blocks, from first to second: what was known of one's contents
+  // is known of the other's. Before the step's calls of Schedule.
+  void Copied(const std::vector<std::pair<BlockId, BlockId>>& copies);
+  // Of every step that TouchesChunks, and of a request's first; others may be left out.
+  void Schedule(const ScheduledPart& part);
+  // What the caller of a request says of it; before its first Schedule.
+  void Hint(std::string_view request, const RequestHints& hints);
+  // The request is gone: finished or aborted. A load under way still ends.
+  void Finished(std::string_view request);
+  // Ends the step. What the ranks must do; `pins` gets the blocks that must stay as they are until
+  // TakeUnpins returns them (each as often as it was given).
+  Plan BuildPlan(std::vector<BlockId>& pins);
+  std::vector<BlockId> TakeUnpins();
+  // Pins are outstanding, or a rank's answer is awaited: the engine should go on stepping.
+  bool Pending() const;
+
+  void OnReport(const Report& report);
+  // The engine was told that blocks of the request's load hold nothing, all of them if none is
+  // named; before LoadEnded. The ranks' reports say the same of what they know.
+  void LoadFailed(std::string_view request, const std::vector<BlockId>& blocks);
+  // All ranks have ended the request's load. False: it became void meanwhile; the engine must not
+  // learn of it yet, as the ranks will end it again, as failed.
+  bool LoadEnded(std::string_view request);
+
+  // What the pool has of a prefix, in tokens: for others than the engine's scheduler, in their
+  // thread. Errors: kTimeout, kClosed while weights change.
+  Result<std::uint64_t> Ask(const std::vector<std::string>& hashes, std::string_view salt,
+                            std::chrono::milliseconds timeout);
+
+  // True only when it is proven: nothing that was computed before is found by anybody. With
+  // `closed_on_reset_failure` also true when this engine neither looks up nor stores until then,
+  // and the reset is repeated. False in both modes when the pool refuses it: nobody repeats it.
+  bool Reset();
+
+  // The weights are about to change, or may have: nothing is looked up or stored from now on, until
+  // WeightsChanged and all ranks' fingerprints.
+  void WeightsChanging();
+  void WeightsChanged();
+  // The ranks' fingerprints at start, in order of rank.
+  void StartWith(const std::vector<std::string>& fingerprints);
+  // kFingerprint, with experts on other engines: what this one has, under the number of the
+  // question to its ranks; none while that is not known, or enough to name the weights. A change of
+  // the number is a change of the weights.
+  struct OwnWeights {
+    std::uint64_t number = 0;
+    std::string text;
+  };
+  std::optional<OwnWeights> TakesPeers() const;
+  // What the data-parallel peers have (fingerprints.h), each time that it changes; fewer than there
+  // are: the others do not know now, and nothing is found or stored until they do. `alone`: do
+  // without them. Ignored when the number is not that of TakesPeers any more.
+  void SetPeers(std::uint64_t number, const std::vector<std::string>& peers, bool alone);
+  // kEngine: the version from now on. kSalt: the version of the loaded weights, if it is known.
+  void SetVersion(std::string_view version);
+  std::string version() const;
+  // All ranks have this adapter and have told its digest.
+  bool HasAdapter(AdapterId adapter) const;
+
+  std::vector<PoolEvent> TakeEvents();
+  // The engine has cleared its own cache, and has told so in a KV event (events.h).
+  void OwnCacheCleared();
+  SchedulerStats stats() const;
+
+ private:
+  static constexpr std::chrono::milliseconds kCaptureTimeout{5};  // a step, all versions together
+  enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
+  struct Request {
+    HashList hashes;
+    std::uint64_t prompt_tokens = 0;
+    // Of the look-up.
+    std::shared_ptr<Lookup> lookup;  // null: to be made, from lookup_begin on
+    std::uint64_t lookup_epoch = 0;  // 0: the answer is void, and the next call begins anew
+    std::uint64_t lookup_limit = 0;
+    std::uint64_t lookup_from = 0;
+    std::uint64_t lookup_begin = 0;     // a long request is looked up in two parts
+    std::uint64_t computed_tokens = 0;  // the engine's own, at the last Matched
+    // Of its own cache or our load. What is computed beyond, when it begins, a sibling loaded.
+    std::optional<std::uint64_t> known_tokens;
+    std::uint64_t known_epoch = 0;
+    std::int64_t lookup_since_ns = 0;
+    bool lookup_over = false;  // a load failed: compute
+    std::array<std::uint64_t, kTiers> tiers{};
+    bool lookup_counted = false;
+    std::vector<Tier> found;     // by stride behind lookup_from: the slowest tier of its values
+    std::uint64_t load_end = 0;  // once it is counted: what is found beyond is not worth loading
+    // Of what it computes.
+    bool may_store = false;
+    std::uint64_t epoch = 0;  // of its blocks
+    std::string version;
+    AdapterPrint adapter;
+    std::uint64_t adapter_tag = 0;
+    Token token;
+    std::vector<std::uint64_t> marked_chunks;  // by group
+    std::vector<std::uint64_t> saved_chunks;
+    RequestHints hints;
+  };
+  struct Load {
+    LoadOrder order;
+    std::uint64_t epoch = 0;  // 0: its adapter has changed
+    std::uint64_t adapter_tag = 0;
+    bool refused = false;
+    bool wanted = true;  // its request is still there
+    std::set<BlockId> failed;
+    // Synchronous: the step computes on its blocks before any rank says what they hold.
+    std::uint32_t ranks = 0;         // that have reported
+    std::uint64_t block_epoch = 0;   // when it was ordered
+    std::vector<BlockId> dependent;  // what its request has computed on them meanwhile
+    std::uint64_t tokens = 0;
+    std::int64_t ordered_ns = 0;
+    std::uint64_t mover_ns = 0;  // of the slowest rank
+  };
+  struct Save {
+    SaveOrder order;
+    std::uint64_t block_epoch = 0;  // of its blocks: what is of an older one is not told
+    std::uint32_t ranks_left = 0;
+    std::set<std::uint32_t> missing;
+    std::set<std::uint32_t> on_disk;  // not stored: they are there, on a disk alone
+  };
+
+  // Hashes that the engine gave while the lock was free: those after the first `known`.
+  struct NewHashes {
+    std::size_t known = 0;
+    HashList hashes;
+  };
+  Request& Find(const RequestView& view) KVCOVE_REQUIRES(mutex_);
+  // Reads the hashes of the first `tokens` tokens that the role does not know yet.
+  NewHashes ReadHashes(const RequestView& view, std::size_t known, std::uint64_t tokens) const
+      KVCOVE_EXCLUDES(mutex_);
+  // False: the request has ended, or begun anew, since ReadHashes was given its `known`.
+  static bool Keep(Request& request, const NewHashes& read);
+  static void DropLookup(Request& request);
+  std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
+  // Gives the request what is known of its adapter; false: nothing is.
+  bool BindAdapter(Request& request, AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
+  void TakeAdapters(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // The ranks' digests of one adapter, together; empty while one of them does not have it.
+  std::string DigestOf(AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
+  // Its requests store nothing more, and what they load or have looked up is void.
+  void VoidAdapter(AdapterId adapter) KVCOVE_REQUIRES(mutex_);
+  Match MatchOnce(const RequestView& view, std::uint64_t computed_tokens, bool& again)
+      KVCOVE_EXCLUDES(mutex_);
+  // The request, with a look-up that fits this call (the one of before, or a new one that is still
+  // to be made), or null with the answer in `match`.
+  Request* BeginLookup(const RequestView& view, std::uint64_t computed_tokens, Match& match)
+      KVCOVE_REQUIRES(mutex_);
+  // The look-up to run, made if need be, or null with the answer in `match`.
+  std::shared_ptr<Lookup> LookupFor(const RequestView& view, std::uint64_t computed_tokens,
+                                    Match& match) KVCOVE_EXCLUDES(mutex_);
+  // Where the look-up that begins at lookup_begin ends.
+  std::uint64_t LookupEnd(const Request& request) const;
+  // The answer of a look-up that has run. `again`: the next part of a long request is to follow.
+  Match TakeAnswer(const RequestView& view, std::uint64_t computed_tokens, const Lookup& lookup,
+                   bool& again, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // The load of `external_tokens` tokens into the blocks of `tables`.
+  Load LoadOf(const Request& request, std::string_view id, std::uint64_t external_tokens,
+              const BlockTables& tables) KVCOVE_REQUIRES(mutex_);
+  // Requests that match store nothing more. Steps of a request that fill no block are not told to
+  // the role, so it cannot wait for the request's next step.
+  void StopStoring(const std::function<bool(const Request&)>& matches) KVCOVE_REQUIRES(mutex_);
+  // What is known of a version's generation. It is asked for in the engine's thread only while it
+  // is bound: the answer is then in memory. Else a binder asks, and nothing waits.
+  struct Binding {
+    bool bound = false;
+    bool was_bound = false;     // before: its requests do not wait for it any more
+    bool queued = false;        // in to_bind_, or being asked for
+    bool late = false;          // the pool did not answer the last try in time
+    bool refused = false;       // it would refuse the next try, too: its requests store nothing
+    std::int64_t since_ns = 0;  // when it was first wanted
+  };
+  Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
+  void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // The token of a version, from the pool; an exception is kInternal.
+  Result<Token> AskFor(const std::string& version, std::chrono::milliseconds timeout)
+      KVCOVE_EXCLUDES(mutex_);
+  // Where the pool would refuse the next try as well, there is none, and it is told once.
+  void Refuse(std::string_view version, Binding& binding, const Error& error, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
+  // Behind a proven reset: the next requests wait for the new generation, as those of another
+  // version do, and ask for it. Before there is work, engines that reset after one update share it.
+  void ForgetBindings() KVCOVE_REQUIRES(mutex_);
+  // Its requests should wait a little: it is being bound for the first time.
+  bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
+  // Gives the binder what is left of the step's budget.
+  void AwaitBinding(std::string_view salt) KVCOVE_EXCLUDES(mutex_);
+  // The token of a bound version, within what the step has left for captures. A pool that does not
+  // answer in that time said the last one: if that is too old by now, the pool refuses what is
+  // stored under it, and nothing else is lost.
+  std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
+  // A step's captures and look-ups together take no longer than kCaptureTimeout, as far as they can
+  // be told to.
+  std::chrono::milliseconds LeftForCapture() const KVCOVE_REQUIRES(mutex_);
+  std::optional<Token> LastToken(std::string_view version) const KVCOVE_REQUIRES(mutex_);
+  // Asks for the oldest version in to_bind_; false: there was none, or no answer.
+  bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
+  void BindInThread() KVCOVE_EXCLUDES(mutex_);
+  // Asks the pool for the token that a request's first step needs.
+  std::optional<Token> CaptureFor(const ScheduledPart& part) KVCOVE_EXCLUDES(mutex_);
+  // Whether the step marks or saves a chunk; false also when the request was never started.
+  bool Concerns(const Request& request, const ScheduledPart& part) const KVCOVE_REQUIRES(mutex_);
+  void Compute(Request& request, const ScheduledPart& part, const BlockTables& tables,
+               const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
+  void Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
+             const std::optional<Token>& token) KVCOVE_REQUIRES(mutex_);
+  // The blocks that another connector of the engine has loaded for this request.
+  void MarkSiblings(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  void Mark(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  std::uint64_t SavableTokens(const Request& request, const ScheduledPart& part) const
+      KVCOVE_REQUIRES(mutex_);
+  void OrderSave(Request& request, const ScheduledPart& part, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  std::vector<ChunkPlace> SavableChunks(Request& request, const ScheduledPart& part,
+                                        std::uint32_t group, const BlockTables& tables)
+      KVCOVE_REQUIRES(mutex_);
+  // Of the request's own; it stays while the request's hashes do.
+  std::string_view HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
+  // What is known of a block's contents.
+  struct BlockMark {
+    std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
+    std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
+    std::uint64_t adapter_tag = 0;  // of the adapter that took part
+    JobId awaits = 0;               // the synchronous load whose report says whether it is right
+  };
+  BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
+  // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
+  void NewEpoch(bool blocks) KVCOVE_REQUIRES(mutex_);
+  void UseUnlessWeightsMoved() KVCOVE_EXCLUDES(mutex_);
+  void Notice(std::string_view version, const Token& token, LinesAfterLock& lines)
+      KVCOVE_REQUIRES(mutex_);
+  void PollGenerations() KVCOVE_EXCLUDES(mutex_);
+  // What the pool should know of the versions in use, now and then: on the binder's thread, if
+  // there is one.
+  bool NamesDue() const KVCOVE_REQUIRES(mutex_);
+  void NameVersions() KVCOVE_EXCLUDES(mutex_);
+  void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
+  // Once all ranks have answered: their version.
+  void AdoptFingerprints(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // The same, once the ranks' are there: with what the peers have.
+  void AdoptWithPeers(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
+  // All ranks have reported a synchronous load: what it brought, and what was computed on it, may
+  // be stored only now.
+  void EndSyncLoad(const Load& load) KVCOVE_REQUIRES(mutex_);
+  // The request's synchronous load that not all ranks have reported, 0 for none.
+  JobId SyncLoadOf(std::string_view request) const KVCOVE_REQUIRES(mutex_);
+  void TakeSaves(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void EndSave(const Save& save, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // What it stores may still be found under the hashes of its blocks.
+  bool IsCurrent(const Save& save) const KVCOVE_REQUIRES(mutex_);
+  // KV events of what a look-up saw, and of what a load brought.
+  void TellFound(std::string_view id, const Request& request, const Lookup& lookup,
+                 LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TellLoaded(const Load& load, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Keeps where a look-up found what it did.
+  void KeepTiers(Request& request, const Lookup& lookup) KVCOVE_REQUIRES(mutex_);
+  // Where it found the values of the chunks that begin at `token`: the slowest.
+  Tier TierOf(const Request& request, std::uint64_t token) const;
+  // Where the load of a hit should end; counts what is left out.
+  std::uint64_t LoadEnd(Request& request, std::uint64_t hit) KVCOVE_REQUIRES(mutex_);
+  // What the next step computes, for the cost model.
+  void CountStep(const Request& request, const ScheduledPart& part) KVCOVE_REQUIRES(mutex_);
+  std::uint64_t BeginStep() KVCOVE_REQUIRES(mutex_);
+  void TakeStep(const Report& report) KVCOVE_REQUIRES(mutex_);
+
+  const SchedulerOptions options_;
+  const Keys keys_;
+  const std::uint64_t stride_;
+  Store& store_;
+  LookupRunner& runner_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  std::map<std::string, Request, std::less<>> requests_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<JobId, Load> loads_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, JobId, std::less<>> load_of_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<JobId, Save> saves_ KVCOVE_GUARDED_BY(mutex_);
+  Plan plan_ KVCOVE_GUARDED_BY(mutex_);  // of the next step
+  std::vector<BlockId> pins_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<BlockId> unpins_ KVCOVE_GUARDED_BY(mutex_);
+  JobId last_job_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t budget_ns_ KVCOVE_GUARDED_BY(mutex_);  // left in this step
+  // Of look-ups and loads; of blocks. A block's mark is 0 or the latter when it was computed.
+  std::uint64_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::uint64_t block_epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
+  std::vector<BlockMark> marks_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::string, Token, std::less<>> tokens_ KVCOVE_GUARDED_BY(mutex_);  // last seen
+  // Weights.
+  Weights weights_ KVCOVE_GUARDED_BY(mutex_);
+  std::string version_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t fingerprint_asked_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool fingerprint_told_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::int64_t awaited_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);                // by rank
+  std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
+  std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
+  std::optional<WeightsPrint> own_weights_ KVCOVE_GUARDED_BY(mutex_);  // all ranks'
+  std::vector<std::string> peers_ KVCOVE_GUARDED_BY(mutex_);
+  bool alone_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool has_peers_ KVCOVE_GUARDED_BY(mutex_) = false;  // some experts are theirs
+  // LoRA adapters. A tag is never used again: blocks that were computed with an adapter before it
+  // changed are not those of after it has changed back.
+  struct Adapter {
+    std::string digest;
+    std::uint64_t tag = 0;
+    bool there = false;  // on every rank
+  };
+  std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t last_tag_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::map<AdapterId, std::string>> rank_adapters_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> adapters_seen_ KVCOVE_GUARDED_BY(mutex_);  // numbers, by rank
+  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<std::string> to_bind_ KVCOVE_GUARDED_BY(mutex_);
+  CondVar bind_wanted_, bound_;
+  std::int64_t capture_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // spent in this step
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
+  std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
+  bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
+  bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;   // a rank can never open it
+  bool refusal_told_ KVCOVE_GUARDED_BY(mutex_) = false;   // of a version's generation
+  Events events_ KVCOVE_GUARDED_BY(mutex_);
+  struct TimedStep {
+    std::uint64_t number = 0;
+    std::uint64_t tokens = 0;  // of prompts
+    double context_tokens = 0;
+    std::int64_t since_ns = 0;
+  };
+  CostModel costs_ KVCOVE_GUARDED_BY(mutex_);
+  TimedStep next_step_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<TimedStep> steps_ KVCOVE_GUARDED_BY(mutex_);  // under way
+  std::uint64_t last_step_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t reported_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the last one
+  SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
+  Status started_;
+  std::thread binder_;
+};
+
+}  // namespace kvcove::connector

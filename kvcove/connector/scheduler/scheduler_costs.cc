@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What loading and computing cost on this engine, and what of a hit is therefore loaded.
+#include <algorithm>
+
+#include "kvcove/connector/scheduler/scheduler.h"
+
+namespace kvcove::connector {
+namespace {
+
+constexpr std::size_t kMostSteps = 64;  // under way; a step that no rank reports is forgotten
+
+}  // namespace
+
+void SchedulerRole::KeepTiers(Request& request, const Lookup& lookup) {
+  for (const Lookup::Seen& seen : lookup.seen()) {
+    const GroupShape& group = options_.shape.groups[seen.group];
+    const std::uint64_t begin = seen.chunk * group.chunk_tokens;
+    if (seen.where == Lookup::Where::kNowhere || begin < request.lookup_from) continue;
+    const std::size_t stride = (begin - request.lookup_from) / stride_;
+    if (stride >= request.found.size()) request.found.resize(stride + 1, Tier::kMemory);
+    request.found[stride] = std::max(request.found[stride], seen.tier);
+  }
+}
+
+Tier SchedulerRole::TierOf(const Request& request, std::uint64_t token) const {
+  if (token < request.lookup_from) return Tier::kUnknown;
+  const std::size_t stride = (token - request.lookup_from) / stride_;
+  return stride < request.found.size() ? request.found[stride] : Tier::kUnknown;
+}
+
+std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {
+  if (options_.load_when == LoadWhen::kAlways || hit <= request.computed_tokens) return hit;
+  // The engine's own cache may have grown beyond where the look-up began.
+  const std::uint64_t first = (request.computed_tokens - request.lookup_from) / stride_;
+  const std::uint64_t from = request.lookup_from + first * stride_;
+  const std::uint64_t count = CeilDiv(hit - from, stride_);
+  std::vector<Tier> strides(count, Tier::kMemory);
+  for (std::size_t i = 0; i < count && first + i < request.found.size(); ++i) {
+    strides[i] = request.found[first + i];
+  }
+  // Where another group needs its last chunks, or a state, a shorter hit may have none.
+  const bool whole = !options_.shape.all_full();
+  const std::size_t worth = costs_.Worth(from, stride_, strides, whole, clock_.NowNs());
+  if (worth >= count) return hit;
+  const std::uint64_t end = std::max(from + worth * stride_, request.computed_tokens);
+  ++(end == request.computed_tokens ? stats_.loads_declined : stats_.loads_shortened);
+  stats_.declined_tokens += hit - end;
+  return end;
+}
+
+void SchedulerRole::CountStep(const Request& request, const ScheduledPart& part) {
+  if (part.computed_tokens >= request.prompt_tokens) return;  // it decodes
+  next_step_.tokens += part.scheduled_tokens;
+  next_step_.context_tokens +=
+      static_cast<double>(part.scheduled_tokens) *
+      (static_cast<double>(part.computed_tokens) + static_cast<double>(part.scheduled_tokens) / 2);
+}
+
+std::uint64_t SchedulerRole::BeginStep() {
+  TimedStep step = std::exchange(next_step_, {});
+  if (step.tokens == 0) return 0;
+  step.number = ++last_step_;
+  step.since_ns = clock_.NowNs();
+  steps_.push_back(step);
+  if (steps_.size() > kMostSteps) steps_.pop_front();
+  return step.number;
+}
+
+void SchedulerRole::TakeStep(const Report& report) {
+  const std::int64_t now = clock_.NowNs();
+  while (!steps_.empty() && report.step != 0 && steps_.front().number <= report.step) {
+    const TimedStep& step = steps_.front();
+    // An engine that plans a step while the one before still runs begins it when that has ended.
+    const std::int64_t since = std::max(step.since_ns, reported_ns_);
+    if (step.number == report.step) costs_.AddStep(step.tokens, step.context_tokens, now - since);
+    steps_.pop_front();
+  }
+  reported_ns_ = now;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads: ordered when the engine has given blocks, over when all ranks have ended them.
+#include <algorithm>
+
+#include "kvcove/base/hash.h"
+#include "kvcove/connector/scheduler/scheduler.h"
+
+namespace kvcove::connector {
+
+void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens,
+                              const std::function<BlockTables()>& blocks) {
+  {
+    const MutexLock lock(mutex_);
+    const auto at = requests_.find(id);
+    if (at == requests_.end()) return;
+    DropLookup(at->second);
+    if (external_tokens == 0) return;
+  }
+  ExpectNoLock("a callback of the engine");
+  const BlockTables tables = blocks();
+  const MutexLock lock(mutex_);
+  const auto at = requests_.find(id);
+  if (at == requests_.end()) return;
+  Request& request = at->second;
+  request.known_tokens = request.computed_tokens + external_tokens;
+  Load load = LoadOf(request, id, external_tokens, tables);
+  stats_.hit_tokens += external_tokens;
+  for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
+  ++stats_.loads;
+  plan_.loads.push_back(load.order);
+  load.tokens = external_tokens;
+  load.ordered_ns = clock_.NowNs();
+  load_of_[std::string(id)] = load.order.job;
+  loads_.emplace(load.order.job, std::move(load));
+}
+
+SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_view id,
+                                          std::uint64_t external_tokens,
+                                          const BlockTables& tables) {
+  const std::uint64_t end = request.computed_tokens + external_tokens;
+  Load load{.order = {.job = ++last_job_,
+                      .request = std::string(id),
+                      .version = request.version,
+                      .adapter = request.adapter,
+                      .sync = !options_.load_async},
+            .epoch = epoch_,
+            .adapter_tag = request.adapter_tag,
+            .block_epoch = block_epoch_};
+  for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
+    const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
+    // Every block that the engine has allocated for the hit, not only those that the shape says it
+    // needs: the engine gives each its hash when the load has ended, so one that is left out would
+    // be found with what it held before. One that the pool lacks makes the load fail.
+    const std::uint64_t own = request.computed_tokens / chunk_tokens;
+    const std::uint64_t hashed =
+        request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
+    const std::uint64_t last =
+        std::min<std::uint64_t>(CeilDiv(end, chunk_tokens), tables[g].size());
+    for (std::uint64_t c = own; c < last; ++c) {
+      if (tables[g][c] == kNullBlock) continue;
+      // Whatever the block held before is gone. It is marked when the load has ended.
+      MarkOf(tables[g][c]) = {.awaits = load.order.sync ? load.order.job : 0};
+      // No value has the empty hash.
+      load.order.chunks.push_back(
+          {.group = g,
+           .chunk = c,
+           .block = tables[g][c],
+           .tier = TierOf(request, c * chunk_tokens),
+           .hash = c < hashed ? HashOf(request, g, c) : std::string_view()});
+    }
+  }
+  return load;
+}
+
+void SchedulerRole::LoadFailed(std::string_view id, const std::vector<BlockId>& blocks) {
+  const MutexLock lock(mutex_);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return;
+  Load& load = loads_.at(job->second);
+  for (const ChunkPlace& place : load.order.chunks) {
+    if (blocks.empty() || std::ranges::find(blocks, place.block) != blocks.end()) {
+      load.failed.insert(place.block);
+    }
+  }
+}
+
+bool SchedulerRole::LoadEnded(std::string_view id) {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  const auto job = load_of_.find(id);
+  if (job == load_of_.end()) return true;
+  Load& load = loads_.at(job->second);
+  if (load.wanted && load.epoch != epoch_ && !load.refused) {
+    load.refused = true;
+    ++stats_.loads_void;
+    plan_.refused.push_back(load.order);
+    return false;
+  }
+  if (!load.failed.empty()) ++stats_.loads_failed;
+  if (!load.refused && load.epoch == epoch_) {
+    if (load.wanted && load.failed.empty()) {
+      costs_.AddWait(clock_.NowNs() - load.ordered_ns - static_cast<std::int64_t>(load.mover_ns));
+    }
+    if (load.wanted) TellLoaded(load, lines);  // one that was cancelled brought nothing
+    for (const ChunkPlace& place : load.order.chunks) {
+      if (load.failed.contains(place.block)) continue;
+      MarkOf(place.block) = {
+          .epoch = block_epoch_, .stored = block_epoch_, .adapter_tag = load.adapter_tag};
+    }
+  }
+  const auto request = requests_.find(id);
+  // What was found and is not there would be found again: compute. Also where a reset came: vLLM
+  // keeps free what a request needs whose load has failed, until it is computed, and asks for as
+  // much again before another load of it. With one that has half of the blocks this would never be
+  // there.
+  if (request != requests_.end() && (load.refused || !load.failed.empty())) {
+    request->second.lookup_over = true;
+  }
+  loads_.erase(job->second);
+  load_of_.erase(job);
+  return true;
+}
+
+void SchedulerRole::TakeLoads(const Report& report) {
+  for (const LoadDone& done : report.loads) {
+    const auto at = loads_.find(done.job);
+    if (at == loads_.end()) continue;
+    Load& load = at->second;
+    load.failed.insert(done.failed.begin(), done.failed.end());
+    load.mover_ns = std::max(load.mover_ns, done.ns);
+    if (done.failed.empty()) {
+      costs_.AddLoad(load.tokens, done.bytes, static_cast<std::int64_t>(done.ns), clock_.NowNs());
+    }
+    if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
+    EndSyncLoad(load);
+    const auto current = load_of_.find(load.order.request);
+    if (current != load_of_.end() && current->second == load.order.job) load_of_.erase(current);
+    loads_.erase(at);
+  }
+}
+
+JobId SchedulerRole::SyncLoadOf(std::string_view request) const {
+  const auto job = load_of_.find(request);
+  return job != load_of_.end() && loads_.at(job->second).order.sync ? job->second : 0;
+}
+
+void SchedulerRole::EndSyncLoad(const Load& load) {
+  if (!load.failed.empty()) ++stats_.loads_failed;
+  const bool current = load.epoch == epoch_ && load.block_epoch == block_epoch_;
+  bool dependent = current && load.failed.empty();
+  const auto request = load.wanted ? requests_.find(load.order.request) : requests_.end();
+  if (request != requests_.end()) {
+    // The engine computes again from the first block that failed, and those behind it are not told
+    // apart from what its next steps compute.
+    if (!dependent) request->second.may_store = false;
+    dependent = request->second.may_store;
+  }
+  if (!current) return;
+  const auto settle = [&](BlockId block, std::uint64_t stored) KVCOVE_REQUIRES(mutex_) {
+    BlockMark& mark = MarkOf(block);
+    if (mark.awaits != load.order.job) return;  // another request has the block now
+    mark = {.epoch = block_epoch_, .stored = stored, .adapter_tag = load.adapter_tag};
+  };
+  for (const ChunkPlace& place : load.order.chunks) {
+    if (!load.failed.contains(place.block)) settle(place.block, block_epoch_);
+  }
+  // Else they stay without a mark, also in the engine's own cache: nothing that begins on them is
+  // stored.
+  if (!dependent) return;
+  for (const BlockId block : load.dependent) settle(block, 0);
+}
+
+}  // namespace kvcove::connector

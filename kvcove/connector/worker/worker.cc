@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/worker/worker.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
+#include "kvcove/connector/worker/worker_job.h"
+
+namespace kvcove::connector {
+
+WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
+    : options_(options),
+      keys_(options.shape),
+      clock_(clock),
+      in_place_{std::make_shared<InPlaceBudget>(options.in_place_bytes),
+                std::make_shared<InPlaceBudget>(options.in_place_bytes)} {
+  {
+    const MutexLock lock(mutex_);
+    report_.rank = options_.number;
+  }
+  if (options_.threads > 0) started_ = StartThreads();
+}
+
+Status WorkerRole::StartThreads() {
+  const auto start = [this](const char* name, std::function<void()> body) -> Status {
+    KVCOVE_ASSIGN(std::thread thread, StartThread(name, std::move(body)));
+    threads_.push_back(std::move(thread));
+    return {};
+  };
+  for (std::uint32_t i = 0; i < options_.threads; ++i) {
+    const Thread thread = i == 0 ? Thread::kFirstMover : Thread::kMover;
+    KVCOVE_TRY(start("kvcove-mover", [this, thread] { Loop(thread); }));
+  }
+  KVCOVE_TRY(start("kvcove-saver", [this] { Loop(Thread::kSaver); }));
+  return start("kvcove-steps", [this] { AwaitSteps(); });
+}
+
+WorkerRole::~WorkerRole() {
+  std::shared_ptr<SegmentPins> pins;  // ends last: it waits for the driver, and unpins
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    pins = std::move(pins_);
+    for (const auto& job : running_) job->cancelled = true;
+    changed_.NotifyAll();
+    stepped_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  transport::DeviceQueue* const queue = queue_;
+  if (queue == nullptr) return;
+  (void)AwaitFlights();
+  queue->Forget(this);
+}
+
+void WorkerRole::Shard::Add(const BlockRuns& layer, std::uint32_t of_part) {
+  blocks = runs.empty() ? layer.blocks : std::min(blocks, layer.blocks);
+  for (const Run& run : layer.runs) {
+    const Descriptor next{.base = layer.base + run.offset,
+                          .block_stride = layer.block_stride,
+                          .bytes = run.bytes,
+                          .part = of_part};
+    if (!runs.empty() && runs.back().base + runs.back().bytes == next.base &&
+        runs.back().block_stride == next.block_stride && runs.back().part == next.part) {
+      runs.back().bytes += next.bytes;
+    } else {
+      runs.push_back(next);
+    }
+  }
+  bytes += layer.bytes;
+}
+
+Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
+  Shards shards(options_.shape.groups.size());
+  for (std::uint32_t g = 0; g < shards.size(); ++g) {
+    for (Part& part : keys_.PartsOf(options_.rank, g)) shards[g].push_back({.part = part});
+  }
+  transport::DeviceQueue* queue = nullptr;
+  std::map<std::string, std::uint32_t, std::less<>> part_of_layer;
+  std::uint64_t number = 0;
+  for (const LayerMemory& layer : layers) {
+    const auto part = static_cast<std::uint32_t>(number++ * options_.layer_parts / layers.size());
+    part_of_layer[layer.name] = part;
+    if (layer.group >= shards.size()) {
+      return kvcove::Fail(Code::kInvalid, fmt::format("KV layer '{}': there is no KV group {}",
+                                                      layer.name, layer.group));
+    }
+    std::uint64_t heads = 1;
+    for (const Axis& axis : layer.axes) {
+      if (axis.kind == AxisKind::kHead) heads = axis.count;
+    }
+    std::vector<Shard>& parts = shards[layer.group];
+    for (Shard& shard : parts) {
+      // A rank that has one part has it whole, whatever its heads are called.
+      const bool whole = parts.size() == 1;
+      KVCOVE_ASSIGN(BlockRuns runs,
+                    RunsOf(layer, whole ? 0 : shard.part.first_head,
+                           whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
+      shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
+      transport::DeviceQueue* of_layer = nullptr;
+      if (shard.device) {
+        KVCOVE_ASSIGN(of_layer, Probe(layer, runs));
+      }
+      if (of_layer != queue && &layer != &layers.front()) {
+        return kvcove::Fail(Code::kInvalid,
+                            fmt::format("KV layer '{}' lies on another device than layer '{}'",
+                                        layer.name, layers.front().name));
+      }
+      queue = of_layer;
+      shard.Add(runs, part);
+    }
+  }
+  for (std::uint32_t g = 0; g < shards.size(); ++g) {
+    for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
+  }
+  if (queue != nullptr) {
+    LogInfo("{}: rank {}: KV by way of {}, {} pinned", options_.engine, options_.number,
+            queue->Describe(), FormatSize(queue->stats().pinned_bytes));
+  }
+  if (transport::DeviceQueue* const before = queue_; before != nullptr && before != queue) {
+    before->Forget(this);  // marks of steps that nobody waits for may be left there
+  }
+  {
+    const MutexLock lock(mutex_);
+    quiet_saves_ = queue == nullptr && options_.threads > 0;
+    queue_ = queue;
+    part_of_layer_ = std::move(part_of_layer);
+    shards_ = std::make_shared<const Shards>(std::move(shards));
+    changed_.NotifyAll();
+  }
+  StartPins();
+  return {};
+}
+
+Result<transport::DeviceQueue*> WorkerRole::Probe(const LayerMemory& layer,
+                                                  const BlockRuns& runs) const {
+  const Run& end = runs.runs.back();
+  const std::uintptr_t last =
+      runs.base + (runs.blocks - 1) * runs.block_stride + end.offset + end.bytes - 1;
+  transport::DeviceQueue* found = nullptr;
+  for (const std::uintptr_t address : {runs.base + runs.runs.front().offset, last}) {
+    std::byte byte{};
+    const auto queue = options_.device->QueueOf(address);
+    const Status copied =
+        queue ? (*queue)->Move(transport::DeviceWay::kSave, &byte, address, 1, DeviceDeadline())
+              : Status(std::unexpected<Error>(queue.error()));
+    if (copied) {
+      found = *queue;
+      continue;
+    }
+    return kvcove::Fail(copied.error().code,
+                        fmt::format("KV layer '{}': its device memory at {:#x} cannot be copied: "
+                                    "{}",
+                                    layer.name, address, copied.error().detail));
+  }
+  return found;
+}
+
+bool WorkerRole::Unregister() {
+  LetGo();
+  if (AwaitFlights()) return true;
+  LogError("{}: rank {}: the device still moves bytes after {} ms; its memory is let go of",
+           options_.engine, options_.number, options_.device_timeout.count());
+  return false;
+}
+
+void WorkerRole::LetGo() {
+  // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
+  // (Python's GIL), and a thread that holds them may wait for ours.
+  std::deque<std::shared_ptr<Job>> dropped;
+  std::deque<ComputedStep> steps;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  shards_.reset();
+  FailQueued(dropped, steps, lines);
+  for (const auto* jobs : {&running_, &flying_}) {
+    for (const auto& job : *jobs) job->cancelled = true;
+  }
+  while (!running_.empty()) changed_.Wait(mutex_);
+}
+
+void WorkerRole::FailQueued(std::deque<std::shared_ptr<Job>>& dropped,
+                            std::deque<ComputedStep>& steps, LinesAfterLock& lines) {
+  steps.swap(steps_);
+  for (ComputedStep& step : marked_steps_) steps.push_back(std::move(step));
+  marked_steps_.clear();
+  undue_saves_ = 0;
+  for (const ComputedStep& step : steps) {
+    for (const auto& job : step.saves) {
+      job->FailAll();
+      End(job, lines);
+    }
+  }
+  for (auto* queue : {&loads_, &saves_}) {
+    for (auto& job : *queue) {
+      job->FailAll();
+      End(job, lines);
+      dropped.push_back(std::move(job));
+    }
+    queue->clear();
+  }
+}
+
+std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> bytes;
+  if (shards_ == nullptr) return bytes;
+  for (const auto& group : *shards_) bytes.push_back(group.empty() ? 0 : group.front().bytes);
+  return bytes;
+}
+
+void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
+  {
+    std::shared_ptr<Store> before;  // its end is a call of the pool: after the lock
+    std::shared_ptr<SegmentPins> pins;
+    const MutexLock lock(mutex_);
+    ask_first_ = ask_first;
+    before = std::exchange(store_, std::move(store));
+    pins = std::move(pins_);
+    changed_.NotifyAll();
+    stepped_.NotifyAll();
+  }
+  StartPins();
+}
+
+void WorkerRole::FailWaiting() {
+  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::deque<ComputedStep> steps;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (store_ != nullptr) return;
+  FailQueued(dropped, steps, lines);
+}
+
+void WorkerRole::DoWithout() {
+  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::deque<ComputedStep> steps;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  without_pool_ = true;
+  report_.without_pool = true;
+  FailQueued(dropped, steps, lines);
+  changed_.NotifyAll();
+}
+
+bool WorkerRole::connected() const {
+  const MutexLock lock(mutex_);
+  return store_ != nullptr;
+}
+
+void WorkerRole::WeightsChanging() {
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  ++weight_changes_;
+  if (!options_.fingerprints) return;
+  gate_closed_ = true;
+  // What is being loaded was computed with the weights of before.
+  for (const auto& job : loads_) {
+    job->FailAll();
+    End(job, lines);
+  }
+  loads_.clear();
+  for (const auto* jobs : {&running_, &flying_}) {
+    for (const auto& job : *jobs) {
+      if (job->load) job->cancelled = true;
+    }
+  }
+}
+
+bool WorkerRole::FingerprintWanted() const {
+  const MutexLock lock(mutex_);
+  return fingerprint_wanted_ != 0;
+}
+
+void WorkerRole::SetFingerprint(std::string fingerprint) {
+  const MutexLock lock(mutex_);
+  report_.fingerprint_asked = std::exchange(fingerprint_wanted_, 0);
+  report_.fingerprint = std::move(fingerprint);
+  report_.fingerprint_changes = weight_changes_;
+  gate_closed_ = false;
+}
+
+void WorkerRole::SetAdapters(const std::vector<AdapterPrint>& adapters) {
+  const MutexLock lock(mutex_);
+  std::map<AdapterId, Adapter> now;
+  bool changed = adapters.size() != adapters_.size();
+  for (const AdapterPrint& print : adapters) {
+    const auto before = adapters_.find(print.id);
+    const bool same = before != adapters_.end() && before->second.digest == print.digest;
+    now[print.id] =
+        same ? before->second : Adapter{.digest = print.digest, .since = adapters_number_ + 1};
+    changed = changed || !same;
+  }
+  if (!changed) return;
+  adapters_ = std::move(now);
+  report_.adapters_number = ++adapters_number_;
+  report_.adapters = adapters;
+}
+
+bool WorkerRole::AdapterStands(const AdapterPrint& adapter) const {
+  if (adapter.id == 0) return true;
+  const auto at = adapters_.find(adapter.id);
+  return at != adapters_.end() && at->second.since <= adapters_known_;
+}
+
+}  // namespace kvcove::connector

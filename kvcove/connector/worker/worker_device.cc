@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of a device's memory, by way of pinned host memory: pieces of the ring here, and the
+// pool's own in worker_in_place.cc. Loads that the engine's stream waits for: worker_layers.cc.
+//
+//   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
+//          kvcove-device: PartDone -> EndBatch
+//   save   Lend, Submit; the mover goes on.
+//          kvcove-device: PartDone -> fetched_; a mover: RunFetched: Put -> EndBatch
+//
+// A job's mover writes its own tally; batches have tallies of their own, which EndBatch adds to
+// `landed` under the role's lock, and End joins both.
+#include <exception>
+
+#include "kvcove/connector/worker/worker.h"
+#include "kvcove/connector/worker/worker_job.h"
+
+namespace kvcove::connector {
+
+using transport::DeviceWay;
+
+std::int64_t WorkerRole::DeviceDeadline() const {
+  return clock_.NowNs() + options_.device_timeout.count() * kMillisecond;
+}
+
+void WorkerRole::CountCopyErrors(const Job& job, Tally& tally, std::size_t items,
+                                 const Status& status, LinesAfterLock& lines) {
+  tally.counters.copy_errors += items;
+  if (const std::uint64_t times = copy_lines_.Due(clock_.NowNs()); times > 0) {
+    lines.Error(
+        "{}: rank {}: {} of request {} failed in the device's memory: {} ({} such "
+        "failures)",
+        options_.engine, options_.number, job.load ? "a load" : "a save", job.request,
+        status.error().detail, times);
+  }
+}
+
+bool WorkerRole::LoadBatchToDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+  std::vector<std::size_t> items = Job::Range(from, to);
+  const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items), /*bounded=*/true);
+  if (WaitsFor(in_place, /*load=*/true)) return false;
+  if (in_place && in_place->memory != nullptr) {
+    Lent lent = Lend(job, store, *in_place, std::move(items), /*may_wait=*/false);
+    if (lent.batch != nullptr) Submit(lent.batch);
+    items = std::move(lent.by_ring);
+  }
+  if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
+  return true;
+}
+
+void WorkerRole::LoadByRing(Job& job, Store& store, const std::vector<std::size_t>& items) {
+  auto batch = std::make_shared<Batch>();
+  batch->job = job.shared_from_this();
+  auto host = queue_.load()->Lend(DeviceWay::kLoad, job.BytesOf(items), DeviceDeadline());
+  if (!host) {
+    LinesAfterLock lines;
+    CountCopyErrors(job, job, items.size(), std::unexpected<Error>(host.error()), lines);
+    job.counters.failed_keys += items.size();
+    for (const std::size_t i : items) job.bad.insert(job.items[i].place);
+    return;
+  }
+  batch->host = std::move(*host);
+  HostCursor cursor(batch->host->extents());
+  std::vector<std::vector<std::span<std::byte>>> places(items.size());
+  std::vector<std::vector<MutableBuffer>> into(items.size());
+  std::vector<GetItem> gets(items.size());
+  for (std::size_t k = 0; k < items.size(); ++k) {
+    places[k] = cursor.Take(job.items[items[k]].bytes);
+    for (const auto& piece : places[k]) {
+      into[k].push_back({.data = piece.data(), .size = piece.size()});
+    }
+    gets[k] = {.key = job.items[items[k]].key, .into = into[k]};
+  }
+  std::vector<ItemResult> results(items.size());
+  (void)store.Get(gets, results, {.timeout = options_.timeout, .version = job.version});
+  for (const std::size_t k : JudgeLoad(job, store, items, results)) {
+    batch->values.push_back(
+        {.item = items[k], .tier = results[k].tier, .host = std::move(places[k])});
+  }
+  if (!batch->values.empty() && !job.cancelled) Submit(batch);
+}
+
+const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::size_t from,
+                                                   std::size_t to) {
+  if (job.asked == to) return job.wanted;
+  job.wanted = NotStored(job, store, Job::Range(from, to));
+  std::erase_if(job.wanted, [&](std::size_t i) {
+    if (!job.items[i].pieces.empty()) return false;
+    job.bad.insert(job.items[i].place);
+    ++job.counters.refused_keys;
+    return true;
+  });
+  job.asked = to;
+  return job.wanted;
+}
+
+bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
+  // What is there already is not copied from the device.
+  const std::vector<std::size_t>& items = Wanted(job, store, from, to);
+  if (job.cancelled) DropItems(job, job, items);
+  if (items.empty() || job.cancelled) return true;
+  if (SavesInPlace()) {
+    const auto in_place = TakeInPlace(DeviceWay::kSave, job.BytesOf(items), /*bounded=*/true);
+    if (WaitsFor(in_place, /*load=*/false)) return false;
+    if (in_place && in_place->memory != nullptr && SaveInPlace(job, store, *in_place, items)) {
+      return true;
+    }
+  }
+  return SaveByRing(job, items);
+}
+
+bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
+  transport::DeviceQueue& queue = *queue_.load();
+  const std::uint64_t bytes = job.BytesOf(items);
+  auto host = queue.Lend(DeviceWay::kSave, bytes, clock_.NowNs());
+  if (!host) {
+    bool comes_back = false;
+    {
+      const MutexLock lock(mutex_);
+      comes_back = save_flow_.batches > 0;
+    }
+    if (comes_back) return false;
+    host = queue.Lend(DeviceWay::kSave, bytes, DeviceDeadline());
+  }
+  if (!host) {
+    LinesAfterLock lines;
+    CountCopyErrors(job, job, items.size(), std::unexpected<Error>(host.error()), lines);
+    job.counters.refused_keys += items.size();
+    for (const std::size_t i : items) job.bad.insert(job.items[i].place);
+    return true;
+  }
+  auto batch = std::make_shared<Batch>();
+  batch->job = job.shared_from_this();
+  batch->host = std::move(*host);
+  HostCursor cursor(batch->host->extents());
+  for (const std::size_t i : items) {
+    batch->values.push_back({.item = i, .host = cursor.Take(job.items[i].bytes)});
+  }
+  Submit(batch);
+  return true;
+}
+
+void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
+  PlanCopies(*batch);
+  Fly(batch);
+  for (std::uint32_t part = 0; part < batch->copies.size(); ++part) SubmitPart(batch, part);
+}
+
+void WorkerRole::PlanCopies(Batch& batch) const {
+  const Job& job = *batch.job;
+  // Parts matter to loads that the stream waits for; others go as one.
+  batch.copies.resize(job.sync ? options_.layer_parts : 1);
+  for (const Batch::Value& value : batch.values) {
+    const Item& item = job.items[value.item];
+    const std::uint64_t block = job.chunks[item.place].block;
+    HostCursor cursor(value.host);
+    for (const Descriptor& run : item.shard->runs) {
+      std::vector<transport::DeviceCopy>& copies = batch.copies[job.sync ? run.part : 0];
+      std::uintptr_t device = run.base + block * run.block_stride;
+      for (const std::span<std::byte> piece : cursor.Take(run.bytes)) {
+        copies.push_back({.host = piece.data(), .device = device, .bytes = piece.size()});
+        device += piece.size();
+      }
+    }
+  }
+}
+
+void WorkerRole::Fly(const std::shared_ptr<Batch>& batch) {
+  const MutexLock lock(mutex_);
+  batch->submitted_ns = clock_.NowNs();
+  batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
+  ++batch->job->in_flight;
+  ++FlowOf(batch->job->load).batches;
+  flying_.insert(batch->job);
+}
+
+void WorkerRole::SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t part) {
+  Job& job = *batch->job;
+  const Result<transport::DeviceTicket> ticket = queue_.load()->Submit(
+      {.way = job.load ? DeviceWay::kLoad : DeviceWay::kSave,
+       .copies = batch->copies[part],
+       .after = job.after.get()},
+      batch->host, this, [this, batch](transport::DeviceDone& over) { PartDone(batch, over); });
+  if (!ticket) {
+    transport::DeviceDone failed{.status = std::unexpected<Error>(ticket.error()), .host = {}};
+    return PartDone(batch, failed);
+  }
+  if (!job.sync) return;
+  const MutexLock lock(mutex_);
+  job.parts.push_back({.ticket = *ticket, .number = part});
+}
+
+void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done) {
+  const bool load = batch->job->load;
+  LinesAfterLock lines;
+  {
+    const MutexLock lock(mutex_);
+    Counters& counters = batch->tally.counters;
+    auto& moved = load ? counters.device_load_bytes : counters.device_save_bytes;
+    auto& in_place =
+        load ? counters.device_load_in_place_bytes : counters.device_save_in_place_bytes;
+    if (done.status) {
+      for (std::size_t path = 0; path < moved.size(); ++path) {
+        moved[path] += done.moved[path];
+        if (batch->in_place != nullptr) in_place += done.moved[path];
+      }
+      (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
+    }
+    CountDeviceTime(*batch);
+    if (!done.status && batch->status) batch->status = done.status;
+    if (--batch->parts_left > 0) return;
+    if (!batch->status) {
+      CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
+    }
+  }
+  // Nobody else has the batch any more, and the device touches nothing of it.
+  if (load && batch->in_place != nullptr && batch->status) Revalidate(*batch);
+  // Before its end is told, as another load may wait for this memory.
+  if (load) {
+    batch->host.reset();
+    batch->in_place.reset();
+  }
+  // After the lock: giving back what was reserved is a call of the pool.
+  std::shared_ptr<const transport::HostMemory> let_go;
+  std::shared_ptr<InPlaceMemory> in_place;
+  const MutexLock lock(mutex_);
+  // A mover stores what a save has fetched, or gives back what was reserved for it.
+  if (load || stopping_ || (!batch->status && batch->in_place == nullptr)) {
+    let_go = std::move(batch->host);
+    in_place = std::move(batch->in_place);
+    return EndBatch(*batch, lines);
+  }
+  fetched_.push_back(batch);
+  changed_.NotifyAll();
+}
+
+void WorkerRole::CountDeviceTime(const Batch& batch) {
+  // It has begun behind the step's mark and behind what was submitted before it: those waits are no
+  // property of its bytes.
+  Job& job = *batch.job;
+  const DeviceWay way = job.load ? DeviceWay::kLoad : DeviceWay::kSave;
+  const std::int64_t now = clock_.NowNs();
+  std::int64_t& before_ns = device_done_ns_[static_cast<std::size_t>(way)];
+  const std::int64_t reached_ns =
+      job.reached_ns == nullptr ? 0 : job.reached_ns->load(std::memory_order_relaxed);
+  job.AddBusy(std::max({batch.submitted_ns, before_ns, reached_ns}), now);
+  before_ns = now;
+}
+
+void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
+  const std::shared_ptr<Job> job = batch.job;
+  for (const Batch::Value& value : batch.values) {
+    const Item& item = job->items[value.item];
+    if (!batch.status || value.voided) {
+      batch.tally.bad.insert(item.place);
+      ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
+      // Else the device's driver has refused it, which is no tier's fault.
+      if (value.voided) {
+        ++batch.tally.counters.failed_by_tier[static_cast<std::size_t>(value.tier)];
+      }
+    } else if (job->load) {
+      CountLoaded(batch.tally, item, value.tier);
+    }
+  }
+  job->landed.Add(batch.tally);
+  Flow& flow = FlowOf(job->load);
+  --flow.batches;
+  flow.blocked = false;
+  if (--job->in_flight == 0) {
+    flying_.erase(job);
+    if (job->over) End(job, lines);
+  }
+  changed_.NotifyAll();
+}
+
+bool WorkerRole::RunFetched() {
+  std::shared_ptr<Batch> batch;
+  std::shared_ptr<Store> store;
+  {
+    const MutexLock lock(mutex_);
+    if (fetched_.empty() || store_ == nullptr) return false;
+    batch = std::move(fetched_.front());
+    fetched_.pop_front();
+    store = store_;
+  }
+  const Job& job = *batch->job;
+  Status status;
+  try {
+    StoreFetched(*batch, *store);
+  } catch (const std::exception& error) {
+    LogError("{}: job {} of request {} failed: {}", options_.engine, job.id, job.request,
+             error.what());
+    status = kvcove::Fail(Code::kInternal, error.what());
+  }
+  batch->host.reset();
+  batch->in_place.reset();
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  if (!status) batch->status = status;
+  EndBatch(*batch, lines);
+  return true;
+}
+
+void WorkerRole::DropItems(const Job& job, Tally& tally, std::span<const std::size_t> items) {
+  for (const std::size_t i : items) tally.bad.insert(job.items[i].place);
+  tally.counters.dropped_keys += items.size();
+}
+
+void WorkerRole::StoreFetched(Batch& batch, Store& store) {
+  Job& job = *batch.job;
+  if (!batch.status) {
+    batch.in_place->space.Abort();
+    return;
+  }
+  if (job.cancelled) return DropItems(job, batch.tally, batch.Items());  // its end aborts
+  if (batch.in_place != nullptr) return CommitInPlace(batch);
+  std::vector<ConstBuffer> pieces;
+  std::vector<std::size_t> ends;
+  for (const Batch::Value& value : batch.values) {
+    for (const std::span<std::byte> piece : value.host) {
+      pieces.push_back({.data = piece.data(), .size = piece.size()});
+    }
+    ends.push_back(pieces.size());
+  }
+  batch.tally.counters.existing_keys +=
+      PutValues(job, batch.tally, store, batch.Items(), pieces, ends).size();
+}
+
+void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,
+                             const Status& status) {
+  ComputedStep step;
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  // Unregister may have ended it meanwhile.
+  const auto at = std::ranges::find(marked_steps_, mark, &ComputedStep::mark);
+  if (at == marked_steps_.end()) return;
+  step = std::move(*at);
+  marked_steps_.erase(at);
+  if (!status) {
+    lines.Error("{}: what a step computed cannot be saved: {}", options_.engine,
+                status.error().detail);
+  }
+  StepDone(step, status ? std::string() : status.error().detail, lines);
+}
+
+bool WorkerRole::AwaitFlights() {
+  const std::int64_t deadline = DeviceDeadline();
+  const auto left = [&] {
+    const MutexLock lock(mutex_);
+    return !flying_.empty();
+  };
+  // Without threads of the role the caller's does their work.
+  while (options_.threads == 0 && left()) {
+    transport::DeviceQueue* const queue = queue_;
+    if (!RunFetched() && (queue == nullptr || !queue->Advance())) return false;
+  }
+  LinesAfterLock lines;
+  std::vector<std::shared_ptr<Batch>>
+      let_go;  // after the lock, as what they reserved is given back
+  const MutexLock lock(mutex_);
+  while (!flying_.empty()) {
+    // Movers that have ended put nothing any more.
+    if (stopping_ && !fetched_.empty()) {
+      const std::shared_ptr<Batch>& batch = let_go.emplace_back(std::move(fetched_.front()));
+      fetched_.pop_front();
+      batch->status = kvcove::Fail(Code::kUnavailable, "the role ends");
+      EndBatch(*batch, lines);
+      continue;
+    }
+    const std::int64_t wait = deadline - clock_.NowNs();
+    if (wait <= 0) return false;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(wait));
+  }
+  return true;
+}
+
+void WorkerRole::AddDeviceStats(Report& report, const transport::DeviceQueueStats& now) {
+  Counters& counters = report.counters;
+  counters.device_load_ns += now.busy_ns[0] - told_stats_.busy_ns[0];
+  counters.device_save_ns += now.busy_ns[1] - told_stats_.busy_ns[1];
+  counters.device_tickets = now.tickets;
+  counters.device_lent_bytes = now.lent_bytes;
+  counters.device_pinned_bytes = now.pinned_bytes;
+  for (const auto& budget : in_place_) counters.device_in_place_bytes += budget->bytes();
+  counters.device_segment_pinned_bytes = pins_ == nullptr ? 0 : pins_->bytes();
+  told_stats_ = now;
+}
+
+}  // namespace kvcove::connector

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// A load or a save of one rank, as its role queues and runs it. Only the role's own files include
+// it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/connector/worker/worker.h"
+
+namespace kvcove::connector {
+
+// One object: a part of a chunk.
+struct WorkerRole::Item {
+  std::uint32_t place = 0;  // in the order's chunks
+  std::string_view key;     // in the job's text
+  std::string_view after;
+  Hints hints;
+  std::uint64_t bytes = 0;
+  const Shard* shard = nullptr;     // of the job's shards
+  std::span<MutableBuffer> pieces;  // while its batch runs
+};
+
+// What became of values.
+struct WorkerRole::Tally {
+  std::set<std::uint32_t> bad;      // places that failed
+  std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
+  Counters counters;
+  void Add(const Tally& other) {
+    bad.insert(other.bad.begin(), other.bad.end());
+    on_disk.insert(other.on_disk.begin(), other.on_disk.end());
+    counters.Add(other.counters);
+  }
+};
+
+// Its fields are written by the thread that runs it, and by others only while it is queued, but for
+// those at the end, which belong to the role's lock.
+struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
+  JobId id = 0;
+  bool load = false;
+  bool sync = false;
+  std::string request;
+  std::string version;
+  std::string adapter;  // its digest
+  Token token;
+  std::vector<ChunkPlace> chunks;
+  RequestHints hints;
+  bool goes_on = false;
+  std::shared_ptr<const Shards> shards;
+  bool prepared = false;  // it has its items
+  std::vector<Item> items;
+  std::string text;                   // of their keys
+  std::vector<MutableBuffer> pieces;  // of the batch that runs
+  std::atomic<bool> cancelled{false};
+  std::int64_t since_ns = 0;                           // it could begin
+  std::size_t next = 0;                                // item
+  std::shared_ptr<const transport::DeviceMark> after;  // of a load to a device
+  std::shared_ptr<const std::atomic<std::int64_t>>
+      reached_ns;  // when the stream was there; 0: not yet
+  // Of a save from a device: items before `asked` were looked up; of the last of them, what is to
+  // be stored.
+  std::size_t asked = 0;
+  std::vector<std::size_t> wanted;
+
+  // ---- with the role's lock
+  struct Part {
+    transport::DeviceTicket ticket = 0;
+    std::uint32_t number = 0;  // of layer_parts
+  };
+  // In which something was moved, by movers or the device: the second begins where the first ends.
+  std::int64_t busy_ns = 0;
+  std::int64_t busy_until_ns = 0;
+  bool over = false;                  // its mover is done; it ends with its last batch
+  std::uint32_t in_flight = 0;        // batches
+  Tally landed;                       // of those that are over
+  std::vector<Part> parts;            // of a synchronous load
+  std::uint32_t submitted_parts = 0;  // of it: the stream can wait for all of these
+  std::set<std::uint32_t> told;       // places that were told as failed before its end
+
+  void AddBusy(std::int64_t from_ns, std::int64_t to_ns) {
+    busy_ns += std::max<std::int64_t>(to_ns - std::max(from_ns, busy_until_ns), 0);
+    busy_until_ns = std::max(busy_until_ns, to_ns);
+  }
+  std::uint64_t objects() const { return prepared ? items.size() : chunks.size(); }
+  bool device() const {
+    for (const auto& group : *shards) {
+      for (const Shard& shard : group) return shard.device;
+    }
+    return false;
+  }
+  static std::vector<std::size_t> Range(std::size_t from, std::size_t to) {
+    std::vector<std::size_t> items(to - from);
+    std::iota(items.begin(), items.end(), from);
+    return items;
+  }
+  std::uint64_t BytesOf(std::span<const std::size_t> which) const {
+    std::uint64_t bytes = 0;
+    for (const std::size_t i : which) bytes += items[i].bytes;
+    return bytes;
+  }
+  void FailAll() {
+    for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
+  }
+  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
+  bool Hopeless(const EngineShape& shape) const { return load && !bad.empty() && shape.all_full(); }
+  // What has not been moved yet.
+  void FailRest() {
+    if (!prepared) FailAll();
+    for (; next < items.size(); ++next) bad.insert(items[next].place);
+  }
+};
+
+// A batch between host and device: its values, in order, and what of them has come so far.
+struct WorkerRole::Batch {
+  std::shared_ptr<Job> job;
+  struct Value {
+    std::size_t item = 0;
+    Tier tier = Tier::kUnknown;              // of a load
+    std::vector<std::span<std::byte>> host;  // its pieces
+    std::size_t number = 0;                  // in place: in the loan, or the reservation
+    bool voided = false;                     // a load's: its bytes were not valid to the end
+  };
+  std::vector<Value> values;
+  std::vector<std::size_t> Items() const {
+    std::vector<std::size_t> items;
+    for (const Value& value : values) items.push_back(value.item);
+    return items;
+  }
+  std::int64_t submitted_ns = 0;
+  std::shared_ptr<const transport::HostMemory> host;
+  std::shared_ptr<InPlaceMemory> in_place;  // `host`, where that is memory of the pool
+  std::vector<std::vector<transport::DeviceCopy>> copies;  // by part
+  // With the role's lock.
+  std::uint32_t parts_left = 0;
+  Status status;
+  Tally tally;
+};
+
+// Cuts pinned memory into values, whatever extents it has.
+class HostCursor {
+ public:
+  explicit HostCursor(std::span<const std::span<std::byte>> extents) : extents_(extents) {}
+  std::vector<std::span<std::byte>> Take(std::uint64_t bytes) {
+    std::vector<std::span<std::byte>> pieces;
+    while (bytes > 0) {
+      const std::span<std::byte> extent = extents_[at_].subspan(offset_);
+      const std::uint64_t count = std::min<std::uint64_t>(bytes, extent.size());
+      pieces.push_back(extent.subspan(0, count));
+      bytes -= count;
+      offset_ += count;
+      if (offset_ < extents_[at_].size()) continue;
+      ++at_;
+      offset_ = 0;
+    }
+    return pieces;
+  }
+
+ private:
+  std::span<const std::span<std::byte>> extents_;
+  std::size_t at_ = 0;
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace kvcove::connector

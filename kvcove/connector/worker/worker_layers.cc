@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads that the engine's stream waits for, with `layer_parts` layer by layer:
+//
+//   a mover        Lend batch after batch (or LoadByRing), then part 0 of all, part 1 of all, ...
+//   model thread   WaitForLayer: AwaitSubmitted(part), WaitOnStream: the stream waits for tickets
+//   kvcove-device  PartDone -> Revalidate -> EndBatch, as for other loads
+//
+// All that the pool lends at once goes part by part; what is more waits for it. So the first layers
+// run while later ones land, as long as a load fits what may be borrowed (requester/borrow.h).
+//
+// A loan's bytes never change, so a batch is what a get at the moment of its Borrow would have
+// read, whatever the pool resets while the device copies. Revalidate comes behind the ticket, when
+// the stream may have used the bytes: a load that is void then is told late, as an error of the
+// device is, and the engine computes these blocks again.
+#include "kvcove/base/interrupt.h"
+#include "kvcove/connector/worker/worker.h"
+#include "kvcove/connector/worker/worker_job.h"
+
+namespace kvcove::connector {
+
+using transport::DeviceWay;
+
+namespace {
+
+// Of one load: the device's queue takes some thousands from all.
+constexpr std::size_t kMostTickets = 1024;
+
+}  // namespace
+
+bool WorkerRole::LoadForStream(Job& job, Store& store) {
+  std::vector<std::shared_ptr<Batch>> lent;
+  bool waits = false;
+  while (job.next < job.items.size() && !job.cancelled && !job.Hopeless(options_.shape)) {
+    waits = lent.size() * options_.layer_parts >= kMostTickets;
+    if (waits) break;
+    const std::size_t to = BatchEnd(job);
+    std::vector<std::size_t> items = Job::Range(job.next, to);
+    bool may_wait = !lent.empty();  // what holds the pool's memory gives it back
+    {
+      const MutexLock lock(mutex_);
+      may_wait = may_wait || load_flow_.batches > 0;
+    }
+    if (const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items), false)) {
+      Lent some = Lend(job, store, *in_place, std::move(items), may_wait);
+      waits = some.waits;
+      if (waits) break;
+      if (some.batch != nullptr) lent.push_back(std::move(some.batch));
+      items = std::move(some.by_ring);
+    }
+    if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
+    job.next = to;
+  }
+  // Of a load that is cancelled nothing is told as loaded.
+  if (!job.cancelled) SubmitByLayers(job, lent, /*last=*/!waits);
+  return !waits;
+}
+
+void WorkerRole::SubmitByLayers(Job& job, const std::vector<std::shared_ptr<Batch>>& batches,
+                                bool last) {
+  for (const std::shared_ptr<Batch>& batch : batches) {
+    PlanCopies(*batch);
+    Fly(batch);
+  }
+  for (std::uint32_t part = 0; part < options_.layer_parts; ++part) {
+    for (const std::shared_ptr<Batch>& batch : batches) SubmitPart(batch, part);
+    if (!last) continue;
+    const MutexLock lock(mutex_);
+    job.submitted_parts = part + 1;
+    changed_.NotifyAll();
+  }
+}
+
+void WorkerRole::WaitForSyncLoads(StreamHandle stream) {
+  AwaitSubmitted(kAllParts);
+  WaitOnStream(stream, kAllParts);
+}
+
+void WorkerRole::WaitForLayer(std::string_view layer, StreamHandle stream) {
+  std::uint32_t part = kAllParts;
+  {
+    const MutexLock lock(mutex_);
+    if (sync_jobs_.empty() && flying_.empty()) return;
+    if (const auto at = part_of_layer_.find(layer); at != part_of_layer_.end()) part = at->second;
+  }
+  AwaitSubmitted(part);
+  WaitOnStream(stream, part);
+}
+
+void WorkerRole::AwaitSubmitted(std::uint32_t part) {
+  const auto left = [this, part]() KVCOVE_REQUIRES(mutex_) {
+    return std::ranges::any_of(sync_jobs_, [part](const std::shared_ptr<Job>& job) {
+      return job->submitted_parts <= part;
+    });
+  };
+  // Without threads of the role the caller's does their work.
+  while (options_.threads == 0) {
+    {
+      const MutexLock lock(mutex_);
+      if (!left()) return;
+    }
+    if (!RunOne()) break;
+  }
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  while (left() && !stopping_) {
+    // The engine's memory is its own again only when no mover writes there: they end soon.
+    if (Interrupt::Ended()) {
+      for (const std::shared_ptr<Job>& job : sync_jobs_) job->cancelled = true;
+    }
+    if (store_ != nullptr) {
+      changed_.Wait(mutex_);
+    } else if (!FailLoadsWithoutStore(lines)) {
+      changed_.WaitFor(mutex_, options_.timeout);
+    }
+  }
+}
+
+void WorkerRole::WaitOnStream(StreamHandle stream, std::uint32_t part) {
+  transport::DeviceQueue* const queue = queue_;
+  if (queue == nullptr) return;
+  std::vector<transport::DeviceTicket> tickets;
+  {
+    const MutexLock lock(mutex_);
+    for (const std::shared_ptr<Job>& job : flying_) {
+      // Once a ticket: the stream then waits for it whatever comes.
+      std::erase_if(job->parts, [&](const Job::Part& each) {
+        if (each.number > part) return false;
+        tickets.push_back(each.ticket);
+        return true;
+      });
+    }
+  }
+  for (const transport::DeviceTicket ticket : tickets) {
+    const Status waits = queue->StreamWait(stream, ticket);
+    if (waits) continue;
+    LogError("{}: rank {}: the host waits for a load, as the engine's stream cannot: {}",
+             options_.engine, options_.number, waits.error().detail);
+    (void)AwaitFlights();
+    return;
+  }
+}
+
+}  // namespace kvcove::connector

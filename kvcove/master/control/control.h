@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// What owners follow and what proves that they did: members and leases, the generation table, the
+// removal log, barriers. Every call is short and waits for nothing: an answer that needs an owner
+// or the store comes later. docs/control-plane.md has the prose and the rules.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "kvcove/master/control/generation_keeper.h"
+#include "kvcove/master/control/members.h"
+#include "kvcove/master/control/removal_log.h"
+#include "kvcove/master/control/slot_table.h"
+#include "kvcove/master/control/standings.h"
+#include "kvcove/wire/shards.h"
+
+namespace kvcove::master {
+
+struct ControlOptions {
+  MembersOptions members;
+  RemovalLog::Limits removals;
+  std::size_t table_page_bytes = SlotTable::kPageBytes;
+  std::size_t removal_bytes_behind = 32 << 20;  // that owners with a lease may have to apply
+  std::uint64_t tenant_removals_per_second = 200'000;
+  // For simulations, to show that they notice: rules that are switched off.
+  bool barriers = true;
+  bool wait = true;
+};
+
+// The master that runs now.
+struct Leadership {
+  Id128 pool;
+  wire::Position position;  // revision: at the start
+  std::vector<TermFact> terms;
+  // Nobody has joined under this id: owners may know the pool by another one, if the store was
+  // lost.
+  bool new_pool = false;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, pool, position, terms, new_pool);
+  }
+};
+
+// Of what would change a state that a successor's process has already.
+inline std::unexpected<Error> BeingTakenOver() {
+  return Fail(Code::kUnavailable, "another process is taking this master over now; try again");
+}
+
+// Thread-safe.
+class Control final : public GenerationSink {
+ public:
+  // What else must happen; called without a lock.
+  struct Hooks {
+    // An owner knows of facts that the store does not have: everything stored is void.
+    std::function<void()> facts_lost;
+    // The pool gets this id; `stored` says when the store has it.
+    std::function<void(const Id128& pool, Reply<void> stored)> adopt_pool;
+    std::function<void(const Id128& process)> heard;
+    std::function<void(const Id128& process)> ended;
+    // Calls `done` when no shard answers from what was known before this call, or at the deadline.
+    // Null: there are no shards.
+    std::function<void(std::int64_t deadline_ns, Reply<void> done)> await_shards;
+  };
+  Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
+          OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock);
+  // Leases of an earlier master may run until then: those of members, and those of owners that the
+  // store does not know.
+  void Load(const StoredState& state, std::int64_t leases_until_ns,
+            std::int64_t unknown_leases_until_ns);
+
+  // ---- owners
+  // `connection`: where the answer goes; when it ends, the owner's objects are not found any more.
+  void Hello(const wire::OwnerHello& hello, std::uint64_t connection,
+             const Reply<wire::OwnerWelcome>& reply);
+  Result<wire::RenewReply> Renew(const wire::RenewRequest& request);
+  // Answered when there are changes, or with none after a while.
+  void Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply);
+  void Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply);
+  void Goodbye(const wire::WatchRequest& request);
+  void Disconnected(std::uint64_t connection);
+  // Values of these absent owners' slots are to give way. `done` when later masters will know.
+  // Errors: the store's.
+  using OwnerSlot = std::pair<OwnerNumber, SlotId>;
+  void BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done);
+  // Slots of which this owner may list nothing: it must drop them first.
+  std::vector<SlotId> DropsOf(OwnerNumber number) const;
+
+  // ---- removals
+  // The parts of it, each small. Errors: kLimit when owners are behind, or its tenant has removed
+  // its share.
+  Result<std::vector<wire::Removal>> Prepare(wire::Removal removal);
+  // Its number. Owners hear of it from Show on, which must follow.
+  std::uint64_t Append(wire::Removal part);
+  void Show(std::uint64_t removal);
+  // Its number of removed objects, as far as owners tell.
+  void CountMatches(std::uint64_t removal);
+  std::uint64_t TakeMatches(std::uint64_t removal);
+  // Ok when no owner has it any more, nor ever shows it again. `generation`: what it was asked for
+  // under. Errors: kTimeout.
+  void AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
+                    std::int64_t deadline_ns, Reply<void> proven);
+
+  // ---- shards (docs/ha.md)
+  // Owners hear of it. `lost`: slices of it began without entries with this revision.
+  void SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost);
+  // What the leader tells its shards about owners: the slots of which an owner may list nothing
+  // (DropsOf), for each owner that has such slots. Returns how many numbers of owners there are.
+  OwnerNumber OwnersForShards(std::map<OwnerNumber, std::vector<SlotId>>& drops) const;
+  std::uint64_t shown() const;  // owners may have applied removals up to this one
+  // Whether values of these give way (Standings::GivesWay), once barriers stand.
+  void AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::ShardBarReply> reply);
+
+  // ---- GenerationSink
+  void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
+               Deferred& after) override;
+  void SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) override;
+  void Await(std::int64_t deadline_ns, Reply<void> proven) override;
+
+  // Answers what ran out of time or became true by it.
+  void Tick();
+  // Ends every wait: the master stops.
+  void Stop();
+
+  // ---- for a successor's process (docs/upgrade.md)
+  // Answers the watches, and from here on each at once: an owner's connection can move only while
+  // nothing is asked over it. What an operator changes is refused until EndPause.
+  void BeginPause();
+  void EndPause();
+  // Nobody waits for an answer that needs an owner or the store.
+  bool Idle() const;
+  // See Members. Until then somebody must renew leases.
+  std::optional<std::int64_t> FirstLeaseEndNs() const;
+  Leadership leadership() const;
+  // Of an idle one whose store is at rest.
+  void Save(StateWriter& ar);
+  // Into one with the same leadership.
+  void Load(StateReader& ar);
+  // Only these have come along. An owner whose connection has not is found until its lease ends: it
+  // connects again.
+  void KeepConnections(const std::set<std::uint64_t>& connections);
+
+  // ---- administration
+  Status Forget(OwnerNumber number);
+  Status SetDraining(OwnerNumber number, bool draining);
+  std::vector<wire::OwnerStat> Owners() const;
+  std::vector<MemberDescription> Describe() const;
+  bool Warming() const;
+  // Since this master, or the one that it has taken over, started.
+  std::int64_t RunsForNs() const;
+  bool LeaseRunning() const;
+  struct Counts {
+    std::uint64_t table = 0;
+    std::uint64_t removals = 0;
+    std::size_t removal_entries = 0;
+    std::size_t removal_bytes = 0;
+    std::size_t members = 0;
+    std::size_t barriers = 0;
+    std::size_t proofs = 0;
+    std::size_t watches = 0;
+    std::uint64_t removals_refused = 0;
+  };
+  Counts Count() const;
+
+ private:
+  struct Proof {
+    bool removal = false;
+    std::uint64_t target = 0;  // a revision of the table, or a removal's number
+    SlotId slot = 0;
+    Generation generation = 0;
+    std::int64_t deadline_ns = 0;
+    std::vector<MemberRef> waiting;
+    Reply<void> done;
+  };
+  struct WatchWaiting {
+    std::int64_t since_ns = 0;
+    wire::WatchRequest request;
+    Reply<wire::Changes> reply;
+  };
+  struct RemovalsWaiting {
+    std::int64_t since_ns = 0;
+    wire::RemovalsRequest request;
+    Reply<wire::RemovalsPage> reply;
+  };
+
+  template <typename Ar>
+  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
+  bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
+  // The store was lost, and the pool may still take the id that its owners know.
+  bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
+  void Adopt(const wire::OwnerHello& hello, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void Join(const wire::OwnerHello& hello, std::uint64_t connection,
+            const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void FinishHello(const wire::OwnerHello& hello, std::uint64_t connection,
+                   const Reply<wire::OwnerWelcome>& reply, Deferred& deferred)
+      KVCOVE_REQUIRES(mutex_);
+  void ShowStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  void HideStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  // For this owner.
+  wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
+                             std::uint64_t map) const KVCOVE_REQUIRES(mutex_);
+  wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
+  void EndWatches(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AnswerWatches(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AnswerRemovals(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void Delete(std::vector<std::string> keys) KVCOVE_REQUIRES(mutex_);
+  void EndMember(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  // True when it is proven, and answered.
+  bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
+  void StoreBarrier(const MemberRef& ref, SlotId slot, const Members::RaisedBarrier& barrier)
+      KVCOVE_REQUIRES(mutex_);
+  // Calls `done` of those whose barriers stand now, or could not be stored.
+  void CheckBarring(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+  void AddProof(Proof proof, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
+
+  const ControlOptions options_;
+  OrderedCommits& commits_;
+  Standings& standings_;
+  const Hooks hooks_;
+  const Clock& clock_;
+
+  mutable Mutex mutex_;
+  std::int64_t started_ns_ KVCOVE_GUARDED_BY(mutex_);
+  Leadership leadership_ KVCOVE_GUARDED_BY(mutex_);
+  Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // The id that was drawn before the pool took that of its owners, and those that know it by it.
+  Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<OwnerNumber> know_former_pool_ KVCOVE_GUARDED_BY(mutex_);
+  bool adopting_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // An owner has shown that the store lacks facts. Until the next incarnation is stored, nobody
+  // knows what may be read.
+  bool lost_ KVCOVE_GUARDED_BY(mutex_) = false;
+  Members members_ KVCOVE_GUARDED_BY(mutex_);
+  SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
+  RemovalLog removals_ KVCOVE_GUARDED_BY(mutex_);
+  std::int64_t unknown_leases_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<SlotId> unnamed_ KVCOVE_GUARDED_BY(mutex_);
+  std::shared_ptr<const wire::ShardMap> map_ KVCOVE_GUARDED_BY(mutex_);  // null: no shards
+  std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<OwnerNumber, RemovalsWaiting> removal_watches_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);  // being stored
+  std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);
+  struct Barring {
+    std::vector<std::pair<MemberRef, SlotId>> waiting;
+    std::int64_t since_ns = 0;
+    Reply<void> done;
+  };
+  std::vector<Barring> barring_ KVCOVE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> matches_ KVCOVE_GUARDED_BY(mutex_);  // by removal
+  struct Bucket {
+    double keys = 0;
+    std::int64_t at_ns = 0;
+  };
+  std::map<std::string, Bucket, std::less<>> buckets_ KVCOVE_GUARDED_BY(mutex_);  // by tenant
+  std::uint64_t removals_refused_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t swept_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvcove::master

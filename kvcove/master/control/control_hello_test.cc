@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which owners the master welcomes, and how it acts when an owner knows more than it does.
+#include <gtest/gtest.h>
+
+#include "kvcove/master/control/control_fixture.h"
+
+namespace kvcove::master {
+namespace {
+
+class HelloTest : public ControlFixture {
+ protected:
+  static constexpr Id128 kOldPool{.high = 9, .low = 9};
+  static wire::OwnerHello OfPool(std::uint64_t id, const Id128& pool) {
+    wire::OwnerHello hello = Of(id);
+    hello.pool = pool;
+    hello.incarnation = {.high = 8, .low = 8};
+    hello.seen = {.term = 77, .tag = 7, .revision = 7777};
+    return hello;
+  }
+  Code Seen(std::uint64_t term, std::uint64_t tag, std::uint64_t revision) {
+    wire::OwnerHello hello = Of(50);
+    hello.pool = kPool;
+    hello.incarnation = kIncarnation;
+    hello.seen = {.term = term, .tag = tag, .revision = revision};
+    return Hello(hello).code();
+  }
+};
+
+TEST_F(HelloTest, AFreshIdentityIsStoredBeforeItIsWelcomed) {
+  store_.hangs = true;
+  const auto answer = Hello(Fresh(1), 1);
+  EXPECT_FALSE(answer.came());
+  EXPECT_EQ(Hello(Fresh(1), 1).code(), Code::kStale) << "it is being stored";
+  store_.Release();
+  ASSERT_TRUE(answer.ok());
+  EXPECT_TRUE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_EQ(answer->pool, kPool);
+  EXPECT_EQ(answer->incarnation, kIncarnation);
+  EXPECT_EQ(answer->position.term, kTerm);
+  EXPECT_EQ(answer->position.revision, store_.revision);
+  EXPECT_NE(answer->epoch, 0U);
+}
+
+TEST_F(HelloTest, AnIdentityThatCouldNotBeStoredIsNoMember) {
+  store_.failures = 1;
+  const auto refused = Hello(Fresh(1));
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_EQ(control_->Count().members, 0U);
+  EXPECT_EQ(Join(1).number, 0) << "the number is free again";
+}
+
+TEST_F(HelloTest, AnUnknownIdentityIsForgotten) {
+  const auto answer = Hello(Of(1));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_TRUE(answer->forgotten);
+  EXPECT_EQ(answer->pool, kPool);
+  EXPECT_EQ(control_->Count().members, 0U);
+}
+
+TEST_F(HelloTest, AKnownMemberGoesOn) {
+  const auto first = Join(1, 1);
+  const auto again = Hello(Again(1, first), 2);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->resumed);
+  EXPECT_EQ(store_.commits, 1U) << "nothing is stored again";
+}
+
+TEST_F(HelloTest, AnOwnerOfAnotherPoolIsRefused) {
+  const auto refused = Hello(OfPool(1, kOldPool));
+  EXPECT_EQ(refused.code(), Code::kIncompatible);
+  EXPECT_NE(refused.detail().find("host1:1"), std::string::npos);
+  EXPECT_TRUE(adopted_.empty());
+}
+
+TEST_F(HelloTest, ASuccessorEndsTheIdentityOfItsPredecessor) {
+  const auto first = Join(1);
+  ASSERT_TRUE(Renew(first));
+  wire::OwnerHello successor = Fresh(2);
+  successor.host = Of(1).host;
+  successor.predecessor = IdOf(1);
+  ASSERT_TRUE(Hello(successor).ok());
+  EXPECT_FALSE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_EQ(control_->Count().members, 1U);
+  EXPECT_EQ(ended_, Of(1).process) << "what it held for engines ends";
+  EXPECT_FALSE(control_->LeaseRunning());
+}
+
+// Nobody else can have looked: a mistake, or a stolen id.
+TEST_F(HelloTest, OnlyAnOwnerOfItsHostAndTenantIsASuccessor) {
+  Join(1);
+  wire::OwnerHello elsewhere = Fresh(2);
+  elsewhere.host = "another";
+  elsewhere.predecessor = IdOf(1);
+  ASSERT_TRUE(Hello(elsewhere).ok());
+  wire::OwnerHello of_tenant = Fresh(3);
+  of_tenant.tenant = "globex";
+  of_tenant.predecessor = IdOf(1);
+  ASSERT_TRUE(Hello(of_tenant).ok());
+  EXPECT_TRUE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_EQ(control_->Count().members, 3U);
+}
+
+// ---- a store that was lost
+
+TEST_F(HelloTest, APoolWhoseStoreWasLostKeepsTheIdThatItsOwnersKnow) {
+  leadership_.new_pool = true;
+  Make();
+  EXPECT_EQ(Hello(OfPool(1, kOldPool)).code(), Code::kStale) << "it is not stored yet";
+  EXPECT_EQ(Hello(OfPool(2, kOldPool)).code(), Code::kStale);
+  EXPECT_EQ(adopted_, std::vector<Id128>{kOldPool});
+  adopting_({});
+  const auto answer = Hello(OfPool(1, kOldPool));
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->pool, kOldPool);
+  EXPECT_TRUE(answer->forgotten) << "nothing is known of what it holds";
+  EXPECT_EQ(facts_lost_, 0);
+  EXPECT_EQ(Hello(OfPool(3, {.high = 7, .low = 7})).code(), Code::kIncompatible)
+      << "a pool takes one id";
+}
+
+TEST_F(HelloTest, AnIdThatCouldNotBeStoredIsTriedAgain) {
+  leadership_.new_pool = true;
+  Make();
+  Hello(OfPool(1, kOldPool));
+  adopting_(Fail(Code::kUnavailable, "the disk refuses"));
+  EXPECT_EQ(Hello(Fresh(5))->pool, kPool);
+  EXPECT_EQ(Hello(OfPool(1, kOldPool)).code(), Code::kStale);
+  EXPECT_EQ(adopted_.size(), 2U);
+}
+
+TEST_F(HelloTest, AFreshOwnerThatComesFirstLocksNobodyOut) {
+  leadership_.new_pool = true;
+  Make();
+  const auto fresh = Join(5);
+  EXPECT_EQ(fresh.pool, kPool);
+  Hello(OfPool(1, kOldPool));
+  ASSERT_EQ(adopted_.size(), 1U);
+  adopting_({});
+  EXPECT_TRUE(Hello(OfPool(1, kOldPool))->forgotten);
+  // The fresh one learns the id that counts with its next hello.
+  const auto renewed = Renew(fresh);
+  ASSERT_FALSE(renewed);
+  EXPECT_EQ(renewed.error().code, Code::kStale);
+  const auto again = Hello(Again(5, fresh));
+  ASSERT_TRUE(again.ok()) << again.detail();
+  EXPECT_TRUE(again->resumed);
+  EXPECT_EQ(again->pool, kOldPool);
+  EXPECT_TRUE(Renew(*again));
+}
+
+TEST_F(HelloTest, APoolInUseDoesNotTakeAnotherId) {
+  leadership_.new_pool = true;
+  Make();
+  Join(5);
+  clock_.AdvanceNs(61 * kSecond);
+  EXPECT_EQ(Hello(OfPool(1, kOldPool)).code(), Code::kIncompatible);
+}
+
+// ---- a store that went back
+
+TEST_F(HelloTest, AnOwnerThatHasSeenNoMoreIsWelcome) {
+  EXPECT_EQ(Seen(0, 0, 0), Code::kOk) << "it has seen nothing";
+  EXPECT_EQ(Seen(4, 44, 100), Code::kOk);
+  EXPECT_EQ(Seen(4, 44, 5000), Code::kOk) << "this master's own revisions";
+  EXPECT_EQ(Seen(3, 33, 99), Code::kOk);
+  EXPECT_EQ(Seen(2, 22, 79), Code::kOk);
+  EXPECT_EQ(Seen(1, 11, 49), Code::kOk) << "older than what is kept";
+  EXPECT_EQ(facts_lost_, 0);
+}
+
+TEST_F(HelloTest, AMasterThatKnowsLessThanAnOwnerVoidsEverything) {
+  struct Case {
+    const char* what;
+    wire::Position seen;
+  };
+  for (const Case& one :
+       {Case{"a later term", {.term = 5, .tag = 55, .revision = 120}},
+        Case{"this term of another master", {.term = 4, .tag = 45, .revision = 1}},
+        Case{"another master's term", {.term = 3, .tag = 34, .revision = 81}},
+        Case{"a revision of a term that ended before", {.term = 3, .tag = 33, .revision = 100}},
+        Case{"the same, earlier", {.term = 2, .tag = 22, .revision = 80}}}) {
+    const int before = facts_lost_;
+    EXPECT_EQ(Seen(one.seen.term, one.seen.tag, one.seen.revision), Code::kStale) << one.what;
+    EXPECT_EQ(facts_lost_, before + 1) << one.what;
+  }
+}
+
+// The new incarnation is being stored, or the disk refuses it.
+TEST_F(HelloTest, AMasterThatKnowsOfALossGivesNoLeaseBeforeEverythingIsVoid) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  ASSERT_EQ(Seen(5, 55, 120), Code::kStale);
+  const auto refused = Renew(owner);
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->granted);
+  EXPECT_TRUE(refused->doubted);
+  EXPECT_FALSE(Renew(owner)->granted);
+  Deferred after(commits_);
+  control_->Publish({.high = 3, .low = 3}, {}, after);
+  EXPECT_TRUE(Renew(owner)->granted);
+}
+
+TEST_F(HelloTest, AMemberThatWaitsForOthersAfterAStartIsToldSo) {
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    state_.members.push_back(
+        {.id = IdOf(id), .fact = {.number = static_cast<OwnerNumber>(id - 1)}});
+  }
+  Make(/*leases_until_ns=*/clock_.NowNs() + kSecond);
+  const auto hello = [&](std::uint64_t id) {
+    wire::OwnerHello again = Of(id);
+    again.pool = kPool;
+    again.incarnation = kIncarnation;
+    again.seen = {.term = 3, .tag = 33, .revision = 85};
+    return again;
+  };
+  const auto owner = Hello(hello(1));
+  ASSERT_TRUE(owner.ok());
+  const auto waits = Renew(*owner);
+  EXPECT_FALSE(waits->granted);
+  EXPECT_TRUE(waits->doubted);
+  EXPECT_FALSE(standings_.Live(owner->number));
+  // What another one knows shows that this store was put back.
+  wire::OwnerHello knows = hello(2);
+  knows.seen.revision = 100;
+  EXPECT_EQ(Hello(knows).code(), Code::kStale);
+  clock_.AdvanceNs(10 * kSecond);
+  EXPECT_FALSE(Renew(*owner)->granted) << "however long it takes to store a new incarnation";
+}
+
+TEST_F(HelloTest, ATermThatIsMissingBetweenOthersIsALoss) {
+  leadership_.terms = {{.term = 1, .tag = 11, .first_revision = 1},
+                       {.term = 4, .tag = 44, .first_revision = 100}};
+  Make();
+  EXPECT_EQ(Seen(2, 22, 60), Code::kStale);
+  EXPECT_EQ(facts_lost_, 1);
+}
+
+TEST_F(HelloTest, WhatAnotherIncarnationKnewIsVoidAnyway) {
+  wire::OwnerHello hello = Of(1);
+  hello.pool = kPool;
+  hello.incarnation = {.high = 8, .low = 8};
+  hello.seen = {.term = 9, .tag = 9, .revision = 9999};
+  EXPECT_TRUE(Hello(hello).ok());
+  EXPECT_EQ(facts_lost_, 0);
+}
+
+// ---- connections
+
+TEST_F(HelloTest, AClosedConnectionHidesTheOwnerButAResetStillWaits) {
+  const auto owner = Join(1, 11);
+  ASSERT_TRUE(Renew(owner)->granted);
+  EXPECT_TRUE(standings_.Live(owner.number));
+  control_->Disconnected(11);
+  EXPECT_FALSE(standings_.Live(owner.number));
+  EXPECT_TRUE(standings_.Present(owner.number)) << "its host may still read";
+  Publish(kSlot, 7);
+  --table_;
+  const auto reset = Await(10 * kSecond);
+  EXPECT_FALSE(reset.came()) << "somebody may still map its memory";
+  Pass(kSecond / 100 * 101);
+  EXPECT_TRUE(reset.ok());
+}
+
+TEST_F(HelloTest, AnOwnerWithAnotherConnectionStaysVisible) {
+  const auto first = Join(1, 11);
+  ASSERT_TRUE(Renew(first)->granted);
+  ASSERT_TRUE(Hello(Again(1, first), 12)->resumed);
+  control_->Disconnected(11);
+  EXPECT_TRUE(standings_.Live(first.number));
+  control_->Disconnected(12);
+  EXPECT_FALSE(standings_.Live(first.number));
+}
+
+TEST_F(HelloTest, AConnectionOfAnEndedMemberHidesNorShowsTheNextOneWithItsNumber) {
+  const auto first = Join(1, 11);
+  control_->Goodbye({.number = first.number, .epoch = first.epoch});
+  const auto second = Join(2, 12);
+  ASSERT_EQ(second.number, first.number);
+  ASSERT_TRUE(Renew(second)->granted);
+  control_->Disconnected(12);
+  EXPECT_FALSE(standings_.Live(second.number)) << "the other connection is not its";
+}
+
+TEST_F(HelloTest, GoodbyeOfAnOwnerWithADiskEndsItsLeaseOnly) {
+  wire::OwnerHello hello = Fresh(1);
+  hello.disk = true;
+  const wire::OwnerWelcome owner = *Hello(hello);
+  ASSERT_TRUE(Renew(owner, /*told=*/true)->granted);
+  Publish(kSlot, 7);
+  const auto reset = Await();
+  control_->Goodbye({.number = owner.number, .epoch = owner.epoch});
+  const auto members = control_->Describe();
+  ASSERT_EQ(members.size(), 1U);
+  EXPECT_TRUE(members[0].disk);
+  EXPECT_FALSE(members[0].leased);
+  EXPECT_TRUE(reset.ok()) << "nobody reads its memory any more";
+  EXPECT_TRUE(StoreHas(MemberKey(IdOf(1))));
+}
+
+TEST_F(HelloTest, GoodbyeEndsTheMemberAndEveryWaitForIt) {
+  const auto owner = Join(1, 11);
+  ASSERT_TRUE(Renew(owner)->granted);
+  Publish(kSlot, 7);
+  const auto reset = Await();
+  EXPECT_FALSE(reset.came());
+  control_->Goodbye({.number = owner.number, .epoch = owner.epoch + 1});
+  EXPECT_FALSE(reset.came()) << "of another epoch";
+  control_->Goodbye({.number = owner.number, .epoch = owner.epoch});
+  EXPECT_TRUE(reset.ok());
+  EXPECT_FALSE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_FALSE(standings_.EpochIs(owner.number, owner.epoch));
+}
+
+TEST_F(HelloTest, AMemberThatIsAwayForTooLongEndsByItself) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  EXPECT_EQ(control_->Forget(owner.number).error().code, Code::kDenied);
+  Pass(3600 * kSecond);
+  EXPECT_EQ(control_->Count().members, 1U);
+  Pass(2 * kSecond);
+  EXPECT_EQ(control_->Count().members, 0U);
+  EXPECT_FALSE(StoreHas(MemberKey(IdOf(1))));
+  EXPECT_TRUE(Hello(Of(1))->forgotten);
+}
+
+}  // namespace
+}  // namespace kvcove::master

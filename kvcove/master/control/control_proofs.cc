@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Removals, and what proves them and resets: acknowledgements, leases that ran out, barriers.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/master/control/control.h"
+
+namespace kvcove::master {
+
+// ---- removals
+
+Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
+  const MutexLock lock(mutex_);
+  const std::string_view tenant = table_.TenantOfSlot(removal.slot);
+  const std::int64_t now = clock_.NowNs();
+  const auto refuse = [&](std::string why) KVCOVE_REQUIRES(mutex_) {
+    ++removals_refused_;
+    return Fail(Code::kLimit, std::move(why));
+  };
+  const std::uint64_t applied = members_.AppliedByLeased(now);
+  if (applied != ~0ULL && removals_.BytesAfter(applied) > options_.removal_bytes_behind) {
+    return refuse("owners are still applying earlier removals; repeat the call a little later");
+  }
+  if (!tenant.empty()) {
+    const auto rate = static_cast<double>(options_.tenant_removals_per_second);
+    Bucket& bucket =
+        buckets_.try_emplace(std::string(tenant), Bucket{.keys = 0, .at_ns = now}).first->second;
+    bucket.keys =
+        std::max(0.0, bucket.keys - rate * 1e-9 * static_cast<double>(now - bucket.at_ns));
+    bucket.at_ns = now;
+    if (bucket.keys > rate) {
+      return refuse(
+          fmt::format("tenant '{}' has removed its share of {} keys a second; repeat the "
+                      "call a little later",
+                      tenant, options_.tenant_removals_per_second));
+    }
+    bucket.keys += static_cast<double>(removal.keys.size() + 1);
+  }
+  std::vector<wire::Removal> parts;
+  if (!removal.pattern.empty()) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = {},
+                     .pattern = removal.pattern});
+  }
+  for (std::vector<std::string>& keys : removals_.PartsOf(std::move(removal.keys))) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = std::move(keys),
+                     .pattern = {}});
+  }
+  return parts;
+}
+
+std::uint64_t Control::Append(wire::Removal part) {
+  const MutexLock lock(mutex_);
+  return removals_.Append(std::move(part), /*held_back=*/true);
+}
+
+void Control::Show(std::uint64_t removal) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  removals_.Show(removal);
+  AnswerRemovals(deferred);
+}
+
+void Control::CountMatches(std::uint64_t removal) {
+  const MutexLock lock(mutex_);
+  matches_[removal] = 0;
+}
+
+std::uint64_t Control::TakeMatches(std::uint64_t removal) {
+  const MutexLock lock(mutex_);
+  const auto taken = matches_.extract(removal);
+  return taken.empty() ? 0 : taken.mapped();
+}
+
+void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
+                           std::int64_t deadline_ns, Reply<void> proven) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  AddProof({.removal = true,
+            .target = removal,
+            .slot = slot,
+            .generation = generation,
+            .deadline_ns = deadline_ns,
+            .waiting = members_.All(),
+            .done = std::move(proven)},
+           deferred);
+}
+
+wire::RemovalsPage Control::PageFor(const wire::RemovalsRequest& request) {
+  wire::RemovalsPage page = removals_.After(request.after);
+  if (const std::string& only = members_.TenantOfOwner(request.number); !only.empty()) {
+    std::erase_if(page.removals, [&](const wire::Removal& removal) KVCOVE_REQUIRES(mutex_) {
+      return table_.TenantOfSlot(removal.slot) != only;
+    });
+  }
+  page.drop_number = members_.TellToDrop(request.number, page.drop);
+  return page;
+}
+
+void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  if (stopping_ || !members_.Current(request.number, request.epoch)) {
+    return deferred.Answer<wire::RemovalsPage>(reply, Fail(Code::kStale, "say hello again"));
+  }
+  for (const wire::RemovalsRequest::Count& count : request.matched) {
+    const auto at = matches_.find(count.number);
+    if (at != matches_.end()) at->second += count.objects;
+  }
+  Delete(members_.Dropped(request.number, request.epoch, request.dropped));
+  Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.after));
+  removals_.Trim(members_.AppliedByAll());
+  CheckProofs(deferred);
+  if (const auto at = removal_watches_.find(request.number); at != removal_watches_.end()) {
+    deferred.Answer<wire::RemovalsPage>(at->second.reply,
+                                        Fail(Code::kStale, "another call took this one's place"));
+    removal_watches_.erase(at);
+  }
+  wire::RemovalsPage page = PageFor(request);
+  if (paused_ || page.upto != request.after || !page.drop.empty()) {
+    return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
+  }
+  removal_watches_[request.number] = {
+      .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
+}
+
+void Control::AnswerRemovals(Deferred& deferred) {
+  for (auto& [number, watch] : removal_watches_) {
+    deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
+  }
+  removal_watches_.clear();
+}
+
+std::vector<SlotId> Control::DropsOf(OwnerNumber number) const {
+  const MutexLock lock(mutex_);
+  return members_.DropsOf(number);
+}
+
+// ---- proofs
+
+void Control::AddProof(Proof proof, Deferred& deferred) {
+  if (stopping_) {
+    return deferred.Answer<void>(proof.done, Fail(Code::kUnavailable, "the master is stopping"));
+  }
+  auto kept = std::make_shared<Proof>(std::move(proof));
+  if (!CheckProof(*kept, clock_.NowNs(), deferred)) proofs_.push_back(std::move(kept));
+}
+
+void Control::StoreBarrier(const MemberRef& ref, SlotId slot,
+                           const Members::RaisedBarrier& barrier) {
+  commits_.Add({{.key = barrier.key, .value = Encode(barrier.fact)}},
+               [this, ref, slot, number = barrier.number](const Result<std::uint64_t>& revision) {
+                 Deferred after(commits_);
+                 const MutexLock lock(mutex_);
+                 members_.BarrierStored(ref, slot, number, revision.has_value());
+                 // A store that refuses is asked again with the next tick.
+                 if (revision) CheckProofs(after);
+                 CheckBarring(after);
+               });
+}
+
+void Control::RaiseBarrier(const MemberRef& ref, const Proof& proof) {
+  const auto fact = members_.RaiseBarrier(ref, proof.slot, proof.target);
+  if (fact) StoreBarrier(ref, proof.slot, *fact);
+}
+
+void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done) {
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  Barring barring{.waiting = {}, .since_ns = clock_.NowNs(), .done = std::move(done)};
+  for (const auto& [number, slot] : overtaken) {
+    const MemberRef ref = members_.RefOf(number);
+    if (!members_.Exists(ref)) continue;
+    // One that ends gets no barrier, which would outlive it in the store; its end is waited for.
+    if (members_.Ending(number)) {
+      barring.waiting.emplace_back(ref, slot);
+      continue;
+    }
+    if (const auto fact = members_.RaiseOvertaken(ref, slot)) StoreBarrier(ref, slot, *fact);
+    barring.waiting.emplace_back(ref, slot);
+  }
+  barring_.push_back(std::move(barring));
+  CheckBarring(deferred);
+}
+
+void Control::CheckBarring(Deferred& deferred) {
+  std::erase_if(barring_, [&](Barring& barring) KVCOVE_REQUIRES(mutex_) {
+    std::erase_if(barring.waiting,
+                  [&](const std::pair<MemberRef, SlotId>& one) KVCOVE_REQUIRES(mutex_) {
+                    if (!members_.Barred(one.first, one.second)) return false;
+                    if (members_.Exists(one.first))
+                      standings_.SetBarred(one.first.number, one.second, true);
+                    return true;
+                  });
+    const bool failed =
+        std::ranges::any_of(barring.waiting, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
+          return !members_.WillBeBarred(one.first, one.second);
+        });
+    if (!barring.waiting.empty() && !failed) return false;
+    deferred.Answer<void>(
+        barring.done,
+        failed ? Result<void>(Fail(Code::kUnavailable, "the control store does not take a barrier"))
+               : Result<void>());
+    return true;
+  });
+}
+
+bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
+  // A raise has voided the removal: owners do not hear of it any more, so an acknowledgement of
+  // later ones says nothing. From the new generation on nothing of it is found.
+  const std::optional<std::uint64_t> raised =
+      proof.removal ? table_.RaisedSince(proof.slot, proof.generation) : std::nullopt;
+  std::erase_if(proof.waiting, [&](const MemberRef& ref) KVCOVE_REQUIRES(mutex_) {
+    if (!options_.wait) return true;
+    if (!proof.removal) return members_.TableProven(ref, proof.target, now_ns);
+    if (raised) return members_.TableProven(ref, *raised, now_ns);
+    switch (members_.ProofOf(ref, proof.target, proof.slot, now_ns)) {
+      case Members::RemovalProof::kProven:
+        return true;
+      case Members::RemovalProof::kWaits:
+        return false;
+      case Members::RemovalProof::kNeedsBarrier:
+        break;
+    }
+    if (!options_.barriers) return true;
+    RaiseBarrier(ref, proof);
+    return false;
+  });
+  // Owners that the store does not know may still show what they hold; resets wait for them in the
+  // keeper.
+  const bool unknown = options_.wait && proof.removal && now_ns < unknown_leases_until_ns_;
+  if (proof.waiting.empty() && !unknown) {
+    deferred.Answer<void>(proof.done, Result<void>());
+    return true;
+  }
+  if (now_ns < proof.deadline_ns) return false;
+  deferred.Answer<void>(
+      proof.done,
+      Fail(Code::kTimeout,
+           proof.waiting.empty()
+               ? std::string("leases that an earlier master gave to owners which the store does "
+                             "not know may still run")
+               : fmt::format("{} owners have not acknowledged in time", proof.waiting.size())));
+  return true;
+}
+
+void Control::CheckProofs(Deferred& deferred) {
+  if (proofs_.empty()) return;
+  const std::int64_t now = clock_.NowNs();
+  std::erase_if(proofs_, [&](const std::shared_ptr<Proof>& proof)
+                             KVCOVE_REQUIRES(mutex_) { return CheckProof(*proof, now, deferred); });
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/control/generations.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace kvcove::master {
+
+void Generations::Load(const StoredState& state) {
+  for (const StoredState::Slot& slot : state.slots) {
+    RaiseCounter(CounterOf(slot.fact.generation));
+    slots_[slot.slot] = {
+        .fact = slot.fact, .revision = slot.revision, .used = true, .raised_by = {}};
+    if (slot.fact.free) continue;
+    registrations_.Inherit(slot.slot);
+    slots_by_name_[{slot.fact.name, slot.fact.version}] = slot.slot;
+    ++slots_of_tenant_[std::string(TenantOf(slot.fact.name))];
+  }
+  for (const StoredState::ResetId& reset : state.reset_ids) {
+    TenantResets& tenant = reset_ids_[reset.tenant];
+    tenant.order.push_back(reset.id);
+    tenant.ids.insert(reset.id);
+  }
+  engine_resets_.insert(state.engine_resets.begin(), state.engine_resets.end());
+}
+
+Generation Generations::NextNumber() {
+  ++counter_;
+  return (counter_ << 24) | (RandomU64() & 0xFFFFFF);
+}
+
+std::optional<SlotId> Generations::FindSlot(std::string_view name, std::string_view version) const {
+  const auto at = slots_by_name_.find(std::pair(std::string(name), std::string(version)));
+  if (at == slots_by_name_.end()) return std::nullopt;
+  return at->second;
+}
+
+const Generations::SlotState* Generations::Find(std::string_view name,
+                                                std::string_view version) const {
+  const auto slot = FindSlot(name, version);
+  return slot ? &slots_.at(*slot) : nullptr;
+}
+
+// ---- what others are told
+
+Generations::Published Generations::PublishedOf(SlotId slot) const {
+  const auto at = slots_.find(slot);
+  if (at == slots_.end()) return {.update = {.slot = slot, .name = {}}};
+  const SlotState& state = at->second;
+  return {.update = {.slot = slot,
+                     .generation = state.fact.free ? 0 : state.fact.generation,
+                     .name = state.fact.name},
+          .revision = state.revision};
+}
+
+std::vector<Generations::Published> Generations::All() const {
+  std::vector<Published> all;
+  for (const auto& [slot, state] : slots_) all.push_back(PublishedOf(slot));
+  return all;
+}
+
+bool Generations::Unnamed(SlotId slot, std::int64_t now_ns) const {
+  const auto at = slots_.find(slot);
+  return at != slots_.end() && !at->second.fact.free && !at->second.fact.version.empty() &&
+         !registrations_.Named(slot, now_ns);
+}
+
+std::vector<SlotId> Generations::UnnamedSlots(std::int64_t now_ns) const {
+  std::vector<SlotId> unnamed;
+  for (const auto& [slot, state] : slots_) {
+    if (Unnamed(slot, now_ns)) unnamed.push_back(slot);
+  }
+  return unnamed;
+}
+
+std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
+  std::vector<SlotDescription> all;
+  for (const auto& [slot, state] : slots_) {
+    if (state.fact.free) continue;
+    all.push_back({.slot = slot,
+                   .name = state.fact.name,
+                   .version = state.fact.version,
+                   .generation = state.fact.generation,
+                   .used = state.used,
+                   .named = !Unnamed(slot, now_ns)});
+  }
+  return all;
+}
+
+// ---- registering
+
+Result<SlotId> Generations::SlotFor(std::string_view name, const Taken& taken,
+                                    std::int64_t now_ns) const {
+  const std::string_view tenant = TenantOf(name);
+  const auto stored = slots_of_tenant_.find(tenant);
+  const auto own = (stored == slots_of_tenant_.end() ? 0 : stored->second) +
+                   std::ranges::count_if(taken, [&](const auto& slot) {
+                     return !slot.second.empty() && TenantOf(slot.second) == tenant;
+                   });
+  const bool share_used = !tenant.empty() && own >= options_.tenant_slots;
+  if (!share_used) {
+    for (std::uint32_t number = 0; number < options_.max_slots; ++number) {
+      const auto slot = static_cast<SlotId>(number);
+      if (taken.contains(slot)) continue;
+      const auto at = slots_.find(slot);
+      if (at == slots_.end() || at->second.fact.free) return slot;
+    }
+  }
+  // The one that nobody names for the longest time gives way, with what it holds. Its number is
+  // never used again, so no token and no entry of it can be taken for the new one's. Just after a
+  // start, those that nobody has named yet come last.
+  std::optional<SlotId> oldest;
+  for (const bool inherited : {false, true}) {
+    for (const auto& [slot, state] : slots_) {
+      if (state.fact.free || registrations_.Held(slot) || taken.contains(slot)) continue;
+      if (!inherited && registrations_.Named(slot, now_ns)) continue;
+      if (share_used && TenantOf(state.fact.name) != tenant) continue;
+      const auto age = [](const SlotState& of) { return std::pair(of.named_last, of.revision); };
+      if (!oldest || age(state) < age(slots_.at(*oldest))) oldest = slot;
+    }
+    if (oldest) break;
+  }
+  if (oldest) return *oldest;
+  if (share_used) {
+    return Fail(Code::kLimit, fmt::format("tenant '{}' uses {} pairs of namespace and weight "
+                                          "version, its share; name fewer versions or close "
+                                          "sessions",
+                                          tenant, own));
+  }
+  return Fail(Code::kLimit, fmt::format("all {} pairs of namespace and weight version are in use; "
+                                        "name fewer versions or close sessions",
+                                        options_.max_slots));
+}
+
+Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& request,
+                                                    std::int64_t now_ns) {
+  KVCOVE_TRY(CheckName(NameWithinTenant(request.name), "namespace"));
+  KVCOVE_TRY(CheckName(request.version, "weight version"));
+  KVCOVE_TRY(CheckName(request.engine, "engine"));
+  if (request.engine.empty()) return Fail(Code::kInvalid, "a registration needs an engine's name");
+  if (const Status room = registrations_.CheckRoom(request.name, request.engine); !room) {
+    ++refused_.registrations;
+    return std::unexpected(room.error());
+  }
+  Plan plan;
+  if (FindSlot(request.name, request.version)) return plan;
+  const Result<SlotId> slot = SlotFor(request.name, {}, now_ns);
+  if (!slot) {
+    ++refused_.slots;
+    return std::unexpected(slot.error());
+  }
+  PlanSlot(*slot, request.name, request.version, plan);
+  return plan;
+}
+
+void Generations::PlanSlot(SlotId slot, std::string_view name, std::string_view version,
+                           Plan& plan) {
+  plan.slots.push_back({.slot = slot,
+                        .fact = {.generation = NextNumber(),
+                                 .free = false,
+                                 .name = std::string(name),
+                                 .version = std::string(version)}});
+  plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+}
+
+void Generations::Assign(const Plan::Slot& change, std::uint64_t revision) {
+  SlotState& slot = slots_[change.slot];
+  const bool same = !slot.fact.free && slot.fact.name == change.fact.name &&
+                    slot.fact.version == change.fact.version;
+  if (!same) {
+    if (const auto at = slots_by_name_.find({slot.fact.name, slot.fact.version});
+        at != slots_by_name_.end() && at->second == change.slot) {
+      slots_by_name_.erase(at);
+      const auto tenant = slots_of_tenant_.find(TenantOf(slot.fact.name));
+      if (--tenant->second == 0) slots_of_tenant_.erase(tenant);
+      EndLife(slot);
+    }
+    registrations_.ForgetSlot(change.slot);
+    slot = {.fact = {}, .raised_by = {}};
+    if (!change.fact.free) {
+      slots_by_name_[{change.fact.name, change.fact.version}] = change.slot;
+      ++slots_of_tenant_[std::string(TenantOf(change.fact.name))];
+    }
+  }
+  slot.fact = change.fact;
+  slot.revision = revision;
+  slot.used = false;
+  slot.named_last = ++namings_;
+}
+
+void Generations::EndLife(const SlotState& slot) {
+  if (!slot.fact.version.empty()) return;
+  registrations_.ForEachOf(slot.fact.name,
+                           [&](const std::string& engine, Registrations::Binding& binding) {
+                             // Another engine's reset has closed it, and it has not heard of that
+                             // yet.
+                             if (slot.engine_raises > binding.raises && slot.raised_by != engine)
+                               binding.open = false;
+                             binding.raises = 0;
+                           });
+}
+
+bool Generations::StartsClosed(std::string_view name) const {
+  return engine_resets_.size() >= kEngineResetsKept ||
+         engine_resets_.contains(EngineResetKey(name));
+}
+
+// No other engine's reset has closed it.
+bool Generations::StillOpen(const Registrations::Binding& binding, std::string_view engine,
+                            const SlotState& slot) {
+  return binding.open && (slot.engine_raises <= binding.raises || slot.raised_by == engine);
+}
+
+// Whether the engine has the weights that the namespace's values belong to. Without versions
+// nothing says so but what it was bound to.
+bool Generations::OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
+                          const SlotState& slot) const {
+  const bool was_bound_to_it =
+      request.last_generation == slot.fact.generation && request.last_incarnation == incarnation_;
+  if (binding.bound) {
+    // After a restart a new process of the engine may have come before those that know.
+    return was_bound_to_it || StillOpen(binding, request.engine, slot);
+  }
+  if (request.last_generation != 0) return was_bound_to_it;
+  return request.assume_weights || !StartsClosed(request.name);
+}
+
+Registration Generations::Register(const RegisterRequest& request, const Plan& plan,
+                                   std::uint64_t revision, std::int64_t now_ns) {
+  for (const Plan::Slot& change : plan.slots) Assign(change, revision);
+  Registrations::Binding& binding =
+      registrations_.Bind(request.name, request.engine, request.holder, now_ns);
+  const SlotId slot_id = *FindSlot(request.name, request.version);
+  SlotState& slot = slots_[slot_id];
+  bool open = true;
+  if (request.version.empty() && !request.follow_always) {
+    open = OpenFor(request, binding, slot);
+    binding.open = open;
+    binding.bound = true;
+    if (open) binding.raises = slot.raises;
+  }
+  if (open) {
+    slot.used = true;
+    slot.named_last = ++namings_;
+    registrations_.Name(binding, slot_id);
+    binding.current_version = request.version;
+  }
+  return {.incarnation = incarnation_,
+          .slot = slot_id,
+          .generation = slot.fact.generation,
+          .open = open};
+}
+
+// ---- resetting
+
+bool Generations::IsVersionChange(const ResetRequest& request) const {
+  if (!request.version || request.version->empty()) return false;
+  const Registrations::Binding* binding = registrations_.Find(request.name, request.engine);
+  return binding != nullptr && binding->current_version != request.version;
+}
+
+bool Generations::Repeated(const ResetRequest& request) const {
+  const auto tenant = reset_ids_.find(TenantOf(request.name));
+  return tenant != reset_ids_.end() && tenant->second.ids.contains(request.id);
+}
+
+void Generations::PlanResetIds(const std::vector<const ResetRequest*>& requests, Plan& plan) const {
+  std::map<std::string_view, std::deque<Id128>> added;
+  for (const ResetRequest* request : requests) {
+    added[TenantOf(request->name)].push_back(request->id);
+  }
+  for (auto& [tenant, ids] : added) {
+    while (ids.size() > kResetIdsKept) ids.pop_front();
+    for (const Id128& id : ids) {
+      plan.changes.push_back({.key = ResetKey(tenant, id), .value = std::string()});
+    }
+    const auto own = reset_ids_.find(tenant);
+    if (own == reset_ids_.end()) continue;
+    const std::deque<Id128>& order = own->second.order;
+    for (std::size_t i = 0; i < order.size() && order.size() - i + ids.size() > kResetIdsKept;
+         ++i) {
+      plan.changes.push_back({.key = ResetKey(tenant, order[i]), .value = {}});
+    }
+  }
+}
+
+void Generations::RememberReset(const ResetRequest& request) {
+  TenantResets& tenant = reset_ids_[std::string(TenantOf(request.name))];
+  if (!tenant.ids.insert(request.id).second) return;
+  tenant.order.push_back(request.id);
+  while (tenant.order.size() > kResetIdsKept) {
+    tenant.ids.erase(tenant.order.front());
+    tenant.order.pop_front();
+  }
+}
+
+Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& requests,
+                                         std::int64_t now_ns) {
+  Plan plan;
+  Taken taken;
+  std::set<std::string_view> created;
+  std::set<std::string> marked;
+  std::set<std::pair<std::string_view, Id128>> seen;
+  std::vector<const ResetRequest*> remembered;
+  for (const ResetRequest& request : requests) {
+    if (Repeated(request) || IsVersionChange(request)) continue;
+    if (!seen.emplace(TenantOf(request.name), request.id).second) continue;
+    remembered.push_back(&request);
+    const bool versioned = request.version && !request.version->empty();
+    const bool by_engine = !request.engine.empty() && !versioned;
+    // A namespace's versions are neighbours.
+    for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
+         at != slots_by_name_.end() && at->first.first == request.name; ++at) {
+      const SlotState& state = slots_.at(at->second);
+      if (taken.contains(at->second) || (!state.used && !request.late)) continue;
+      if (versioned && state.fact.version != *request.version) continue;
+      taken.emplace(at->second, std::string_view());
+      PlanSlot(at->second, state.fact.name, state.fact.version, plan);
+      plan.slots.back().raise = true;
+      plan.slots.back().reset_id = request.id;
+    }
+    if (by_engine && !FindSlot(request.name, "") && !created.contains(request.name)) {
+      // Without room for it the reset is as good; only a later master will not know of the engine.
+      if (const Result<SlotId> slot = SlotFor(request.name, taken, now_ns)) {
+        taken.emplace(*slot, request.name);
+        created.insert(request.name);
+        PlanSlot(*slot, request.name, "", plan);
+      }
+    }
+    const std::string key = EngineResetKey(request.name);
+    if (by_engine && !engine_resets_.contains(key) && engine_resets_.size() < kEngineResetsKept &&
+        marked.insert(key).second) {
+      plan.engine_resets.push_back(key);
+      plan.changes.push_back({.key = key, .value = std::string()});
+    }
+  }
+  PlanResetIds(remembered, plan);
+  return plan;
+}
+
+void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& plan,
+                        std::uint64_t revision, std::int64_t now_ns) {
+  for (const Plan::Slot& change : plan.slots) {
+    if (!change.raise) {
+      Assign(change, revision);
+      // A raise for those that were bound to the namespace when it had a slot before.
+      slots_[change.slot].raises = 1;
+      continue;
+    }
+    SlotState& slot = slots_[change.slot];
+    slot.fact = change.fact;
+    slot.revision = revision;
+    ++slot.raises;
+    const auto by = std::ranges::find(requests, change.reset_id, &ResetRequest::id);
+    // Nor does anybody share what a late one raised.
+    slot.used = by != requests.end() && by->late;
+    if (by == requests.end() || by->engine.empty()) continue;
+    slot.engine_raises = slot.raises;
+    slot.raised_by = by->engine;
+  }
+  engine_resets_.insert(plan.engine_resets.begin(), plan.engine_resets.end());
+  for (const ResetRequest& request : requests) {
+    const bool repeated = Repeated(request);
+    const bool version_change = IsVersionChange(request);
+    if (!repeated && !version_change) RememberReset(request);
+    if (request.engine.empty()) continue;
+    // Also one that shares what an operator has raised closes the others' sessions.
+    const auto slot_id = FindSlot(request.name, "");
+    if (slot_id && !repeated && !version_change && request.version.value_or("").empty()) {
+      slots_[*slot_id].engine_raises = slots_[*slot_id].raises;
+      slots_[*slot_id].raised_by = request.engine;
+    }
+    if (!registrations_.CheckRoom(request.name, request.engine)) continue;
+    Registrations::Binding& binding =
+        request.holder == Id128{}
+            ? registrations_.Expect(request.name, request.engine, now_ns)
+            : registrations_.Bind(request.name, request.engine, request.holder, now_ns);
+    // Its first arrival opened the session; another engine's reset may have closed it since.
+    if (repeated && binding.bound) continue;
+    binding.open = true;
+    binding.bound = true;
+    binding.current_version = request.version.value_or("");
+    if (const SlotState* slot = Find(request.name, "")) binding.raises = slot->raises;
+  }
+}
+
+Generation Generations::BoundTo(std::string_view name, std::string_view engine) const {
+  const Registrations::Binding* binding = registrations_.Find(name, engine);
+  const SlotState* slot = Find(name, "");
+  if (binding == nullptr || slot == nullptr || !StillOpen(*binding, engine, *slot)) return 0;
+  return slot->fact.generation;
+}
+
+Generations::Plan Generations::PlanVoid() {
+  Plan plan;
+  for (const auto& [slot, state] : slots_) {
+    if (state.fact.free) continue;
+    plan.slots.push_back(
+        {.slot = slot,
+         .fact = {.generation = state.fact.generation, .free = true, .name = {}, .version = {}}});
+    plan.changes.push_back({.key = SlotKey(slot), .value = Encode(plan.slots.back().fact)});
+  }
+  return plan;
+}
+
+void Generations::Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision) {
+  for (const Plan::Slot& change : plan.slots) Assign(change, revision);
+  incarnation_ = incarnation;
+}
+
+// ---- versions in use
+
+void Generations::NameVersions(std::string_view name, std::string_view engine,
+                               const std::vector<std::string>& versions) {
+  Registrations::Binding* binding = registrations_.Find(name, engine);
+  if (binding == nullptr) return;
+  std::set<SlotId> named;
+  for (const std::string& version : versions) {
+    const auto slot = FindSlot(name, version);
+    if (!slot) continue;
+    named.insert(*slot);
+    slots_[*slot].named_last = ++namings_;
+  }
+  registrations_.SetNamed(*binding, named);
+}
+
+void Generations::EndEngine(std::string_view name, std::string_view engine, const Id128& holder) {
+  registrations_.End(name, engine, holder);
+  if (options_.used_for_ever) return;
+  for (auto& [slot, state] : slots_) {
+    if (state.fact.name == name) state.used = false;
+  }
+}
+
+}  // namespace kvcove::master

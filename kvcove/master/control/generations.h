@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generation table: which slot stands for which namespace and weight version, which generation
+// it has, and what a reset raises. A plain state machine: requests go in; decisions, and the facts
+// that must be stored first, come out. No I/O, no lock. docs/generations.md has the prose.
+//
+// A slot's generation is
+//   unused -> (first registration) -> used -> (reset) -> another generation, unused
+// and *used* is for ever: neither the end of a session nor a restart clears it.
+//
+// A generation number is a 40-bit counter and 24 random bits, compared whole. A master whose store
+// lost its latest facts may give a counter a second time, but not a number.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/master/control/registrations.h"
+#include "kvcove/master/store/facts.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::master {
+
+using wire::RegisterRequest;
+using wire::Registration;
+using wire::ResetRequest;
+
+// One namespace and weight version, as an operator sees it.
+struct SlotDescription {
+  SlotId slot = 0;
+  std::string name;  // qualified by its tenant
+  std::string version;
+  Generation generation = 0;
+  bool used = false;   // a reset raises it
+  bool named = false;  // an engine uses this version, or it has none
+};
+
+struct GenerationOptions {
+  std::uint32_t max_slots = kMaxSlots;
+  // Slots that one tenant may have, where there are tenants.
+  std::uint32_t tenant_slots = kMaxSlots / 4;
+  // After a start, each version counts as named for so long.
+  std::int64_t all_named_ns = Registrations::kAllNamedNs;
+  bool used_for_ever = true;  // false: for simulations, to show that they notice
+};
+
+class Generations {
+ public:
+  static constexpr std::size_t kResetIdsKept = 1024;  // a tenant
+  static constexpr std::size_t kEngineResetsKept = 1
+                                                   << 16;  // beyond, every namespace starts closed
+
+  Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
+      : options_(options),
+        incarnation_(incarnation),
+        registrations_(started_ns, options.all_named_ns) {}
+
+  static std::uint64_t CounterOf(Generation generation) { return generation >> 24; }
+
+  // The table of an earlier master. Every generation found so counts as used.
+  void Load(const StoredState& state);
+  // Numbers given from now on have a higher counter.
+  void RaiseCounter(std::uint64_t counter) { counter_ = std::max(counter_, counter); }
+  std::uint64_t counter() const { return counter_; }
+
+  // What a request changes. First it is decided, with the facts to be stored; once they are, it is
+  // carried out. Between the two steps no other request is decided.
+  struct Plan {
+    struct Slot {
+      SlotId slot = 0;
+      SlotFact fact;
+      bool raise = false;
+      Id128 reset_id;
+    };
+    std::vector<Slot> slots;
+    std::vector<std::string> engine_resets;  // names
+    std::vector<FactChange> changes;
+  };
+  // Errors: kInvalid; kLimit when all slots are in use, or this tenant's share of them.
+  Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
+  Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
+                        std::int64_t now_ns);
+  // Several requests share one raise. An engine's reset gives the namespace a slot where it has
+  // none: by the slot's generation a later master knows that the engine has reset.
+  Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
+  void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
+             std::int64_t now_ns);
+  // The generation without a version that the engine may use; 0: none.
+  Generation BoundTo(std::string_view name, std::string_view engine) const;
+  // Every slot becomes free, under another incarnation: nothing that was stored counts any more.
+  Plan PlanVoid();
+  void Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision);
+
+  // The versions that an engine still uses; what no engine names is reclaimed first.
+  void NameVersions(std::string_view name, std::string_view engine,
+                    const std::vector<std::string>& versions);
+  void EndEngine(std::string_view name, std::string_view engine, const Id128& holder);
+  Registrations& registrations() { return registrations_; }
+  const Registrations& registrations() const { return registrations_; }
+
+  // What owners must know now. `revision`: of the store, when it changed last.
+  struct Published {
+    SlotUpdate update;
+    std::uint64_t revision = 0;
+  };
+  std::optional<SlotId> FindSlot(std::string_view name, std::string_view version) const;
+  Published PublishedOf(SlotId slot) const;
+  std::vector<Published> All() const;  // also slots that have become free
+  bool Unnamed(SlotId slot, std::int64_t now_ns) const;
+  std::vector<SlotId> UnnamedSlots(std::int64_t now_ns) const;
+  std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
+  Id128 incarnation() const { return incarnation_; }
+  std::size_t used_slots() const { return slots_by_name_.size(); }
+  // Registrations beyond a tenant's share, or beyond all that there are.
+  struct Refused {
+    std::uint64_t slots = 0;
+    std::uint64_t registrations = 0;
+  };
+  const Refused& refused() const { return refused_; }
+
+  // Registrations included. Between two decisions.
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, incarnation_, counter_, namings_, refused_, slots_by_name_, slots_,
+             slots_of_tenant_, engine_resets_, reset_ids_, registrations_);
+  }
+
+ private:
+  struct SlotState {
+    SlotFact fact;
+    std::uint64_t revision = 0;
+    bool used = false;
+    std::uint64_t raises = 0;         // in this life
+    std::uint64_t engine_raises = 0;  // the value of `raises` at the last one by an engine
+    std::string raised_by;            // that engine
+    std::uint64_t named_last = 0;     // when an engine came last, in registrations
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, fact, revision, used, raises, engine_raises, raised_by, named_last);
+    }
+  };
+  struct TenantResets {
+    std::deque<Id128> order;
+    std::set<Id128> ids;
+    template <typename Ar>
+    void Carry(Ar& ar) {
+      CarryAll(ar, order, ids);
+    }
+  };
+
+  Generation NextNumber();
+  const SlotState* Find(std::string_view name, std::string_view version) const;
+  static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
+                        const SlotState& slot);
+  // What a plan changes already: slots, with the namespaces that they are new to, if any.
+  using Taken = std::map<SlotId, std::string_view>;
+  // A free slot, or the one to be taken from its namespace; none of `taken`.
+  Result<SlotId> SlotFor(std::string_view name, const Taken& taken, std::int64_t now_ns) const;
+  void PlanSlot(SlotId slot, std::string_view name, std::string_view version, Plan& plan);
+  void Assign(const Plan::Slot& change, std::uint64_t revision);
+  bool Repeated(const ResetRequest& request) const;
+  void RememberReset(const ResetRequest& request);
+  // Stores the ids of these requests, and deletes what is beyond kResetIdsKept.
+  void PlanResetIds(const std::vector<const ResetRequest*>& requests, Plan& plan) const;
+  // The slot gets another namespace: what its raises said about engines is kept with them.
+  void EndLife(const SlotState& slot);
+  bool StartsClosed(std::string_view name) const;
+  bool IsVersionChange(const ResetRequest& request) const;
+  bool OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
+               const SlotState& slot) const;
+
+  const GenerationOptions options_;
+  Id128 incarnation_;
+  std::uint64_t counter_ = 0;
+  std::uint64_t namings_ = 0;
+  Refused refused_;
+  std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
+  std::map<SlotId, SlotState> slots_;  // those that ever had a namespace
+  std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;
+  std::set<std::string, std::less<>> engine_resets_;            // keys of facts
+  std::map<std::string, TenantResets, std::less<>> reset_ids_;  // by tenant
+  Registrations registrations_;
+};
+
+}  // namespace kvcove::master

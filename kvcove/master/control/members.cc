@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/control/members.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/base/clock.h"
+
+namespace kvcove::master {
+namespace {
+
+// The master lists an owner to requesters for this long after its last call.
+constexpr std::int64_t kShownNs = 600 * kSecond;
+constexpr std::int64_t kAwayNs = 60 * kSecond;  // before a crowded pool ends a member
+constexpr std::size_t kEndedKept = 1 << 16;
+
+}  // namespace
+
+void Members::Load(const StoredState& state, std::uint64_t first_removal,
+                   std::int64_t leases_until_ns, std::int64_t now_ns) {
+  for (const StoredState::Member& stored : state.members) {
+    Add(stored.id, stored.fact, first_removal, now_ns);
+    // Not zero: it had a lease once, and others may have stored its keys since.
+    at(stored.fact.number).lease_until_ns = std::max<std::int64_t>(1, leases_until_ns);
+    if (options_.doubt) doubt_.Listed(stored.fact.number);
+  }
+  for (const StoredState::Barrier& stored : state.barriers) {
+    const auto number = Find(stored.member);
+    if (!number) continue;
+    at(*number).barriers[stored.slot] = {
+        .fact = stored.fact, .stored = true, .unnamed_until_ns = at(*number).lease_until_ns};
+  }
+}
+
+// ---- joining
+
+Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
+                                          std::int64_t now_ns) const {
+  if (hello.owner == Id128{} || hello.process == Id128{}) {
+    return Fail(Code::kInvalid, "an owner without an identity");
+  }
+  const auto number = Find(hello.owner);
+  if (!number) {
+    // A first hello may arrive late, over a connection that its owner has given up, when it has
+    // been a member and is none any more: what it holds has missed removals by then.
+    return hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh : Admission::kUnknown;
+  }
+  const Member& member = at(*number);
+  if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
+  if (member.fact.tenant != hello.tenant) {
+    return Fail(Code::kDenied, "this identity is an owner's of another tenant");
+  }
+  // Not heard of in this term, the process that an earlier master knew is not known; but one that
+  // no master has welcomed is another one, and somebody may still read the memory of the first.
+  // A process over a disk knows what the one before it has seen, but has no number yet.
+  const bool begins = member.fact.disk && hello.number == wire::kNoOwner;
+  const bool another =
+      member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0 || begins;
+  if (another && member.lease_until_ns > now_ns) {
+    return Fail(Code::kExists,
+                fmt::format("the owner at {} says that it is the one at {}, whose lease is "
+                            "running; stop one of them, or give it another data directory",
+                            hello.address, member.hello.address));
+  }
+  return Admission::kMember;
+}
+
+Result<MemberFact> Members::FactFor(const wire::OwnerHello& hello, std::int64_t unix_s) {
+  std::size_t number = 0;
+  while (number < members_.size() && members_[number].serial != 0) ++number;
+  if (number >= wire::kMaxOwners) {
+    return Fail(Code::kLimit, fmt::format("the pool has {} members; 'kvcove admin members' shows "
+                                          "them, 'kvcove admin forget' ends those that are gone",
+                                          members_.size()));
+  }
+  if (number == members_.size()) members_.emplace_back();
+  members_[number] = {.id = {}, .fact = {}, .serial = next_serial_++, .hello = {}, .last = {}};
+  return MemberFact{.number = static_cast<OwnerNumber>(number),
+                    .disk = hello.disk,
+                    .address = hello.address,
+                    .host = hello.host,
+                    .tenant = hello.tenant,
+                    .joined_s = unix_s};
+}
+
+void Members::Add(const Id128& id, const MemberFact& fact, std::uint64_t last_removal,
+                  std::int64_t now_ns) {
+  if (fact.number >= members_.size()) members_.resize(fact.number + 1U);
+  Member& member = at(fact.number);
+  member = {.id = id, .fact = fact, .serial = next_serial_++, .hello = {}, .last = {}};
+  member.hello.address = fact.address;
+  member.hello.host = fact.host;
+  member.hello.tenant = fact.tenant;
+  member.heard_ns = now_ns;
+  member.removals = last_removal;
+  by_id_[id] = fact.number;
+}
+
+std::uint32_t Members::NextEpoch() {
+  const std::uint32_t epoch = next_epoch_++;
+  if (next_epoch_ == 0) next_epoch_ = 1;  // 0: none
+  return epoch;
+}
+
+wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtaken,
+                                    std::int64_t now_ns) {
+  const OwnerNumber number = by_id_.at(hello.owner);
+  Member& member = at(number);
+  doubt_.Heard(number, now_ns);
+  const bool same_memory = member.epoch != 0 && member.hello.process == hello.process;
+  const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
+                       hello.number == number && hello.epoch == member.epoch;
+  if (!resumed) {
+    // Another process brings back what lies on the disk, and has missed what was said since.
+    const bool back = member.fact.disk && hello.number == wire::kNoOwner &&
+                      (member.epoch != 0 || member.lease_until_ns != 0);
+    member.epoch = NextEpoch();
+    // Over the same disk, another process may list what the last one listed.
+    if (member.first_epoch == 0 || (!same_memory && !member.fact.disk)) {
+      member.first_epoch = member.epoch;
+      member.told_epoch = 0;
+    }
+    member.told = false;
+    // It was the last process that was to end without loss. Where this one is another, that is
+    // done.
+    if (!same_memory) member.draining = false;
+    // Somebody may have stored another value of what it holds.
+    const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
+    // It stays so until all is told, whatever hellos come in between.
+    member.tell_first = member.tell_first || overtaken || lapsed || back;
+  }
+  member.hello = hello;
+  member.heard_ns = now_ns;
+  return {.pool = {},
+          .incarnation = {},
+          .position = {},
+          .forgotten = false,
+          .number = number,
+          .epoch = member.epoch,
+          .lease_ns = options_.lease_ns,
+          .resumed = resumed,
+          .tell_first = member.tell_first,
+          .removals = member.removals};
+}
+
+bool Members::Current(OwnerNumber number, std::uint32_t epoch) const {
+  return number < members_.size() && at(number).serial != 0 && epoch != 0 &&
+         at(number).epoch == epoch;
+}
+
+std::optional<OwnerNumber> Members::Find(const Id128& id) const {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<OwnerNumber> Members::PredecessorOf(const wire::OwnerHello& hello) const {
+  if (hello.predecessor == Id128{} || hello.predecessor == hello.owner) return std::nullopt;
+  const auto number = Find(hello.predecessor);
+  if (!number || at(*number).fact.host != hello.host || at(*number).fact.tenant != hello.tenant) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+const Members::Member* Members::Get(const MemberRef& ref) const {
+  if (ref.serial == 0 || ref.number >= members_.size()) return nullptr;  // a free number
+  if (at(ref.number).serial != ref.serial) return nullptr;
+  return &at(ref.number);
+}
+
+Members::Epochs Members::EpochsOf(OwnerNumber number) const {
+  if (number >= members_.size() || at(number).serial == 0) return {};
+  const Member& member = at(number);
+  return {.epoch = member.epoch,
+          .first_epoch = member.first_epoch,
+          .told_epoch = member.told_epoch,
+          .tells_first = member.tell_first};
+}
+
+// ---- hidden slots
+
+std::vector<SlotId> Members::HiddenOf(OwnerNumber number) const {
+  std::vector<SlotId> slots;
+  if (number >= members_.size()) return slots;
+  for (const auto& [slot, barrier] : at(number).barriers) slots.push_back(slot);
+  return slots;
+}
+
+std::vector<SlotId> Members::DropsOf(OwnerNumber number) const {
+  std::vector<SlotId> slots;
+  if (number >= members_.size()) return slots;  // of another master
+  for (const auto& [slot, barrier] : at(number).barriers) {
+    if (barrier.fact.term != term_) slots.push_back(slot);
+  }
+  return slots;
+}
+
+std::uint64_t Members::TellToDrop(OwnerNumber number, std::vector<SlotId>& slots) {
+  std::uint64_t drop = 0;
+  for (auto& [slot, barrier] : at(number).barriers) {
+    if (barrier.fact.term == term_) continue;
+    if (drop == 0) drop = next_drop_++;
+    barrier.drop = drop;
+    slots.push_back(slot);
+  }
+  return drop;
+}
+
+std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoch,
+                                          std::uint64_t drop) {
+  std::vector<std::string> keys;
+  if (drop == 0 || !Current(number, epoch)) return keys;
+  Member& member = at(number);
+  for (auto at = member.barriers.begin(); at != member.barriers.end();) {
+    Barrier& barrier = at->second;
+    if (barrier.drop != drop) {
+      ++at;
+    } else if (barrier.covers > member.removals) {
+      // A removal was proven by it after the owner was told to drop the slot.
+      barrier.fact.term = term_;
+      barrier.drop = 0;
+      ++at;
+    } else {
+      keys.push_back(BarrierKey(member.id, at->first));
+      at = member.barriers.erase(at);
+    }
+  }
+  return keys;
+}
+
+// ---- acknowledgements
+
+void Members::AcknowledgeTable(OwnerNumber number, std::uint32_t epoch, std::uint64_t table) {
+  if (!Current(number, epoch)) return;
+  at(number).table = std::max(at(number).table, table);
+}
+
+std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
+                                                      std::uint64_t removals) {
+  std::vector<std::string> keys;
+  if (!Current(number, epoch)) return keys;
+  Member& member = at(number);
+  member.removals = std::max(member.removals, removals);
+  std::erase_if(member.barriers, [&](const auto& entry) {
+    const Barrier& barrier = entry.second;
+    const bool over = barrier.fact.term == term_ && barrier.stored && !barrier.overtaken &&
+                      barrier.covers <= member.removals;
+    if (over) keys.push_back(BarrierKey(member.id, entry.first));
+    return over;
+  });
+  return keys;
+}
+
+// ---- proofs
+
+std::vector<MemberRef> Members::All() const {
+  std::vector<MemberRef> all;
+  all.reserve(by_id_.size());
+  for (const auto& [id, number] : by_id_) {
+    all.push_back({.number = number, .serial = at(number).serial});
+  }
+  return all;
+}
+
+bool Members::Exists(const MemberRef& ref) const { return Get(ref) != nullptr; }
+
+bool Members::TableProven(const MemberRef& ref, std::uint64_t table, std::int64_t now_ns) const {
+  const Member* member = Get(ref);
+  if (member == nullptr || member->table >= table) return true;
+  return !options_.strict && member->lease_until_ns <= now_ns;
+}
+
+Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t removal, SlotId slot,
+                                       std::int64_t now_ns) {
+  if (Get(ref) == nullptr) return RemovalProof::kProven;
+  Member& member = at(ref.number);
+  if (member.removals >= removal) return RemovalProof::kProven;
+  if (options_.strict || member.ending) return RemovalProof::kWaits;
+  if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
+    // Each renewal since it was raised has named it.
+    if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {
+      return RemovalProof::kWaits;
+    }
+    barrier->second.covers = std::max(barrier->second.covers, removal);
+    return RemovalProof::kProven;
+  }
+  return member.lease_until_ns > now_ns ? RemovalProof::kWaits : RemovalProof::kNeedsBarrier;
+}
+
+std::optional<Members::RaisedBarrier> Members::RaiseBarrier(const MemberRef& ref, SlotId slot,
+                                                            std::uint64_t removal) {
+  if (Get(ref) == nullptr) return std::nullopt;
+  Member& member = at(ref.number);
+  const auto [place, fresh] = member.barriers.try_emplace(slot);
+  if (!fresh) return std::nullopt;
+  place->second = {.fact = {.term = term_, .acknowledged = member.removals},
+                   .number = next_barrier_++,
+                   .covers = removal,
+                   .unnamed_until_ns = member.lease_until_ns};
+  return RaisedBarrier{.key = BarrierKey(member.id, slot),
+                       .fact = place->second.fact,
+                       .number = place->second.number};
+}
+
+void Members::BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t number, bool stored) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
+  const auto barrier = member.barriers.find(slot);
+  if (barrier == member.barriers.end() || barrier->second.number != number) return;
+  if (stored) {
+    barrier->second.stored = true;
+  } else {
+    member.barriers.erase(barrier);  // nothing was proven by it
+  }
+}
+
+std::optional<Members::RaisedBarrier> Members::RaiseOvertaken(const MemberRef& ref, SlotId slot) {
+  auto fact = RaiseBarrier(ref, slot, /*removal=*/0);
+  if (Get(ref) != nullptr) at(ref.number).barriers.at(slot).overtaken = true;
+  return fact;
+}
+
+bool Members::Barred(const MemberRef& ref, SlotId slot) const {
+  const Member* member = Get(ref);
+  if (member == nullptr) return true;  // it cannot come back at all
+  const auto barrier = member->barriers.find(slot);
+  return barrier != member->barriers.end() && barrier->second.overtaken && barrier->second.stored;
+}
+
+bool Members::WillBeBarred(const MemberRef& ref, SlotId slot) const {
+  const Member* member = Get(ref);
+  if (member == nullptr || member->ending) return true;
+  const auto barrier = member->barriers.find(slot);
+  return barrier != member->barriers.end() && barrier->second.overtaken;
+}
+
+std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::string>& keys) {
+  std::vector<SlotId> slots;
+  Member& member = at(number);
+  for (auto& [slot, barrier] : member.barriers) {
+    if (!barrier.overtaken || !barrier.stored) continue;
+    barrier.overtaken = false;
+    slots.push_back(slot);
+    if (barrier.fact.term == term_ && barrier.covers <= member.removals) {
+      keys.push_back(BarrierKey(member.id, slot));
+    }
+  }
+  std::erase_if(member.barriers, [&](const auto& entry) {
+    return std::ranges::find(keys, BarrierKey(member.id, entry.first)) != keys.end();
+  });
+  return slots;
+}
+
+// That shard alone knew which values of absent owners gave way, as a master does that is replaced.
+// So each owner with a barrier for such a value drops that slot when it is back.
+void Members::ShardLost(std::uint64_t revision,
+                        const std::function<bool(OwnerNumber, SlotId)>& gave_way) {
+  empty_revision_ = std::max(empty_revision_, revision);
+  for (const auto& [id, number] : by_id_) {
+    for (auto& [slot, barrier] : at(number).barriers) {
+      if (barrier.overtaken && gave_way(number, slot)) barrier.fact.term = 0;
+    }
+  }
+}
+
+std::size_t Members::untold() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(by_id_, [&](const auto& entry) { return Untold(entry.second); }));
+}
+
+std::vector<std::string> Members::VoidBarriers(SlotId slot) {
+  std::vector<std::string> keys;
+  for (const auto& [id, number] : by_id_) {
+    if (at(number).barriers.erase(slot) > 0) keys.push_back(BarrierKey(id, slot));
+  }
+  return keys;
+}
+
+std::uint64_t Members::AppliedByAll() const {
+  std::uint64_t applied = ~0ULL;
+  for (const auto& [id, number] : by_id_) applied = std::min(applied, at(number).removals);
+  return applied;
+}
+
+std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
+  std::uint64_t applied = ~0ULL;
+  for (const auto& [id, number] : by_id_) {
+    if (at(number).lease_until_ns > now_ns) applied = std::min(applied, at(number).removals);
+  }
+  return applied;
+}
+
+bool Members::LeaseRunning(std::int64_t now_ns) const {
+  return std::ranges::any_of(
+      by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });
+}
+
+std::optional<std::int64_t> Members::FirstLeaseEndNs(std::int64_t now_ns) const {
+  std::optional<std::int64_t> first;
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    if (member.lease_until_ns <= now_ns) continue;
+    if (member.heard_ns + (options_.lease_ns / 2) < now_ns) continue;
+    if (!first || member.lease_until_ns < *first) first = member.lease_until_ns;
+  }
+  return first;
+}
+
+// ---- ends
+
+std::vector<std::string> Members::BeginEnd(OwnerNumber number) {
+  Member& member = at(number);
+  member.ending = true;
+  member.epoch = 0;
+  std::vector<std::string> keys = {MemberKey(member.id)};
+  for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
+  return keys;
+}
+
+void Members::AbandonEnd(const MemberRef& ref) {
+  if (Get(ref) != nullptr) at(ref.number).ending = false;
+}
+
+void Members::End(const MemberRef& ref) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
+  by_id_.erase(member.id);
+  doubt_.Ended(ref.number);
+  if (ended_.insert(member.id).second) ended_order_.push_back(member.id);
+  if (ended_order_.size() > kEndedKept) {
+    ended_.erase(ended_order_.front());
+    ended_order_.pop_front();
+  }
+  member = {.id = {}, .fact = {}, .hello = {}, .last = {}};
+}
+
+Status Members::MayForget(OwnerNumber number, std::int64_t now_ns) const {
+  if (number >= members_.size() || at(number).serial == 0) {
+    return Fail(Code::kInvalid, fmt::format("the pool has no member with number {}", number));
+  }
+  const Member& member = at(number);
+  if (member.lease_until_ns > now_ns) {
+    return Fail(Code::kDenied,
+                fmt::format("the owner at {} holds a lease for another {} ms; stop it first",
+                            member.hello.address, (member.lease_until_ns - now_ns) / kMillisecond));
+  }
+  return {};
+}
+
+std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
+  std::vector<OwnerNumber> gone;
+  std::vector<std::pair<std::int64_t, OwnerNumber>> away;  // in memory only, by since when
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    const std::int64_t ttl =
+        member.fact.disk ? options_.disk_member_ttl_ns : options_.member_ttl_ns;
+    // In strict mode no clock says that nobody reads its memory any more.
+    if (member.ending || options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
+    const std::int64_t since_ns = std::max(member.heard_ns, member.lease_until_ns);
+    if (since_ns + ttl <= now_ns) {
+      gone.push_back(number);
+    } else if (!member.fact.disk && since_ns + kAwayNs <= now_ns) {
+      away.emplace_back(since_ns, number);
+    }
+  }
+  if (by_id_.size() > options_.crowded + gone.size()) {
+    std::ranges::sort(away);
+    away.resize(std::min(away.size(), by_id_.size() - gone.size() - options_.crowded));
+    for (const auto& [since_ns, number] : away) gone.push_back(number);
+  }
+  return gone;
+}
+
+// Not zero where the identity goes on: it had a lease once.
+void Members::LeaseReturned(OwnerNumber number) {
+  at(number).lease_until_ns = at(number).fact.disk ? 1 : 0;
+}
+
+// ---- what is shown
+
+Status Members::SetDraining(OwnerNumber number, bool draining) {
+  if (number >= members_.size() || at(number).epoch == 0) {
+    return Fail(Code::kInvalid, "no such owner");
+  }
+  at(number).draining = draining;
+  return {};
+}
+
+bool Members::Draining(OwnerNumber number) const {
+  return number < members_.size() && at(number).draining;
+}
+
+bool Members::Warming(std::int64_t now_ns) const {
+  return std::ranges::any_of(by_id_, [&](const auto& entry) {
+    const Member& member = at(entry.second);
+    return (!member.told || AwaitsShards(entry.second)) && member.heard_ns + 5 * kSecond > now_ns;
+  });
+}
+
+std::vector<wire::OwnerStat> Members::Stat(std::int64_t now_ns) const {
+  std::vector<wire::OwnerStat> owners;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    if (member.serial == 0 || member.epoch == 0) continue;
+    if (member.lease_until_ns <= now_ns && member.heard_ns + kShownNs <= now_ns) continue;
+    owners.push_back({.number = static_cast<OwnerNumber>(i),
+                      .epoch = member.epoch,
+                      .address = member.hello.address,
+                      .socket = member.hello.socket,
+                      .host = member.hello.host,
+                      .capacity_bytes = member.hello.capacity_bytes,
+                      .free_bytes = member.last.free_bytes,
+                      .live = member.lease_until_ns > now_ns,
+                      .told = member.told,
+                      .objects = member.last.objects,
+                      .lease_age_ns = now_ns - member.heard_ns,
+                      .tenant = member.hello.tenant,
+                      .draining = member.draining,
+                      .hits = member.last.hits,
+                      .evictions = member.last.evictions,
+                      .stale_puts = member.last.stale_puts,
+                      .puts = member.last.puts,
+                      .disks = member.last.disks,
+                      .disks_aside = member.last.disks_aside,
+                      .disk_capacity_bytes = member.last.disk_capacity_bytes,
+                      .disk_bytes = member.last.disk_bytes});
+  }
+  return owners;
+}
+
+std::vector<MemberDescription> Members::Describe(std::int64_t now_ns) const {
+  std::vector<MemberDescription> all;
+  for (const auto& [id, number] : by_id_) {
+    const Member& member = at(number);
+    MemberDescription one{.id = id,
+                          .number = number,
+                          .address = member.hello.address,
+                          .host = member.hello.host,
+                          .tenant = member.hello.tenant,
+                          .joined_s = member.fact.joined_s,
+                          .disk = member.fact.disk,
+                          .leased = member.lease_until_ns > now_ns,
+                          .told = member.told,
+                          .away_ns = std::nullopt,
+                          .table = member.table,
+                          .removals = member.removals,
+                          .barriers = {}};
+    if (!one.leased) one.away_ns = now_ns - member.heard_ns;
+    for (const auto& [slot, barrier] : member.barriers) {
+      one.barriers.emplace_back(slot, barrier.fact);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::size_t Members::barriers() const {
+  std::size_t count = 0;
+  for (const auto& [id, number] : by_id_) count += at(number).barriers.size();
+  return count;
+}
+
+}  // namespace kvcove::master

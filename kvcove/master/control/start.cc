@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/control/start.h"
+
+#include <algorithm>
+#include <map>
+
+namespace kvcove::master {
+namespace {
+
+// A lease as this clock counts it: 1 % more, for drift.
+std::int64_t Stretched(std::int64_t lease_ns) { return lease_ns / 100 * 101; }
+
+// The table that the first format's records lead to.
+void Import(const Restored& old, StartPlan& plan) {
+  std::map<SlotId, SlotFact> slots;
+  for (const OldRecord& record : old.records) {
+    switch (record.kind) {
+      case OldRecord::Kind::kSlot:
+        slots[record.slot] = {.generation = record.generation,
+                              .free = false,
+                              .name = record.name,
+                              .version = record.version};
+        break;
+      case OldRecord::Kind::kRaise:
+        if (const auto at = slots.find(record.slot); at != slots.end()) {
+          at->second.generation = record.generation;
+        }
+        break;
+      case OldRecord::Kind::kDropSlot:
+        slots.erase(record.slot);
+        break;
+      case OldRecord::Kind::kEngineReset:
+        plan.state.engine_resets.push_back(EngineResetKey(record.name));
+        plan.changes.push_back({.key = plan.state.engine_resets.back(), .value = std::string()});
+        break;
+      default:  // terms and missed removals: no owner of that format can come back
+        break;
+    }
+    plan.state.pool->counter =
+        std::max(plan.state.pool->counter, Generations::CounterOf(record.generation) + 1);
+  }
+  plan.state.pool->incarnation = old.incarnation;
+  plan.state.pool->longest_lease_ns = old.running_lease_ns;
+  plan.state.pool->clean_end = old.running_lease_ns == 0;
+  for (auto& [slot, fact] : slots) {
+    plan.changes.push_back({.key = SlotKey(slot), .value = Encode(fact)});
+    plan.state.slots.push_back(
+        {.slot = slot, .fact = std::move(fact), .revision = plan.leadership.position.revision});
+  }
+}
+
+}  // namespace
+
+Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int64_t lease_ns,
+                            std::int64_t now_ns, const Restored* old) {
+  StartPlan plan;
+  KVCOVE_ASSIGN(plan.state, Decode(facts));
+  plan.leadership.position.revision = revision + 1;  // that of `changes`
+  const bool found = plan.state.pool.has_value();
+  if (!found) {
+    // From a random counter on, so that no number of another pool is one of this.
+    plan.state.pool = PoolFact{
+        .pool = RandomId(), .incarnation = RandomId(), .counter = RandomU64() & 0x7FFFFFFF};
+    if (old != nullptr) Import(*old, plan);
+  }
+  PoolFact& pool = *plan.state.pool;
+  const bool known = found || old != nullptr;
+  const std::int64_t longest = std::max(pool.longest_lease_ns, lease_ns);
+  if (known && !pool.clean_end) plan.leases_until_ns = now_ns + Stretched(longest);
+  // Nor are owners of the first format members. The fact stays until a master has waited for them:
+  // one that ends before leaves it to the next.
+  if (!known || (!found && !pool.clean_end)) pool.unknown_leases = true;
+  if (pool.unknown_leases) plan.unknown_leases_until_ns = now_ns + Stretched(longest);
+  pool.longest_lease_ns = longest;
+  pool.clean_end = false;
+  std::vector<TermFact>& terms = plan.state.terms;
+  terms.push_back({.term = terms.empty() ? 1 : terms.back().term + 1,
+                   .tag = RandomU64(),
+                   .first_revision = plan.leadership.position.revision});
+  if (terms.size() > kTermsKept) terms.erase(terms.begin());
+  plan.leadership.pool = pool.pool;
+  plan.leadership.new_pool = !found || (plan.state.members.empty() && plan.state.slots.empty());
+  plan.leadership.terms = terms;
+  plan.leadership.position.term = terms.back().term;
+  plan.leadership.position.tag = terms.back().tag;
+  plan.changes.push_back({.key = std::string(kPoolKey), .value = Encode(pool)});
+  plan.changes.push_back({.key = std::string(kTermsKey), .value = Encode(terms)});
+  return plan;
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of owners and of sessions: decoded, asked of the master, and answered.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "kvcove/master/server/owner_calls.h"
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/server_impl.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::int64_t kRegisterNs = 10 * kSecond;
+// A removal of so few takes the loop no longer than a look-up of thousands, and less than it takes
+// to wake a worker.
+constexpr std::size_t kFewKeys = 128;
+
+// An owner that tenants share counts for all of them, so what it counted is not a tenant's to see.
+// Its room is: a put chooses its owner by that.
+void HideCounts(wire::OwnerStat& owner) {
+  owner.objects = 0;
+  owner.hits = 0;
+  owner.evictions = 0;
+  owner.stale_puts = 0;
+  owner.puts = 0;
+}
+
+}  // namespace
+
+void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& caller,
+                                   wire::Method method, std::span<const std::byte> body,
+                                   const rpc::Responder& respond) {
+  // An owner of one tenant acts for itself, not for owners of others.
+  const auto may_own = [&](std::uint64_t tenant) { return caller.MayOwn(tenant); };
+  AnswerOwner(*master_, id, method, body, may_own,
+              [this, id, method, respond](Result<std::string> answer) {
+                if (!answer) return respond(FailedReply(answer.error()));
+                rpc::Reply ok = OkReply(std::move(*answer));
+                if (method == wire::Method::kRenew) {
+                  // Leases have a loop of their own, so that no call of another kind delays them.
+                  const MutexLock lock(connections_mutex_);
+                  if (!std::exchange(connections_[id].moved, true)) ok.move_to_loop = kLeaseLoop;
+                }
+                respond(std::move(ok));
+              });
+}
+
+void MasterServer::Impl::FromShard(wire::Method method, std::span<const std::byte> body,
+                                   const rpc::Responder& respond) {
+  if (method == wire::Method::kShardSync) {
+    const auto request = wire::DecodeShardSync(body);
+    if (!request) return respond(FailedReply(request.error()));
+    return master_->shards().Sync(*request, Through<wire::ShardSyncReply>(respond));
+  }
+  if (method == wire::Method::kShardBar) {
+    const auto request = wire::DecodeShardBar(body);
+    if (!request) return respond(FailedReply(request.error()));
+    return master_->control().AnswerBars(request->values, Through<wire::ShardBarReply>(respond));
+  }
+  const auto request = wire::DecodeShardPull(body);
+  if (!request) return respond(FailedReply(request.error()));
+  Through<wire::ShardPage>(respond)(master_->shards().Pull(*request));
+}
+
+void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& caller,
+                                  std::span<const std::byte> body, const rpc::Responder& respond) {
+  Result<wire::RegisterCall> call = wire::DecodeRegister(body);
+  if (!call) return respond(FailedReply(call.error()));
+  if (const Status name = CheckName(call->request.name, "namespace"); !name) {
+    return respond(FailedReply(name.error()));
+  }
+  wire::RegisterRequest& request = call->request;
+  request.name = QualifiedName(caller.tenant, request.name);
+  request.holder = HolderOf(request.holder, id);
+  // A caller that may only read makes no namespace: it could use up all slots.
+  if (!caller.Has(rpc::Scope::kWrite) &&
+      !master_->generations().Knows(request.name, request.version)) {
+    return respond(FailedReply(
+        {Code::kDenied, fmt::format("tenant '{}' does not have the scope \"write\", and "
+                                    "nobody has stored anything in this namespace and "
+                                    "weight version yet",
+                                    caller.tenant)}));
+  }
+  const std::int64_t budget_ns = call->budget_ns > 0 ? call->budget_ns : kRegisterNs;
+  master_->generations().Register(request, DeadlineOf(budget_ns), Through<Registration>(respond));
+}
+
+void MasterServer::Impl::Reset(rpc::ConnectionId id, const rpc::Caller& caller,
+                               std::span<const std::byte> body, const rpc::Responder& respond) {
+  Result<wire::ResetCall> call = wire::DecodeReset(body);
+  if (!call) return respond(FailedReply(call.error()));
+  if (const Status name = CheckName(call->request.name, "namespace"); !name) {
+    return respond(FailedReply(name.error()));
+  }
+  call->request.name = QualifiedName(caller.tenant, call->request.name);
+  call->request.holder = HolderOf(call->request.holder, id);
+  master_->generations().Reset(
+      call->request, DeadlineOf(call->budget_ns),
+      [this, reply = Through<ResetOutcome>(respond)](const Result<ResetOutcome>& outcome) {
+        CountReset(outcome.has_value());
+        reply(outcome);
+      });
+}
+
+Result<std::string> MasterServer::Impl::Versions(rpc::ConnectionId id, const rpc::Caller& caller,
+                                                 wire::Method method,
+                                                 std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::EngineVersions engine, wire::DecodeEngineVersions(body));
+  KVCOVE_TRY(CheckName(engine.name, "namespace"));
+  const std::string name = QualifiedName(caller.tenant, engine.name);
+  if (method == wire::Method::kEndEngine) {
+    master_->generations().EndEngine(name, engine.engine, HolderOf(engine.holder, id));
+  } else {
+    KVCOVE_TRY(master_->generations().NameVersions(name, engine.engine, engine.versions));
+  }
+  return std::string();
+}
+
+Result<std::string> MasterServer::Impl::Lookup(const rpc::Caller& caller,
+                                               std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
+  if (!MayTouch(caller, request.token.slot)) {
+    return Fail(Code::kStale, "the generation is not the current one; register again");
+  }
+  KVCOVE_ASSIGN(const std::vector<wire::Place> places,
+                master_->Lookup(request.token, request.hashes));
+  return wire::Encode(std::span<const wire::Place>(places));
+}
+
+// Those that serve this tenant. The request tells what it missed since it asked last.
+Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
+                                                  std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::RequesterReport report, wire::DecodeReport(body));
+  for (std::size_t i = 0; i < report.misses.size(); ++i) {
+    misses_[i].fetch_add(report.misses[i], std::memory_order_relaxed);
+  }
+  fallbacks_.fetch_add(report.fallbacks, std::memory_order_relaxed);
+  for (const OwnerNumber number : report.broken) {
+    if (number < wire::kMaxOwners) {
+      master_->standings().owner(number).broken_at_ns = clock_.NowNs();
+    }
+  }
+  for (const wire::RequesterReport::Miss& miss : report.recent) {
+    if (MayTouch(caller, miss.slot)) {
+      master_->directory().RememberMiss(miss.slot, miss.hash, miss.reason);
+    }
+  }
+  if (report.holder != Id128{}) master_->generations().Heard(report.holder);
+  // Whose lists are the same; a map is never older than the one that its requester asks for.
+  const auto map = master_->shards().map();
+  const std::string reader =
+      fmt::format("{} {} {}", map == nullptr ? 0 : map->revision, caller.scopes,
+                  caller.Has(rpc::Scope::kOwner) ? "" : caller.tenant);
+  return *owner_lists_.Get(reader, [&] { return OwnerListFor(caller, map); });
+}
+
+std::string MasterServer::Impl::OwnerListFor(const rpc::Caller& caller,
+                                             std::shared_ptr<const wire::ShardMap> map) {
+  wire::OwnersReply reply{.owners = master_->control().Owners(),
+                          .term = master_->term(),
+                          .settings = Settings(),
+                          .map = std::move(map)};
+  reply.settings.scopes = caller.scopes;
+  if (!caller.Has(rpc::Scope::kOwner)) {
+    std::erase_if(reply.owners, [&](const wire::OwnerStat& owner) {
+      return !owner.tenant.empty() && owner.tenant != caller.tenant;
+    });
+    for (wire::OwnerStat& owner : reply.owners) {
+      if (owner.tenant.empty() && !caller.Has(rpc::Scope::kAdmin)) HideCounts(owner);
+    }
+  }
+  return wire::Encode(reply);
+}
+
+void MasterServer::Impl::Remove(const rpc::Caller& caller, std::span<const std::byte> body,
+                                const rpc::Responder& respond) {
+  Result<wire::RemoveRequest> request = wire::DecodeRemove(body);
+  if (!request) return respond(FailedReply(request.error()));
+  if (!MayTouch(caller, request->token.slot)) {
+    return respond(
+        FailedReply({Code::kStale, "the generation is not the current one; register again"}));
+  }
+  const bool small = request->pattern.empty() && request->keys.size() <= kFewKeys;
+  auto remove = [this, request = std::move(*request), deadline_ns = DeadlineOf(request->budget_ns),
+                 respond] {
+    const bool pattern = !request.pattern.empty();
+    master_->Remove(request.token, request.keys, request.pattern, deadline_ns,
+                    Through<Master::Removed>(respond, [pattern](const Master::Removed& removed) {
+                      return pattern ? wire::EncodeCount(removed.matches)
+                                     : wire::Encode(std::span<const Code>(removed.codes));
+                    }));
+  };
+  if (small) return remove();
+  const bool posted = workers_->Post(std::move(remove));
+  if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+}
+
+}  // namespace kvcove::master

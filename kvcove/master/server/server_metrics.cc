@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/server/server_metrics.h"
+
+namespace kvcove::master {
+namespace {
+
+double Number(auto value) { return static_cast<double>(value); }
+
+}  // namespace
+
+void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owners,
+                   const Standings& standings, std::int64_t now_ns) {
+  for (const wire::OwnerStat& owner : owners) {
+    const http::Labels labels = {{"owner", owner.address}};
+    const http::Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
+    metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs", owner.live, labels);
+    metrics.Gauge("kvcove_master_owner_told", "1 when all that the owner holds is listed",
+                  owner.told, labels);
+    metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained", owner.draining,
+                  labels);
+    metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that it gives to the pool",
+                  Number(owner.capacity_bytes), tier);
+    metrics.Gauge("kvcove_master_owner_used_bytes", "of it in use",
+                  Number(owner.capacity_bytes - owner.free_bytes), tier);
+    if (owner.disks > 0) {
+      metrics.Gauge("kvcove_master_owner_disks_aside", "of its disks, that are set aside",
+                    Number(owner.disks_aside), labels);
+    }
+    metrics.Gauge("kvcove_master_owner_objects", "objects that it holds", Number(owner.objects),
+                  labels);
+    metrics.Gauge("kvcove_master_owner_lease_age_seconds", "since it renewed its lease",
+                  Number(owner.lease_age_ns) * 1e-9, labels);
+    metrics.Counter("kvcove_master_owner_hits_total", "values read from it", Number(owner.hits),
+                    tier);
+    metrics.Counter("kvcove_master_owner_puts_total", "values stored at it", Number(owner.puts),
+                    labels);
+    metrics.Counter("kvcove_master_owner_evictions_total", "values evicted to make room",
+                    Number(owner.evictions), tier);
+    metrics.Counter("kvcove_master_owner_stale_puts_total",
+                    "puts that it rejected because they were begun before a reset or removal",
+                    Number(owner.stale_puts), labels);
+    const std::int64_t broken =
+        standings.owner(owner.number).broken_at_ns.load(std::memory_order_relaxed);
+    metrics.Gauge("kvcove_master_owner_passed_over",
+                  "1 while a requester passes it over because it does not answer",
+                  broken != 0 && broken + 2 * kSecond > now_ns, labels);
+  }
+}
+
+void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
+  metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
+                Number(stat.directory_entries));
+  for (const auto& [tenant, entries] : stat.entries_of_tenants) {
+    metrics.Gauge("kvcove_master_tenant_directory_entries", "of them, a tenant's", Number(entries),
+                  {{"tenant", tenant}});
+  }
+  metrics.Counter("kvcove_master_listings_over_share_total",
+                  "listings beyond a tenant's share of the directory, or beyond all of it",
+                  Number(stat.listings_over_share));
+  metrics.Gauge("kvcove_master_directory_bytes", "memory of the directory",
+                Number(stat.directory_bytes));
+  metrics.Counter("kvcove_master_lookups_total", "keys looked up", Number(stat.lookups));
+  metrics.Counter("kvcove_master_listed_total", "objects that owners listed or withdrew",
+                  Number(stat.listed));
+  metrics.Counter("kvcove_master_rejected_listings_total",
+                  "listings that came second, or too late for a reset or removal",
+                  Number(stat.rejected));
+  metrics.Counter("kvcove_master_resets_total", "reset calls", Number(stat.resets));
+  metrics.Gauge("kvcove_master_term", "starts of a master of this pool", Number(stat.term));
+  metrics.Gauge("kvcove_master_members", "owners' identities in the control store",
+                Number(stat.control.members));
+  metrics.Gauge("kvcove_master_barriers",
+                "slots that an absent owner must not show before it has caught up",
+                Number(stat.control.barriers));
+  metrics.Gauge("kvcove_master_slots", "pairs of namespace and weight version", Number(stat.slots));
+  metrics.Gauge("kvcove_master_registrations", "engines that use a namespace",
+                Number(stat.registrations));
+  metrics.Counter("kvcove_master_slots_refused_total",
+                  "registrations that found no slot: a tenant's share, or all, are in use",
+                  Number(stat.refused.slots));
+  metrics.Counter("kvcove_master_registrations_refused_total",
+                  "engines beyond a tenant's share of registrations, or beyond all",
+                  Number(stat.refused.registrations));
+  metrics.Gauge("kvcove_master_removal_log_bytes", "removals that owners may still have to apply",
+                Number(stat.control.removal_bytes));
+  metrics.Gauge("kvcove_master_waiting_calls", "resets and removals that wait for owners",
+                Number(stat.control.proofs));
+  metrics.Counter("kvcove_master_removals_refused_total",
+                  "removals beyond the owners' pace or a tenant's share",
+                  Number(stat.control.removals_refused));
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the master says of itself: its state, and its metrics.
+#include <numeric>
+
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/server_impl.h"
+#include "kvcove/master/server/server_metrics.h"
+#include "kvcove/rpc/load_report.h"
+
+namespace kvcove::master {
+
+MasterStat MasterServer::Impl::Stat() const {
+  const PoolFact pool = master_->generations().pool();
+  const std::vector<std::uint64_t> entries = master_->shards().EntriesBySlot();
+  std::map<std::string, std::uint64_t> entries_of_tenants;
+  for (const SlotDescription& slot : master_->generations().Describe()) {
+    const std::string_view tenant = TenantOf(slot.name);
+    if (!tenant.empty()) entries_of_tenants[std::string(tenant)] += entries[slot.slot];
+  }
+  return {.pool = pool.pool,
+          .incarnation = pool.incarnation,
+          .term = master_->term(),
+          .revision = master_->revision(),
+          .leads = Leads(),
+          .store = etcd_ == nullptr ? std::nullopt : std::optional(etcd_->stat()),
+          .directory_entries = master_->directory().entries(),
+          .entries_of_all = std::accumulate(entries.begin(), entries.end(), std::uint64_t{0}),
+          .directory_bytes = master_->directory().bytes(),
+          .entries_of_tenants = std::move(entries_of_tenants),
+          .listings_over_share = master_->directory().refused(),
+          .lookups = master_->directory().lookups(),
+          .listed = master_->directory().listed(),
+          .rejected = master_->directory().rejected(),
+          .resets = resets_.load(),
+          .connections = server_->connections().open(),
+          .remembered_removals = master_->directory().remembered_removals(),
+          .registrations = master_->generations().registrations(),
+          .slots = master_->generations().used_slots(),
+          .refused = master_->generations().refused(),
+          .load = admission_->Count(SystemClock::Instance().NowNs()),
+          .control = master_->control().Count(),
+          .owners = master_->control().Owners()};
+}
+
+void MasterServer::Impl::Collect(http::Metrics& metrics) const {
+  const MasterStat stat = Stat();
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads", stat.leads ? 1 : 0);
+  if (etcd_ != nullptr) etcd_->Collect(metrics);
+  CollectOwners(metrics, stat.owners, master_->standings(), clock_.NowNs());
+  CollectMaster(metrics, stat);
+  rpc::CollectLoad(metrics, "kvcove_master", stat.load);
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  metrics.Counter("kvcove_master_resets_not_proven_total", "reset calls that did not answer true",
+                  number(resets_not_proven_.load()));
+  for (std::size_t i = 1; i < kMissReasons; ++i) {
+    metrics.Counter("kvcove_requester_misses_total", "keys that requesters missed, by reason",
+                    number(misses_[i].load()),
+                    {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
+  }
+  metrics.Counter("kvcove_requester_placement_fallbacks_total",
+                  "puts that did not go to the segment that was preferred",
+                  number(fallbacks_.load()));
+  metrics.Counter("kvcove_master_refused_connections_total",
+                  "connections without a credential that is known", number(gate_.refused()));
+  metrics.Gauge("kvcove_master_insecure", "1 when any client may do everything",
+                options_.credentials == nullptr);
+  if (options_.tls != nullptr) {
+    metrics.Counter("kvcove_master_tls_refused_total",
+                    "clients that TLS refused, or that refused this master's certificate",
+                    number(options_.tls->refused()));
+    if (const auto left_s = options_.tls->ExpiresInS()) {
+      metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
+                    "until this master's certificate expires", static_cast<double>(*left_s));
+    }
+  }
+  const ConnectionLimit& connections = server_->connections();
+  metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
+  metrics.Gauge("kvcove_master_connections_max", "beyond, new ones are closed at once",
+                number(connections.max()));
+  metrics.Counter("kvcove_master_connections_refused_total",
+                  "connections that were closed at once or could not be accepted",
+                  number(connections.refused()));
+  metrics.Gauge("kvcove_master_connections_unproven",
+                "open ones that have shown no credential and made no call yet",
+                number(server_->unproven().open()));
+  metrics.Counter("kvcove_master_connections_displaced_total",
+                  "such connections that gave way to newer ones",
+                  number(server_->unproven().displaced()));
+  for (const auto& [method, name] : kTimedCalls) {
+    metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
+                      times_[static_cast<std::size_t>(method)], {{"call", name}});
+  }
+}
+
+}  // namespace kvcove::master

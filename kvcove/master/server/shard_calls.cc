@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/server/shard_calls.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::int64_t kPullNs = 5 * kSecond;
+constexpr std::int64_t kPullPauseNs = 5 * kMillisecond;
+constexpr int kAttempts = 5;  // slices may move meanwhile
+
+void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPullPauseNs)); }
+
+}  // namespace
+
+Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel& giver,
+                const std::function<bool(const wire::ShardPage&)>& load, const Clock& clock) {
+  wire::ShardPullRequest request{.term = term, .move = move.id, .cursor = 0};
+  const std::int64_t until_ns = clock.NowNs() + kPullNs;
+  while (true) {
+    const auto body = giver.Call(wire::Method::kShardPull, wire::AsBytes(wire::Encode(request)),
+                                 clock.NowNs() + kPullNs);
+    if (!body && body.error().code == Code::kStale && request.cursor == 0 &&
+        clock.NowNs() < until_ns && load({})) {
+      Pause();
+      continue;
+    }
+    if (!body) return std::unexpected(body.error());
+    KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(wire::AsBytes(*body)));
+    if (!load(page) || page.done) return {};
+    if (page.cursor <= request.cursor) return Fail(Code::kCorrupt, "its pages do not go on");
+    request.cursor = page.cursor;
+  }
+}
+
+Result<ShardCalls::ChannelPtr> ShardCalls::ChannelTo(const std::string& address) {
+  KVCOVE_ASSIGN(const rpc::Address where, rpc::ParseAddress(address, 7400));
+  const MutexLock lock(mutex_);
+  // Masters come and go, each with an address of its own.
+  if (channels_.size() > 2 * wire::kMaxShards) channels_.clear();
+  ChannelPtr& channel = channels_[address];
+  if (channel == nullptr) channel = std::make_shared<rpc::TcpChannel>(where, access_);
+  return channel;
+}
+
+// ---- keys
+
+std::map<wire::ShardNumber, std::vector<std::size_t>> ShardCalls::Split(
+    std::span<const Key> keys, const std::vector<std::size_t>& which,
+    const wire::ShardMap* map) const {
+  std::map<wire::ShardNumber, std::vector<std::size_t>> parts;
+  for (const std::size_t i : which) {
+    parts[map == nullptr ? wire::kLeaderShard : map->ShardOf(keys[i].second)].push_back(i);
+  }
+  return parts;
+}
+
+Result<std::vector<wire::HeldKey>> ShardCalls::Ask(const std::string& address,
+                                                   std::span<const Key> keys,
+                                                   std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const ChannelPtr channel, ChannelTo(address));
+  std::vector<wire::HeldKey> found;
+  for (std::size_t begin = 0; begin < keys.size(); begin += kMaxBatch) {
+    const auto part = keys.subspan(begin, std::min<std::size_t>(kMaxBatch, keys.size() - begin));
+    const wire::ShardFindRequest request{.keys = {part.begin(), part.end()}};
+    KVCOVE_ASSIGN(
+        const std::string body,
+        channel->Call(wire::Method::kShardFind, wire::AsBytes(wire::Encode(request)), deadline_ns));
+    KVCOVE_ASSIGN(const wire::ShardFindReply reply,
+                  wire::DecodeShardFindReply(wire::AsBytes(body), part.size()));
+    found.insert(found.end(), reply.keys.begin(), reply.keys.end());
+  }
+  return found;
+}
+
+ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadline_ns) {
+  Found found;
+  found.keys.resize(keys.size());
+  std::vector<std::size_t> which(keys.size());
+  std::iota(which.begin(), which.end(), 0);
+  for (int attempt = 0; attempt < kAttempts && !which.empty(); ++attempt) {
+    if (attempt > 0) Pause();
+    found.away.clear();
+    const auto map = master_.shards().map();
+    std::vector<std::size_t> again;
+    for (const auto& [shard, part] : Split(keys, which, map.get())) {
+      std::vector<Key> asked;
+      for (const std::size_t i : part) asked.push_back(keys[i]);
+      auto answer = shard == wire::kLeaderShard
+                        ? Result<std::vector<wire::HeldKey>>(master_.directory().Held(asked))
+                        : Ask(map->addresses[shard], asked, deadline_ns);
+      if (!answer) {
+        found.away = fmt::format("the master at {} knows where they are, and does not answer: {}",
+                                 map->addresses[shard], answer.error().detail);
+        answer = std::vector<wire::HeldKey>(part.size(), {.reason = MissReason::kShardAway});
+      }
+      for (std::size_t k = 0; k < part.size(); ++k) {
+        if ((*answer)[k].reason == MissReason::kShardAway) again.push_back(part[k]);
+        // What has been remembered of misses is of use in any case.
+        found.keys[part[k]] = std::move((*answer)[k]);
+      }
+    }
+    which = std::move(again);
+    if (clock_.NowNs() >= deadline_ns) break;
+  }
+  if (!which.empty() && found.away.empty()) found.away = "slices of the directory are moving";
+  if (master_.control().Warming()) {
+    for (wire::HeldKey& key : found.keys) {
+      if (key.reason == MissReason::kNeverPut) key.reason = MissReason::kWarmingUp;
+    }
+  }
+  return found;
+}
+
+// ---- slices that come back
+
+void ShardCalls::Tick() {
+  const wire::ShardMove move = master_.shards().Wanted();
+  if (move.id <= taking_) return;
+  taking_ = move.id;
+  (void)workers_.Post([this, move] { Take(move); });
+}
+
+void ShardCalls::Take(const wire::ShardMove& move) {
+  Shards& shards = master_.shards();
+  const auto load = [&](const wire::ShardPage& page) {
+    return !stopping_ && (page.entries.empty() && !page.done ? shards.Wanted().id == move.id
+                                                             : shards.Load(move.id, page));
+  };
+  Status pulled;
+  if (const auto giver = ChannelTo(move.address); giver) {
+    pulled = PullMove(move, master_.term(), **giver, load, clock_);
+  } else {
+    pulled = std::unexpected(giver.error());
+  }
+  if (pulled) return;
+  LogWarn("{} slices of the directory cannot be taken over from {}: {}", move.slices.size(),
+          move.address, pulled.error().ToString());
+  shards.LoadFailed(move.id);
+}
+
+}  // namespace kvcove::master

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/server/standby.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "kvcove/http/metrics.h"
+#include "kvcove/master/server/admin.h"
+#include "kvcove/rpc/leader.h"
+
+namespace kvcove::master {
+
+Result<std::unique_ptr<Standby>> Standby::Open(const StandbyOptions& options) {
+  std::unique_ptr<Standby> standby(new Standby(options));
+  rpc::ServerOptions server;
+  server.listen = options.listen;
+  server.max_connections = 32768;  // as the leader
+  server.name = "the standby";
+  server.tls = options.tls;
+  server.thread_name = "kvcove-standby";
+  KVCOVE_ASSIGN(standby->server_, rpc::Server::Open(server, *standby));
+  KVCOVE_TRY(standby->OpenShard());
+  KVCOVE_TRY(standby->OpenAdmin());
+  KVCOVE_TRY(standby->server_->Start());
+  return standby;
+}
+
+Standby::~Standby() {
+  if (server_ != nullptr) server_->Stop();
+  admin_server_.reset();
+  metrics_server_.reset();
+  // It may answer calls of the server, which is there until then.
+  shard_.reset();
+}
+
+Status Standby::OpenShard() {
+  if (!options_.shard) return {};
+  KVCOVE_ASSIGN(rpc::Access access, rpc::ServerAccess(options_.credentials, {}, options_.tls));
+  shard_ =
+      std::make_unique<ShardFollower>(*options_.shard, std::move(access), SystemClock::Instance());
+  return shard_->Start();
+}
+
+void Standby::Show(StandbyView view) {
+  if (shard_ != nullptr) shard_->Follow(view.leader ? view.leader->address : std::string());
+  const MutexLock lock(mutex_);
+  view_ = std::move(view);
+}
+
+StandbyView Standby::view() const {
+  const MutexLock lock(mutex_);
+  return view_;
+}
+
+// ---- clients
+
+void Standby::OnOpen(rpc::ConnectionId id, const rpc::Peer& /*peer*/) {
+  const MutexLock lock(mutex_);
+  guests_[id];
+}
+
+void Standby::OnClose(rpc::ConnectionId id) {
+  const MutexLock lock(mutex_);
+  guests_.erase(id);
+}
+
+bool Standby::Admitted(rpc::ConnectionId id) const {
+  const MutexLock lock(mutex_);
+  const auto at = guests_.find(id);
+  return at != guests_.end() && at->second.caller != nullptr;
+}
+
+// Who leads is told to those only who are let in, as a leader would.
+void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
+                        std::int64_t /*deadline_ns*/, rpc::Responder respond) {
+  rpc::Gate::Guest guest;
+  std::string leader;
+  {
+    const MutexLock lock(mutex_);
+    guest = guests_[id];
+    if (view_.leader) leader = view_.leader->address;
+  }
+  if (rpc::Gate::IsGreeting(method)) {
+    rpc::Reply reply = gate_.Greet(guest, method, body);
+    {
+      const MutexLock lock(mutex_);
+      guests_[id] = std::move(guest);
+    }
+    return respond(std::move(reply));
+  }
+  gate_.Refresh();
+  if (!gate_.Admitted(guest)) return respond(rpc::SayHelloFirst());
+  if (OnShardRequest(*guest.caller, method, body, respond)) return;
+  respond(rpc::ErrorReply(rpc::NotTheLeader(leader)));
+}
+
+// ---- a part of the directory
+
+// Whatever was decided, it is answered only if the lease under which that was done still runs.
+bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
+                             std::span<const std::byte> body, rpc::Responder respond) {
+  using wire::Method;
+  if (shard_ == nullptr) return false;
+  if (method != Method::kList && method != Method::kLookup && method != Method::kShardPull &&
+      method != Method::kShardFind) {
+    return false;
+  }
+  // An answer that comes while this standby ends finds the follower still there.
+  const ShardReplica* const replica = &shard_->replica();
+  const std::uint64_t serving = replica->Serving();
+  respond = [replica, serving, respond = std::move(respond)](rpc::Reply reply) {
+    const bool counts = serving != 0 && replica->Serving() == serving;
+    respond(counts ? std::move(reply)
+                   : rpc::ErrorReply({Code::kInProgress, "this shard does not serve now"}));
+  };
+  const auto answer = [&](Result<std::string> reply) {
+    respond(reply ? rpc::Reply{.code = Code::kOk, .body = std::move(*reply), .fds = {}}
+                  : rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
+  };
+  if (serving == 0) {
+    answer(Fail(Code::kInProgress, "this shard does not serve now"));
+  } else if (method == Method::kList) {
+    OnList(caller, body, respond);
+  } else if (method == Method::kLookup) {
+    answer(OnLookup(caller, body));
+  } else if (!caller.MayOwn(0)) {
+    answer(Fail(Code::kDenied, "only a master asks for this"));
+  } else {
+    answer(method == Method::kShardPull ? OnPull(body) : OnFind(body));
+  }
+  return true;
+}
+
+void Standby::OnList(const rpc::Caller& caller, std::span<const std::byte> body,
+                     const rpc::Responder& respond) {
+  const auto request = wire::DecodeList(body);
+  const auto fail = [&](const Error& error) {
+    respond(rpc::ErrorReply(error, error.code == Code::kCorrupt));
+  };
+  if (!request) return fail(request.error());
+  if (!caller.MayOwn(shard_->replica().TenantOfOwner(request->number))) {
+    return fail({Code::kDenied, "this credential is not that owner's"});
+  }
+  shard_->replica().List(*request, shard_->ask(), [respond](const Result<wire::ListReply>& reply) {
+    if (!reply)
+      return respond(rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
+    respond({.code = Code::kOk, .body = wire::Encode(*reply), .fds = {}});
+  });
+}
+
+Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const std::byte> body) {
+  if (!caller.Has(rpc::Scope::kRead) && !caller.Has(rpc::Scope::kWrite)) {
+    return Fail(Code::kDenied, "this credential may not read");
+  }
+  KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
+  if (request.token.slot >= kMaxSlots ||
+      !caller.MayTouch(shard_->replica().TenantOfSlot(request.token.slot))) {
+    return Fail(Code::kStale, "the generation is not the current one; register again");
+  }
+  KVCOVE_ASSIGN(const std::vector<wire::Place> places,
+                shard_->replica().Lookup(request.token, request.hashes));
+  return wire::Encode(std::span<const wire::Place>(places));
+}
+
+Result<std::string> Standby::OnPull(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::ShardPullRequest request, wire::DecodeShardPull(body));
+  KVCOVE_ASSIGN(const wire::ShardPage page, shard_->replica().Pull(request));
+  return wire::Encode(page);
+}
+
+Result<std::string> Standby::OnFind(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const wire::ShardFindRequest request, wire::DecodeShardFind(body));
+  return wire::Encode(wire::ShardFindReply{.keys = shard_->replica().Held(request)});
+}
+
+// ---- operators
+
+http::Response Standby::StatusPage() const {
+  const StandbyView now = view();
+  nlohmann::json status{{"role", "standby"},
+                        {"leader", now.leader ? now.leader->address : ""},
+                        {"leader_admin", now.leader ? now.leader->admin : ""},
+                        {"store", "etcd"},
+                        {"store_milliseconds", static_cast<double>(now.store_latency_ns) * 1e-6}};
+  if (now.term != 0) status["term"] = now.term;
+  if (shard_ != nullptr) {
+    const ShardReplica::Stat stat = shard_->replica().stat();
+    status["shard"] = {{"serves", stat.serves},   {"number", stat.number},
+                       {"slices", stat.slices},   {"entries", stat.entries},
+                       {"lookups", stat.lookups}, {"listed", stat.listed}};
+  }
+  if (!now.store_error.empty()) status["store_error"] = now.store_error;
+  return http::JsonResponse(status);
+}
+
+http::Response Standby::ReadyPage() const {
+  const StandbyView now = view();
+  if (!now.store_error.empty()) {
+    return {.status = 503, .body = "standby, without etcd\n", .type = "text/plain"};
+  }
+  return {.body = "standby\n", .type = "text/plain"};
+}
+
+http::Response Standby::MetricsPage() const {
+  const StandbyView now = view();
+  http::Metrics metrics;
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads", 0);
+  metrics.Gauge("kvcove_master_term", "starts of a master of this pool",
+                static_cast<double>(now.term));
+  metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
+                now.store_error.empty() ? 1 : 0);
+  metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
+                static_cast<double>(now.store_latency_ns) * 1e-9);
+  if (shard_ != nullptr) {
+    const ShardReplica::Stat stat = shard_->replica().stat();
+    metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
+                  stat.serves ? static_cast<double>(stat.slices) : 0);
+    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that it knows",
+                  static_cast<double>(stat.entries));
+    metrics.Counter("kvcove_master_shard_lookups_total", "keys that were looked up there",
+                    static_cast<double>(stat.lookups));
+    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed there",
+                    static_cast<double>(stat.listed));
+  }
+  metrics.Process();
+  return {.body = metrics.Text(), .type = "text/plain; version=0.0.4"};
+}
+
+Status Standby::OpenAdmin() {
+  std::vector<http::Route> routes;
+  const auto add = [&](const char* path, bool open,
+                       std::function<http::Response(const http::Request&)> answer) {
+    routes.push_back({.method = "GET", .path = path, .open = open, .answer = std::move(answer)});
+  };
+  add("/healthz", true,
+      [](const http::Request&) { return http::Response{.body = "ok\n", .type = "text/plain"}; });
+  add("/readyz", true, [this](const http::Request&) { return ReadyPage(); });
+  add("/metrics", false, [this](const http::Request&) { return MetricsPage(); });
+  routes.back().metrics = true;
+  add("/v1/status", false, [this](const http::Request&) { return StatusPage(); });
+  for (const auto& [method, path] : LeaderPaths()) {
+    routes.push_back({.method = method, .path = path, .answer = [this](const http::Request&) {
+                        const StandbyView now = view();
+                        Error error = rpc::NotTheLeader(now.leader ? now.leader->address : "");
+                        if (now.leader && !now.leader->admin.empty()) {
+                          error.detail += ", its admin endpoint " + now.leader->admin;
+                        }
+                        return http::ErrorResponse(error);
+                      }});
+  }
+  if (options_.metrics) {
+    rpc::Address metrics = *options_.metrics;
+    KVCOVE_ASSIGN(metrics_server_,
+                  ServeMetrics(metrics, options_.credentials, options_.tls, routes));
+  }
+  if (!options_.admin) return {};
+  admin_ = *options_.admin;
+  http::ServerOptions server{.loopback = rpc::IsLoopback(admin_),
+                             .authorize = rpc::BearersOf(options_.credentials),
+                             .tunnel = {}};
+  KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
+  KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));
+  return {};
+}
+
+}  // namespace kvcove::master

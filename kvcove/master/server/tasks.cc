@@ -1,0 +1,621 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/server/tasks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
+
+namespace kvcove::master {
+namespace {
+
+constexpr std::uint32_t kPage = 1024;
+constexpr std::uint32_t kCopyBudgetMs = 20'000;
+constexpr std::int64_t kWatchOwnersNs = 500 * kMillisecond;
+constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: the owner knows
+constexpr int kMaxWalks = 20;
+constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of one call, so that a disk can keep its budget
+constexpr std::string_view kOrUnread = ", or could not be read from their disk,";
+constexpr std::int64_t kDirectoryNs = 10 * kSecond;  // within which it is to be known as a whole
+constexpr int kMaxTargets = 3;                       // that are tried for one object
+
+// May hold objects that a task brings.
+bool Takes(const wire::OwnerStat& owner) { return owner.live && !owner.draining; }
+
+}  // namespace
+
+std::string_view TaskKindName(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kCopy:
+      return "copy";
+    case TaskKind::kMove:
+      return "move";
+    case TaskKind::kDrain:
+      return "drain";
+    case TaskKind::kRepair:
+      return "repair";
+  }
+  return "unknown";
+}
+
+std::string_view TaskStateName(TaskState state) {
+  switch (state) {
+    case TaskState::kQueued:
+      return "queued";
+    case TaskState::kRunning:
+      return "running";
+    case TaskState::kDone:
+      return "done";
+    case TaskState::kFailed:
+      return "failed";
+    case TaskState::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock,
+             const CarriedTasks& carried)
+    : cluster_(cluster),
+      options_(options),
+      clock_(clock),
+      next_id_(carried.next_id),
+      copied_(carried.copied),
+      copied_bytes_(carried.copied_bytes) {
+  for (const CarriedTasks::Task& one : carried.tasks) {
+    auto task = std::make_shared<Task>();
+    task->stat = one.stat;
+    task->asked_for = one.asked_for;
+    if (task->stat.state == TaskState::kRunning) {
+      task->stat = TaskStat{};
+      task->stat.id = one.stat.id;
+      task->stat.request = one.stat.request;
+    }
+    tasks_.push_back(std::move(task));
+  }
+}
+
+Status Tasks::Begin() {
+  KVCOVE_ASSIGN(thread_, StartThread("kvcove-tasks", [this] { Run(); }));
+  return {};
+}
+
+Tasks::~Tasks() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& task : tasks_) task->cancel = true;
+    changed_.NotifyAll();
+  }
+  JoinIfStarted(thread_);
+}
+
+Result<wire::OwnerStat> Tasks::Live(const std::string& address) const {
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address == address && owner.live) return owner;
+  }
+  return Fail(
+      Code::kInvalid,
+      fmt::format("no owner at '{}' is alive; 'kvcove admin segments' lists them", address));
+}
+
+Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
+  if (request.kind != TaskKind::kRepair) {
+    KVCOVE_ASSIGN(const wire::OwnerStat from, Live(request.from));
+    if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
+    if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
+    if (request.kind == TaskKind::kDrain)
+      KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
+  }
+  return Queue(request, /*asked_for=*/true);
+}
+
+Result<std::uint64_t> Tasks::Queue(const TaskRequest& request, bool asked_for) {
+  const MutexLock lock(mutex_);
+  if (handing_over_) return BeingTakenOver();
+  while (tasks_.size() >= options_.max_tasks) {
+    if (tasks_.front()->stat.state <= TaskState::kRunning) {
+      return Fail(Code::kLimit, "too many tasks are waiting");
+    }
+    tasks_.pop_front();
+  }
+  auto task = std::make_shared<Task>();
+  task->stat.id = next_id_++;
+  task->stat.request = request;
+  task->asked_for = asked_for;
+  tasks_.push_back(task);
+  changed_.NotifyAll();
+  return task->stat.id;
+}
+
+Status Tasks::Cancel(std::uint64_t id) {
+  TaskRequest request;
+  {
+    const MutexLock lock(mutex_);
+    if (handing_over_) return BeingTakenOver();
+    const auto task = std::ranges::find(tasks_, id, [](const auto& one) { return one->stat.id; });
+    if (task == tasks_.end()) return Fail(Code::kMiss, fmt::format("no task {}", id));
+    (*task)->cancel = true;
+    if ((*task)->stat.state == TaskState::kQueued) (*task)->stat.state = TaskState::kCancelled;
+    request = (*task)->stat.request;
+  }
+  // A drain that is given up, or done with and thought better of: its owner takes objects again.
+  if (request.kind != TaskKind::kDrain) return {};
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address == request.from)
+      (void)cluster_.master().control().SetDraining(owner.number, false);
+  }
+  return {};
+}
+
+CarriedTasks Tasks::BeginHandOver() {
+  const MutexLock lock(mutex_);
+  handing_over_ = true;
+  CarriedTasks carried{
+      .next_id = next_id_, .copied = copied_, .copied_bytes = copied_bytes_, .tasks = {}};
+  for (const auto& task : tasks_) {
+    carried.tasks.push_back({.stat = task->stat, .asked_for = task->asked_for});
+    if (!task->cancel || task->stat.state > TaskState::kRunning) continue;
+    carried.tasks.back().stat.state = TaskState::kCancelled;
+  }
+  return carried;
+}
+
+void Tasks::EndHandOver() {
+  const MutexLock lock(mutex_);
+  handing_over_ = false;
+}
+
+std::vector<TaskStat> Tasks::List() const {
+  std::vector<TaskStat> stats;
+  const MutexLock lock(mutex_);
+  for (auto task = tasks_.rbegin(); task != tasks_.rend(); ++task) {
+    stats.push_back((*task)->stat);
+    if (stats.back().state == TaskState::kRunning) {
+      stats.back().seconds = static_cast<double>(clock_.NowNs() - (*task)->began_ns) * 1e-9;
+    }
+  }
+  return stats;
+}
+
+void Tasks::Collect(http::Metrics& metrics) const {
+  const MutexLock lock(mutex_);
+  metrics.Counter("kvcove_master_task_objects_total", "objects that tasks copied or moved",
+                  static_cast<double>(copied_));
+  metrics.Counter("kvcove_master_task_bytes_total", "bytes that tasks copied or moved",
+                  static_cast<double>(copied_bytes_));
+  const auto running = std::ranges::count_if(
+      tasks_, [](const auto& task) { return task->stat.state <= TaskState::kRunning; });
+  metrics.Gauge("kvcove_master_tasks_unfinished", "tasks that run or wait",
+                static_cast<double>(running));
+}
+
+bool Tasks::Sleep(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  return !stopping_;
+}
+
+bool Tasks::Cancelled(const Task& task) const {
+  const MutexLock lock(mutex_);
+  return task.cancel || stopping_;
+}
+
+// ---- the thread
+
+void Tasks::Run() {
+  while (true) {
+    std::shared_ptr<Task> next;
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+      for (const auto& task : tasks_) {
+        if (task->stat.state == TaskState::kQueued) {
+          next = task;
+          break;
+        }
+      }
+      if (next != nullptr) {
+        next->stat.state = TaskState::kRunning;
+        next->began_ns = clock_.NowNs();
+      }
+    }
+    if (next != nullptr) {
+      RunTask(*next);
+      continue;
+    }
+    if (!Sleep(kWatchOwnersNs)) return;
+    WatchOwners();
+  }
+}
+
+void Tasks::WatchOwners() {
+  std::string owners;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (Takes(owner)) owners += fmt::format("{}/{} ", owner.number, owner.epoch);
+  }
+  const std::int64_t now = clock_.NowNs();
+  if (owners != seen_owners_) {
+    seen_owners_ = owners;
+    seen_since_ns_ = now;
+  }
+  if (owners == repaired_owners_ || now < seen_since_ns_ + options_.repair_delay_ns) return;
+  repaired_owners_ = owners;
+  // With less than two there is nowhere to put a replica.
+  if (std::ranges::count(owners, ' ') >= 2) {
+    (void)Queue({.kind = TaskKind::kRepair}, /*asked_for=*/false);
+  }
+}
+
+void Tasks::RunTask(Task& task) {
+  const TaskRequest& request = task.stat.request;
+  Status done;
+  if (request.kind == TaskKind::kRepair) {
+    done = Repair(task);
+  } else {
+    const Result<wire::OwnerStat> from = Live(request.from);
+    if (!from) {
+      done = std::unexpected(from.error());
+    } else {
+      done = request.kind == TaskKind::kDrain ? Drain(task, *from) : RunOver(task, *from);
+    }
+  }
+  // Owners come and go, each with an address of its own and connections that would be kept for it.
+  channels_.clear();
+  LinesAfterLock lines;
+  const MutexLock lock(mutex_);
+  TaskStat& stat = task.stat;
+  stat.seconds = static_cast<double>(clock_.NowNs() - task.began_ns) * 1e-9;
+  if (task.cancel) {
+    stat.state = TaskState::kCancelled;
+  } else {
+    stat.state = done ? TaskState::kDone : TaskState::kFailed;
+    if (!done) stat.message = done.error().detail;
+  }
+  if (!task.asked_for && !done) {  // it is tried again
+    repaired_owners_.clear();
+    seen_since_ns_ = clock_.NowNs();
+  }
+  // A repair of the master's own that found nothing to do is no news.
+  if (!task.asked_for && done && stat.copied == 0) {
+    std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
+    return;
+  }
+  lines.Info("task {} ({}{}{}) {}: {} objects, {}, in {:.1f} s{}{}", stat.id,
+             TaskKindName(request.kind), request.from.empty() ? "" : " of ", request.from,
+             TaskStateName(stat.state), stat.copied, FormatSize(stat.copied_bytes), stat.seconds,
+             stat.message.empty() ? "" : "; ", stat.message);
+}
+
+// What moves leaves its zone, and may hide another object from the walk
+// (owner/disk/object_pages.h); so with disks the walk is repeated until it finds nothing more. A
+// copy without a target would never end: each walk would find another owner for it.
+Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
+  const TaskRequest& request = task.stat.request;
+  const bool ends = request.kind == TaskKind::kMove || !request.to.empty();
+  Walked walked;
+  for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
+    KVCOVE_ASSIGN(walked, Walk(task, from));
+    if (!walked.disks || !ends || walked.left == walked.wanted) break;
+  }
+  {
+    const MutexLock lock(mutex_);
+    task.stat.left = walked.left;
+    if (!walked.disks && HasDisk(from)) {
+      task.stat.message = "what lies on the owner's disk only was not looked at";
+    }
+  }
+  if (walked.left == 0) return {};
+  return Fail(Code::kNoSpace, fmt::format("{} objects found no room elsewhere{}", walked.left,
+                                          walked.disks ? kOrUnread : ""));
+}
+
+Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
+  // Only when the owner has heard of it does it take nothing more: the last walk is after that.
+  const std::int64_t settled_ns = clock_.NowNs() + kDrainSettlesNs;
+  bool disks = false;
+  for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
+    const bool settled = clock_.NowNs() >= settled_ns;
+    if (const Status drains = StillDrains(from); !drains) {
+      if (Cancelled(task)) break;
+      return drains;
+    }
+    const std::uint64_t before = task.stat.copied;
+    KVCOVE_ASSIGN(const Walked walked, Walk(task, from));
+    disks = walked.disks;
+    {
+      const MutexLock lock(mutex_);
+      task.stat.left = walked.left;
+    }
+    // With disks the last walk finds nothing: see RunOver.
+    if (settled && walked.left == 0 && (!disks || walked.wanted == 0)) {
+      const bool stays = !disks && HasDisk(from);
+      const MutexLock lock(mutex_);
+      task.stat.message =
+          stays ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
+                  "there, and comes back with it"
+                : "everything is elsewhere: the owner may be stopped; its next process takes "
+                  "objects again";
+      return {};
+    }
+    if (settled && walked.left > 0 && task.stat.copied == before) break;  // no progress
+    if (!Sleep(settled ? 100 * kMillisecond : kDrainSettlesNs)) break;
+  }
+  if (Cancelled(task)) return {};
+  return Fail(Code::kNoSpace,
+              fmt::format("{} objects found no room elsewhere{} and are still here; the owner "
+                          "stays draining: add memory elsewhere and drain again, or cancel this "
+                          "task",
+                          task.stat.left, disks ? kOrUnread : ""));
+}
+
+Status Tasks::StillDrains(const wire::OwnerStat& from) const {
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (owner.address != from.address || !owner.live) continue;
+    if (owner.number == from.number && owner.draining) continue;
+    return Fail(Code::kUnavailable,
+                fmt::format("the owner at {} was started again meanwhile and takes objects again; "
+                            "drain it once more to stop it",
+                            from.address));
+  }
+  return {};
+}
+
+bool Tasks::HasDisk(const wire::OwnerStat& owner) const {
+  return std::ranges::any_of(cluster_.master().control().Describe(), [&](const auto& member) {
+    return member.number == owner.number && member.disk;
+  });
+}
+
+Status Tasks::Repair(Task& task) {
+  std::uint64_t left = 0;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (!owner.live || Cancelled(task)) continue;
+    const auto walked = Walk(task, owner);
+    if (walked) {
+      left += walked->left;
+    } else if (walked.error().code == Code::kInProgress) {
+      return std::unexpected(walked.error());
+    }
+  }
+  if (left > 0) {
+    const MutexLock lock(mutex_);
+    task.stat.left = left;
+    task.stat.message = "some objects have fewer replicas than they were stored with";
+  }
+  return {};
+}
+
+rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
+  auto& channel = channels_[address];
+  if (channel == nullptr) {
+    channel = std::make_unique<rpc::TcpChannel>(*rpc::ParseAddress(address, 0),
+                                                cluster_.AccessTo(address));
+  }
+  return *channel;
+}
+
+Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
+  KVCOVE_TRY(rpc::ParseAddress(from.address, 0));
+  const bool repair = task.stat.request.kind == TaskKind::kRepair;
+  wire::InventoryRequest request{.at_most = kPage,
+                                 .slot = task.stat.request.slot,
+                                 .prefix = task.stat.request.prefix,
+                                 .replicated_only = repair,
+                                 .disks = !repair};
+  Walked walked;
+  while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
+    KVCOVE_ASSIGN(const std::string reply,
+                  ChannelTo(from.address)
+                      .Call(wire::Method::kInventory, wire::AsBytes(wire::Encode(request)),
+                            clock_.NowNs() + 5 * kSecond));
+    KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
+    if (task.stat.request.one_key) {
+      const Id128 wanted = DirectoryHash(*request.slot, request.prefix);
+      std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
+    }
+    {
+      const MutexLock lock(mutex_);
+      task.stat.looked_at += page.objects.size();
+    }
+    walked.disks = page.disks;
+    // An owner of an earlier version lists what its disk has, and cannot send it.
+    if (!page.disks) {
+      std::erase_if(page.objects, [](const auto& object) { return object.tier == Tier::kDisk; });
+    }
+    KVCOVE_ASSIGN(std::vector<Move> moves, Wanted(task, from, page.objects));
+    walked.wanted += moves.size();
+    walked.left += MoveAll(task, from, std::move(moves));
+    request.cursor = page.cursor;
+    request.within = page.within;
+    request.since = page.since;
+  }
+  return walked;
+}
+
+// A shard that does not answer is lost within its lease, and owners tell its part again: so it is
+// waited for. What some of them have not told yet looks like a replica that is lost.
+Result<std::vector<std::vector<wire::OwnerNumber>>> Tasks::HoldersOf(
+    bool repair, const std::vector<wire::HeldObject>& page) {
+  std::vector<ShardCalls::Key> asked;
+  for (const wire::HeldObject& object : page) asked.emplace_back(object.slot, object.hash);
+  const std::int64_t until_ns = clock_.NowNs() + kDirectoryNs;
+  std::string why;
+  do {
+    const bool warming = repair && cluster_.master().control().Warming();
+    ShardCalls::Found found = cluster_.Find(asked, clock_.NowNs() + kSecond);
+    why = warming ? "owners are still telling what they hold" : found.away;
+    if (why.empty()) {
+      std::vector<std::vector<wire::OwnerNumber>> holders(page.size());
+      for (std::size_t i = 0; i < page.size(); ++i) {
+        for (const auto& [owner, tier] : found.keys[i].holders) holders[i].push_back(owner);
+      }
+      return holders;
+    }
+  } while (clock_.NowNs() < until_ns && Sleep(100 * kMillisecond));
+  return Fail(Code::kInProgress, fmt::format("it is not known who holds what: {}", why));
+}
+
+Result<std::vector<Tasks::Move>> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
+                                               const std::vector<wire::HeldObject>& page) {
+  const bool repair = task.stat.request.kind == TaskKind::kRepair;
+  KVCOVE_ASSIGN(const auto holders, HoldersOf(repair, page));
+  std::set<wire::OwnerNumber> takes;
+  wire::OwnerNumber to = wire::kNoOwner;
+  for (const wire::OwnerStat& owner : cluster_.Owners()) {
+    if (Takes(owner)) takes.insert(owner.number);
+    if (owner.address == task.stat.request.to) to = owner.number;
+  }
+  std::vector<Move> moves;
+  for (std::size_t i = 0; i < page.size(); ++i) {
+    const auto elsewhere = std::ranges::count_if(holders[i], [&](wire::OwnerNumber holder) {
+      return holder != from.number && takes.contains(holder);
+    });
+    bool wanted = false;
+    switch (task.stat.request.kind) {
+      case TaskKind::kDrain:
+        wanted = elsewhere == 0;
+        break;
+      case TaskKind::kMove:
+        wanted = true;  // where the target has it already, the source drops its own
+        break;
+      case TaskKind::kCopy:
+        wanted = to == wire::kNoOwner || std::ranges::find(holders[i], to) == holders[i].end();
+        break;
+      case TaskKind::kRepair: {
+        // The holder with the lowest number does it.
+        const bool mine = !holders[i].empty() && std::ranges::min(holders[i]) == from.number;
+        const std::size_t live = elsewhere + (takes.contains(from.number) ? 1 : 0);
+        wanted = mine && live < page[i].copies && takes.size() > live;
+        break;
+      }
+    }
+    if (wanted) moves.push_back({.object = page[i], .holders = holders[i]});
+  }
+  return moves;
+}
+
+const wire::OwnerStat* Tasks::TargetFor(const Task& task, const wire::OwnerStat& from,
+                                        const Move& move,
+                                        std::vector<wire::OwnerStat>& owners) const {
+  std::set<std::string> hosts;
+  for (const wire::OwnerStat& owner : owners) {
+    if (std::ranges::find(move.holders, owner.number) != move.holders.end() &&
+        (owner.number != from.number || task.stat.request.kind == TaskKind::kRepair)) {
+      hosts.insert(owner.host);
+    }
+  }
+  wire::OwnerStat* best = nullptr;
+  const auto rank = [&](const wire::OwnerStat& owner) {
+    return std::pair(!hosts.contains(owner.host), owner.free_bytes);
+  };
+  for (wire::OwnerStat& owner : owners) {
+    const bool named = !task.stat.request.to.empty();
+    const bool has = std::ranges::find(move.holders, owner.number) != move.holders.end();
+    const bool may_have = named && task.stat.request.kind == TaskKind::kMove;
+    if (!Takes(owner) || owner.number == from.number ||
+        (named && owner.address != task.stat.request.to) || (has && !may_have) ||
+        (!owner.tenant.empty() && owner.tenant != from.tenant) ||
+        (!has && owner.free_bytes < move.object.size_bytes)) {
+      continue;
+    }
+    if (best == nullptr || rank(owner) > rank(*best)) best = &owner;
+  }
+  if (best != nullptr)
+    best->free_bytes -= std::min<std::uint64_t>(best->free_bytes, move.object.size_bytes);
+  return best;
+}
+
+std::uint64_t Tasks::MoveAll(Task& task, const wire::OwnerStat& from, std::vector<Move> moves) {
+  std::vector<wire::OwnerStat> owners = cluster_.Owners();
+  for (int attempt = 0; attempt < kMaxTargets && !moves.empty() && !Cancelled(task); ++attempt) {
+    std::map<std::string, std::vector<Move>> by_target;
+    std::vector<Move> homeless;
+    for (Move& move : moves) {
+      const wire::OwnerStat* target = TargetFor(task, from, move, owners);
+      (target == nullptr ? homeless : by_target[target->address]).push_back(std::move(move));
+    }
+    moves = std::move(homeless);
+    for (auto& [address, part] : by_target) {
+      bool refused = false;
+      for (std::size_t at = 0; at < part.size();) {
+        std::size_t end = at;
+        for (std::uint64_t bytes = 0; end < part.size() && bytes < kCopyBytes; ++end) {
+          bytes += part[end].object.size_bytes;
+        }
+        std::ranges::move(
+            MoveTo(task, from, address, std::span(part).subspan(at, end - at), refused),
+            std::back_inserter(moves));
+        at = end;
+      }
+      // Somebody else may have it.
+      for (wire::OwnerStat& owner : owners) {
+        if (refused && owner.address == address) owner.free_bytes = 0;
+      }
+    }
+  }
+  return moves.size();
+}
+
+std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
+                                       const std::string& address, std::span<Move> part,
+                                       bool& refused) {
+  wire::CopyRequest request{.to = address,
+                            .move = task.stat.request.kind == TaskKind::kMove ||
+                                    task.stat.request.kind == TaskKind::kDrain,
+                            .items = {},
+                            .budget_ms = kCopyBudgetMs};
+  for (const Move& move : part) {
+    const wire::HeldObject& object = move.object;
+    request.items.push_back(
+        object.tier == Tier::kDisk
+            ? wire::CopyRequest::Item{.key = object.key,
+                                      .slot = object.slot,
+                                      .generation = object.generation,
+                                      .size_bytes = object.size_bytes}
+            : wire::CopyRequest::Item{.id = object.id, .version = object.version});
+  }
+  auto reply = ChannelTo(from.address)
+                   .Call(wire::Method::kCopy, wire::AsBytes(wire::Encode(request)),
+                         clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
+  const auto codes = reply ? wire::DecodeCodes(wire::AsBytes(*reply), part.size())
+                           : Result<std::vector<Code>>(std::unexpected(reply.error()));
+  std::vector<Move> again;
+  std::uint64_t bytes = 0;
+  std::uint64_t copied = 0;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const Code code = codes ? (*codes)[i] : codes.error().code;
+    if (code == Code::kOk) {
+      ++copied;
+      bytes += part[i].object.size_bytes;
+    } else if (code == Code::kStale || code == Code::kInProgress) {
+      // A removal, a reset or another put came in between, or its disk was busy: once more shows
+      // what became of it.
+      again.push_back(std::move(part[i]));
+    } else if (code != Code::kExists && code != Code::kMiss) {
+      refused = true;
+      again.push_back(std::move(part[i]));
+    }
+  }
+  {
+    const MutexLock lock(mutex_);
+    task.stat.copied += copied;
+    task.stat.copied_bytes += bytes;
+    copied_ += copied;
+    copied_bytes_ += bytes;
+  }
+  Pay(bytes);
+  return again;
+}
+
+void Tasks::Pay(std::uint64_t bytes) {
+  const double seconds = static_cast<double>(bytes) /
+                         static_cast<double>(std::max<std::uint64_t>(options_.bytes_per_second, 1));
+  (void)Sleep(static_cast<std::int64_t>(seconds * 1e9));
+}
+
+}  // namespace kvcove::master

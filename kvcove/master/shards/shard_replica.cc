@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/shards/shard_replica.h"
+
+#include <algorithm>
+
+#include "kvcove/master/control/generations.h"
+
+namespace kvcove::master {
+
+namespace {
+
+constexpr std::int64_t kTellEntriesNs = 50 * kMillisecond;
+// The leader's directory has a tick every 5 ms, this one with each answer, every 100 ms or sooner.
+constexpr int kTicks = 20;
+
+}  // namespace
+
+// ---- following
+
+std::vector<std::pair<SlotId, std::uint64_t>> ShardReplica::EntriesToTell(const Following* to) {
+  std::vector<std::pair<SlotId, std::uint64_t>> entries;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    if (to == nullptr || now < counted_ns_ + kTellEntriesNs) return entries;
+    counted_ns_ = now;
+  }
+  const std::vector<std::uint64_t> all = to->directory.EntriesBySlot();
+  for (std::size_t slot = 0; slot < all.size(); ++slot) {
+    if (all[slot] != 0) entries.emplace_back(static_cast<SlotId>(slot), all[slot]);
+  }
+  return entries;
+}
+
+wire::ShardSyncRequest ShardReplica::NextSync() {
+  const FollowingPtr to = following();
+  const std::uint64_t entries = to == nullptr ? 0 : to->directory.entries();
+  const auto entries_of_slots = EntriesToTell(to.get());
+  const MutexLock lock(mutex_);
+  frozen_named_ = frozen_;
+  wire::ShardSyncRequest request{.process = process_,
+                                 .address = options_.address,
+                                 .term = term_,
+                                 .session = session_,
+                                 .position = position_,
+                                 .frozen = frozen_,
+                                 .loaded = loaded_,
+                                 .failed = failed_,
+                                 .removed = {},
+                                 .entries = entries,
+                                 .entries_of_slots = entries_of_slots};
+  named_.clear();
+  for (const auto& [number, codes] : removed_) {
+    request.removed.push_back({.number = number, .codes = codes});
+    named_.push_back(number);
+  }
+  return request;
+}
+
+void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
+  DirectoryService::Options options = options_.directory;
+  options.first_removal = options.floor = reply.floor;
+  auto begun = std::make_shared<Following>(options, clock_);
+  begun->directory.SetSlices(std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone),
+                             1);
+  // Nothing is answered from what was followed before.
+  serves_until_ns_.store(0, std::memory_order_release);
+  following_number_.fetch_add(1, std::memory_order_acq_rel);
+  const MutexLock lock(mutex_);
+  following_ = std::move(begun);
+  term_ = reply.term;
+  session_ = reply.session;
+  number_ = reply.number;
+  position_ = frozen_ = frozen_named_ = frozen_heard_ = loaded_ = failed_ = 0;
+  shown_ = 0;
+  floor_ = reply.floor;
+  serves_.assign(wire::kSlices, wire::SliceState::kNone);
+  move_ = {};
+  forget_.reset();
+  removed_.clear();
+  named_.clear();
+}
+
+// In the order in which the leader has decided it: owners' epochs before slices, so that nothing is
+// listed that an owner must drop first.
+void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns) {
+  bool begins = false;
+  {
+    const MutexLock lock(mutex_);
+    begins = following_ == nullptr || term_ != reply.term || session_ != reply.session;
+  }
+  if (begins) Begin(reply);
+  const FollowingPtr to = following();
+  {
+    // The leader has heard of these.
+    const MutexLock lock(mutex_);
+    for (const std::uint64_t number : named_) removed_.erase(number);
+    named_.clear();
+  }
+  for (const wire::ShardSyncReply::Slot& slot : reply.slots) {
+    to->standings.SetGeneration(slot.slot, slot.generation, slot.tenant);
+    const std::uint64_t counter = Generations::CounterOf(slot.generation);
+    if (counter > to->newest) to->newest = counter;
+  }
+  ApplyOwners(*to, reply);
+  to->standings.untold.store(reply.untold, std::memory_order_relaxed);
+  to->warming.store(reply.warming, std::memory_order_relaxed);
+  to->directory.SetFull(
+      {.all = reply.full, .tenants = {reply.full_tenants.begin(), reply.full_tenants.end()}});
+  ApplyRemovals(*to, reply);
+  if (!reply.serves.empty()) to->directory.SetSlices(reply.serves, 1);
+  const MutexLock lock(mutex_);
+  shown_ = std::max(shown_, reply.shown);
+  position_ = reply.position;
+  if (!reply.serves.empty()) {
+    for (std::size_t i = 0; i < wire::kSlices; ++i) {
+      const bool given =
+          serves_[i] != wire::SliceState::kNone && reply.serves[i] == wire::SliceState::kNone;
+      if (given) forget_[i] = true;
+    }
+    serves_ = reply.serves;
+  }
+  move_ = reply.move;
+  frozen_heard_ = frozen_named_;
+  if (move_.id != 0 && move_.from == number_) frozen_ = move_.id;
+  if (reply.lease_ns > 0) {
+    serves_until_ns_.store(sent_ns + reply.lease_ns, std::memory_order_release);
+  }
+}
+
+void ShardReplica::ApplyOwners(Following& to, const wire::ShardSyncReply& reply) const {
+  const std::int64_t now = clock_.NowNs();
+  for (const wire::ShardSyncReply::Owner& row : reply.owners) {
+    Standings::Owner& owner = to.standings.owner(row.number);
+    {
+      const MutexLock lock(to.mutex);
+      if (row.drops.empty()) {
+        to.drops.erase(row.number);
+      } else {
+        to.drops[row.number] = row.drops;
+      }
+    }
+    to.standings.SetHidden(row.number, row.hidden);
+    owner.tenant.store(row.tenant, std::memory_order_release);
+    owner.first_epoch.store(row.first_epoch, std::memory_order_release);
+    owner.told_epoch.store(row.told_epoch, std::memory_order_release);
+    owner.tells_first.store(row.tells_first, std::memory_order_release);
+    owner.disk_away.store(row.disk_away, std::memory_order_release);
+    // One that begins another epoch is not found before it is live in it.
+    if (owner.epoch.load(std::memory_order_acquire) != row.epoch) {
+      owner.live_until_ns.store(0, std::memory_order_release);
+    }
+    owner.epoch.store(row.epoch, std::memory_order_release);
+    owner.present_until_ns.store(row.present_ns > 0 ? now + row.present_ns : 0,
+                                 std::memory_order_seq_cst);
+    owner.live_until_ns.store(row.live_ns > 0 ? now + row.live_ns : 0, std::memory_order_release);
+  }
+}
+
+void ShardReplica::ApplyRemovals(Following& to, const wire::ShardSyncReply& reply) {
+  for (const wire::Removal& removal : reply.removals) {
+    {
+      const MutexLock lock(mutex_);
+      if (removed_.contains(removal.number)) continue;  // told again
+    }
+    std::vector<Code> codes;
+    if (removal.pattern.empty()) {
+      codes = to.directory.Remove(removal.slot, removal.generation, removal.keys, removal.number);
+    } else {
+      to.directory.RemovePattern(removal.slot, removal.number);
+    }
+    const MutexLock lock(mutex_);
+    removed_[removal.number] = std::move(codes);
+  }
+}
+
+// ---- slices that come and go
+
+wire::ShardMove ShardReplica::Wanted() const {
+  const MutexLock lock(mutex_);
+  const bool mine = move_.id != 0 && move_.to == number_ && following_ != nullptr;
+  return mine && loaded_ < move_.id && failed_ < move_.id ? move_ : wire::ShardMove{};
+}
+
+void ShardReplica::BeginLoad(const wire::ShardMove& move) {
+  {
+    const MutexLock lock(mutex_);
+    for (const wire::SliceNumber slice : move.slices) forget_[slice] = true;
+  }
+  Forget();
+}
+
+void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
+  const FollowingPtr to = following();
+  if (to == nullptr || Wanted().id != move) return;
+  bool knows = false;
+  {
+    // Removals up to the floor came before this shard followed the leader, so it cannot apply them
+    // to the entries itself. The leader has applied them; another giver only if its page says so.
+    const MutexLock lock(mutex_);
+    knows = move_.from == wire::kLeaderShard || page.shown >= floor_;
+  }
+  if (!knows) return LoadFailed(move);
+  to->directory.LoadEntries(page.entries, page.shown);
+  const MutexLock lock(mutex_);
+  if (page.done && following_ == to && move_.id == move) loaded_ = move;
+}
+
+void ShardReplica::LoadFailed(std::uint64_t move) {
+  const MutexLock lock(mutex_);
+  if (move_.id != move) return;
+  failed_ = move;
+  for (const wire::SliceNumber slice : move_.slices) forget_[slice] = true;
+}
+
+void ShardReplica::Forget() {
+  FollowingPtr to;
+  Directory::Slices slices;
+  {
+    const MutexLock lock(mutex_);
+    to = following_;
+    slices = forget_;
+    forget_.reset();
+  }
+  if (to != nullptr && slices.any()) to->directory.ForgetSlices(slices);
+}
+
+Result<wire::ShardPage> ShardReplica::Pull(const wire::ShardPullRequest& request) {
+  FollowingPtr to;
+  wire::ShardPage page;
+  Directory::Slices slices;
+  {
+    const MutexLock lock(mutex_);
+    if (following_ == nullptr || request.term != term_ || request.move != move_.id ||
+        move_.from != number_ || frozen_heard_ != move_.id) {
+      return Fail(Code::kStale, "this move is over");
+    }
+    to = following_;
+    page.shown = shown_;
+    for (const wire::SliceNumber slice : move_.slices) slices[slice] = true;
+  }
+  page.cursor = request.cursor;
+  page.entries = to->directory.CopySlices(slices, page.cursor);
+  page.done = page.cursor >= Directory::kShards;
+  return page;
+}
+
+// ---- calls
+
+// Generations are numbered in one order over all slots.
+bool ShardReplica::Lags(const Following& to, SlotId slot, Generation generation) {
+  if (slot >= kMaxSlots) return false;
+  const std::uint64_t counter = Generations::CounterOf(generation);
+  const Generation known = to.standings.GenerationOf(slot);
+  if (known != 0) return counter > Generations::CounterOf(known);
+  return counter > to.newest.load(std::memory_order_relaxed);  // else it was freed
+}
+
+void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
+                        Reply<wire::ListReply> reply) {
+  const FollowingPtr to = following();
+  if (to == nullptr) return reply(Fail(Code::kInProgress, "this shard follows nobody"));
+  if (request.number >= wire::kMaxOwners) return reply(Fail(Code::kCorrupt, "an unknown owner"));
+  // The leader tells of it in a moment. It would be wrong to send it to say hello again.
+  if (!to->standings.EpochIs(request.number, request.epoch)) {
+    return reply(Fail(Code::kInProgress, "this shard does not know this owner's epoch yet"));
+  }
+  // A generation that it has not heard of yet is not an old one.
+  for (const wire::ListItem& item : request.items) {
+    if (!item.gone && Lags(*to, item.slot, item.generation)) {
+      return reply(Fail(Code::kInProgress, "this shard does not know this generation yet"));
+    }
+  }
+  std::vector<SlotId> drops;
+  {
+    const MutexLock lock(to->mutex);
+    if (const auto at = to->drops.find(request.number); at != to->drops.end()) drops = at->second;
+  }
+  DirectoryService::OwnerSlots to_bar;
+  auto listed = to->directory.List(request, drops, to_bar);
+  if (listed || to_bar.empty()) return reply(std::move(listed));
+  std::ranges::sort(to_bar);
+  to_bar.erase(std::ranges::unique(to_bar).begin(), to_bar.end());
+  ask({.values = to_bar}, [to, request, drops, to_bar,
+                           reply = std::move(reply)](const Result<wire::ShardBarReply>& answer) {
+    for (std::size_t i = 0; answer && i < to_bar.size(); ++i) {
+      const wire::ShardBarReply::One& one = answer->answers[i];
+      if (one.gives_way == wire::GivesWay::kNo) continue;
+      to->standings.Grant(to_bar[i].first, to_bar[i].second, one.epoch,
+                          one.gives_way == wire::GivesWay::kThisToo);
+    }
+    // What does not give way now stays.
+    DirectoryService::OwnerSlots kept;
+    reply(to->directory.List(request, drops, kept, /*may_bar=*/false));
+  });
+}
+
+Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
+                                                      std::span<const Id128> hashes) {
+  const FollowingPtr to = following();
+  if (to == nullptr) return Fail(Code::kUnavailable, "this shard follows nobody");
+  if (Lags(*to, token.slot, token.generation)) {
+    return Fail(Code::kInProgress, "this shard does not know this generation yet");
+  }
+  if (!to->standings.Current(token.slot, token.generation)) {
+    return Fail(Code::kStale, "the generation is not the current one; register again");
+  }
+  std::vector<wire::Place> places = to->directory.Lookup(token.slot, hashes);
+  if (std::ranges::find(places, wire::kNoOwner, &wire::Place::owner) == places.end()) {
+    return places;
+  }
+  if (to->warming.load(std::memory_order_relaxed)) {
+    for (wire::Place& place : places) {
+      if (place.reason == MissReason::kNeverPut) place.reason = MissReason::kWarmingUp;
+    }
+  }
+  to->directory.RememberMisses(token.slot, hashes, places);
+  return places;
+}
+
+std::vector<wire::HeldKey> ShardReplica::Held(const wire::ShardFindRequest& request) const {
+  const FollowingPtr to = following();
+  if (to == nullptr) return {};
+  return to->directory.Held(request.keys);
+}
+
+std::uint64_t ShardReplica::TenantOfOwner(OwnerNumber number) const {
+  const FollowingPtr to = following();
+  if (to == nullptr || number >= wire::kMaxOwners) return 0;
+  return to->standings.owner(number).tenant.load(std::memory_order_acquire);
+}
+
+std::uint64_t ShardReplica::TenantOfSlot(SlotId slot) const {
+  const FollowingPtr to = following();
+  return to == nullptr ? ~0ULL : to->standings.TenantOfSlot(slot);
+}
+
+ShardReplica::Stat ShardReplica::stat() const {
+  const FollowingPtr to = following();
+  Stat stat{.serves = Serves()};
+  if (to == nullptr) return stat;
+  stat.entries = to->directory.entries();
+  stat.lookups = to->directory.lookups();
+  stat.listed = to->directory.listed();
+  const MutexLock lock(mutex_);
+  stat.number = number_;
+  stat.slices = static_cast<std::size_t>(std::ranges::count(serves_, wire::SliceState::kServes));
+  return stat;
+}
+
+void ShardReplica::Tick() {
+  const FollowingPtr to = following();
+  for (int i = 0; i < kTicks && to != nullptr; ++i) to->directory.Tick();
+}
+
+}  // namespace kvcove::master

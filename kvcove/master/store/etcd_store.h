@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control store of several masters: facts in etcd. Only the leader writes, and each write is
+// one transaction that etcd makes only while the leader's key is the one of this leadership and the
+// head is the one that this process wrote or read last. docs/ha.md has the prose.
+//
+//   Commit --> queue --> [kvcove-store] one transaction of etcd --> done(revision)
+//
+// A transaction without an answer may have been made, or may still be. It is repeated as it is,
+// until an answer comes or the leadership is lost, and nothing else is written meanwhile: whichever
+// of the two is made first changes the head, so the other one is refused and finds its own mark.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "kvcove/http/metrics.h"
+#include "kvcove/master/store/control_file.h"
+#include "kvcove/master/store/control_store.h"
+#include "kvcove/master/store/etcd_leadership.h"
+
+namespace kvcove::master {
+
+struct EtcdStoreOptions {
+  // Commits that wait; beyond either, kUnavailable at once.
+  std::size_t max_queued = 4096;
+  std::size_t max_queued_bytes = 16 << 20;
+  std::uint64_t max_facts_bytes = 256 << 20;  // all of them; beyond, kLimit
+  // Of one transaction of etcd; its own limits are 128 and 1.5 MiB where nobody raised them. What
+  // is larger goes into parts first, and one transaction makes them count.
+  std::size_t max_operations = 100;
+  std::size_t max_bytes = 1 << 20;
+  std::int64_t page = 512;  // keys that are read at a time
+  std::int64_t attempt_ns = kSecond;
+  std::int64_t load_timeout_ns = 60 * kSecond;
+};
+
+struct EtcdStoreStat {
+  std::uint64_t revision = 0;
+  std::uint64_t facts = 0;
+  std::uint64_t facts_bytes = 0;
+  std::uint64_t transactions = 0;
+  std::uint64_t repeated = 0;  // without an answer
+  std::size_t queued = 0;
+  std::int64_t latency_ns = 0;  // of the last transaction
+};
+
+// All keys of a pool at one moment.
+struct EtcdSnapshot {
+  EtcdKeys keys;  // below the prefix
+  std::int64_t revision = 0;
+  std::int64_t head_modified = 0;  // 0: there is none
+  std::int64_t leader_created = 0;
+};
+// In pages. Linearizable: what was written before the call is there. Errors: etcd's.
+Result<EtcdSnapshot> ReadSnapshot(EtcdClient& client, std::int64_t page, std::int64_t deadline_ns,
+                                  const Clock& clock);
+// Ok when a pool, or nothing, is there, and this user may write. Errors: as EtcdLeadership and
+// ReadImage. Writes nothing.
+Status CheckEtcd(EtcdClient& client, std::int64_t deadline_ns, const Clock& clock);
+
+// Thread-safe.
+class EtcdStore final : public ControlStore {
+ public:
+  // Reads all facts under this leadership. Errors: etcd's, kCorrupt, kIncompatible; kUnavailable
+  // when the leadership is lost.
+  static Result<std::unique_ptr<EtcdStore>> Open(std::shared_ptr<EtcdLeadership> leadership,
+                                                 const EtcdStoreOptions& options,
+                                                 const Clock& clock, Opened& opened);
+  // In place of all that is there, of which `snapshot` was taken under this leadership. If it ends
+  // in the middle, what is there is damage until it is done again. Errors: as Open.
+  static Status Replace(std::shared_ptr<EtcdLeadership> leadership, const EtcdSnapshot& snapshot,
+                        const Facts& facts, std::uint64_t revision, const Clock& clock);
+  // Fails what waits, and ends the thread.
+  ~EtcdStore() override;
+
+  // Never waits for etcd. kUnavailable at once while the leadership is cut off.
+  void Commit(std::vector<FactChange> changes, Done done) override;
+
+  EtcdStoreStat stat() const;
+  void Collect(http::Metrics& metrics) const;
+
+ private:
+  class Core;
+  explicit EtcdStore(std::unique_ptr<Core> core);
+  const std::unique_ptr<Core> core_;
+};
+
+}  // namespace kvcove::master

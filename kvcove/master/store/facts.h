@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facts of the control store, typed: which keys there are, and what their values mean.
+// docs/control-store.md lists them. Plain values, no I/O.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcove/base/carry.h"
+#include "kvcove/master/store/control_store.h"
+#include "kvcove/model/ids.h"
+
+namespace kvcove::master {
+
+// key "pool": drawn once. key "incarnation": the pool's history so far.
+struct PoolFact {
+  Id128 pool;
+  Id128 incarnation;
+  // The counter of the last generation number that is known to have been given.
+  std::uint64_t counter = 0;
+  // The longest lease that any master of this pool may have given.
+  std::int64_t longest_lease_ns = 0;
+  // The last master ended when no lease was running.
+  bool clean_end = false;
+  // Owners that this store does not know may hold leases of a master that it does not know either.
+  bool unknown_leases = false;
+  bool operator==(const PoolFact&) const = default;
+};
+
+// key "terms": the latest masters, oldest first. A term's last revision lies before the next one's
+// first.
+struct TermFact {
+  std::uint64_t term = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t first_revision = 0;
+  bool operator==(const TermFact&) const = default;
+};
+inline constexpr std::size_t kTermsKept = 256;
+
+// key "slot/NNNNN": one namespace and weight version. A free slot keeps its fact: its revision
+// tells owners that it is free, and its generation is never given again.
+struct SlotFact {
+  Generation generation = 0;
+  bool free = false;
+  std::string name;
+  std::string version;
+  bool operator==(const SlotFact&) const = default;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, generation, free, name, version);
+  }
+};
+
+// key "member/ID": the identity of an owner's memory.
+struct MemberFact {
+  std::uint16_t number = 0;
+  bool disk = false;
+  std::string address;
+  std::string host;
+  std::string tenant;
+  std::int64_t joined_s = 0;  // Unix time
+  bool operator==(const MemberFact&) const = default;
+  template <typename Ar>
+  void Carry(Ar& ar) {
+    CarryAll(ar, number, disk, address, host, tenant, joined_s);
+  }
+};
+
+// key "barrier/ID/NNNNN": removals from the slot were proven although the member had not applied
+// them. `acknowledged`: the last removal that it had.
+struct BarrierFact {
+  std::uint64_t term = 0;
+  std::uint64_t acknowledged = 0;
+  bool operator==(const BarrierFact&) const = default;
+};
+
+inline constexpr std::string_view kPoolKey = "pool";
+inline constexpr std::string_view kTermsKey = "terms";
+std::string SlotKey(SlotId slot);
+std::string MemberKey(const Id128& member);
+std::string BarrierKey(const Id128& member, SlotId slot);
+// A reset that has raised. `tenant` shares them out.
+std::string ResetKey(std::string_view tenant, const Id128& id);
+// A namespace that an engine has reset.
+std::string EngineResetKey(std::string_view name);
+
+std::string Encode(const PoolFact& fact);
+std::string Encode(const std::vector<TermFact>& terms);
+std::string Encode(const SlotFact& fact);
+std::string Encode(const MemberFact& fact);
+std::string Encode(const BarrierFact& fact);
+
+// What a start finds, decoded. Errors: kCorrupt, with the key.
+struct StoredState {
+  std::optional<PoolFact> pool;
+  std::vector<TermFact> terms;
+  struct Slot {
+    SlotId slot = 0;
+    SlotFact fact;
+    std::uint64_t revision = 0;
+  };
+  std::vector<Slot> slots;
+  struct Member {
+    Id128 id;
+    MemberFact fact;
+  };
+  std::vector<Member> members;
+  struct Barrier {
+    Id128 member;
+    SlotId slot = 0;
+    BarrierFact fact;
+  };
+  std::vector<Barrier> barriers;
+  struct ResetId {
+    std::string tenant;
+    Id128 id;
+    std::uint64_t revision = 0;
+  };
+  std::vector<ResetId> reset_ids;          // by revision
+  std::vector<std::string> engine_resets;  // keys
+};
+Result<StoredState> Decode(const Facts& facts);
+
+}  // namespace kvcove::master

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/store/facts.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcove::master {
+namespace {
+
+constexpr Id128 kOwner{.high = 0xA1, .low = 0xB2};
+constexpr Id128 kReset{.high = 0xC3, .low = 0xD4};
+
+Facts With(const std::string& key, std::string value, std::uint64_t revision = 1) {
+  Facts facts;
+  facts[key] = {.value = std::move(value), .revision = revision};
+  return facts;
+}
+
+TEST(FactsTest, ThePoolComesBackAsItWasStored) {
+  const PoolFact pool{.pool = {.high = 1, .low = 2},
+                      .incarnation = {.high = 3, .low = 4},
+                      .counter = 0xFFFFFFFFFF,
+                      .longest_lease_ns = 5'000'000'000,
+                      .clean_end = true};
+  const auto state = Decode(With("pool", Encode(pool)));
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->pool, pool);
+}
+
+TEST(FactsTest, TermsComeBackInTheirOrder) {
+  std::vector<TermFact> terms;
+  for (std::uint64_t term = 1; term <= kTermsKept; ++term) {
+    terms.push_back({.term = term, .tag = term * 77, .first_revision = term * 10});
+  }
+  const auto state = Decode(With("terms", Encode(terms)));
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->terms, terms);
+}
+
+TEST(FactsTest, ASlotComesBackWithItsRevision) {
+  const SlotFact used{.generation = 7, .free = false, .name = "acme", .version = "v1"};
+  const SlotFact free{.generation = 9, .free = true, .name = "", .version = ""};
+  Facts facts = With(SlotKey(0), Encode(used), 30);
+  facts[SlotKey(kMaxSlots - 1)] = {.value = Encode(free), .revision = 31};
+  const auto state = Decode(facts);
+  ASSERT_TRUE(state);
+  ASSERT_EQ(state->slots.size(), 2U);
+  EXPECT_EQ(state->slots[0].fact, used);
+  EXPECT_EQ(state->slots[0].revision, 30U);
+  EXPECT_EQ(state->slots[1].slot, kMaxSlots - 1);
+  EXPECT_EQ(state->slots[1].fact, free);
+}
+
+TEST(FactsTest, AMemberAndItsBarrierComeBack) {
+  const MemberFact member{.number = 17,
+                          .disk = true,
+                          .address = "h:1",
+                          .host = "h",
+                          .tenant = "t",
+                          .joined_s = 1'700'000'000};
+  const BarrierFact barrier{.term = 3, .acknowledged = (3ULL << 40) + 5};
+  Facts facts = With(MemberKey(kOwner), Encode(member));
+  facts[BarrierKey(kOwner, 12)] = {.value = Encode(barrier), .revision = 2};
+  const auto state = Decode(facts);
+  ASSERT_TRUE(state);
+  ASSERT_EQ(state->members.size(), 1U);
+  EXPECT_EQ(state->members[0].id, kOwner);
+  EXPECT_EQ(state->members[0].fact, member);
+  ASSERT_EQ(state->barriers.size(), 1U);
+  EXPECT_EQ(state->barriers[0].member, kOwner);
+  EXPECT_EQ(state->barriers[0].slot, 12);
+  EXPECT_EQ(state->barriers[0].fact, barrier);
+}
+
+TEST(FactsTest, ResetsComeOldestFirstWhateverTheirIdsAre) {
+  Facts facts = With(ResetKey("t", {.high = 9, .low = 9}), "", 5);
+  facts[ResetKey("t", {.high = 1, .low = 1})] = {.value = "", .revision = 6};
+  facts[ResetKey("", kReset)] = {.value = "", .revision = 4};
+  const auto state = Decode(facts);
+  ASSERT_TRUE(state);
+  ASSERT_EQ(state->reset_ids.size(), 3U);
+  EXPECT_EQ(state->reset_ids[0].id, kReset);
+  EXPECT_EQ(state->reset_ids[0].tenant, "");
+  EXPECT_EQ(state->reset_ids[1].tenant, "t");
+  EXPECT_EQ(state->reset_ids[1].id, (Id128{.high = 9, .low = 9}));
+  EXPECT_EQ(state->reset_ids[2].id, (Id128{.high = 1, .low = 1}));
+}
+
+TEST(FactsTest, ANamespaceThatAnEngineResetIsKnownByAShortKey) {
+  const std::string key = EngineResetKey(std::string(kMaxNameBytes, 'n'));
+  EXPECT_LE(key.size(), kMaxFactKeyBytes);
+  EXPECT_NE(key, EngineResetKey("other"));
+  const auto state = Decode(With(key, ""));
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->engine_resets, std::vector<std::string>{key});
+}
+
+TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {"pool", Encode(PoolFact{})},
+      {"terms", Encode(std::vector<TermFact>(2))},
+      {SlotKey(3), Encode(SlotFact{})},
+      {MemberKey(kOwner), Encode(MemberFact{})},
+      {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
+  for (const auto& [key, value] : all) {
+    ASSERT_TRUE(Decode(With(key, value))) << key;
+    std::string later = value;
+    later[0] = 2;
+    const auto state = Decode(With(key, later));
+    ASSERT_FALSE(state) << key;
+    EXPECT_EQ(state.error().code, Code::kCorrupt);
+    EXPECT_NE(state.error().detail.find(key), std::string::npos) << state.error().detail;
+  }
+}
+
+TEST(FactsTest, AFactThatIsCutOrTooLongIsRefused) {
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {"pool", Encode(PoolFact{})},
+      {"terms", Encode(std::vector<TermFact>(2))},
+      {SlotKey(3), Encode(SlotFact{.name = "acme", .version = "v"})},
+      {MemberKey(kOwner), Encode(MemberFact{.address = "h:1", .host = "h", .tenant = "t"})},
+      {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
+  for (const auto& [key, value] : all) {
+    for (std::size_t cut = 0; cut < value.size(); ++cut) {
+      EXPECT_FALSE(Decode(With(key, value.substr(0, cut)))) << key << " cut at " << cut;
+    }
+    EXPECT_FALSE(Decode(With(key, value + '\0'))) << key;
+  }
+}
+
+TEST(FactsTest, AKeyThatNamesNothingPossibleIsRefused) {
+  for (const char* key : {"slot/4096", "slot/", "slot/-1", "slot/1x", "member/12", "member/",
+                          "barrier/12/3", "barrier/00000000000000a100000000000000b2/4096",
+                          "barrier/00000000000000a100000000000000b2", "reset/12", "reset/t/xyz"}) {
+    const std::string name(key);
+    const std::string value = name.starts_with("slot")     ? Encode(SlotFact{})
+                              : name.starts_with("member") ? Encode(MemberFact{})
+                                                           : Encode(BarrierFact{});
+    const auto state = Decode(With(name, value));
+    ASSERT_FALSE(state) << key;
+    EXPECT_NE(state.error().detail.find(key), std::string::npos);
+  }
+}
+
+TEST(FactsTest, KeysOfALaterKvcoveAreLeftAlone) { EXPECT_TRUE(Decode(With("shards", "anything"))); }
+
+}  // namespace
+}  // namespace kvcove::master

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control store of one master: facts in the file `control` of its data directory.
+// docs/control-store.md has states, faults and the format.
+//
+//   opened --first commit: rewrite--> working --append or sync fails--> refusing --rewrite-->
+//   working
+//
+// A simulation drives `Work` itself, with a fake disk and a fake clock:
+//
+//   Opened opened;
+//   auto store = *FileStore::Open(disk.Attach(), {.clock = &clock}, opened);
+//   store->Commit(changes, done);
+//   while (store->Work()) {}
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/master/store/control_file.h"
+#include "kvcove/master/store/control_store.h"
+#include "kvcove/master/store/file_system.h"
+
+namespace kvcove::master {
+
+struct FileStoreOptions {
+  // Commits that wait for the disk; beyond either, kUnavailable at once.
+  std::size_t max_queued = 4096;
+  std::size_t max_queued_bytes = 16 << 20;
+  // All facts, in the file; beyond, kLimit at once.
+  std::uint64_t max_facts_bytes = 256 << 20;
+  // The file is rewritten when its dead bytes exceed both this and the live ones times the factor.
+  std::uint64_t min_dead_bytes = 64 << 10;
+  std::uint64_t dead_factor = 2;
+  // Between two attempts to rewrite the file after a fault: doubled from the first to the second.
+  std::int64_t first_retry_ns = 100 * kMillisecond;
+  std::int64_t max_retry_ns = kSecond;
+  // How long the destructor waits for the disk.
+  std::int64_t close_timeout_ns = 2 * kSecond;
+  const Clock* clock = &SystemClock::Instance();  // outlives the store
+};
+
+struct FileStoreStat {
+  std::uint64_t revision = 0;  // of the last durable transaction
+  std::uint64_t facts = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t live_bytes = 0;  // of them
+  std::uint64_t batches = 0;     // appends that became durable
+  std::uint64_t rewrites = 0;
+  std::size_t queued = 0;
+  std::string refuses;  // why commits fail now; empty: they don't
+};
+
+// Thread-safe, but for Work, Start and Close.
+class FileStore final : public ControlStore {
+ public:
+  // Reads the facts and writes nothing. They are durable for sure when the first commit is: tell
+  // nobody a fact before. Errors: the disk's, and kIncompatible for a file of another version.
+  static Result<std::unique_ptr<FileStore>> Open(std::unique_ptr<FileSystem> disk,
+                                                 const FileStoreOptions& options, Opened& opened);
+  // After Start: Close, within the options' time. Else commits that wait have failed, and the disk
+  // is not touched: a simulation kills a process so.
+  ~FileStore() override;
+
+  // Never waits for the disk.
+  void Commit(std::vector<FactChange> changes, Done done) override;
+
+  // Starts the thread that works. Without it, the caller does. Errors: as StartThread.
+  Status Start();
+  // One batch of commits, or one attempt to recover from a fault; calls their `done`. False: there
+  // was nothing to do, or the disk is not ready. Not with Start.
+  bool Work();
+  // Waits for what was committed, and ends the thread: nothing touches the disk until Start.
+  // Commits that come meanwhile wait. Errors: kTimeout, kUnavailable where the disk refuses; then
+  // the thread goes on. With Start only.
+  Status Rest(std::int64_t deadline_ns);
+  // Behind the commits so far, moves the file of format version 1 away. A start repeats it when it
+  // fails.
+  void RetireV1();
+  // No commit is accepted any more. Waits for those that were, and ends the thread. kTimeout: the
+  // disk hangs, or it needed longer. Those commits have failed, and the thread is left behind; it
+  // keeps the directory locked until the disk answers. Not from within a `done`.
+  Status Close(std::int64_t deadline_ns);
+
+  FileStoreStat stat() const;
+
+ private:
+  class Core;
+  FileStore(std::shared_ptr<Core> core, const FileStoreOptions& options)
+      : clock_(*options.clock),
+        close_timeout_ns_(options.close_timeout_ns),
+        core_(std::move(core)) {}
+
+  const Clock& clock_;
+  const std::int64_t close_timeout_ns_;
+  const std::shared_ptr<Core> core_;  // shared with the thread, which may have to be left behind
+  std::thread thread_;
+};
+
+}  // namespace kvcove::master

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/core/core.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace kvcove::owner {
+namespace {
+
+// Each of these takes a fraction of a millisecond under the lock.
+constexpr std::uint32_t kSweepSlice = 512;    // objects
+constexpr std::uint32_t kEventSlice = 4096;   // events of all sessions
+constexpr std::uint32_t kHoldSlice = 2048;    // holds that have ended
+constexpr std::uint32_t kOrphanSlice = 1024;  // reservations of sessions that have ended
+// More than the rings of the sessions of one host hold in practice; the rest counts with Tick.
+constexpr std::uint32_t kDrainAll = 65536;
+
+void AddCounters(const segment::SessionPage& page, wire::SessionCounters& sum) {
+  sum.lookups += page.lookups.load(std::memory_order_relaxed);
+  sum.gets += page.gets.load(std::memory_order_relaxed);
+  sum.get_bytes += page.bytes_read.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kMissReasons; ++i) {
+    sum.misses[i] += page.misses[i].load(std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
+           const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      payload_{.data = payload, .granule = header.granule()},
+      objects_(header),
+      spaces_(options.policy, options.payload_bytes, options.quotas),
+      reservations_(steps_),
+      holds_(options.payload_bytes / 10),
+      room_(options_,
+            {.objects = objects_,
+             .spaces = spaces_,
+             .reservations = reservations_,
+             .listings = listings_,
+             .counters = counters_,
+             .steps = steps_},
+            payload_, clock) {}
+
+Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::HeaderView header,
+                                         std::byte* payload, const Clock& clock) {
+  if (const auto made = policy::MakePolicy(options.policy, options.payload_bytes); !made) {
+    return std::unexpected(made.error());
+  }
+  return std::unique_ptr<Core>(new Core(options, header, payload, clock));
+}
+
+// ---- sessions
+
+SessionNumber Core::AddSession(segment::SessionPage* page, std::int32_t pid,
+                               const segment::Staging* staging) {
+  const SessionNumber number = next_session_++;
+  sessions_[number] = {.page = page, .pid = pid, .staging = staging};
+  reservations_.AddSession(number);
+  if (page != nullptr) room_.withdrawn().AddPage(number, page);
+  return number;
+}
+
+void Core::EndSession(SessionNumber number) {
+  const auto at = sessions_.find(number);
+  if (at == sessions_.end()) return;
+  if (segment::SessionPage* page = at->second.page; page != nullptr) {
+    DrainPage(number, *page, kEventSlice);
+    segment::ClearLanes(*page);
+    AddCounters(*page, counters_.local);
+    room_.withdrawn().RemovePage(number);
+    ++ended_pages_;
+  }
+  sessions_.erase(at);
+  holds_.EndSession(number);
+  reservations_.EndSession(number);
+  EndHolds(kHoldSlice);
+  EndOrphans(kOrphanSlice);
+  room_.Recheck();
+}
+
+bool Core::EndOrphans(std::uint32_t at_most) {
+  for (; at_most > 0; --at_most) {
+    Reservation* orphan = reservations_.Orphan();
+    if (orphan == nullptr) return false;
+    ++steps_.reservations;
+    EndReservation(*orphan);
+  }
+  return reservations_.Orphan() != nullptr;
+}
+
+// ---- generations and lease
+
+void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  if (incarnation != incarnation_) {
+    former_incarnation_ = std::exchange(incarnation_, incarnation);
+  }
+  for (const SlotUpdate& update : updates) {
+    objects_.SetNamed(update.slot, update.named);
+    if (objects_.slot(update.slot).generation == update.generation) continue;
+    // What the slot held goes on counting for the space that it was put into, until it is swept.
+    // The new space first: it may be the same, and its entry must not be given up in between.
+    const Spaces::Number before = objects_.slot(update.slot).space;
+    objects_.SetSpace(update.slot,
+                      update.generation == 0 ? Spaces::kNone : spaces_.Attach(update.name));
+    spaces_.Detach(before);
+    const Generation ended = objects_.slot(update.slot).generation;
+    objects_.SetGeneration(update.slot, update.generation);
+    if (ended != 0) CountVoided(update);
+  }
+}
+
+void Core::CountVoided(const SlotUpdate& update) {
+  const Objects::Slot& slot = objects_.slot(update.slot);
+  counters_.resets += update.generation != 0 ? 1 : 0;
+  counters_.voided += slot.voided;
+  counters_.voided_bytes += slot.voided_bytes;
+  if (update.generation != 0 && ++voided_.resets == 1) voided_.name = update.name;
+  voided_.objects += slot.voided;
+  voided_.bytes += slot.voided_bytes;
+}
+
+void Core::SetHidden(std::span<const SlotId> slots) {
+  if (std::ranges::equal(slots, hidden_)) return;
+  for (const SlotId slot : hidden_) {
+    if (std::ranges::find(slots, slot) == slots.end()) objects_.SetHidden(slot, false);
+  }
+  hidden_.assign(slots.begin(), slots.end());
+  for (const SlotId slot : hidden_) objects_.SetHidden(slot, true);
+}
+
+void Core::RenewLease(std::int64_t deadline_ns) {
+  objects_.index().view().header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
+}
+
+Code Core::CheckToken(const Token& token) const {
+  if (token.slot >= kMaxSlots || token.generation == 0 || token.incarnation != incarnation_) {
+    return Code::kStale;
+  }
+  return objects_.slot(token.slot).generation == token.generation ? Code::kOk : Code::kStale;
+}
+
+bool Core::Awaits(const Token& token) const {
+  // Alone on its host, an owner hears of a generation before any session does.
+  if (!options_.listed || token.slot >= kMaxSlots || token.generation == 0) return false;
+  // Incarnations have no order, so only one that this owner has left is known to be older.
+  if (token.incarnation != incarnation_) return token.incarnation != former_incarnation_;
+  // A slot without a generation says nothing about a token's age.
+  const Generation own = objects_.slot(token.slot).generation;
+  return own == 0 || Follows(own, token.generation);
+}
+
+MissReason Core::Unreadable(const Token& token) const {
+  if (CheckToken(token) != Code::kOk) {
+    return Awaits(token) ? MissReason::kLease : MissReason::kReset;
+  }
+  return Hidden(token.slot) ? MissReason::kLease : MissReason::kNone;
+}
+
+// ---- objects
+
+void Core::Withdraw(ObjectId id, MissReason reason) { room_.Withdraw(id, reason); }
+
+segment::Found Core::FindLive(SlotId slot, const segment::PreparedKey& key) {
+  const segment::Found found = objects_.view().Find(slot, key);
+  if (!found) return {};
+  if (found.generation == objects_.slot(slot).generation) return found;
+  ++counters_.swept;
+  Withdraw(found.object, MissReason::kReset);
+  room_.Settle();
+  return {};
+}
+
+// Hard-pinned objects are unknown to the policy.
+void Core::CountHit(ObjectId id) {
+  if (options_.lower != nullptr) options_.lower->Asked(id);
+  if (objects_[id].hard_pinned) return;
+  spaces_.policy(objects_[id].space).OnHit(id);
+}
+
+// ---- statistics
+
+wire::RenewRequest Core::Report() const {
+  return {.free_bytes = room_.free_bytes(),
+          .objects = objects_.size() - objects_.dead(),
+          .hits = counters_.hits,
+          .evictions = counters_.evictions,
+          .stale_puts = counters_.stale_puts,
+          .puts = counters_.puts};
+}
+
+void Core::StatTotals(PoolStat& stat) const {
+  stat = {};
+  stat.payload_bytes = options_.payload_bytes;
+  stat.populated_bytes = room_.added_bytes();
+  stat.free_bytes = room_.free_bytes();
+  stat.object_bytes = spaces_.object_bytes();
+  stat.reserved_bytes = spaces_.reserved_bytes();
+  stat.withdrawn_bytes = room_.withdrawn().bytes();
+  stat.index_bytes = objects_.index().record_bytes() + objects_.index().bucket_bytes();
+  stat.objects = objects_.size() - objects_.dead();
+  stat.puts = counters_.puts;
+  stat.put_bytes = counters_.put_bytes;
+  stat.hits = counters_.hits;
+  stat.evictions = counters_.evictions;
+  stat.removals = counters_.removals;
+  stat.swept = counters_.swept;
+  stat.stale_puts = counters_.stale_puts;
+  stat.expired_puts = counters_.expired_puts;
+  stat.resets = counters_.resets;
+  stat.voided = counters_.voided;
+  stat.voided_bytes = counters_.voided_bytes;
+  stat.local = counters_.local;
+}
+
+bool Core::StatSome(StatWalk& walk, PoolStat& stat) const {
+  // The counters of a session that ended during the walk went into the sum, and are in `stat`
+  // twice, or not at all. Counters must not go back, so the walk begins again, but not for ever.
+  constexpr int kRounds = 4;
+  if (walk.begun && walk.ended_pages != ended_pages_ && walk.rounds < kRounds) walk.begun = false;
+  if (!walk.begun) {
+    StatTotals(stat);
+    walk = {.begun = true, .ended_pages = ended_pages_, .rounds = walk.rounds + 1};
+  }
+  const std::size_t before = walk.space;
+  spaces_.StatSome(walk.space, kStatSlice, stat.namespaces);
+  std::size_t left = kStatSlice - (walk.space - before);
+  std::vector<Place> places;
+  auto at = sessions_.upper_bound(walk.session);
+  for (; left > 0 && at != sessions_.end(); --left, ++at) {
+    const auto& [number, session] = *at;
+    walk.session = number;
+    if (number == promoter_) continue;
+    places.clear();
+    if (session.page != nullptr) {
+      AddCounters(*session.page, stat.local);
+      segment::CollectProtected(*session.page, places);
+      stat.dropped_events += session.page->ring_dropped.load(std::memory_order_relaxed);
+    }
+    stat.sessions.push_back({.number = number,
+                             .pid = session.pid,
+                             .protected_objects = places.size(),
+                             .reserved_bytes = reservations_.reserved_bytes(number),
+                             .held_bytes = holds_.held_bytes(number)});
+  }
+  return walk.space < spaces_.entries() || at != sessions_.end();
+}
+
+PoolStat Core::Stat() const {
+  PoolStat stat;
+  StatWalk walk;
+  while (StatSome(walk, stat)) {
+  }
+  return stat;
+}
+
+// ---- what happens by itself
+
+std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
+                              std::uint32_t at_most) {
+  std::uint32_t count = 0;
+  const std::int64_t now = clock_.NowNs();
+  segment::Event event;
+  for (; count < at_most && segment::PopEvent(page, now, event); ++count) {
+    // Nothing in it is to be trusted: it counts only if it names a live object exactly.
+    const ObjectId id = objects_.Named(event.place, event.version);
+    if (id == kNoObject) continue;
+    if (event.kind == segment::EventKind::kHit) {
+      ++counters_.hits;
+      CountHit(id);
+    }
+    if (event.hold_until_ms * kMillisecond > now) {
+      AddHold(session, id, event.version, event.hold_until_ms * kMillisecond);
+    }
+  }
+  return count;
+}
+
+// Goes on with the session behind the one where the last call stopped, so that busy sessions keep
+// nobody from being heard. True when events may be left.
+bool Core::DrainEvents(std::uint32_t at_most) {
+  const auto& pages = room_.withdrawn().pages();
+  auto at = pages.upper_bound(drained_);
+  for (std::size_t left = pages.size(); left > 0; --left) {
+    if (at == pages.end()) at = pages.begin();
+    drained_ = at->first;
+    at_most -= DrainPage(at->first, *at->second.page, at_most);
+    if (at_most == 0) return true;
+    ++at;
+  }
+  return false;
+}
+
+void Core::DrainEvents() {
+  DrainEvents(kDrainAll);
+  // Each ends once, so what is left over is paid for by the looks that follow.
+  EndHolds(kHoldSlice);
+}
+
+void Core::AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t until_ns) {
+  const Hold hold{.object = id,
+                  .version = version,
+                  .bytes = objects_.Bytes(id),
+                  .until_ns = std::min(
+                      until_ns, clock_.NowNs() + segment::kLongestHold.count() * kMillisecond)};
+  if (!objects_.Hold(id)) return;
+  if (!holds_.Add(session, hold)) objects_.Unhold(id);
+}
+
+bool Core::EndHolds(std::uint32_t at_most) {
+  const std::int64_t now = clock_.NowNs();
+  for (; at_most > 0; --at_most) {
+    const std::optional<Hold> hold = holds_.TakeEnded(now);
+    if (!hold) return false;
+    ++steps_.holds;
+    if (objects_.Has(hold->object, hold->version)) objects_.Unhold(hold->object);
+  }
+  return true;
+}
+
+bool Core::Tick() {
+  bool more = DrainEvents(kEventSlice);
+  more |= EndHolds(kHoldSlice);
+  more |= EndOrphans(kOrphanSlice);
+  room_.Settle();
+  room_.Recheck();
+  room_.Sweep(kSweepSlice, /*unnamed=*/false);
+  return more || objects_.dead() > 0;
+}
+
+void Core::CheckInvariants() const {
+  if (room_.Consistent()) return;
+  fmt::print(stderr,
+             "payload is lost or used twice: {} bytes of objects, {} reserved, {} withdrawn, "
+             "{} free of {}\n",
+             spaces_.object_bytes(), spaces_.reserved_bytes(), room_.withdrawn().bytes(),
+             room_.free_bytes(), options_.payload_bytes);
+  std::abort();
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/data/copier.h"
+
+#include "kvcove/base/size.h"
+#include "kvcove/owner/core/pieces.h"
+#include "kvcove/wire/cluster.h"
+#include "kvcove/wire/host_wire.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::uint64_t kBatchBytes = 32 * kMiB;
+constexpr std::size_t kBatchItems = 512;
+constexpr std::size_t kMaxPeers = 1024;
+// Of the memory, that comes up at once: a session may hold a tenth.
+constexpr std::uint64_t kUpShare = 16;
+constexpr std::int64_t kUpNs = 5 * kSecond;
+constexpr std::int64_t kLookNs = 50 * kMillisecond;  // how often a wait looks whether it ends
+
+}  // namespace
+
+// Objects that travel together: same generation, same number of copies.
+struct Copier::Batch {
+  std::uint64_t copied_at = 0;
+  std::uint64_t bytes = 0;
+  std::vector<CopyLoan> loans;
+  std::vector<std::size_t> which;  // items of the request
+};
+
+Copier::~Copier() {
+  if (session_ != 0) owner_.EndSession(session_);
+}
+
+SessionNumber Copier::Session() {
+  if (session_ == 0) {
+    const SessionNumber added = owner_.AddRemoteSession();
+    SessionNumber none = 0;
+    if (!session_.compare_exchange_strong(none, added)) owner_.EndSession(added);
+  }
+  return session_;
+}
+
+std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
+                            std::int64_t deadline_ns) {
+  const wire::CopyRequest::Item& first = items[at];
+  const std::uint64_t most = std::min(kBatchBytes, owner_.capacity_bytes() / kUpShare);
+  std::vector<std::string_view> keys;
+  for (std::uint64_t bytes = 0; at < items.size() && keys.size() < kBatchItems; ++at) {
+    const wire::CopyRequest::Item& item = items[at];
+    const bool together = !item.key.empty() && item.slot == first.slot &&
+                          item.generation == first.generation &&
+                          (keys.empty() || bytes + item.size_bytes <= most);
+    if (!together) break;
+    bytes += item.size_bytes;
+    keys.push_back(item.key);
+  }
+  struct Wait {
+    Mutex mutex;
+    CondVar changed;
+    bool done KVCOVE_GUARDED_BY(mutex) = false;
+  };
+  const auto wait = std::make_shared<Wait>();
+  const std::int64_t until_ns = std::min(deadline_ns, clock_.NowNs() + kUpNs);
+  const auto brought = owner_.BringUp(owner_.TokenOf(first.slot, first.generation), keys,
+                                      {.session = [this] { return Session(); },
+                                       .deadline_ns = until_ns,
+                                       .done =
+                                           [wait](const std::vector<wire::LoadResult>&) {
+                                             const MutexLock lock(wait->mutex);
+                                             wait->done = true;
+                                             wait->changed.NotifyAll();
+                                           }});
+  if (brought == nullptr) return at;
+  {
+    const MutexLock lock(wait->mutex);
+    while (!wait->done && !stopping_ && clock_.NowNs() < until_ns) {
+      wait->changed.WaitFor(wait->mutex, std::chrono::nanoseconds(kLookNs));
+    }
+    if (wait->done) return at;
+  }
+  owner_.GiveUp(brought);
+  return at;
+}
+
+Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
+  return !item.key.empty() && owner_.OnDisk(item) ? Code::kInProgress : Code::kMiss;
+}
+
+std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
+                                                     const std::string& tenant) {
+  const MutexLock lock(mutex_);
+  if (peers_.size() > kMaxPeers) peers_.clear();
+  std::shared_ptr<transport::tcp::Peer>& peer = peers_[address.ToString() + " " + tenant];
+  if (peer == nullptr) {
+    peer = std::make_shared<transport::tcp::Peer>(
+        address, tenant.empty() ? access_ : rpc::TenantAccess(credentials_, tenant, access_.tls),
+        clock_);
+  }
+  return peer;
+}
+
+std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
+                                                  transport::Exchange& call,
+                                                  std::int64_t deadline_ns) {
+  std::optional<std::string> own;
+  if (credentials_ != nullptr) own = credentials_->TenantWithOwner(owner_.TenantOfSlot(slot));
+  const auto with = [&](const std::string& tenant) {
+    auto peer = PeerAt(to, tenant);
+    call.to = peer.get();
+    transport::Run({&call, 1}, deadline_ns, clock_);
+    return peer;
+  };
+  const auto denied = [&] { return !call.status && call.status.error().code == Code::kDenied; };
+  // A refusal comes late, so an owner that refused one token is shown the other first.
+  const bool refused = own && Refuses(to);
+  auto peer = with(refused ? *own : std::string());
+  if (!denied() || !own) return peer;
+  SetRefuses(to, !refused);
+  return with(refused ? std::string() : *own);
+}
+
+bool Copier::Refuses(const rpc::Address& address) const {
+  const MutexLock lock(mutex_);
+  return refusing_.contains(address.ToString());
+}
+
+void Copier::SetRefuses(const rpc::Address& address, bool refuses) {
+  const MutexLock lock(mutex_);
+  if (refusing_.size() > kMaxPeers) refusing_.clear();
+  if (refuses) {
+    refusing_.insert(address.ToString());
+  } else {
+    refusing_.erase(address.ToString());
+  }
+}
+
+Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
+  KVCOVE_ASSIGN(const rpc::Address to, rpc::ParseAddress(request.to, 0));
+  const std::int64_t deadline_ns =
+      clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ms, 1, 60'000) * kMillisecond;
+  const std::shared_ptr<transport::tcp::Peer> peer = PeerAt(to, {});
+  if (peer->broken()) peer->Probe();
+  std::vector<Code> codes(request.items.size(), Code::kTimeout);
+  std::size_t at = 0;
+  std::size_t up = 0;  // what lies on disks has come up to here
+  while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
+    // What is applied is read before the values: each removal up to it is applied already.
+    Batch batch{.copied_at = owner_.applied(), .loans = {}, .which = {}};
+    if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
+    while (at < request.items.size() && batch.loans.size() < kBatchItems &&
+           Take(request, at, up, deadline_ns, batch, codes)) {
+    }
+    if (!batch.loans.empty()) Send(to, batch, deadline_ns, codes);
+    std::vector<wire::CopyRequest::Item> moved;
+    for (std::size_t i = 0; i < batch.loans.size(); ++i) {
+      const Code code = codes[batch.which[i]];
+      if (request.move && (code == Code::kOk || code == Code::kExists)) {
+        moved.push_back({.id = batch.loans[i].id, .version = batch.loans[i].loan.version});
+      }
+    }
+    // Before they are given back: what is lent is not evicted.
+    owner_.removals().Drop(moved);
+    for (const CopyLoan& copy : batch.loans) owner_.Return({&copy.loan, 1});
+  }
+  return codes;
+}
+
+// One more item for the batch. False: it is for the next one.
+bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t& up,
+                  std::int64_t deadline_ns, Batch& batch, std::vector<Code>& codes) {
+  const wire::CopyRequest::Item& item = request.items[at];
+  if (!item.key.empty() && at >= up) {
+    if (!batch.loans.empty()) return false;
+    up = BringUp(request.items, at, deadline_ns);
+  }
+  auto loan = std::move(owner_.LendForCopy({&item, 1}).front());
+  if (!loan) {
+    codes[at++] = NotLent(item);
+    return true;
+  }
+  const bool fits = batch.loans.empty() || (batch.bytes + loan->loan.size_bytes <= kBatchBytes &&
+                                            batch.loans.front().token == loan->token &&
+                                            batch.loans.front().copies == loan->copies);
+  if (!fits) {
+    owner_.Return({&loan->loan, 1});
+    return false;
+  }
+  batch.bytes += loan->loan.size_bytes;
+  batch.which.push_back(at++);
+  batch.loans.push_back(std::move(*loan));
+  return true;
+}
+
+void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
+                  std::vector<Code>& codes) {
+  const std::int64_t left_ms = (deadline_ns - clock_.NowNs()) / kMillisecond;
+  wire::DataPut put{.token = batch.loans.front().token,
+                    .items = {},
+                    .no_checksum = !checksum_,
+                    .budget_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(left_ms, 1)),
+                    .copies = batch.loans.front().copies,
+                    .no_evict = true,
+                    .copied_at = batch.copied_at};
+  transport::Exchange call;
+  for (const CopyLoan& copy : batch.loans) {
+    const Loan& loan = copy.loan;
+    put.items.push_back(
+        {.key = copy.key,
+         .after = {},
+         .size_bytes = loan.size_bytes,
+         .checksum = !checksum_ ? 0
+                     : loan.has_checksum
+                         ? loan.checksum
+                         : ChecksumOf(owner_.payload(), loan.extents, loan.size_bytes),
+         .group = copy.group});
+    ForEachPiece(owner_.payload(), loan.extents, loan.size_bytes,
+                 [&](std::byte* data, std::uint64_t bytes) {
+                   call.out.push_back({.data = data, .size = bytes});
+                 });
+  }
+  call.method = wire::Method::kDataPut;
+  call.head = wire::Encode(put);
+  std::vector<Code> answers;
+  call.on_reply = [&](std::span<const std::byte> body) -> Result<std::vector<transport::Piece>> {
+    KVCOVE_ASSIGN(answers, wire::DecodeCodes(body, batch.loans.size()));
+    return std::vector<transport::Piece>();
+  };
+  const auto peer = Run(to, put.token.slot, call, deadline_ns);
+  std::vector<std::string_view> pinned;
+  for (std::size_t i = 0; i < batch.loans.size(); ++i) {
+    const Code code = call.status ? answers[i] : call.status.error().code;
+    codes[batch.which[i]] = code;
+    if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
+  }
+  if (pinned.empty()) return;
+  (void)wire::MakeObjectStub(peer->channel())
+      ->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
+}
+
+}  // namespace kvcove::owner

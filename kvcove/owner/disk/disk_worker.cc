@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/disk_worker.h"
+
+#include <algorithm>
+
+#include "kvcove/base/glob.h"
+#include "kvcove/owner/disk/disk_shared.h"
+
+namespace kvcove::owner {
+namespace {
+
+using disklog::ReadMiss;
+
+constexpr std::uint32_t kReadErrorsToGiveUp = 8;
+constexpr int kDemotionsAStep = 64;
+constexpr std::int64_t kNoteNs = 50 * kMillisecond;
+
+wire::LoadResult ResultOf(ReadMiss miss) {
+  switch (miss) {
+    case ReadMiss::kReset:
+      return {.code = Code::kMiss, .reason = MissReason::kReset};
+    case ReadMiss::kOtherKey:
+      return {.code = Code::kMiss, .reason = MissReason::kNeverPut};
+    case ReadMiss::kIoError:
+      return {.code = Code::kMiss, .reason = MissReason::kDiskFailed};
+    case ReadMiss::kCorrupt:
+      return {.code = Code::kMiss, .reason = MissReason::kDiskDamaged};
+    default:  // kAbsent, too: it was there when the load began
+      return {.code = Code::kMiss, .reason = MissReason::kRaced};
+  }
+}
+
+}  // namespace
+
+DiskWorker::DiskWorker(Tiering& tiering, std::unique_ptr<disklog::Device> device,
+                       std::unique_ptr<disklog::Log> log, Promoter& promoter, const Clock& clock,
+                       const TierDiskOptions& options)
+    : tiering_(tiering),
+      options_(options),
+      promoter_(promoter),
+      clock_(clock),
+      staging_(options.read_bytes),
+      log_(std::move(log)),
+      device_(std::move(device)),
+      zones_(log_->space().zones) {
+  tiering_.inventory().SetZones(zones_);
+  device_->Register(staging_.memory());
+}
+
+void DiskWorker::SetAside(const std::string& why) {
+  tiering_.SetAside(why);
+  removals_.clear();
+  walks_.clear();
+}
+
+void DiskWorker::Step(std::int64_t wait_ns) {
+  TakeOrders();
+  StepRemovals();
+  StepWalk();
+  StepListing();
+  StartReads();
+  Demote();
+  // Room for what comes up may be made by another disk, whose thread does not wake this one.
+  const bool busy = !removals_.empty() || !walks_.empty() || no_room_ || tiering_.Paced() ||
+                    tiering_.FirstDemotion() != nullptr;
+  if (flush_at_ns_ != 0 && clock_.NowNs() >= flush_at_ns_) {
+    log_->Flush();
+    flush_at_ns_ = 0;
+  }
+  // What the log has no room for waits for a completion, or for a clean zone.
+  std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
+  if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
+  const bool more = log_->Poll(wait);
+  if (more || device_->in_flight() == 0) tiering_.NoteProgress();
+  if (const std::int64_t now = clock_.NowNs(); now >= note_at_ns_ || tiering_.Drained()) {
+    tiering_.NoteLog(log_->space(), log_->counters(), log_->HeldByShare());
+    note_at_ns_ = now + kNoteNs;
+  }
+}
+
+void DiskWorker::TakeOrders() {
+  for (TierOrder& order : tiering_.TakeOrders()) {
+    switch (order.kind) {
+      case TierOrder::Kind::kGeneration:
+        log_->SetGeneration(order.slot, order.generation);
+        break;
+      case TierOrder::Kind::kRemove:
+        removals_.push_back(std::move(order));
+        break;
+      case TierOrder::Kind::kRemoveMatching: {
+        tiering_.RemoveQueued(order);
+        auto walk = std::make_shared<Walk>();
+        walk->order = std::move(order);
+        walks_.push_back(std::move(walk));
+        break;
+      }
+    }
+  }
+}
+
+void DiskWorker::StepRemovals() {
+  while (!removals_.empty()) {
+    const TierOrder& order = removals_.front();
+    const std::vector<std::string_view> keys(order.keys.begin(), order.keys.end());
+    const std::string name = tiering_.NameOf(order.slot);
+    const Status removed = log_->Remove(
+        {.slot = order.slot, .generation = order.generation, .name = name, .keys = keys},
+        [this, order](const Status& status) {
+          if (!status) return SetAside("a removal is not proven: " + status.error().detail);
+          tiering_.Proven(order, 0);
+        });
+    if (!removed && removed.error().code == Code::kLimit) return log_->Flush();
+    if (!removed) {
+      return SetAside("a removal cannot be written: " + removed.error().detail);
+    }
+    tiering_.Applied(order);
+    removals_.pop_front();
+  }
+}
+
+// One walk at a time, a zone a step. Nothing moves from zone to zone meanwhile, so each object is
+// met once.
+void DiskWorker::StepWalk() {
+  if (walks_.empty() || walks_.front()->reading) return;
+  const std::shared_ptr<Walk> walk = walks_.front();
+  if (!std::exchange(walk->held, true)) log_->HoldMoves();
+  if (!log_->MovesStill()) return;
+  if (walk->zone == zones_) return RemoveFound(*walk);
+  walk->reading = true;
+  const auto found = std::make_shared<std::vector<std::string>>();
+  log_->Walk(
+      walk->zone,
+      [walk, found](const disklog::LiveObject& object) {
+        if (object.slot == walk->order.slot && object.generation == walk->order.generation &&
+            GlobMatches(walk->order.pattern, object.key)) {
+          found->emplace_back(object.key);
+        }
+      },
+      [this, walk, found](const Status& status) {
+        walk->reading = false;
+        if (!status && status.error().code == Code::kInProgress) return;  // again
+        if (!status) {
+          return SetAside("a removal by pattern could not be decided: " + status.error().detail);
+        }
+        walk->keys.insert(walk->keys.end(), found->begin(), found->end());
+        ++walk->zone;
+      });
+}
+
+// Reads a zone's objects for the owner, which tells the master of them.
+void DiskWorker::StepListing() {
+  if (const bool walking = tiering_.inventory().walking(); walking != listing_) {
+    listing_ = walking;
+    if (walking) {
+      log_->HoldMoves();
+    } else {
+      log_->ReleaseMoves();
+    }
+  }
+  const std::shared_ptr<DiskInventory::Zone> zone = tiering_.inventory().Take(log_->MovesStill());
+  if (zone == nullptr) return;
+  const auto found = std::make_shared<std::vector<TierObject>>();
+  log_->Walk(
+      zone->number,
+      [found](const disklog::LiveObject& object) {
+        found->push_back({.slot = object.slot,
+                          .generation = object.generation,
+                          .put = object.version,
+                          .size_bytes = object.value_bytes,
+                          .key = std::string(object.key)});
+      },
+      [this, zone, found](const Status& status) {
+        if (status) return tiering_.inventory().Answer(*zone, std::move(*found));
+        if (status.error().code == Code::kInProgress) return tiering_.inventory().PutBack(zone);
+        SetAside("what it holds cannot be told: " + status.error().detail);
+      });
+}
+
+// As many as the log's queue has room for; the rest with later steps.
+void DiskWorker::RemoveFound(Walk& walk) {
+  TierRemoval& removal = *walk.order.removal;
+  if (walk.open == nullptr) {
+    // The thread that awaits the removal reads them once it is proven.
+    if (removal.collect) {
+      removal.keys.insert(removal.keys.end(), walk.keys.begin(), walk.keys.end());
+    }
+    walk.found = walk.keys.size();
+    walk.open = std::make_shared<std::size_t>(1);
+  }
+  // Each part waits for its own sync; the order is proven with the last.
+  const auto ended = [this, open = walk.open, count = walk.found,
+                      order = walk.order](const Status& status) {
+    if (!status) return SetAside("a removal is not proven: " + status.error().detail);
+    if (--*open == 0) tiering_.Proven(order, count);
+  };
+  const std::string name = tiering_.NameOf(walk.order.slot);
+  while (!walk.keys.empty()) {
+    const std::size_t part = std::min(kRemovedAtOnce, walk.keys.size());
+    const std::vector<std::string_view> keys(walk.keys.end() - static_cast<std::ptrdiff_t>(part),
+                                             walk.keys.end());
+    ++*walk.open;
+    const Status removed = log_->Remove(
+        {.slot = walk.order.slot, .generation = walk.order.generation, .name = name, .keys = keys},
+        ended);
+    if (!removed) --*walk.open;
+    if (!removed && removed.error().code == Code::kLimit) return log_->Flush();
+    if (!removed) return SetAside("a removal cannot be written: " + removed.error().detail);
+    walk.keys.resize(walk.keys.size() - part);
+  }
+  walks_.pop_front();
+  log_->ReleaseMoves();
+  // Also where nothing was found: an earlier removal took it, and may not be synced yet.
+  log_->Sync(ended);
+}
+
+// ---- up
+
+void DiskWorker::StartReads() {
+  no_room_ = false;
+  while (const std::shared_ptr<Load> load = tiering_.FirstLoad()) {
+    if (const auto queued = tiering_.Queued(*load)) {
+      if (tiering_.TakeLoad(load, queued->size())) {
+        tiering_.FinishLoad(load, promoter_.Promote(*load, *queued));
+      }
+      continue;
+    }
+    const auto found = log_->Find(load->slot, load->generation, load->key);
+    const std::uint64_t bytes = found ? found->buffer_bytes : 0;
+    if (reading_bytes_ > 0 && reading_bytes_ + bytes > options_.read_bytes) return;
+    no_room_ = !tiering_.TakeComing(bytes);
+    if (no_room_) return;
+    const bool taken = tiering_.TakeLoad(load, bytes);
+    if (!taken || !found) tiering_.EndComing(bytes);
+    if (!taken) continue;
+    if (!found) {
+      Lost(*load);
+      tiering_.FinishLoad(load, {.code = Code::kMiss, .reason = MissReason::kEvicted});
+      continue;
+    }
+    StartRead(load, *found);
+  }
+}
+
+void DiskWorker::StartRead(const std::shared_ptr<Load>& load, const disklog::Found& found) {
+  const auto buffer = std::make_shared<disklog::Staging::Buffer>(staging_.Take(found.buffer_bytes));
+  const std::uint64_t bytes = found.buffer_bytes;
+  const std::int64_t begun_ns = clock_.NowNs();
+  reading_bytes_ += bytes;
+  ++reads_;
+  log_->Read(found, {.slot = load->slot, .generation = load->generation, .key = load->key},
+             buffer->span(),
+             [this, load, buffer, bytes, begun_ns](const disklog::ReadResult& result) {
+               tiering_.times().reads.Add(clock_.NowNs() - begun_ns);
+               reading_bytes_ -= bytes;
+               --reads_;
+               Ended(load, buffer->span(), result);
+               tiering_.EndComing(bytes);
+             });
+}
+
+void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::byte> buffer,
+                       const disklog::ReadResult& result) {
+  if (tiering_.aside()) return;  // nobody waits, and the owner may be gone
+  if (result.miss == ReadMiss::kNone) {
+    read_errors_ = 0;
+    load->put = result.version;
+    return tiering_.FinishLoad(
+        load, promoter_.Promote(*load, buffer.subspan(result.value_offset, result.value_bytes)));
+  }
+  if (result.miss != ReadMiss::kIoError) Lost(*load);
+  tiering_.FinishLoad(load, ResultOf(result.miss));
+  if (result.miss == ReadMiss::kIoError && ++read_errors_ >= kReadErrorsToGiveUp) {
+    SetAside("it fails to read");
+  }
+}
+
+// Whether it really is, the owner looks when it tells the master.
+void DiskWorker::Lost(const Load& load) {
+  tiering_.Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
+}
+
+// ---- down
+
+void DiskWorker::Demote() {
+  for (int i = 0; i < kDemotionsAStep; ++i) {
+    const std::shared_ptr<Demotion> demotion = tiering_.FirstDemotion();
+    if (demotion == nullptr || stopping_ || !DemoteOne(demotion)) return;
+  }
+}
+
+// False: there is no room for it now.
+bool DiskWorker::DemoteOne(const std::shared_ptr<Demotion>& demotion) {
+  const std::span<const std::byte> value = tiering_.ValueOf(*demotion);
+  const std::string name = tiering_.NameOf(demotion->slot);
+  const Status put =
+      log_->Put({.slot = demotion->slot,
+                 .generation = demotion->generation,
+                 .version = demotion->put,
+                 .name = name,
+                 .key = demotion->key,
+                 .value = std::span(&value, 1),
+                 .stream = StreamOf(*demotion),
+                 .brief = demotion->brief},
+                [this, demotion, begun_ns = clock_.NowNs()](const Status& status) {
+                  tiering_.times().writes.Add(clock_.NowNs() - begun_ns);
+                  // It may have been removed meanwhile.
+                  const bool there =
+                      status && log_->Find(demotion->slot, demotion->generation, demotion->key);
+                  tiering_.Landed(*demotion, there);
+                });
+  if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
+    // While the device has work, a part of a chunk would be a small write between big ones.
+    if (device_->in_flight() == 0) log_->Flush();
+    return false;
+  }
+  if (!put && put.error().code == Code::kUnavailable) {
+    SetAside(put.error().detail);
+    return false;
+  }
+  tiering_.TakeDemotion(demotion, put.has_value());
+  if (put && flush_at_ns_ == 0) flush_at_ns_ = clock_.NowNs() + options_.flush_ns;
+  return true;
+}
+
+// What lives and dies together lies together; what is counted together, too, so that a zone that
+// is freed takes from one share.
+std::uint8_t DiskWorker::StreamOf(const Demotion& demotion) const {
+  const std::uint64_t by =
+      demotion.share == disklog::kNoShare ? demotion.slot : std::uint64_t{demotion.share} + 1;
+  return static_cast<std::uint8_t>(by % options_.streams);
+}
+
+void DiskWorker::Stop() {
+  stopping_ = true;
+  log_->Stop([this](const Status&) { stopped_ = true; });
+}
+
+}  // namespace kvcove::owner

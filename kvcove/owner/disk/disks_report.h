@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an owner's disks report: at /metrics, in statistics, and to the master. Thread-safe. An
+// owner without disks reports nothing.
+#pragma once
+
+#include "kvcove/http/metrics.h"
+#include "kvcove/model/stats.h"
+#include "kvcove/owner/disk/owner_disks.h"
+#include "kvcove/wire/owner_link.h"
+
+namespace kvcove::owner {
+
+// Each disk under its path.
+void CollectDisks(const OwnerDisks& disks, http::Metrics& metrics);
+void AddDisks(const OwnerDisks& disks, const Clock& clock, PoolStat& stat);
+void AddDisks(const OwnerDisks& disks, const Clock& clock, wire::RenewRequest& report);
+
+}  // namespace kvcove::owner

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/known_disks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+#include "kvcove/base/durable_file.h"
+#include "kvcove/segment/tier_table.h"
+
+namespace kvcove::owner {
+namespace {
+
+using segment::kAllTierShares;
+using segment::kTierShares;
+
+constexpr std::string_view kNoteName = "disk";
+
+std::string NoteOf(std::size_t owner) {
+  return owner == 0 ? std::string(kNoteName) : fmt::format("{}-{}", kNoteName, owner);
+}
+
+// Which owner's note has this name.
+std::optional<std::size_t> OwnerOf(std::string_view name) {
+  if (name == kNoteName) return 0;
+  if (!name.starts_with(kNoteName) || name.size() < kNoteName.size() + 2) return std::nullopt;
+  std::size_t owner = 0;
+  const char* const begin = name.data() + kNoteName.size() + 1;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(begin, end, owner);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end && NoteOf(owner) == name;
+  return whole ? std::optional(owner) : std::nullopt;
+}
+
+std::optional<KnownDisk> ParseLine(const std::string& line) {
+  const std::size_t space = line.find(' ');
+  const auto disk = IdFromHex(line.substr(0, space));
+  if (!disk) return std::nullopt;
+  if (space == std::string::npos) return KnownDisk{.disk = *disk, .shares = kAllTierShares};
+  KnownDisk known{.disk = *disk};
+  const char* const end = line.data() + line.size();
+  const auto parsed = std::from_chars(line.data() + space + 1, end, known.shares, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return known;
+}
+
+std::vector<std::uint32_t> Targets(std::span<const std::uint64_t> sizes) {
+  double total = 0;
+  for (const std::uint64_t size : sizes) total += static_cast<double>(size);
+  std::vector<std::uint32_t> targets;
+  for (const std::uint64_t size : sizes) {
+    const double exact = static_cast<double>(size) * kTierShares / std::max(total, 1.0);
+    targets.push_back(std::max(static_cast<std::uint32_t>(exact), 1U));
+  }
+  // What the roundings leave over goes to the disk with the most bytes a share, and what they took
+  // too much comes from the one with the fewest.
+  const auto bytes_a_share = [&](std::size_t i, std::uint32_t count) {
+    return static_cast<double>(sizes[i]) / count;
+  };
+  const auto sum = [&] { return std::accumulate(targets.begin(), targets.end(), 0U); };
+  while (sum() < kTierShares) {
+    std::size_t most = 0;
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+      if (bytes_a_share(i, targets[i]) > bytes_a_share(most, targets[most])) most = i;
+    }
+    ++targets[most];
+  }
+  while (sum() > kTierShares) {
+    std::size_t most = 0;
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+      if (targets[i] > targets[most]) most = i;
+    }
+    --targets[most];
+  }
+  return targets;
+}
+
+}  // namespace
+
+KnownDisks::KnownDisks(std::string directory, std::size_t owner)
+    : directory_(std::move(directory)), name_(NoteOf(owner)) {}
+
+bool KnownDisks::IsNote(std::string_view name) { return OwnerOf(name).has_value(); }
+
+Status KnownDisks::ForgetOwners(const std::string& directory, std::size_t from) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const auto owner = OwnerOf(entry.path().filename().string());
+    if (owner && *owner >= from) names.push_back(NoteOf(*owner));
+  }
+  if (error) return Fail(Code::kUnavailable, directory + ": " + error.message());
+  for (const std::string& name : names) KVCOVE_TRY(RemoveFile(directory, name));
+  return {};
+}
+
+Result<std::vector<KnownDisk>> KnownDisks::ReadLocked() const {
+  KVCOVE_ASSIGN(const std::optional<std::string> text, ReadSmallFile(directory_, name_));
+  std::vector<KnownDisk> disks;
+  std::istringstream lines(text.value_or(""));
+  std::uint64_t seen = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto known = ParseLine(line);
+    if (!known || (known->shares & seen) != 0) return std::vector<KnownDisk>();
+    seen |= known->shares;
+    disks.push_back(*known);
+  }
+  return disks;
+}
+
+Status KnownDisks::WriteLocked(std::span<const KnownDisk> disks) {
+  if (disks.empty()) return RemoveFile(directory_, name_);
+  std::string text;
+  for (const KnownDisk& known : disks) {
+    if (!text.empty()) text += '\n';
+    text += ToHex(known.disk);
+    if (known.shares != kAllTierShares) text += fmt::format(" {:016x}", known.shares);
+  }
+  return ReplaceFile(directory_, name_, text);
+}
+
+Result<std::vector<KnownDisk>> KnownDisks::Read() const {
+  const MutexLock lock(mutex_);
+  return ReadLocked();
+}
+
+Status KnownDisks::Write(std::span<const KnownDisk> disks, const Then& then) {
+  const MutexLock lock(mutex_);
+  KVCOVE_TRY(WriteLocked(disks));
+  then();
+  return {};
+}
+
+Status KnownDisks::Note(const KnownDisk& disk) {
+  const MutexLock lock(mutex_);
+  return NoteLocked(disk);
+}
+
+Result<bool> KnownDisks::NoteIf(const KnownDisk& disk, const std::function<bool()>& holds) {
+  const MutexLock lock(mutex_);
+  if (!holds()) return false;
+  KVCOVE_TRY(NoteLocked(disk));
+  return true;
+}
+
+Status KnownDisks::NoteLocked(const KnownDisk& disk) {
+  KVCOVE_ASSIGN(std::vector<KnownDisk> disks, ReadLocked());
+  std::erase_if(disks, [&](const KnownDisk& known) { return (known.shares & disk.shares) != 0; });
+  disks.push_back(disk);
+  return WriteLocked(disks);
+}
+
+Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
+  const MutexLock lock(mutex_);
+  KVCOVE_TRY(ForgetLocked(shares));
+  then();
+  return {};
+}
+
+Status KnownDisks::ForgetLocked(std::uint64_t shares) {
+  auto disks = ReadLocked();
+  if (!disks) return RemoveFile(directory_, name_);
+  const auto forgotten =
+      std::erase_if(*disks, [&](const KnownDisk& known) { return (known.shares & shares) != 0; });
+  // A removal that is asked for again and again writes it once.
+  return forgotten == 0 && !disks->empty() ? Status() : WriteLocked(*disks);
+}
+
+std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
+                                        std::span<const std::uint64_t> before) {
+  const std::vector<std::uint32_t> targets = Targets(sizes);
+  std::vector<std::uint64_t> shares(before.begin(), before.end());
+  std::uint64_t free = kAllTierShares;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    while (static_cast<std::uint32_t>(std::popcount(shares[i])) > targets[i]) {
+      shares[i] &= ~std::bit_floor(shares[i]);
+    }
+    free &= ~shares[i];
+  }
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    while (static_cast<std::uint32_t>(std::popcount(shares[i])) < targets[i]) {
+      const std::uint64_t one = free & (~free + 1);
+      shares[i] |= one;
+      free &= ~one;
+    }
+  }
+  return shares;
+}
+
+}  // namespace kvcove::owner

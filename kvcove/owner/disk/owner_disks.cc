@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/owner_disks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "kvcove/base/left_behind.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kDrainNs = 10 * kSecond;
+// A sync behind much other work takes seconds on a disk that is sound.
+constexpr std::int64_t kHangNs = 10 * kSecond;
+constexpr std::uint64_t kLeastKeepingQueueBytes = 16 * kMiB;
+// What is evicted goes on to be queued meanwhile, so a disk that is slow is not waited for.
+constexpr std::int64_t kDrainForUpgradeNs = 2 * kSecond;
+// Puts wait meanwhile. What is not written then is dropped.
+constexpr std::int64_t kPauseNs = 200 * kMillisecond;
+
+}  // namespace
+
+OwnerDisks::OwnerDisks(const DisksOptions& options, Memory& memory, const Clock& clock)
+    : options_(options),
+      memory_(memory),
+      clock_(clock),
+      set_(MakeSet()),
+      logged_aside_(options.disks.size()) {}
+
+std::unique_ptr<DiskSet> OwnerDisks::MakeSet() const {
+  const std::size_t disks = options_.disks.size();
+  // What one call may bring up, and what may wait to be written, are the owner's in total.
+  const std::uint64_t share = options_.memory_bytes / 8 / std::max<std::size_t>(disks, 1);
+  TieringOptions each;
+  each.hang_ns = kHangNs;
+  each.listed = options_.cluster;
+  each.quotas = options_.quotas;
+  each.batch_bytes = std::max<std::uint64_t>(share, kMiB);
+  // A queue that must hold what it gets needs room for values of any usual size.
+  const std::uint64_t least =
+      options_.admit == DiskAdmit::kKeep ? kLeastKeepingQueueBytes : 4 * kMiB;
+  each.queue_bytes = std::clamp<std::uint64_t>(share, least, each.queue_bytes);
+  DemotionOptions demotions{.admit = options_.admit, .bytes_per_second = options_.write_rate};
+  for (const disklog::DiskSpec& disk : options_.disks) demotions.disk_bytes += disk.size_bytes;
+  return std::make_unique<DiskSet>(disks, each, demotions, memory_.header(), memory_.payload(),
+                                   clock_);
+}
+
+DiskThread* OwnerDisks::ThreadOf(std::size_t disk) const {
+  return open_ ? threads_[disk].get() : nullptr;
+}
+
+bool OwnerDisks::Opening() const {
+  for (std::size_t i = 0; i < set_->size(); ++i) {
+    if ((*set_)[i].Opening()) return true;
+  }
+  return false;
+}
+
+bool OwnerDisks::Away() const {
+  for (std::size_t i = 0; i < set_->size(); ++i) {
+    if ((*set_)[i].away()) return true;
+  }
+  return false;
+}
+
+void OwnerDisks::Wake() const {
+  if (!open_) return;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    if (threads_[i] != nullptr && (*set_)[i].HasWork()) threads_[i]->Wake();
+  }
+}
+
+void OwnerDisks::Tick() {
+  if (!open_) return;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    if (threads_[i] == nullptr) continue;
+    Tiering& tiering = (*set_)[i];
+    if (tiering.Tick(clock_.NowNs())) threads_[i]->Wake();
+    const auto why = tiering.aside();
+    if (why.has_value() == logged_aside_[i]) continue;
+    logged_aside_[i] = why.has_value();
+    const std::string& path = threads_[i]->path();
+    if (why) {
+      LogError("disk {} is set aside: {}. {}{}", path, *why,
+               threads_.size() == 1 ? "Memory goes on" : "Memory and the other disks go on",
+               tiering.TriesAgain() ? ", and the disk is tried again from time to time"
+                                    : "; restart this owner to use the disk again");
+    } else {
+      LogWarn("disk {} is used again{}", path,
+              tiering.away() ? " once the master has heard what it holds" : "");
+    }
+  }
+}
+
+void OwnerDisks::Unmount() {
+  for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].Unmount("it was unmounted");
+}
+
+// ---- opening and stopping
+
+Status OwnerDisks::Open(const TierPlace& place, Promoter& promoter) {
+  if (none()) return place.known->Write({});  // the pool runs without the disks that it had
+  known_ = place.known;
+  std::vector<OpenedTier> opened =
+      OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier);
+  for (const OpenedTier& one : opened) KVCOVE_TRY(one.status);
+  for (OpenedTier& one : opened) threads_.push_back(std::move(one.tier));
+  for (const auto& thread : threads_) KVCOVE_TRY(thread->Start());
+  open_ = true;
+  return {};
+}
+
+void OwnerDisks::OpenEach(const TierPlace& place, Promoter& promoter,
+                          const std::atomic<bool>& stops) {
+  for (OpenedTier& one : OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier)) {
+    StartAgain([&] { return stops ? Status() : one.tier->Start(); });
+    threads_.push_back(std::move(one.tier));
+  }
+  open_ = true;
+}
+
+void OwnerDisks::Stop() {
+  for (const auto& thread : threads_) {
+    if (thread != nullptr) thread->BeginStop(kDrainNs);
+  }
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    if (threads_[i] != nullptr && !threads_[i]->AwaitStop()) hanging_.push_back(i);
+  }
+  hangs_ = hangs_ || !hanging_.empty();
+}
+
+void OwnerDisks::LeaveHanging() {
+  for (const std::size_t disk : std::exchange(hanging_, {})) LeaveBehind(std::move(threads_[disk]));
+  if (!hangs_ || set_->size() == 0) return;
+  open_ = false;
+  memory_.LeaveHeader();
+  LeaveBehind(
+      std::exchange(set_, std::make_unique<DiskSet>(0, TieringOptions(), DemotionOptions(),
+                                                    memory_.header(), memory_.payload(), clock_)));
+}
+
+// ---- the note
+
+// Before the disks are open none is used: whichever the next start finds, it is emptied.
+Status OwnerDisks::Forget(std::size_t disk) {
+  if (!open_) return ForgetAll();
+  Tiering& tiering = (*set_)[disk];
+  return known_->Forget(tiering.shares(), [&] { tiering.Struck(); });
+}
+
+Status OwnerDisks::ForgetAll() {
+  return known_->Write({}, [&] {
+    for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].Struck();
+  });
+}
+
+Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns) {
+  Wake();
+  // The set is empty once the owner has stopped while a disk hung.
+  for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
+    auto& part = removal.parts[i];
+    if (part == nullptr) continue;
+    Status proven = (*set_)[i].AwaitRemoval(*part, deadline_ns);
+    if (proven) continue;
+    if (proven.error().code != Code::kUnavailable) return proven;
+    // The disk proves nothing any more. Once it is written down that the next start must not use
+    // what it holds, the removal is proven all the same.
+    if (const Status forgotten = Forget(i); !forgotten) {
+      return Fail(Code::kUnavailable, proven.error().detail + "; and " + forgotten.error().detail);
+    }
+    part = nullptr;  // the disk's thread may still write to it
+  }
+  return {};
+}
+
+// ---- an upgrade
+
+void OwnerDisks::Drain() const {
+  if (!open_) return;
+  const std::int64_t until_ns = clock_.NowNs() + kDrainForUpgradeNs;
+  for (std::size_t i = 0; i < set_->size(); ++i) {
+    const Tiering& tiering = (*set_)[i];
+    while ((tiering.Opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
+    }
+  }
+}
+
+Status OwnerDisks::Pause() {
+  if (!open_) return {};
+  open_ = false;
+  paused_ = true;
+  for (const auto& thread : threads_) {
+    if (thread != nullptr) thread->BeginStop(kPauseNs);
+  }
+  Status paused;
+  numbers_.assign(threads_.size(), Id128{});
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    Tiering& tiering = (*set_)[i];
+    const Id128 number = threads_[i] != nullptr ? threads_[i]->facts().disk : Id128{};
+    if (threads_[i] != nullptr && !threads_[i]->AwaitStop()) {
+      hangs_ = true;
+      LeaveBehind(std::move(threads_[i]));
+      paused = Fail(Code::kUnavailable,
+                    fmt::format("the disk {} hangs; try again", options_.disks[i].path));
+    }
+    threads_[i].reset();
+    if (tiering.Pause()) numbers_[i] = number;
+    // What is stored before it is open again may be stored over what it holds. Should the process
+    // be killed then, the next start must not find that.
+    const Status struck = known_->Forget(tiering.shares(), [&] { tiering.Struck(); });
+    if (!struck) paused = struck;
+  }
+  return paused;
+}
+
+bool OwnerDisks::TakePaused() {
+  if (!std::exchange(paused_, false)) return false;
+  threads_.clear();
+  return true;
+}
+
+HandedDisks OwnerDisks::HandOver() const {
+  HandedDisks handed;
+  if (set_->size() == 0) return handed;
+  handed.seed = set_->common().tags.seed();
+  for (std::size_t i = 0; i < set_->size(); ++i) handed.shares.push_back((*set_)[i].shares());
+  handed.numbers = numbers_;
+  if (!options_.cluster) return handed;
+  for (std::size_t i = 0; i < set_->size(); ++i) {
+    handed.asides.push_back((*set_)[i].aside().value_or(""));
+  }
+  handed.slots = (*set_)[0].Slots();
+  return handed;
+}
+
+// What is set aside is emptied and used again: memory has newer values, and may have applied
+// removals, that the disk does not know of.
+void OwnerDisks::Adopt(const HandedDisks& handed) {
+  if (none()) return;
+  if (options_.cluster) {
+    const MutexLock lock(memory_.mutex);
+    set_->SetSlots(handed.slots);
+  }
+  set_->common().tags.Begin(handed.seed);
+  set_->SetShares(handed.shares);
+  for (std::size_t i = 0; i < handed.asides.size(); ++i) {
+    if (!handed.asides[i].empty()) (*set_)[i].Void(handed.asides[i]);
+  }
+  numbers_ = handed.numbers;
+}
+
+Status OwnerDisks::StartPaused(const TierPlace& place, Promoter& promoter, bool voids) {
+  for (std::size_t i = threads_.size(); i < set_->size(); ++i) {
+    FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
+    auto thread = std::make_unique<DiskThread>(std::move(path), place, (*set_)[i], promoter, clock_,
+                                               options_.tier);
+    if (!voids) (*set_)[i].UseAnew();
+    KVCOVE_TRY(thread->Resume(i < numbers_.size() ? numbers_[i] : Id128{}));
+    threads_.push_back(std::move(thread));
+  }
+  open_ = !none();
+  return {};
+}
+
+}  // namespace kvcove::owner

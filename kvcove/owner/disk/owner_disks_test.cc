@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/owner_disks.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "kvcove/owner/disk/disk_opening.h"
+#include "kvcove/owner/disk/disks_report.h"
+#include "kvcove/owner/disk/inventory_walk.h"
+#include "kvcove/owner/disk/object_pages.h"
+#include "kvcove/owner/disk/promotions.h"
+#include "kvcove/owner/disk/removals.h"
+#include "tests/becomes.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr SlotId kNamedSlot = 3;
+constexpr Generation kNow = 7;
+constexpr Id128 kHistory{.high = 1, .low = 1};
+const Token kCaptured{.incarnation = kHistory, .generation = kNow, .slot = kNamedSlot};
+
+// An owner's parts, without the owner.
+class OwnerDisksTest : public testing::Test {
+ protected:
+  OwnerDisksTest() {
+    std::string name = testing::TempDir() + "/kvcove-disks-XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
+  ~OwnerDisksTest() override { std::filesystem::remove_all(directory_); }
+
+  static std::unique_ptr<Memory> MakeMemory(std::uint64_t tier_objects) {
+    return *Memory::Create({.payload_bytes = 1 << 20,
+                            .granule_bytes = 64,
+                            .max_objects = 1024,
+                            .tier_objects = tier_objects,
+                            .available_bytes = {},
+                            .populate = false},
+                           SystemClock::Instance());
+  }
+  static void OpenCore(Memory& memory, OwnerDisks& disks) {
+    ASSERT_TRUE(memory.OpenCore({.payload_bytes = 1 << 20,
+                                 .max_objects = 1024,
+                                 .policy = "lru",
+                                 .quotas = {},
+                                 .lower = disks.lower()}));
+    const MutexLock lock(memory.mutex);
+    memory.SetSlots(kHistory, {{.slot = kNamedSlot, .generation = kNow, .name = "m"}});
+  }
+  std::string directory_;
+};
+
+// Each call does nothing, and nobody had to ask whether there are disks.
+TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(/*tier_objects=*/0);
+  OwnerDisks disks({.memory_bytes = 1 << 20}, *memory, clock);
+  EXPECT_EQ(disks.lower(), nullptr);
+  OpenCore(*memory, disks);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  Removals removals(disks, opening, *memory, link_ends, clock);
+  InventoryWalk inventory(disks, opening, *memory, link_ends, clock);
+
+  const auto known = std::make_shared<KnownDisks>(directory_);
+  EXPECT_TRUE(disks.Open({.known = known}, promotions));
+  EXPECT_FALSE(disks.open());
+  EXPECT_TRUE(known->Read()->empty()) << "the pool runs without the disks that it may have had";
+  opening.Follow({});
+  opening.TableKnown();
+  opening.Tick();
+  disks.Tick();
+  EXPECT_TRUE(opening.settled());
+
+  const std::vector<std::string_view> keys = {"a", "b"};
+  bool answered = false;
+  promotions.Read(1, {.token = kCaptured, .keys = keys, .wait_ns = kSecond, .hold_ns = 0},
+                  [&](const auto& results) { answered = results && results->size() == 2; });
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(promotions.BringUp(kCaptured, keys, {}), nullptr);
+
+  const std::int64_t soon_ns = clock.NowNs() + 30 * kSecond;
+  EXPECT_EQ(removals.Remove(kCaptured, keys, soon_ns),
+            (std::vector<Code>{Code::kMiss, Code::kMiss}));
+  EXPECT_EQ(removals.RemoveMatching(kCaptured, "*", soon_ns).value_or(9), 0U);
+  EXPECT_EQ(removals.Apply({.number = 1, .slot = kNamedSlot, .keys = {"a"}, .pattern = {}}), 0U);
+  EXPECT_EQ(removals.Apply({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}), 0U);
+  EXPECT_TRUE(removals.AwaitApplied());
+  removals.DropSlot(kNamedSlot);
+
+  ObjectId cursor = 0;
+  EXPECT_TRUE(inventory.Next(cursor, 10).empty());
+  EXPECT_EQ(cursor, Core::kWalkDone);
+  EXPECT_TRUE(inventory.TakeGone(10).empty());
+  EXPECT_FALSE(inventory.TakeGoneOverflow());
+  inventory.WalkEnds();
+  inventory.Told();
+  const auto page = ListObjects(disks, *memory, clock, {.at_most = 10, .disks = true}, soon_ns);
+  ASSERT_TRUE(page);
+  EXPECT_FALSE(page->disks);
+
+  PoolStat stat;
+  AddDisks(disks, clock, stat);
+  wire::RenewRequest report;
+  AddDisks(disks, clock, report);
+  http::Metrics metrics;
+  CollectDisks(disks, metrics);
+  EXPECT_TRUE(stat.disks.empty());
+  EXPECT_EQ(report.disks, 0U);
+  EXPECT_EQ(metrics.Text(), "");
+  disks.Drain();
+  EXPECT_TRUE(disks.Pause());
+  EXPECT_FALSE(disks.TakePaused());
+  disks.Stop();
+  disks.LeaveHanging();
+}
+
+// Its thread may use the set one day, so it is left there, and others find none.
+TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  // These outlive the test, as the thread may go on after it.
+  static std::atomic<bool> held{true};
+  static std::atomic<bool> waits{false};
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .tier = {.open =
+                                 [](const std::string& path) {
+                                   waits = true;
+                                   while (held)
+                                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                   return disklog::OpenDevice(path);
+                                 }},
+                    .memory_bytes = 1 << 20},
+                   *memory, clock);
+  EXPECT_EQ(disks.lower(), &disks.set());
+  OpenCore(*memory, disks);
+  Promotions promotions(disks, *memory, clock);
+  promotions.Open();
+  const TierPlace place{.pool = {.high = 5, .low = 5},
+                        .incarnation = kHistory,
+                        .known = std::make_shared<KnownDisks>(directory_)};
+  disks.SetNote(place.known);
+  disks.Adopt({.shares = {segment::kAllTierShares}, .numbers = {}, .asides = {}, .slots = {}});
+  ASSERT_TRUE(disks.StartPaused(place, promotions, /*voids=*/false));
+  ASSERT_TRUE(Becomes([] { return waits.load(); }));
+  DisksRemoval removal;
+  const std::string_view key = "k";
+  {
+    const MutexLock lock(memory->mutex);
+    disks.set().Remove(kNamedSlot, kNow, {&key, 1}, removal);
+  }
+  EXPECT_EQ(disks.Pause().error().code, Code::kUnavailable);
+  disks.LeaveHanging();
+  EXPECT_EQ(disks.set().size(), 0U);
+  PoolStat stat;
+  AddDisks(disks, clock, stat);
+  EXPECT_TRUE(stat.disks.empty());
+  http::Metrics metrics;
+  CollectDisks(disks, metrics);
+  EXPECT_EQ(metrics.Text(), "");
+  EXPECT_TRUE(disks.HandOver().shares.empty());
+  EXPECT_TRUE(disks.AwaitRemoval(removal, clock.NowNs() + kSecond));
+  held = false;
+}
+
+}  // namespace
+}  // namespace kvcove::owner

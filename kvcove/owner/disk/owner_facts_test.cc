@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/owner_facts.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::owner {
+namespace {
+
+const OwnerFacts kFacts{.identity = {.high = 1, .low = 2},
+                        .pool = {.high = 3, .low = 4},
+                        .incarnation = {.high = 5, .low = 6},
+                        .seen = {.term = 7, .tag = ~0ULL, .revision = 9}};
+
+TEST(OwnerFactsTest, WhatIsWrittenIsRead) {
+  EXPECT_EQ(DecodeOwnerFacts(Encode(kFacts)), kFacts);
+  std::string name = testing::TempDir() + "/kvcove-facts-XXXXXX";
+  const std::string directory = mkdtemp(name.data());
+  EXPECT_FALSE(ReadOwnerFacts(directory)->has_value()) << "there is none yet";
+  ASSERT_TRUE(WriteOwnerFacts(directory, {.identity = {.high = 8, .low = 8}}));
+  ASSERT_TRUE(WriteOwnerFacts(directory, kFacts));
+  EXPECT_EQ(*ReadOwnerFacts(directory), kFacts);
+  EXPECT_FALSE(WriteOwnerFacts(directory + "/none", kFacts));
+  std::filesystem::remove_all(directory);
+}
+
+TEST(OwnerFactsTest, DamageIsNeverTakenForAnIdentity) {
+  SetLogLevel(LogLevel::kOff);
+  const std::string sound = Encode(kFacts);
+  for (std::size_t at = 0; at < sound.size(); ++at) {
+    for (const int bit : {0, 3, 6}) {
+      std::string damaged = sound;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      EXPECT_FALSE(DecodeOwnerFacts(damaged)) << "byte " << at << " bit " << bit;
+    }
+    EXPECT_FALSE(DecodeOwnerFacts(sound.substr(0, at))) << at;
+  }
+  EXPECT_FALSE(DecodeOwnerFacts(Encode({}))) << "no identity";
+}
+
+}  // namespace
+}  // namespace kvcove::owner

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values on their way up, from an owner's disks into its memory: for processes of this host that
+// miss them, and for transfers to other hosts. Each comes up as an ordinary put, so a removal or a
+// reset that comes before its end fences it as it fences every put.
+//
+// Thread-safe. Promote is called by the disks' threads.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kvcove/owner/core/data_store.h"
+#include "kvcove/owner/disk/owner_disks.h"
+#include "kvcove/wire/messages.h"
+
+namespace kvcove::owner {
+
+class Promotions final : public Promoter {
+ public:
+  Promotions(OwnerDisks& disks, Memory& memory, const Clock& clock)
+      : disks_(disks), memory_(memory), clock_(clock) {}
+  // Once, before a disk opens: the session whose puts these are, a new one or the former process's.
+  void Open();
+  void Adopt();
+
+  // Calls `done` once, from any thread or within this call, when all keys are decided or
+  // `request.wait_ns` have passed. Without a wait it answers at once, and the keys come up.
+  void Read(SessionNumber session, const wire::LoadRequest& request,
+            const wire::HostService::Loaded& done);
+  // As DataStore::BringUp and GiveUp.
+  std::shared_ptr<LoadCall> BringUp(const Token& token, std::span<const std::string_view> keys,
+                                    const DataStore::Upcoming& upcoming);
+  void GiveUp(LoadCall& call) { disks_.set().Cancel(call); }
+
+  // ---- Promoter
+  wire::LoadResult Promote(const Load& load, std::span<const std::byte> value) override;
+  Puts PutsUnderWay() override;
+
+ private:
+  std::shared_ptr<LoadCall> Begin(const wire::LoadRequest& request,
+                                  const DataStore::Upcoming& upcoming, std::int64_t hold_until_ns);
+  void Add(LoadCall& call, std::size_t index, const wire::LoadRequest& request, MissReason refused)
+      KVCOVE_REQUIRES(memory_.mutex);
+  void Hold(const Load& load) KVCOVE_REQUIRES(memory_.mutex);
+
+  OwnerDisks& disks_;
+  Memory& memory_;
+  const Clock& clock_;
+  SessionNumber session_ = 0;
+};
+
+}  // namespace kvcove::owner

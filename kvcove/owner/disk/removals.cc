@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/removals.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "kvcove/base/glob.h"
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
+
+std::unexpected<Error> StaleRemoval() {
+  return Fail(Code::kStale, "the generation is not the current one; register again");
+}
+
+}  // namespace
+
+// ---- asked for on this host
+
+std::vector<Code> Removals::Remove(const Token& token, std::span<const std::string_view> keys,
+                                   std::int64_t deadline_ns) {
+  std::vector<Code> codes;
+  codes.reserve(keys.size());
+  DisksRemoval on_disk;
+  for (std::size_t begin = 0; begin < keys.size(); begin += Memory::kSlice) {
+    const auto slice = keys.subspan(begin, std::min(Memory::kSlice, keys.size() - begin));
+    const MutexLock lock(memory_.mutex);
+    const Code current = memory_.core().CheckToken(token);
+    for (const std::string_view key : slice) {
+      codes.push_back(current != Code::kOk ? current : memory_.core().Remove(token.slot, key));
+    }
+    RemoveFromDisks(token, slice, std::span(codes).subspan(begin), on_disk);
+  }
+  if (const Status proven = disks_.AwaitRemoval(on_disk, deadline_ns); !proven) {
+    std::ranges::fill(codes, proven.error().code);
+  }
+  return codes;
+}
+
+void Removals::RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
+                               std::span<Code> codes, DisksRemoval& removal) {
+  DiskSet& set = disks_.set();
+  if (set.size() == 0) return;
+  std::vector<std::string_view> sound;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (codes[i] != Code::kOk && codes[i] != Code::kMiss) continue;
+    sound.push_back(keys[i]);
+    if (set.Holds(token.slot, token.generation, keys[i])) codes[i] = Code::kOk;
+  }
+  if (!sound.empty()) set.Remove(token.slot, token.generation, sound, removal);
+}
+
+Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_view pattern,
+                                               std::int64_t deadline_ns) {
+  KVCOVE_TRY(CheckPattern(pattern));
+  {
+    const MutexLock lock(memory_.mutex);
+    if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
+    disks_.set().BeginMatching(token.slot, pattern);
+  }
+  const Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
+  DisksRemoval on_disk;
+  {
+    const MutexLock lock(memory_.mutex);
+    if (!removed) {
+      disks_.set().EndMatching(token.slot, pattern);
+      return removed;
+    }
+    disks_.set().RemoveMatching(token.slot, token.generation, pattern, on_disk);
+  }
+  KVCOVE_TRY(disks_.AwaitRemoval(on_disk, deadline_ns));
+  return *removed + on_disk.removed();
+}
+
+Result<std::uint64_t> Removals::Walk(const Token& token, std::string_view pattern,
+                                     std::int64_t deadline_ns) {
+  std::uint64_t removed = 0;
+  Core::Walk walk;
+  while (!walk.done) {
+    if (LeftNs(deadline_ns, clock_) <= 0) {
+      return Fail(Code::kTimeout, fmt::format("{} objects were removed, others may be left; "
+                                              "repeat the call",
+                                              removed));
+    }
+    {
+      const MutexLock lock(memory_.mutex);
+      if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
+      removed += memory_.core().RemoveMatching(token.slot, pattern, walk);
+    }
+    Memory::LetOthersIn();
+  }
+  return removed;
+}
+
+// ---- the master's
+
+bool Removals::AwaitProven(DisksRemoval& removal) {
+  bool said = false;
+  while (!link_ends_) {
+    const Status proven = disks_.AwaitRemoval(removal, clock_.NowNs() + kLookNs);
+    if (proven) return true;
+    if (proven.error().code == Code::kTimeout) continue;
+    if (!std::exchange(said, true)) LogError("a removal waits: {}", proven.error().ToString());
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kLookNs));
+  }
+  return false;
+}
+
+bool Removals::AwaitApplied() {
+  if (const auto unproven = std::exchange(unproven_, nullptr)) (void)AwaitProven(*unproven);
+  return !link_ends_;
+}
+
+std::uint64_t Removals::Apply(const wire::Removal& removal) {
+  if (!opening_.AwaitSettled()) return 0;
+  if (unproven_ == nullptr) unproven_ = std::make_shared<DisksRemoval>();
+  for (std::size_t begin = 0; begin < removal.keys.size(); begin += Memory::kSlice) {
+    const MutexLock lock(memory_.mutex);
+    Core& core = memory_.core();
+    if (!core.Means(removal.slot, removal.generation)) return 0;
+    const std::size_t end = std::min(begin + Memory::kSlice, removal.keys.size());
+    std::vector<std::string_view> sound;
+    for (std::size_t i = begin; i < end; ++i) {
+      (void)core.Remove(removal.slot, removal.keys[i]);
+      if (CheckKey(removal.keys[i])) sound.push_back(removal.keys[i]);
+    }
+    disks_.set().Remove(removal.slot, core.GenerationOf(removal.slot), sound, *unproven_);
+  }
+  disks_.Wake();
+  return removal.pattern.empty() ? 0 : ApplyPattern(removal);
+}
+
+// The master knows what a pattern took only from here, so all of it is noted before the removal is
+// acknowledged.
+std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
+  std::uint64_t matched = 0;
+  Generation generation = 0;
+  Core::Walk walk;
+  bool means = true;
+  for (bool first = true; !walk.done && means; first = false) {
+    {
+      const MutexLock lock(memory_.mutex);
+      Core& core = memory_.core();
+      means = core.Means(removal.slot, removal.generation);
+      if (first && !means) return 0;
+      if (first) {
+        generation = core.GenerationOf(removal.slot);
+        disks_.set().BeginMatching(removal.slot, removal.pattern);
+      }
+      if (means) matched += core.RemoveMatching(removal.slot, removal.pattern, walk);
+    }
+    Memory::LetOthersIn();
+  }
+  DisksRemoval on_disk;
+  on_disk.collect = true;
+  {
+    const MutexLock lock(memory_.mutex);
+    disks_.set().RemoveMatching(removal.slot, generation, removal.pattern, on_disk);
+  }
+  if (!AwaitProven(on_disk)) {
+    NoteGoneUnknown();
+    return matched;
+  }
+  // What a disk that is set aside had, the next inventory does not name any more.
+  NoteGone(removal.slot, on_disk.TakeKeys());
+  return matched + on_disk.removed();
+}
+
+void Removals::DropSlot(SlotId slot) {
+  if (!opening_.AwaitSettled()) return;
+  Generation generation = 0;
+  {
+    const MutexLock lock(memory_.mutex);
+    generation = memory_.core().GenerationOf(slot);
+    disks_.set().BeginMatching(slot, "*");
+  }
+  Core::Walk walk;
+  while (!walk.done) {
+    {
+      const MutexLock lock(memory_.mutex);
+      memory_.core().DropSlot(slot, walk);
+    }
+    Memory::LetOthersIn();
+  }
+  DisksRemoval on_disk;
+  on_disk.collect = true;
+  {
+    const MutexLock lock(memory_.mutex);
+    // Nothing of a slot without a generation is ever found again.
+    if (generation == 0) return disks_.set().EndMatching(slot, "*");
+    disks_.set().RemoveMatching(slot, generation, "*", on_disk);
+  }
+  if (AwaitProven(on_disk)) {
+    NoteGone(slot, on_disk.TakeKeys());
+  } else {
+    NoteGoneUnknown();
+  }
+}
+
+// The link ends for an upgrade. When the removal is applied again, the disk has its keys no more,
+// so nobody would ever tell the master that they are gone.
+void Removals::NoteGoneUnknown() {
+  if (disks_.set().size() > 0) disks_.set()[0].inventory().LoseAll();
+}
+
+void Removals::NoteGone(SlotId slot, std::span<const std::string> keys) {
+  for (std::size_t begin = 0; begin < keys.size(); begin += Memory::kSlice) {
+    const MutexLock lock(memory_.mutex);
+    for (const std::string& key :
+         keys.subspan(begin, std::min(Memory::kSlice, keys.size() - begin))) {
+      memory_.core().NoteLost(slot, key);
+    }
+  }
+}
+
+void Removals::Drop(std::span<const InventoryItem> items) {
+  DisksRemoval on_disk;
+  for (std::size_t begin = 0; begin < items.size(); begin += Memory::kSlice) {
+    const MutexLock lock(memory_.mutex);
+    Core& core = memory_.core();
+    for (const InventoryItem& item :
+         items.subspan(begin, std::min(Memory::kSlice, items.size() - begin))) {
+      const SlotId slot = item.item.slot;
+      if (item.key.empty()) {
+        core.DropObject(item.id, item.version);
+        continue;
+      }
+      const Generation generation = core.GenerationOf(slot);
+      if (generation != item.item.generation) continue;
+      // It may have been demoted or promoted since it was told.
+      (void)core.Remove(slot, item.key);
+      const std::string_view one = item.key;
+      disks_.set().Remove(slot, generation, {&one, 1}, on_disk);
+    }
+  }
+  (void)AwaitProven(on_disk);
+}
+
+void Removals::Drop(std::span<const wire::CopyRequest::Item> items) {
+  DisksRemoval on_disk;
+  const MutexLock lock(memory_.mutex);
+  Core& core = memory_.core();
+  for (const auto& item : items) {
+    const std::string key = core.KeyOf(item.id, item.version);
+    const SlotId slot = core.SlotOf(item.id, item.version);
+    core.DropObject(item.id, item.version);
+    if (key.empty()) continue;
+    const std::string_view one = key;
+    disks_.set().Remove(slot, core.GenerationOf(slot), {&one, 1}, on_disk);
+  }
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/disk/tiering.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kvcove/base/copy.h"
+#include "kvcove/base/glob.h"
+#include "kvcove/base/interrupt.h"
+
+namespace kvcove::owner {
+namespace {
+
+// Of the time between two ticks no more counts: this process may have been stopped.
+constexpr std::int64_t kLongestTickNs = 100 * kMillisecond;
+
+}  // namespace
+
+Tiering::Tiering(const TieringOptions& options, DiskShared& common,
+                 const segment::HeaderView& header, const segment::Payload& payload,
+                 const Clock& clock)
+    : options_(options),
+      header_(header),
+      payload_(payload),
+      clock_(clock),
+      common_(common),
+      waiting_(ReadRates(), clock.NowNs()),
+      ring_(options.queue_bytes) {
+  common_.disks.push_back(this);
+  held_.resize(common_.quotas.size());
+  queued_.resize(common_.quotas.size());
+}
+
+std::uint64_t Tiering::TagOf(SlotId slot, Generation generation, std::string_view key) const {
+  return segment::TierTag(segment::TierHash(common_.tags.seed(), slot, key), generation);
+}
+
+// ---- under the owner's lock
+
+bool Tiering::Pending(std::uint64_t tag) const {
+  const auto down = pending_.find(tag);
+  return down != pending_.end() && !down->second->dropped;
+}
+
+// What is queued is looked at first: it is taken from there only after the table has it.
+bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) const {
+  std::uint64_t tag = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (!on_) return false;
+    tag = TagOf(slot, generation, key);
+    if (Pending(tag)) return true;
+  }
+  return header_.tier().Holds(tag);
+}
+
+bool Tiering::Covers(SlotId slot, Generation generation, std::string_view key) {
+  const MutexLock lock(mutex_);
+  if (on_ || !noted_ || !header_.tier().HasTag(TagOf(slot, generation, key))) return false;
+  return must_be_struck_ = true;
+}
+
+void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
+                     const policy::PutEvent& event, bool comes_up) {
+  bool returned = false;
+  {
+    const MutexLock lock(mutex_);
+    const bool there = on_ || telling_;
+    returned = on_ && comes_up;
+    if (!there) RememberStored(slot, generation, key);
+    // Its put began while the disk was away.
+    if (there && !comes_up && header_.tier().HasTag(TagOf(slot, generation, key))) {
+      RemoveOlder(slot, generation, key);
+    }
+  }
+  // What comes up counts by itself, whether or not what it stands behind has come up before it.
+  policy::PutEvent alone = event;
+  if (returned) alone.parent = policy::kNoObject;
+  common_.rules.OnPut(alone, returned);
+}
+
+void Tiering::RememberStored(SlotId slot, Generation generation, std::string_view key) {
+  if (stored_.size() > options_.remembered) return;
+  stored_.push_back({.slot = slot, .generation = generation, .key = std::string(key)});
+}
+
+void Tiering::Forsake(SlotId slot, Generation generation, std::string_view key) {
+  const MutexLock lock(mutex_);
+  if (telling_) RemoveOlder(slot, generation, key);
+}
+
+void Tiering::Fence(std::uint64_t tag) {
+  ++removing_[tag];
+  if (const auto load = loads_.find(tag); load != loads_.end()) load->second->cancelled = true;
+  if (const auto down = pending_.find(tag); down != pending_.end()) DropQueued(*down->second);
+}
+
+void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view key) {
+  Fence(TagOf(slot, generation, key));
+  ++unproven_;
+  ++older_->open;
+  orders_.push_back({.kind = TierOrder::Kind::kRemove,
+                     .slot = slot,
+                     .generation = generation,
+                     .keys = {std::string(key)},
+                     .removal = older_});
+}
+
+// Takes room for it in the queue, or says why not.
+Tiering::Admission Tiering::Admit(const EvictedObject& object, Demotion& demotion) {
+  const MutexLock lock(mutex_);
+  demotion.era = era_;
+  demotion.tag = TagOf(object.slot, object.generation, object.key);
+  // What is being told may have been passed over because memory had it: it is kept then, too.
+  const bool there = (on_ || telling_) && !closed_ && header_.tier().HasTag(demotion.tag);
+  if (!there && (!on_ || closed_)) {
+    common_.rules.OnRemove(object.id);
+    ++stat_.dropped_other;
+    // A disk that is closed and opened again, for an upgrade, may have it: it stays listed until
+    // that is known (Owner::TakeGone).
+    const bool opens = options_.listed && !aside_ && !telling_;
+    if (!opens) return Admission::kRefused;
+    inventory_.Lose(
+        {.slot = object.slot, .generation = object.generation, .key = std::string(object.key)});
+    return Admission::kKept;
+  }
+  if (there || Pending(demotion.tag)) {
+    common_.rules.OnKept(object.id, object.hash);
+    // Not what is being removed there.
+    const bool leaves = removing_.contains(demotion.tag);
+    ++(leaves ? stat_.dropped_other : stat_.kept);
+    return leaves ? Admission::kRefused : Admission::kKept;
+  }
+  if (!object.goes_down) {
+    common_.rules.OnRemove(object.id);
+    return Admission::kRefused;
+  }
+  demotion.share = ShareOf(object.slot);
+  const policy::Verdict verdict = common_.rules.Judge(object.id, object.hash);
+  demotion.brief = verdict.brief;
+  std::uint64_t* refused = nullptr;
+  if (object.size_bytes > ring_.size()) {
+    refused = &stat_.dropped_other;
+  } else if (!verdict.worth) {
+    refused = &stat_.not_worth;
+  } else if (BeyondShare(demotion)) {
+    refused = &stat_.over_share;
+  } else if (!common_.rules.WithinRate(demotion.share, clock_.NowNs())) {
+    refused = &stat_.over_rate;
+  } else if (const auto at = queue_.size() < options_.queue_objects
+                                 ? ring_.Reserve(object.size_bytes)
+                                 : std::nullopt) {
+    demotion.at = *at;
+  } else {
+    refused = &stat_.dropped_full;
+  }
+  if (refused != nullptr) {
+    ++*refused;
+    return Admission::kRefused;
+  }
+  common_.rules.OnWritten(demotion.share, object.size_bytes);
+  common_.budget_bytes.store(common_.rules.budget_bytes(), std::memory_order_relaxed);
+  return Admission::kCopied;
+}
+
+std::uint64_t Tiering::SpareBytes() const {
+  constexpr std::uint64_t kAny = ~std::uint64_t{0};
+  if (!common_.rules.keeps()) return kAny;
+  const MutexLock lock(mutex_);
+  if (!on_ || closed_) return kAny;  // it drops what it gets
+  if (queue_.size() > options_.queue_objects / 2) return 0;
+  const std::uint64_t half = ring_.size() / 2;
+  return half - std::min(half, ring_.used());
+}
+
+// What comes up evicts as many bytes, while puts may overshoot their half by one value.
+std::uint64_t Tiering::RoomToComeUp() const {
+  constexpr std::uint64_t kAny = ~std::uint64_t{0};
+  if (!common_.rules.keeps()) return kAny;
+  const MutexLock lock(mutex_);
+  if (!on_ || closed_) return kAny;  // it drops what it gets
+  const std::uint64_t taken = std::max(ring_.used(), ring_.size() / 8 * 5);
+  return ring_.size() - std::min(ring_.size(), taken);
+}
+
+std::uint64_t Tiering::coming() const {
+  const MutexLock lock(mutex_);
+  return aside_ ? 0 : coming_.load(std::memory_order_relaxed);
+}
+
+bool Tiering::TakeComing(std::uint64_t bytes) {
+  if (common_.rules.keeps()) {
+    const MutexLock lock(common_.coming_mutex);
+    std::uint64_t room = ~std::uint64_t{0};
+    std::uint64_t all = 0;
+    for (const Tiering* disk : common_.disks) {
+      room = std::min(room, disk->RoomToComeUp());
+      all += disk->coming();
+    }
+    // One value always may, however large it is, unless the queue is full.
+    if (all > 0 ? all + bytes > room : room == 0) return false;
+    coming_.fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+  }
+  coming_.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+bool Tiering::Evicted(const EvictedObject& object) {
+  const auto demotion = std::make_shared<Demotion>(Demotion{.slot = object.slot,
+                                                            .generation = object.generation,
+                                                            .put = object.put,
+                                                            .key = std::string(object.key),
+                                                            .size_bytes = object.size_bytes});
+  if (const Admission admitted = Admit(object, *demotion); admitted != Admission::kCopied) {
+    return admitted == Admission::kKept;
+  }
+  // Nobody else reserves meanwhile: the owner's lock is held. The disk's thread does not see this
+  // string before it is in the queue.
+  std::span<std::byte> room = ring_.At(demotion->at, object.size_bytes);
+  for (const Extent& extent : object.extents) {
+    const std::span<const std::byte> from = payload_.At(extent);
+    const std::size_t count = std::min(from.size(), room.size());
+    CopyPastCaches(room.data(), from.data(), count);
+    room = room.subspan(count);
+  }
+  const MutexLock lock(mutex_);
+  if (aside_ || demotion->era != era_) {
+    ++stat_.dropped_other;
+    return false;
+  }
+  pending_[demotion->tag] = demotion;
+  if (demotion->share != disklog::kNoShare) queued_[demotion->share] += demotion->size_bytes;
+  queued_bytes_ += demotion->size_bytes;
+  queue_.push_back(demotion);
+  // It is found all the while. Without room in the table it is found once it is written, or never.
+  (void)common_.tags.Add(demotion->tag);
+  return true;
+}
+
+void Tiering::SetSlots(const std::vector<SlotUpdate>& updates) {
+  const MutexLock lock(mutex_);
+  for (const SlotUpdate& update : updates) {
+    SlotUpdate& known = slots_[update.slot];
+    if (known.generation != update.generation) {
+      orders_.push_back({.slot = update.slot, .generation = update.generation});
+    }
+    known = update;
+  }
+}
+
+bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
+  const MutexLock lock(mutex_);
+  const std::size_t index = batch->results.size();
+  // A key without an answer at the deadline is a miss.
+  batch->results.push_back(MissFor(MissReason::kDiskTimeout));
+  const auto refuse = [&](MissReason reason) {
+    batch->results[index] = MissFor(reason);
+    return false;
+  };
+  if (no_loads_) return refuse(MissReason::kUnavailable);
+  if (aside_ || telling_) {
+    ++stat_.load_failed;
+    return refuse(MissReason::kDiskFailed);
+  }
+  const std::uint64_t tag = TagOf(wanted.slot, wanted.generation, wanted.key);
+  if (removing_.contains(tag)) return refuse(MissReason::kRemoved);
+  if (Hidden(wanted.slot, wanted.key)) return refuse(MissReason::kRaced);
+  if (!header_.tier().Holds(tag)) return refuse(MissReason::kEvicted);
+  std::shared_ptr<Load>& load = loads_[tag];
+  if (load == nullptr) {
+    const disklog::ShareNumber share = ShareOf(wanted.slot);
+    // One that waits for its rate leaves room to the others.
+    if (loads_.size() > options_.loads ||
+        waiting_.waiting(share) > options_.loads / waiting_.shares()) {
+      loads_.erase(tag);
+      return refuse(MissReason::kLimited);
+    }
+    load = std::make_shared<Load>(wanted);
+    load->tag = tag;
+    load->share = share;
+    waiting_.Push(load);
+  }
+  load->waiters.emplace_back(batch, index);
+  ++batch->open;
+  return true;
+}
+
+bool Tiering::Wanted(const Load& load) const {
+  const MutexLock lock(mutex_);
+  return !load.cancelled && !aside_ && !Hidden(load.slot, load.key) && Waits(load);
+}
+
+void Tiering::DropQueued(Demotion& demotion) {
+  if (std::exchange(demotion.dropped, true)) return;
+  common_.tags.Remove(demotion.tag);
+  // Another one of its key may take its place among what is pending.
+  const disklog::ShareNumber share = std::exchange(demotion.share, disklog::kNoShare);
+  if (share != disklog::kNoShare) queued_[share] -= demotion.size_bytes;
+  ++stat_.dropped_other;
+}
+
+bool Tiering::Join(TierRemoval& removal) {
+  if (removal.open > 0 && removal.era != era_) removal.missed = true;
+  ++removal.open;
+  removal.era = era_;
+  if (!aside_) {
+    ++unproven_;
+    return true;
+  }
+  removal.missed = true;
+  return false;
+}
+
+void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
+                     const std::shared_ptr<TierRemoval>& removal) {
+  TierOrder order{.kind = TierOrder::Kind::kRemove,
+                  .slot = slot,
+                  .generation = generation,
+                  .keys = {keys.begin(), keys.end()},
+                  .removal = removal};
+  const MutexLock lock(mutex_);
+  if (!Join(*removal)) {
+    // In a cluster the note does not name the disk while it is away, so another process does not
+    // use what it holds. This one remembers what is to be removed.
+    missed_removal_ = missed_removal_ || !options_.listed;
+    for (const std::string_view key : keys) RememberStored(slot, generation, key);
+    return;
+  }
+  for (const std::string_view key : keys) Fence(TagOf(slot, generation, key));
+  orders_.push_back(std::move(order));
+}
+
+void Tiering::BeginMatching(SlotId slot, std::string_view pattern) {
+  const MutexLock lock(mutex_);
+  matching_.push_back({.slot = slot, .pattern = std::string(pattern)});
+  for (const auto& [tag, load] : loads_) {
+    if (load->slot == slot && GlobMatches(pattern, load->key)) load->cancelled = true;
+  }
+}
+
+void Tiering::EndMatching(SlotId slot, std::string_view pattern) {
+  const MutexLock lock(mutex_);
+  matching_.erase(FindMatching(slot, pattern, /*ordered=*/false));
+}
+
+std::vector<Tiering::Matching>::iterator Tiering::FindMatching(SlotId slot,
+                                                               std::string_view pattern,
+                                                               bool ordered) {
+  return std::ranges::find_if(matching_, [&](const Matching& one) {
+    return one.slot == slot && one.pattern == pattern && one.ordered == ordered;
+  });
+}
+
+bool Tiering::Hidden(SlotId slot, std::string_view key) const {
+  return std::ranges::any_of(matching_, [&](const Matching& one) {
+    return one.slot == slot && GlobMatches(one.pattern, key);
+  });
+}
+
+void Tiering::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
+                             const std::shared_ptr<TierRemoval>& removal) {
+  const MutexLock lock(mutex_);
+  const auto walked = FindMatching(slot, pattern, /*ordered=*/false);
+  if (!Join(*removal)) {
+    matching_.erase(walked);
+    missed_removal_ = true;
+    return;
+  }
+  walked->ordered = true;
+  orders_.push_back({.kind = TierOrder::Kind::kRemoveMatching,
+                     .slot = slot,
+                     .generation = generation,
+                     .keys = {},
+                     .pattern = std::string(pattern),
+                     .removal = removal});
+}
+
+// ---- without a lock
+
+// Its results do not change any more.
+void Tiering::TakeAnswered(const std::shared_ptr<LoadBatch>& batch, Ready& ready) {
+  if (std::exchange(batch->answered, true)) return;
+  ++answering_;
+  ready.push_back(batch);
+}
+
+void Tiering::Answer(const Ready& ready) {
+  if (ready.empty()) return;
+  ExpectNoLock("the answer to a load");
+  for (const auto& batch : ready) batch->done(std::move(batch->results));
+  const MutexLock lock(mutex_);
+  answering_ -= ready.size();
+  answered_.NotifyAll();
+}
+
+void Tiering::EndLoads() {
+  Ready ready;
+  {
+    const MutexLock lock(mutex_);
+    no_loads_ = true;
+    ready.swap(late_);  // there may be no next tick
+    for (const auto& batch : std::exchange(batches_, {})) TakeAnswered(batch, ready);
+  }
+  Answer(ready);
+  const MutexLock lock(mutex_);
+  while (answering_ > 0) answered_.Wait(mutex_);
+}
+
+void Tiering::Begin(const std::shared_ptr<LoadBatch>& batch) {
+  Ready ready;
+  {
+    const MutexLock lock(mutex_);
+    if (--batch->open > 0 && !no_loads_) {
+      batches_.push_back(batch);
+    } else {
+      TakeAnswered(batch, ready);
+    }
+  }
+  Answer(ready);
+}
+
+Status Tiering::AwaitRemoval(const TierRemoval& removal, std::int64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  while (removal.open > 0) {
+    if (aside_ || removal.missed || removal.era != era_) {
+      return Fail(Code::kUnavailable, "the disk has missed a removal while it was set aside");
+    }
+    const std::int64_t left = LeftNs(deadline_ns, clock_);
+    if (left <= 0) {
+      return Fail(Code::kTimeout, "the disk has not proven the removal in time; repeat it");
+    }
+    proven_.WaitFor(mutex_, std::chrono::nanoseconds(left));
+  }
+  return {};
+}
+
+void Tiering::Cancel(const std::shared_ptr<LoadBatch>& batch) {
+  const MutexLock lock(mutex_);
+  batch->answered = true;
+}
+
+bool Tiering::Tick(std::int64_t now_ns) {
+  Ready ready;
+  bool wake = false;
+  {
+    const MutexLock lock(mutex_);
+    ready.swap(late_);
+    for (auto at = batches_.begin(); at != batches_.end();) {
+      LoadBatch& batch = **at;
+      if (!batch.answered && batch.deadline_ns <= now_ns) {
+        stat_.load_timeouts += batch.open;
+        TakeAnswered(*at, ready);
+      }
+      at = batch.answered ? batches_.erase(at) : std::next(at);
+    }
+    wake = !queue_.empty();
+    const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
+    stalled_ns_ += std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
+    last_tick_ns_ = now_ns;
+    if (std::exchange(seen_progress_, progress) != progress) stalled_ns_ = 0;
+    if ((on_ || telling_) && stalled_ns_ > options_.hang_ns) {
+      (void)TakeAside("it has answered nothing for seconds", ready);
+    }
+  }
+  Answer(ready);
+  return wake;
+}
+
+bool Tiering::HasWork() const {
+  const MutexLock lock(mutex_);
+  return !orders_.empty() || !waiting_.empty() || !queue_.empty();
+}
+
+TierStat Tiering::Stat() const {
+  const MutexLock lock(mutex_);
+  TierStat stat = stat_;
+  stat.space.queued_bytes = queued_bytes_;
+  stat.retry_at_ns =
+      aside_ && !unmounted_ && !voided_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
+  return stat;
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+// One disk below an owner's memory, without its I/O: what waits for the disk's thread, what is
+// fenced, and which calls wait for an answer. docs/ssd.md has the prose.
+//
+//   memory --evicted--> queued (bytes copied) --> in the log --> on disk --read, verified--> memory
+//                         \ queue full, removed:    \ failed:       \ removed, reset, damaged,
+//                           dropped                   dropped         its zone freed: gone
+//
+// From its eviction on, before memory forgets it, a key is in the shared table: no look-up falls
+// between the tiers. A load of what is queued takes the queue's copy; of what the log is writing,
+// it waits for the end of that. What is dropped leaves the table.
+//
+// An object may be in memory and on disk at the same time, with one value: a put of a key that is
+// queued or on disk is answered `exists`, so no older record lies under a newer value. To replace a
+// value is to remove it, and a removal is answered when its tombstone is synced.
+//
+// Fences. A reset is in the generation: tags, records and promotions carry it. A removal fences
+// under the owner's lock, in the same hold in which memory forgets the key: it drops what is
+// queued, cancels what is being read, and refuses new reads of these keys until the log has
+// forgotten them. A removal by pattern does so for its whole slot. A promotion commits as an
+// ordinary put, so what comes between its reservation and its commit fences it as it fences every
+// put.
+//
+// Set aside and used again. A disk that fails is off: nothing goes down or comes up. It is opened
+// again with what it holds unless it has missed a removal, or more keys were stored meanwhile than
+// are remembered: then it starts empty. What was stored meanwhile under a key that it holds is
+// removed from it, as the newer value is the one that was seen last. Removals and copies into the
+// queue that began before belong to the former era, and are not taken for the new one's.
+//
+// The owner's note (owner/disk/known_disks.h) says which disks the next start may use. Should this
+// process be killed, no older value may come back in place of one that was stored while the disk
+// was not on. So values are stored over what a disk holds only while the note does not name it:
+//
+//   from      when                                                              to
+//
+//   named     it is set aside, and a key that it holds is put: the answer is    struck
+//             `exists` until the note is written
+//
+//   named     it is handed over to a successor's process                        struck
+//
+//   struck    it is on again, the puts that began before are over, and what     named
+//             was replaced is removed from it durably
+//
+// In a cluster, where a master lists what the disk has (TieringOptions::listed), a disk that works
+// again is told first: its log is open, removals reach it, but nothing is found on it and nothing
+// goes down before the master has accepted what it holds (inventory_walk.h). What is stored
+// meanwhile is removed from it at once.
+//
+//   on --SetAside--> aside --opened, BeginTelling--> telling --told, SetOnTold--> on
+//                      ^                                |
+//                      +------------- fails ------------+
+//
+// Opening. Before it is on for the first time, and while it is paused for an upgrade of the process
+// (docs/upgrade.md), nothing is found on it. Removals are ordered and wait for the log, and what is
+// stored is remembered as above. So an owner may serve its memory before its disk is open.
+//
+// Threads. Thread-safe. `mutex_` comes after the owner's lock. The owner's side calls LowerTier and
+// "under the owner's lock" below; the disk's side belongs to the disk's thread. Nothing here waits
+// but AwaitRemoval. Nobody holds a lock while the disk is asked.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/disklog/log.h"
+#include "kvcove/owner/core/core_types.h"
+#include "kvcove/owner/disk/byte_ring.h"
+#include "kvcove/owner/disk/disk_inventory.h"
+#include "kvcove/owner/disk/disk_shared.h"
+#include "kvcove/owner/disk/disk_stat.h"
+#include "kvcove/owner/disk/load_queue.h"
+#include "kvcove/segment/view.h"
+
+namespace kvcove::owner {
+
+struct TieringOptions {
+  std::uint64_t queue_bytes = 64ULL << 20;  // evicted values that wait for the log
+  std::size_t queue_objects = 16384;
+  std::size_t loads = 8192;              // keys being read, or waiting for that
+  std::uint64_t batch_bytes = 64 << 20;  // that one call brings up at a time; one value always may
+  std::int64_t hang_ns = 3 * kSecond;    // without an answer the disk is set aside
+  DiskQuotas quotas;                     // of all disks together
+  std::size_t remembered = 65'536;       // keys stored or removed while the disk is set aside
+  bool listed = false;                   // a master hears what the disk has no more
+};
+
+inline wire::LoadResult MissFor(MissReason reason) {
+  return {.code = Code::kMiss, .reason = reason};
+}
+
+// One call that brings keys up. The disk's thread answers its first keys while its last ones are
+// still being added: from the first AddLoad on, all but `done` belongs to Tiering and its lock.
+struct LoadBatch {
+  std::int64_t deadline_ns = 0;
+  SessionNumber session = 0;
+  std::int64_t hold_until_ns = 0;
+  std::function<void(std::vector<wire::LoadResult>)> done;
+  // Of Tiering:
+  std::vector<wire::LoadResult> results;  // one for each AddLoad, in their order
+  std::size_t open = 1;  // keys without an answer, and the call that adds them, until Begin
+  std::uint64_t bytes = 0;
+  bool answered = false;
+};
+
+// One key that is being brought up, for all that wait for it.
+struct Load {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::string key;
+  // The key before it in its call: memory's policy takes it for the chunk before it, for callers
+  // ask for chains in their order. Without it, each chunk that comes up would begin a chain.
+  std::string after;
+  std::uint64_t put = 0;  // EvictedObject::put, once it is read
+  // Of Tiering:
+  std::uint64_t tag = 0;
+  disklog::ShareNumber share = disklog::kNoShare;
+  bool cancelled = false;
+  std::vector<std::pair<std::shared_ptr<LoadBatch>, std::size_t>> waiters;
+};
+
+// An evicted value on its way down.
+struct Demotion {
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::uint64_t put = 0;
+  std::string key;
+  std::uint64_t tag = 0;
+  std::uint64_t at = 0;  // in the ring
+  std::uint32_t size_bytes = 0;
+  std::uint64_t era = 0;
+  disklog::ShareNumber share = disklog::kNoShare;
+  bool brief = false;  // not worth much: policy::Verdict
+  bool dropped = false;
+  bool taken = false;  // by the log: its place in the ring is free
+  // Loads that wait until the log has written it.
+  std::vector<std::shared_ptr<Load>> awaited;
+};
+
+// What somebody waits for until the disk has proven it.
+struct TierRemoval {
+  std::size_t open = 0;  // parts that are not proven yet
+  std::uint64_t removed = 0;
+  bool collect = false;
+  std::vector<std::string> keys;  // that a pattern matched, if `collect`
+  // Of Tiering:
+  std::uint64_t era = 0;  // how often the disk had been set aside
+  bool missed = false;    // by the disk
+};
+
+// What the disk's thread does before anything else, in order.
+struct TierOrder {
+  enum class Kind { kGeneration, kRemove, kRemoveMatching } kind = Kind::kGeneration;
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::vector<std::string> keys;
+  std::string pattern;
+  std::shared_ptr<TierRemoval> removal;
+};
+
+class Tiering final : public LowerTier, public disklog::Presence {
+ public:
+  using Ready = std::vector<std::shared_ptr<LoadBatch>>;
+
+  Tiering(const TieringOptions& options, DiskShared& common, const segment::HeaderView& header,
+          const segment::Payload& payload, const Clock& clock);
+  // The keys that lie here and on no other disk: at first all. Before it is on.
+  void SetShares(std::uint64_t shares);
+  std::uint64_t shares() const { return shares_; }
+  std::uint64_t hash_seed() const { return common_.tags.seed(); }
+
+  // ---- under the owner's lock
+  bool Holds(SlotId slot, Generation generation, std::string_view key) const override;
+  bool Covers(SlotId slot, Generation generation, std::string_view key) override;
+  bool Evicted(const EvictedObject& object) override;
+  // With DiskAdmit::kKeep puts may fill half of the queue; the rest is for what gives way to values
+  // that come up, so that no read waits for puts.
+  std::uint64_t SpareBytes() const override;
+  void Stored(SlotId slot, Generation generation, std::string_view key,
+              const policy::PutEvent& event, bool comes_up) override;
+  void Asked(policy::ObjectId id) override { common_.rules.OnHit(id); }
+  void Forgotten(policy::ObjectId id) override { common_.rules.OnRemove(id); }
+  void SetSlots(const std::vector<SlotUpdate>& updates);
+  // Of a disk that is being told: a put of the key is under way, so it goes.
+  void Forsake(SlotId slot, Generation generation, std::string_view key);
+  // Waits for the key with one more item of the batch. False: it is not on the disk, the item's
+  // result says why not.
+  bool AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wanted);
+  // A promotion may begin: nothing has fenced its key since it was asked for.
+  bool Wanted(const Load& load) const;
+  void Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
+              const std::shared_ptr<TierRemoval>& removal);
+  // Before the first slice of a walk over memory, and behind the last one. Between them, and until
+  // the removal is proven, nothing that matches comes up behind the walk.
+  void BeginMatching(SlotId slot, std::string_view pattern);
+  void RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
+                      const std::shared_ptr<TierRemoval>& removal);
+  // Instead of RemoveMatching, when the walk ends early.
+  void EndMatching(SlotId slot, std::string_view pattern);
+
+  // ---- without a lock
+  // The batch is complete, no load is added any more. Answers at once what waits for nothing.
+  void Begin(const std::shared_ptr<LoadBatch>& batch);
+  // Nobody waits for the batch any more: `done` is not called.
+  void Cancel(const std::shared_ptr<LoadBatch>& batch);
+  // For the master: what lies on the disk, and what does no more.
+  DiskInventory& inventory() { return inventory_; }
+  // While it is being told: the era in which it is, else nothing.
+  std::optional<std::uint64_t> Telling() const;
+  // May the object be told: it is there, and nothing removes it just now. Under the owner's lock.
+  bool Tells(SlotId slot, Generation generation, std::string_view key) const;
+  // What was told is accepted, or removed: waits until removals from it are proven, up to
+  // `deadline_ns`. Errors: kTimeout; kUnavailable: that era is over.
+  Status AwaitTold(std::uint64_t era, std::int64_t deadline_ns);
+  // False: that era is over.
+  bool SetOnTold(std::uint64_t era);
+  // Errors: kTimeout; kUnavailable: the disk is set aside, and proves nothing any more.
+  Status AwaitRemoval(const TierRemoval& removal, std::int64_t deadline_ns);
+  // From time to time: ends calls at their deadlines, and notices that the disk hangs. True when
+  // the disk's thread should be woken.
+  bool Tick(std::int64_t now_ns);
+  // Nothing more goes down or comes up, until the disk is used again. The first reason is kept;
+  // false for another one.
+  bool SetAside(const std::string& why);
+  // The same, and it is not tried again.
+  void Unmount(const std::string& why);
+  // False: it was unmounted.
+  bool TriesAgain() const;
+  // While it is set aside: not before this time. By the disk's thread.
+  void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
+  // What it holds counts no more: it is set aside, and not tried again before UseAnew. Under a lock
+  // of the caller's: who waits is answered with the next Tick.
+  void Void(const std::string& why);
+  // Another master does not know what others have stored while this disk was away, so what it holds
+  // is not used again. Under a lock of the caller's. True: it was away.
+  bool MissAll(const std::string& why);
+  // Set aside, or not told yet.
+  bool away() const { return away_.load(std::memory_order_acquire); }
+  std::optional<std::string> aside() const;
+  // The owner ends: what is evicted from now on is dropped.
+  void Close();
+  // The note names it no more, durably.
+  void Struck();
+  // The disk's thread has ended, and another one opens the disk again, here or in a successor's
+  // process. Until then nothing is found on it, removals wait, and what is stored is remembered.
+  // False: what the disk holds must not be used, so it must be forgotten durably.
+  bool Pause();
+  // Paused, or not open for the first time yet.
+  bool Opening() const;
+  // Every call that waits is answered when it returns, and none is taken any more.
+  void EndLoads();
+  TierStat Stat() const;
+  // By share: bytes that were read for it here.
+  std::vector<std::uint64_t> ReadByShare() const;
+  // By share: what it holds here, with what waits to be written.
+  std::vector<std::uint64_t> HeldByShare() const;
+  // For its thread, which may sleep.
+  bool HasWork() const;
+
+  // ---- the disk's thread
+  // After Void, else nothing: it is tried again from now on, and emptied. Not while it is being
+  // opened: an attempt that began before Void fails, for it opens the disk as whatever it was.
+  void UseAnew();
+  // It may be opened now.
+  bool MayOpen() const;
+  // Its log is about to be opened: what the table has of it is of before.
+  void Attach();
+  // Its objects are known.
+  void SetOn();
+  // After SetAside: may its content be used, as far as is known now?
+  bool MayReuse() const;
+  // Its objects are known again, or it is `empty`. False: its content may not be used.
+  bool SetOnAgain(bool empty);
+  // A put of what it holds waits until it is struck from the note.
+  bool MustBeStruck() const;
+  // The era in which it is on while the note does not name it.
+  std::optional<std::uint64_t> Unnoted() const;
+  // In that era, still: what was stored before it was on is removed from it, durably.
+  bool Settled(std::uint64_t era) const;
+  // May the note name it, in that era, as it is settled? If so, it counts as named from here on: if
+  // it is set aside while the note is being written, a put of what it holds waits until it is
+  // struck. If the note cannot be written, it is not tried again.
+  bool BeginNote(std::uint64_t era);
+  // The same of a disk that is empty, before it is on. False: it was unmounted, or voided.
+  bool BeginNoteEmpty();
+  bool listed() const { return options_.listed; }
+  // Its objects are known again, and the master is to hear of them. False: as above.
+  bool BeginTelling();
+  std::vector<disklog::SlotGeneration> Generations() const;
+  std::string NameOf(SlotId slot) const;
+  std::vector<SlotUpdate> Slots() const;
+  std::vector<TierOrder> TakeOrders();
+  // The log that is about to be opened knows the generations of now. Removals are for it.
+  void DropGenerationOrders();
+  // The log has forgotten the order's keys: they may be asked for again.
+  // Before the walk over the log: what waits for it.
+  void RemoveQueued(const TierOrder& order);
+  void Applied(const TierOrder& order);
+  // Its tombstones are synced.
+  void Proven(const TierOrder& order, std::uint64_t removed);
+  // The load that is next, or null. It stays so until TakeLoad, or until one of another share is.
+  std::shared_ptr<Load> FirstLoad();
+  // Some loads wait for nothing but the rate of their namespace or tenant.
+  bool Paced();
+  // How many bytes may be on their way up at once, so that what they evict finds room in this
+  // disk's queue.
+  std::uint64_t RoomToComeUp() const;
+  // So many bytes more are on their way up, until EndComing. False: what they would evict might
+  // find no room at some disk of the owner.
+  bool TakeComing(std::uint64_t bytes);
+  void EndComing(std::uint64_t bytes) { coming_.fetch_sub(bytes, std::memory_order_relaxed); }
+  // Of a disk that is set aside: 0.
+  std::uint64_t coming() const;
+  // False: the batch has brought up as much as it may; it asks again. Or nobody waits any more, for
+  // the disk has been set aside since FirstLoad. The load is over then.
+  bool TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes);
+  void FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResult& result);
+  // The load's value, if it still waits to go down: nothing needs to be read. The ring keeps it
+  // until the disk's thread takes it from there. Sets load.put.
+  std::optional<std::span<const std::byte>> Queued(Load& load) const;
+  std::shared_ptr<Demotion> FirstDemotion();
+  std::span<const std::byte> ValueOf(const Demotion& demotion) const;
+  // The log has copied it, or never will.
+  void TakeDemotion(const std::shared_ptr<Demotion>& demotion, bool copied);
+  // What the log has copied is `written` and found there, or it is not.
+  void Landed(Demotion& demotion, bool written);
+  // It has nothing to wait for, or something completed.
+  void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
+  // `held`: Log::HeldByShare.
+  void NoteLog(const disklog::Space& space, const disklog::Counters& counters,
+               std::vector<std::uint64_t> held);
+  // This disk's part of what namespaces may have, as its part of the keys is.
+  disklog::DiskShares Shares() const;
+  // The log has the key no more: the cleaner dropped it, or it is damaged.
+  void Lost(TierObject object);
+  void Dropped(TierObject object);
+  // The log asks before it drops the object with its zone.
+  bool WorthMoving(const disklog::LiveObject& object, const disklog::MoveFacts& facts) const;
+  // Who wants the key to stay in memory for a while, and until when.
+  std::vector<std::pair<SessionNumber, std::int64_t>> HoldersOf(const Load& load) const;
+  // Thread-safe.
+  TierTimes& times() { return times_; }
+  const TierTimes& times() const { return times_; }
+  // All that was queued has been written or dropped, and the log's counters are not noted yet.
+  bool Drained() const;
+  // What was handed down and is not written yet; all there is of it, in no order.
+  // Of all slots where none is named.
+  std::vector<std::shared_ptr<const Demotion>> PendingOf(std::optional<SlotId> slot) const;
+  // Nothing that was handed down is waiting for the disk.
+  bool Idle() const;
+
+  // ---- disklog::Presence
+  bool Add(const Id128& hash, Generation generation) override;
+  void Remove(const Id128& hash, Generation generation) override;
+
+ private:
+  std::uint64_t TagOf(SlotId slot, Generation generation, std::string_view key) const;
+  enum class Admission { kCopied, kKept, kRefused };
+  Admission Admit(const EvictedObject& object, Demotion& demotion);
+  bool Waits(const Load& load) const KVCOVE_REQUIRES(mutex_);
+  bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
+  bool Reusable() const KVCOVE_REQUIRES(mutex_) {
+    return !missed_removal_ && stored_.size() <= options_.remembered;
+  }
+  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
+  struct Matching {
+    SlotId slot = 0;
+    std::string pattern;
+    bool ordered = false;
+  };
+  // A removal by pattern is about to take it.
+  bool Hidden(SlotId slot, std::string_view key) const KVCOVE_REQUIRES(mutex_);
+  // It is ordered now. False: the disk is set aside, and misses it.
+  bool Join(TierRemoval& removal) KVCOVE_REQUIRES(mutex_);
+  void RememberStored(SlotId slot, Generation generation, std::string_view key)
+      KVCOVE_REQUIRES(mutex_);
+  void UseAgain() KVCOVE_REQUIRES(mutex_);
+  void Fence(std::uint64_t tag) KVCOVE_REQUIRES(mutex_);
+  void RemoveOlder(SlotId slot, Generation generation, std::string_view key)
+      KVCOVE_REQUIRES(mutex_);
+  // One of those that are alike; none when the disk was set aside.
+  std::vector<Matching>::iterator FindMatching(SlotId slot, std::string_view pattern, bool ordered)
+      KVCOVE_REQUIRES(mutex_);
+  void Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result, Ready& ready)
+      KVCOVE_REQUIRES(mutex_);
+  void Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result)
+      KVCOVE_REQUIRES(mutex_);
+  // False: it was set aside before, for another reason.
+  bool TakeAside(const std::string& why, Ready& ready) KVCOVE_REQUIRES(mutex_);
+  void EndEra(Ready& ready) KVCOVE_REQUIRES(mutex_);
+  void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
+  disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
+  // This disk's part of what its namespaces may read a second.
+  std::vector<std::uint64_t> ReadRates() const;
+  std::uint64_t Held(disklog::ShareNumber share) const KVCOVE_REQUIRES(mutex_) {
+    return held_[share] + queued_[share];
+  }
+  // The value would take its namespace beyond its maximum on this disk.
+  bool BeyondShare(const Demotion& demotion) const KVCOVE_REQUIRES(mutex_);
+  // It is pending no more; unless it is `written`, the table forgets it.
+  void EndPending(Demotion& demotion, bool written) KVCOVE_REQUIRES(mutex_);
+  bool Pending(std::uint64_t tag) const KVCOVE_REQUIRES(mutex_);
+  void TakeAnswered(const std::shared_ptr<LoadBatch>& batch, Ready& ready) KVCOVE_REQUIRES(mutex_);
+  void Answer(const Ready& ready);
+
+  const TieringOptions options_;
+  const segment::HeaderView header_;
+  const segment::Payload payload_;
+  const Clock& clock_;
+  DiskShared& common_;
+  std::atomic<std::uint64_t> shares_{segment::kAllTierShares};
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::int64_t> retry_at_ns_{0};
+  std::atomic<std::uint64_t> coming_{0};  // bytes on their way up
+  TierTimes times_;
+
+  DiskInventory inventory_;
+
+  mutable Mutex mutex_;
+  CondVar proven_;
+  CondVar answered_;
+  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void and MissAll
+  std::size_t answering_ KVCOVE_GUARDED_BY(mutex_) = 0;  // batches whose answer is being given
+  bool no_loads_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool on_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool closed_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::optional<std::string> aside_ KVCOVE_GUARDED_BY(mutex_);
+  bool telling_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool unmounted_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool voided_ KVCOVE_GUARDED_BY(mutex_) = false;  // until UseAnew
+  std::atomic<bool> away_{false};                  // aside_ or telling_
+  std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<TierOrder> orders_ KVCOVE_GUARDED_BY(mutex_);
+  LoadQueue waiting_ KVCOVE_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, std::shared_ptr<Load>> loads_ KVCOVE_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<LoadBatch>> batches_ KVCOVE_GUARDED_BY(mutex_);
+  ByteRing ring_;  // its positions are guarded by mutex_, its bytes by the queue's order
+  std::deque<std::shared_ptr<Demotion>> queue_ KVCOVE_GUARDED_BY(mutex_);
+  // Queued, or in the log and not written yet.
+  std::unordered_map<std::uint64_t, std::shared_ptr<Demotion>> pending_ KVCOVE_GUARDED_BY(mutex_);
+  // Of this era. What has been written stays counted until the log's counters are noted: once the
+  // queue is told to be empty, the counters have all of it.
+  std::uint64_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t ended_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;  // written, or dropped
+  std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t unproven_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removals
+  std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // While it is not on:
+  bool missed_removal_ KVCOVE_GUARDED_BY(mutex_) = false;
+  struct StoredKey {
+    SlotId slot;
+    Generation generation;
+    std::string key;
+  };
+  std::vector<StoredKey> stored_ KVCOVE_GUARDED_BY(mutex_);
+  bool noted_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool must_be_struck_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Removals of older values: open until they are durable.
+  std::shared_ptr<TierRemoval> older_ KVCOVE_GUARDED_BY(mutex_) = std::make_shared<TierRemoval>();
+  disklog::Counters former_ KVCOVE_GUARDED_BY(mutex_);  // of logs that were open before
+  // Of Tick: since when nothing has gone on. A process that was stopped counts little.
+  std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t last_tick_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t stalled_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // By share: bytes that the log held at the last NoteLog, and bytes of values that wait for it.
+  std::vector<std::uint64_t> held_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);
+  TierStat stat_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // by the cleaner, with their keys
+};
+
+}  // namespace kvcove::owner

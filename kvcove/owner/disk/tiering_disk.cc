@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk's thread at its Tiering: what it takes to do, and what it tells of it.
+#include <algorithm>
+
+#include "kvcove/base/glob.h"
+#include "kvcove/owner/disk/tiering.h"
+#include "kvcove/policy/retention.h"
+
+namespace kvcove::owner {
+
+void Tiering::Attach() {
+  common_.tags.Clear(shares_);
+  const MutexLock lock(mutex_);
+  dropped_ = 0;
+  former_ = stat_.log;
+}
+
+std::vector<disklog::SlotGeneration> Tiering::Generations() const {
+  std::vector<disklog::SlotGeneration> all(kMaxSlots);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].slot = static_cast<SlotId>(i);
+  const MutexLock lock(mutex_);
+  for (const auto& [slot, update] : slots_) all[slot].generation = update.generation;
+  return all;
+}
+
+std::string Tiering::NameOf(SlotId slot) const {
+  const MutexLock lock(mutex_);
+  const auto known = slots_.find(slot);
+  return known == slots_.end() ? std::string() : known->second.name;
+}
+
+std::vector<SlotUpdate> Tiering::Slots() const {
+  std::vector<SlotUpdate> slots;
+  const MutexLock lock(mutex_);
+  for (const auto& [slot, update] : slots_) slots.push_back(update);
+  return slots;
+}
+
+std::vector<TierOrder> Tiering::TakeOrders() {
+  const MutexLock lock(mutex_);
+  return std::exchange(orders_, {});
+}
+
+void Tiering::DropGenerationOrders() {
+  const MutexLock lock(mutex_);
+  std::erase_if(orders_,
+                [](const TierOrder& order) { return order.kind == TierOrder::Kind::kGeneration; });
+}
+
+// Here, where nothing is between the queue and the log: each value is counted once.
+void Tiering::RemoveQueued(const TierOrder& order) {
+  const MutexLock lock(mutex_);
+  for (const auto& demotion : queue_) {
+    if (demotion->dropped || demotion->slot != order.slot ||
+        demotion->generation != order.generation || !GlobMatches(order.pattern, demotion->key)) {
+      continue;
+    }
+    ++order.removal->removed;
+    if (order.removal->collect) order.removal->keys.push_back(demotion->key);
+    DropQueued(*demotion);
+  }
+}
+
+void Tiering::Applied(const TierOrder& order) {
+  const MutexLock lock(mutex_);
+  for (const std::string& key : order.keys) {
+    const auto one = removing_.find(TagOf(order.slot, order.generation, key));
+    if (one != removing_.end() && --one->second == 0) removing_.erase(one);
+  }
+}
+
+void Tiering::Proven(const TierOrder& order, std::uint64_t removed) {
+  const MutexLock lock(mutex_);
+  if (order.kind == TierOrder::Kind::kRemoveMatching) {
+    const auto ordered = FindMatching(order.slot, order.pattern, /*ordered=*/true);
+    if (ordered != matching_.end()) matching_.erase(ordered);
+  }
+  if (unproven_ > 0) --unproven_;
+  order.removal->removed += removed;
+  --order.removal->open;
+  proven_.NotifyAll();
+}
+
+bool Tiering::Waits(const Load& load) const {
+  return std::ranges::any_of(load.waiters,
+                             [](const auto& waiter) { return !waiter.first->answered; });
+}
+
+std::shared_ptr<Load> Tiering::FirstLoad() {
+  Ready ready;
+  std::shared_ptr<Load> first;
+  {
+    const MutexLock lock(mutex_);
+    // Also of those that wait for their rate.
+    for (std::size_t share = 0; share < waiting_.shares(); ++share) {
+      while (const std::shared_ptr<Load> load = waiting_.First(share)) {
+        const bool wanted = !load->cancelled && Waits(*load);
+        const auto down = pending_.find(load->tag);
+        if (wanted && (down == pending_.end() || !down->second->taken)) break;
+        waiting_.Take(*load, 0);
+        if (wanted) {
+          down->second->awaited.push_back(load);
+        } else {
+          Finish(load, MissFor(MissReason::kRaced), ready);
+        }
+      }
+    }
+    first = waiting_.Next(clock_.NowNs());
+  }
+  Answer(ready);
+  return first;
+}
+
+bool Tiering::Paced() {
+  const MutexLock lock(mutex_);
+  return waiting_.paced(clock_.NowNs());
+}
+
+bool Tiering::TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes) {
+  Ready ready;
+  bool taken = true;
+  {
+    const MutexLock lock(mutex_);
+    // Another thread may have set the disk aside since FirstLoad: all are answered then.
+    if (load->waiters.empty()) return false;
+    // The first that waits for it pays: a second call finds it in memory.
+    std::uint64_t& used = load->waiters.front().first->bytes;
+    taken = used == 0 || used + bytes <= options_.batch_bytes;
+    used += bytes;
+    waiting_.Take(*load, taken ? bytes : 0);
+    if (!taken) Finish(load, {.code = Code::kLimit}, ready);
+  }
+  Answer(ready);
+  return taken;
+}
+
+void Tiering::Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result) {
+  if (batch.answered) return;
+  batch.results[index] = result;
+  --batch.open;
+}
+
+void Tiering::Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result,
+                     Ready& ready) {
+  const auto known = loads_.find(load->tag);
+  if (known != loads_.end() && known->second == load) loads_.erase(known);
+  if (result.code == Code::kMiss) ++stat_.load_misses;
+  if (result.reason == MissReason::kDiskFailed) ++stat_.load_failed;
+  if (result.reason == MissReason::kNoRoom) ++stat_.load_no_room;
+  for (const auto& [batch, index] : std::exchange(load->waiters, {})) {
+    Decide(*batch, index, result);
+    if (batch->open == 0) TakeAnswered(batch, ready);
+  }
+}
+
+void Tiering::FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResult& result) {
+  Ready ready;
+  {
+    const MutexLock lock(mutex_);
+    if (result.code == Code::kOk) {
+      ++stat_.promoted;
+      stat_.promoted_bytes += result.bytes;
+    }
+    Finish(load, result, ready);
+  }
+  Answer(ready);
+}
+
+std::optional<std::span<const std::byte>> Tiering::Queued(Load& load) const {
+  const MutexLock lock(mutex_);
+  const auto down = pending_.find(load.tag);
+  if (down == pending_.end() || down->second->taken || down->second->dropped) return std::nullopt;
+  load.put = down->second->put;
+  return ring_.At(down->second->at, down->second->size_bytes);
+}
+
+std::shared_ptr<Demotion> Tiering::FirstDemotion() {
+  const MutexLock lock(mutex_);
+  while (!queue_.empty() && queue_.front()->dropped) {
+    const std::shared_ptr<Demotion> dropped = queue_.front();
+    queue_.pop_front();
+    ring_.Release(dropped->at + dropped->size_bytes);
+    EndPending(*dropped, /*written=*/false);
+  }
+  return queue_.empty() ? nullptr : queue_.front();
+}
+
+std::span<const std::byte> Tiering::ValueOf(const Demotion& demotion) const {
+  return ring_.At(demotion.at, demotion.size_bytes);
+}
+
+void Tiering::TakeDemotion(const std::shared_ptr<Demotion>& demotion, bool copied) {
+  const MutexLock lock(mutex_);
+  if (queue_.empty() || queue_.front() != demotion) return;  // set aside meanwhile
+  queue_.pop_front();
+  ring_.Release(demotion->at + demotion->size_bytes);
+  if (copied) {
+    demotion->taken = true;
+    ++stat_.demoted;
+    stat_.demoted_bytes += demotion->size_bytes;
+  } else {
+    ++stat_.dropped_other;
+    EndPending(*demotion, /*written=*/false);
+  }
+}
+
+void Tiering::Landed(Demotion& demotion, bool written) {
+  const MutexLock lock(mutex_);
+  if (!written) ++stat_.dropped_other;
+  EndPending(demotion, written);
+}
+
+void Tiering::EndPending(Demotion& demotion, bool written) {
+  const auto awaited = std::exchange(demotion.awaited, {});
+  for (const auto& load : awaited) waiting_.Push(load);
+  if (demotion.era == era_) ended_bytes_ += demotion.size_bytes;
+  const auto known = pending_.find(demotion.tag);
+  // It was removed, and its key stored and evicted again.
+  if (known == pending_.end() || known->second.get() != &demotion) return;
+  pending_.erase(known);  // the caller keeps it
+  if (demotion.share != disklog::kNoShare) queued_[demotion.share] -= demotion.size_bytes;
+  if (!written) common_.tags.Remove(demotion.tag);
+  if (!options_.listed || header_.tier().Holds(demotion.tag)) return;
+  inventory_.Lose({.slot = demotion.slot, .generation = demotion.generation, .key = demotion.key});
+}
+
+void Tiering::Lost(TierObject object) {
+  if (options_.listed) inventory_.Lose(std::move(object));
+}
+
+void Tiering::Dropped(TierObject object) {
+  Lost(std::move(object));
+  const MutexLock lock(mutex_);
+  ++dropped_;
+}
+
+void Tiering::NoteLog(const disklog::Space& space, const disklog::Counters& counters,
+                      std::vector<std::uint64_t> held) {
+  const MutexLock lock(mutex_);
+  if (held.size() == held_.size()) held_ = std::move(held);
+  queued_bytes_ -= std::exchange(ended_bytes_, 0);
+  // A zone whose summary is damaged goes with keys that nobody knows.
+  if (options_.listed && counters.dropped_objects > dropped_) inventory_.LoseAll();
+  dropped_ = std::max(dropped_, counters.dropped_objects);
+  stat_.space = space;
+  stat_.log = former_;
+  stat_.log += counters;
+}
+
+// What memory has, too, is written again when memory gives it up, without being read. If memory
+// gives it up just now, it is lost: a miss, and nothing else.
+bool Tiering::WorthMoving(const disklog::LiveObject& object,
+                          const disklog::MoveFacts& facts) const {
+  if (!facts.guaranteed && !policy::WorthMoving(facts.since_read, facts.budget)) return false;
+  const segment::Found found = header_.Find(
+      object.slot, {.key = object.key, .hash = header_.HashKey(object.slot, object.key)});
+  return !found || found.generation != object.generation;
+}
+
+std::vector<std::pair<SessionNumber, std::int64_t>> Tiering::HoldersOf(const Load& load) const {
+  std::vector<std::pair<SessionNumber, std::int64_t>> holders;
+  const MutexLock lock(mutex_);
+  for (const auto& [batch, index] : load.waiters) {
+    if (!batch->answered) holders.emplace_back(batch->session, batch->hold_until_ns);
+  }
+  return holders;
+}
+
+void Tiering::Close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+}
+
+bool Tiering::Drained() const {
+  const MutexLock lock(mutex_);
+  return ended_bytes_ > 0 && ended_bytes_ == queued_bytes_;
+}
+
+std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(std::optional<SlotId> slot) const {
+  std::vector<std::shared_ptr<const Demotion>> found;
+  const MutexLock lock(mutex_);
+  for (const auto& [tag, demotion] : pending_) {
+    if (!demotion->dropped && (!slot || demotion->slot == *slot)) found.push_back(demotion);
+  }
+  return found;
+}
+
+bool Tiering::Idle() const {
+  const MutexLock lock(mutex_);
+  return aside_ || (queue_.empty() && orders_.empty() && pending_.empty() && unproven_ == 0);
+}
+
+bool Tiering::Add(const Id128& hash, Generation generation) {
+  const std::uint64_t tag = segment::TierTag(hash, generation);
+  // What is another disk's by now is found in the log only, to be removed there (RemoveMoved).
+  if ((segment::ShareOf(tag) & shares_) == 0) return true;
+  return common_.tags.Add(tag);
+}
+
+void Tiering::Remove(const Id128& hash, Generation generation) {
+  common_.tags.Remove(segment::TierTag(hash, generation));
+}
+
+}  // namespace kvcove::owner

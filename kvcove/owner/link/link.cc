@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/link/link.h"
+
+#include <sys/socket.h>
+
+#include <optional>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/rpc/busy.h"
+#include "kvcove/rpc/gate.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kConnectNs = 500 * kMillisecond;
+constexpr std::int64_t kRetryNs = 50 * kMillisecond;
+// A lease is 1 s: its lane comes back to a master within a tenth of that. The other lanes have
+// time; they wait for it with most of a herd's connections.
+constexpr std::int64_t kFirstRetryNs = 20 * kMillisecond;
+constexpr std::int64_t kLeaseRetryNs = 100 * kMillisecond;
+constexpr std::int64_t kOtherRetryNs = 400 * kMillisecond;
+constexpr std::int64_t kTellEndedNs = kSecond;
+constexpr std::array kThreadNames = {"kvcove-lease", "kvcove-watch", "kvcove-removal",
+                                     "kvcove-list"};
+
+// Before a master is asked again that has refused: one that is busy says when, and where nobody
+// leads yet a thousand owners ask. A call that was too late is no reason to wait.
+std::int64_t WaitAfter(const Error& error, rpc::Backoff& backoff) {
+  if (const auto busy_ms = rpc::BusyIn(error)) {
+    return std::min(rpc::RetryNs(*busy_ms, RandomU64()), backoff.most_ns());
+  }
+  const auto leader = rpc::LeaderIn(error);
+  return leader && leader->empty() ? backoff.NextNs() : 0;
+}
+
+}  // namespace
+
+Link::Link(LinkTarget& target, Outbox& outbox, const LinkOptions& options, const Clock& clock)
+    : target_(target),
+      outbox_(outbox),
+      options_(options),
+      clock_(clock),
+      core_(target, options.identity, options.lease_renewal_ns, clock),
+      finder_(options.master, clock),
+      identity_(options.identity.owner) {
+  const MutexLock lock(mutex_);
+  shard_fds_.fill(-1);
+}
+
+Link::~Link() { Stop(); }
+
+Status Link::Start() {
+  for (const Lane lane : LinkCore::kLanes) {
+    const auto index = static_cast<std::size_t>(lane);
+    if (threads_[index].joinable()) continue;
+    KVCOVE_ASSIGN(threads_[index], StartThread(kThreadNames[index], [this, lane] { Run(lane); }));
+  }
+  if (options_.lineage == nullptr) return {};
+  return options_.lineage->Watch([this](const Id128& ended) { return TellEnded(ended); });
+}
+
+bool Link::stopping() const {
+  const MutexLock lock(mutex_);
+  return stopping_;
+}
+
+void Link::Pause() {
+  Join();
+  core_.ForgetCallers();
+}
+
+void Link::Resume() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = false;
+  }
+  StartAgain([this] { return Start(); });
+}
+
+void Link::Load(StateReader& ar) {
+  core_.Load(ar);
+  identity_ = core_.identity().owner;
+  const MutexLock lock(mutex_);
+  called_ = true;
+}
+
+void Link::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return;
+  }
+  Join();
+  SayGoodbye();
+}
+
+void Link::Join() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const int fd : fds_) {
+      if (fd >= 0) shutdown(fd, SHUT_RDWR);
+    }
+    for (const int fd : shard_fds_) {
+      if (fd >= 0) shutdown(fd, SHUT_RDWR);
+    }
+    changed_.NotifyAll();
+    routed_.NotifyAll();
+  }
+  target_.EndDiskWaits();
+  outbox_.Wake();
+  if (options_.lineage != nullptr) options_.lineage->Stop();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+  for (std::thread& thread : shard_threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void Link::SayGoodbye() {
+  target_.SetLease(0);  // nobody reads on: only now may the master be told
+  const std::optional<LinkCore::Call> goodbye = core_.Goodbye();
+  if (!goodbye) {
+    // No master can know an identity that was never told: there is nothing to prove later.
+    bool called = false;
+    {
+      const MutexLock lock(mutex_);
+      called = called_;
+    }
+    if (!called && options_.lineage != nullptr) options_.lineage->Remove();
+    return;
+  }
+  const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
+  auto client = rpc::Client::Connect(finder_.Current(), options_.access, deadline_ns);
+  if (!client || !client->Call(goodbye->method, wire::AsBytes(goodbye->body), deadline_ns)) return;
+  if (options_.lineage != nullptr) options_.lineage->Remove();
+}
+
+bool Link::TellEnded(const Id128& predecessor) {
+  core_.NamePredecessor(predecessor);
+  const std::int64_t until_ns = clock_.NowNs() + kTellEndedNs;
+  const MutexLock lock(mutex_);
+  changed_.NotifyAll();  // the lease's lane says hello
+  while (core_.predecessor() == predecessor) {
+    if (stopping_ || clock_.NowNs() >= until_ns) return false;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRetryNs / 10));
+  }
+  return true;
+}
+
+void Link::Wait(Lane lane, std::int64_t duration_ns) {
+  if (lane == Lane::kList) {
+    (void)outbox_.Wait(duration_ns);
+    return;
+  }
+  const MutexLock lock(mutex_);
+  const bool hurries = lane == Lane::kLease && renew_now_;
+  if (!stopping_ && !hurries) {
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+  }
+  if (lane == Lane::kLease) renew_now_ = false;
+}
+
+void Link::RenewNow() {
+  const MutexLock lock(mutex_);
+  renew_now_ = true;
+  changed_.NotifyAll();
+}
+
+Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Address& master,
+                               const LinkCore::Call& call) {
+  const auto index = static_cast<std::size_t>(lane);
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return Fail(Code::kUnavailable, "stopping");
+    fds_[index] = client.fd();
+    called_ = true;
+  }
+  Result<std::string> reply = Fail(Code::kUnavailable, "another master is asked now");
+  // Who moves on to another one ends what waits here, from this moment on.
+  if (finder_.Current() == master) {
+    reply = client.Call(call.method, wire::AsBytes(call.body), clock_.NowNs() + call.timeout_ns);
+  }
+  const MutexLock lock(mutex_);
+  fds_[index] = -1;
+  return reply;
+}
+
+void Link::Run(Lane lane) {
+  std::optional<rpc::Client> client;
+  rpc::Address connected_to;
+  rpc::Address asked = finder_.Current();
+  rpc::Backoff backoff(kFirstRetryNs, lane == Lane::kLease ? kLeaseRetryNs : kOtherRetryNs);
+  while (!stopping()) {
+    const rpc::Address master = finder_.Current();
+    // A source may name another leader without any call's end.
+    if (lane == Lane::kLease && options_.master.source() != nullptr && asked != master) EndWaits();
+    asked = master;
+    if (client && (!client->usable() || connected_to != master)) client.reset();
+    // A lease is renewed over the connection over which hello was said.
+    if (!client && lane == Lane::kLease) core_.Disconnected();
+    const LinkCore::Step step = core_.Next(lane);
+    if (step.session != 0) {
+      const MutexLock lock(mutex_);
+      routed_.NotifyAll();
+    }
+    if (!step.call) {
+      // Puts that wait to be listed do not help it before the master has answered hello.
+      const bool idle = lane == Lane::kList && core_.AwaitsWelcome();
+      if (step.wait_ns > 0) Wait(idle ? Lane::kWatch : lane, step.wait_ns);
+      continue;
+    }
+    const std::int64_t began_ns = clock_.NowNs();
+    if (!client) {
+      auto connected = rpc::Client::Connect(master, options_.access, clock_.NowNs() + kConnectNs);
+      if (!connected) {
+        NoteMaster(lane, master, connected.error(), clock_.NowNs() - began_ns);
+        const Result<std::string> failed = std::unexpected(connected.error());
+        if (lane == Lane::kLease) Tell(failed);
+        core_.Answer(lane, failed);
+        Wait(lane == Lane::kList ? Lane::kWatch : lane, backoff.NextNs());
+        continue;
+      }
+      client.emplace(std::move(*connected));
+      connected_to = master;
+    }
+    const Result<std::string> reply = Call(lane, *client, master, *step.call);
+    if (!reply) NoteMaster(lane, master, reply.error(), clock_.NowNs() - began_ns);
+    core_.Answer(lane, reply);
+    if (lane == Lane::kList) NoteTold();
+    if (reply) {
+      backoff.Reset();
+    } else if (const std::int64_t wait_ns = WaitAfter(reply.error(), backoff); wait_ns > 0) {
+      Wait(lane == Lane::kList ? Lane::kWatch : lane, wait_ns);
+    }
+    if (lane != Lane::kLease) continue;
+    // The file says it before the next hello does.
+    if (const Id128& identity = core_.identity().owner; identity != identity_) {
+      identity_ = identity;
+      if (options_.lineage != nullptr) options_.lineage->Rename(identity);
+    }
+    Tell(reply);
+    StartShardLanes();
+  }
+}
+
+// ---- shards
+
+void Link::StartShardLanes() {
+  const std::size_t count = core_.shards();
+  for (std::size_t i = 1; i < count && i < shard_threads_.size(); ++i) {
+    if (shard_threads_[i].joinable() || core_.ShardAddress(i).empty()) continue;
+    auto thread = StartThread("kvcove-shard", [this, i] { RunShard(i); });
+    if (thread) {
+      shard_threads_[i] = std::move(*thread);
+    } else if (refused_.Due(clock_.NowNs()) > 0) {
+      LogError("this owner lists nothing at the shard {} yet: {}", core_.ShardAddress(i),
+               thread.error().detail);
+    }
+  }
+}
+
+void Link::WaitRouted(std::int64_t duration_ns) {
+  const MutexLock lock(mutex_);
+  if (!stopping_) routed_.WaitFor(mutex_, std::chrono::nanoseconds(duration_ns));
+}
+
+Result<std::string> Link::CallShard(std::size_t number, rpc::Client& client,
+                                    const LinkCore::Call& call) {
+  {
+    const MutexLock lock(mutex_);
+    if (stopping_) return Fail(Code::kUnavailable, "stopping");
+    shard_fds_[number] = client.fd();
+  }
+  Result<std::string> reply =
+      client.Call(call.method, wire::AsBytes(call.body), clock_.NowNs() + call.timeout_ns);
+  const MutexLock lock(mutex_);
+  shard_fds_[number] = -1;
+  return reply;
+}
+
+void Link::RunShard(std::size_t number) {
+  std::optional<rpc::Client> client;
+  std::string connected_to;
+  rpc::Backoff backoff(kFirstRetryNs, kOtherRetryNs);
+  while (!stopping()) {
+    const std::string address = core_.ShardAddress(number);
+    if (client && (!client->usable() || connected_to != address)) client.reset();
+    const LinkCore::Step step =
+        address.empty() ? LinkCore::Step{.wait_ns = kRetryNs} : core_.NextShard(number);
+    if (!step.call) {
+      if (step.wait_ns > 0) WaitRouted(step.wait_ns);
+      continue;
+    }
+    Result<std::string> reply = Fail(Code::kUnavailable, "no address");
+    if (!client) {
+      const auto where = rpc::ParseAddress(address, 7400);
+      auto connected =
+          where ? rpc::Client::Connect(*where, options_.access, clock_.NowNs() + kConnectNs)
+                : Result<rpc::Client>(std::unexpected(where.error()));
+      if (connected) {
+        client.emplace(std::move(*connected));
+        connected_to = address;
+      } else {
+        reply = std::unexpected(connected.error());
+      }
+    }
+    if (client) reply = CallShard(number, *client, *step.call);
+    core_.AnswerShard(number, step.session, reply);
+    NoteTold();
+    if (reply) {
+      backoff.Reset();
+    } else if (!reply.error().answered) {
+      WaitRouted(backoff.NextNs());
+    }
+  }
+}
+
+void Link::NoteTold() {
+  const bool told = core_.state().told;
+  if (told_.exchange(told, std::memory_order_relaxed) != told && told) RenewNow();
+}
+
+void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
+                      std::int64_t waited_ns) {
+  // Only the lease's calls are always answered at once: another lane's may be slow.
+  if (lane != Lane::kLease && !rpc::LeaderIn(error)) return;
+  if (finder_.Note(master, error, waited_ns)) EndWaits();
+}
+
+void Link::EndWaits() {
+  const MutexLock lock(mutex_);
+  for (const int fd : fds_) {
+    if (fd >= 0) shutdown(fd, SHUT_RDWR);
+  }
+  changed_.NotifyAll();
+}
+
+// The lease lane's log, and the reachability of the master.
+void Link::Tell(const Result<std::string>& reply) {
+  if (stopping()) return;
+  const std::string master = finder_.Current().ToString();
+  if (reply) {
+    if (std::exchange(logged_away_, false)) LogInfo("the master at {} is back", master);
+    if (!std::exchange(logged_refused_, {}).empty()) {
+      LogInfo("the master at {} renews the lease again", master);
+    }
+    const LinkCore::State state = core_.state();
+    if (state.epoch == 0) return;
+    if (std::exchange(term_, state.term) != state.term) {
+      LogInfo("the master at {} (term {}) knows this owner as number {}, epoch {}", master,
+              state.term, state.number, state.epoch);
+    }
+    if (options_.on_heard) options_.on_heard(state.term);
+    return;
+  }
+  const Error& error = reply.error();
+  const bool answers = error.code != Code::kUnavailable && error.code != Code::kTimeout;
+  if (answers) {
+    // The master has closed a connection whose token was struck: the next one shows the new token,
+    // or brings the reason.
+    if (rpc::IsSayHelloFirst(error)) return;
+    std::string reason = error.ToString();
+    if (reason != logged_refused_ && refusals_.Due(clock_.NowNs()) > 0) {
+      LogWarn("the master at {} does not renew the lease: {}", master, reason);
+      logged_refused_ = std::move(reason);
+    }
+    return;
+  }
+  target_.SetMasterReachable(false);
+  if (!std::exchange(logged_away_, true)) {
+    LogWarn("the master at {} cannot be reached ({}); when the lease runs out all is a miss",
+            master, error.ToString());
+  }
+}
+
+}  // namespace kvcove::owner

@@ -1,0 +1,651 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/owner/link/link_core.h"
+
+#include <algorithm>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kCallNs = 500 * kMillisecond;
+constexpr std::int64_t kWatchNs = 5 * kSecond;
+// Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
+constexpr std::int64_t kCreditNs = 100 * kMillisecond;
+// Before a lease is asked for again while the master waits for other members' hellos.
+constexpr std::int64_t kDoubtedNs = 50 * kMillisecond;
+
+std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); }
+
+}  // namespace
+
+LinkCore::LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns,
+                   const Clock& clock)
+    : target_(target), identity_(std::move(identity)), renewal_ns_(renewal_ns), clock_(clock) {
+  const auto& before = identity_.before;
+  if (!before || before->seen.term == 0) return;
+  fresh_ = false;
+  pool_ = before->pool;
+  incarnation_ = before->incarnation;
+  seen_ = before->seen;
+}
+
+OwnerFacts LinkCore::Facts() const {
+  return {.identity = identity_.owner, .pool = pool_, .incarnation = incarnation_, .seen = seen_};
+}
+
+LinkCore::State LinkCore::state() const {
+  const MutexLock lock(mutex_);
+  return {
+      .epoch = epoch_, .number = number_, .term = seen_.term, .told = told_, .dropped = gave_way_};
+}
+
+std::uint64_t LinkCore::term() const {
+  const MutexLock lock(mutex_);
+  return epoch_ == 0 ? 0 : seen_.term;
+}
+
+bool LinkCore::AwaitsWelcome() const {
+  const MutexLock lock(mutex_);
+  return Unwelcome();
+}
+
+void LinkCore::SayHelloAgain(bool new_epoch) {
+  hello_wanted_ = true;
+  new_epoch_wanted_ = new_epoch_wanted_ || new_epoch;
+  lease_wait_ns_ = 0;
+}
+
+void LinkCore::Disconnected() {
+  const MutexLock lock(mutex_);
+  SayHelloAgain(/*new_epoch=*/false);
+}
+
+std::optional<LinkCore::Call> LinkCore::Goodbye() {
+  const MutexLock lock(mutex_);
+  if (epoch_ == 0) return std::nullopt;
+  return Call{.method = wire::Method::kOwnerGoodbye,
+              .body = wire::Encode(wire::WatchRequest{.number = number_, .epoch = epoch_}),
+              .timeout_ns = kCallNs};
+}
+
+// ---- what each lane asks next
+
+LinkCore::Step LinkCore::Next(Lane lane) {
+  if (lane == Lane::kLease) return NextLease();
+  if (lane == Lane::kList) return NextList();
+  const MutexLock lock(mutex_);
+  if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kLanePauseNs};
+  asked_under_[Index(lane)] = epoch_;
+  if (lane == Lane::kWatch) {
+    return {.call = Call{.method = wire::Method::kWatch,
+                         .body = wire::Encode(wire::WatchRequest{.number = number_,
+                                                                 .epoch = epoch_,
+                                                                 .table = table_,
+                                                                 .naming = naming_,
+                                                                 .partial = partial_,
+                                                                 .map = MapRevision()}),
+                         .timeout_ns = kWatchNs}};
+  }
+  if (rounds_ < acknowledge_at_round_) {
+    asked_under_[Index(lane)] = 0;
+    return {.wait_ns = kLanePauseNs / 10};
+  }
+  return {.call = Call{
+              .method = wire::Method::kRemovals,
+              .body = wire::Encode(wire::RemovalsRequest{.number = number_,
+                                                         .epoch = epoch_,
+                                                         .after = removals_,
+                                                         .matched = std::exchange(matched_, {}),
+                                                         .dropped = dropped_}),
+              .timeout_ns = kWatchNs}};
+}
+
+LinkCore::Step LinkCore::NextLease() {
+  const wire::RenewRequest report = target_.Report();
+  const MutexLock lock(mutex_);
+  if (const std::int64_t wait_ns = std::exchange(lease_wait_ns_, 0); wait_ns > 0) {
+    return {.wait_ns = wait_ns};
+  }
+  sent_ns_ = clock_.NowNs();
+  asked_under_[Index(Lane::kLease)] = epoch_;
+  saying_hello_ = hello_wanted_;
+  if (!saying_hello_) {
+    wire::RenewRequest request = report;
+    request.number = number_;
+    request.epoch = epoch_;
+    request.table = table_;
+    request.partial = partial_;
+    request.naming = naming_;
+    request.told = told_;
+    request.map = MapRevision();
+    request.told_map = told_map_;
+    request.leased = leased_until_ns_ > sent_ns_;
+    return {.call = Call{.method = wire::Method::kRenew,
+                         .body = wire::Encode(request),
+                         .timeout_ns = kCallNs}};
+  }
+  sent_predecessor_ = predecessor_;
+  sent_seen_ = seen_;
+  const wire::OwnerHello hello{.pool = pool_,
+                               .incarnation = incarnation_,
+                               .seen = sent_seen_,
+                               .owner = identity_.owner,
+                               .fresh = fresh_,
+                               .process = identity_.process,
+                               .predecessor = sent_predecessor_,
+                               .number = number_,
+                               .epoch = new_epoch_wanted_ ? 0 : epoch_,
+                               .address = identity_.address,
+                               .socket = identity_.socket,
+                               .host = identity_.host,
+                               .tenant = identity_.tenant,
+                               .capacity_bytes = target_.capacity_bytes(),
+                               .disk = identity_.disk};
+  return {.call = Call{.method = wire::Method::kOwnerHello,
+                       .body = wire::Encode(hello),
+                       .timeout_ns = kCallNs}};
+}
+
+LinkCore::Step LinkCore::NextList() {
+  bool told = false;
+  std::uint32_t credit = 0;
+  bool sharded = false;
+  {
+    const MutexLock lock(mutex_);
+    sharded = shards_.active();
+    lane_session_ = 0;
+  }
+  if (sharded) {
+    Step step = NextShard(0);
+    const MutexLock lock(mutex_);
+    lane_session_ = step.session;
+    return step;
+  }
+  // No map comes before what is taken here is under way.
+  const MutexLock route(route_mutex_);
+  UseMap();
+  {
+    const MutexLock lock(mutex_);
+    if (shards_.active()) return {.wait_ns = 0};
+    const std::size_t lane = Index(Lane::kList);
+    if (Unwelcome() || std::exchange(pause_[lane], false)) return {.wait_ns = kLanePauseNs};
+    if (const std::int64_t wait_ns = std::exchange(list_wait_ns_, 0); wait_ns > 0) {
+      return {.wait_ns = wait_ns};
+    }
+    asked_under_[lane] = epoch_;
+    if (batch_) {
+      return {.call = Call{
+                  .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
+    }
+    told = told_;
+    credit = credit_;
+  }
+  if (target_.TakeGoneOverflow()) {
+    // The master must not look for what it was not told to be gone.
+    const MutexLock lock(mutex_);
+    SayHelloAgain(/*new_epoch=*/true);
+    pause_[Index(Lane::kList)] = true;
+    return {.wait_ns = kLanePauseNs};
+  }
+  if (told) told = !TellsAgain();
+  Batch batch = MakeBatch(told, credit);
+  {
+    const MutexLock lock(mutex_);
+    if (epoch_ == asked_under_[Index(Lane::kList)]) {
+      if (batch.body.empty()) {
+        ++rounds_;
+        return {.wait_ns = kLanePauseNs};
+      }
+      batch_ = std::move(batch);
+      return {.call = Call{
+                  .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
+    }
+  }
+  // Another epoch began meanwhile, in which all is told again.
+  target_.ReturnListings(std::move(batch.listings));
+  return {.wait_ns = 0};
+}
+
+bool LinkCore::TellsAgain() {
+  const std::optional<ObjectId> from = target_.TellAgainFrom();
+  const MutexLock lock(mutex_);
+  if (!told_ || epoch_ != asked_under_[Index(Lane::kList)]) return false;
+  if (from && !std::exchange(telling_again_, true)) cursor_ = again_from_ = *from;
+  if (!from) telling_again_ = false;  // it failed again
+  return telling_again_;
+}
+
+// In this order: what is gone was taken after what came, and goes first, so that a key that was
+// evicted and stored again stays listed. The inventory is read last: what is gone from it since is
+// in the next batch.
+LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
+  Batch batch;
+  ObjectId cursor = 0;
+  wire::ListRequest request;
+  {
+    const MutexLock lock(mutex_);
+    request.number = number_;
+    request.epoch = asked_under_[Index(Lane::kList)];
+    request.sequence = sequence_ + 1;
+    request.applied = applied_at_batch_ = removals_;
+    cursor = cursor_;
+  }
+  batch.listings = target_.TakeListings(kListPageItems);
+  batch.gone = target_.TakeGone(kGonePageItems);
+  batch.last = cursor == Core::kWalkDone && batch.gone.size() < kGonePageItems;
+  for (const InventoryItem& item : batch.gone) request.items.push_back(item.item);
+  if (batch.gone.size() == kGonePageItems) {
+    target_.ReturnListings(std::exchange(batch.listings, {}));
+  } else {
+    for (const Listing& listing : batch.listings) {
+      for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
+    }
+    if (!told && credit > 0 && cursor != Core::kWalkDone) {
+      const ObjectId from = cursor;
+      batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListPageItems, credit));
+      batch.waits = batch.inventory.empty() && cursor == from;
+      for (const InventoryItem& item : batch.inventory) request.items.push_back(item.item);
+    }
+  }
+  const MutexLock lock(mutex_);
+  if (told && request.items.empty()) return batch;
+  if (request.epoch == epoch_ && (!told_ || telling_again_)) cursor_ = cursor;
+  batch.sequence = request.sequence;
+  batch.body = wire::Encode(request);
+  return batch;
+}
+
+// ---- what answers do
+
+void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
+  if (lane == Lane::kLease) return AnswerLease(reply);
+  if (lane == Lane::kList) return AnswerList(reply);
+  {
+    const MutexLock lock(mutex_);
+    if (!reply) {
+      // The next call says the same again; a stale one waits for the next hello.
+      pause_[Index(lane)] = reply.error().code != Code::kTimeout;
+      return;
+    }
+    if (asked_under_[Index(lane)] != epoch_) return;
+  }
+  if (lane == Lane::kWatch) {
+    if (const auto changes = wire::DecodeChanges(wire::AsBytes(*reply))) Apply(*changes);
+  } else {
+    if (const auto page = wire::DecodeRemovalsPage(wire::AsBytes(*reply))) ApplyRemovals(*page);
+  }
+}
+
+void LinkCore::AnswerLease(const Result<std::string>& reply) {
+  bool hello = false;
+  {
+    const MutexLock lock(mutex_);
+    hello = saying_hello_;
+    if (!reply) {
+      // The master does not know this owner; or its number is another tenant's by now.
+      const Code code = reply.error().code;
+      if (!hello && (code == Code::kStale || code == Code::kDenied)) {
+        SayHelloAgain(/*new_epoch=*/false);
+      }
+      lease_wait_ns_ = kLanePauseNs;
+      return;
+    }
+  }
+  if (hello) {
+    if (const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply))) Welcomed(*welcome);
+  } else if (const auto renewed = wire::DecodeRenewReply(wire::AsBytes(*reply))) {
+    Renewed(*renewed);
+  }
+}
+
+void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
+  SetLease(0);
+  std::vector<SlotUpdate> nothing;
+  std::vector<Listing> listings;
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
+    slots_.clear();
+    listings = EndShards();
+    if (batch_) {
+      listings.insert(listings.end(), std::make_move_iterator(batch_->listings.begin()),
+                      std::make_move_iterator(batch_->listings.end()));
+    }
+    batch_.reset();
+    table_ = 0;
+    partial_ = false;
+    naming_ = 0;
+    epoch_ = 0;
+    number_ = wire::kNoOwner;
+    seen_ = {};
+    pool_ = welcome.pool;
+    incarnation_ = welcome.incarnation;
+    identity_.owner = RandomId();
+    fresh_ = true;
+    facts = Facts();
+    SayHelloAgain(/*new_epoch=*/false);
+  }
+  target_.Follow(facts);
+  // No put is taken from here on; then what is there goes, before another table makes the same
+  // generations current again.
+  target_.Publish(welcome.incarnation, nothing);
+  for (const SlotUpdate& update : nothing) target_.DropSlot(update.slot);
+  hidden_.clear();
+  target_.SetHidden({});
+  target_.ReturnListings(std::move(listings));
+}
+
+void LinkCore::NamePredecessor(const Id128& predecessor) {
+  const MutexLock lock(mutex_);
+  predecessor_ = predecessor;
+  SayHelloAgain(/*new_epoch=*/false);
+}
+
+Id128 LinkCore::predecessor() const {
+  const MutexLock lock(mutex_);
+  return predecessor_;
+}
+
+void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
+  // Not while changes of the last epoch are being applied.
+  const MutexLock apply_lock(apply_mutex_);
+  {
+    const MutexLock lock(mutex_);
+    if (predecessor_ == sent_predecessor_) predecessor_ = {};
+  }
+  if (welcome.forgotten) return ForgetIdentity(welcome);
+  if (welcome.tell_first) SetLease(0);
+  std::vector<Listing> listings;
+  std::vector<SlotUpdate> nothing;
+  OwnerFacts facts;
+  std::uint64_t applied = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (seen_ != sent_seen_) {
+      // While this hello was under way, this owner took changes from an earlier master's late
+      // answer. The new master may have lost them, and notices that only from a hello that shows
+      // them. If it never noticed, this owner would keep generations that no master knows.
+      SayHelloAgain(/*new_epoch=*/false);
+      return;
+    }
+    if (welcome.incarnation != incarnation_) {
+      // Nothing of another incarnation counts any more.
+      for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
+      slots_.clear();
+      table_ = 0;
+      partial_ = false;
+      leased_until_ns_ = 0;  // it vouches for another history
+    }
+    const bool same_master = welcome.incarnation == incarnation_ &&
+                             welcome.position.term == seen_.term &&
+                             welcome.position.tag == seen_.tag;
+    // What was proven under an earlier master is applied here, or the slot is hidden.
+    removals_ = same_master ? std::max(removals_, welcome.removals) : welcome.removals;
+    applied = removals_;
+    if (!same_master) {
+      naming_ = 0;
+      dropped_ = 0;
+      matched_.clear();
+    }
+    if (!welcome.resumed) {
+      told_ = telling_again_ = false;
+      cursor_ = 0;
+      stale_told_ = false;
+      credit_ = 0;
+      sequence_ = 0;
+      listings = EndShards();
+      if (batch_) {
+        listings.insert(listings.end(), std::make_move_iterator(batch_->listings.begin()),
+                        std::make_move_iterator(batch_->listings.end()));
+      }
+      batch_.reset();
+    }
+    fresh_ = false;
+    hello_wanted_ = predecessor_ != Id128{};  // it was named after this hello
+    new_epoch_wanted_ = false;
+    pool_ = welcome.pool;
+    incarnation_ = welcome.incarnation;
+    seen_ = welcome.position;
+    number_ = welcome.number;
+    epoch_ = welcome.epoch;
+    facts = Facts();
+  }
+  target_.Follow(facts);
+  if (!nothing.empty()) target_.Publish(welcome.incarnation, nothing);
+  target_.SetApplied(applied);
+  target_.ReturnListings(std::move(listings));
+}
+
+void LinkCore::SetLease(std::int64_t deadline_ns) {
+  {
+    const MutexLock lock(mutex_);
+    leased_until_ns_ = deadline_ns;
+  }
+  target_.SetLease(deadline_ns);
+}
+
+void LinkCore::Renewed(const wire::RenewReply& reply) {
+  std::int64_t sent_ns = 0;
+  {
+    const MutexLock lock(mutex_);
+    sent_ns = sent_ns_;
+    if (asked_under_[Index(Lane::kLease)] != epoch_) return;
+    seen_.revision = std::max(seen_.revision, reply.revision);
+  }
+  // Hidden slots and generations first, then the deadline: a reader that sees the new deadline sees
+  // what it stands for.
+  std::vector<SlotId> hidden = reply.hidden;
+  if (!reply.granted) {
+    // The last lease may be running. A slot whose barrier a reset has ended is shown under its new
+    // generation only, and that may be in these changes or in a later page: a grant says that all
+    // are published.
+    hidden.insert(hidden.end(), hidden_.begin(), hidden_.end());
+    std::ranges::sort(hidden);
+    hidden.erase(std::ranges::unique(hidden).begin(), hidden.end());
+  }
+  if (hidden != hidden_) {
+    target_.SetHidden(hidden);
+    hidden_ = std::move(hidden);
+  }
+  Apply(reply.changes);
+  if (reply.granted) {
+    // Counted from when it was asked for: whatever the answer took, the master counts from later.
+    SetLease(sent_ns + reply.lease_ns);
+    target_.SetMasterReachable(true);
+    target_.SetDraining(reply.draining);
+  }
+  const MutexLock lock(mutex_);
+  if (reply.tell_again) {
+    SayHelloAgain(/*new_epoch=*/true);
+  } else if (reply.granted) {
+    lease_wait_ns_ = renewal_ns_;
+  } else if (reply.doubted) {
+    lease_wait_ns_ = kDoubtedNs;
+  } else if (reply.changes.from == reply.changes.to) {
+    // No lease before the inventory is told: the shell renews at once then. Asked as often as for
+    // an answer that is due now, a thousand owners would keep the master from listening to them.
+    lease_wait_ns_ = told_ ? kLanePauseNs : renewal_ns_;
+  }
+}
+
+void LinkCore::Apply(const wire::Changes& changes) {
+  NoteMap(changes.map);
+  const MutexLock apply_lock(apply_mutex_);
+  std::vector<SlotUpdate> updates;
+  {
+    const MutexLock lock(mutex_);
+    if (changes.incarnation != incarnation_) {
+      SayHelloAgain(/*new_epoch=*/false);
+      return;
+    }
+    // A page that does not begin where this owner is came twice, or over another lane.
+    const bool next = changes.from == table_ && changes.to >= table_;
+    const bool names = changes.names_changed && changes.naming != naming_;
+    if (!next && !names) return;
+    const auto named = [&](SlotId slot) {
+      return !std::ranges::binary_search(changes.unnamed, slot);
+    };
+    if (names) {
+      for (auto& [slot, update] : slots_) {
+        if (update.named == named(slot)) continue;
+        update.named = named(slot);
+        updates.push_back(update);
+      }
+    }
+    // Behind the names: those repeat the generations that were known before this page.
+    if (next) updates.insert(updates.end(), changes.slots.begin(), changes.slots.end());
+    for (SlotUpdate& update : updates) {
+      const auto known = slots_.find(update.slot);
+      update.named = names ? named(update.slot) : known == slots_.end() || known->second.named;
+      if (next) slots_[update.slot] = update;
+    }
+  }
+  // Published before the page is acknowledged: from here on nothing older is found or stored.
+  if (!updates.empty()) target_.Publish(changes.incarnation, updates);
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    // A master that comes without it has lost facts: the hello says so.
+    seen_.revision = std::max(seen_.revision, changes.to);
+    facts = Facts();
+  }
+  if (!changes.slots.empty()) target_.Follow(facts);
+  bool known = false;
+  {
+    const MutexLock lock(mutex_);
+    if (changes.from == table_ && changes.to >= table_) {
+      table_ = changes.to;
+      partial_ = changes.more;
+      known = !partial_;
+    }
+    if (changes.names_changed) naming_ = changes.naming;
+  }
+  if (known) target_.TableKnown();
+}
+
+void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
+  for (const SlotId slot : page.drop) target_.DropSlot(slot);
+  std::vector<wire::RemovalsRequest::Count> matched;
+  bool patterns = !page.drop.empty();
+  for (const wire::Removal& removal : page.removals) {
+    const std::uint64_t objects = target_.ApplyRemoval(removal);
+    if (removal.pattern.empty()) continue;
+    patterns = true;
+    matched.push_back({.number = removal.number, .objects = objects});
+  }
+  // Else the same page is asked for again, here or by a successor's process.
+  if (!target_.AwaitApplied()) return;
+  // Not while a hello sets where another master's numbers begin.
+  const MutexLock apply_lock(apply_mutex_);
+  {
+    const MutexLock lock(mutex_);
+    if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
+  }
+  target_.SetApplied(page.upto);
+  const MutexLock lock(mutex_);
+  removals_ = std::max(removals_, page.upto);
+  if (page.drop_number != 0) dropped_ = page.drop_number;
+  matched_.insert(matched_.end(), matched.begin(), matched.end());
+  // The master knows keys by their hashes only, so a pattern's are unlisted from here: one round
+  // may be under way, and the next one takes what is gone.
+  if (patterns) acknowledge_at_round_ = rounds_ + 2;
+}
+
+// ---- listings
+
+void LinkCore::AnswerList(const Result<std::string>& reply) {
+  std::uint64_t session = 0;
+  {
+    const MutexLock lock(mutex_);
+    session = lane_session_;
+  }
+  if (session != 0) return AnswerShard(0, session, reply);
+  {
+    const MutexLock lock(mutex_);
+    const std::size_t lane = Index(Lane::kList);
+    if (asked_under_[lane] != epoch_ || !batch_) return;
+    if (!reply) {
+      // The same batch goes again, under its number: the master does it once.
+      pause_[lane] = true;
+      if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
+      return;
+    }
+  }
+  std::size_t items = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (!batch_) return;  // a map came, and routes it
+    items = batch_->gone.size() + batch_->inventory.size();
+    for (const Listing& listing : batch_->listings) items += listing.pending.size();
+  }
+  const auto listed = wire::DecodeListReply(wire::AsBytes(*reply), items);
+  if (listed) Listed(*listed);
+}
+
+void LinkCore::Listed(const wire::ListReply& reply) {
+  Batch batch;
+  {
+    const MutexLock lock(mutex_);
+    if (!batch_) return;
+    batch = std::move(*batch_);
+    batch_.reset();
+    sequence_ = batch.sequence;
+    credit_ = reply.credit;
+  }
+  // Another owner has another value of the key, or the directory holds no more of the tenant: what
+  // is not listed must not be seen here only. What moved while all is told may be told so only.
+  std::vector<InventoryItem> second;
+  bool stale = false;
+  const auto take = [&](std::vector<InventoryItem>& told, std::span<const Code> answers) {
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      if (answers[i] == Code::kExists || answers[i] == Code::kLimit) {
+        second.push_back(std::move(told[i]));
+      }
+      stale = stale || answers[i] == Code::kStale;
+    }
+  };
+  std::span<const Code> codes = reply.codes;
+  take(batch.gone, codes.first(batch.gone.size()));
+  codes = codes.subspan(batch.gone.size());
+  for (Listing& listing : batch.listings) {
+    const std::size_t count = listing.pending.size();
+    target_.CompleteListing(std::move(listing), codes.first(count));
+    codes = codes.subspan(count);
+  }
+  take(batch.inventory, codes);
+  if (!second.empty()) target_.DropObjects(second);
+  if (!Walked(batch, second.size(), stale)) return;
+  target_.WalkEnds();
+  target_.Told();
+}
+
+// Whether the walk over the inventory has ended with this batch.
+bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
+  const MutexLock lock(mutex_);
+  ++rounds_;
+  gave_way_ += gave_way;
+  stale_told_ = stale_told_ || stale;
+  if (told_ && !telling_again_) return false;
+  if (cursor_ != Core::kWalkDone) {
+    if (batch.waits) list_wait_ns_ = kLanePauseNs;
+    if (credit_ == 0) list_wait_ns_ = kCreditNs;
+    return false;
+  }
+  // An object that moved to where the walk had been already is told as moved, in the next batch.
+  if (identity_.disk && !batch.last) return false;
+  if (std::exchange(stale_told_, false)) {
+    // Refused as removed or of an older generation: this owner hears of that in a moment, and what
+    // is left then is told once more.
+    cursor_ = told_ ? again_from_ : 0;
+    list_wait_ns_ = kLanePauseNs;
+    return false;
+  }
+  told_ = true;
+  telling_again_ = false;
+  lease_wait_ns_ = 0;
+  return true;
+}
+
+}  // namespace kvcove::owner

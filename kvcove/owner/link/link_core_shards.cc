@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list lane where several masters serve shards of the directory: one queue a shard. What is
+// taken from the owner is routed by its slice; whichever lane asks next routes.
+#include <algorithm>
+
+#include "kvcove/base/log.h"
+#include "kvcove/owner/link/link_core.h"
+
+namespace kvcove::owner {
+namespace {
+
+constexpr std::size_t kShardBatchItems = 8192;
+// Beyond so many entries that a shard did not take, all is told again under a new epoch.
+constexpr std::size_t kMaxQueued = 1 << 20;
+constexpr std::size_t kListingsQueued = 1 << 16;  // beyond, puts wait where they are
+
+}  // namespace
+
+std::size_t LinkCore::shards() const {
+  const MutexLock lock(mutex_);
+  return shards_.active() ? shards_.size() : 0;
+}
+
+std::string LinkCore::ShardAddress(std::size_t number) const {
+  const MutexLock lock(mutex_);
+  if (!shards_.active() || number >= shards_.size()) return {};
+  return shards_.map()->addresses[number];
+}
+
+// Kept until somebody routes: the lane of the lease waits for nobody.
+void LinkCore::NoteMap(const std::shared_ptr<const wire::ShardMap>& map) {
+  const MutexLock lock(mutex_);
+  if (map == nullptr || map->term != seen_.term || map->revision <= MapRevision()) return;
+  next_map_ = map;
+}
+
+std::uint64_t LinkCore::MapRevision() const {
+  if (next_map_ != nullptr) return next_map_->revision;
+  return shards_.active() ? shards_.map()->revision : 0;
+}
+
+// A new map. What was under way on the only lane so far is routed with everything else.
+void LinkCore::UseMap() {
+  const MutexLock lock(mutex_);
+  const std::shared_ptr<const wire::ShardMap> map = std::exchange(next_map_, nullptr);
+  if (map == nullptr || epoch_ == 0 || map->term != seen_.term) return;
+  const bool first = !shards_.active();
+  if (!first && map->revision <= shards_.map()->revision) return;
+  const std::uint64_t since = std::max(told_map_, walk_map_);
+  const bool restart =
+      std::ranges::any_of(map->fresh, [&](std::uint64_t revision) { return revision > since; });
+  shards_.SetMap(map);
+  if (first && batch_) {
+    for (InventoryItem& item : batch_->gone) {
+      shards_.Add(
+          {.kind = ShardLanes::Kind::kGone, .told = std::move(item), .applied = applied_at_batch_});
+    }
+    for (Listing& listing : batch_->listings) {
+      shards_.AddListing(std::move(listing), applied_at_batch_);
+    }
+    for (InventoryItem& item : batch_->inventory) {
+      shards_.Add({.kind = ShardLanes::Kind::kInventory,
+                   .told = std::move(item),
+                   .applied = applied_at_batch_});
+    }
+    batch_.reset();
+  }
+  if (first) {
+    shards_.lane(0).credit = credit_;
+    walk_map_ = told_map_ = 0;
+  }
+  walk_end_.reset();
+  round_marks_.reset();
+  if (!restart) {
+    // Nothing of it began anew: what is told stays told.
+    (told_ && !telling_again_ ? told_map_ : walk_map_) = shards_.map()->revision;
+    return;
+  }
+  walk_map_ = shards_.map()->revision;
+  cursor_ = 0;
+  stale_told_ = false;
+  if (told_) {
+    only_fresh_ = !telling_again_ || only_fresh_;
+    telling_again_ = true;
+    again_from_ = 0;
+  }
+}
+
+bool LinkCore::IsTold(const InventoryItem& item) const {
+  return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= told_map_;
+}
+
+// Takes what is new, and a page of the inventory if every shard has taken the last one and the
+// leader gives credit.
+void LinkCore::Route() {
+  const MutexLock route(route_mutex_);
+  UseMap();
+  std::uint32_t epoch = 0;
+  bool told = false;
+  bool room = false;
+  {
+    const MutexLock lock(mutex_);
+    if (epoch_ == 0 || !shards_.active()) return;
+    epoch = epoch_;
+    told = told_;
+    room = shards_.queued() < kListingsQueued;
+    asked_under_[static_cast<std::size_t>(Lane::kList)] = epoch_;
+  }
+  bool again = target_.TakeGoneOverflow();
+  if (told && !again) {
+    const std::optional<ObjectId> from = target_.TellAgainFrom();
+    const MutexLock lock(mutex_);
+    if (epoch_ == epoch) NoteTellAgain(from);
+  }
+  std::uint64_t applied = 0;
+  {
+    const MutexLock lock(mutex_);
+    applied = removals_;
+  }
+  std::vector<Listing> listings;
+  if (room) listings = target_.TakeListings(kListPageItems);
+  std::vector<InventoryItem> gone;
+  while (!again) {
+    std::vector<InventoryItem> page = target_.TakeGone(kGonePageItems);
+    const bool last = page.size() < kGonePageItems;
+    gone.insert(gone.end(), std::make_move_iterator(page.begin()),
+                std::make_move_iterator(page.end()));
+    if (last) break;
+    again = gone.size() > kMaxQueued;
+  }
+  ObjectId cursor = 0;
+  bool walks = false;
+  bool behind_walk = false;
+  {
+    const MutexLock lock(mutex_);
+    const bool walking = epoch_ == epoch && shards_.active() && (!told_ || telling_again_);
+    cursor = cursor_;
+    behind_walk = walking && cursor == Core::kWalkDone;
+    walks = walking && !behind_walk && shards_.Empty() && shards_.lane(0).credit > 0 &&
+            clock_.NowNs() >= walk_from_ns_;
+  }
+  std::vector<InventoryItem> inventory;
+  if (walks && !again) inventory = target_.Inventory(cursor, kListPageItems);
+  {
+    const MutexLock lock(mutex_);
+    again = again || shards_.queued() > kMaxQueued;
+    if (epoch_ == epoch && shards_.active() && !again) {
+      using Kind = ShardLanes::Kind;
+      for (InventoryItem& item : gone) {
+        shards_.Add({.kind = Kind::kGone, .told = std::move(item), .applied = applied});
+      }
+      for (Listing& listing : listings) shards_.AddListing(std::move(listing), applied);
+      listings.clear();
+      for (InventoryItem& item : inventory) {
+        if (IsTold(item)) continue;
+        shards_.Add({.kind = Kind::kInventory, .told = std::move(item), .applied = applied});
+      }
+      if (walks) cursor_ = cursor;
+      // What moved to where the walk had been already is among `gone` of this step.
+      if (behind_walk && !walk_end_) walk_end_ = shards_.Marks();
+      if (!round_marks_) round_marks_ = shards_.Marks();
+    } else if (again && epoch_ == epoch) {
+      SayHelloAgain(/*new_epoch=*/true);
+    }
+  }
+  if (!listings.empty()) target_.ReturnListings(std::move(listings));
+}
+
+// A disk that was set aside works again: all of it is told, whatever slices it lies in.
+void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
+  if (from && (!telling_again_ || only_fresh_)) {
+    cursor_ = again_from_ = only_fresh_ && telling_again_ ? 0 : *from;
+    telling_again_ = true;
+    only_fresh_ = false;
+    walk_end_.reset();
+  } else if (!from && telling_again_ && !only_fresh_) {
+    telling_again_ = false;  // it failed again
+  }
+}
+
+LinkCore::Step LinkCore::NextShard(std::size_t number) {
+  Route();
+  // A walk that found nothing to tell has no answer that ends it.
+  if (EndsWalk(0, /*stale=*/false)) target_.Told();
+  const MutexLock lock(mutex_);
+  if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
+    return {.wait_ns = kLanePauseNs};
+  }
+  if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kLanePauseNs};
+  CheckRounds();
+  ShardLanes::Lane& lane = shards_.lane(number);
+  if (std::exchange(lane.pause, false)) return {.wait_ns = kLanePauseNs};
+  if (const std::int64_t wait_ns = std::exchange(lane.wait_ns, 0); wait_ns > 0) {
+    return {.wait_ns = wait_ns};
+  }
+  if (!lane.batch) {
+    // The leader admits what is told, for all shards: two of them might admit different owners, who
+    // would wait for each other.
+    const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
+    if (lane.queue.empty() && !asks) return {.wait_ns = kLanePauseNs};
+    wire::ListRequest request{.number = number_,
+                              .epoch = epoch_,
+                              .sequence = lane.sequence + 1,
+                              .applied = removals_,
+                              .session = lane.session,
+                              .items = {}};
+    for (const ShardLanes::Entry& entry : shards_.Take(lane, kShardBatchItems)) {
+      request.items.push_back(entry.told.item);
+      request.applied = std::min(request.applied, entry.applied);
+    }
+    lane.body = wire::Encode(request);
+  }
+  return {.call = Call{.method = wire::Method::kList, .body = lane.body, .timeout_ns = kListCallNs},
+          .session = lane.session};
+}
+
+void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
+                           const Result<std::string>& reply) {
+  ShardLanes::Answered answered;
+  std::vector<Code> codes;
+  {
+    const MutexLock lock(mutex_);
+    if (!shards_.active() || number >= shards_.size()) return;
+    ShardLanes::Lane& lane = shards_.lane(number);
+    if (lane.session != session || !lane.batch) return;  // asked again since, somewhere
+    if (!reply) {
+      lane.pause = true;
+      if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
+      return;
+    }
+    auto listed = wire::DecodeListReply(wire::AsBytes(*reply), lane.batch->size());
+    if (!listed) {
+      lane.pause = true;
+      return;
+    }
+    codes = std::move(listed->codes);
+    ++lane.sequence;
+    lane.credit = listed->credit;
+    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kLanePauseNs;
+    answered = shards_.Answer(lane, codes);
+  }
+  std::vector<InventoryItem> second;
+  bool stale = false;
+  for (std::size_t i = 0; i < answered.batch.size(); ++i) {
+    ShardLanes::Entry& entry = answered.batch[i];
+    if (entry.kind == ShardLanes::Kind::kPut) continue;
+    if (codes[i] == Code::kExists || codes[i] == Code::kLimit) {
+      second.push_back(std::move(entry.told));
+    }
+    stale = stale || codes[i] == Code::kStale;
+  }
+  for (const auto& split : answered.complete) {
+    target_.CompleteListing(std::move(split->listing), split->codes);
+  }
+  if (!second.empty()) target_.DropObjects(second);
+  if (EndsWalk(second.size(), stale)) target_.Told();
+}
+
+void LinkCore::CheckRounds() {
+  if (!round_marks_ || !shards_.Reached(*round_marks_)) return;
+  round_marks_.reset();
+  ++rounds_;
+}
+
+// No lane routes meanwhile: the next walk may begin as soon as this one is told, and the owner
+// would take what that one tells for what was accepted.
+bool LinkCore::EndsWalk(std::size_t gave_way, bool stale) {
+  const MutexLock route(route_mutex_);
+  if (!ShardsTold(gave_way, stale)) return false;
+  target_.WalkEnds();
+  return true;
+}
+
+// Whether the walk over the inventory has ended with this answer.
+bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
+  const MutexLock lock(mutex_);
+  gave_way_ += gave_way;
+  stale_told_ = stale_told_ || stale;
+  if (!shards_.active()) return false;
+  CheckRounds();
+  if ((told_ && !telling_again_) || !walk_end_ || !shards_.Reached(*walk_end_)) return false;
+  walk_end_.reset();
+  if (std::exchange(stale_told_, false)) {
+    cursor_ = told_ ? again_from_ : 0;
+    walk_from_ns_ = clock_.NowNs() + kLanePauseNs;
+    return false;
+  }
+  const bool all = !told_ || !only_fresh_;
+  told_ = true;
+  telling_again_ = false;
+  only_fresh_ = false;
+  told_map_ = std::max(told_map_, walk_map_);
+  lease_wait_ns_ = 0;
+  return all;
+}
+
+// Puts without an answer go back to the owner's queue.
+std::vector<Listing> LinkCore::EndShards() {
+  walk_end_.reset();
+  round_marks_.reset();
+  told_map_ = walk_map_ = 0;
+  only_fresh_ = false;
+  next_map_ = nullptr;
+  if (!shards_.active()) return {};
+  return shards_.Clear();
+}
+
+}  // namespace kvcove::owner

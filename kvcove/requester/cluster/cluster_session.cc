@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/cluster/cluster_session.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/requester/cluster/remote_read.h"
+#include "kvcove/rpc/busy.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::size_t kClusterPrefixChunk = 256;
+
+}  // namespace
+
+ClusterSession::ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions options,
+                               const Clock& clock)
+    : host_(std::move(host)),
+      options_(std::move(options)),
+      preferred_(PreferredOwners(options_.preferred_segment)),
+      placement_(options_.placement.value_or(host_->options().placement)),
+      clock_(clock),
+      locator_(*host_, options_, clock),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
+  host_->OpenEngine(options_.name, options_.engine);
+}
+
+ClusterSession::~ClusterSession() {
+  resets_.Stop();
+  host_->CloseEngine(options_.name, options_.engine);
+}
+
+HostSession* ClusterSession::Local() {
+  HostSession* local = local_now_.load(std::memory_order_acquire);
+  if (local != nullptr || host_->locals().count() == 0) return local;
+  // Made before the lock: its constructor takes locks of the hosts. One that came second ends after
+  // the lock.
+  auto made = std::make_unique<HostSession>(host_, host_->locals(), options_, clock_);
+  const MutexLock lock(local_mutex_);
+  if (local_ == nullptr) {
+    local_ = std::move(made);
+    local_now_.store(local_.get(), std::memory_order_release);
+  }
+  return local_.get();
+}
+
+// ---- binding
+
+Result<Token> ClusterSession::Capture(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  if (HostSession* local = Local(); local != nullptr) {
+    // The owner's table says at once whether what is known is current.
+    Result<Token> token = local->Capture(options);
+    if (token || token.error().code != Code::kUnavailable) return token;
+  }
+  KVCOVE_ASSIGN(const Locator::Binding binding, locator_.Bind(options.version, /*fresh=*/true,
+                                                              DeadlineOf(clock_, options.timeout)));
+  if (!binding.open) {
+    return Fail(Code::kClosed,
+                "this namespace has been reset by another engine, or with the pool, which lost its "
+                "store: nothing says that this engine has the new weights until it resets, too");
+  }
+  return binding.token;
+}
+
+// ---- look-ups
+
+Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                              const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  HostSession* local = Local();
+  if (local != nullptr) KVCOVE_TRY(local->Exists(keys, results, options));
+  FindElsewhere(local, keys, results, options, deadline_ns);
+  return {};
+}
+
+void ClusterSession::FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
+                                   std::span<ItemResult> results, const CallOptions& options,
+                                   std::int64_t deadline_ns) {
+  std::vector<std::size_t> which = MissedHere(local, keys, results);
+  if (which.empty()) return;
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
+  if (options.hold > std::chrono::milliseconds(0)) ReadAhead(found, keys, options.hold);
+  CountMisses(keys, results, options.version);
+}
+
+// The load that follows finds in its owner's memory what lies on a disk now.
+void ClusterSession::ReadAhead(const Locator::Found& found, std::span<const std::string_view> keys,
+                               std::chrono::milliseconds hold) {
+  std::map<wire::OwnerNumber, std::vector<std::string>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    if (found.places[k].tier != Tier::kDisk) continue;
+    by_owner[found.places[k].owner].emplace_back(keys[found.which[k]]);
+  }
+  for (auto& [owner, mine] : by_owner) host_->ReadAhead(found.token, owner, std::move(mine), hold);
+}
+
+std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
+                                                    std::span<const std::string_view> keys,
+                                                    std::span<ItemResult> results) {
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (local != nullptr && results[i].code != Code::kMiss) continue;
+    if (local == nullptr && !CheckKey(keys[i])) {
+      results[i] = {.code = Code::kInvalid};
+      continue;
+    }
+    which.push_back(i);
+  }
+  return which;
+}
+
+void ClusterSession::CountMisses(std::span<const std::string_view> keys,
+                                 std::span<const ItemResult> results, std::string_view version) {
+  results = results.first(keys.size());
+  if (std::ranges::find(results, Code::kMiss, &ItemResult::code) == results.end()) return;
+  const std::optional<SlotId> slot = locator_.SlotOf(version);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].code == Code::kMiss) host_->CountMiss(slot, keys[i], results[i].reason);
+  }
+}
+
+Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_view> keys,
+                                                  const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  std::vector<ItemResult> results(std::min(keys.size(), kClusterPrefixChunk));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::size_t length = 0;
+  while (length < keys.size()) {
+    const auto part = keys.subspan(length, std::min(kClusterPrefixChunk, keys.size() - length));
+    CallOptions left = options;
+    left.timeout = std::chrono::milliseconds(
+        std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
+    KVCOVE_TRY(Exists(part, results, left));
+    for (std::size_t i = 0; i < part.size(); ++i, ++length) {
+      if (!results[i].ok()) return length;
+    }
+  }
+  return length;
+}
+
+// ---- gets
+
+Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  HostSession* local = Local();
+  if (local != nullptr) KVCOVE_TRY(local->Get(items, results, options));
+  std::vector<std::string_view> keys(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
+  std::vector<std::size_t> which = MissedHere(local, keys, results);
+  if (which.empty()) return {};
+  const Locator::Found hinted = locator_.Recall(keys, which, results, options.version);
+  GetRemote(hinted, items, results, deadline_ns);
+  for (const std::size_t i : hinted.which) {
+    // An owner that is busy will not be less so for another call.
+    if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout &&
+        results[i].reason != MissReason::kLimited) {
+      which.push_back(i);
+    }
+  }
+  if (!which.empty() && LeftNs(deadline_ns, clock_) > 0) {
+    const Locator::Found found =
+        locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
+    GetRemote(found, items, results, deadline_ns);
+  }
+  CountMisses(keys, results, options.version);
+  return {};
+}
+
+void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetItem> items,
+                               std::span<ItemResult> results, std::int64_t deadline_ns) {
+  const std::vector<std::size_t>& which = found.which;
+  if (which.empty()) return;
+  std::vector<wire::OwnerNumber> owners;
+  for (const wire::Place& place : found.places) owners.push_back(place.owner);
+  const std::uint32_t busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
+  GetTheRest(found, items, results, busy_ms, deadline_ns);
+  // What its first owner did not give may have another one.
+  std::vector<std::size_t> again;
+  owners.clear();
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const Code code = results[which[k]].code;
+    if (found.places[k].second == wire::kNoOwner || code == Code::kOk ||
+        code == Code::kBufferTooSmall || code == Code::kInvalid) {
+      continue;
+    }
+    again.push_back(which[k]);
+    owners.push_back(found.places[k].second);
+  }
+  if (!again.empty() && LeftNs(deadline_ns, clock_) > 0) {
+    (void)GetFrom(found.token, again, owners, items, results, deadline_ns);
+    for (const std::size_t i : again) {
+      if (results[i].code == Code::kLimit) results[i] = Miss(MissReason::kLimited);
+    }
+  }
+}
+
+// An owner brings up from its disk as much at a time as its memory has room for, and says of the
+// rest that it is to be asked for again. One that is busy says when.
+void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
+                                std::span<ItemResult> results, std::uint32_t busy_ms,
+                                std::int64_t deadline_ns) {
+  std::size_t left_before = found.which.size();
+  while (LeftNs(deadline_ns, clock_) > 0) {
+    std::vector<std::size_t> which;
+    std::vector<wire::OwnerNumber> owners;
+    for (std::size_t k = 0; k < found.which.size(); ++k) {
+      if (results[found.which[k]].code != Code::kLimit) continue;
+      which.push_back(found.which[k]);
+      owners.push_back(found.places[k].owner);
+    }
+    if (which.empty()) return;
+    if (busy_ms != 0) {
+      if (!rpc::WaitWhileBusy(busy_ms, deadline_ns, clock_)) break;
+    } else if (which.size() >= left_before) {
+      break;  // each call brings one at least, or something else is wrong
+    }
+    left_before = which.size();
+    busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
+  }
+  for (const std::size_t i : found.which) {
+    if (results[i].code != Code::kLimit) continue;
+    results[i] = Miss(busy_ms != 0 ? MissReason::kLimited : MissReason::kTimeout);
+  }
+}
+
+std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::size_t> which,
+                                      std::span<const wire::OwnerNumber> owners,
+                                      std::span<const GetItem> items, std::span<ItemResult> results,
+                                      std::int64_t deadline_ns) {
+  // Once an owner: one that is not known costs a call to the master.
+  std::map<wire::OwnerNumber, std::shared_ptr<transport::tcp::Peer>> peers;
+  RemoteRead read(token, host_->options().checksum, items, results);
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    const auto [at, fresh] = peers.try_emplace(owners[k]);
+    auto& peer = at->second;
+    if (fresh) peer = host_->peers().Get(owners[k], deadline_ns);
+    if (peer == nullptr) {
+      results[which[k]] = Miss(MissReason::kOwnerGone);
+    } else {
+      read.Add(which[k], *peer, peer->address().ToString());
+    }
+  }
+  transport::Run(read.Exchanges(), deadline_ns, clock_);
+  read.Finish();
+  return read.retry_after_ms();
+}
+
+// ---- in place
+
+Result<Borrowed> ClusterSession::Borrow(std::span<const std::string_view> keys,
+                                        const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  auto loan = std::make_unique<Loan>(keys.size(), clock_, host_, resets_.closed_flag());
+  const auto ask = [&](Loan& made, std::span<const BorrowKey> wanted,
+                       std::span<ItemResult> results) -> Status {
+    HostSession* const local = closed() ? nullptr : Local();
+    if (local != nullptr) {
+      KVCOVE_TRY(local->BorrowInto(made, wanted, results, options));
+    } else {
+      (void)MissedHere(nullptr, keys, results);
+      for (ItemResult& result : results) {
+        if (result.code == Code::kInvalid) continue;
+        result = Miss(closed() ? MissReason::kClosed : MissReason::kUnavailable);
+      }
+    }
+    // A miss here says nothing of other hosts, unless this session may find nothing at all.
+    for (ItemResult& result : results) {
+      result.elsewhere = result.code == Code::kMiss && result.reason != MissReason::kClosed;
+    }
+    return {};
+  };
+  return BorrowBy(std::move(loan), keys, ask);
+}
+
+Result<std::vector<SegmentRange>> ClusterSession::Segments(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  HostSession* const local = Local();
+  if (local == nullptr) return std::vector<SegmentRange>();
+  return local->Segments(options);
+}
+
+// ---- the rest
+
+Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
+                                 std::span<ItemResult> results, const CallOptions& options,
+                                 std::optional<PinKind> kind, std::int64_t duration_ns) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (CheckKey(keys[i])) {
+      which.push_back(i);
+    } else {
+      results[i] = {.code = Code::kInvalid};
+    }
+  }
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(which), results, options.version, deadline_ns);
+  std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    by_owner[found.places[k].owner].push_back(found.which[k]);
+    if (found.places[k].second != wire::kNoOwner) {
+      by_owner[found.places[k].second].push_back(found.which[k]);
+    }
+  }
+  for (const auto& [owner, mine] : by_owner) {
+    std::vector<std::string_view> part;
+    for (const std::size_t i : mine) part.push_back(keys[i]);
+    const auto peer = host_->peers().Get(owner, deadline_ns);
+    Result<std::vector<Code>> codes = Fail(Code::kUnavailable, "the owner is gone");
+    if (peer != nullptr && !peer->broken()) {
+      codes = wire::MakeObjectStub(peer->channel())
+                  ->Pin(found.token, part, kind, duration_ns, deadline_ns);
+    }
+    for (std::size_t k = 0; k < mine.size(); ++k) {
+      results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
+    }
+  }
+  return {};
+}
+
+Status ClusterSession::Pin(std::span<const std::string_view> keys, PinKind kind,
+                           std::chrono::milliseconds duration, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  return CodesCall(keys, results, options, kind,
+                   std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond);
+}
+
+Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                             const CallOptions& options) {
+  return CodesCall(keys, results, options, std::nullopt, 0);
+}
+
+Status ClusterSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                              const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  Result<std::vector<Code>> codes = locator_.WithToken<std::vector<Code>>(
+      options.version, deadline_ns,
+      [&](const Token& token) { return host_->master().Remove(token, keys, deadline_ns); });
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
+    if (results[i].code == Code::kMiss) results[i].reason = MissReason::kNeverPut;
+  }
+  if (!codes) return std::unexpected(codes.error());
+  return {};
+}
+
+Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
+                                                     const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  if (pattern.empty()) return Fail(Code::kInvalid, "an empty pattern; '*' stands for any key");
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  return locator_.WithToken<std::uint64_t>(options.version, deadline_ns, [&](const Token& token) {
+    return host_->master().RemoveMatching(token, pattern, deadline_ns);
+  });
+}
+
+namespace {
+
+// What one owner says of a value, to what others have said: one replica that is held or pinned
+// makes the value so.
+void Join(std::optional<ObjectStat>& known, const std::optional<ObjectStat>& told) {
+  if (!told) return;
+  if (!known) {
+    known = told;
+    return;
+  }
+  known->hard_pinned |= told->hard_pinned;
+  known->soft_pinned |= told->soft_pinned;
+  known->held |= told->held;
+}
+
+}  // namespace
+
+Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<ItemResult> results(keys.size());
+  std::vector<std::size_t> all(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) all[i] = i;
+  const Locator::Found found =
+      locator_.Locate(keys, std::move(all), results, options.version, deadline_ns);
+  std::vector<std::optional<ObjectStat>> stats(keys.size());
+  std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    if (found.places[k].second == wire::kNoOwner) {
+      by_owner[found.places[k].owner].push_back(found.which[k]);
+      continue;
+    }
+    // A look-up names two owners at most, and any replica may be the one that is held or pinned.
+    for (const wire::OwnerStat& owner : host_->peers().Owners()) {
+      if (owner.live) by_owner[owner.number].push_back(found.which[k]);
+    }
+  }
+  for (const auto& [owner, mine] : by_owner) {
+    const auto peer = host_->peers().Get(owner, deadline_ns);
+    if (peer == nullptr || peer->broken()) continue;
+    std::vector<std::string_view> part;
+    for (const std::size_t i : mine) part.push_back(keys[i]);
+    const auto answers =
+        wire::MakeObjectStub(peer->channel())->StatObjects(found.token, part, deadline_ns);
+    if (!answers) continue;
+    for (std::size_t k = 0; k < mine.size(); ++k) Join(stats[mine[k]], (*answers)[k]);
+  }
+  return stats;
+}
+
+Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
+                                                       const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  KVCOVE_ASSIGN(const Locator::Binding binding,
+                locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
+  const std::vector<wire::OwnerStat>& owners = reply.owners;
+  std::map<std::string, StoredObject> objects;
+  for (const wire::OwnerStat& owner : owners) {
+    if (!owner.live) continue;
+    const auto peer = host_->peers().Get(owner.number, deadline_ns);
+    if (peer == nullptr || peer->broken()) continue;
+    const auto service = wire::MakeObjectStub(peer->channel());
+    const Status listed = ListFrom(*service, binding.token.slot, prefix, deadline_ns, objects);
+    // An owner that does not answer has nothing that anybody could get.
+    if (!listed && listed.error().code == Code::kLimit) return std::unexpected(listed.error());
+  }
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  KVCOVE_ASSIGN(const Locator::Binding binding,
+                locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
+  const std::vector<wire::OwnerStat>& owners = reply.owners;
+  ObjectCount sum{.generation = binding.token.generation};
+  for (const wire::OwnerStat& owner : owners) {
+    const auto peer = owner.live ? host_->peers().Get(owner.number, deadline_ns) : nullptr;
+    if (peer == nullptr || peer->broken()) continue;
+    const auto count =
+        CountFrom(*wire::MakeObjectStub(peer->channel()), binding.token.slot, deadline_ns);
+    if (!count || count->generation != sum.generation) continue;
+    sum.objects += count->objects;
+    sum.voided += count->voided;
+  }
+  return sum;
+}
+
+Result<std::vector<std::vector<ObjectPlace>>> ClusterSession::Places(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  std::vector<ItemResult> results(keys.size());
+  const std::vector<std::size_t> all = MissedHere(nullptr, keys, results);
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  const Locator::Found found = locator_.Locate(keys, all, results, options.version, deadline_ns);
+  std::map<wire::OwnerNumber, std::string> addresses;
+  for (const wire::OwnerStat& owner : host_->peers().Owners()) {
+    addresses[owner.number] = owner.address;
+  }
+  std::vector<std::vector<ObjectPlace>> places(keys.size());
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    const wire::Place& place = found.places[k];
+    if (place.owner == wire::kNoOwner) continue;
+    std::vector<ObjectPlace>& known = places[found.which[k]];
+    known.push_back(
+        {.owner = addresses[place.owner], .tier = place.tier, .bytes = place.size_bytes});
+    if (place.second == wire::kNoOwner) continue;
+    // Its tier is not in the answer: it is taken for the first one's, unless the owner says below
+    // that it has the value in memory.
+    known.push_back(
+        {.owner = addresses[place.second], .tier = place.tier, .bytes = place.size_bytes});
+  }
+  FindMoreReplicas(found, keys, deadline_ns, places);
+  return places;
+}
+
+// A look-up names two owners at most, and the tier of the first. Of a key that has two, each owner
+// is asked itself what it has in memory; one that does not answer has nothing that anybody could
+// get.
+void ClusterSession::FindMoreReplicas(const Locator::Found& found,
+                                      std::span<const std::string_view> keys,
+                                      std::int64_t deadline_ns,
+                                      std::vector<std::vector<ObjectPlace>>& places) {
+  std::vector<std::size_t> which;
+  for (std::size_t k = 0; k < found.which.size(); ++k) {
+    if (found.places[k].second != wire::kNoOwner) which.push_back(found.which[k]);
+  }
+  if (which.empty()) return;
+  std::vector<std::string_view> asked;
+  for (const std::size_t i : which) asked.push_back(keys[i]);
+  for (const wire::OwnerStat& owner : host_->peers().Owners()) {
+    const auto peer = owner.live ? host_->peers().Get(owner.number, deadline_ns) : nullptr;
+    if (peer == nullptr || peer->broken()) continue;
+    const auto stats =
+        wire::MakeObjectStub(peer->channel())->StatObjects(found.token, asked, deadline_ns);
+    if (!stats) continue;
+    for (std::size_t k = 0; k < which.size(); ++k) {
+      if (!(*stats)[k]) continue;
+      std::vector<ObjectPlace>& known = places[which[k]];
+      const auto at = std::ranges::find(known, owner.address, &ObjectPlace::owner);
+      if (at != known.end()) {
+        at->tier = Tier::kMemory;
+      } else {
+        known.push_back({.owner = owner.address, .bytes = known.front().bytes});
+      }
+    }
+  }
+}
+
+Status ClusterSession::NameVersions(std::span<const std::string> versions,
+                                    const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  host_->engines().Named(options_.name, options_.engine, {versions.begin(), versions.end()});
+  return host_->master().NameVersions(options_.name, options_.engine, versions,
+                                      DeadlineOf(clock_, options.timeout));
+}
+
+// ---- reset
+
+Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  HostSession* const local_session = Local();
+  if (request.version &&
+      (locator_.KnowsVersion(*request.version) ||
+       (local_session != nullptr && local_session->KnowsVersion(*request.version)))) {
+    // As in OwnerClient::AskReset.
+    (void)host_->master().Register(RegistrationOf(options_, *request.version, {}), deadline_ns);
+  }
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));
+  locator_.CloseAll(outcome);
+  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
+  return {};
+}
+
+Status ClusterSession::Reset(const ResetOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
+}
+
+}  // namespace kvcove::requester

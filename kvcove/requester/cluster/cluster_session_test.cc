@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session of a cluster does with the master's answers. What it exchanges with owners is
+// shown with real ones, in tests/integration/cluster_test.cc.
+#include "kvcove/requester/cluster/cluster_session.h"
+
+#include <gtest/gtest.h>
+
+#include "kvcove/requester/cluster/fake_master.h"
+
+namespace kvcove::requester {
+namespace {
+
+using std::chrono::milliseconds;
+
+class ClusterSessionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Clock& clock = SystemClock::Instance();
+    auto host = ClusterHost::Connect({.master = master_.address(), .host = "here"},
+                                     clock.NowNs() + 60 * kSecond, clock);
+    ASSERT_TRUE(host) << host.error().ToString();
+    session_ = std::make_unique<ClusterSession>(std::move(*host),
+                                                SessionOptions{.name = "n", .engine = "e"}, clock);
+  }
+  ItemResult Exists(std::string_view key) {
+    ItemResult result;
+    EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {}));
+    return result;
+  }
+  ItemResult Put(const Token& token, std::string_view key) {
+    const ConstBuffer piece{.data = "value", .size = 5};
+    const PutItem item{.key = key, .value = {&piece, 1}};
+    ItemResult result;
+    put_ = session_->Put(token, {&item, 1}, {&result, 1}, {});
+    return result;
+  }
+
+  FakeMaster master_;
+  std::unique_ptr<ClusterSession> session_;
+  Status put_;
+};
+
+TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
+  master_.List("a", 4);
+  const std::vector<std::string_view> keys = {"a", "", "b", "a"};
+  std::vector<ItemResult> results(keys.size());
+  ASSERT_TRUE(session_->Exists(keys, results, {}));
+  EXPECT_TRUE(results[0].ok());
+  EXPECT_EQ(results[0].tier, Tier::kRemoteMemory);
+  EXPECT_EQ(results[1].code, Code::kInvalid) << "an empty key";
+  EXPECT_EQ(results[2].reason, MissReason::kEvicted);
+  EXPECT_TRUE(results[3].ok());
+  EXPECT_EQ(master_.Asked(wire::Method::kLookup), 1);
+  EXPECT_EQ(master_.Asked(wire::Method::kRegister), 1);
+}
+
+TEST_F(ClusterSessionTest, APrefixEndsAtItsFirstMiss) {
+  for (const std::string_view key : {"0", "1", "3"}) master_.List(key, 4);
+  const std::vector<std::string_view> keys = {"0", "1", "2", "3"};
+  EXPECT_EQ(*session_->LongestPrefix(keys, {}), 2U);
+}
+
+TEST_F(ClusterSessionTest, ACaptureAsksEachTime) {
+  EXPECT_EQ(session_->Capture({})->generation, 7U);
+  master_.With([](FakeMaster::State& state) { state.generation = 8; });
+  EXPECT_EQ(session_->Capture({})->generation, 8U);
+  master_.With([](FakeMaster::State& state) { state.open = false; });
+  EXPECT_EQ(session_->Capture({}).error().code, Code::kClosed);
+}
+
+TEST_F(ClusterSessionTest, WhatIsListedNeedNotTravelAndElseAnOwnerIsNeeded) {
+  const Token token = *session_->Capture({});
+  master_.List("there", 4);
+  EXPECT_EQ(Put(token, "there").code, Code::kExists);
+  EXPECT_TRUE(put_);
+  EXPECT_EQ(Put(token, "new").code, Code::kUnavailable);
+  EXPECT_EQ(put_.error().code, Code::kUnavailable) << "the cluster has no owner";
+  EXPECT_EQ(Put({.slot = kMaxSlots}, "new").code, Code::kInvalid) << "no token of a capture";
+}
+
+TEST_F(ClusterSessionTest, APutWithATokenFromBeforeAResetIsStale) {
+  const Token old = *session_->Capture({});
+  ASSERT_TRUE(session_->Reset({}));
+  EXPECT_EQ(Put(old, "k").code, Code::kStale);
+}
+
+TEST_F(ClusterSessionTest, AHintAtAnOwnerThatIsGoneIsAMissThatSaysSo) {
+  master_.List("k", 4);  // which no list of owners names
+  char buffer[16];
+  const MutableBuffer into{.data = buffer, .size = sizeof(buffer)};
+  const GetItem item{.key = "k", .into = {&into, 1}};
+  ItemResult result;
+  ASSERT_TRUE(session_->Get({&item, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.code, Code::kMiss);
+  EXPECT_EQ(result.reason, MissReason::kOwnerGone);
+}
+
+TEST_F(ClusterSessionTest, RemovalsAreTheMasters) {
+  master_.List("a", 4);
+  const std::vector<std::string_view> keys = {"a", "b"};
+  std::vector<ItemResult> results(2);
+  ASSERT_TRUE(session_->Remove(keys, results, {}));
+  EXPECT_TRUE(results[0].ok());
+  EXPECT_EQ(results[1].code, Code::kMiss);
+  EXPECT_EQ(*session_->RemoveMatching("a*", {}), 5U);
+  EXPECT_EQ(session_->RemoveMatching("", {}).error().code, Code::kInvalid);
+}
+
+TEST_F(ClusterSessionTest, ASessionWhoseResetIsNotProvenFindsNothingUntilItIs) {
+  master_.List("k", 4);
+  EXPECT_TRUE(Exists("k").ok());
+  master_.With(
+      [](FakeMaster::State& state) { state.refused[wire::Method::kReset] = Code::kUnavailable; });
+  EXPECT_EQ(session_->Reset({.timeout = milliseconds(50)}).error().code, Code::kNotProven);
+  EXPECT_TRUE(session_->closed());
+  EXPECT_EQ(Exists("k").reason, MissReason::kClosed);
+  EXPECT_EQ(session_->Capture({}).error().code, Code::kClosed);
+  // It is repeated in the background.
+  const int before = master_.With([](FakeMaster::State& state) {
+    state.refused.clear();
+    return state.asked[wire::Method::kReset];
+  });
+  EXPECT_TRUE(master_.Await([&](const FakeMaster::State& state) {
+    return state.asked.at(wire::Method::kReset) > before;
+  }));
+  EXPECT_TRUE(session_->Reset({}));
+  EXPECT_FALSE(session_->closed());
+  EXPECT_TRUE(Exists("k").ok());
+}
+
+TEST_F(ClusterSessionTest, TheEndOfTheLastSessionIsToldToTheMaster) {
+  // The host outlives the session that is its last user: it tells.
+  const Clock& clock = SystemClock::Instance();
+  const std::shared_ptr<ClusterHost> host = *ClusterHost::Connect(
+      {.master = master_.address(), .host = "here"}, clock.NowNs() + 60 * kSecond, clock);
+  auto first =
+      std::make_unique<ClusterSession>(host, SessionOptions{.name = "n", .engine = "mine"}, clock);
+  auto second =
+      std::make_unique<ClusterSession>(host, SessionOptions{.name = "n", .engine = "mine"}, clock);
+  first.reset();
+  second.reset();
+  EXPECT_TRUE(master_.Await([](const FakeMaster::State& state) {
+    return std::ranges::find(state.ended, "mine") != state.ended.end();
+  }));
+}
+
+}  // namespace
+}  // namespace kvcove::requester

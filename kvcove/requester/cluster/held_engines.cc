@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/cluster/held_engines.h"
+
+#include <algorithm>
+
+namespace kvcove::requester {
+
+void HeldEngines::Registered(const wire::RegisterRequest& request,
+                             const wire::Registration& registration) {
+  if (!registration.open) return;
+  wire::RegisterRequest again = request;
+  // What the engine is bound to; another generation leaves its session as it is.
+  again.last_incarnation = registration.incarnation;
+  again.last_generation = registration.generation;
+  const MutexLock lock(mutex_);
+  Engine& engine = engines_[{request.name, request.engine}];
+  engine.versions.Set(request.version, std::move(again));
+}
+
+void HeldEngines::Named(std::string_view name, std::string_view engine,
+                        const std::vector<std::string>& versions) {
+  const MutexLock lock(mutex_);
+  const auto at = engines_.find(Key(name, engine));
+  if (at == engines_.end()) return;
+  at->second.names = true;
+  at->second.named = versions;
+  at->second.versions.EraseIf([&](const std::string& version) {
+    return !version.empty() && std::ranges::find(versions, version) == versions.end();
+  });
+}
+
+void HeldEngines::Ended(std::string_view name, std::string_view engine) {
+  const MutexLock lock(mutex_);
+  engines_.erase(Key(name, engine));
+}
+
+bool HeldEngines::Forgotten(std::uint64_t term, std::int64_t now_ns) {
+  const std::int64_t heard_ns = heard_ns_.exchange(now_ns);
+  return term_.exchange(term) != term || (heard_ns != 0 && now_ns - heard_ns > kSilenceNs);
+}
+
+Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadline_ns) {
+  std::map<Key, Engine> engines;
+  {
+    const MutexLock lock(mutex_);
+    engines = engines_;
+  }
+  Status done;
+  // False: the master does not answer.
+  const auto note = [&](const Status& said) {
+    if (said || said.error().code == Code::kInvalid || said.error().code == Code::kDenied) {
+      return true;
+    }
+    done = said;
+    return said.error().answered || said.error().code == Code::kLimit;
+  };
+  const auto all = [&] {
+    for (const auto& [key, engine] : engines) {
+      bool answers = true;
+      engine.versions.ForEach([&](const wire::RegisterRequest& request) {
+        if (!answers) return;
+        const auto registered = master.Register(request, deadline_ns);
+        answers = note(registered ? Status() : std::unexpected(registered.error()));
+      });
+      if (!answers) return;
+      if (!engine.names) continue;
+      if (!note(master.NameVersions(key.first, key.second, engine.named, deadline_ns))) return;
+    }
+  };
+  all();
+  if (!done) term_ = 0;
+  return done;
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/cluster/shard_lookup.h"
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <set>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr int kAttempts = 5;
+constexpr std::size_t kThreads = 4;
+// A shard that takes slices over, or hears of a generation, does so within milliseconds.
+constexpr std::int64_t kFirstPauseNs = kMillisecond;
+
+wire::Place Away() { return {.reason = MissReason::kShardAway}; }
+
+}  // namespace
+
+std::shared_ptr<const wire::ShardMap> ShardLookup::map() const {
+  const MutexLock lock(mutex_);
+  return map_;
+}
+
+void ShardLookup::SetMap(std::shared_ptr<const wire::ShardMap> map) {
+  std::shared_ptr<rpc::Workers> workers;  // threads start without the lock
+  bool wants = map != nullptr && !map->alone();
+  if (wants) {
+    const MutexLock lock(mutex_);
+    wants = workers_ == nullptr;
+  }
+  if (wants) {
+    workers = std::make_shared<rpc::Workers>(kThreads);
+    if (const Status started = workers->Start(); !started) {
+      workers.reset();  // the caller asks one shard after the other
+      LogWarn("shards of the directory are asked one by one: {}", started.error().detail);
+    }
+  }
+  std::vector<std::shared_ptr<Peer>> old;  // ends without the lock
+  const MutexLock lock(mutex_);
+  // Answers may overtake each other.
+  if (map != nullptr && map_ != nullptr && map->term == map_->term &&
+      map->revision <= map_->revision) {
+    return;
+  }
+  if (map != nullptr && map_ != nullptr && map->term < map_->term) return;
+  map_ = std::move(map);
+  if (workers_ == nullptr) workers_ = workers;
+  if (map_ == nullptr) return;
+  const std::set<std::string> now(map_->addresses.begin(), map_->addresses.end());
+  for (auto at = peers_.begin(); at != peers_.end();) {
+    if (now.contains(at->first)) {
+      ++at;
+    } else {
+      old.push_back(std::move(at->second));
+      at = peers_.erase(at);
+    }
+  }
+}
+
+std::vector<ShardLookup::Part> ShardLookup::Split(std::span<const Id128> hashes,
+                                                  const std::vector<std::size_t>& which) {
+  const MutexLock lock(mutex_);
+  std::vector<Part> parts(map_ == nullptr ? 1 : map_->addresses.size());
+  for (const std::size_t i : which) {
+    Part& part = parts[map_ == nullptr ? wire::kLeaderShard : map_->ShardOf(hashes[i])];
+    part.which.push_back(i);
+    part.hashes.push_back(hashes[i]);
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].shard = static_cast<wire::ShardNumber>(i);
+    if (i == wire::kLeaderShard || parts[i].which.empty()) continue;
+    const std::string& address = map_->addresses[i];
+    std::shared_ptr<Peer>& peer = peers_[address];
+    if (peer == nullptr) {
+      const auto where = rpc::ParseAddress(address, 7400);
+      if (where) peer = std::make_shared<Peer>(*where, access_, clock_);
+    }
+    parts[i].peer = peer;
+  }
+  std::erase_if(parts, [](const Part& part) { return part.which.empty(); });
+  return parts;
+}
+
+void ShardLookup::AskPart(const Token& token, Part& part, std::int64_t deadline_ns) {
+  if (part.shard == wire::kLeaderShard) {
+    part.answer = leader_(token, part.hashes, deadline_ns);
+  } else if (part.peer == nullptr) {
+    part.answer = Fail(Code::kUnavailable, "a shard of the directory without an address");
+  } else {
+    part.answer = part.peer->stub.Lookup(token, part.hashes, deadline_ns);
+  }
+}
+
+// This thread asks for the first part: the leader's, if there is one.
+void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns) {
+  std::shared_ptr<rpc::Workers> workers;
+  {
+    const MutexLock lock(mutex_);
+    workers = workers_;
+  }
+  Mutex done_mutex;
+  CondVar done;
+  std::size_t left = parts.size();
+  std::atomic<bool> ended = false;  // the parts of other threads end with the call that waits
+  const auto over = [&] {
+    const MutexLock lock(done_mutex);
+    if (--left == 0) done.NotifyAll();
+  };
+  const auto ask = [&](Part& part) {
+    AskPart(token, part, deadline_ns);
+    over();
+  };
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    Part& part = parts[i];
+    const auto aside = [&, at = &part] {
+      {
+        InterruptBy interrupt(ended);  // it ends before this call's memory may
+        AskPart(token, *at, deadline_ns);
+      }
+      over();
+    };
+    if (workers == nullptr || !workers->Post(aside)) ask(part);
+  }
+  ask(parts.front());
+  const MutexLock lock(done_mutex);
+  while (left > 0) {
+    if (Interrupt::Ended()) ended.store(true, std::memory_order_relaxed);
+    done.Wait(done_mutex);
+  }
+}
+
+Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
+                                                     std::span<const Id128> hashes,
+                                                     std::int64_t deadline_ns) {
+  if (hashes.empty() || map() == nullptr) {
+    auto places = leader_(token, hashes, deadline_ns);
+    const bool away = places && std::ranges::find(*places, MissReason::kShardAway,
+                                                  &wire::Place::reason) != places->end();
+    if (!away) return places;
+    refresh_(deadline_ns);
+  }
+  std::vector<wire::Place> places(hashes.size(), Away());
+  std::vector<std::size_t> which(hashes.size());
+  std::iota(which.begin(), which.end(), 0);
+  bool answered = false;
+  std::optional<Error> failed;
+  std::int64_t pause_ns = kFirstPauseNs;
+  for (int attempt = 0; attempt < kAttempts && !which.empty(); ++attempt) {
+    const auto before = map();
+    std::vector<Part> parts = Split(hashes, which);
+    AskAll(token, parts, deadline_ns);
+    std::vector<std::size_t> again;
+    bool moved = false;
+    for (Part& part : parts) {
+      if (!part.answer) {
+        const Error& error = part.answer.error();
+        // What this session knows of generations is old; nothing of it counts.
+        if (error.code == Code::kStale) return std::unexpected(error);
+        if (!failed) failed = error;
+        // It answers, but does not serve yet or any more.
+        moved = moved || error.answered || part.shard != wire::kLeaderShard;
+        again.insert(again.end(), part.which.begin(), part.which.end());
+        continue;
+      }
+      answered = true;
+      for (std::size_t k = 0; k < part.which.size(); ++k) {
+        const wire::Place& place = (*part.answer)[k];
+        places[part.which[k]] = place;
+        if (place.reason != MissReason::kShardAway) continue;
+        again.push_back(part.which[k]);
+        moved = true;
+      }
+    }
+    which = std::move(again);
+    if (which.empty() || !moved || LeftNs(deadline_ns, clock_) <= 0) break;
+    refresh_(deadline_ns);
+    if (map() == before) {
+      const std::int64_t left_ns = LeftNs(deadline_ns, clock_);
+      if (left_ns <= pause_ns || attempt + 1 == kAttempts) break;
+      SleepNs(pause_ns);
+      pause_ns *= 2;
+    }
+  }
+  if (!answered && failed) return std::unexpected(*failed);
+  return places;
+}
+
+}  // namespace kvcove::requester

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/local/host_session.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/numa.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::size_t kPrefixChunk = 64;
+
+// Another owner may have what this one has not, or cannot say.
+bool MayBeElsewhere(const ItemResult& result) {
+  return result.code == Code::kMiss || result.code == Code::kUnavailable;
+}
+
+// A reason that says more than "never put" stands.
+void Merge(ItemResult& result, const ItemResult& next) {
+  const MissReason before = result.code == Code::kMiss ? result.reason : MissReason::kNone;
+  result = next;
+  if (next.code == Code::kMiss && next.reason == MissReason::kNeverPut &&
+      before != MissReason::kNone) {
+    result.reason = before;
+  }
+}
+
+}  // namespace
+
+HostSession::HostSession(std::shared_ptr<void> keep, LocalOwners& owners, SessionOptions options,
+                         const Clock& clock)
+    : keep_(std::move(keep)),
+      owners_(owners),
+      options_(std::move(options)),
+      clock_(clock),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
+  (void)Owners();
+}
+
+HostSession::~HostSession() { resets_.Stop(); }
+
+std::size_t HostSession::Owners() {
+  const std::size_t wanted = owners_.count();
+  const std::size_t count = count_.load(std::memory_order_acquire);
+  if (count == wanted) return count;
+  // Made before the lock: their constructors take locks of the hosts.
+  std::vector<std::unique_ptr<OwnerClient>> made;
+  for (std::size_t i = count; i < wanted; ++i) {
+    made.push_back(std::make_unique<OwnerClient>(owners_.at(i).host, options_, clock_));
+  }
+  const MutexLock lock(open_mutex_);
+  // Another thread may have added some of them: what is too many ends after the lock.
+  for (std::size_t i = opened_.size(); i < wanted; ++i) {
+    opened_.push_back(std::move(made[i - count]));
+    // A master that has started anew knows of a reset what sessions tell it.
+    if (reset_to_.generation != 0) opened_.back()->ForgetBindings(reset_to_);
+    sessions_[i].store(opened_.back().get(), std::memory_order_release);
+  }
+  if (opened_.size() > 1) {
+    for (const auto& session : opened_) session->SetOneOfSeveral();
+  }
+  count_.store(opened_.size(), std::memory_order_release);
+  return opened_.size();
+}
+
+HostSession::Sessions HostSession::NearFirst(std::size_t count) {
+  Sessions sessions;
+  const int here = NodeOfThisThread();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto attachment = owners_.at(i).host->Current();
+    const bool near = attachment != nullptr && here != kNoNode && attachment->node() == here;
+    sessions.insert(near ? sessions.begin() : sessions.end(), &At(i));
+  }
+  return sessions;
+}
+
+CallOptions HostSession::Left(const CallOptions& options, std::int64_t deadline_ns) const {
+  CallOptions left = options;
+  left.timeout = std::chrono::milliseconds(
+      std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
+  return left;
+}
+
+template <typename Item, typename Call>
+Status HostSession::AskInTurn(const Sessions& sessions, std::span<const Item> items,
+                              std::span<ItemResult> results, const CallOptions& options,
+                              Call call) {
+  results = results.first(items.size());
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  Status failed = call(*sessions[0], items, results, options);
+  std::vector<std::size_t> which;
+  std::vector<Item> part;
+  std::vector<ItemResult> answers;
+  for (std::size_t s = 1; s < sessions.size(); ++s) {
+    if (!failed && (failed.error().code == Code::kInvalid || failed.error().code == Code::kLimit)) {
+      return failed;
+    }
+    which.clear();
+    part.clear();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (!MayBeElsewhere(results[i])) continue;
+      which.push_back(i);
+      part.push_back(items[i]);
+    }
+    if (which.empty()) break;
+    answers.assign(which.size(), {});
+    const Status next = call(*sessions[s], std::span<const Item>(part),
+                             std::span<ItemResult>(answers), Left(options, deadline_ns));
+    if (!next) failed = next;
+    for (std::size_t k = 0; k < which.size(); ++k) Merge(results[which[k]], answers[k]);
+  }
+  return FailureShown(failed, results);
+}
+
+template <typename T>
+Result<T> HostSession::AskOne(const std::function<Result<T>(OwnerClient&)>& call) {
+  const std::size_t count = Owners();
+  Result<T> answer = Fail(Code::kUnavailable, "no owner of this host is there");
+  for (std::size_t i = 0; i < count; ++i) {
+    answer = call(At(i));
+    if (answer || answer.error().code != Code::kUnavailable) break;
+  }
+  return answer;
+}
+
+Result<Token> HostSession::Capture(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  return AskOne<Token>([&](OwnerClient& session) { return session.Capture(options); });
+}
+
+// ---- look-ups and gets
+
+Status HostSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), keys.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::size_t count = Owners();
+  if (count == 1) return At(0).Exists(keys, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, keys, results, options,
+                [](OwnerClient& session, auto part, auto answers, const CallOptions& left) {
+                  return session.Exists(part, answers, left);
+                });
+  sessions[0]->CountMissed(OwnerClient::Asked::kLookups, results.first(keys.size()));
+  return status;
+}
+
+Result<std::size_t> HostSession::LongestPrefix(std::span<const std::string_view> keys,
+                                               const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  if (closed()) return std::size_t{0};
+  if (Owners() == 1) return At(0).LongestPrefix(keys, options);
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  ItemResult results[kPrefixChunk];
+  std::size_t length = 0;
+  std::size_t chunk = 4;  // most misses come at once
+  while (length < keys.size()) {
+    const auto part = keys.subspan(length, std::min(chunk, keys.size() - length));
+    KVCOVE_TRY(Exists(part, results, Left(options, deadline_ns)));
+    for (std::size_t i = 0; i < part.size(); ++i, ++length) {
+      if (!results[i].ok()) return length;
+    }
+    chunk = std::min(chunk * 4, kPrefixChunk);
+  }
+  return length;
+}
+
+Status HostSession::Get(std::span<const GetItem> items, std::span<ItemResult> results,
+                        const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
+  if (closed()) {
+    std::fill_n(results.begin(), items.size(), Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::size_t count = Owners();
+  if (count == 1) return At(0).Get(items, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, items, results, options,
+                [](OwnerClient& session, auto part, auto answers, const CallOptions& left) {
+                  return session.Get(part, answers, left);
+                });
+  sessions[0]->CountMissed(OwnerClient::Asked::kGets, results.first(items.size()));
+  return status;
+}
+
+// ---- in place
+
+Result<Borrowed> HostSession::Borrow(std::span<const std::string_view> keys,
+                                     const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  auto loan = std::make_unique<Loan>(keys.size(), clock_, keep_, resets_.closed_flag());
+  return BorrowBy(
+      std::move(loan), keys,
+      [&](Loan& made, std::span<const BorrowKey> wanted, std::span<ItemResult> results) {
+        return BorrowInto(made, wanted, results, options);
+      });
+}
+
+Status HostSession::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,
+                               std::span<ItemResult> results, const CallOptions& options) {
+  if (closed()) {
+    std::ranges::fill(results, Miss(MissReason::kClosed));
+    return {};
+  }
+  const std::size_t count = Owners();
+  if (count == 1) return At(0).BorrowInto(loan, keys, results, options);
+  const Sessions sessions = NearFirst(count);
+  const Status status =
+      AskInTurn(sessions, keys, results, options,
+                [&](OwnerClient& session, auto part, auto answers, const CallOptions& left) {
+                  return session.BorrowInto(loan, part, answers, left);
+                });
+  sessions[0]->CountMissed(OwnerClient::Asked::kGets, results);
+  return status;
+}
+
+Result<std::vector<SegmentRange>> HostSession::Segments(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::vector<SegmentRange> ranges;
+  const std::size_t count = Owners();
+  for (std::size_t i = 0; i < count; ++i) At(i).AddSegment(ranges, Left(options, deadline_ns));
+  // What keeps an owner's mapping needs what keeps this host's owners.
+  struct Kept {
+    std::shared_ptr<const void> mapping;
+    std::shared_ptr<void> owners;
+    ~Kept() { mapping.reset(); }
+  };
+  for (SegmentRange& range : ranges) {
+    range.mapping = std::make_shared<Kept>(std::move(range.mapping), keep_);
+  }
+  return ranges;
+}
+
+// ---- the rest
+
+Status HostSession::Pin(std::span<const std::string_view> keys, PinKind kind,
+                        std::chrono::milliseconds duration, std::span<ItemResult> results,
+                        const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  return AskInTurn(NearFirst(Owners()), keys, results, options,
+                   [&](OwnerClient& session, auto part, auto answers, const CallOptions& left) {
+                     return session.Pin(part, kind, duration, answers, left);
+                   });
+}
+
+// At all: two processes may have put a value at the same time, each to another owner.
+Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                          const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const std::size_t count = Owners();
+  Status failed = At(0).Unpin(keys, results, options);
+  std::vector<ItemResult> answers(keys.size());
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const Status next = At(owner).Unpin(keys, answers, options);
+    if (!next) failed = next;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (MayBeElsewhere(results[i])) Merge(results[i], answers[i]);
+    }
+  }
+  return FailureShown(failed, results.first(keys.size()));
+}
+
+// Whichever owner is asked: the authority removes at all of them.
+Status HostSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  return AskOne<void>([&](OwnerClient& session) { return session.Remove(keys, results, options); });
+}
+
+Result<std::uint64_t> HostSession::RemoveMatching(std::string_view pattern,
+                                                  const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return AskOne<std::uint64_t>(
+      [&](OwnerClient& session) { return session.RemoveMatching(pattern, options); });
+}
+
+Result<std::vector<std::optional<ObjectStat>>> HostSession::Stat(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  const std::size_t count = Owners();
+  auto stats = At(0).Stat(keys, options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    auto more = At(owner).Stat(keys, options);
+    if (!more) continue;
+    if (!stats) {
+      stats = std::move(more);
+      continue;
+    }
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!(*stats)[i]) (*stats)[i] = (*more)[i];
+    }
+  }
+  return stats;
+}
+
+Result<std::vector<StoredObject>> HostSession::List(std::string_view prefix,
+                                                    const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  auto first = At(0).List(prefix, options);
+  if (count == 1 || (!first && first.error().code == Code::kLimit)) return first;
+  std::map<std::string, StoredObject> objects;
+  bool answered = first.has_value();
+  if (first) {
+    for (StoredObject& object : *first) objects.emplace(object.key, std::move(object));
+  }
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    auto more = At(owner).List(prefix, options);
+    if (!more && more.error().code == Code::kLimit) return more;
+    if (!more) continue;
+    answered = true;
+    for (StoredObject& object : *more) objects.emplace(object.key, std::move(object));
+  }
+  if (!answered) return first;
+  if (objects.size() > kMaxListed) return Fail(Code::kLimit, "too many keys; name a longer prefix");
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> HostSession::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  auto sum = At(0).Count(options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const auto more = At(owner).Count(options);
+    if (!more) continue;
+    if (!sum) {
+      sum = more;
+    } else if (more->generation == sum->generation) {
+      sum->objects += more->objects;
+      sum->voided += more->voided;
+    }
+  }
+  return sum;
+}
+
+Result<std::vector<std::vector<ObjectPlace>>> HostSession::Places(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(Exists(keys, results, options));
+  std::vector<std::vector<ObjectPlace>> places(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!results[i].ok()) continue;
+    places[i] = {{.owner = "local", .tier = results[i].tier, .bytes = results[i].bytes}};
+  }
+  return places;
+}
+
+// At each: an owner in a cluster says again, to a master that has started anew, what its own
+// sessions have named.
+Status HostSession::NameVersions(std::span<const std::string> versions,
+                                 const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::size_t count = Owners();
+  Status named = At(0).NameVersions(versions, options);
+  for (std::size_t owner = 1; owner < count; ++owner) {
+    const Status more = At(owner).NameVersions(versions, options);
+    if (!named && named.error().code == Code::kUnavailable) named = more;
+  }
+  return named;
+}
+
+// ---- reset
+
+Status HostSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  Result<wire::ResetOutcome> outcome = AskOne<wire::ResetOutcome>(
+      [&](OwnerClient& session) { return session.AskReset(request, deadline_ns); });
+  if (!outcome) return std::unexpected(outcome.error());
+  ForgetBindings(*outcome);
+  return {};
+}
+
+bool HostSession::KnowsVersion(std::string_view version) {
+  const std::size_t count = Owners();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (At(i).KnowsVersion(version)) return true;
+  }
+  return false;
+}
+
+void HostSession::ForgetBindings(const wire::ResetOutcome& outcome) {
+  const MutexLock lock(open_mutex_);
+  reset_to_ = outcome;
+  for (const auto& session : opened_) session->ForgetBindings(outcome);
+}
+
+Status HostSession::Reset(const ResetOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
+}
+
+}  // namespace kvcove::requester

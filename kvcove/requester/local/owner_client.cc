@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/local/owner_client.h"
+
+#include <algorithm>
+
+#include "kvcove/base/log.h"
+
+namespace kvcove::requester {
+namespace {
+
+constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
+
+}  // namespace
+
+OwnerClient::OwnerClient(std::shared_ptr<OwnerTie> host, SessionOptions options, const Clock& clock)
+    : host_(std::move(host)),
+      options_(std::move(options)),
+      clock_(clock),
+      borrow_budget_(std::make_shared<BorrowBudget>(options_.borrow_bytes)),
+      resets_(
+          options_.name,
+          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+            return TryReset(request, deadline_ns);
+          },
+          clock) {
+  host_->AddSession(options_.name, options_.engine);
+}
+
+OwnerClient::~OwnerClient() {
+  resets_.Stop();
+  if (!host_->DropSession(options_.name, options_.engine)) return;
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment != nullptr && attachment->connected()) {
+    (void)attachment->service().EndEngine(options_.name, options_.engine,
+                                          clock_.NowNs() + 100 * kMillisecond);
+  }
+}
+
+// ---- binding
+
+Result<OwnerClient::Binding> OwnerClient::Bind(Attachment& attachment, std::string_view version,
+                                               std::int64_t deadline_ns) {
+  wire::RegisterRequest request;
+  {
+    const MutexLock lock(bindings_mutex_);
+    const Binding* const known = bindings_.Find(version);
+    if (known != nullptr && known->attachment == attachment.number() &&
+        known->generation == attachment.header().generation(known->slot) &&
+        (known->open || clock_.NowNs() < known->ask_again_ns)) {
+      return *known;
+    }
+    request = RegistrationOf(options_, version, reset_to_);
+    if (known != nullptr && known->attachment != attachment.number() && known->open) {
+      request.last_incarnation = known->incarnation;
+      request.last_generation = known->generation;
+    }
+  }
+  KVCOVE_ASSIGN(const wire::Registration registration,
+                attachment.service().Register(request, deadline_ns));
+  const Binding binding{.attachment = attachment.number(),
+                        .incarnation = registration.incarnation,
+                        .slot = registration.slot,
+                        .generation = registration.generation,
+                        .open = registration.open,
+                        .ask_again_ns = clock_.NowNs() + kAskAgainNs};
+  const MutexLock lock(bindings_mutex_);
+  bindings_.Set(version, binding);
+  return binding;
+}
+
+Result<OwnerClient::Scope> OwnerClient::Enter(const CallOptions& options,
+                                              std::int64_t deadline_ns) {
+  Scope scope;
+  if (closed()) {
+    scope.refused = MissReason::kClosed;
+    return scope;
+  }
+  scope.attachment = host_->Current();
+  if (scope.attachment == nullptr || !scope.attachment->connected()) {
+    scope.refused = MissReason::kUnavailable;
+    return scope;
+  }
+  // An owner that is frozen would not answer a registration, either.
+  if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
+    scope.refused = MissReason::kLease;
+    return scope;
+  }
+  const Result<Binding> binding = Bind(*scope.attachment, options.version, deadline_ns);
+  if (!binding) {
+    if (binding.error().code == Code::kInvalid || binding.error().code == Code::kLimit) {
+      return std::unexpected(binding.error());
+    }
+    scope.refused = UnansweredReason(binding.error());
+    return scope;
+  }
+  scope.read = {.slot = binding->slot, .generation = binding->generation};
+  scope.incarnation = binding->incarnation;
+  if (!binding->open) scope.refused = MissReason::kClosed;
+  return scope;
+}
+
+Result<Token> OwnerClient::Capture(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  KVCOVE_ASSIGN(const Binding binding,
+                Bind(*attachment, options.version, DeadlineOf(clock_, options.timeout)));
+  if (!binding.open) {
+    return Fail(Code::kClosed,
+                "this namespace has been reset by another engine, or with the pool, which lost its "
+                "store: nothing says that this engine has the new weights until it resets, too");
+  }
+  return Token{
+      .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};
+}
+// ---- the rest
+
+Result<Token> OwnerClient::TokenOf(const CallOptions& options, std::int64_t deadline_ns,
+                                   std::shared_ptr<Attachment>& attachment) {
+  attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  KVCOVE_ASSIGN(const Binding binding, Bind(*attachment, options.version, deadline_ns));
+  return Token{
+      .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};
+}
+
+Status OwnerClient::CodesCall(
+    std::span<const std::string_view> keys, std::span<ItemResult> results,
+    const CallOptions& options,
+    const std::function<Result<std::vector<Code>>(Attachment&, const Token&, std::int64_t)>& call) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  const Result<Token> token = TokenOf(options, deadline_ns, attachment);
+  Result<std::vector<Code>> codes =
+      token ? call(*attachment, *token, deadline_ns) : std::unexpected(token.error());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i] = {.code = codes ? (*codes)[i] : codes.error().code};
+    if (results[i].code == Code::kMiss && token) {
+      results[i].reason = AbsentReason(attachment->header(), token->slot, keys[i]);
+    }
+  }
+  if (!codes) return std::unexpected(codes.error());
+  return {};
+}
+
+Status OwnerClient::Pin(std::span<const std::string_view> keys, PinKind kind,
+                        std::chrono::milliseconds duration, std::span<ItemResult> results,
+                        const CallOptions& options) {
+  return CodesCall(
+      keys, results, options,
+      [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+        return attachment.service().Pin(
+            token, keys, kind,
+            std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond,
+            deadline_ns);
+      });
+}
+
+Status OwnerClient::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                          const CallOptions& options) {
+  return CodesCall(keys, results, options,
+                   [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+                     return attachment.service().Pin(token, keys, std::nullopt, 0, deadline_ns);
+                   });
+}
+
+Status OwnerClient::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
+                           const CallOptions& options) {
+  return CodesCall(keys, results, options,
+                   [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+                     return attachment.service().Remove(token, keys, deadline_ns);
+                   });
+}
+
+Result<std::uint64_t> OwnerClient::RemoveMatching(std::string_view pattern,
+                                                  const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return attachment->service().RemoveMatching(token, pattern, deadline_ns);
+}
+
+Result<std::vector<StoredObject>> OwnerClient::List(std::string_view prefix,
+                                                    const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  std::map<std::string, StoredObject> objects;
+  KVCOVE_TRY(ListFrom(attachment->service(), token.slot, prefix, deadline_ns, objects));
+  return ValuesOf(std::move(objects));
+}
+
+Result<ObjectCount> OwnerClient::Count(const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return CountFrom(attachment->service(), token.slot, deadline_ns);
+}
+
+Result<std::vector<std::vector<ObjectPlace>>> OwnerClient::Places(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  std::vector<ItemResult> results(keys.size());
+  KVCOVE_TRY(Exists(keys, results, options));
+  std::vector<std::vector<ObjectPlace>> places(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!results[i].ok()) continue;
+    places[i] = {{.owner = "local", .tier = results[i].tier, .bytes = results[i].bytes}};
+  }
+  return places;
+}
+
+Result<std::vector<std::optional<ObjectStat>>> OwnerClient::Stat(
+    std::span<const std::string_view> keys, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  std::shared_ptr<Attachment> attachment;
+  KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
+  return attachment->service().StatObjects(token, keys, deadline_ns);
+}
+
+Status OwnerClient::NameVersions(std::span<const std::string> versions,
+                                 const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  return attachment->service().NameVersions(options_.name, options_.engine, versions,
+                                            DeadlineOf(clock_, options.timeout));
+}
+
+// ---- reset
+
+Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& request,
+                                                 std::int64_t deadline_ns) {
+  const std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) {
+    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  }
+  if (request.version && KnowsVersion(*request.version)) {
+    // To the master a reset to another version than was registered last is a change of version,
+    // which voids nothing; but the engine may have gone back to this one without a call.
+    (void)attachment->service().Register(RegistrationOf(options_, *request.version, {}),
+                                         deadline_ns);
+  }
+  return attachment->service().Reset(request, deadline_ns);
+}
+
+bool OwnerClient::KnowsVersion(std::string_view version) {
+  if (version.empty()) return false;
+  const MutexLock lock(bindings_mutex_);
+  const Binding* const known = bindings_.Find(version);
+  return known != nullptr && known->generation != 0;
+}
+
+Status OwnerClient::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, AskReset(request, deadline_ns));
+  ForgetBindings(outcome);
+  return {};
+}
+
+void OwnerClient::ForgetBindings(const wire::ResetOutcome& outcome) {
+  const MutexLock lock(bindings_mutex_);
+  reset_to_ = outcome;
+  bindings_.ForEach([](Binding& binding) {
+    binding.generation = 0;
+    binding.open = false;
+  });
+}
+
+Status OwnerClient::Reset(const ResetOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return resets_.Reset(ResetOf(options_, options), options.timeout);
+}
+
+}  // namespace kvcove::requester

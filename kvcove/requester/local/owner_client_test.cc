@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/local/owner_client.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/random.h"
+
+namespace kvcove::requester {
+namespace {
+
+using std::chrono::milliseconds;
+
+// An owner that knows one slot, under the same generation in each of its lives.
+class FakeOwner final : public wire::HostService {
+ public:
+  static constexpr Generation kGeneration = 7;
+  int registrations() const { return registrations_; }
+
+  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+    ++registrations_;
+    return wire::Registration{
+        .incarnation = {}, .slot = 0, .generation = kGeneration, .open = true};
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
+    return No();
+  }
+  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
+                      std::int64_t) override {
+    return No();
+  }
+  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  // It takes what travels with a request, and has no room for what is to be reserved.
+  Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem> items,
+                                           std::int64_t) override {
+    std::vector<wire::PutResult> answers(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const bool travels = !items[i].value.empty() || items[i].staged.sequence != 0;
+      answers[i].code = travels ? Code::kOk : Code::kNoSpace;
+    }
+    ++puts;
+    return answers;
+  }
+  int puts = 0;
+  Result<std::vector<Code>> Finish(std::span<const wire::FinishItem>, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
+                                   std::int64_t) override {
+    return No();
+  }
+  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<Code>> Pin(const Token&, std::span<const std::string_view>,
+                                std::optional<PinKind>, std::int64_t, std::int64_t) override {
+    return No();
+  }
+  Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token&,
+                                                             std::span<const std::string_view>,
+                                                             std::int64_t) override {
+    return No();
+  }
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest&, std::int64_t) override {
+    return No();
+  }
+  Result<PoolStat> Stat(std::int64_t) override { return No(); }
+
+ private:
+  static std::unexpected<Error> No() { return Fail(Code::kUnavailable, "not in this test"); }
+  int registrations_ = 0;
+};
+
+// One life of the owner, with a segment of its own.
+class FakeSegmentAttachment final : public Attachment {
+ public:
+  static std::shared_ptr<FakeSegmentAttachment> At(void* place, std::vector<std::byte>& header,
+                                                   segment::SessionPage& page) {
+    const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
+    header.assign(segment::HeaderFileBytes(sizes) + 4096, std::byte{});
+    void* data = header.data();
+    std::size_t room = header.size();
+    std::align(4096, segment::HeaderFileBytes(sizes), data, room);
+    EXPECT_TRUE(
+        segment::FormatHeader(static_cast<std::byte*>(data), sizes, RandomId(), RandomU64()));
+    segment::FormatSessionPage(reinterpret_cast<std::byte*>(&page));
+    auto view =
+        segment::HeaderView::Open(static_cast<std::byte*>(data), segment::HeaderFileBytes(sizes));
+    view->slot(0).generation.store(FakeOwner::kGeneration);
+    return {new (place) FakeSegmentAttachment(*view, page),
+            [](FakeSegmentAttachment* attachment) { attachment->~FakeSegmentAttachment(); }};
+  }
+  FakeSegmentAttachment(segment::HeaderView view, segment::SessionPage& page)
+      : Attachment(view, nullptr, &page) {}
+  wire::HostService& service() override { return owner_; }
+  void SetLease(std::int64_t deadline_ns) {
+    segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
+  }
+  FakeOwner& owner() { return owner_; }
+
+ private:
+  FakeOwner owner_;
+};
+
+class FakeHost final : public OwnerTie {
+ public:
+  std::shared_ptr<Attachment> Current() override { return current; }
+  std::shared_ptr<Attachment> current;
+};
+
+// The memory of an attachment that is gone is used for the next one, more often than not.
+TEST(OwnerClientTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAddress) {
+  alignas(FakeSegmentAttachment) std::byte place[sizeof(FakeSegmentAttachment)];
+  std::vector<std::byte> header;
+  const auto page = std::make_unique<segment::SessionPage>();
+  const auto host = std::make_shared<FakeHost>();
+  OwnerClient session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  for (int life = 0; life < 3; ++life) {
+    host->current.reset();
+    const auto attachment = FakeSegmentAttachment::At(place, header, *page);
+    host->current = attachment;
+    ASSERT_TRUE(session.Capture({}));
+    ASSERT_TRUE(session.Capture({}));
+    EXPECT_EQ(attachment->owner().registrations(), 1) << "in life " << life;
+  }
+}
+
+// A session of an owner that is there for as long as this lives.
+struct AttachedSession {
+  AttachedSession() { host->current = attachment; }
+  ~AttachedSession() { host->current.reset(); }
+  AttachedSession(const AttachedSession&) = delete;
+  AttachedSession& operator=(const AttachedSession&) = delete;
+
+  alignas(FakeSegmentAttachment) std::byte place[sizeof(FakeSegmentAttachment)];
+  std::vector<std::byte> header;
+  const std::unique_ptr<segment::SessionPage> page = std::make_unique<segment::SessionPage>();
+  const std::shared_ptr<FakeHost> host = std::make_shared<FakeHost>();
+  OwnerClient session{host, {.name = "n", .engine = "e"}, SystemClock::Instance()};
+  const std::shared_ptr<FakeSegmentAttachment> attachment =
+      FakeSegmentAttachment::At(place, header, *page);
+};
+
+// It is frozen, most likely: asking it would cost each look-up all of its time.
+TEST(OwnerClientTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
+  AttachedSession attached;
+  OwnerClient& session = attached.session;
+  FakeOwner& owner = attached.attachment->owner();
+  const std::string_view key = "k";
+  ItemResult result;
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kLease);
+  EXPECT_EQ(owner.registrations(), 0);
+  attached.attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
+  ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
+  EXPECT_EQ(result.reason, MissReason::kNeverPut);
+  EXPECT_EQ(owner.registrations(), 1);
+}
+
+// Each request waits for the one before it: a batch that would need several is reserved instead.
+TEST(OwnerClientTest, AValueTravelsWithItsRequestWhileOneRequestCarriesTheBatch) {
+  AttachedSession attached;
+  OwnerClient& session = attached.session;
+  FakeOwner& owner = attached.attachment->owner();
+  const std::vector<std::byte> bytes(16 << 10);
+  const auto put = [&](std::size_t count, std::size_t size) {
+    std::vector<std::string> keys(count);
+    std::vector<PutItem> items(count);
+    const ConstBuffer value{.data = bytes.data(), .size = size};
+    for (std::size_t i = 0; i < count; ++i) {
+      keys[i] = "key " + std::to_string(i);
+      items[i] = {.key = keys[i], .value = {&value, 1}, .after = {}};
+    }
+    std::vector<ItemResult> results(count);
+    owner.puts = 0;
+    EXPECT_TRUE(session.Put({.generation = FakeOwner::kGeneration, .slot = 0}, items, results, {}));
+    return static_cast<std::size_t>(std::ranges::count_if(results, &ItemResult::ok));
+  };
+  EXPECT_EQ(put(63, 16 << 10), 63U);
+  EXPECT_EQ(owner.puts, 1);
+  EXPECT_EQ(put(64, 16 << 10), 0U) << "all of them are reserved";
+  EXPECT_EQ(put(2048, 1 << 10), 2048U) << "copying is the least of what such small ones cost";
+  EXPECT_GT(owner.puts, 1);
+}
+
+}  // namespace
+}  // namespace kvcove::requester

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A host's daemon, reached over its Unix socket: connects, notices its death, and connects again by
+// itself.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "kvcove/base/posix.h"
+#include "kvcove/requester/local/attachment.h"
+#include "kvcove/requester/local/warmer.h"
+
+namespace kvcove::requester {
+
+// Thread-safe. One thread waits for the daemon's end; it uses no processor time meanwhile.
+class SocketOwner final : public OwnerTie {
+ public:
+  // Whether an owner whose generations this authority decides (wire::Welcome) may be used. Asked on
+  // each connection, without locks.
+  using Accept = std::function<Status(const std::string& authority)>;
+  // `warm`: how much of the segment is mapped beforehand, in the background. Errors: kUnavailable
+  // when no daemon answers, kDenied, kIncompatible, kTimeout, kCorrupt; those of `accept`.
+  static Result<std::unique_ptr<SocketOwner>> Connect(const std::string& socket_path,
+                                                      std::int64_t deadline_ns, const Clock& clock,
+                                                      const WarmOptions& warm = {},
+                                                      Accept accept = {});
+  // Says goodbye: no thread of this process may use the segment any more.
+  ~SocketOwner() override;
+
+  std::shared_ptr<Attachment> Current() override;
+  // The daemon came back with memory that this process cannot map, as after an upgrade: there is no
+  // Current until either of them is another build. Logged once.
+  bool refused() const override { return refused_.load(std::memory_order_acquire); }
+
+ private:
+  class SocketAttachment;
+  SocketOwner(std::string socket_path, const Clock& clock, const WarmOptions& warm, Accept accept);
+  void Monitor();
+
+  const std::string socket_path_;
+  const Accept accept_;
+  const Clock& clock_;
+  const WarmOptions warm_;
+  void Replace(std::shared_ptr<SocketAttachment> attachment);
+
+  Mutex mutex_;
+  std::shared_ptr<SocketAttachment> current_ KVCOVE_GUARDED_BY(mutex_);
+  CondVar changed_;
+  bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  UniqueFd wake_;  // eventfd, ends the monitor's wait
+  std::atomic<bool> refused_{false};
+  std::thread monitor_;
+};
+
+}  // namespace kvcove::requester
