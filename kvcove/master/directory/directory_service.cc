@@ -33,27 +33,32 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   const OwnerNumber number = request.number;
   const std::uint64_t tenant = standings_.owner(number).tenant.load(std::memory_order_acquire);
   if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
+  // A put that is refused may be listed from before: its answer was lost, or came from the master
+  // that had the slice then. The owner drops the value.
+  const auto refuse = [&]() KVCOVE_REQUIRES(mutex_) {
+    if (!item.inventory) Unlist(item, number);
+    return Code::kStale;
+  };
   // What the owner may have missed under an earlier master is not known here any more.
-  if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;
-  if (item.removals < options_.floor) return Code::kStale;
+  if (std::ranges::find(drops, item.slot) != drops.end()) return refuse();
+  if (item.removals < options_.floor) return refuse();
   const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
   // The owner has applied all that was proven before this master, so only its own removals count.
   if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {
-    return Code::kStale;
+    return refuse();
   }
   // The owner is about to apply a pattern, which may match: what it has not applied yet must not
   // take away what it has acknowledged.
   if (!item.inventory &&
       removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {
-    Unlist(item, number);  // where it is listed already and the answer was lost
-    return Code::kStale;
+    return refuse();
   }
   // A copy was read before it was put: a removal in between would come undone.
   if (options_.copies && item.copied_at != 0 &&
       (item.copied_at < options_.first_removal ||
        removals_.PatternSince(item.slot, item.copied_at) ||
        removals_.RemovedSince(item.slot, tag, item.copied_at))) {
-    return Code::kStale;
+    return refuse();
   }
   if (const auto went = went_.find(tag);
       went != went_.end() && item.inventory && went->second != item.group) {

@@ -439,6 +439,22 @@ TEST_F(DirectoryServiceTest, AnOwnerListsNoPutThatAPatternItHasYetToApplyMayTake
       << "it has applied the pattern, to what was being stored, too";
 }
 
+// It was listed by the master that had its slice before, and its answer was lost or is not enough.
+TEST_F(DirectoryServiceTest, APutThatIsRefusedAtItsRepetitionIsNotListedFromBefore) {
+  ASSERT_THAT(List({Item("a")}, 1)->codes, ElementsAre(Code::kOk));
+  ASSERT_THAT(List({Item("b")}, 2)->codes, ElementsAre(Code::kOk));
+  const SlotId drop = kServedSlot;
+  EXPECT_THAT(List({Item("a")}, 3, 0, 1, {&drop, 1})->codes, ElementsAre(Code::kStale));
+  EXPECT_FALSE(Found("a"));
+  EXPECT_TRUE(Found("b"));
+  // Another put of the key, or another owner's, stays.
+  wire::ListItem other = Item("b");
+  other.group = 2;
+  EXPECT_THAT(List({other}, 4, 0, 1, {&drop, 1})->codes, ElementsAre(Code::kStale));
+  EXPECT_THAT(List({Item("b")}, 1, 7, 1, {&drop, 1})->codes, ElementsAre(Code::kStale));
+  EXPECT_TRUE(Found("b"));
+}
+
 TEST_F(DirectoryServiceTest, APutThatIsRefusedForAPatternIsNotListedFromBefore) {
   // The answer to the first is lost, and the pattern comes before it is told again.
   EXPECT_THAT(List({Item("a", kFirst + 5)}, 1, 0, 1, {}, kFirst + 5)->codes,

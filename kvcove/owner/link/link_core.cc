@@ -222,6 +222,7 @@ bool LinkCore::TellsAgain() {
 LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
   Batch batch;
   ObjectId cursor = 0;
+  bool may_walk = false;
   wire::ListRequest request;
   {
     const MutexLock lock(mutex_);
@@ -230,6 +231,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     request.sequence = sequence_ + 1;
     request.applied = applied_at_batch_ = removals_;
     cursor = cursor_;
+    may_walk = MayWalk();
   }
   batch.listings = target_.TakeListings(kListPageItems);
   batch.gone = target_.TakeGone(kGonePageItems);
@@ -241,7 +243,9 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     for (const Listing& listing : batch.listings) {
       for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
     }
-    if (!told && credit > 0 && cursor != Core::kWalkDone) {
+    if (!told && credit > 0 && cursor != Core::kWalkDone && !may_walk) {
+      batch.waits = true;
+    } else if (!told && credit > 0 && cursor != Core::kWalkDone) {
       const ObjectId from = cursor;
       batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListPageItems, credit));
       batch.waits = batch.inventory.empty() && cursor == from;
@@ -586,11 +590,13 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
 
 void LinkCore::Listed(const wire::ListReply& reply) {
   Batch batch;
+  std::uint64_t number = 0;
   {
     const MutexLock lock(mutex_);
     if (!batch_) return;
     batch = std::move(*batch_);
     batch_.reset();
+    number = BeginCompleting();
     sequence_ = batch.sequence;
     credit_ = reply.credit;
   }
@@ -616,17 +622,17 @@ void LinkCore::Listed(const wire::ListReply& reply) {
   }
   take(batch.inventory, codes);
   if (!second.empty()) target_.DropObjects(second);
-  if (!Walked(batch, second.size(), stale)) return;
+  EndCompleting(number, second.size(), stale);
+  if (!Walked(batch)) return;
   target_.WalkEnds();
   target_.Told();
 }
 
 // Whether the walk over the inventory has ended with this batch.
-bool LinkCore::Walked(const Batch& batch, std::size_t gave_way, bool stale) {
+bool LinkCore::Walked(const Batch& batch) {
   const MutexLock lock(mutex_);
   ++rounds_;
-  gave_way_ += gave_way;
-  stale_told_ = stale_told_ || stale;
+  if (shards_.active()) return false;  // a map came meanwhile: its walk ends otherwise
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
     if (batch.waits) list_wait_ns_ = kLanePauseNs;

@@ -135,7 +135,7 @@ class LinkCore {
   Step NextList() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   Batch MakeBatch(bool told, std::uint32_t credit);
   bool TellsAgain();
-  bool Walked(const Batch& batch, std::size_t gave_way, bool stale);
+  bool Walked(const Batch& batch);
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
@@ -153,10 +153,17 @@ class LinkCore {
   bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
   void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
-  bool EndsWalk(std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  bool ShardsTold(std::size_t gave_way, bool stale) KVCOVE_REQUIRES(route_mutex_)
-      KVCOVE_EXCLUDES(mutex_);
+  bool EndsWalk() KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  bool ShardsTold() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
+  // From when the answers are taken until the owner has acted on all of them. Returns the batch's
+  // number. `stale`: some of what was told was refused so.
+  std::uint64_t BeginCompleting() KVCOVE_REQUIRES(mutex_);
+  void EndCompleting(std::uint64_t batch, std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
+  // False while another lane completes puts that were answered under an earlier map or epoch. The
+  // shard that listed them may be gone, and a walk that passed before the owner shows them would
+  // leave them to nobody.
+  bool MayWalk() const KVCOVE_REQUIRES(mutex_);
   bool Unwelcome() const KVCOVE_REQUIRES(mutex_) { return epoch_ == 0 || hello_wanted_; }
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
   OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
@@ -213,6 +220,10 @@ class LinkCore {
   std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- shards
   ShardLanes shards_ KVCOVE_GUARDED_BY(mutex_);  // active from the first map with others on
+  // Batches whose answers were taken and are being acted on: their numbers, and the restart
+  // (ShardLanes::restarts) under which each was taken. See MayWalk and ShardsTold.
+  std::map<std::uint64_t, std::uint64_t> completing_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t next_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
   std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
   // Map revisions: all was told under the first; the walk that is under way began under the other.
@@ -222,6 +233,8 @@ class LinkCore {
   bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;  // `telling_again_`: slices since told_map_
   // Reached when the walk's end is told, and when a round is over.
   std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);
+  // When `walk_end_` was reached: the next batch. Those before it may still have refusals to note.
+  std::optional<std::uint64_t> walk_last_ KVCOVE_GUARDED_BY(mutex_);
   std::optional<std::vector<std::uint64_t>> round_marks_ KVCOVE_GUARDED_BY(mutex_);
   // ---- epochs of the calls under way
   std::array<std::uint32_t, 4> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};

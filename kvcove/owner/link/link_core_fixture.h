@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,6 +70,7 @@ class FakeTarget final : public LinkTarget {
   bool TakeGoneOverflow() override { return std::exchange(overflow, false); }
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override {
     std::vector<InventoryItem> items;
+    ++looks;
     if (!settled) return items;
     while (cursor < objects && items.size() < at_most) {
       items.push_back({.item = {.hash = {.high = 1, .low = cursor}, .inventory = true},
@@ -86,6 +88,7 @@ class FakeTarget final : public LinkTarget {
     ++told;
   }
   void DropObjects(std::span<const InventoryItem> items) override {
+    if (on_drop) on_drop();
     for (const InventoryItem& item : items) dropped.push_back(item.id);
   }
 
@@ -121,11 +124,13 @@ class FakeTarget final : public LinkTarget {
   int told = 0;
   int ended = 0;  // walks
   std::vector<ObjectId> dropped;
+  std::function<void()> on_drop;  // before they are
   // With what was said before.
   std::vector<std::pair<OwnerFacts, std::vector<std::string>>> followed;
   int table_known = 0;
   int awaited = 0;
   bool settled = true;
+  int looks = 0;  // at the inventory
 };
 
 class LinkCoreFixture : public testing::Test {

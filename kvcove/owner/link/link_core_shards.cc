@@ -70,6 +70,7 @@ void LinkCore::UseMap() {
     walk_map_ = told_map_ = 0;
   }
   walk_end_.reset();
+  walk_last_.reset();
   round_marks_.reset();
   if (!restart) {
     // Nothing of it began anew: what is told stays told.
@@ -137,7 +138,7 @@ void LinkCore::Route() {
     cursor = cursor_;
     behind_walk = walking && cursor == Core::kWalkDone;
     walks = walking && !behind_walk && shards_.Empty() && shards_.lane(0).credit > 0 &&
-            clock_.NowNs() >= walk_from_ns_;
+            clock_.NowNs() >= walk_from_ns_ && MayWalk();
   }
   std::vector<InventoryItem> inventory;
   if (walks && !again) inventory = target_.Inventory(cursor, kListPageItems);
@@ -173,15 +174,22 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
     telling_again_ = true;
     only_fresh_ = false;
     walk_end_.reset();
+    walk_last_.reset();
   } else if (!from && telling_again_ && !only_fresh_) {
-    telling_again_ = false;  // it failed again
+    // It failed again, or was told meanwhile. Slices that began anew since are to be told all the
+    // same, and may lie before the cursor.
+    telling_again_ = only_fresh_ = walk_map_ > told_map_;
+    cursor_ = telling_again_ ? 0 : cursor_;
+    again_from_ = telling_again_ ? 0 : again_from_;
+    walk_end_.reset();
+    walk_last_.reset();
   }
 }
 
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
   Route();
   // A walk that found nothing to tell has no answer that ends it.
-  if (EndsWalk(0, /*stale=*/false)) target_.Told();
+  if (EndsWalk()) target_.Told();
   const MutexLock lock(mutex_);
   if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
     return {.wait_ns = kLanePauseNs};
@@ -218,6 +226,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
                            const Result<std::string>& reply) {
   ShardLanes::Answered answered;
   std::vector<Code> codes;
+  std::uint64_t batch = 0;
   {
     const MutexLock lock(mutex_);
     if (!shards_.active() || number >= shards_.size()) return;
@@ -238,6 +247,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     lane.credit = listed->credit;
     if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kLanePauseNs;
     answered = shards_.Answer(lane, codes);
+    batch = BeginCompleting();
   }
   std::vector<InventoryItem> second;
   bool stale = false;
@@ -253,7 +263,8 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     target_.CompleteListing(std::move(split->listing), split->codes);
   }
   if (!second.empty()) target_.DropObjects(second);
-  if (EndsWalk(second.size(), stale)) target_.Told();
+  EndCompleting(batch, second.size(), stale);
+  if (EndsWalk()) target_.Told();
 }
 
 void LinkCore::CheckRounds() {
@@ -264,22 +275,24 @@ void LinkCore::CheckRounds() {
 
 // No lane routes meanwhile: the next walk may begin as soon as this one is told, and the owner
 // would take what that one tells for what was accepted.
-bool LinkCore::EndsWalk(std::size_t gave_way, bool stale) {
+bool LinkCore::EndsWalk() {
   const MutexLock route(route_mutex_);
-  if (!ShardsTold(gave_way, stale)) return false;
+  if (!ShardsTold()) return false;
   target_.WalkEnds();
   return true;
 }
 
-// Whether the walk over the inventory has ended with this answer.
-bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
+// Whether the walk over the inventory has ended: all of it is answered, and no lane still acts on
+// such an answer. Its refusals are not noted yet, nor is what they mean dropped.
+bool LinkCore::ShardsTold() {
   const MutexLock lock(mutex_);
-  gave_way_ += gave_way;
-  stale_told_ = stale_told_ || stale;
   if (!shards_.active()) return false;
   CheckRounds();
   if ((told_ && !telling_again_) || !walk_end_ || !shards_.Reached(*walk_end_)) return false;
+  if (!walk_last_) walk_last_ = next_batch_;
+  if (!completing_.empty() && completing_.begin()->first < *walk_last_) return false;
   walk_end_.reset();
+  walk_last_.reset();
   if (std::exchange(stale_told_, false)) {
     cursor_ = told_ ? again_from_ : 0;
     walk_from_ns_ = clock_.NowNs() + kLanePauseNs;
@@ -294,9 +307,26 @@ bool LinkCore::ShardsTold(std::size_t gave_way, bool stale) {
   return all;
 }
 
+std::uint64_t LinkCore::BeginCompleting() {
+  completing_.emplace(next_batch_, shards_.restarts());
+  return next_batch_++;
+}
+
+void LinkCore::EndCompleting(std::uint64_t batch, std::size_t gave_way, bool stale) {
+  const MutexLock lock(mutex_);
+  completing_.erase(batch);
+  gave_way_ += gave_way;
+  stale_told_ = stale_told_ || stale;
+}
+
+bool LinkCore::MayWalk() const {
+  return completing_.empty() || completing_.begin()->second == shards_.restarts();
+}
+
 // Puts without an answer go back to the owner's queue.
 std::vector<Listing> LinkCore::EndShards() {
   walk_end_.reset();
+  walk_last_.reset();
   round_marks_.reset();
   told_map_ = walk_map_ = 0;
   only_fresh_ = false;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "kvcove/owner/link/link_core_fixture.h"
 
 namespace kvcove::owner {
@@ -110,6 +112,176 @@ TEST_F(LinkShardsTest, WhatHasNoAnswerGoesWhereTheNextMapSays) {
   EXPECT_THAT(*put, IsEmpty());
   AnswerList(request);
   EXPECT_THAT(*put, ElementsAre(Code::kOk));
+}
+
+// Its key at the shard that is gone by now was listed there, and the owner does not show it yet.
+TEST_F(LinkShardsTest, AnAnsweredKeyOfAPutThatWaitsForOthersIsAskedAgain) {
+  Join();
+  TellAll();
+  Tell(Map(2));
+  const auto put = PutIn({1, 4000});
+  const auto shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  EXPECT_THAT(*put, IsEmpty()) << "the leader has not answered";
+  auto map = Map(3, wire::kSlices);
+  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
+  Tell(map);
+  const wire::ListRequest request = AskList();
+  EXPECT_EQ(request.items.size(), 2U);
+  AnswerList(request);
+  EXPECT_THAT(*put, ElementsAre(Code::kOk, Code::kOk));
+}
+
+// The first put has lost its claim to the key: to list it again would take the later one's place.
+TEST_F(LinkShardsTest, AnAnsweredKeyIsNotAskedAgainBehindALaterPutOfIt) {
+  Join();
+  TellAll();
+  Tell(Map(2));
+  const auto first = PutIn({1, 4000});
+  auto shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  const auto second = PutIn({4000});
+  shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  EXPECT_THAT(*second, ElementsAre(Code::kOk));
+  auto map = Map(3, wire::kSlices);
+  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
+  Tell(map);
+  const wire::ListRequest request = AskList();
+  ASSERT_EQ(request.items.size(), 1U);
+  EXPECT_EQ(request.items[0].hash, HashOf(1, 1));
+  AnswerList(request);
+  EXPECT_THAT(*first, ElementsAre(Code::kOk, Code::kOk));
+}
+
+// The master must not hear that all is told before what it refused is dropped.
+TEST_F(LinkShardsTest, AWalkEndsOnlyOnceItsRefusalsAreActedOn) {
+  target_.objects = 3;
+  Join();
+  Tell(Map(2));
+  int drops = 0;
+  target_.on_drop = [&] {
+    ++drops;
+    for (int i = 0; i < 3; ++i) (void)core_.NextShard(1);
+    EXPECT_FALSE(core_.state().told);
+  };
+  for (int i = 0; i < 100 && !core_.state().told; ++i) {
+    if (const auto shard = AskShard()) AnswerShard(*shard);
+    const LinkCore::Step step = core_.Next(Lane::kList);
+    if (step.call) AnswerList(*wire::DecodeList(Bytes(step.call->body)), 4096, Code::kExists);
+  }
+  EXPECT_TRUE(core_.state().told);
+  EXPECT_EQ(drops, 1);
+  EXPECT_EQ(target_.dropped.size(), 3U);
+}
+
+// Another lane looks while the answers of a batch are being acted on, some of which are refusals.
+TEST_F(LinkShardsTest, WhatIsRefusedAsStaleIsToldAgainWhicheverLaneEndsTheWalk) {
+  target_.objects = 1;
+  Join();
+  Tell(Map(2));
+  target_.listings.push_back({.pending = {{.reservation = 1, .item = {.hash = HashOf(1, 1)}}},
+                              .done = [&](std::span<const Code>) {
+                                for (int i = 0; i < 3; ++i) (void)core_.NextShard(1);
+                                EXPECT_FALSE(core_.state().told);
+                              }});
+  std::size_t told = 0;
+  for (int i = 0; i < 100 && !core_.state().told; ++i) {
+    if (const auto shard = AskShard()) AnswerShard(*shard);
+    const LinkCore::Step step = core_.Next(Lane::kList);
+    clock_.AdvanceNs(kLanePauseNs);
+    if (!step.call) continue;
+    const auto request = *wire::DecodeList(Bytes(step.call->body));
+    std::vector<Code> codes;
+    for (const wire::ListItem& item : request.items) {
+      codes.push_back(item.inventory && told++ == 0 ? Code::kStale : Code::kOk);
+    }
+    core_.Answer(Lane::kList,
+                 wire::Encode(wire::ListReply{.codes = std::move(codes), .credit = 4096}));
+  }
+  EXPECT_TRUE(core_.state().told);
+  EXPECT_EQ(told, 2U);
+}
+
+// It is on again just when a shard is lost.
+TEST_F(LinkShardsTest, ADiskThatNeedsNoTellingAnyMoreDoesNotEndThatOfFreshSlices) {
+  target_.objects = 10;  // all in slice 0
+  Join();
+  TellAll();
+  Tell(Map(2));
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_EQ(AskRenew().told_map, 2U);
+  Grant();
+  target_.again_from = 5;
+  (void)core_.NextShard(1);
+  auto map = Map(3);
+  map->fresh[0] = 3;
+  Tell(map);
+  target_.again_from.reset();
+  std::set<std::uint64_t> told;
+  for (int i = 0; i < 100; ++i) {
+    if (const auto shard = AskShard()) AnswerShard(*shard);
+    const LinkCore::Step step = core_.Next(Lane::kList);
+    if (!step.call) continue;
+    const auto request = *wire::DecodeList(Bytes(step.call->body));
+    for (const wire::ListItem& item : request.items) told.insert(item.hash.low);
+    AnswerList(request);
+  }
+  EXPECT_EQ(told.size(), 10U);
+  EXPECT_EQ(AskRenew().told_map, 3U);
+}
+
+// The owner shows a put in its inventory when it is complete. Here another lane would walk between
+// the shard's answer and that.
+TEST_F(LinkShardsTest, NoWalkBeginsWhileAPutThatWasAnsweredBeforeIsBeingCompleted) {
+  target_.objects = 10;
+  Join();
+  TellAll();
+  Tell(Map(2));
+  int looks = -1;
+  target_.listings.push_back({.pending = {{.reservation = 1, .item = {.hash = HashOf(4000, 1)}}},
+                              .done = [&](std::span<const Code>) {
+                                auto map = Map(3, wire::kSlices);
+                                for (std::size_t i = 2048; i < wire::kSlices; ++i)
+                                  map->fresh[i] = 3;
+                                Tell(map);
+                                target_.looks = 0;
+                                for (int i = 0; i < 5; ++i) (void)core_.Next(Lane::kList);
+                                looks = target_.looks;
+                              }});
+  const auto shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  EXPECT_EQ(looks, 0);
+  (void)core_.Next(Lane::kList);
+  EXPECT_GT(target_.looks, 0);
+}
+
+// The same where the leader itself is another one, to which the owner tells all.
+TEST_F(LinkShardsTest, NorUnderANewEpoch) {
+  target_.objects = 10;
+  Join();
+  TellAll();
+  Tell(Map(2));
+  int looks = -1;
+  target_.listings.push_back({.pending = {{.reservation = 1, .item = {.hash = HashOf(4000, 1)}}},
+                              .done = [&](std::span<const Code>) {
+                                core_.Disconnected();
+                                Join(8);
+                                target_.looks = 0;
+                                AnswerList(AskList());
+                                AnswerList(AskList());
+                                looks = target_.looks;
+                              }});
+  const auto shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  EXPECT_EQ(looks, 0);
+  TellAll();
+  EXPECT_GT(target_.looks, 0);
 }
 
 TEST_F(LinkShardsTest, SlicesThatBeganAnewAreToldAgainAndNoOthers) {

@@ -14,7 +14,12 @@ void ShardLanes::SetMap(MapPtr map) {
   for (std::size_t i = 0; i < before.size() && i < lanes_.size(); ++i) {
     lanes_[i].credit = before[i].credit;
   }
-  // A key's entries lie in one lane, in their order; so they do again.
+  // A key's entries lie in one lane, in their order; so they do again. What was answered comes
+  // first.
+  for (auto& [hash, part] : std::exchange(answered_, {})) {
+    ++part.split->missing;
+    Ask(part.split, part.index);
+  }
   for (Lane& lane : before) {
     if (lane.batch) {
       for (Entry& entry : *lane.batch) Add(std::move(entry));
@@ -23,7 +28,16 @@ void ShardLanes::SetMap(MapPtr map) {
   }
 }
 
+void ShardLanes::Ask(const std::shared_ptr<Split>& split, std::size_t index) {
+  Add({.kind = Kind::kPut,
+       .told = {.item = split->listing.pending[index].item},
+       .split = split,
+       .index = index,
+       .applied = split->applied});
+}
+
 void ShardLanes::Add(Entry entry) {
+  answered_.erase(entry.told.item.hash);
   Lane& lane = lanes_[map_->ShardOf(entry.told.item.hash)];
   lane.queue.push_back(std::move(entry));
   ++lane.enqueued;
@@ -32,18 +46,12 @@ void ShardLanes::Add(Entry entry) {
 void ShardLanes::AddListing(Listing listing, std::uint64_t applied) {
   auto split = std::make_shared<Split>();
   split->listing = std::move(listing);
-  const std::vector<Pending>& pending = split->listing.pending;
-  split->codes.resize(pending.size(), Code::kOk);
-  split->missing = pending.size();
+  split->applied = applied;
+  split->missing = split->listing.pending.size();
+  split->codes.resize(split->missing, Code::kOk);
   while (!splits_.empty() && splits_.front().expired()) splits_.pop_front();
   splits_.push_back(split);
-  for (std::uint32_t i = 0; i < pending.size(); ++i) {
-    Add({.kind = Kind::kPut,
-         .told = {.item = pending[i].item},
-         .split = split,
-         .index = i,
-         .applied = applied});
-  }
+  for (std::size_t i = 0; i < split->codes.size(); ++i) Ask(split, i);
 }
 
 std::vector<ShardLanes::Entry>& ShardLanes::Take(Lane& lane, std::size_t at_most) {
@@ -63,6 +71,17 @@ ShardLanes::Answered ShardLanes::Answer(Lane& lane, const std::vector<Code>& cod
     if (entry.kind != Kind::kPut) continue;
     entry.split->codes[entry.index] = codes[i];
     if (--entry.split->missing == 0) answered.complete.push_back(entry.split);
+  }
+  for (const Entry& entry : answered.batch) {
+    if (entry.kind != Kind::kPut || entry.split->missing == 0) continue;
+    answered_[entry.told.item.hash] = {.split = entry.split, .index = entry.index};
+  }
+  for (const auto& split : answered.complete) {
+    if (answered_.empty()) break;
+    for (const Pending& pending : split->listing.pending) {
+      const auto at = answered_.find(pending.item.hash);
+      if (at != answered_.end() && at->second.split == split) answered_.erase(at);
+    }
   }
   return answered;
 }
@@ -95,6 +114,7 @@ std::vector<Listing> ShardLanes::Clear() {
     if (split != nullptr && split->missing > 0) listings.push_back(std::move(split->listing));
   }
   splits_.clear();
+  answered_.clear();
   lanes_.clear();
   map_ = nullptr;
   ++restarts_;

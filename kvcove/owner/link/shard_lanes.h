@@ -5,11 +5,14 @@
 // A put of several keys is split over the shards of its keys and has its answer when all of them
 // have answered. When the map changes, everything without an answer goes to where it belongs now,
 // under a new session of each lane: a shard that did some of it already does it once more, to the
-// same effect.
+// same effect. So do the answered keys of a put that waits for others: the shard that listed them
+// may be gone, and the owner shows them in its inventory only once the whole put has its answer.
+// Unless something came later of the same key: then the put has lost its claim to it meanwhile.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +29,7 @@ class ShardLanes {
   enum class Kind : std::uint8_t { kGone, kPut, kInventory };
   struct Split {
     Listing listing;
+    std::uint64_t applied = 0;  // as Entry::applied
     std::vector<Code> codes;
     std::size_t missing = 0;
   };
@@ -33,7 +37,7 @@ class ShardLanes {
     Kind kind = Kind::kGone;
     InventoryItem told;
     std::shared_ptr<Split> split = nullptr;  // of a put, and which of its items this is
-    std::uint32_t index = 0;
+    std::size_t index = 0;
     std::uint64_t applied = 0;  // the last removal that was applied when this was taken
   };
   struct Lane {
@@ -78,9 +82,17 @@ class ShardLanes {
   std::vector<Listing> Clear();
 
  private:
+  void Ask(const std::shared_ptr<Split>& split, std::size_t index);
+
+  struct Part {
+    std::shared_ptr<Split> split;
+    std::size_t index = 0;
+  };
   MapPtr map_;
   std::vector<Lane> lanes_;
   std::deque<std::weak_ptr<Split>> splits_;  // oldest first; some are complete
+  // By hash, of puts that are not complete: what was answered, and is the last of its key.
+  std::map<Id128, Part> answered_;
   std::uint64_t next_session_ = 1;
   std::uint64_t restarts_ = 0;
 };
