@@ -274,6 +274,7 @@ void Daemon::Group(const std::vector<std::unique_ptr<Daemon>>& daemons) {
 Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
   KVCOVE_ASSIGN(auto daemon, Make(options, clock));
   KVCOVE_TRY(daemon->Listen());
+  daemon->impl_->SetGroup({daemon->impl_.get()});
   return daemon;
 }
 

@@ -48,7 +48,8 @@ class Daemon {
   // UpgradeTaker::Begin, and what does not fit.
   static Result<std::vector<std::unique_ptr<Daemon>>> TakeOver(
       const std::vector<DaemonOptions>& options, const Clock& clock);
-  // Those of one process, in their order: a successor takes them over together.
+  // Those of one process, in their order, once each listens: from now on a successor can take them
+  // over, all together.
   static void Group(const std::vector<std::unique_ptr<Daemon>>& daemons);
 
   LocalHost& host();

@@ -106,7 +106,8 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::unique_ptr<LocalHost> host_;
   const Clock& clock_;
   mutable Mutex group_mutex_;
-  std::vector<Impl*> group_ KVCOVE_GUARDED_BY(group_mutex_) = {this};
+  // All of the process, once each serves; before, none can be taken over.
+  std::vector<Impl*> group_ KVCOVE_GUARDED_BY(group_mutex_);
   // From Prepare to Save; of the thread that hands over.
   std::vector<StateWriter> states_;
   Status states_opened_;

@@ -63,6 +63,8 @@ Status Daemon::Impl::MayTakeOver(const Connection& connection, std::span<const s
     return Fail(Code::kDenied,
                 fmt::format("it runs as user {}, not as user {}", geteuid(), connection.peer.uid));
   }
+  // Taken over now, it would come alone, or with others that do not serve yet.
+  if (group.empty()) return Fail(Code::kInProgress, "it is still starting; try again");
   if (group.front() != this) {
     return Fail(Code::kInvalid, fmt::format("it is one of the {} owners of a process: take over "
                                             "all of them with --socket {} and the same --numa",
@@ -301,8 +303,8 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
     KVCOVE_TRY(one.impl->host().StartAdopted());
     daemons.push_back(std::unique_ptr<Daemon>(new Daemon(std::move(one.impl))));
   }
-  Group(daemons);
   for (const auto& daemon : daemons) KVCOVE_TRY(daemon->impl_->Serve());
+  Group(daemons);
   for (const auto& daemon : daemons) daemon->host().owner().memory().StartPopulating();
   // An authority of several owners has them all in common.
   daemons.front()->host().RepeatEngines();
