@@ -126,7 +126,7 @@ MUTANTS = [
     ("barrier: of an earlier term, its slot is dropped", "master/control/members.cc",
      "    if (barrier.fact.term == term_) continue;\n    if (drop == 0)", "    continue;\n    if (drop == 0)"),
     ("barrier: nothing of its slot is listed before", "master/directory/directory_service.cc",
-     "  if (std::ranges::find(drops, item.slot) != drops.end()) return Code::kStale;\n", ""),
+     "  if (std::ranges::find(drops, item.slot) != drops.end()) return refuse();\n", ""),
     ("barrier: the owner hides its slots before the deadline", "owner/link/link_core.cc",
      "  std::vector<SlotId> hidden = reply.hidden;\n", "  std::vector<SlotId> hidden;\n"),
     ("floor of the shard's memory", "master/directory/removal_memory.h",
