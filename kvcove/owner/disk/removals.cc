@@ -66,7 +66,7 @@ Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_v
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
     disks_.set().BeginMatching(token.slot, pattern);
   }
-  const Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
+  Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
   DisksRemoval on_disk;
   {
     const MutexLock lock(memory_.mutex);
