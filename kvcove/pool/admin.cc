@@ -23,24 +23,27 @@ struct Number {
 constexpr Number kNumbers[] = {
     {"capacity_bytes", "memory that this host gives to the pool", &wire::PoolStat::payload_bytes,
      false},
-    {"populated_bytes", "of it, pages that are there", &wire::PoolStat::populated_bytes, false},
-    {"free_bytes", "of it free", &wire::PoolStat::free_bytes, false},
-    {"object_bytes", "of it held by objects", &wire::PoolStat::object_bytes, false},
-    {"reserved_bytes", "of it being written", &wire::PoolStat::reserved_bytes, false},
-    {"withdrawn_bytes", "of it gone, but still being read", &wire::PoolStat::withdrawn_bytes,
-     false},
-    {"index_bytes", "memory beside it, for the index and keys", &wire::PoolStat::index_bytes,
-     false},
-    {"objects", "objects", &wire::PoolStat::objects, false},
+    {"populated_bytes", "payload memory whose pages are populated",
+     &wire::PoolStat::populated_bytes, false},
+    {"free_bytes", "payload memory that is free", &wire::PoolStat::free_bytes, false},
+    {"object_bytes", "payload memory of stored values", &wire::PoolStat::object_bytes, false},
+    {"reserved_bytes", "payload memory of values that are being written",
+     &wire::PoolStat::reserved_bytes, false},
+    {"withdrawn_bytes", "payload memory of values that are gone, but still being read",
+     &wire::PoolStat::withdrawn_bytes, false},
+    {"index_bytes", "memory for the index and keys, beside the payload",
+     &wire::PoolStat::index_bytes, false},
+    {"objects", "values that are stored", &wire::PoolStat::objects, false},
     {"puts_total", "values stored", &wire::PoolStat::puts, true},
-    {"put_bytes_total", "their bytes", &wire::PoolStat::put_bytes, true},
+    {"put_bytes_total", "bytes of values stored", &wire::PoolStat::put_bytes, true},
     {"hits_total", "values read", &wire::PoolStat::hits, true},
     {"evictions_total", "values evicted to make room", &wire::PoolStat::evictions, true},
     {"removals_total", "values removed", &wire::PoolStat::removals, true},
     {"resets_total", "generations that a reset replaced", &wire::PoolStat::resets, true},
     {"voided_total", "values whose generation ended, by a reset or with a version that is given up",
      &wire::PoolStat::voided, true},
-    {"voided_bytes_total", "memory that they occupied", &wire::PoolStat::voided_bytes, true},
+    {"voided_bytes_total", "memory of values whose generation ended", &wire::PoolStat::voided_bytes,
+     true},
     {"swept_total", "values of dead generations whose space came back", &wire::PoolStat::swept,
      true},
     {"stale_puts_total", "puts rejected because they were begun before a reset or removal",
@@ -71,9 +74,11 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
   }
   metrics.Counter("kvcove_owner_local_lookups_total", "keys that this host's processes looked up",
                   static_cast<double>(stat.local.lookups));
-  metrics.Counter("kvcove_owner_local_gets_total", "values that they read from its memory",
+  metrics.Counter("kvcove_owner_local_gets_total",
+                  "values that processes of this host read from the owner's memory",
                   static_cast<double>(stat.local.gets));
-  metrics.Counter("kvcove_owner_local_get_bytes_total", "their bytes",
+  metrics.Counter("kvcove_owner_local_get_bytes_total",
+                  "bytes of values that processes of this host read from the owner's memory",
                   static_cast<double>(stat.local.get_bytes));
   for (const wire::NamespaceStat& space : stat.namespaces) {
     metrics.Gauge("kvcove_owner_namespace_bytes", "memory of a namespace, or of a tenant's",
@@ -81,7 +86,8 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
   }
   metrics.Gauge("kvcove_owner_sessions", "processes on this host that use the pool",
                 static_cast<double>(stat.sessions.size()));
-  metrics.Gauge("kvcove_owner_lease_seconds", "for how long its memory may still be trusted",
+  metrics.Gauge("kvcove_owner_lease_seconds",
+                "seconds for which the owner's memory may still be trusted",
                 static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9);
   owner::CollectDisks(host.owner().disks(), metrics);
   host.Collect(metrics);

@@ -87,7 +87,7 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   // ---- the running process of an upgrade
   void HandOver(rpc::ConnectionId id, const Connection& connection, std::span<const std::byte> body,
                 const rpc::Responder& respond);
-  // Ok: the process at `connection` may take over what it says that it takes over.
+  // Ok: the process at `connection` may take over the owners that it lists in `body`.
   Status MayTakeOver(const Connection& connection, std::span<const std::byte> body,
                      const std::vector<Impl*>& group) const;
   Result<std::vector<UniqueFd>> Files() override;

@@ -2,8 +2,8 @@
 // A session's reset: tried once, and if it could not be proven, repeated under its id in the
 // background until it is. One that the master refuses (the session's token may not reset, or what
 // it names is wrong) would be refused again, so it is not repeated. In both cases nothing is
-// voided, so the session is closed. A later reset that is proven opens it only if it voids all that
-// the earlier one was for.
+// voided, so the session is closed. A later reset that is proven opens it again only if it voids
+// everything that the earlier one had to void.
 #pragma once
 
 #include <atomic>

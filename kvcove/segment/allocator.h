@@ -17,8 +17,8 @@ namespace kvcove::segment {
 
 class Allocator {
  public:
-  // Starts with nothing free. What is added first is used first only by fit, so add populated
-  // memory as it becomes populated: what was never added is never given out.
+  // Makes a range free; at first nothing is. Add ranges in the order in which they are populated:
+  // extents are chosen by fit, not by age, and memory that was never added is never allocated.
   void Add(Extent range);
 
   // Extents of `granules` together; empty when they cannot be found. A single piece wherever one is

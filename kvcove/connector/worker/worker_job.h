@@ -76,7 +76,7 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
     transport::DeviceTicket ticket = 0;
     std::uint32_t number = 0;  // of layer_parts
   };
-  // In which something was moved, by movers or the device: the second begins where the first ends.
+  // Time in which movers or the device moved bytes; where they overlap it counts once.
   std::int64_t busy_ns = 0;
   std::int64_t busy_until_ns = 0;
   bool over = false;                  // its mover is done; it ends with its last batch

@@ -20,10 +20,10 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
                   labels);
     metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that it gives to the pool",
                   Number(owner.capacity_bytes), tier);
-    metrics.Gauge("kvcove_master_owner_used_bytes", "of it in use",
+    metrics.Gauge("kvcove_master_owner_used_bytes", "payload memory of an owner that is in use",
                   Number(owner.capacity_bytes - owner.free_bytes), tier);
     if (owner.disks > 0) {
-      metrics.Gauge("kvcove_master_owner_disks_aside", "of its disks, that are set aside",
+      metrics.Gauge("kvcove_master_owner_disks_aside", "disks of an owner that are set aside",
                     Number(owner.disks_aside), labels);
     }
     metrics.Gauge("kvcove_master_owner_objects", "objects that it holds", Number(owner.objects),
@@ -51,8 +51,8 @@ void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
   metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
                 Number(stat.directory_entries));
   for (const auto& [tenant, entries] : stat.entries_of_tenants) {
-    metrics.Gauge("kvcove_master_tenant_directory_entries", "of them, a tenant's", Number(entries),
-                  {{"tenant", tenant}});
+    metrics.Gauge("kvcove_master_tenant_directory_entries", "entries of a tenant in the directory",
+                  Number(entries), {{"tenant", tenant}});
   }
   metrics.Counter("kvcove_master_listings_over_share_total",
                   "listings beyond a tenant's share of the directory, or beyond all of it",

@@ -536,7 +536,8 @@ void EtcdStore::Core::Collect(http::Metrics& metrics) const {
   metrics.Gauge("kvcove_master_store_queued", "Commits that wait for etcd",
                 static_cast<double>(now.queued));
   metrics.Gauge("kvcove_master_store_facts", "Facts in etcd", static_cast<double>(now.facts));
-  metrics.Gauge("kvcove_master_store_bytes", "Their bytes", static_cast<double>(now.facts_bytes));
+  metrics.Gauge("kvcove_master_store_bytes", "Bytes of the facts in etcd",
+                static_cast<double>(now.facts_bytes));
 }
 
 void EtcdStore::Core::Stop() {

@@ -92,7 +92,7 @@ class Core {
   // for that.
   SessionNumber AddPromoter();
   SessionNumber promoter() const { return promoter_; }
-  // The key's object goes last until `until_ns`, within what the session may hold.
+  // Evicts the key's object last until `until_ns`; counts against what the session may hold.
   void HoldKey(SessionNumber session, SlotId slot, std::string_view key, std::int64_t until_ns);
 
   // It was brought up: in a cluster its facts are those of the put that the lower tier knows.

@@ -124,7 +124,7 @@ class Room {
   void WithdrawForgotten(const Chosen& object, MissReason reason);
   bool HandDown(const Chosen& object, MissReason reason) const;
   bool Spared(ObjectId id) const;
-  // What waits in this space goes before any of its objects.
+  // True: puts of this space that are not listed yet are evicted before its objects.
   bool MostWaits(Spaces::Number space) const {
     return reservations_.waiting_bytes(space) > spaces_.object_bytes(space) / 2;
   }

@@ -198,7 +198,7 @@ class DataServer::Impl final : public transport::Service {
                     "connections that were closed at once or could not be accepted",
                     static_cast<double>(server_->connections().refused()));
     metrics.Gauge("kvcove_owner_data_connections_unproven",
-                  "of them, those that have proven nothing",
+                  "data connections that have proven nothing yet",
                   static_cast<double>(server_->unproven().open()));
     metrics.Counter("kvcove_owner_data_connections_displaced_total",
                     "connections that had proven nothing and gave way to newer ones",

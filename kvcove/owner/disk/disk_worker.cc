@@ -274,7 +274,7 @@ void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::b
   }
 }
 
-// Whether it really is, the owner looks when it tells the master.
+// The owner checks again before it reports the loss to the master.
 void DiskWorker::Lost(const Load& load) {
   tiering_.Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
 }

@@ -14,17 +14,19 @@ void CollectSpace(const TierStat& stat, const std::string& disk, http::Metrics& 
   const http::Labels labels = {{"disk", disk}};
   metrics.Gauge("kvcove_owner_capacity_bytes", "memory that this host gives to the pool",
                 Number(stat.space.total_bytes), in_tier);
-  metrics.Gauge("kvcove_owner_object_bytes", "of it held by objects", Number(stat.space.live_bytes),
+  metrics.Gauge("kvcove_owner_object_bytes", "payload memory of stored values",
+                Number(stat.space.live_bytes), in_tier);
+  metrics.Gauge("kvcove_owner_objects", "values that are stored", Number(stat.space.objects),
                 in_tier);
-  metrics.Gauge("kvcove_owner_objects", "objects", Number(stat.space.objects), in_tier);
-  metrics.Gauge("kvcove_owner_index_bytes", "memory beside it, for the index and keys",
+  metrics.Gauge("kvcove_owner_index_bytes", "memory for the index and keys, beside the payload",
                 Number(stat.space.index_bytes), in_tier);
   metrics.Gauge("kvcove_owner_disk_free_zones", "zones of the disk that nothing is in",
                 stat.space.free_zones, labels);
   metrics.Gauge("kvcove_owner_disk_lost_zones", "zones that are not used after an error",
                 stat.space.lost_zones, labels);
-  metrics.Gauge("kvcove_owner_disk_queued_bytes", "evicted, and not written yet",
-                Number(stat.space.queued_bytes), labels);
+  metrics.Gauge("kvcove_owner_disk_queued_bytes",
+                "bytes of evicted values that are not written yet", Number(stat.space.queued_bytes),
+                labels);
   metrics.Gauge("kvcove_owner_disk_aside", "1 while the disk is set aside", stat.aside ? 1 : 0,
                 labels);
 }
@@ -51,22 +53,23 @@ void CollectWrites(const TierStat& stat, const std::string& disk, http::Metrics&
   metrics.Counter("kvcove_owner_disk_moved_total",
                   "objects that were written again, out of a zone that was freed",
                   Number(stat.log.moved_objects), labels);
-  metrics.Counter("kvcove_owner_disk_moved_bytes_total", "bytes of their records",
+  metrics.Counter("kvcove_owner_disk_moved_bytes_total", "bytes of records that were written again",
                   Number(stat.log.moved_bytes), labels);
-  metrics.Counter("kvcove_owner_disk_evictions_total", "objects that went with their zone",
+  metrics.Counter("kvcove_owner_disk_evictions_total", "objects that were dropped with their zone",
                   Number(stat.log.dropped_objects), labels);
   metrics.Counter("kvcove_owner_disk_voided_total",
                   "objects whose generation ended, by a reset or with a version that is given up",
                   Number(stat.log.voided_objects), labels);
-  metrics.Counter("kvcove_owner_disk_voided_bytes_total", "bytes of their records",
+  metrics.Counter("kvcove_owner_disk_voided_bytes_total", "bytes of records whose generation ended",
                   Number(stat.log.voided_bytes), labels);
 }
 
 void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
   const http::Labels labels = {{"disk", disk}};
-  metrics.Counter("kvcove_owner_disk_hits_total", "values that came back into memory",
+  metrics.Counter("kvcove_owner_disk_hits_total", "values that were promoted into memory",
                   Number(stat.promoted), labels);
-  metrics.Counter("kvcove_owner_disk_hit_bytes_total", "their bytes", Number(stat.promoted_bytes),
+  metrics.Counter("kvcove_owner_disk_hit_bytes_total",
+                  "bytes of values that were promoted into memory", Number(stat.promoted_bytes),
                   labels);
   metrics.Counter("kvcove_owner_disk_read_bytes_total", "bytes that the device was asked for",
                   Number(stat.log.read_bytes), labels);
@@ -98,16 +101,19 @@ void CollectShares(const Tiering& tiering, const DiskShared& common, const std::
     const http::Labels labels = {{"namespace", ReadableName(common.quotas[i].first)},
                                  {"disk", disk}};
     metrics.Gauge("kvcove_owner_disk_share_bytes",
-                  "that a namespace or tenant with a quota has on the disk, or in its queue",
+                  "bytes that a namespace or tenant with a quota has on the disk, or in its queue",
                   Number(held[i]), labels);
-    metrics.Counter("kvcove_owner_disk_share_read_bytes_total", "that were read for it",
-                    Number(read[i]), labels);
+    metrics.Counter("kvcove_owner_disk_share_read_bytes_total",
+                    "bytes that were read for a namespace or tenant with a quota", Number(read[i]),
+                    labels);
     const disklog::ShareLimits& limits = shares.limits[i];
     if (limits.maximum_bytes != disklog::ShareLimits().maximum_bytes) {
-      metrics.Gauge("kvcove_owner_disk_share_maximum_bytes", "that it may have there",
+      metrics.Gauge("kvcove_owner_disk_share_maximum_bytes",
+                    "bytes that a namespace or tenant may have on the disk",
                     Number(limits.maximum_bytes), labels);
     }
-    metrics.Gauge("kvcove_owner_disk_share_guaranteed_bytes", "that nobody else takes from it",
+    metrics.Gauge("kvcove_owner_disk_share_guaranteed_bytes",
+                  "bytes on the disk that nobody takes from a namespace or tenant",
                   Number(limits.guaranteed_bytes), labels);
   }
 }
@@ -205,9 +211,10 @@ void CollectDisks(const OwnerDisks& disks, http::Metrics& metrics) {
                       "from an evicted value's way into the log until it is on the device",
                       times.writes, {{"disk", disk}});
   }
-  metrics.Gauge("kvcove_owner_disk_budget_bytes",
-                "that --disk-write-rate lets be written now; negative while it is paid off",
-                static_cast<double>(set.Stat().budget_bytes));
+  metrics.Gauge(
+      "kvcove_owner_disk_budget_bytes",
+      "bytes that --disk-write-rate lets be written now; negative while a burst is paid off",
+      static_cast<double>(set.Stat().budget_bytes));
 }
 
 }  // namespace kvcove::owner

@@ -190,7 +190,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void Asked(policy::ObjectId id) override { common_.rules.OnHit(id); }
   void Forgotten(policy::ObjectId id) override { common_.rules.OnRemove(id); }
   void SetSlots(const std::vector<SlotUpdate>& updates);
-  // Of a disk that is being told: a put of the key is under way, so it goes.
+  // Removes the key from a disk whose inventory is being told, because a put of it is under way.
   void Forsake(SlotId slot, Generation generation, std::string_view key);
   // Waits for the key with one more item of the batch. False: it is not on the disk, the item's
   // result says why not.
@@ -314,8 +314,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // How many bytes may be on their way up at once, so that what they evict finds room in this
   // disk's queue.
   std::uint64_t RoomToComeUp() const;
-  // So many bytes more are on their way up, until EndComing. False: what they would evict might
-  // find no room at some disk of the owner.
+  // Reserves `bytes` of what may come up at once, until EndComing. False: the objects that they
+  // would evict might find no room in the queue of some disk of the owner.
   bool TakeComing(std::uint64_t bytes);
   void EndComing(std::uint64_t bytes) { coming_.fetch_sub(bytes, std::memory_order_relaxed); }
   // Of a disk that is set aside: 0.
