@@ -111,7 +111,8 @@ TEST(CompletionQueueTest, ACallThatRunsPastItsDeadlineCompletesTwice) {
   ASSERT_TRUE(end);
   EXPECT_EQ(end->tag, 9U);
   EXPECT_TRUE(end->final);
-  EXPECT_TRUE(end->status);
+  // A machine that came to it only after the deadline does not begin it any more.
+  EXPECT_TRUE(end->status || !gate.begun());
 }
 
 // The call has returned, and a device still writes into its buffers.

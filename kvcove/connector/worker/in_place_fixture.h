@@ -16,7 +16,7 @@ namespace kvcove::connector {
 using transport::DeviceWay;
 
 inline constexpr std::uint64_t kMemory = 16 << 20;  // of which 512 KiB may be borrowed
-inline constexpr std::size_t kBlock = 40'000;
+inline constexpr std::size_t kPlacedBlock = 40'000;
 inline constexpr std::uint32_t kInPlaceBlocks = 64;
 inline constexpr std::size_t kPressure = 100'000;
 
@@ -132,7 +132,7 @@ class InPlaceTest : public testing::Test {
     options.shape = {.model = "m", .hash_tokens = 4};
     options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
     options.threads = 0;
-    options.batch_bytes = 2 * kBlock;
+    options.batch_bytes = 2 * kPlacedBlock;
     options.pin_piece_bytes = 1 << 20;
     options.device = device_.get();
     worker_ = std::make_unique<WorkerRole>(options, clock_);
@@ -146,9 +146,10 @@ class InPlaceTest : public testing::Test {
       layers.push_back(
           {.name = std::to_string(layer),
            .base = reinterpret_cast<std::uintptr_t>(memory_.data()) + kFar +  // NOLINT
-                   layer * kBlock / 2,
-           .element_bytes = kBlock / 2,
-           .axes = {{.kind = AxisKind::kBlock, .count = kInPlaceBlocks, .stride_bytes = kBlock}}});
+                   layer * kPlacedBlock / 2,
+           .element_bytes = kPlacedBlock / 2,
+           .axes = {
+               {.kind = AxisKind::kBlock, .count = kInPlaceBlocks, .stride_bytes = kPlacedBlock}}});
     }
     return layers;
   }
@@ -164,7 +165,8 @@ class InPlaceTest : public testing::Test {
   // Chunk i of `count` is block 1 + i, full of the letter.
   void Save(std::uint32_t count, char letter = 'a') {
     for (std::uint32_t i = 0; i < count; ++i) {
-      std::fill_n(memory_.begin() + (1 + i) * kBlock, kBlock, static_cast<char>(letter + i));
+      std::fill_n(memory_.begin() + (1 + i) * kPlacedBlock, kPlacedBlock,
+                  static_cast<char>(letter + i));
     }
     SaveOrder order{.job = ++job_, .token = *facts_.session->Capture({})};
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -187,8 +189,8 @@ class InPlaceTest : public testing::Test {
     Move();
   }
   bool Has(BlockId block, char letter) const {
-    const auto at = memory_.begin() + block * kBlock;
-    return std::all_of(at, at + kBlock, [=](char each) { return each == letter; });
+    const auto at = memory_.begin() + block * kPlacedBlock;
+    return std::all_of(at, at + kPlacedBlock, [=](char each) { return each == letter; });
   }
   // What Save has stored, in so many blocks from `first` on.
   void ExpectLetters(std::uint32_t count, BlockId first) const {
@@ -216,7 +218,7 @@ class InPlaceTest : public testing::Test {
   std::size_t Stored() { return facts_.session->List("", {})->size(); }
 
   const Clock& clock_ = SystemClock::Instance();
-  std::vector<char> memory_ = std::vector<char>(kInPlaceBlocks * kBlock);
+  std::vector<char> memory_ = std::vector<char>(kInPlaceBlocks * kPlacedBlock);
   std::unique_ptr<Pool> pool_;
   PoolFacts facts_;
   std::unique_ptr<OneDevice> device_;

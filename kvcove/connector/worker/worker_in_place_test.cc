@@ -23,8 +23,8 @@ TEST_F(InPlaceTest, WhatIsPinnedNeedsNoRing) {
   EXPECT_EQ(told.saved_keys, 4);
   EXPECT_EQ(told.loaded_keys, 4);
   EXPECT_EQ(told.keys_by_tier[static_cast<std::size_t>(Tier::kMemory)], 4);
-  EXPECT_EQ(told.device_save_in_place_bytes, 4 * kBlock);
-  EXPECT_EQ(told.device_load_in_place_bytes, 4 * kBlock);
+  EXPECT_EQ(told.device_save_in_place_bytes, 4 * kPlacedBlock);
+  EXPECT_EQ(told.device_load_in_place_bytes, 4 * kPlacedBlock);
   EXPECT_EQ(told.device_segment_pinned_bytes, kMemory);
   EXPECT_EQ(told.device_in_place_bytes, 0);
   EXPECT_EQ(facts_.gets, 0);
@@ -93,8 +93,8 @@ TEST_F(InPlaceTest, WhatIsRemovedOrEvictedWhileTheDeviceReadsItIsLoadedAsItWas) 
     Move();
     EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
     for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(Has(10 + i, static_cast<char>('a' + i)));
-    EXPECT_EQ(Told().device_load_in_place_bytes, (removed ? 8 : 4) * kBlock);
-    std::fill(memory_.begin() + 10 * kBlock, memory_.end(), 'z');
+    EXPECT_EQ(Told().device_load_in_place_bytes, (removed ? 8 : 4) * kPlacedBlock);
+    std::fill(memory_.begin() + 10 * kPlacedBlock, memory_.end(), 'z');
     (void)facts_.session->RemoveMatching("*", {});
     Save(4);
   }
@@ -203,7 +203,7 @@ TEST_F(InPlaceTest, WhatADeviceStillWritesIsNobodysWhenTheRoleEnds) {
   Hold(DeviceWay::kLoad, true);
   Save(2);
   const std::uint64_t reserved = pool_->Stat()->reserved_bytes;
-  EXPECT_GE(reserved, 2 * kBlock);
+  EXPECT_GE(reserved, 2 * kPlacedBlock);
   EXPECT_FALSE(worker_->Unregister());
   worker_.reset();
   EXPECT_EQ(pool_->Stat()->reserved_bytes, reserved) << "the device writes there";
@@ -216,25 +216,25 @@ TEST_F(InPlaceTest, WhatADeviceStillWritesIsNobodysWhenTheRoleEnds) {
 }
 
 TEST_F(InPlaceTest, ASlowDeviceHoldsItsShareOfThePoolAndNoMore) {
-  StartWorker({.in_place_bytes = 3 * kBlock});
+  StartWorker({.in_place_bytes = 3 * kPlacedBlock});
   PinAll();
   Save(6);  // one batch at a time
   const std::uint64_t before = Told().device_save_in_place_bytes;
-  EXPECT_GE(before, 2 * kBlock);
+  EXPECT_GE(before, 2 * kPlacedBlock);
   Hold(DeviceWay::kLoad, true);
   Load(6, 10);
-  EXPECT_EQ(Held(), 2 * kBlock);
+  EXPECT_EQ(Held(), 2 * kPlacedBlock);
   EXPECT_EQ(device_->queue->stats().lent_bytes, 0) << "the others wait: the link is busy";
   Hold(DeviceWay::kLoad, false);
   Move();
   const Counters told = Told();
   EXPECT_EQ(told.device_in_place_bytes, 0);
-  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
+  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kPlacedBlock);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
   ExpectLetters(6, 10);
   Hold(DeviceWay::kSave, true);
   Save(6, 'A');
-  EXPECT_EQ(Held(), 2 * kBlock);
+  EXPECT_EQ(Held(), 2 * kPlacedBlock);
   Hold(DeviceWay::kSave, false);
   Move();
   EXPECT_EQ(Held(), 0);
@@ -242,13 +242,13 @@ TEST_F(InPlaceTest, ASlowDeviceHoldsItsShareOfThePoolAndNoMore) {
 }
 
 TEST_F(InPlaceTest, WhatIsBeyondTheSessionsLoansGoesByWayOfTheRing) {
-  Open({}, {.borrow_bytes = kBlock});
+  Open({}, {.borrow_bytes = kPlacedBlock});
   PinAll();
   Save(4);
   Load(4, 10);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
   ExpectLetters(4, 10);
-  EXPECT_EQ(Told().device_load_in_place_bytes, kBlock) << "nothing else while that is lent";
+  EXPECT_EQ(Told().device_load_in_place_bytes, kPlacedBlock) << "nothing else while that is lent";
   EXPECT_EQ(Told().loaded_keys, 4);
 }
 
@@ -277,7 +277,7 @@ TEST_F(InPlaceTest, AMissIsOneAndTheRingIsNotAsked) {
 }
 
 TEST_F(InPlaceTest, ASynchronousLoadMakesTheStreamWaitAndNotTheHost) {
-  StartWorker({.in_place_bytes = 2 * kBlock});  // no bound of what the stream waits for
+  StartWorker({.in_place_bytes = 2 * kPlacedBlock});  // no bound of what the stream waits for
   PinAll();
   Save(6);
   Hold(DeviceWay::kLoad, true);
@@ -290,7 +290,7 @@ TEST_F(InPlaceTest, ASynchronousLoadMakesTheStreamWaitAndNotTheHost) {
   ExpectLetters(6, 10);
   const Counters told = Told();
   EXPECT_EQ(told.loaded_keys, 6);
-  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kBlock);
+  EXPECT_EQ(told.device_load_in_place_bytes, 6 * kPlacedBlock);
   EXPECT_EQ(facts_.gets, 0);
   EXPECT_THAT(worker_->TakeEnded().failed_blocks, IsEmpty());
 }
@@ -326,8 +326,8 @@ TEST_F(InPlaceTest, TheFirstLayerOfAllValuesGoesBeforeTheSecondOfAny) {
   EXPECT_EQ(device_->fake->waits(), 6);
   std::vector<std::size_t> layers;
   for (const transport::DeviceCopy& first : device_->fake->FirstCopies(before)) {
-    layers.push_back((first.device - Layers()[0].base) % kBlock / (kBlock / 2));
-    EXPECT_EQ(first.bytes, kBlock / 2);
+    layers.push_back((first.device - Layers()[0].base) % kPlacedBlock / (kPlacedBlock / 2));
+    EXPECT_EQ(first.bytes, kPlacedBlock / 2);
   }
   EXPECT_THAT(layers, ElementsAre(0, 0, 0, 1, 1, 1));
   Hold(DeviceWay::kLoad, false);
@@ -335,7 +335,7 @@ TEST_F(InPlaceTest, TheFirstLayerOfAllValuesGoesBeforeTheSecondOfAny) {
   ExpectLetters(6, 10);
   const Counters told = Told();
   EXPECT_EQ(told.loaded_keys, 6) << "each once";
-  EXPECT_EQ(told.loaded_bytes, 6 * kBlock);
+  EXPECT_EQ(told.loaded_bytes, 6 * kPlacedBlock);
 }
 
 TEST_F(InPlaceTest, AStepThatComesToNoLayerWaitsAtItsEnd) {
@@ -360,7 +360,7 @@ TEST_F(InPlaceTest, ALoadForTheStreamThatIsMoreThanMayBeLentGoesInPlaceAllTheSam
   worker_->FinishStep({}, 7);
   Move();
   ExpectLetters(20, 30);
-  EXPECT_EQ(Told().device_load_in_place_bytes, 20 * kBlock);
+  EXPECT_EQ(Told().device_load_in_place_bytes, 20 * kPlacedBlock);
   EXPECT_EQ(facts_.gets, 0);
   EXPECT_EQ(Held(), 0);
 }
@@ -404,15 +404,15 @@ TEST_F(InPlaceTest, ManyThreadsMoveEverythingWhileTheMemoryIsPinned) {
   OneDevice device({.ring_bytes = 1 << 20, .poison = true}, clock_);
   WorkerOptions options{.device = &device,
                         .threads = 3,
-                        .batch_bytes = 3 * kBlock,
+                        .batch_bytes = 3 * kPlacedBlock,
                         .pin_piece_bytes = 256 << 10,
-                        .in_place_bytes = 6 * kBlock};
+                        .in_place_bytes = 6 * kPlacedBlock};
   options.shape = {.model = "m", .hash_tokens = 4};
   options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
   WorkerRole worker(options, clock_);
   worker.Connect(std::make_unique<PoolStore>(facts_));
   for (std::uint32_t i = 0; i < kInPlaceBlocks; ++i) {
-    std::fill_n(memory_.begin() + i * kBlock, kBlock, static_cast<char>(i));
+    std::fill_n(memory_.begin() + i * kPlacedBlock, kPlacedBlock, static_cast<char>(i));
   }
   ASSERT_TRUE(worker.Register(Layers()));
   Counters counters;
@@ -459,7 +459,7 @@ TEST_F(InPlaceTest, ManyThreadsMoveEverythingWhileTheMemoryIsPinned) {
         ASSERT_TRUE(Has(40 + block, static_cast<char>(block))) << turn;
       }
     }
-    std::fill(memory_.begin() + 41 * kBlock, memory_.begin() + 49 * kBlock, 'z');
+    std::fill(memory_.begin() + 41 * kPlacedBlock, memory_.begin() + 49 * kPlacedBlock, 'z');
   }
   counters.Add(worker.TakeReport().counters);
   std::printf("%.1f of %.1f MB in place\n",
