@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/owner.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
@@ -16,7 +13,9 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
-constexpr std::uint64_t kDiskBytesAnObject = 2048;  // for the table's limit
+// The table of what the disks hold has a place for each so many bytes of them.
+constexpr std::uint64_t kDiskBytesAnObject = 2048;
+
 }  // namespace
 
 Result<OwnerOptions> Owner::Complete(const OwnerOptions& given) {

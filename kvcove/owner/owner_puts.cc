@@ -10,9 +10,6 @@
 namespace kvcove::owner {
 namespace {
 
-// How often a put that waits for the master looks whether that is still there.
-constexpr std::int64_t kMasterLookNs = 50 * kMillisecond;
-
 std::vector<PutResult> Full(std::size_t count) {
   return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
 }
@@ -56,7 +53,7 @@ void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
     if (left <= 0) return;
     // No longer than this, so that a master that goes away meanwhile is noticed.
     memory_->published.WaitFor(memory_->mutex,
-                               std::chrono::nanoseconds(std::min(left, kMasterLookNs)));
+                               std::chrono::nanoseconds(std::min(left, Outbox::kMasterLookNs)));
   }
 }
 

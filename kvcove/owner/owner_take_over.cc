@@ -9,6 +9,7 @@
 #include "kvcove/wire/carry_fields.h"
 
 namespace kvcove::owner {
+
 // ---- the one that gives
 
 void Owner::Freeze() {

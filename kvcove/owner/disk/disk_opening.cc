@@ -13,11 +13,6 @@
 #include "kvcove/base/posix.h"
 
 namespace kvcove::owner {
-namespace {
-
-constexpr auto kLook = std::chrono::milliseconds(100);  // how often a wait looks whether it ends
-
-}  // namespace
 
 // What can be wrong with their paths is told here, before a pool is known: what is empty is
 // formatted for no pool. The pool that they belong to; zero: none yet.
@@ -148,7 +143,7 @@ bool DiskOpening::AwaitSettled() {
   const MutexLock lock(mutex_);
   while (state_ != State::kSettled) {
     if (link_ends_) return false;
-    changed_.WaitFor(mutex_, kLook);
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(kDiskLookNs));
   }
   return true;
 }
@@ -174,7 +169,7 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
     while (other && state_ == State::kOpens) {
       // The opener notes its disks yet. Under the identity of before the master says it again.
       if (link_ends_) return;
-      changed_.WaitFor(mutex_, kLook);
+      changed_.WaitFor(mutex_, std::chrono::nanoseconds(kDiskLookNs));
     }
     // Nor is the note read before it is struck.
     held = other && state_ == State::kMayOpen;

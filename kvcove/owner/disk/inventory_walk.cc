@@ -9,7 +9,6 @@ namespace kvcove::owner {
 namespace {
 
 static_assert(kZonesFrom + ((kMaxDisks - 1) * kZonesADisk) < Core::kWalkDone);
-constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
 
 ObjectId FirstZoneOf(std::size_t disk) {
   return kZonesFrom + (static_cast<ObjectId>(disk) * kZonesADisk);
@@ -131,7 +130,7 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   DiskInventory& inventory = disks_.set()[disk].inventory();
   const auto zone = inventory.Ask(number);
   if (DiskThread* const thread = disks_.ThreadOf(disk); thread != nullptr) thread->Wake();
-  while (!inventory.Await(*zone, kLookNs)) {
+  while (!inventory.Await(*zone, kDiskLookNs)) {
     if (link_ends_) return false;
   }
   zone_ = std::move(zone->objects);
@@ -207,7 +206,7 @@ void InventoryWalk::UseTold(std::size_t disk, std::uint64_t era) {
   if (thread == nullptr) return;
   thread->Wake();
   while (!link_ends_) {
-    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kLookNs);
+    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kDiskLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
     if (quiet) (void)tiering.SetOnTold(era);
     return;

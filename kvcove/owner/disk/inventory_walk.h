@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the master is told of an owner: what it has, in memory and on its disks, and what it has no
-// more. A walk goes over memory, then over the zones of disk after disk.
+// An owner reports to the master which objects it has, in memory and on its disks, and which it has
+// lost. A walk goes over memory, then over the zones of disk after disk.
 //
 // A disk that is set aside and works again, so that nothing older than another owner's value or
 // than a removal comes back:

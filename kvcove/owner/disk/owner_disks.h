@@ -3,7 +3,7 @@
 // An owner without disks has one of these over an empty set, so that nobody asks whether there are
 // any.
 //
-//   closed --Open, OpenEach--> open --Pause--> paused --Resume, StartPaused--> open --Stop--> over
+//   closed --Open, OpenEach--> open --Pause--> paused --StartPaused--> open --Stop--> over
 //
 // Threads. Thread-safe, except where it says so: opening, pausing and stopping belong to one thread
 // at a time. Nothing here is called under the owner's lock but `set` and Wake.
@@ -21,6 +21,9 @@
 #include "kvcove/owner/memory/memory.h"
 
 namespace kvcove::owner {
+
+// How often a wait for a disk looks whether the link, and with it the wait, has ended.
+inline constexpr std::int64_t kDiskLookNs = 100 * kMillisecond;
 
 struct DisksOptions {
   std::vector<disklog::DiskSpec> disks;  // none: an owner without disks
@@ -106,7 +109,7 @@ class OwnerDisks {
   // True once after each Pause.
   bool TakePaused();
   HandedDisks HandOver() const;
-  // In the successor's process. Under the owner's lock where it sets the slots.
+  // In the successor's process, before StartPaused. Takes the owner's lock.
   void Adopt(const HandedDisks& handed);
   // They open by themselves; their keys are misses until then. Continues where it failed before.
   // `voids`: what they hold is void, until BeginAnew. Errors: as StartThread.

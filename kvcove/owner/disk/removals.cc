@@ -15,8 +15,6 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kLookNs = 100 * kMillisecond;  // how often a wait looks whether it ends
-
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
 }
@@ -105,11 +103,11 @@ Result<std::uint64_t> Removals::Walk(const Token& token, std::string_view patter
 bool Removals::AwaitProven(DisksRemoval& removal) {
   bool said = false;
   while (!link_ends_) {
-    const Status proven = disks_.AwaitRemoval(removal, clock_.NowNs() + kLookNs);
+    const Status proven = disks_.AwaitRemoval(removal, clock_.NowNs() + kDiskLookNs);
     if (proven) return true;
     if (proven.error().code == Code::kTimeout) continue;
     if (!std::exchange(said, true)) LogError("a removal waits: {}", proven.error().ToString());
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kLookNs));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kDiskLookNs));
   }
   return false;
 }

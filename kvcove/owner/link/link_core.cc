@@ -632,7 +632,7 @@ void LinkCore::Listed(const wire::ListReply& reply) {
 bool LinkCore::Walked(const Batch& batch) {
   const MutexLock lock(mutex_);
   ++rounds_;
-  if (shards_.active()) return false;  // a map came meanwhile: its walk ends otherwise
+  if (shards_.active()) return false;  // a map came meanwhile: ShardsTold ends the walk now
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
     if (batch.waits) list_wait_ns_ = kLanePauseNs;

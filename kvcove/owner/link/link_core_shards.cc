@@ -282,8 +282,8 @@ bool LinkCore::EndsWalk() {
   return true;
 }
 
-// Whether the walk over the inventory has ended: all of it is answered, and no lane still acts on
-// such an answer. Its refusals are not noted yet, nor is what they mean dropped.
+// Whether the walk over the inventory has ended: the shards have answered all of it, and no lane
+// still acts on such an answer. Until a lane has, the objects that a shard refused are not dropped.
 bool LinkCore::ShardsTold() {
   const MutexLock lock(mutex_);
   if (!shards_.active()) return false;

@@ -10,8 +10,6 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::uint64_t kTrimAfter = 64;  // evicted puts
-// A wait looks this often whether the master went away meanwhile.
-constexpr std::int64_t kMasterLookNs = 50 * kMillisecond;
 
 }  // namespace
 

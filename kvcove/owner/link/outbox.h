@@ -26,6 +26,8 @@ namespace kvcove::owner {
 class Outbox {
  public:
   using Done = std::function<void(std::span<const Code>)>;
+  // How often a wait for the master looks whether it went away meanwhile.
+  static constexpr std::int64_t kMasterLookNs = 50 * kMillisecond;
 
   explicit Outbox(const Clock& clock) : clock_(clock) {}
 
