@@ -161,9 +161,10 @@ class Job:
         return found[0] if found else Path("/nowhere")
 
     def found(self, rank: int) -> dict[str, object]:
-        path = self.out / f"found-{rank}"
-        assert wait_until(path.exists), self.told()
-        return json.loads(path.read_text())
+        """Wait until no engine looks any more, as a test may harm next what they look at."""
+        paths = [self.out / f"found-{each}" for each in range(NODES)]
+        assert wait_until(lambda: all(path.exists() for path in paths)), self.told()
+        return json.loads(paths[rank].read_text())
 
     def tasks(self) -> list[int]:
         return [int(pid) for pid in (self.directory / "tasks").read_text().split()]
