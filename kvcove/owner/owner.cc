@@ -67,7 +67,21 @@ Owner::Owner(const OwnerOptions& options, std::unique_ptr<Memory> memory, const 
       opening_(disks_, *memory_, promotions_, link_ends_, clock),
       removals_(disks_, opening_, *memory_, link_ends_, clock),
       inventory_(disks_, opening_, *memory_, link_ends_, clock),
-      outbox_(clock) {}
+      outbox_(clock),
+      link_side_({.memory = *memory_,
+                  .disks = disks_,
+                  .opening = opening_,
+                  .removals = removals_,
+                  .inventory = inventory_,
+                  .outbox = outbox_,
+                  .link_ends = link_ends_},
+                 options.memory_bytes),
+      data_side_(
+          *memory_, disks_, promotions_, outbox_, link_side_,
+          [this](SessionNumber session, std::span<const FinishItem> items, auto done) {
+            FinishThen(session, items, std::nullopt, std::move(done));
+          },
+          clock) {}
 
 Result<std::unique_ptr<Owner>> Owner::Open(const OwnerOptions& given, const Clock& clock) {
   KVCOVE_ASSIGN(const OwnerOptions options, Complete(given));
@@ -97,8 +111,7 @@ void Owner::MakeReport() {
     const MutexLock lock(memory_->mutex);
     report = memory_->core().Report();
   }
-  const MutexLock lock(report_mutex_);
-  report_ = report;
+  link_side_.SetReport(report);
 }
 
 Owner::~Owner() {
@@ -208,25 +221,13 @@ void Owner::RunJanitor() {
     opening_.Tick();
     disks_.Tick();
     AddDisks(disks_, clock_, report);
-    {
-      const MutexLock lock(report_mutex_);
-      report_ = report;
-    }
+    link_side_.SetReport(report);
     const MutexLock lock(stop_mutex_);
     if (stopping_ || frozen_) return;
     stop_changed_.WaitFor(stop_mutex_,
                           std::chrono::nanoseconds(more ? Memory::kTurnNs : kJanitorPeriodNs));
     if (stopping_ || frozen_) return;
   }
-}
-
-void Owner::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
-  for (const SlotUpdate& update : updates) {
-    slot_tenants_[update.slot].store(TenantTag(TenantOf(update.name)), std::memory_order_release);
-  }
-  const MutexLock lock(memory_->mutex);
-  disks_.set().SetSlots(updates);
-  if (!opening_.HoldBack(incarnation, updates)) memory_->SetSlots(incarnation, updates);
 }
 
 PoolStat Owner::Stat() {

@@ -5,6 +5,8 @@
 //   OwnerDisks    the disks below it, with Promotions (up), Removals and, in a cluster,
 //                 DiskOpening (when they open) and InventoryWalk (what the master is told)
 //   Outbox        in a cluster: puts that the master has not listed yet
+//   LinkSide      what its link to the master calls
+//   DataSide      what its data service calls, for requesters of other hosts
 //
 // Threads: the janitor, which does what happens by itself; without a cluster also the lease.
 // Thread-safe.
@@ -23,15 +25,15 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/core/core.h"
-#include "kvcove/owner/core/data_store.h"
+#include "kvcove/owner/data_side.h"
 #include "kvcove/owner/disk/disk_opening.h"
 #include "kvcove/owner/disk/inventory_walk.h"
 #include "kvcove/owner/disk/object_pages.h"
 #include "kvcove/owner/disk/owner_disks.h"
 #include "kvcove/owner/disk/promotions.h"
 #include "kvcove/owner/disk/removals.h"
-#include "kvcove/owner/link/link_target.h"
 #include "kvcove/owner/link/outbox.h"
+#include "kvcove/owner/link_side.h"
 #include "kvcove/owner/memory/memory.h"
 
 namespace kvcove::owner {
@@ -64,11 +66,11 @@ struct OwnerOptions {
   bool says_resets = true;
 };
 
-class Owner final : public LinkTarget, public DataStore {
+class Owner {
  public:
   // Errors: kInvalid when the host cannot give the memory, or for an unknown policy; kInternal.
   static Result<std::unique_ptr<Owner>> Open(const OwnerOptions& options, const Clock& clock);
-  ~Owner() override;
+  ~Owner();
   // Returns the options with every default filled in. Errors: kInvalid.
   static Result<OwnerOptions> Complete(const OwnerOptions& options);
   const OwnerOptions& options() const { return options_; }
@@ -79,6 +81,8 @@ class Owner final : public LinkTarget, public DataStore {
   Outbox& outbox() { return outbox_; }
   Promotions& promotions() { return promotions_; }
   Removals& removals() { return removals_; }
+  LinkSide& link_side() { return link_side_; }
+  DataSide& data_side() { return data_side_; }
 
   // Once, after the first Publish and before Start; without a disk, too. Errors: those of
   // OpenTiers.
@@ -138,8 +142,10 @@ class Owner final : public LinkTarget, public DataStore {
   // yet is kUnavailable at once.
   void PutThen(SessionNumber session, const Token& token, std::span<const PutItem> items,
                std::int64_t deadline_ns, std::function<void(std::vector<PutResult>)> done);
+  // Without a deadline the answer comes once the master has listed the values.
   void FinishThen(SessionNumber session, std::span<const FinishItem> items,
-                  std::int64_t deadline_ns, std::function<void(std::vector<Code>)> done);
+                  std::optional<std::int64_t> deadline_ns,
+                  std::function<void(std::vector<Code>)> done);
 
   // ---- objects by their keys (owner_objects.cc)
   struct Pinning {
@@ -160,78 +166,6 @@ class Owner final : public LinkTarget, public DataStore {
   }
   // In slices, between which others have their turn. Not on an event loop.
   PoolStat Stat();
-
-  // ---- copies to other owners
-  // Of what lies on a disk only, once it has come up (BringUp).
-  std::vector<std::optional<CopyLoan>> LendForCopy(std::span<const wire::CopyRequest::Item> items);
-  bool OnDisk(const wire::CopyRequest::Item& item) const {
-    return !disks_.none() && memory_->header().tier().Holds(item.slot, item.generation, item.key);
-  }
-  // What a process here would have captured while that was the slot's generation.
-  Token TokenOf(SlotId slot, Generation generation);
-  // The last removal from the master that is applied.
-  std::uint64_t applied() const { return applied_; }
-
-  // ---- DataStore
-  SessionNumber AddRemoteSession() override;
-  void EndSession(SessionNumber number) override { memory_->EndSession(number); }
-  std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
-                                 std::span<const PutItem> items, bool evict = true) override;
-  bool Awaits(const Token& token) override;
-  void FinishThen(SessionNumber session, std::span<const FinishItem> items,
-                  std::function<void(std::vector<Code>)> done) override;
-  bool MasterReachable() const override { return outbox_.MasterReachable(); }
-  std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys) override;
-  void Return(std::span<const Loan> loans) override;
-  void SetChecksum(const Loan& loan, std::uint64_t checksum) override;
-  std::shared_ptr<void> BringUp(const Token& token, std::span<const std::string_view> keys,
-                                const Upcoming& upcoming) override {
-    return promotions_.BringUp(token, keys, upcoming);
-  }
-  void GiveUp(const std::shared_ptr<void>& brought) override {
-    promotions_.GiveUp(*std::static_pointer_cast<LoadCall>(brought));
-  }
-  bool LeaseHolds() const override { return memory_->LeaseUntilNs() > clock_.NowNs(); }
-  std::uint64_t TenantOfSlot(SlotId slot) const override {
-    return slot < kMaxSlots ? slot_tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
-  }
-  segment::Payload payload() const override { return memory_->payload(); }
-
-  // ---- LinkTarget
-  void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
-  void SetHidden(const std::vector<SlotId>& slots) override;
-  void SetLease(std::int64_t deadline_ns) override { memory_->SetLease(deadline_ns); }
-  void SetMasterReachable(bool reachable) override { outbox_.SetMasterReachable(reachable); }
-  void SetDraining(bool draining) override { draining_ = draining; }
-  wire::RenewRequest Report() override;
-  std::uint64_t capacity_bytes() const override { return options_.memory_bytes; }
-  void Follow(const OwnerFacts& facts) override { opening_.Follow(facts); }
-  void TableKnown() override { opening_.TableKnown(); }
-  bool AwaitApplied() override { return removals_.AwaitApplied(); }
-  void EndDiskWaits() override { link_ends_ = true; }
-  std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
-    return removals_.Apply(removal);
-  }
-  void DropSlot(SlotId slot) override { removals_.DropSlot(slot); }
-  void SetApplied(std::uint64_t number) override;
-  std::vector<Listing> TakeListings(std::size_t at_most_items) override {
-    return outbox_.Take(at_most_items);
-  }
-  void ReturnListings(std::vector<Listing> listings) override {
-    outbox_.Return(std::move(listings));
-  }
-  void CompleteListing(Listing listing, std::span<const Code> codes) override;
-  std::vector<InventoryItem> TakeGone(std::size_t at_most) override {
-    return inventory_.TakeGone(at_most);
-  }
-  bool TakeGoneOverflow() override { return inventory_.TakeGoneOverflow(); }
-  std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override {
-    return inventory_.Next(cursor, at_most);
-  }
-  std::optional<ObjectId> TellAgainFrom() override { return inventory_.TellAgainFrom(); }
-  void WalkEnds() override { inventory_.WalkEnds(); }
-  void Told() override { inventory_.Told(); }
-  void DropObjects(std::span<const InventoryItem> items) override { removals_.Drop(items); }
 
  private:
   template <typename T>
@@ -272,16 +206,10 @@ class Owner final : public LinkTarget, public DataStore {
   Removals removals_;
   InventoryWalk inventory_;
   Outbox outbox_;
+  LinkSide link_side_;
+  DataSide data_side_;
   TierPlace disk_place_;  // without a cluster
   HandedDisks handed_;    // of the process that this one has taken over from
-
-  std::vector<std::atomic<std::uint64_t>> slot_tenants_ =
-      std::vector<std::atomic<std::uint64_t>>(kMaxSlots);
-  std::atomic<std::uint64_t> applied_{0};
-  std::atomic<bool> draining_{false};
-  // As of the janitor's last round, so that a renewal of the lease waits for no lock of the core.
-  Mutex report_mutex_;
-  wire::RenewRequest report_ KVCOVE_GUARDED_BY(report_mutex_);
 
   Mutex stop_mutex_;
   CondVar stop_changed_;

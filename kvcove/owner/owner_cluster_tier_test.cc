@@ -77,7 +77,7 @@ class ClusterTierTest : public testing::Test {
     KVCOVE_ASSIGN(owner_, Owner::Open(options, SystemClock::Instance()));
     KVCOVE_ASSIGN(OwnerFacts facts, owner_->PrepareDisks(directory_ + "/data"));
     EXPECT_TRUE(owner_->Start());
-    session_ = owner_->AddRemoteSession();
+    session_ = owner_->data_side().AddRemoteSession();
     return facts;
   }
   Result<std::unique_ptr<disklog::Device>> OpenDevice(const std::string& path) {
@@ -111,7 +111,7 @@ class ClusterTierTest : public testing::Test {
   // The disk works, and what it holds is to be told.
   void Mend() {
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return owner_->TellAgainFrom().has_value(); }));
+    ASSERT_TRUE(Becomes([&] { return owner_->link_side().TellAgainFrom().has_value(); }));
   }
   // It is used again, and holds nothing.
   bool AwaitEmpty() const {
@@ -122,7 +122,8 @@ class ClusterTierTest : public testing::Test {
   }
   std::vector<KnownDisk> Noted() const { return *KnownDisks(directory_ + "/data").Read(); }
   void Publish(Generation generation = kGeneration) {
-    owner_->Publish(kIncarnation, {{.slot = kTierSlot, .generation = generation, .name = "m"}});
+    owner_->link_side().Publish(kIncarnation,
+                                {{.slot = kTierSlot, .generation = generation, .name = "m"}});
   }
   // The master has welcomed it and told all generations.
   void Join(OwnerFacts facts, Generation generation = kGeneration) {
@@ -130,22 +131,22 @@ class ClusterTierTest : public testing::Test {
     facts.incarnation = kIncarnation;
     facts.seen = {.term = 1, .tag = 2, .revision = 3};
     facts_ = facts;
-    owner_->Follow(facts);
+    owner_->link_side().Follow(facts);
     Publish(generation);
-    owner_->TableKnown();
+    owner_->link_side().TableKnown();
     ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
-    ASSERT_TRUE(Becomes([&] { return !owner_->Awaits(kToken); }));
+    ASSERT_TRUE(Becomes([&] { return !owner_->data_side().Awaits(kToken); }));
   }
   // The master knows it as another one, or is another pool's: as the link says it to its target.
   void Follow(const OwnerFacts& other) {
-    owner_->Follow(other);
-    owner_->Publish(kIncarnation, {{.slot = kTierSlot, .name = {}}});
-    owner_->DropSlot(kTierSlot);
+    owner_->link_side().Follow(other);
+    owner_->link_side().Publish(kIncarnation, {{.slot = kTierSlot, .name = {}}});
+    owner_->link_side().DropSlot(kTierSlot);
     Publish();
   }
   void End() {
     if (owner_ == nullptr) return;
-    owner_->EndDiskWaits();
+    owner_->link_side().EndDiskWaits();
     owner_->Stop();
     owner_.reset();
   }
@@ -154,7 +155,7 @@ class ClusterTierTest : public testing::Test {
     owner_->disks().Drain();
     ASSERT_TRUE(owner_->MayPauseDisks());
     owner_->Freeze();
-    owner_->EndDiskWaits();
+    owner_->link_side().EndDiskWaits();
     ASSERT_TRUE(owner_->PauseDisks());
   }
   void HandOver() {
@@ -205,12 +206,12 @@ class ClusterTierTest : public testing::Test {
   }
   Code PutOnce(const std::string& key, std::uint32_t group) {
     const PutItem item{.key = key, .size_bytes = kTierValue, .value = {}, .after = {}};
-    const PutResult place = owner_->Reserve(session_, kToken, {&item, 1}).front();
+    const PutResult place = owner_->data_side().Reserve(session_, kToken, {&item, 1}).front();
     if (place.code != Code::kOk) return place.code;
     const std::string value = ValueOf(key);
     std::size_t at = 0;
     for (const Extent& extent : place.extents) {
-      const auto room = owner_->payload().At(extent);
+      const auto room = owner_->data_side().payload().At(extent);
       const std::size_t count = std::min(room.size(), value.size() - at);
       std::memcpy(room.data(), value.data() + at, count);
       at += count;
@@ -218,10 +219,10 @@ class ClusterTierTest : public testing::Test {
     Code outcome = Code::kInProgress;
     const FinishItem finish{
         .reservation = place.reservation, .commit = true, .group = group, .copies = 2};
-    owner_->FinishThen(session_, {&finish, 1},
-                       [&](const std::vector<Code>& codes) { outcome = codes.front(); });
-    for (Listing& listing : owner_->TakeListings(10)) {
-      owner_->CompleteListing(std::move(listing), std::vector{Code::kOk});
+    owner_->data_side().FinishThen(
+        session_, {&finish, 1}, [&](const std::vector<Code>& codes) { outcome = codes.front(); });
+    for (Listing& listing : owner_->link_side().TakeListings(10)) {
+      owner_->link_side().CompleteListing(std::move(listing), std::vector{Code::kOk});
     }
     return outcome;
   }
@@ -245,11 +246,11 @@ class ClusterTierTest : public testing::Test {
       if (ended.wait_for(std::chrono::seconds(30)) == std::future_status::ready) return;
       ADD_FAILURE() << "a walk over what this owner has does not end";
       late = true;
-      owner_->EndDiskWaits();
+      owner_->link_side().EndDiskWaits();
     });
     std::vector<InventoryItem> all;
     for (ObjectId cursor = from; cursor != Core::kWalkDone && !late;) {
-      const auto some = owner_->Inventory(cursor, 7);
+      const auto some = owner_->link_side().Inventory(cursor, 7);
       all.insert(all.end(), some.begin(), some.end());
     }
     done.set_value();
@@ -258,8 +259,8 @@ class ClusterTierTest : public testing::Test {
   }
   // The master has accepted what the walk told.
   void Told() {
-    owner_->WalkEnds();
-    owner_->Told();
+    owner_->link_side().WalkEnds();
+    owner_->link_side().Told();
   }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
     std::set<std::string> keys;
@@ -276,22 +277,22 @@ class ClusterTierTest : public testing::Test {
   // Brought up for another host, and held for it as long.
   Loan Get(const std::string& key, std::int64_t within_ns = 10 * kSecond) {
     const std::string_view view = key;
-    Loan loan = owner_->Lend(kToken, {&view, 1}).front();
+    Loan loan = owner_->data_side().Lend(kToken, {&view, 1}).front();
     if (loan.code == Code::kOk) return loan;
     std::atomic<bool> done{false};
-    const auto brought =
-        owner_->BringUp(kToken, {&view, 1},
-                        {.session = [this] { return session_; },
-                         .deadline_ns = SystemClock::Instance().NowNs() + within_ns,
-                         .done = [&](const std::vector<wire::LoadResult>&) { done = true; }});
+    const auto brought = owner_->data_side().BringUp(
+        kToken, {&view, 1},
+        {.session = [this] { return session_; },
+         .deadline_ns = SystemClock::Instance().NowNs() + within_ns,
+         .done = [&](const std::vector<wire::LoadResult>&) { done = true; }});
     if (brought == nullptr) return loan;
     EXPECT_TRUE(Becomes([&] { return done.load(); }));
-    return owner_->Lend(kToken, {&view, 1}).front();
+    return owner_->data_side().Lend(kToken, {&view, 1}).front();
   }
   std::string TextOf(const Loan& loan) const {
     std::string text;
     for (const Extent& extent : loan.extents) {
-      const auto room = owner_->payload().At(extent);
+      const auto room = owner_->data_side().payload().At(extent);
       text.append(reinterpret_cast<const char*>(room.data()), room.size());
     }
     return text.substr(0, loan.size_bytes);
@@ -310,7 +311,7 @@ class ClusterTierTest : public testing::Test {
 
 TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
   Fill(60);
-  const auto told = owner_->TakeGone(1000);
+  const auto told = owner_->link_side().TakeGone(1000);
   EXPECT_GE(told.size(), 40U);
   for (const auto& [item, id, version, key] : told) {
     EXPECT_FALSE(item.gone);
@@ -327,12 +328,12 @@ TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
 
 TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
   Fill(60);
-  (void)owner_->TakeGone(1000);
+  (void)owner_->link_side().TakeGone(1000);
   const Loan loan = Get("key-3");
   ASSERT_EQ(loan.code, Code::kOk);
   EXPECT_EQ(TextOf(loan), ValueOf("key-3"));
-  owner_->Return({&loan, 1});
-  const auto told = owner_->TakeGone(1000);
+  owner_->data_side().Return({&loan, 1});
+  const auto told = owner_->link_side().TakeGone(1000);
   const auto moved = std::ranges::find(told, "key-3", &InventoryItem::key);
   ASSERT_NE(moved, told.end());
   EXPECT_EQ(moved->item.hash, DirectoryHash(kTierSlot, "key-3"));
@@ -344,10 +345,10 @@ TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
 
 TEST_F(ClusterTierTest, ALoadFromAHiddenSlotSaysNothingOfAReset) {
   Fill(60);
-  owner_->SetHidden({kTierSlot});
+  owner_->link_side().SetHidden({kTierSlot});
   const std::string_view key = "key-3";
   std::promise<std::vector<wire::LoadResult>> answer;
-  const auto brought = owner_->BringUp(
+  const auto brought = owner_->data_side().BringUp(
       kToken, {&key, 1},
       {.session = [this] { return session_; },
        .deadline_ns = SystemClock::Instance().NowNs() + 10 * kSecond,
@@ -364,12 +365,12 @@ TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt)
   // Not held for longer, so that memory may give it up.
   ASSERT_TRUE(Becomes([&] {
     const Loan loan = Get("key-3", /*within_ns=*/100 * kMillisecond);
-    if (loan.code == Code::kOk) owner_->Return({&loan, 1});
+    if (loan.code == Code::kOk) owner_->data_side().Return({&loan, 1});
     return loan.code == Code::kOk;
   }));
   ASSERT_EQ(Put("memory-only"), Code::kOk);
-  (void)owner_->TakeGone(1000);
-  owner_->SetHidden({kTierSlot});
+  (void)owner_->link_side().TakeGone(1000);
+  owner_->link_side().SetHidden({kTierSlot});
   std::vector<InventoryItem> told;
   const auto tells = [&](const std::string& key) {
     return Tells(told, key, /*gone=*/true) || Tells(told, key, /*gone=*/false);
@@ -377,12 +378,12 @@ TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt)
   int next = 0;
   ASSERT_TRUE(Becomes([&] {
     (void)Put("later-" + std::to_string(next++));
-    std::ranges::move(owner_->TakeGone(1000), std::back_inserter(told));
+    std::ranges::move(owner_->link_side().TakeGone(1000), std::back_inserter(told));
     return tells("key-3") && tells("memory-only");
   }));
   EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it lies on the disk from now on";
   EXPECT_TRUE(Tells(told, "memory-only", /*gone=*/true));
-  owner_->SetHidden({});
+  owner_->link_side().SetHidden({});
   EXPECT_EQ(Put("key-3"), Code::kExists);
   EXPECT_EQ(Put("memory-only"), Code::kOk);
 }
@@ -396,7 +397,7 @@ TEST_F(ClusterTierTest, AnotherProcessTellsWhatTheDiskHasAndNothingBeforeItIsKno
   ASSERT_TRUE(facts);
   EXPECT_EQ(*facts, facts_);
   ObjectId cursor = 0;
-  EXPECT_TRUE(owner_->Inventory(cursor, 100).empty());
+  EXPECT_TRUE(owner_->link_side().Inventory(cursor, 100).empty());
   EXPECT_EQ(cursor, 0U);
   Publish();
   EXPECT_EQ(Put("key-0"), Code::kUnavailable) << "the disk may have it";
@@ -408,7 +409,7 @@ TEST_F(ClusterTierTest, AnotherProcessTellsWhatTheDiskHasAndNothingBeforeItIsKno
   EXPECT_EQ(Put(*before.begin()), Code::kExists);
   const Loan loan = Get(*before.begin());
   EXPECT_EQ(TextOf(loan), ValueOf(*before.begin()));
-  owner_->Return({&loan, 1});
+  owner_->data_side().Return({&loan, 1});
 }
 
 TEST_F(ClusterTierTest, WhatMemoryEvictsWhileTheDiskOpensAgainStaysListedIfTheDiskHasIt) {
@@ -416,15 +417,15 @@ TEST_F(ClusterTierTest, WhatMemoryEvictsWhileTheDiskOpensAgainStaysListedIfTheDi
   const Loan loan = Get("key-3", kSecond);
   const std::int64_t held_until_ns = SystemClock::Instance().NowNs() + kSecond;
   ASSERT_EQ(loan.code, Code::kOk);
-  owner_->Return({&loan, 1});
-  (void)owner_->TakeGone(1000);
+  owner_->data_side().Return({&loan, 1});
+  (void)owner_->link_side().TakeGone(1000);
   ASSERT_TRUE(Becomes([&] { return SystemClock::Instance().NowNs() > held_until_ns; }));
   held_ = true;
   HandOver();
   for (int i = 0; i < 60; ++i) ASSERT_EQ(Put(fmt::format("more-{}", i)), Code::kOk);
   held_ = false;
   AwaitOpen();
-  const auto told = owner_->TakeGone(1000);
+  const auto told = owner_->link_side().TakeGone(1000);
   EXPECT_FALSE(Tells(told, "key-3", /*gone=*/true));
   EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it has moved";
   EXPECT_TRUE(Tells(told, "more-0", /*gone=*/true));
@@ -442,20 +443,20 @@ TEST_F(ClusterTierTest, AResetEndsWhatIsOnTheDiskAlsoForTheNextProcess) {
 TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
   Fill(60);
   const auto before = OnDisk(Inventory());
-  (void)owner_->TakeGone(1000);
-  owner_->ApplyRemoval({.number = 1,
-                        .slot = kTierSlot,
-                        .generation = kGeneration,
-                        .keys = {"key-0"},
-                        .pattern = {}});
-  EXPECT_EQ(owner_->ApplyRemoval({.number = 2,
-                                  .slot = kTierSlot,
-                                  .generation = kGeneration,
-                                  .keys = {},
-                                  .pattern = "key-1*"}),
+  (void)owner_->link_side().TakeGone(1000);
+  owner_->link_side().ApplyRemoval({.number = 1,
+                                    .slot = kTierSlot,
+                                    .generation = kGeneration,
+                                    .keys = {"key-0"},
+                                    .pattern = {}});
+  EXPECT_EQ(owner_->link_side().ApplyRemoval({.number = 2,
+                                              .slot = kTierSlot,
+                                              .generation = kGeneration,
+                                              .keys = {},
+                                              .pattern = "key-1*"}),
             11U);
-  EXPECT_TRUE(owner_->AwaitApplied());
-  const auto told = owner_->TakeGone(1000);
+  EXPECT_TRUE(owner_->link_side().AwaitApplied());
+  const auto told = owner_->link_side().TakeGone(1000);
   EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true)) << "the master does not know what matched";
   Restart();
   const auto after = OnDisk(Inventory());
@@ -473,15 +474,15 @@ TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
     if (item.key == "key-0" || item.key == "key-5") second.push_back(item);
   }
   ASSERT_EQ(second.size(), 2U);
-  owner_->DropObjects(second);
+  owner_->link_side().DropObjects(second);
   Restart();
   auto left = OnDisk(Inventory());
   EXPECT_FALSE(left.contains("key-0"));
   EXPECT_FALSE(left.contains("key-5"));
   EXPECT_TRUE(left.contains("key-6"));
-  owner_->DropSlot(kTierSlot);
+  owner_->link_side().DropSlot(kTierSlot);
   EXPECT_TRUE(Inventory().empty());
-  EXPECT_TRUE(Tells(owner_->TakeGone(1000), "key-6", /*gone=*/true));
+  EXPECT_TRUE(Tells(owner_->link_side().TakeGone(1000), "key-6", /*gone=*/true));
   Restart();
   EXPECT_TRUE(Inventory().empty());
 }
@@ -495,7 +496,7 @@ TEST_F(ClusterTierTest, WhatGaveWayGoesAlsoIfItWentToTheDiskMeanwhile) {
   ASSERT_GE(told.size(), 5U);
   Fill(60, "new");  // what was told has left memory
   ASSERT_GT(OnDisk(Inventory()).size(), told.size());
-  owner_->DropObjects(told);
+  owner_->link_side().DropObjects(told);
   std::set<Id128> left;
   for (const InventoryItem& item : Inventory()) left.insert(item.item.hash);
   for (const InventoryItem& item : told) EXPECT_FALSE(left.contains(item.item.hash));
@@ -513,7 +514,7 @@ TEST_F(ClusterTierTest, WhatTheMasterVoidsIsEmptiedAndUsedAgain) {
     Fill(60, before);
     ASSERT_GE(OnDisk(Inventory()).size(), 40U);
     ASSERT_NO_FATAL_FAILURE(Follow(others[i]));
-    EXPECT_TRUE(owner_->TakeGoneOverflow()) << "all is told again";
+    EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "all is told again";
     ASSERT_TRUE(AwaitEmpty());
     EXPECT_TRUE(Inventory().empty());
     EXPECT_EQ(Get(before + "-0").code, Code::kMiss);
@@ -529,7 +530,7 @@ TEST_F(ClusterTierTest, WhatTheMasterVoidsIsEmptiedAndUsedAgain) {
   ASSERT_TRUE(facts) << facts.error().ToString();
   EXPECT_EQ(*facts, others.back());
   Publish();
-  owner_->TableKnown();
+  owner_->link_side().TableKnown();
   ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
   EXPECT_EQ(OnDisk(Inventory()), held);
 }
@@ -563,7 +564,7 @@ TEST_F(ClusterTierTest, WithoutANoteThatCanBeWrittenNoVoidedDiskIsUsedAgain) {
   std::filesystem::remove_all(note);
   std::filesystem::rename(note + "-kept", note);
   other.seen.revision += 1;
-  owner_->Follow(other);
+  owner_->link_side().Follow(other);
   EXPECT_EQ(*ReadOwnerFacts(directory_ + "/data"), other);
   EXPECT_TRUE(AwaitEmpty());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -573,32 +574,32 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   Fill(60);
   const auto before = OnDisk(Inventory());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(before.contains(fmt::format("key-{}", i)));
-  (void)owner_->TakeGone(1000);
+  (void)owner_->link_side().TakeGone(1000);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->Report().disk_away);
-  EXPECT_TRUE(owner_->TakeGoneOverflow()) << "a new epoch, in which it is not told";
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "a new epoch, in which it is not told";
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
-  EXPECT_FALSE(owner_->TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
-  owner_->ApplyRemoval({.number = 1,
-                        .slot = kTierSlot,
-                        .generation = kGeneration,
-                        .keys = {"key-1"},
-                        .pattern = {}});
-  owner_->AwaitApplied();
+  owner_->link_side().ApplyRemoval({.number = 1,
+                                    .slot = kTierSlot,
+                                    .generation = kGeneration,
+                                    .keys = {"key-1"},
+                                    .pattern = {}});
+  owner_->link_side().AwaitApplied();
 
   ASSERT_NO_FATAL_FAILURE(Mend());
-  owner_->ApplyRemoval({.number = 2,
-                        .slot = kTierSlot,
-                        .generation = kGeneration,
-                        .keys = {"key-2"},
-                        .pattern = {}});
-  owner_->AwaitApplied();
+  owner_->link_side().ApplyRemoval({.number = 2,
+                                    .slot = kTierSlot,
+                                    .generation = kGeneration,
+                                    .keys = {"key-2"},
+                                    .pattern = {}});
+  owner_->link_side().AwaitApplied();
   EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
   EXPECT_EQ(Get("key-4").code, Code::kMiss);
-  EXPECT_TRUE(owner_->Report().disk_away);
-  const auto told = Inventory(*owner_->TellAgainFrom());
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
+  const auto told = Inventory(*owner_->link_side().TellAgainFrom());
   const auto there = OnDisk(told);
   EXPECT_GE(there.size(), before.size() - 10);
   for (const char* gone : {"key-0", "key-1", "key-2", "key-3"}) EXPECT_FALSE(there.contains(gone));
@@ -607,16 +608,16 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
     EXPECT_TRUE(item.item.returns);
     if (item.key == "key-5") refused.push_back(item);
   }
-  owner_->DropObjects(refused);
+  owner_->link_side().DropObjects(refused);
   EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
   Told();
-  EXPECT_FALSE(owner_->Report().disk_away);
-  EXPECT_FALSE(owner_->TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().Report().disk_away);
+  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
   const Loan loan = Get("key-4");
   ASSERT_EQ(loan.code, Code::kOk);
   EXPECT_EQ(TextOf(loan), ValueOf("key-4"));
-  owner_->Return({&loan, 1});
+  owner_->data_side().Return({&loan, 1});
   Restart();
   const auto after = OnDisk(Inventory());
   EXPECT_GE(after.size(), there.size() - 2);
@@ -632,34 +633,34 @@ TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
   std::filesystem::rename(note, note + "-kept");
   std::filesystem::create_directories(note + "/in the way");
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "a process that starts now would find it";
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "a process that starts now would find it";
   std::filesystem::remove_all(note);
   std::filesystem::rename(note + "-kept", note);
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_TRUE(Noted().empty());
-  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "once";
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "once";
 }
 
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   ASSERT_NO_FATAL_FAILURE(Mend());
-  (void)Inventory(*owner_->TellAgainFrom());
+  (void)Inventory(*owner_->link_side().TellAgainFrom());
   broken_ = true;
-  owner_->ApplyRemoval({.number = 1,
-                        .slot = kTierSlot,
-                        .generation = kGeneration,
-                        .keys = {"key-1"},
-                        .pattern = {}});
+  owner_->link_side().ApplyRemoval({.number = 1,
+                                    .slot = kTierSlot,
+                                    .generation = kGeneration,
+                                    .keys = {"key-1"},
+                                    .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
-  owner_->AwaitApplied();
+  owner_->link_side().AwaitApplied();
   Told();
-  EXPECT_TRUE(owner_->Report().disk_away) << "what was told is of before";
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().Report().disk_away) << "what was told is of before";
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   broken_ = false;
   // It failed with a removal under way.
-  ASSERT_TRUE(Becomes([&] { return !owner_->Report().disk_away; }));
+  ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   Fill(60, "new");
@@ -675,9 +676,9 @@ TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
     }
     facts_.seen.term += 1;
     facts_.seen.tag += 1;
-    owner_->Follow(facts_);
+    owner_->link_side().Follow(facts_);
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return !owner_->Report().disk_away; }));
+    ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
     ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
     EXPECT_TRUE(OnDisk(Inventory()).empty()) << told;
     EXPECT_EQ(Get(told ? "told-1" : "away-1").code, Code::kMiss);
@@ -709,7 +710,7 @@ TEST_F(ClusterTierTest, ADiskThatCannotBeOpenedAtTheStartIsTriedAgainAndStartsEm
 TEST_F(ClusterTierTest, ADiskThatWasAwayWhenItsProcessEndedStartsEmpty) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   broken_ = false;
   Restart();
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -732,8 +733,8 @@ TEST_F(ClusterTierTest, ASuccessorHasWhatTheDiskHasAndTellsWhatWasNotToldYet) {
   const auto before = OnDisk(Inventory());
   ASSERT_NO_FATAL_FAILURE(HandOver());
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
-  EXPECT_FALSE(owner_->TakeGoneOverflow()) << "nothing is told anew";
-  const auto told = owner_->TakeGone(1000);
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nothing is told anew";
+  const auto told = owner_->link_side().TakeGone(1000);
   EXPECT_EQ(told.size(), before.size());
   for (const InventoryItem& item : told) {
     EXPECT_TRUE(before.contains(item.key)) << "moves are told with their keys";
@@ -742,7 +743,7 @@ TEST_F(ClusterTierTest, ASuccessorHasWhatTheDiskHasAndTellsWhatWasNotToldYet) {
   const Loan loan = Get("key-3");
   ASSERT_EQ(loan.code, Code::kOk);
   EXPECT_EQ(TextOf(loan), ValueOf("key-3"));
-  owner_->Return({&loan, 1});
+  owner_->data_side().Return({&loan, 1});
   EXPECT_EQ(Put("key-5"), Code::kExists);
   // The directory stays locked by the successor, and the disk is its own after a restart.
   auto other = *Owner::Open(owner_->options(), SystemClock::Instance());
@@ -757,12 +758,13 @@ TEST_F(ClusterTierTest, AWalkOverTheDiskBeginsAgainBehindAHandOver) {
   const auto before = OnDisk(Inventory());
   ObjectId cursor = 0;
   std::size_t told = 0;
-  while (told < 30) told += owner_->Inventory(cursor, 5).size();  // some are of the disk
+  while (told < 30)
+    told += owner_->link_side().Inventory(cursor, 5).size();  // some are of the disk
   ASSERT_NE(cursor, Core::kWalkDone);
   ASSERT_NO_FATAL_FAILURE(HandOver());
   std::vector<InventoryItem> rest;
   ASSERT_TRUE(Becomes([&] {
-    const auto some = owner_->Inventory(cursor, 7);
+    const auto some = owner_->link_side().Inventory(cursor, 7);
     rest.insert(rest.end(), some.begin(), some.end());
     return cursor == Core::kWalkDone;
   }));
@@ -775,26 +777,27 @@ TEST_F(ClusterTierTest, WhatCannotBeHandedOverGoesOn) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_NO_FATAL_FAILURE(BeginHandOver());
     EXPECT_EQ(Get("key-3").code, Code::kMiss);
-    EXPECT_FALSE(owner_->AwaitApplied()) << "nothing is acknowledged while the link is cut off";
+    EXPECT_FALSE(owner_->link_side().AwaitApplied())
+        << "nothing is acknowledged while the link is cut off";
     owner_->Thaw();
     ASSERT_NO_FATAL_FAILURE(AwaitOpen());
-    EXPECT_TRUE(owner_->AwaitApplied());
+    EXPECT_TRUE(owner_->link_side().AwaitApplied());
     EXPECT_EQ(OnDisk(Inventory()), before);
   }
-  EXPECT_FALSE(owner_->TakeGoneOverflow());
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow());
 }
 
 TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(HandOver());
-  owner_->ApplyRemoval({.number = 1,
-                        .slot = kTierSlot,
-                        .generation = kGeneration,
-                        .keys = {"key-0"},
-                        .pattern = {}});
-  (void)owner_->ApplyRemoval(
+  owner_->link_side().ApplyRemoval({.number = 1,
+                                    .slot = kTierSlot,
+                                    .generation = kGeneration,
+                                    .keys = {"key-0"},
+                                    .pattern = {}});
+  (void)owner_->link_side().ApplyRemoval(
       {.number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
-  EXPECT_TRUE(owner_->AwaitApplied()) << "it waits until the disk is open";
+  EXPECT_TRUE(owner_->link_side().AwaitApplied()) << "it waits until the disk is open";
   Restart();
   const auto after = OnDisk(Inventory());
   EXPECT_FALSE(after.contains("key-0"));
@@ -805,7 +808,7 @@ TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
 TEST_F(ClusterTierTest, ADiskThatIsSetAsideIsEmptiedAndUsedAgainBehindAHandOver) {
   Fill(60);
   owner_->disks().Unmount();
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_EQ(Put("key-0"), Code::kOk) << "another value, in memory";
   held_ = true;
   ASSERT_NO_FATAL_FAILURE(HandOver());
@@ -839,7 +842,7 @@ TEST_F(ClusterTierTest, WithoutANoteThatCanBeWrittenNothingIsStoredOverADisk) {
   Fill(60);
   owner_->disks().Drain();
   owner_->Freeze();
-  owner_->EndDiskWaits();
+  owner_->link_side().EndDiskWaits();
   const std::string note = directory_ + "/data/disk";
   std::filesystem::rename(note, note + "-kept");
   std::filesystem::create_directories(note + "/in the way");
@@ -860,7 +863,7 @@ TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) 
   OwnerFacts other = facts_;
   other.identity = {.high = 77, .low = 77};
   ASSERT_NO_FATAL_FAILURE(Follow(other));
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_EQ(Put("key-0"), Code::kOk);
   facts_ = other;
   Restart();
@@ -872,8 +875,8 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskOpens) {
   ASSERT_NO_FATAL_FAILURE(HandOver());
   OwnerFacts other = facts_;
   other.identity = {.high = 77, .low = 77};
-  owner_->Follow(other);
-  EXPECT_TRUE(owner_->TakeGoneOverflow());
+  owner_->link_side().Follow(other);
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_EQ(Get("key-0").code, Code::kMiss);
   EXPECT_TRUE(OnDisk(Inventory()).empty());
 }
@@ -885,7 +888,7 @@ TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsVoidedWhileItIsOpened) {
   ASSERT_TRUE(AwaitHeld());
   OwnerFacts other = facts_;
   other.identity = {.high = 77, .low = 77};
-  owner_->Follow(other);
+  owner_->link_side().Follow(other);
   held_ = false;
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
@@ -896,7 +899,7 @@ TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
   facts_.seen.term += 1;
-  owner_->Follow(facts_);  // another master, so what the disk holds is void
+  owner_->link_side().Follow(facts_);  // another master, so what the disk holds is void
   const int opened = opened_;
   writes_held_ = true;
   broken_ = false;

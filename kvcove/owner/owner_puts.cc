@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts at an owner, loans of what it has, and what its link to the master sets.
-#include <unistd.h>
-
+// Puts at an owner, by processes of its host or of others.
 #include <algorithm>
 
 #include "kvcove/base/interrupt.h"
@@ -9,10 +7,6 @@
 
 namespace kvcove::owner {
 namespace {
-
-std::vector<PutResult> Full(std::size_t count) {
-  return std::vector<PutResult>(count, PutResult{.code = Code::kNoSpace, .extents = {}});
-}
 
 // The outcomes of what has waited: which of the results these are, `order` says.
 std::vector<PutResult> WithCodes(std::vector<PutResult> results, std::span<const std::size_t> order,
@@ -42,11 +36,6 @@ auto Completing(std::vector<T> results, std::vector<std::size_t> order,
 
 // ---- puts
 
-bool Owner::Awaits(const Token& token) {
-  const MutexLock lock(memory_->mutex);
-  return memory_->core().Awaits(token);
-}
-
 void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
   while (memory_->core().Awaits(token) && outbox_.MasterReachable()) {
     const std::int64_t left = LeftNs(deadline_ns, clock_);
@@ -57,21 +46,11 @@ void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
   }
 }
 
-std::vector<PutResult> Owner::Reserve(SessionNumber session, const Token& token,
-                                      std::span<const PutItem> items, bool evict) {
-  if (draining_) return Full(items.size());
-  // This process itself writes into what is reserved: it pays for the pages.
-  const MutexLock lock(memory_->mutex);
-  std::vector<PutResult> results = memory_->core().Put(session, token, items, evict);
-  memory_->PublishRoom();
-  return results;
-}
-
 Owner::Begun<PutResult> Owner::BeginPut(SessionNumber session, const Token& token,
                                         std::span<const PutItem> items, std::int64_t wait_ns) {
   Begun<PutResult> begun;
-  if (draining_) {
-    begun.results = Full(items.size());
+  if (link_side_.draining()) {
+    begun.results.assign(items.size(), {.code = Code::kNoSpace, .extents = {}});
     return begun;
   }
   {
@@ -130,93 +109,13 @@ void Owner::PutThen(SessionNumber session, const Token& token, std::span<const P
 }
 
 void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
-                       std::int64_t deadline_ns, std::function<void(std::vector<Code>)> done) {
-  auto [results, pending, order] = Commit(session, items);
-  if (pending.empty()) return done(std::move(results));
-  outbox_.AddThen(std::move(pending), deadline_ns,
-                  Completing(std::move(results), std::move(order), std::move(done)));
-}
-
-void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
+                       std::optional<std::int64_t> deadline_ns,
                        std::function<void(std::vector<Code>)> done) {
   auto [results, pending, order] = Commit(session, items);
   if (pending.empty()) return done(std::move(results));
-  outbox_.Add(std::move(pending),
-              Completing(std::move(results), std::move(order), std::move(done)));
-}
-
-SessionNumber Owner::AddRemoteSession() {
-  const MutexLock lock(memory_->mutex);
-  return memory_->core().AddSession(nullptr, getpid());
-}
-
-std::vector<Loan> Owner::Lend(const Token& token, std::span<const std::string_view> keys) {
-  const MutexLock lock(memory_->mutex);
-  return memory_->core().Lend(token, keys);
-}
-
-std::vector<std::optional<CopyLoan>> Owner::LendForCopy(
-    std::span<const wire::CopyRequest::Item> items) {
-  std::vector<std::optional<CopyLoan>> loans;
-  const MutexLock lock(memory_->mutex);
-  for (const auto& item : items) {
-    loans.push_back(item.key.empty()
-                        ? memory_->core().LendForCopy(item.id, item.version)
-                        : memory_->core().LendForCopy(item.slot, item.generation, item.key));
-  }
-  return loans;
-}
-
-Token Owner::TokenOf(SlotId slot, Generation generation) {
-  const MutexLock lock(memory_->mutex);
-  return {.incarnation = memory_->core().incarnation(), .generation = generation, .slot = slot};
-}
-
-void Owner::Return(std::span<const Loan> loans) {
-  const MutexLock lock(memory_->mutex);
-  memory_->core().Return(loans);
-}
-
-void Owner::SetChecksum(const Loan& loan, std::uint64_t checksum) {
-  const MutexLock lock(memory_->mutex);
-  memory_->core().SetChecksum(loan, checksum);
-}
-
-// ---- for the link to the master
-
-void Owner::CompleteListing(Listing listing, std::span<const Code> codes) {
-  std::vector<Code> outcomes;
-  {
-    for (std::size_t begin = 0; begin < codes.size(); begin += Memory::kSlice) {
-      const MutexLock lock(memory_->mutex);
-      for (std::size_t i = begin; i < std::min(begin + Memory::kSlice, codes.size()); ++i) {
-        outcomes.push_back(memory_->core().FinishListing(listing.pending[i], codes[i]));
-      }
-    }
-  }
-  listing.done(outcomes);
-}
-
-void Owner::SetHidden(const std::vector<SlotId>& slots) {
-  const MutexLock lock(memory_->mutex);
-  memory_->core().SetHidden(slots);
-}
-
-wire::RenewRequest Owner::Report() {
-  wire::RenewRequest report;
-  {
-    const MutexLock lock(report_mutex_);
-    report = report_;
-  }
-  // As of now: the epoch that begins when a disk is set aside must not be told without it.
-  report.disk_away = disks_.Away();
-  return report;
-}
-
-void Owner::SetApplied(std::uint64_t number) {
-  const MutexLock lock(memory_->mutex);
-  memory_->core().SetApplied(number);
-  applied_ = number;
+  auto listed = Completing(std::move(results), std::move(order), std::move(done));
+  if (!deadline_ns) return outbox_.Add(std::move(pending), std::move(listed));
+  outbox_.AddThen(std::move(pending), *deadline_ns, std::move(listed));
 }
 
 }  // namespace kvcove::owner

@@ -45,9 +45,8 @@ void Owner::StopLease() {
 }
 
 Status Owner::Save(StateWriter& ar, StateWriter& policies) {
-  std::vector<std::uint64_t> tenants;
-  for (const auto& tenant : slot_tenants_) tenants.push_back(tenant.load());
-  std::uint64_t applied = applied_;
+  std::vector<std::uint64_t> tenants = link_side_.SlotTenants();
+  std::uint64_t applied = link_side_.applied();
   HandedDisks disks = disks_.HandOver();
   opening_.HandOver(disks);
   CarryAll(ar, tenants, applied, disks);
@@ -85,10 +84,7 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
   }
   for (std::size_t i = 0; i < handed_.shares.size(); ++i) CarryOne(ar, disks_.set()[i].inventory());
   opening_.SetLock(std::move(files.disk_lock));
-  for (std::size_t i = 0; i < std::min<std::size_t>(tenants.size(), kMaxSlots); ++i) {
-    slot_tenants_[i].store(tenants[i]);
-  }
-  applied_ = applied;
+  link_side_.Restore(tenants, applied);
   KVCOVE_ASSIGN(const bool kept, memory_->Restore(ar, policies, std::move(files.memory.pages)));
   promotions_.Adopt();
   MakeReport();

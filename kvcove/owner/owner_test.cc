@@ -23,14 +23,14 @@ using testing::HasSubstr;
 TEST(OwnerTest, ReportsItsRoomBeforeAnyThreadRuns) {
   const auto owner = Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
   ASSERT_TRUE(owner) << owner.error().ToString();
-  EXPECT_EQ((*owner)->Report().free_bytes, 16 * kMiB);
+  EXPECT_EQ((*owner)->link_side().Report().free_bytes, 16 * kMiB);
 }
 
 // A page that the requester touched first would be charged to its control group.
 TEST(OwnerTest, WhatAPutIsGivenHasMemoryBeforeAnybodyWritesThere) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB, .huge_pages = HugePages::kOff},
                                   SystemClock::Instance());
-  owner->Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
+  owner->link_side().Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
   const SessionNumber session = owner->memory().AddSession(getpid())->number;
   const PutItem item{.key = "k", .size_bytes = 3 * kMiB, .value = {}, .after = {}};
   const Token token{.incarnation = {1, 1}, .generation = 1ULL << 24, .slot = 3};
@@ -41,14 +41,14 @@ TEST(OwnerTest, WhatAPutIsGivenHasMemoryBeforeAnybodyWritesThere) {
   ASSERT_FALSE(result.extents.empty());
   for (const Extent& extent : result.extents) {
     const std::uint64_t page = SystemPageBytes();
-    const segment::Granule granule = owner->payload().granule;
+    const segment::Granule granule = owner->data_side().payload().granule;
     const std::uint64_t begin = granule.BytesOf(extent.start) / page * page;
     const std::uint64_t size = (granule.BytesOf(extent.count) + page - 1) / page * page;
-    const auto present = PresentRuns(owner->payload().data + begin, size);
+    const auto present = PresentRuns(owner->data_side().payload().data + begin, size);
     ASSERT_EQ(present.size(), 1U);
     EXPECT_EQ(present[0].second, size);
   }
-  EXPECT_LT(PresentRuns(owner->payload().data, 16 * kMiB).front().second, 5 * kMiB)
+  EXPECT_LT(PresentRuns(owner->data_side().payload().data, 16 * kMiB).front().second, 5 * kMiB)
       << "and no more";
 }
 
@@ -76,7 +76,7 @@ TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
 // writer fill one owner of two.
 TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
-  owner->Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
+  owner->link_side().Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
   const SessionNumber session = owner->memory().AddSession(getpid())->number;
   const Token token{.incarnation = {1, 1}, .generation = 1ULL << 24, .slot = 3};
   const auto room = [&] { return owner->memory().header().header().free_bytes.load(); };
@@ -85,7 +85,7 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
   ASSERT_EQ(owner->Put(session, token, {&item, 1}, deadline_ns).front().code, Code::kOk);
   EXPECT_EQ(room(), 14 * kMiB);
   item.key = "b";
-  ASSERT_EQ(owner->Reserve(session, token, {&item, 1}).front().code, Code::kOk);
+  ASSERT_EQ(owner->data_side().Reserve(session, token, {&item, 1}).front().code, Code::kOk);
   EXPECT_EQ(room(), 12 * kMiB);
 }
 
@@ -101,7 +101,7 @@ TEST(OwnerTest, SaysWhatAResetVoided) {
                          .generation = generation,
                          .name = QualifiedName("acme", fmt::format("m{}", slot))});
     }
-    owner->Publish({1, 1}, updates);
+    owner->link_side().Publish({1, 1}, updates);
     // The janitor has said all when it has ended.
     testing::internal::CaptureStderr();
     EXPECT_TRUE(owner->Start());
@@ -132,7 +132,7 @@ TEST(OwnerTest, SaysWhatAResetVoided) {
 
 TEST(OwnerTest, TheFilesRoundingIsNoCapacity) {
   const auto owner = *Owner::Open({.memory_bytes = 5 * kMiB + 64}, SystemClock::Instance());
-  EXPECT_EQ(owner->capacity_bytes(), 5 * kMiB + 64);
+  EXPECT_EQ(owner->link_side().capacity_bytes(), 5 * kMiB + 64);
   EXPECT_EQ(owner->memory().header().header().payload_bytes, 5 * kMiB + 64);
 }
 
@@ -143,10 +143,10 @@ class LateOwnerTest : public testing::Test {
   static constexpr Generation kNew = 2ULL << 24;
   LateOwnerTest() {
     Publish(kOld);
-    session_ = owner_->AddRemoteSession();
+    session_ = owner_->data_side().AddRemoteSession();
   }
   void Publish(Generation generation) {
-    owner_->Publish({1, 1}, {{.slot = kSlot, .generation = generation, .name = "m"}});
+    owner_->link_side().Publish({1, 1}, {{.slot = kSlot, .generation = generation, .name = "m"}});
   }
   Code Put(Generation generation, std::int64_t timeout_ns) {
     const PutItem item{.key = "k", .size_bytes = 1000, .value = {}, .after = {}};
@@ -170,7 +170,7 @@ TEST_F(LateOwnerTest, APutWaitsForItsGeneration) {
 
 TEST_F(LateOwnerTest, APutDoesNotWaitLongerThanItsDeadlineOrForAMasterThatIsAway) {
   EXPECT_EQ(Put(kNew, kMillisecond), Code::kUnavailable);
-  owner_->SetMasterReachable(false);
+  owner_->link_side().SetMasterReachable(false);
   EXPECT_EQ(Put(kNew, 30 * kSecond), Code::kUnavailable);
 }
 
@@ -221,9 +221,9 @@ class ListedLaterTest : public LateOwnerTest {
 TEST_F(ListedLaterTest, APutIsAnsweredWhenTheMasterHasListedIt) {
   PutThen("k", 30 * kSecond);
   EXPECT_TRUE(Answers(0).empty());
-  std::vector<Listing> listings = owner_->TakeListings(10);
+  std::vector<Listing> listings = owner_->link_side().TakeListings(10);
   ASSERT_EQ(listings.size(), 1U);
-  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
+  owner_->link_side().CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
   EXPECT_EQ(Answers(1), std::vector<Code>{Code::kOk});
   PutThen("k", 30 * kSecond);
   EXPECT_EQ(Answers(2).back(), Code::kExists) << "at once";
@@ -232,20 +232,20 @@ TEST_F(ListedLaterTest, APutIsAnsweredWhenTheMasterHasListedIt) {
 TEST_F(ListedLaterTest, APutIsAnsweredAtItsDeadlineAndItsListingGoesOn) {
   PutThen("k", kMillisecond);
   EXPECT_EQ(Answers(1), std::vector<Code>{Code::kNotListed});
-  std::vector<Listing> listings = owner_->TakeListings(10);
+  std::vector<Listing> listings = owner_->link_side().TakeListings(10);
   ASSERT_EQ(listings.size(), 1U);
-  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
+  owner_->link_side().CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kOk});
   PutThen("k", 30 * kSecond);
   EXPECT_EQ(Answers(2), (std::vector<Code>{Code::kNotListed, Code::kExists})) << "and once";
 }
 
 TEST_F(ListedLaterTest, NobodyWaitsForAMasterThatIsAwayOrWhenWaitsEnd) {
   PutThen("a", 30 * kSecond);
-  owner_->SetMasterReachable(false);
+  owner_->link_side().SetMasterReachable(false);
   EXPECT_EQ(Answers(1).back(), Code::kNotListed);
   PutThen("b", 30 * kSecond);
   EXPECT_EQ(Answers(2).back(), Code::kNotListed);
-  owner_->SetMasterReachable(true);
+  owner_->link_side().SetMasterReachable(true);
   PutThen("c", 30 * kSecond);
   owner_->outbox().EndWaits();
   EXPECT_EQ(Answers(3).back(), Code::kNotListed);
@@ -254,23 +254,24 @@ TEST_F(ListedLaterTest, NobodyWaitsForAMasterThatIsAwayOrWhenWaitsEnd) {
 TEST_F(ListedLaterTest, ACommitIsAnsweredInTheOrderOfItsItems) {
   std::vector<PutItem> items;
   for (const char* key : {"a", "b"}) items.push_back({.key = key, .size_bytes = 1000});
-  const auto grants =
-      owner_->Reserve(session_, {.incarnation = {1, 1}, .generation = kOld, .slot = kSlot}, items);
+  const auto grants = owner_->data_side().Reserve(
+      session_, {.incarnation = {1, 1}, .generation = kOld, .slot = kSlot}, items);
   const std::vector<FinishItem> commits = {{.reservation = grants[1].reservation, .commit = true},
                                            {.reservation = 12345, .commit = true},
                                            {.reservation = grants[0].reservation, .commit = true}};
   std::vector<Code> codes;
   owner_->FinishThen(session_, commits, SystemClock::Instance().NowNs() + 30 * kSecond,
                      [&](std::vector<Code> answer) { codes = std::move(answer); });
-  std::vector<Listing> listings = owner_->TakeListings(10);
+  std::vector<Listing> listings = owner_->link_side().TakeListings(10);
   ASSERT_EQ(listings.size(), 1U);
-  owner_->CompleteListing(std::move(listings.front()), std::vector<Code>{Code::kExists, Code::kOk});
+  owner_->link_side().CompleteListing(std::move(listings.front()),
+                                      std::vector<Code>{Code::kExists, Code::kOk});
   EXPECT_EQ(codes, (std::vector<Code>{Code::kExists, Code::kInvalid, Code::kOk}));
 }
 
 // The listings of puts that gave way would pile up for as long as the master is away.
 TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
-  owner_->SetMasterReachable(false);
+  owner_->link_side().SetMasterReachable(false);
   EXPECT_TRUE(owner_->Start());
   const std::vector<std::byte> value(kInlineBytes);
   const Token token{.incarnation = {1, 1}, .generation = kOld, .slot = kSlot};
@@ -287,9 +288,9 @@ TEST_F(LateOwnerTest, TheOutboxKeepsWhatStillWaits) {
   const std::int64_t until_ns = SystemClock::Instance().NowNs() + 60 * kSecond;
   std::size_t waiting = 0;
   do {
-    std::vector<Listing> listings = owner_->TakeListings(~std::size_t{0});
+    std::vector<Listing> listings = owner_->link_side().TakeListings(~std::size_t{0});
     waiting = listings.size();
-    owner_->ReturnListings(std::move(listings));
+    owner_->link_side().ReturnListings(std::move(listings));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     // None: the janitor has them all while it trims.
   } while ((waiting > 300 || waiting == 0) && SystemClock::Instance().NowNs() < until_ns);

@@ -137,7 +137,9 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
     if (method == wire::Method::kFinish) {
       return wire::ServeFinishThen(*service, body, deadline_ns, answer);
     }
-    const auto known = [this](const Token& token) { return !host_->owner().Awaits(token); };
+    const auto known = [this](const Token& token) {
+      return !host_->owner().data_side().Awaits(token);
+    };
     if (wire::ServePutThen(*service, body, deadline_ns, known, answer)) return;
   }
   // What the master must decide may wait for as long as the master is away; puts do not, and

@@ -127,7 +127,7 @@ Status Daemon::Impl::Freeze() {
 
 Status Daemon::Impl::OpenStates() {
   states_.clear();
-  const std::uint64_t objects = host_->owner().Report().objects;
+  const std::uint64_t objects = host_->owner().link_side().Report().objects;
   for (const std::uint64_t each : {kOwnerBytes, kPolicyBytes, std::uint64_t{0}}) {
     KVCOVE_ASSIGN(StateWriter writer, StateWriter::Open(objects * each));
     states_.push_back(std::move(writer));
@@ -310,7 +310,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
   daemons.front()->host().RepeatEngines();
   for (std::size_t i = 0; i < all.size(); ++i) {
     LogInfo("took over from process {}: {} objects{}", taker.giver_pid(),
-            daemons[i]->host().owner().Report().objects,
+            daemons[i]->host().owner().link_side().Report().objects,
             all[i].kept ? "" : "; the eviction policy is another one and learns anew");
   }
   return daemons;

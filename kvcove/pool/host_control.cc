@@ -53,7 +53,7 @@ void HostControl::Publish(const Id128& incarnation, const std::vector<SlotUpdate
   const MutexLock lock(mutex_);
   incarnation_ = incarnation;
   for (const SlotUpdate& update : updates) slots_[update.slot] = update;
-  for (const auto& owner : owners_) owner->Publish(incarnation, updates);
+  for (const auto& owner : owners_) owner->link_side().Publish(incarnation, updates);
 }
 
 std::uint32_t HostControl::AddOwner(std::shared_ptr<owner::Owner> owner) {
@@ -61,7 +61,7 @@ std::uint32_t HostControl::AddOwner(std::shared_ptr<owner::Owner> owner) {
   std::vector<SlotUpdate> updates;
   updates.reserve(slots_.size());
   for (const auto& [slot, update] : slots_) updates.push_back(update);
-  owner->Publish(incarnation_, updates);
+  owner->link_side().Publish(incarnation_, updates);
   owners_.push_back(std::move(owner));
   return added_++;
 }

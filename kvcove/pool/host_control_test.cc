@@ -37,7 +37,7 @@ class HostControlTest : public testing::Test {
   static Code Put(owner::Owner& owner, const Token& token, std::string_view key) {
     const std::byte value[100] = {};
     const wire::PutItem item{.key = key, .size_bytes = sizeof(value), .value = value};
-    return owner.Put(owner.AddRemoteSession(), token, {&item, 1}, Soon())[0].code;
+    return owner.Put(owner.data_side().AddRemoteSession(), token, {&item, 1}, Soon())[0].code;
   }
 
   std::shared_ptr<HostControl> control_;

@@ -188,7 +188,7 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
           lineage.error().ToString());
     }
   }
-  link_ = std::make_unique<owner::Link>(*owner_, owner_->outbox(), link, clock);
+  link_ = std::make_unique<owner::Link>(owner_->link_side(), owner_->outbox(), link, clock);
   KVCOVE_TRY(link_->Start());
   // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
   // master that is not there yet is no reason not to start.
@@ -325,7 +325,7 @@ Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
 }
 
 void LocalHost::EndSession(wire::SessionNumber number) {
-  owner_->EndSession(number);
+  owner_->memory().EndSession(number);
   engines_->EndSession(KeyOf(number));
 }
 
@@ -353,7 +353,8 @@ std::unique_ptr<wire::HostService> LocalHost::ServiceFor(wire::SessionNumber num
 class EmbeddedHost::DirectAttachment final : public requester::Attachment {
  public:
   DirectAttachment(LocalHost& host, const owner::Memory::Grant& grant)
-      : Attachment(host.owner().memory().header(), host.owner().payload().data, grant.mapped),
+      : Attachment(host.owner().memory().header(), host.owner().memory().payload().data,
+                   grant.mapped),
         service_(host.ServiceFor(grant.number)) {}
   wire::HostService& service() override { return *service_; }
 

@@ -107,7 +107,8 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& opti
   link.identity.address = host->advertised_.address.ToString();
   link.identity.disk = !host->owner_->disks().none();
   host->adopted_lineage_ = std::move(lineage);
-  host->link_ = std::make_unique<owner::Link>(*host->owner_, host->owner_->outbox(), link, clock);
+  host->link_ =
+      std::make_unique<owner::Link>(host->owner_->link_side(), host->owner_->outbox(), link, clock);
   host->link_->Load(state);
   if (!state.ok()) return Fail(Code::kIncompatible, "the state of the link to the master differs");
   host->owner_->EnqueueWaiting(host->link_->Asked());
@@ -115,7 +116,7 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& opti
 }
 
 void LocalHost::ClaimLease() {
-  if (!in_cluster()) owner_->SetLease(clock_->NowNs() + options_.owner.lease_ns);
+  if (!in_cluster()) owner_->memory().SetLease(clock_->NowNs() + options_.owner.lease_ns);
 }
 
 Status LocalHost::StartAdopted() {

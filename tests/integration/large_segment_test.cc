@@ -62,18 +62,18 @@ class LargeSegmentTest : public testing::Test {
   owner::Owner& owner() { return daemon_->host().owner(); }
   // Objects of 256 MiB that nobody writes.
   void Occupy(const Token& token, int from, int to) {
-    const wire::SessionNumber number = owner().AddRemoteSession();
+    const wire::SessionNumber number = owner().data_side().AddRemoteSession();
     for (int i = from; i < to; ++i) {
       const std::string key = fmt::format("large-{}", i);
       const wire::PutItem item{.key = key, .size_bytes = 256 << 20, .value = {}, .after = {}};
-      const wire::PutResult result = owner().Reserve(number, token, {&item, 1}).front();
+      const wire::PutResult result = owner().data_side().Reserve(number, token, {&item, 1}).front();
       ASSERT_EQ(result.code, Code::kOk);
       const wire::FinishItem finish{.reservation = result.reservation, .commit = true};
       ASSERT_EQ(
           owner().Finish(number, {&finish, 1}, SystemClock::Instance().NowNs() + kSecond).front(),
           Code::kOk);
     }
-    owner().EndSession(number);
+    owner().data_side().EndSession(number);
   }
 
   std::string directory_;

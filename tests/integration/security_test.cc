@@ -494,7 +494,7 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   ASSERT_TRUE(grant);
   const auto fill = [&](const Token& as, const std::string& key) {
     const wire::PutItem item{.key = key, .size_bytes = 3 << 20, .value = {}, .after = {}};
-    const auto places = owner.Reserve(grant->number, as, {&item, 1});
+    const auto places = owner.data_side().Reserve(grant->number, as, {&item, 1});
     EXPECT_EQ(places[0].code, Code::kOk);
     return places[0];
   };
@@ -503,7 +503,7 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
   for (int i = 0; i < 2; ++i) {
     secrets.push_back(fill(token, fmt::format("s{}", i)));
     for (const Extent& extent : secrets.back().extents) {
-      std::ranges::fill(owner.payload().At(extent), std::byte('s'));
+      std::ranges::fill(owner.memory().payload().At(extent), std::byte('s'));
     }
   }
   for (const auto& secret : secrets) {
@@ -520,13 +520,13 @@ TEST_F(SecurityTest, MemoryThatChangesTenantIsCleared) {
           changed += to > from ? to - from : 0;
         }
       }
-      const bool clear = std::ranges::all_of(owner.payload().At(extent),
+      const bool clear = std::ranges::all_of(owner.memory().payload().At(extent),
                                              [](std::byte byte) { return byte == std::byte{0}; });
       EXPECT_TRUE(clear);
     }
   }
   EXPECT_GT(changed, 0U);
-  owner.EndSession(grant->number);
+  owner.memory().EndSession(grant->number);
 }
 
 TEST_F(SecurityTest, OnlyAnOwnerOfOneTenantLendsItsMemory) {

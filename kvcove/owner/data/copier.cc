@@ -28,14 +28,14 @@ struct Copier::Batch {
 };
 
 Copier::~Copier() {
-  if (session_ != 0) owner_.EndSession(session_);
+  if (session_ != 0) owner_.data_side().EndSession(session_);
 }
 
 SessionNumber Copier::Session() {
   if (session_ == 0) {
-    const SessionNumber added = owner_.AddRemoteSession();
+    const SessionNumber added = owner_.data_side().AddRemoteSession();
     SessionNumber none = 0;
-    if (!session_.compare_exchange_strong(none, added)) owner_.EndSession(added);
+    if (!session_.compare_exchange_strong(none, added)) owner_.data_side().EndSession(added);
   }
   return session_;
 }
@@ -43,7 +43,7 @@ SessionNumber Copier::Session() {
 std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
                             std::int64_t deadline_ns) {
   const wire::CopyRequest::Item& first = items[at];
-  const std::uint64_t most = std::min(kBatchBytes, owner_.capacity_bytes() / kUpShare);
+  const std::uint64_t most = std::min(kBatchBytes, owner_.options().memory_bytes / kUpShare);
   std::vector<std::string_view> keys;
   for (std::uint64_t bytes = 0; at < items.size() && keys.size() < kBatchItems; ++at) {
     const wire::CopyRequest::Item& item = items[at];
@@ -61,15 +61,16 @@ std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std:
   };
   const auto wait = std::make_shared<Wait>();
   const std::int64_t until_ns = std::min(deadline_ns, clock_.NowNs() + kUpNs);
-  const auto brought = owner_.BringUp(owner_.TokenOf(first.slot, first.generation), keys,
-                                      {.session = [this] { return Session(); },
-                                       .deadline_ns = until_ns,
-                                       .done =
-                                           [wait](const std::vector<wire::LoadResult>&) {
-                                             const MutexLock lock(wait->mutex);
-                                             wait->done = true;
-                                             wait->changed.NotifyAll();
-                                           }});
+  const auto brought =
+      owner_.data_side().BringUp(owner_.data_side().TokenOf(first.slot, first.generation), keys,
+                                 {.session = [this] { return Session(); },
+                                  .deadline_ns = until_ns,
+                                  .done =
+                                      [wait](const std::vector<wire::LoadResult>&) {
+                                        const MutexLock lock(wait->mutex);
+                                        wait->done = true;
+                                        wait->changed.NotifyAll();
+                                      }});
   if (brought == nullptr) return at;
   {
     const MutexLock lock(wait->mutex);
@@ -78,12 +79,12 @@ std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std:
     }
     if (wait->done) return at;
   }
-  owner_.GiveUp(brought);
+  owner_.data_side().GiveUp(brought);
   return at;
 }
 
 Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
-  return !item.key.empty() && owner_.OnDisk(item) ? Code::kInProgress : Code::kMiss;
+  return !item.key.empty() && owner_.data_side().OnDisk(item) ? Code::kInProgress : Code::kMiss;
 }
 
 std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
@@ -103,7 +104,8 @@ std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId
                                                   transport::Exchange& call,
                                                   std::int64_t deadline_ns) {
   std::optional<std::string> own;
-  if (credentials_ != nullptr) own = credentials_->TenantWithOwner(owner_.TenantOfSlot(slot));
+  if (credentials_ != nullptr)
+    own = credentials_->TenantWithOwner(owner_.data_side().TenantOfSlot(slot));
   const auto with = [&](const std::string& tenant) {
     auto peer = PeerAt(to, tenant);
     call.to = peer.get();
@@ -145,7 +147,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   std::size_t up = 0;  // what lies on disks has come up to here
   while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
     // What is applied is read before the values: each removal up to it is applied already.
-    Batch batch{.copied_at = owner_.applied(), .loans = {}, .which = {}};
+    Batch batch{.copied_at = owner_.link_side().applied(), .loans = {}, .which = {}};
     if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
     while (at < request.items.size() && batch.loans.size() < kBatchItems &&
            Take(request, at, up, deadline_ns, batch, codes)) {
@@ -160,7 +162,7 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
     }
     // Before they are given back: what is lent is not evicted.
     owner_.removals().Drop(moved);
-    for (const CopyLoan& copy : batch.loans) owner_.Return({&copy.loan, 1});
+    for (const CopyLoan& copy : batch.loans) owner_.data_side().Return({&copy.loan, 1});
   }
   return codes;
 }
@@ -173,7 +175,7 @@ bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t
     if (!batch.loans.empty()) return false;
     up = BringUp(request.items, at, deadline_ns);
   }
-  auto loan = std::move(owner_.LendForCopy({&item, 1}).front());
+  auto loan = std::move(owner_.data_side().LendForCopy({&item, 1}).front());
   if (!loan) {
     codes[at++] = NotLent(item);
     return true;
@@ -182,7 +184,7 @@ bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t
                                             batch.loans.front().token == loan->token &&
                                             batch.loans.front().copies == loan->copies);
   if (!fits) {
-    owner_.Return({&loan->loan, 1});
+    owner_.data_side().Return({&loan->loan, 1});
     return false;
   }
   batch.bytes += loan->loan.size_bytes;
@@ -211,9 +213,9 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
          .checksum = !checksum_ ? 0
                      : loan.has_checksum
                          ? loan.checksum
-                         : ChecksumOf(owner_.payload(), loan.extents, loan.size_bytes),
+                         : ChecksumOf(owner_.memory().payload(), loan.extents, loan.size_bytes),
          .group = copy.group});
-    ForEachPiece(owner_.payload(), loan.extents, loan.size_bytes,
+    ForEachPiece(owner_.memory().payload(), loan.extents, loan.size_bytes,
                  [&](std::byte* data, std::uint64_t bytes) {
                    call.out.push_back({.data = data, .size = bytes});
                  });

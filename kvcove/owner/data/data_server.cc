@@ -33,7 +33,7 @@ class ObjectService final : public wire::ObjectService {
                                 std::int64_t deadline_ns) override {
     // Owners pin what they have copied.
     if (!(caller_.Has(rpc::Scope::kWrite) || caller_.IsOwner()) ||
-        !caller_.MayTouch(owner_.TenantOfSlot(token.slot))) {
+        !caller_.MayTouch(owner_.data_side().TenantOfSlot(token.slot))) {
       return Denied();
     }
     return owner_.Pin(token, keys, {.kind = kind, .duration_ns = duration_ns}, deadline_ns);
@@ -68,7 +68,8 @@ class ObjectService final : public wire::ObjectService {
 
  private:
   bool MayRead(SlotId slot) const {
-    return caller_.Has(rpc::Scope::kRead) && caller_.MayTouch(owner_.TenantOfSlot(slot));
+    return caller_.Has(rpc::Scope::kRead) &&
+           caller_.MayTouch(owner_.data_side().TenantOfSlot(slot));
   }
   static std::unexpected<Error> Denied() {
     return Fail(Code::kDenied, "this credential may not do that");
@@ -143,7 +144,7 @@ class DataServer::Impl final : public transport::Service {
         gate_(options.credentials),
         own_tag_(TenantTag(options.tenant)),
         copier_(owner, options.access, options.credentials, options.checksum, clock),
-        data_(owner,
+        data_(owner.data_side(),
               {.checksum = options.checksum,
                .own_tag = own_tag_,
                .max_batch_bytes = options.limits.connection.bytes != 0
@@ -236,7 +237,7 @@ class DataServer::Impl final : public transport::Service {
  private:
   class OneVisit final : public transport::Visit {
    public:
-    explicit OneVisit(Impl& impl) : impl_(impl), session_(impl.owner_) {}
+    explicit OneVisit(Impl& impl) : impl_(impl), session_(impl.owner_.data_side()) {}
     std::unique_ptr<transport::Served> Begin(const rpc::Caller& caller, wire::Method method,
                                              std::span<const std::byte> head,
                                              std::int64_t deadline_ns, Wake wake) override {
