@@ -9,6 +9,7 @@ test_ssd_offload_in_evict), waiting for what they sleep for.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import json
 import sys
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -574,7 +576,10 @@ def test_without_a_limit_a_disk_gets_a_quarter_of_what_is_free(
         _offload.Offload(tmp_path / "small", None).take("")
 
 
-def test_expressions_remove_what_lies_on_the_disk_only(store: Any) -> None:
+def test_expressions_remove_what_lies_on_the_disk_only(masters: Any, disk: Path) -> None:
+    # Leases that a slow disk does not outlast.
+    master = masters("-enable_offload", "-promotion_on_hit=false", "-default_kv_lease_ttl=60000")
+    store = opened(master, enable_ssd_offload=True, ssd_offload_path=str(disk))
     stored = fill(store, 96)
     cold = cold_keys(store, stored)
     ends = sorted(key for key in stored if key[-1] in "3456")
@@ -590,6 +595,50 @@ def test_expressions_remove_what_lies_on_the_disk_only(store: Any) -> None:
     assert store.get(left[0]) == stored[left[0]]
     assert store.remove_by_regex("^key", True) > 0
     assert store.batch_is_exist(left) == [0] * len(left)
+    store.close()
+
+
+def test_what_was_leased_stays_though_its_lease_ends_meanwhile(store: Any) -> None:
+    """A disk may be slow to forget what the first pass removes."""
+    removed: list[bytes] = []
+
+    @dataclasses.dataclass
+    class Stored:
+        key: bytes
+        tier: str
+        held: bool = False
+        hard_pinned: bool = False
+        soft_pinned: bool = False
+
+    class Session:
+        lists = iter(
+            (
+                [Stored(b"leased", "memory", held=True), Stored(b"cold", "disk")],
+                [Stored(b"leased", "memory"), Stored(b"moved", "disk")],
+                [],
+            )
+        )
+
+        def stored(self, timeout: float) -> list[Stored]:
+            return next(self.lists)
+
+        def stat(self, keys: list[bytes], timeout: float) -> list[None]:
+            return [None] * len(keys)
+
+        def remove(self, keys: list[bytes], timeout: float) -> SimpleNamespace:
+            removed.extend(keys)
+            return SimpleNamespace(ok_count=len(keys))
+
+        def remove_matching(self, pattern: str, timeout: float) -> int:
+            raise AssertionError("it would remove what is leased")
+
+    now = store._now
+    store._now = SimpleNamespace(session=Session())
+    try:
+        assert store.remove_by_regex(".*", False) == 2
+    finally:
+        store._now = now
+    assert removed == [b"cold", b"moved"]
 
 
 def test_expressions_that_are_no_patterns_do_so_too(store: Any) -> None:

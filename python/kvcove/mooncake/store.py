@@ -828,12 +828,13 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             return UNSET
         try:
             removed = 0
+            kept: set[bytes] = set()
             for _ in range(_PASSES):
                 names: list[bytes] = []
-                kept, on_disk = 0, False
+                on_disk = False
                 if not force or patterns is None:
-                    names, kept, on_disk = self._removable(now, wanted, force, keep_pinned)
-                if patterns is not None and kept == 0:
+                    names, on_disk = self._removable(now, wanted, force, keep_pinned, kept)
+                if patterns is not None and not kept:
                     matched = (now.session.remove_matching(one, timeout=10.0) for one in patterns)
                     return removed + sum(matched)
                 for at in range(0, len(names), 4096):
@@ -848,15 +849,27 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
 
     @staticmethod
     def _removable(
-        now: Open, wanted: Callable[[list[bytes]], list[bool]], force: bool, keep_pinned: bool
-    ) -> tuple[list[bytes], int, bool]:
-        """Return the wanted keys that may be removed, how many must stay, whether a disk has any."""
+        now: Open,
+        wanted: Callable[[list[bytes]], list[bool]],
+        force: bool,
+        keep_pinned: bool,
+        kept: set[bytes],
+    ) -> tuple[list[bytes], bool]:
+        """Return the wanted keys that may be removed, and whether a disk has any of them.
+
+        ``kept`` gets those that must stay. They stay in a later pass, too, when a slow disk has let
+        their leases end, or moves them so that a list misses them.
+        """
         stored_now = list(now.session.stored(timeout=10.0))
         chosen = wanted([stored.key for stored in stored_now])
-        found = [stored for stored, yes in zip(stored_now, chosen, strict=True) if yes]
+        found = [
+            stored
+            for stored, yes in zip(stored_now, chosen, strict=True)
+            if yes and stored.key not in kept
+        ]
         on_disk = any(stored.tier == "disk" for stored in found)
         if force:
-            return [stored.key for stored in found], 0, on_disk
+            return [stored.key for stored in found], on_disk
         names = [
             stored.key
             for stored in found
@@ -869,7 +882,8 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             stats = now.session.stat(part, timeout=5.0)
             # What is not in memory, or not any more, nobody reads.
             free += [n for n, stat in zip(part, stats, strict=True) if not (stat and stat.held)]
-        return free, len(found) - len(free), on_disk
+        kept.update({stored.key for stored in found} - set(free))
+        return free, on_disk
 
     def remove_all(self, force: bool = False) -> int:
         """Remove everything.
