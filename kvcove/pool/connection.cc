@@ -28,7 +28,6 @@
 #include "kvcove/requester/cluster/cluster_session.h"
 #include "kvcove/requester/cluster/placement.h"
 #include "kvcove/requester/local/host_session.h"
-#include "kvcove/requester/local/owner_client.h"
 #include "kvcove/rpc/address.h"
 #include "kvcove/rpc/credentials.h"
 
@@ -38,10 +37,13 @@ namespace {
 // The owner is in this process.
 class EmbeddedConnection final : public Connection {
  public:
-  explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {}
+  explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {
+    (void)owners_->Add({.socket = "", .host = host_});
+  }
   std::string_view form() const override { return "embedded"; }
   Result<SessionPtr> OpenSession(const SessionOptions& options) override {
-    return SessionPtr(new requester::OwnerClient(host_, options, SystemClock::Instance()));
+    return SessionPtr(
+        new requester::HostSession(owners_, *owners_, options, SystemClock::Instance()));
   }
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     return host_->Current()->service().Stat(deadline_ns);
@@ -49,6 +51,8 @@ class EmbeddedConnection final : public Connection {
 
  private:
   const std::shared_ptr<EmbeddedHost> host_;
+  const std::shared_ptr<requester::LocalOwners> owners_ =  // that one; sessions may outlive this
+      std::make_shared<requester::LocalOwners>();
 };
 
 // The owners at one socket of this host and its siblings.
@@ -63,7 +67,7 @@ class SocketConnection final : public Connection {
   }
   // The sum of all that answer.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
-    Result<PoolStat> sum = Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+    Result<PoolStat> sum = requester::NotConnected();
     const std::size_t count = host_->owners().count();
     for (std::size_t i = 0; i < count; ++i) {
       const auto attachment = host_->owners().at(i).host->Current();

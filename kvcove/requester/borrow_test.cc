@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kvcove/base/random.h"
-#include "kvcove/requester/local/owner_client.h"
+#include "kvcove/requester/local/host_session.h"
 #include "kvcove/segment/index.h"
 
 namespace kvcove::requester {
@@ -210,6 +210,12 @@ class TestHost final : public OwnerTie {
   std::shared_ptr<Attachment> current;
 };
 
+std::shared_ptr<LocalOwners> OwnersOf(std::shared_ptr<OwnerTie> host) {
+  auto owners = std::make_shared<LocalOwners>();
+  EXPECT_TRUE(owners->Add({.socket = "", .host = std::move(host)}));
+  return owners;
+}
+
 class BorrowTest : public testing::Test {
  protected:
   BorrowTest() { host_->current = std::make_shared<TestAttachment>(owner_); }
@@ -237,13 +243,14 @@ class BorrowTest : public testing::Test {
     return std::move(*reserved);
   }
   void Open(const SessionOptions& options) {
-    session_ = std::make_unique<OwnerClient>(host_, options, SystemClock::Instance());
+    session_ = std::make_unique<HostSession>(owners_, *owners_, options, SystemClock::Instance());
   }
 
   TestOwner owner_;
   const std::shared_ptr<TestHost> host_ = std::make_shared<TestHost>();
-  std::unique_ptr<OwnerClient> session_ = std::make_unique<OwnerClient>(
-      host_, SessionOptions{.name = "n", .engine = "e"}, SystemClock::Instance());
+  const std::shared_ptr<LocalOwners> owners_ = OwnersOf(host_);
+  std::unique_ptr<HostSession> session_ = std::make_unique<HostSession>(
+      owners_, *owners_, SessionOptions{.name = "n", .engine = "e"}, SystemClock::Instance());
 };
 
 TEST_F(BorrowTest, LendsWholeValuesInPlace) {

@@ -79,6 +79,20 @@ bool HasNull(std::span<const MutableBuffer> pieces) {
       pieces, [](const MutableBuffer& piece) { return piece.data == nullptr && piece.size > 0; });
 }
 
+std::unexpected<Error> NotConnected() {
+  return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+}
+
+std::unexpected<Error> NotProven() {
+  return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+}
+
+std::unexpected<Error> MustReset() {
+  return Fail(Code::kClosed,
+              "this namespace has been reset by another engine, or with the pool, which lost its "
+              "store: nothing says that this engine has the new weights until it resets, too");
+}
+
 Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,
                 std::int64_t deadline_ns, std::map<std::string, StoredObject>& objects) {
   wire::InventoryRequest request{.at_most = wire::kMaxPage,

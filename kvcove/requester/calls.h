@@ -11,6 +11,11 @@
 
 namespace kvcove::requester {
 
+// Why a call could not be made.
+std::unexpected<Error> NotConnected();
+std::unexpected<Error> NotProven();
+std::unexpected<Error> MustReset();
+
 inline constexpr std::size_t kMaxListed = 1 << 20;
 // Adds all pages of one service to `objects`.
 Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view prefix,

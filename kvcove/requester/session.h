@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of a session: what an engine may ask of its pool. Users include kvcove/pool/pool.h,
-// which opens sessions. Two classes implement it: OwnerClient (a pool of one host, embedded or a
-// daemon's) and ClusterSession.
+// which opens sessions. Two classes implement it: HostSession (a pool of one host, embedded or with
+// owners of its own) and ClusterSession.
 //
 // What holds for every call:
 // - Thread-safe. Any number of threads may call the same session at the same time.

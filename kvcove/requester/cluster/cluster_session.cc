@@ -55,7 +55,7 @@ HostSession* ClusterSession::Local() {
 
 Result<Token> ClusterSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  if (closed()) return NotProven();
   if (HostSession* local = Local(); local != nullptr) {
     // The owner's table says at once whether what is known is current.
     Result<Token> token = local->Capture(options);
@@ -63,11 +63,7 @@ Result<Token> ClusterSession::Capture(const CallOptions& options) {
   }
   KVCOVE_ASSIGN(const Locator::Binding binding, locator_.Bind(options.version, /*fresh=*/true,
                                                               DeadlineOf(clock_, options.timeout)));
-  if (!binding.open) {
-    return Fail(Code::kClosed,
-                "this namespace has been reset by another engine, or with the pool, which lost its "
-                "store: nothing says that this engine has the new weights until it resets, too");
-  }
+  if (!binding.open) return MustReset();
   return binding.token;
 }
 

@@ -132,7 +132,7 @@ Result<T> HostSession::AskOne(const std::function<Result<T>(OwnerClient&)>& call
 
 Result<Token> HostSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
+  if (closed()) return NotProven();
   return AskOne<Token>([&](OwnerClient& session) { return session.Capture(options); });
 }
 

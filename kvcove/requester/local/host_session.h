@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session of all owners of one host. With one owner each call goes straight to its OwnerClient.
-// With several they are one pool: a value lies in one of them, a look-up asks each in turn, and
-// what a reset or a removal means is decided by the authority that they share (docs/numa.md).
+// A session of a pool of one host: of all its owners, or of the one in this process. With one owner
+// each call goes straight to its OwnerClient. With several they are one pool: a value lies in one
+// of them, a look-up asks each in turn, and what a reset or a removal means is decided by the
+// authority that they share (docs/numa.md).
 #pragma once
 
 #include <array>

@@ -83,7 +83,7 @@ Status HostSession::PutAmong(const Token& token, std::span<const ToPut> items,
   // An owner that ended before it answered may have stored the value: that another one refuses it
   // does not say that it is nowhere.
   std::set<std::size_t> unknown;
-  Status failed = Fail(Code::kUnavailable, "not connected to the pool; connecting again");
+  Status failed = NotConnected();
   for (const std::size_t owner : OrderForPut(candidates, question)) {
     std::vector<ItemResult> answers(todo.size());
     failed = ask(At(owner), todo, answers, Left(options, deadline_ns));

@@ -16,18 +16,11 @@ OwnerClient::OwnerClient(std::shared_ptr<OwnerTie> host, SessionOptions options,
     : host_(std::move(host)),
       options_(std::move(options)),
       clock_(clock),
-      borrow_budget_(std::make_shared<BorrowBudget>(options_.borrow_bytes)),
-      resets_(
-          options_.name,
-          [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
-            return TryReset(request, deadline_ns);
-          },
-          clock) {
+      borrow_budget_(std::make_shared<BorrowBudget>(options_.borrow_bytes)) {
   host_->AddSession(options_.name, options_.engine);
 }
 
 OwnerClient::~OwnerClient() {
-  resets_.Stop();
   if (!host_->DropSession(options_.name, options_.engine)) return;
   const std::shared_ptr<Attachment> attachment = host_->Current();
   if (attachment != nullptr && attachment->connected()) {
@@ -71,10 +64,6 @@ Result<OwnerClient::Binding> OwnerClient::Bind(Attachment& attachment, std::stri
 Result<OwnerClient::Scope> OwnerClient::Enter(const CallOptions& options,
                                               std::int64_t deadline_ns) {
   Scope scope;
-  if (closed()) {
-    scope.refused = MissReason::kClosed;
-    return scope;
-  }
   scope.attachment = host_->Current();
   if (scope.attachment == nullptr || !scope.attachment->connected()) {
     scope.refused = MissReason::kUnavailable;
@@ -99,31 +88,26 @@ Result<OwnerClient::Scope> OwnerClient::Enter(const CallOptions& options,
   return scope;
 }
 
+Result<std::shared_ptr<Attachment>> OwnerClient::Attached() const {
+  std::shared_ptr<Attachment> attachment = host_->Current();
+  if (attachment == nullptr || !attachment->connected()) return NotConnected();
+  return attachment;
+}
+
 Result<Token> OwnerClient::Capture(const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
-  if (closed()) return Fail(Code::kClosed, "a reset of this session has not been proven yet");
-  const std::shared_ptr<Attachment> attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-  }
+  KVCOVE_ASSIGN(const auto attachment, Attached());
   KVCOVE_ASSIGN(const Binding binding,
                 Bind(*attachment, options.version, DeadlineOf(clock_, options.timeout)));
-  if (!binding.open) {
-    return Fail(Code::kClosed,
-                "this namespace has been reset by another engine, or with the pool, which lost its "
-                "store: nothing says that this engine has the new weights until it resets, too");
-  }
+  if (!binding.open) return MustReset();
   return Token{
       .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};
 }
+
 // ---- the rest
 
 Result<Token> OwnerClient::TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                                    std::shared_ptr<Attachment>& attachment) {
-  attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-  }
+  KVCOVE_ASSIGN(attachment, Attached());
   KVCOVE_ASSIGN(const Binding binding, Bind(*attachment, options.version, deadline_ns));
   return Token{
       .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};
@@ -133,7 +117,6 @@ Status OwnerClient::CodesCall(
     std::span<const std::string_view> keys, std::span<ItemResult> results,
     const CallOptions& options,
     const std::function<Result<std::vector<Code>>(Attachment&, const Token&, std::int64_t)>& call) {
-  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
   const Result<Token> token = TokenOf(options, deadline_ns, attachment);
@@ -180,7 +163,6 @@ Status OwnerClient::Remove(std::span<const std::string_view> keys, std::span<Ite
 
 Result<std::uint64_t> OwnerClient::RemoveMatching(std::string_view pattern,
                                                   const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
   KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
@@ -189,7 +171,6 @@ Result<std::uint64_t> OwnerClient::RemoveMatching(std::string_view pattern,
 
 Result<std::vector<StoredObject>> OwnerClient::List(std::string_view prefix,
                                                     const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
   KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
@@ -199,28 +180,14 @@ Result<std::vector<StoredObject>> OwnerClient::List(std::string_view prefix,
 }
 
 Result<ObjectCount> OwnerClient::Count(const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
   KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
   return CountFrom(attachment->service(), token.slot, deadline_ns);
 }
 
-Result<std::vector<std::vector<ObjectPlace>>> OwnerClient::Places(
-    std::span<const std::string_view> keys, const CallOptions& options) {
-  std::vector<ItemResult> results(keys.size());
-  KVCOVE_TRY(Exists(keys, results, options));
-  std::vector<std::vector<ObjectPlace>> places(keys.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (!results[i].ok()) continue;
-    places[i] = {{.owner = "local", .tier = results[i].tier, .bytes = results[i].bytes}};
-  }
-  return places;
-}
-
 Result<std::vector<std::optional<ObjectStat>>> OwnerClient::Stat(
     std::span<const std::string_view> keys, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::shared_ptr<Attachment> attachment;
   KVCOVE_ASSIGN(const Token token, TokenOf(options, deadline_ns, attachment));
@@ -229,11 +196,7 @@ Result<std::vector<std::optional<ObjectStat>>> OwnerClient::Stat(
 
 Status OwnerClient::NameVersions(std::span<const std::string> versions,
                                  const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
-  const std::shared_ptr<Attachment> attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-  }
+  KVCOVE_ASSIGN(const auto attachment, Attached());
   return attachment->service().NameVersions(options_.name, options_.engine, versions,
                                             DeadlineOf(clock_, options.timeout));
 }
@@ -242,10 +205,7 @@ Status OwnerClient::NameVersions(std::span<const std::string> versions,
 
 Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& request,
                                                  std::int64_t deadline_ns) {
-  const std::shared_ptr<Attachment> attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    return Fail(Code::kUnavailable, "not connected to the pool; connecting again");
-  }
+  KVCOVE_ASSIGN(const auto attachment, Attached());
   if (request.version && KnowsVersion(*request.version)) {
     // To the master a reset to another version than was registered last is a change of version,
     // which voids nothing; but the engine may have gone back to this one without a call.
@@ -262,12 +222,6 @@ bool OwnerClient::KnowsVersion(std::string_view version) {
   return known != nullptr && known->generation != 0;
 }
 
-Status OwnerClient::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, AskReset(request, deadline_ns));
-  ForgetBindings(outcome);
-  return {};
-}
-
 void OwnerClient::ForgetBindings(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
   reset_to_ = outcome;
@@ -275,11 +229,6 @@ void OwnerClient::ForgetBindings(const wire::ResetOutcome& outcome) {
     binding.generation = 0;
     binding.open = false;
   });
-}
-
-Status OwnerClient::Reset(const ResetOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
-  return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 
 }  // namespace kvcove::requester

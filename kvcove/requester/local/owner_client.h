@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session of a pool of one host. A look-up or a get asks nobody: it reads the segment's index and
-// copies out of its memory. docs/requester.md has the prose.
+// What a session asks of one owner of this host. A look-up or a get makes no call: it reads the
+// segment's index and copies out of its memory. docs/requester.md has the prose.
 #pragma once
 
 #include <memory>
@@ -12,50 +12,39 @@
 #include "kvcove/requester/local/loan.h"
 #include "kvcove/requester/local/recent_versions.h"
 #include "kvcove/requester/local/reservation.h"
-#include "kvcove/requester/reset_keeper.h"
-#include "kvcove/requester/session.h"
+#include "kvcove/requester/types.h"
 
 namespace kvcove::requester {
 
-class OwnerClient final : public Session {
+// The calls are Session's (session.h), for this owner alone; HostSession has checked the batch, and
+// that no reset has closed the session. Thread-safe.
+class OwnerClient {
  public:
   OwnerClient(std::shared_ptr<OwnerTie> host, SessionOptions options, const Clock& clock);
-  ~OwnerClient() override;
+  ~OwnerClient();
 
-  using Session::Put;  // without a token
-  Result<Token> Capture(const CallOptions& options) override;
+  Result<Token> Capture(const CallOptions& options);
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
-             const CallOptions& options) override;
+             const CallOptions& options);
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
-             const CallOptions& options) override;
-  Result<Borrowed> Borrow(std::span<const std::string_view> keys,
-                          const CallOptions& options) override;
-  Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
-                           const CallOptions& options) override;
-  Result<std::vector<SegmentRange>> Segments(const CallOptions& options) override;
+             const CallOptions& options);
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options) override;
+                const CallOptions& options);
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
-                                    const CallOptions& options) override;
+                                    const CallOptions& options);
   Status Pin(std::span<const std::string_view> keys, PinKind kind,
              std::chrono::milliseconds duration, std::span<ItemResult> results,
-             const CallOptions& options) override;
+             const CallOptions& options);
   Status Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
-               const CallOptions& options) override;
+               const CallOptions& options);
   Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions& options) override;
-  Result<std::uint64_t> RemoveMatching(std::string_view pattern,
-                                       const CallOptions& options) override;
+                const CallOptions& options);
+  Result<std::uint64_t> RemoveMatching(std::string_view pattern, const CallOptions& options);
   Result<std::vector<std::optional<ObjectStat>>> Stat(std::span<const std::string_view> keys,
-                                                      const CallOptions& options) override;
-  Result<std::vector<StoredObject>> List(std::string_view prefix,
-                                         const CallOptions& options) override;
-  Result<ObjectCount> Count(const CallOptions& options) override;
-  Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view> keys,
-                                                       const CallOptions& options) override;
-  Status Reset(const ResetOptions& options) override;
-  Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
-  bool closed() const override { return resets_.closed(); }
+                                                      const CallOptions& options);
+  Result<std::vector<StoredObject>> List(std::string_view prefix, const CallOptions& options);
+  Result<ObjectCount> Count(const CallOptions& options);
+  Status NameVersions(std::span<const std::string> versions, const CallOptions& options);
   // This owner's part of a loan, or of a reservation; `results` has an item for each of `keys`.
   Status BorrowInto(Loan& loan, std::span<const BorrowKey> keys, std::span<ItemResult> results,
                     const CallOptions& options);
@@ -64,7 +53,7 @@ class OwnerClient final : public Session {
                      const CallOptions& options);
   // Adds this owner's memory, if it answers.
   void AddSegment(std::vector<SegmentRange>& ranges, const CallOptions& options);
-  // One attempt, for who keeps the resets of several owners' sessions. It forgets nothing here.
+  // One attempt. It forgets nothing here: ForgetBindings does, at all owners of the host.
   Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
   // Other owners of this host are asked, too: from now on this session counts what it finds, and
   // its user counts, once, what none of them had.
@@ -108,6 +97,8 @@ class OwnerClient final : public Session {
   Result<Binding> Bind(Attachment& attachment, std::string_view version, std::int64_t deadline_ns);
   // What a look-up may read now; errors only for invalid names.
   Result<Scope> Enter(const CallOptions& options, std::int64_t deadline_ns);
+  // The owner, if it is there. Errors: kUnavailable.
+  Result<std::shared_ptr<Attachment>> Attached() const;
   // What calls that change objects mean: the generation that this session is bound to.
   Result<Token> TokenOf(const CallOptions& options, std::int64_t deadline_ns,
                         std::shared_ptr<Attachment>& attachment);
@@ -160,7 +151,6 @@ class OwnerClient final : public Session {
                    const CallOptions& options,
                    const std::function<Result<std::vector<Code>>(Attachment&, const Token&,
                                                                  std::int64_t)>& call);
-  Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   const std::shared_ptr<OwnerTie> host_;  // a session may outlive its pool
   const SessionOptions options_;
@@ -171,8 +161,6 @@ class OwnerClient final : public Session {
   Mutex bindings_mutex_;
   RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};
   wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
-
-  ResetKeeper resets_;
 };
 
 }  // namespace kvcove::requester

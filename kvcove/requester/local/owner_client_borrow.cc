@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host's session lends: values in place, under the readers' protocol, for as long as a loan
-// lives; and which memory that is.
+// Loans of one owner's values: in place, under the readers' protocol, for as long as a loan lives;
+// and which memory that is.
 #include <algorithm>
 
 #include "kvcove/base/interrupt.h"
@@ -19,17 +19,6 @@ struct Taken {
 };
 
 }  // namespace
-
-Result<Borrowed> OwnerClient::Borrow(std::span<const std::string_view> keys,
-                                     const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
-  auto loan = std::make_unique<Loan>(keys.size(), clock_, nullptr, resets_.closed_flag());
-  return BorrowBy(
-      std::move(loan), keys,
-      [&](Loan& made, std::span<const BorrowKey> wanted, std::span<ItemResult> results) {
-        return BorrowInto(made, wanted, results, options);
-      });
-}
 
 Status OwnerClient::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,
                                std::span<ItemResult> results, const CallOptions& options) {
@@ -149,13 +138,6 @@ void OwnerClient::BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const
 }
 
 // ---- the memory itself
-
-Result<std::vector<SegmentRange>> OwnerClient::Segments(const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(0, 0));
-  std::vector<SegmentRange> ranges;
-  AddSegment(ranges, options);
-  return ranges;
-}
 
 void OwnerClient::AddSegment(std::vector<SegmentRange>& ranges, const CallOptions& options) {
   const std::shared_ptr<Attachment> attachment = host_->Current();

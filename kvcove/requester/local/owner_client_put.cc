@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a host's session puts: small values travel with the request, others are written into memory
-// that the owner has reserved.
+// Puts at one owner: small values travel with the request, others are written into memory that the
+// owner has reserved.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -111,15 +111,11 @@ bool OwnerClient::CopyIn(Attachment& attachment, const PutItem& item,
 
 Result<std::shared_ptr<Attachment>> OwnerClient::BeginPut(const Token& token,
                                                           std::span<ItemResult> results) {
-  const auto none = [&](Code code, std::string detail) {
-    std::ranges::fill(results, ItemResult{.code = code});
-    return Fail(code, std::move(detail));
-  };
-  std::shared_ptr<Attachment> attachment = host_->Current();
-  if (attachment == nullptr || !attachment->connected()) {
-    return none(Code::kUnavailable, "not connected to the pool; connecting again");
+  Result<std::shared_ptr<Attachment>> attachment = Attached();
+  if (attachment && token.slot >= kMaxSlots) {
+    attachment = Fail(Code::kInvalid, "the token does not come from Capture");
   }
-  if (token.slot >= kMaxSlots) return none(Code::kInvalid, "the token does not come from Capture");
+  if (!attachment) std::ranges::fill(results, ItemResult{.code = attachment.error().code});
   return attachment;
 }
 
@@ -234,13 +230,8 @@ Status OwnerClient::PutReserved(Attachment& attachment, const Token& token,
 
 Status OwnerClient::Put(const Token& token, std::span<const PutItem> items,
                         std::span<ItemResult> results, const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
   results = results.first(items.size());
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (closed()) {
-    std::ranges::fill(results, ItemResult{.code = Code::kClosed});
-    return {};
-  }
   KVCOVE_ASSIGN(const std::shared_ptr<Attachment> attachment, BeginPut(token, results));
   std::vector<wire::PutItem> requests(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -277,26 +268,10 @@ Status OwnerClient::Put(const Token& token, std::span<const PutItem> items,
 
 // ---- the same for a caller, or a device, that copies itself
 
-Result<Reserved> OwnerClient::Reserve(const Token& token, std::span<const ReserveItem> items,
-                                      const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(items.size(), items.size()));
-  auto reservation =
-      std::make_unique<Reservation>(items.size(), clock_, nullptr, resets_.closed_flag());
-  return ReserveBy(
-      std::move(reservation), items, options,
-      [&](Reservation& made, std::span<const ReserveKey> wanted, std::span<ItemResult> results) {
-        return ReserveInto(made, token, wanted, results, options);
-      });
-}
-
 Status OwnerClient::ReserveInto(Reservation& reservation, const Token& token,
                                 std::span<const ReserveKey> items, std::span<ItemResult> results,
                                 const CallOptions& options) {
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  if (closed()) {
-    std::ranges::fill(results, ItemResult{.code = Code::kClosed});
-    return {};
-  }
   KVCOVE_ASSIGN(const std::shared_ptr<Attachment> attachment, BeginPut(token, results));
   std::vector<wire::PutItem> requests(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -49,7 +49,6 @@ bool OwnerClient::Refused(const Result<Scope>& scope, std::span<ItemResult> resu
 
 Status OwnerClient::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                            const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const Result<Scope> scope = Enter(options, DeadlineOf(clock_, options.timeout));
   if (Refused(scope, results.first(keys.size()))) {
     if (!scope) return std::unexpected(scope.error());
@@ -107,7 +106,6 @@ Status OwnerClient::Exists(std::span<const std::string_view> keys, std::span<Ite
 
 Result<std::size_t> OwnerClient::LongestPrefix(std::span<const std::string_view> keys,
                                                const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   KVCOVE_ASSIGN(const Scope scope, Enter(options, DeadlineOf(clock_, options.timeout)));
   if (scope.refused != MissReason::kNone) return std::size_t{0};
   const segment::HeaderView& view = scope.attachment->header();
@@ -287,7 +285,6 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
 
 Status OwnerClient::Get(std::span<const GetItem> items, std::span<ItemResult> results,
                         const CallOptions& options) {
-  KVCOVE_TRY(CheckBatch(items.size(), results.size()));
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   const Result<Scope> scope = Enter(options, deadline_ns);
   if (Refused(scope, results.first(items.size()))) {
