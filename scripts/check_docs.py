@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the links of every Markdown page: none is dead, and docs/README.md leads to each page of docs/.
 
-Names that go stale are found, too: the files that docs/README.md says to change, the functions on the paths of
-docs/architecture.md, the numbers of methods in docs/protocol.md, and the threads in docs/threads.md.
+Names that go stale are found, too: the files that a page names, the functions on the paths of docs/architecture.md and
+the file beside a function, the numbers of methods in docs/protocol.md, and the threads in docs/threads.md.
 
   scripts/check_docs.py [ROOT]
 """
@@ -17,9 +17,7 @@ import re
 import sys
 
 SKIPPED = {"build", "out", ".git", "node_modules", "venv"}
-DECLARED = re.compile(
-    r"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (\w+(?:::\w+)*)"
-)
+DECLARED = re.compile(r"\b(?:class|struct|namespace)(?: KVCOVE_\w+(?:\([^)]*\))?)? (\w+(?:::\w+)*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 
 
@@ -73,9 +71,7 @@ def check_methods(root: pathlib.Path) -> list[str]:
         (int(number), name.replace(" ", ""))
         for cell in cells
         if not re.match(r"\d+ to ", cell)
-        for number, name in re.findall(
-            r"(\d+) ([a-z]+(?: [a-z]+)*)", re.sub(r"\(.*?\)", "", cell)
-        )
+        for number, name in re.findall(r"(\d+) ([a-z]+(?: [a-z]+)*)", re.sub(r"\(.*?\)", "", cell))
     }
     methods = {
         (int(number), re.sub(r"^Engine(?=Lookup|Reset|Weights|Counters)", "", name).lower())
@@ -111,6 +107,33 @@ def check_threads(root: pathlib.Path, texts: dict[pathlib.Path, str]) -> list[st
     ]
 
 
+def check_files(root: pathlib.Path) -> list[str]:
+    """Return the source files that a page names and that are not there, or not those of the function beside them."""
+    wrong: list[str] = []
+    modules = "|".join(sorted(path.name for path in (root / "kvcove").iterdir() if path.is_dir()))
+    named = re.compile(rf"(?<![\w/.-])((?:kvcove/)?(?:{modules})(?:/[\w-]+)+\.(?:cc|h|py|fbs))\b")
+    beside = re.compile(rf"\b(\w+)::(\w+)\b(?:(?!::)[^\n|;,.]){{0,60}}?{named.pattern}")
+    for page in pages(root):
+        if page.name == "CHANGELOG.md":  # it names what was
+            continue
+        text = page.read_text()
+        where = page.relative_to(root)
+        files = {
+            name: root / name if name.startswith("kvcove/") else root / "kvcove" / name
+            for name in named.findall(text)
+        }
+        wrong += [
+            f"{where}: there is no file {name}" for name, f in files.items() if not f.exists()
+        ]
+        for scope, function, name in beside.findall(text):
+            if files[name].exists() and not re.search(
+                rf"\b{scope}::{function}\b|\b(?:class|struct) (?:\w+ )*{scope}\b",
+                files[name].read_text(),
+            ):
+                wrong.append(f"{where}: {scope}::{function} is not in {name}")
+    return wrong
+
+
 def check(root: pathlib.Path) -> list[str]:
     """Return what is wrong, a line each."""
     wrong: list[str] = []
@@ -133,6 +156,7 @@ def check(root: pathlib.Path) -> list[str]:
     for name in re.findall(r"`([a-z_]+/[\w./-]+)`", index.read_text()):
         if not (root / name).exists() and not (root / "kvcove" / name).exists():
             wrong.append(f"docs/README.md: there is no file {name}")
+    wrong += check_files(root)
     # A function is sought in the files that declare its class or namespace.
     declaring: dict[str, list[str]] = {}
     texts = sources(root)
