@@ -134,6 +134,26 @@ def check_files(root: pathlib.Path) -> list[str]:
     return wrong
 
 
+def check_options(root: pathlib.Path) -> list[str]:
+    """Return the options of an owner that no page has, as a flag and, where it may, in an address."""
+    table = (root / "kvcove" / "pool" / "owner_fields.cc").read_text()
+    text = "\n".join(page.read_text() for page in pages(root) if page.name != "CHANGELOG.md")
+    text += (root / "kvcove" / "pool" / "pool.h").read_text()
+    wrong = []
+    for field in re.findall(r"\{\.key = .*?\.read =", table, flags=re.DOTALL):
+        key = re.match(r'\{\.key = "(\w+)"', field)[1]
+        flag = ("--no-" if "Kind::kFlag" in field else "--") + key.replace("_", "-")
+        names = [flag] if ".in_address = false" in field else [flag, f"{key}="]
+        wrong += [
+            f"docs: no page has the option {n}"
+            for n in names
+            if not re.search(rf"(?<!\w){n}", text)
+        ]
+    return wrong or (
+        [] if 'key = "memory"' in table else ["owner_fields.cc: no option is found there"]
+    )
+
+
 def check(root: pathlib.Path) -> list[str]:
     """Return what is wrong, a line each."""
     wrong: list[str] = []
@@ -157,6 +177,7 @@ def check(root: pathlib.Path) -> list[str]:
         if not (root / name).exists() and not (root / "kvcove" / name).exists():
             wrong.append(f"docs/README.md: there is no file {name}")
     wrong += check_files(root)
+    wrong += check_options(root)
     # A function is sought in the files that declare its class or namespace.
     declaring: dict[str, list[str]] = {}
     texts = sources(root)

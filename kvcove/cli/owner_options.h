@@ -2,7 +2,9 @@
 // The options of `kvcove serve` and `kvcove owner`, which `kvcove run` passes on.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcove/cli/command.h"
@@ -14,22 +16,13 @@ namespace kvcove::cli {
 struct ServeOptions {
   std::string socket = DefaultSocketPath();
   std::string data_directory;
-  SizeOption memory{"4GiB"};
-  SizeOption granule{"0"};
+  // What was given of pool::OwnerFields, by key; one text for those that may be there once.
+  std::map<std::string_view, std::string> texts;
+  std::map<std::string_view, std::vector<std::string>> lists;
   std::string numa;
   std::string sysfs = "/sys";
-  std::uint64_t max_objects = 0;
-  std::string policy = "default";
-  std::vector<std::string> quotas;
   std::string engine_user;
   std::string engine_group;
-  bool no_populate = false;
-  std::string huge_pages = "auto";
-  std::vector<std::string> disks;
-  std::string disk_admit = "policy";
-  std::string disk_write_rate = "0";
-  std::vector<std::string> disk_quotas;
-  std::vector<std::string> disk_bandwidths;
   std::string metrics = "off";
   bool take_over = false;
   bool exit_with_parent = false;
@@ -50,10 +43,11 @@ struct OwnerOptions : ServeOptions {
   bool no_checksum = false;
 };
 
-// What `serve` and `owner` have in common.
+// What `serve`, `owner` and `run` have in common.
 void AddServeOptions(CLI::App& app, ServeOptions& options);
-void AddDiskOptions(CLI::App& app, ServeOptions& options);
-// What `owner` has beside that, except --master.
+// What `serve` and `owner` have beside that.
+void AddDaemonOptions(CLI::App& app, ServeOptions& options);
+// What `owner` has beside both, except --master.
 void AddClusterOptions(CLI::App& app, OwnerOptions& options);
 
 }  // namespace kvcove::cli

@@ -375,7 +375,6 @@ void AddRun(CLI::App& app, Action& chosen) {
       "Run a command, such as an engine, with this host's owner around it: find or start the "
       "owner, wait until it is ready, tell the command of it, end it after the last command.");
   AddServeOptions(*run, *options);
-  AddDiskOptions(*run, *options);
   const std::vector<CLI::Option*> before = run->get_options();
   AddClusterOptions(*run, *options);
   std::vector<const CLI::Option*> of_cluster;
@@ -429,7 +428,7 @@ void AddRun(CLI::App& app, Action& chosen) {
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();
       const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end();
-      const bool kept = name == "data" && !options->disks.empty();
+      const bool kept = name == "data" && !options->lists["disk"].empty();
       const bool alone = !kept && std::ranges::find(of_host, option) != of_host.end();
       if (!option->empty() && (options->master.empty() ? clustered : alone)) {
         // A variable may be there for other programs of kvcove.

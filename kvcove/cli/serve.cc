@@ -14,6 +14,7 @@
 #include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemons.h"
 #include "kvcove/pool/masters.h"
+#include "kvcove/pool/owner_fields.h"
 #include "kvcove/rpc/inherited.h"
 #include "kvcove/segment/leftovers.h"
 
@@ -23,71 +24,24 @@ namespace {
 // An owner waits so long for etcd to name a leader, then ends with an error.
 constexpr std::int64_t kOwnerWaitNs = 60 * kSecond;
 
-// The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
-struct NamedPair {
-  std::string name;
-  std::string first;
-  std::optional<std::string> second;
-};
-
-// `form`: what would be right, for the message.
-Result<NamedPair> SplitNamed(std::string_view option, const std::string& text,
-                             std::string_view form) {
-  const std::size_t equals = text.rfind('=');
-  if (equals == std::string::npos) {
-    return Fail(Code::kInvalid, fmt::format("{}: '{}' is not {}", option, text, form));
-  }
-  const std::string values = text.substr(equals + 1);
-  const std::size_t colon = values.find(':');
-  NamedPair parts{
-      .name = text.substr(0, equals), .first = values.substr(0, colon), .second = std::nullopt};
-  if (colon != std::string::npos) parts.second = values.substr(colon + 1);
-  return parts;
-}
-
-Status ParseQuota(const std::string& option, const std::string& text, owner::Quotas& quotas) {
-  KVCOVE_ASSIGN(const NamedPair parts,
-                SplitNamed(option, text,
-                           "NAMESPACE=MAXIMUM or NAMESPACE=MAXIMUM:GUARANTEED, such as "
-                           "acme=2GiB:1GiB"));
-  owner::Quota quota;
-  KVCOVE_ASSIGN(quota.maximum_bytes, SizeOption(parts.first).Bytes(option));
-  if (parts.second) {
-    KVCOVE_ASSIGN(quota.guaranteed_bytes, SizeOption(*parts.second).Bytes(option));
-  }
-  if (quota.guaranteed_bytes > quota.maximum_bytes) {
-    return Fail(Code::kInvalid,
-                fmt::format("{}: '{}' guarantees more than its maximum", option, text));
-  }
-  quotas[parts.name] = quota;
-  return {};
-}
-
-Status ParseBandwidth(const std::string& text, owner::DiskQuotas& quotas) {
-  constexpr std::string_view kOption = "--disk-bandwidth";
-  KVCOVE_ASSIGN(const NamedPair parts, SplitNamed(kOption, text,
-                                                  "NAMESPACE=READ or NAMESPACE=READ:WRITE, such as "
-                                                  "acme=500MiB/s:100MiB/s"));
-  owner::DiskQuota& quota = quotas[parts.name];
-  KVCOVE_ASSIGN(quota.read_rate, owner::ParseRate(kOption, parts.first));
-  if (parts.second) {
-    KVCOVE_ASSIGN(quota.write_rate, owner::ParseRate(kOption, *parts.second));
-  }
-  return {};
-}
-
 // What both `serve` and `owner` need.
 Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   pool::DaemonOptions daemon;
   daemon.socket_path = options.socket;
   KVCOVE_ASSIGN(daemon.unix_access,
                 rpc::ParseUnixAccess(options.engine_user, options.engine_group));
-  KVCOVE_ASSIGN(daemon.host.owner.memory_bytes, options.memory.Bytes("--memory"));
-  KVCOVE_ASSIGN(daemon.host.owner.granule_bytes, options.granule.Bytes("--granule"));
-  daemon.host.owner.max_objects = options.max_objects;
-  daemon.host.owner.policy = options.policy;
-  daemon.host.owner.populate = !options.no_populate;
-  KVCOVE_ASSIGN(daemon.host.owner.huge_pages, ParseHugePages("--huge-pages", options.huge_pages));
+  for (const pool::OwnerField& field : pool::OwnerFields()) {
+    std::vector<std::string> texts;
+    if (const auto text = options.texts.find(field.key); text != options.texts.end()) {
+      texts = {text->second};
+    }
+    if (const auto list = options.lists.find(field.key); list != options.lists.end()) {
+      texts = list->second;
+    }
+    if (texts.empty()) continue;
+    KVCOVE_TRY(field.read(pool::FlagOf(field), texts, daemon.host));
+  }
+  KVCOVE_TRY(pool::CheckShares(daemon.host.owner));
   daemon.take_over = options.take_over;
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
@@ -95,15 +49,6 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
     // No destructor runs: the memory, the files and the sockets are the other process's.
     std::_Exit(0);
   };
-  for (const std::string& quota : options.quotas) {
-    KVCOVE_TRY(ParseQuota("--quota", quota, daemon.host.owner.quotas));
-  }
-  std::uint64_t guaranteed = 0;
-  for (const auto& [name, quota] : daemon.host.owner.quotas) guaranteed += quota.guaranteed_bytes;
-  if (guaranteed > daemon.host.owner.memory_bytes) {
-    return Fail(Code::kInvalid, fmt::format("the quotas guarantee {} together, but --memory is {}",
-                                            FormatSize(guaranteed), options.memory.text));
-  }
   return daemon;
 }
 
@@ -161,41 +106,6 @@ void WaitForEnd(const ServeOptions& options, StopSignal& stop, const pool::Daemo
   }
 }
 
-Status TakeDisk(const ServeOptions& options, owner::OwnerOptions& owner) {
-  KVCOVE_ASSIGN(owner.disk_admit, owner::ParseDiskAdmit("--disk-admit", options.disk_admit));
-  KVCOVE_ASSIGN(owner.disk_write_rate,
-                owner::ParseRate("--disk-write-rate", options.disk_write_rate));
-  KVCOVE_ASSIGN(owner.disks, owner::ParseDisks("--disk", options.disks));
-  std::uint64_t disk_bytes = 0;
-  for (const disklog::DiskSpec& disk : owner.disks) disk_bytes += disk.size_bytes;
-  std::uint64_t guaranteed = 0;
-  owner::Quotas quotas;
-  for (const std::string& quota : options.disk_quotas) {
-    KVCOVE_TRY(ParseQuota("--disk-quota", quota, quotas));
-  }
-  for (const auto& [name, quota] : quotas) {
-    owner.disk_quotas[name] = {.maximum_bytes = quota.maximum_bytes,
-                               .guaranteed_bytes = quota.guaranteed_bytes};
-  }
-  for (const std::string& bandwidth : options.disk_bandwidths) {
-    KVCOVE_TRY(ParseBandwidth(bandwidth, owner.disk_quotas));
-  }
-  if (owner.disks.empty() && !owner.disk_quotas.empty()) {
-    return Fail(Code::kInvalid,
-                fmt::format("{} shares out a disk, and there is none; add --disk PATH:SIZE",
-                            options.disk_quotas.empty() ? "--disk-bandwidth" : "--disk-quota"));
-  }
-  for (const auto& [name, quota] : owner.disk_quotas) guaranteed += quota.guaranteed_bytes;
-  // Something must be free to be written, and what is written moves by whole zones.
-  if (guaranteed > disk_bytes / 4 * 3) {
-    return Fail(Code::kInvalid,
-                fmt::format("--disk-quota guarantees {} together, but three quarters of --disk are "
-                            "{}; guarantee less",
-                            FormatSize(guaranteed), FormatSize(disk_bytes / 4 * 3)));
-  }
-  return {};
-}
-
 struct AdminPlace {
   rpc::Address address;
   UniqueFd listener;
@@ -239,7 +149,6 @@ Result<std::vector<std::unique_ptr<http::Server>>> ServeAdmins(
 
 Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
-  KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
   daemon_options.host.data_directory = options.data_directory;
   if (options.data_directory.empty()) {
     const std::size_t slash = options.socket.rfind('/');
@@ -260,7 +169,7 @@ Result<int> RunServe(const ServeOptions& options) {
   for (const pool::DaemonOptions& part : parts) {
     LogInfo("serving {}{} at unix:{} (policy {}, data in '{}'{})",
             FormatSize(part.host.owner.memory_bytes), NodeText(part), part.socket_path,
-            options.policy, daemon_options.host.data_directory, DiskText(part));
+            part.host.owner.policy, daemon_options.host.data_directory, DiskText(part));
   }
   NotifyReady();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
@@ -312,18 +221,17 @@ void ListenAfterTakeOver(std::vector<AdminPlace>& places) {
 }
 
 // A block device has no directory of its own that outlives a restart of the host.
-Status CheckData(const OwnerOptions& options) {
-  if (options.disks.empty() || !options.data_directory.empty()) return {};
-  if (!options.disks.front().starts_with("/dev/")) return {};
+Status CheckData(const pool::LocalHostOptions& options) {
+  if (options.owner.disks.empty() || !options.data_directory.empty()) return {};
+  if (!options.owner.disks.front().path.starts_with("/dev/")) return {};
   return Fail(Code::kInvalid,
               "--disk: a block device needs --data, a directory that keeps this owner's identity");
 }
 
 Result<int> RunOwner(const OwnerOptions& options) {
-  KVCOVE_TRY(CheckData(options));
   KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
-  KVCOVE_TRY(TakeDisk(options, daemon_options.host.owner));
   daemon_options.host.data_directory = options.data_directory;
+  KVCOVE_TRY(CheckData(daemon_options.host));
   pool::ClusterMember member;
   KVCOVE_ASSIGN(member.listen, ListenOption(options.listen, 7401, options.security));
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
@@ -390,6 +298,28 @@ Result<int> RunOwner(const OwnerOptions& options) {
   return 0;
 }
 
+void AddField(CLI::App& app, ServeOptions& options, const pool::OwnerField& field) {
+  const std::string flag = pool::FlagOf(field);
+  const std::string help(field.help);
+  if (field.kind == pool::OwnerField::Kind::kMany) {
+    app.add_option(flag, options.lists[field.key], help)->allow_extra_args(false);
+    return;
+  }
+  std::string& text = options.texts[field.key];
+  text = field.standard;
+  if (field.kind == pool::OwnerField::Kind::kOne) {
+    app.add_option(flag, text, help)->capture_default_str();
+  } else {
+    app.add_flag_callback(flag, [&text] { text = "0"; }, help);
+  }
+}
+
+void AddFields(CLI::App& app, ServeOptions& options, bool only_daemons) {
+  for (const pool::OwnerField& field : pool::OwnerFields()) {
+    if (field.only_daemons == only_daemons) AddField(app, options, field);
+  }
+}
+
 }  // namespace
 
 void AddServeOptions(CLI::App& app, ServeOptions& options) {
@@ -400,28 +330,11 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                  "$KVCOVE_OWNER_USER to this one");
   app.add_option("--engine-group", options.engine_group,
                  "the same for all members of a group; this user must be one of them, or root");
-  app.add_option("--memory", options.memory.text, "payload memory, such as 64GiB; 16TiB at most")
-      ->capture_default_str();
-  app.add_option("--granule", options.granule.text,
-                 "memory is given out in units of so much, 64B to 4KiB (0: the smallest that "
-                 "--memory allows: 64B up to 256GiB, 4KiB for 16TiB)")
-      ->capture_default_str();
   app.add_option("--numa", options.numa,
                  "'all': one owner on each NUMA node, with equal parts of --memory; or a node's "
                  "number: one owner there (default: one owner, bound to none)");
   app.add_option("--sysfs", options.sysfs)->group("")->configurable(false);
-  app.add_option("--max-objects", options.max_objects,
-                 "most objects at a time (0: one per 512 bytes of memory)")
-      ->capture_default_str();
-  app.add_option("--policy", options.policy, "eviction: default, lru or s3fifo")
-      ->capture_default_str();
-  app.add_option("--quota", options.quotas,
-                 "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated");
-  app.add_flag("--no-populate", options.no_populate,
-               "do not touch memory before it is used (the first puts are slower)");
-  app.add_option("--huge-pages", options.huge_pages,
-                 "auto: where the host has enough of them; require: or do not start; off")
-      ->capture_default_str();
+  AddFields(app, options, /*only_daemons=*/false);
   app.add_option("--metrics", options.metrics,
                  std::string(kMetricsHelp) +
                      ". A pool of this host alone answers on loopback only, and /v1/stat, too")
@@ -458,31 +371,8 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
   AddLimitOptions(app, options.limits);
 }
 
-void AddDiskOptions(CLI::App& app, ServeOptions& options) {
-  app.add_option("--disk", options.disks,
-                 "PATH:SIZE, such as /mnt/nvme0:500GiB: evicted values go to this directory, "
-                 "file or block device, and come back from there, also after a restart; several "
-                 "share the load by their size, repeated or with commas (docs/ssd.md)")
-      ->allow_extra_args(false);
-  app.add_option(
-         "--disk-admit", options.disk_admit,
-         "which evicted values go to the disk: policy (those that come back often "
-         "enough), all, keep (all, and puts are refused while the disk is behind), or never "
-         "(what is there is read, nothing is added)")
-      ->capture_default_str();
-  app.add_option("--disk-write-rate", options.disk_write_rate,
-                 "evicted values are written at this rate at most, such as 200MiB/s, after a "
-                 "burst of ten seconds' worth; the rest is dropped (0: any rate)")
-      ->capture_default_str();
-}
-
-void AddDiskQuota(CLI::App& app, ServeOptions& options) {
-  app.add_option("--disk-quota", options.disk_quotas,
-                 "NAMESPACE=MAXIMUM[:GUARANTEED] of the disks, as --quota of memory; may be "
-                 "repeated (docs/ssd.md)");
-  app.add_option("--disk-bandwidth", options.disk_bandwidths,
-                 "NAMESPACE=READ[:WRITE] of all disks together, such as acme=500MiB/s:100MiB/s; "
-                 "0: any rate; may be repeated (docs/ssd.md)");
+void AddDaemonOptions(CLI::App& app, ServeOptions& options) {
+  AddFields(app, options, /*only_daemons=*/true);
 }
 
 void AddServe(CLI::App& app, Action& chosen) {
@@ -491,8 +381,7 @@ void AddServe(CLI::App& app, Action& chosen) {
                                        "Serve this host's memory to engine processes over a "
                                        "Unix socket, until SIGTERM.");
   AddServeOptions(*serve, *options);
-  AddDiskOptions(*serve, *options);
-  AddDiskQuota(*serve, *options);
+  AddDaemonOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
                     "where generations are kept (default: 'data' beside the socket)");
   serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });
@@ -505,8 +394,7 @@ void AddOwner(CLI::App& app, Action& chosen) {
                                        "processes over a Unix socket and to others over TCP, "
                                        "until SIGTERM.");
   AddServeOptions(*owner, *options);
-  AddDiskOptions(*owner, *options);
-  AddDiskQuota(*owner, *options);
+  AddDaemonOptions(*owner, *options);
   owner->add_option("--data", options->data_directory,
                     "with --disk: where this owner's identity is kept (default: the disk's file "
                     "with '.data' behind it)");

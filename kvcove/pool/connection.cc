@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -24,6 +25,7 @@
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/pool/masters.h"
+#include "kvcove/pool/owner_fields.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/requester/cluster/cluster_session.h"
 #include "kvcove/requester/cluster/placement.h"
@@ -151,9 +153,6 @@ class ClusterConnection final : public Connection {
   std::atomic<bool> logged_preferred_ = false;
 };
 
-constexpr std::array<std::string_view, 11> kEmbeddedKeys = {
-    "memory", "granule", "policy",     "max_objects",     "populate", "huge_pages",
-    "warm",   "disk",    "disk_admit", "disk_write_rate", "data"};
 constexpr std::uint64_t kDefaultMemory = 4 * kGiB;
 
 std::string Environment(const char* name) {
@@ -191,47 +190,45 @@ Status ForEachOption(std::string_view query,
   return {};
 }
 
+// Keys of an embedded pool's address beside those of OwnerFields.
+constexpr std::array<std::string_view, 2> kEmbeddedKeys = {"data", "warm"};
+
+std::unexpected<Error> UnknownEmbeddedKey(std::string_view key) {
+  std::vector<std::string_view> known(kEmbeddedKeys.begin(), kEmbeddedKeys.end());
+  for (const OwnerField& field : OwnerFields()) {
+    if (field.in_address) known.push_back(field.key);
+  }
+  return UnknownKey("key of an embedded pool's address", key, known);
+}
+
 Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   LocalHostOptions options;
   options.owner.memory_bytes = kDefaultMemory;
   options.owner.says_resets = false;
-  std::vector<std::string> disks;  // `disk` may be there several times, or have commas
   if (const std::string text = Environment("KVCOVE_HUGE_PAGES"); !text.empty()) {
     KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages("$KVCOVE_HUGE_PAGES", text));
   }
+  std::map<std::string_view, std::vector<std::string>> given;
   KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
-    if (key == "memory") {
-      KVCOVE_ASSIGN(options.owner.memory_bytes, ParseSize(value));
-    } else if (key == "granule") {
-      KVCOVE_ASSIGN(options.owner.granule_bytes, ParseSize(value));
-    } else if (key == "policy") {
-      options.owner.policy = value;
-    } else if (key == "max_objects") {
-      KVCOVE_ASSIGN(options.owner.max_objects, ParseCount(key, value));
-    } else if (key == "populate") {
-      KVCOVE_ASSIGN(const std::uint64_t populate, ParseCount(key, value));
-      options.owner.populate = populate != 0;
-    } else if (key == "huge_pages") {
-      KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(key, value));
-    } else if (key == "disk") {
-      disks.emplace_back(value);
-    } else if (key == "disk_admit") {
-      KVCOVE_ASSIGN(options.owner.disk_admit, owner::ParseDiskAdmit(key, value));
-    } else if (key == "disk_write_rate") {
-      KVCOVE_ASSIGN(options.owner.disk_write_rate, owner::ParseRate(key, value));
-    } else if (key == "data") {
+    if (key == "data") {
       options.data_directory = value;
     } else if (key == "warm") {
       // Of pools that other processes own; this one maps what it populates.
       KVCOVE_TRY(requester::ParseWarm(key, value));
     } else {
-      return UnknownKey("key of an embedded pool's address", key, kEmbeddedKeys);
+      given[key].emplace_back(value);
     }
     return {};
   }));
-  KVCOVE_ASSIGN(options.owner.disks, owner::ParseDisks("disk", disks));
+  for (const OwnerField& field : OwnerFields()) {
+    if (!field.in_address) continue;
+    if (const auto texts = given.extract(field.key)) {
+      KVCOVE_TRY(field.read(field.key, texts.mapped(), options));
+    }
+  }
+  if (!given.empty()) return UnknownEmbeddedKey(given.begin()->first);
   // Without its generations nothing on a disk can be trusted, so they lie beside it: the first.
-  if (!disks.empty() && options.data_directory.empty()) {
+  if (!options.owner.disks.empty() && options.data_directory.empty()) {
     options.data_directory = disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
   }
   return options;
