@@ -50,7 +50,7 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
   keeper_ = std::make_unique<GenerationKeeper>(
       GenerationKeeper::Options{.generations = options.generations,
                                 .proven_from_ns = plan.unknown_leases_until_ns,
-                                .says_resets = true},
+                                .log_resets = true},
       plan.state, commits_, *control_, clock);
   shards_ =
       std::make_unique<Shards>(ShardsOptions{.on = options_.shards, .lease_ns = options_.lease_ns},

@@ -62,8 +62,8 @@ struct OwnerOptions {
   // Of all disks together, by namespace or tenant as `quotas`.
   DiskQuotas disk_quotas = {};
   TierOptions tier = {};  // how disks are opened, and tried again
-  // A log line for each reset. Not in a program of somebody else, which has an embedded pool.
-  bool says_resets = true;
+  // Log a line for each reset. An embedded pool does not: the log is another program's.
+  bool log_resets = true;
 };
 
 class Owner {

@@ -14,7 +14,7 @@ namespace kvcove::owner {
 // The janitor's: who publishes a generation may hold locks of its own. An operator sees by it that
 // a reset was of another namespace than the one that has values.
 void Owner::SayVoided(const Core::Voided& voided) const {
-  if (!options_.says_resets || (voided.resets == 0 && voided.objects == 0)) return;
+  if (!options_.log_resets || (voided.resets == 0 && voided.objects == 0)) return;
   const char* const disks = !disks_.none() ? ", and what its disks hold of them" : "";
   const std::string what = fmt::format("{} values ({}) of this host's memory are void{}",
                                        voided.objects, FormatSize(voided.bytes), disks);

@@ -204,7 +204,7 @@ std::unexpected<Error> UnknownEmbeddedKey(std::string_view key) {
 Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   LocalHostOptions options;
   options.owner.memory_bytes = kDefaultMemory;
-  options.owner.says_resets = false;
+  options.owner.log_resets = false;
   if (const std::string text = Environment("KVCOVE_HUGE_PAGES"); !text.empty()) {
     KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages("$KVCOVE_HUGE_PAGES", text));
   }

@@ -53,7 +53,7 @@ struct LocalHostOptions {
   HostControl::Options ControlOptions() const {
     return {.data_directory = data_directory,
             .lease_ns = owner.lease_ns,
-            .says_resets = owner.says_resets};
+            .log_resets = owner.log_resets};
   }
 };
 

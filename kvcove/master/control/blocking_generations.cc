@@ -89,7 +89,7 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Opt
           .generations = {},
           .proven_from_ns =
               first ? 0 : std::max(plan.leases_until_ns, plan.unknown_leases_until_ns),
-          .says_resets = options.says_resets},
+          .log_resets = options.log_resets},
       plan.state, *blocking->commits_, *blocking->sink_, clock);
   KVCOVE_TRY(blocking->Wait<void>(clock.NowNs() + 10 * kSecond, [&](const Reply<void>& ready) {
     blocking->commits_->Add(plan.changes, [ready](const Result<std::uint64_t>& revision) {

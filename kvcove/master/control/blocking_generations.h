@@ -27,7 +27,7 @@ class BlockingGenerations final : public wire::GenerationService {
   struct Options {
     std::string data_directory;  // empty: everything is forgotten with the process
     std::int64_t lease_ns = 0;   // the longest lease that the owner is given
-    bool says_resets = false;    // GenerationKeeper::Options
+    bool log_resets = false;    // GenerationKeeper::Options
   };
   // Errors: those of the store.
   static Result<std::unique_ptr<BlockingGenerations>> Open(const Options& options, OwnerSink& sink,

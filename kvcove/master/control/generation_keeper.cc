@@ -27,7 +27,7 @@ GenerationKeeper::GenerationKeeper(const Options& options, const StoredState& st
                                    OrderedCommits& commits, GenerationSink& sink,
                                    const Clock& clock)
     : proven_from_ns_(options.proven_from_ns),
-      says_resets_(options.says_resets),
+      log_resets_(options.log_resets),
       commits_(commits),
       sink_(sink),
       clock_(clock),
@@ -282,7 +282,7 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
 void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& outcome) const {
   const double ms = static_cast<double>(clock_.NowNs() - operation.since_ns) / 1e6;
   operation.reset(outcome);
-  if (!says_resets_) return;
+  if (!log_resets_) return;
   const ResetRequest& request = operation.resetting;
   const std::string by = request.engine.empty() ? "an operator or trainer"
                                                 : fmt::format("engine '{}'", request.engine);

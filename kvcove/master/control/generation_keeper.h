@@ -44,7 +44,7 @@ class GenerationKeeper {
     // Leases that an earlier master may have given have run out by then; resets wait for it.
     std::int64_t proven_from_ns = 0;
     // A log line for each reset that is proven: of a master, or of the daemon of one host.
-    bool says_resets = false;
+    bool log_resets = false;
   };
   // `state`: what the store held, with a pool.
   GenerationKeeper(const Options& options, const StoredState& state, OrderedCommits& commits,
@@ -132,7 +132,7 @@ class GenerationKeeper {
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);
 
   const std::int64_t proven_from_ns_;
-  const bool says_resets_;
+  const bool log_resets_;
   OrderedCommits& commits_;
   GenerationSink& sink_;
   const Clock& clock_;

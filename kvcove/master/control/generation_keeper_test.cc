@@ -61,7 +61,7 @@ class GenerationKeeperTest : public testing::Test {
     state.pool->unknown_leases = proven_from_ns != 0;
     keeper_ = std::make_unique<GenerationKeeper>(
         GenerationKeeper::Options{
-            .generations = {}, .proven_from_ns = proven_from_ns, .says_resets = true},
+            .generations = {}, .proven_from_ns = proven_from_ns, .log_resets = true},
         state, commits_, sink_, clock_);
     keeper_->Start();
   }
