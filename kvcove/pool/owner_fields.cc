@@ -29,6 +29,11 @@ Result<std::uint64_t> CountOf(std::string_view option, std::string_view text) {
   return value;
 }
 
+Result<bool> SwitchOf(std::string_view option, std::string_view text) {
+  KVCOVE_ASSIGN(const std::uint64_t value, CountOf(option, text));
+  return value != 0;
+}
+
 // The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
 struct NamedPair {
   std::string name;
@@ -137,8 +142,7 @@ const OwnerField kFields[] = {
      .help = "do not touch memory before it is used (the first puts are slower)",
      .kind = OwnerField::Kind::kFlag,
      .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(const std::uint64_t populate, CountOf(option, texts[0]));
-       options.owner.populate = populate != 0;
+       KVCOVE_ASSIGN(options.owner.populate, SwitchOf(option, texts[0]));
        return {};
      }},
     {.key = "huge_pages",
@@ -146,6 +150,14 @@ const OwnerField kFields[] = {
      .help = "auto: where the host has enough of them; require: or do not start; off",
      .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
        KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(option, texts[0]));
+       return {};
+     }},
+    {.key = "log_resets",
+     .standard = "1",
+     .help = "log no line for each reset, and for what it voids",
+     .kind = OwnerField::Kind::kFlag,
+     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+       KVCOVE_ASSIGN(options.owner.log_resets, SwitchOf(option, texts[0]));
        return {};
      }},
     {.key = "disk",

@@ -50,12 +50,10 @@ TEST(OwnerFieldsTest, EachIsThereOnceAndCanBeReadFromItsStandard) {
 
 TEST(OwnerFieldsTest, AnErrorNamesTheOptionAsTheUserGaveIt) {
   const std::map<std::string, std::string> wrong = {
-      {"memory", "lots"},         {"granule", "x"},
-      {"max_objects", "many"},    {"populate", "perhaps"},
-      {"huge_pages", "yes"},      {"disk", "/somewhere"},
-      {"disk_admit", "some"},     {"disk_write_rate", "fast"},
-      {"quota", "acme"},          {"disk_quota", "acme=1:2"},
-      {"disk_bandwidth", "acme"},
+      {"memory", "lots"},      {"granule", "x"},           {"max_objects", "many"},
+      {"populate", "perhaps"}, {"log_resets", "no"},       {"huge_pages", "yes"},
+      {"disk", "/somewhere"},  {"disk_admit", "some"},     {"disk_write_rate", "fast"},
+      {"quota", "acme"},       {"disk_quota", "acme=1:2"}, {"disk_bandwidth", "acme"},
   };
   for (const OwnerField& field : OwnerFields()) {
     if (field.key == "policy") continue;  // the owner knows its names
