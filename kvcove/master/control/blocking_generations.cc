@@ -11,7 +11,7 @@
 
 namespace kvcove::master {
 
-// Forwards to the owner, which is done when the call returns.
+// Forwards to the owner, which has published the generations when the call returns.
 class BlockingGenerations::Sink final : public GenerationSink {
  public:
   explicit Sink(OwnerSink& owner) : owner_(owner) {}
@@ -45,7 +45,7 @@ class BlockingGenerations::Sink final : public GenerationSink {
     return update;
   }
   OwnerSink& owner_;
-  // Called under the keeper's lock only.
+  // These need no lock: the keeper calls Publish and SetUnnamed under its own.
   Id128 incarnation_;
   std::map<SlotId, SlotUpdate> slots_;
   std::vector<SlotId> unnamed_;
@@ -56,7 +56,7 @@ BlockingGenerations::BlockingGenerations(const std::string& data_directory, Owne
     : clock_(clock), late_(StoreIsLate(data_directory)), sink_(std::make_unique<Sink>(sink)) {}
 
 BlockingGenerations::~BlockingGenerations() {
-  store_.reset();  // ends its callbacks first
+  store_.reset();  // first: its callbacks use the keeper and commits_
 }
 
 Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Options& options,
@@ -81,8 +81,8 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Opt
                 PlanStart(opened.facts, opened.revision, options.lease_ns, clock.NowNs(),
                           opened.from_v1 ? &*opened.from_v1 : nullptr));
   blocking->commits_ = std::make_unique<OrderedCommits>(*blocking->store_, opened.revision);
-  // Nobody can map the memory of an owner that a pool without a directory had before, nor of one
-  // whose directory was never used.
+  // A pool without a directory, or with one that was never used, had no owner before whose memory
+  // a reader could still map, so its resets need not wait for leases.
   const bool first = data_directory.empty() || (opened.found_nothing && !opened.damaged);
   blocking->keeper_ = std::make_unique<GenerationKeeper>(
       GenerationKeeper::Options{
@@ -105,6 +105,8 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Opt
 template <typename T>
 Result<T> BlockingGenerations::Wait(std::int64_t deadline_ns,
                                     const std::function<void(Reply<T>)>& call) {
+  // The keeper ends a late call itself, in the first Tick after the deadline, and its error says
+  // more. So the wait is longer, and ends by itself only if the keeper cannot answer.
   return WaitFor<T>(
       clock_, deadline_ns + kSecond, call,
       [this, ended = ended_.load()]() -> Status {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generations decided in this process, for a pool of one host: each call waits for its answer.
+// Decides generations in this process, for a pool of one host. Each call waits for its answer.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,12 @@ namespace kvcove::master {
 
 class FileStore;
 
-// The one owner of such a pool: what is published to it is acknowledged.
+// The only owner of such a pool. A publication counts as acknowledged when Publish returns.
 class OwnerSink {
  public:
   virtual ~OwnerSink() = default;
-  // In the order of the calls.
+  // Publishes the updates. Calls come in the order of the decisions, one at a time, under the
+  // keeper's lock.
   virtual void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) = 0;
 };
 
@@ -25,11 +26,12 @@ class OwnerSink {
 class BlockingGenerations final : public wire::GenerationService {
  public:
   struct Options {
-    std::string data_directory;  // empty: everything is forgotten with the process
-    std::int64_t lease_ns = 0;   // the longest lease that the owner is given
+    std::string data_directory;  // empty: all facts end with the process
+    std::int64_t lease_ns = 0;   // the longest lease that the owner gets
     bool log_resets = false;    // GenerationKeeper::Options
   };
-  // Errors: those of the store.
+  // Reads the store, plans the start and stores the new term, for at most 10 s. Errors: those of
+  // the store.
   static Result<std::unique_ptr<BlockingGenerations>> Open(const Options& options, OwnerSink& sink,
                                                            const Clock& clock);
   ~BlockingGenerations() override;
@@ -41,10 +43,10 @@ class BlockingGenerations final : public wire::GenerationService {
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
   PoolFact pool() const;
-  // Ends cleanly: the next start need not wait for leases. Call it when no lease is running any
-  // more.
+  // Stores that this process ended cleanly: the next start need not wait for leases. Call it only
+  // when no lease is running. Errors: the store's; kTimeout after 1 s.
   Status Close();
-  // Calls that wait now end with kUnavailable within milliseconds; their outcome is unknown.
+  // Ends the calls that wait now with kUnavailable, within milliseconds. Their outcome is unknown.
   void EndWaits() { ++ended_; }
 
  private:
@@ -54,8 +56,8 @@ class BlockingGenerations final : public wire::GenerationService {
   Result<T> Wait(std::int64_t deadline_ns, const std::function<void(Reply<T>)>& call);
 
   const Clock& clock_;
-  const std::string late_;                // what a call says that the store did not answer in time
-  std::atomic<std::uint64_t> ended_ = 0;  // how often the waits of then were ended
+  const std::string late_;                // the error text when the store does not answer in time
+  std::atomic<std::uint64_t> ended_ = 0;  // number of EndWaits; a wait ends when this changes
   std::unique_ptr<Sink> sink_;
   std::unique_ptr<ControlStore> store_;
   std::unique_ptr<OrderedCommits> commits_;

@@ -11,10 +11,10 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::int64_t kWatchNs = 2 * kSecond;   // for which a watch without news is held
-constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, before anything is "never put"
+constexpr std::int64_t kWatchNs = 2 * kSecond;   // a watch without news is answered after this
+constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, no key counts as "never put"
 constexpr std::int64_t kSweepNs = kSecond;
-// For which the id of a lost pool wins over one that its first new members know.
+// For this long after a start, the id of a lost pool wins over the one that new members know.
 constexpr std::int64_t kAdoptNs = 60 * kSecond;
 
 std::int64_t UnixSeconds() {
@@ -47,7 +47,7 @@ Control::Control(const ControlOptions& options, const Leadership& leadership, Id
                static_cast<std::uint32_t>(leadership.position.tag)),
       table_(options.table_page_bytes),
       removals_(leadership.position.term, options.removals),
-      // Of this master alone: none of another one is the same.
+      // Begins at a random value, so that an owner cannot take another master's for this one's.
       naming_(leadership.position.tag | 1) {}
 
 void Control::Load(const StoredState& state, std::int64_t leases_until_ns,
@@ -85,14 +85,16 @@ void Control::Stop() {
 
 bool Control::KnowsLessThan(const wire::Position& seen) const {
   const wire::Position& own = leadership_.position;
-  if (seen.term == 0) return false;
+  if (seen.term == 0) return false;  // no master has welcomed this owner
   if (seen.term > own.term) return true;
   if (seen.term == own.term) return seen.tag != own.tag;
   const auto& terms = leadership_.terms;
   const auto at = std::ranges::find(terms, seen.term, &TermFact::term);
-  // A term that was forgotten is older than all that are kept; a gap among them is a loss.
+  // Terms are forgotten from the oldest on, so a gap among those that are kept is a loss.
   if (at == terms.end()) return !terms.empty() && seen.term > terms.front().term;
   if (at->tag != seen.tag) return true;
+  // Revisions that the owner saw in its term lie before the next term's first one. If not, facts
+  // of the end of that term are lost.
   const auto next = std::next(at);
   return next != terms.end() && seen.revision >= next->first_revision;
 }
@@ -128,6 +130,7 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   }
   const Result<Members::Admission> admission = members_.Admit(hello, clock_.NowNs());
   if (!admission) return refuse(admission.error().code, admission.error().detail);
+  // No reader maps the predecessor's memory any more, so its lease need not be waited for.
   if (const auto before = members_.PredecessorOf(hello)) EndMember(*before, deferred);
   switch (*admission) {
     case Members::Admission::kMember:
@@ -147,7 +150,8 @@ bool Control::MayAdopt() const {
   return leadership_.new_pool && (members_.size() == 0 || clock_.NowNs() < started_ns_ + kAdoptNs);
 }
 
-// The store was lost. The pool keeps the id that its owners know, so that others are refused.
+// The store was lost. The pool takes the id that its owners know, so that other pools' owners are
+// refused.
 void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
   if (std::exchange(adopting_, true)) return;
   deferred.Add([this, pool = hello.pool, address = hello.address] {
@@ -159,7 +163,8 @@ void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
       const MutexLock lock(mutex_);
       adopting_ = false;
       if (!stored) return;
-      // Owners that have joined already go on, and learn the id with their next hello.
+      // Owners that have joined already stay members, and learn the id with their next hello
+      // (Renew refuses them until then).
       former_pool_ = std::exchange(leadership_.pool, pool);
       leadership_.new_pool = false;
       for (const MemberRef& ref : members_.All()) know_former_pool_.insert(ref.number);
@@ -167,7 +172,8 @@ void Control::Adopt(const wire::OwnerHello& hello, Deferred& deferred) {
   });
 }
 
-// An identity is stored before its first lease, so that no later master is without it.
+// Stores an identity before its first lease. Otherwise a later master would not wait for that lease
+// when it proves a reset.
 void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
                    const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) {
   if (joining_.contains(hello.owner)) {
@@ -183,6 +189,7 @@ void Control::Join(const wire::OwnerHello& hello, std::uint64_t connection,
                [this, hello, fact = *fact, reply](const Result<std::uint64_t>& revision) {
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
+                 // Not the argument: the connection may have ended meanwhile (Disconnected).
                  const std::uint64_t connection = joining_.extract(hello.owner).mapped();
                  if (!revision) {
                    members_.Abandon(fact);
@@ -199,7 +206,8 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
   const std::int64_t now = clock_.NowNs();
   const OwnerNumber number = *members_.Find(hello.owner);
   Standings::Owner& standing = standings_.owner(number);
-  // Present first, then the look at what happened while it was not: see Standings.
+  // Makes the owner present, then checks whether it was overtaken, in this order: pairs with
+  // Standings::Overtake.
   standing.present_until_ns.store(now + options_.members.lease_ns, std::memory_order_seq_cst);
   const bool overtaken = standing.overtaken.load(std::memory_order_seq_cst);
   wire::OwnerWelcome welcome = members_.Welcome(hello, overtaken, now);
@@ -209,12 +217,13 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
   welcome.position.revision = commits_.revision();
   if (!welcome.resumed) {
     standing.live_until_ns.store(0, std::memory_order_release);
-    // What was overtaken belongs to the last epoch, and is told again under this one.
+    // The replaced values were listed under the last epoch; the owner lists all under the new one.
     standing.overtaken.store(false, std::memory_order_seq_cst);
   }
   standing.tenant.store(TenantTag(hello.tenant), std::memory_order_release);
   ShowStanding(number);
-  // At once: what goes from now on may be older or younger than what this owner tells.
+  // At once: from here on the directory must remember the values that it loses, because this owner
+  // may list an older one of the same key (DirectoryService::Unlist).
   standings_.untold.store(members_.untold(), std::memory_order_relaxed);
   if (connection != 0) lease_connections_[connection] = number;
   know_former_pool_.erase(number);
@@ -230,6 +239,8 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
 void Control::ShowStanding(OwnerNumber number) {
   const Members::Epochs epochs = members_.EpochsOf(number);
   Standings::Owner& standing = standings_.owner(number);
+  // `epoch` comes after the three fields that belong to it: its release pairs with the acquire of
+  // Standings::EpochIs and MayListAgain.
   standing.first_epoch.store(epochs.first_epoch, std::memory_order_release);
   standing.told_epoch.store(epochs.told_epoch, std::memory_order_release);
   standing.tells_first.store(epochs.tells_first, std::memory_order_release);
@@ -254,8 +265,8 @@ void Control::Disconnected(std::uint64_t connection) {
   lease_connections_.erase(at);
   const bool another = std::ranges::any_of(
       lease_connections_, [&](const auto& entry) { return entry.second == number; });
-  // Its objects are not looked for any more. Its lease goes on: it is waited for, and nothing takes
-  // the place of what processes on its host may still read.
+  // Look-ups do not find the owner's objects any more. Its lease still runs: resets wait for it,
+  // and listings do not replace values that processes on its host may read.
   if (!another) standings_.owner(number).live_until_ns.store(0, std::memory_order_release);
 }
 
@@ -266,19 +277,20 @@ void Control::Goodbye(const wire::WatchRequest& request) {
   deferred.Add([number = request.number] { LogInfo("owner {} said goodbye", number); });
   members_.LeaseReturned(request.number);
   if (!members_.HasDisk(request.number)) return EndMember(request.number, deferred);
-  // It comes back with what is on its disk.
+  // The member stays: its next process returns with the objects on its disk.
   HideStanding(request.number);
   EndWatches(request.number, deferred);
   CheckProofs(deferred);
 }
 
-// Its end is stored before anything is proven without it, or takes the place of what it listed: a
-// later master that found it would take it back, with what was removed or overtaken meanwhile.
+// Stores the end of a member before anything is proven without it, or its values are replaced: a
+// later master that found the member would welcome it, with objects that were removed or replaced
+// meanwhile.
 void Control::EndMember(OwnerNumber number, Deferred& deferred) {
   if (members_.Ending(number)) return;
   HideStanding(number);
   EndWatches(number, deferred);
-  // The number may be another's soon, and these connections are not its.
+  // Another member may get the number soon, and these connections are not that one's.
   std::erase_if(lease_connections_, [&](const auto& entry) { return entry.second == number; });
   know_former_pool_.erase(number);
   if (hooks_.ended) {
@@ -308,7 +320,7 @@ void Control::EndMember(OwnerNumber number, Deferred& deferred) {
 
 void Control::Delete(std::vector<std::string> keys) {
   if (keys.empty()) return;
-  // If it fails the fact is obeyed once more than needed.
+  // If this fails, a later master obeys a barrier that is not needed any more, which is safe.
   commits_.Add(Deletions(std::move(keys)), [](const Result<std::uint64_t>&) {});
 }
 
@@ -331,7 +343,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
-  // The store may say already that no lease is running.
+  // Master::Stop may have stored already that no lease is running.
   if (stopping_) return Fail(Code::kUnavailable, "the master is stopping");
   if (!members_.Current(request.number, request.epoch) ||
       know_former_pool_.contains(request.number)) {
@@ -342,6 +354,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   bool overtaken = false;
   const Members::Renewal renewal =
       members_.Renew(request, table_.revision(), now, [&](std::int64_t until_ns) {
+        // In this order: pairs with Standings::Overtake.
         standing.present_until_ns.store(until_ns, std::memory_order_seq_cst);
         overtaken = standing.overtaken.load(std::memory_order_seq_cst);
         return !overtaken;
@@ -349,7 +362,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   const bool granted = renewal == Members::Renewal::kGranted && !lost_;
   ShowStanding(request.number);
   if (granted && members_.Told(request.number)) {
-    // It is back before any of its values gave way, or has told what is left of them.
+    // The owner returned before any of its values was replaced, or has listed the rest of them.
     std::vector<std::string> keys;
     for (const SlotId slot : members_.EndOvertaken(request.number, keys)) {
       standings_.SetBarred(request.number, slot, false);
@@ -366,10 +379,12 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
       .tell_again = overtaken,
       .doubted = lost_ || renewal == Members::Renewal::kDoubted};
   if (reply.granted) {
+    // Hidden before live: otherwise a look-up could find an object whose removal was proven.
     standings_.SetHidden(request.number, reply.hidden);
     standing.live_until_ns.store(now + options_.members.lease_ns, std::memory_order_release);
   }
-  // Thousands of renewals a second come from a large pool, and few of them change that.
+  // untold() visits all members, a large pool renews thousands of times a second, and few renewals
+  // change it.
   if (members_.Untold(request.number) != untold) {
     standings_.untold.store(members_.untold(), std::memory_order_relaxed);
   }
@@ -390,7 +405,7 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
     members_.AcknowledgeTable(request.number, request.epoch, request.table);
   }
   CheckProofs(deferred);
-  // Only one watch an owner: an earlier one lost its connection.
+  // An owner has one watch: the connection of an earlier one has ended.
   if (const auto at = watches_.find(request.number); at != watches_.end()) {
     deferred.Answer<wire::Changes>(at->second.reply,
                                    Fail(Code::kStale, "another watch took this one's place"));
@@ -405,7 +420,7 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
       .since_ns = clock_.NowNs(), .request = request, .reply = std::move(reply)};
 }
 
-// Each is answered: a call without an answer would keep its connection for ever.
+// Answers the owner's watches: a call without an answer would keep its connection for ever.
 void Control::EndWatches(OwnerNumber number, Deferred& deferred) {
   const Error again{Code::kStale, "say hello again"};
   if (const auto watch = watches_.extract(number)) {
@@ -435,12 +450,12 @@ void Control::Publish(const Id128& incarnation, const std::vector<Generations::P
     members_.Believe();
   }
   for (const Generations::Published& published : updates) {
-    // Look-ups go by the new generation from here on.
+    // Look-ups use the new generation from here on.
     standings_.SetSlot(published.update);
-    // A start shows what an earlier master knew: its barriers stand.
+    // A start publishes the generations of an earlier master: its barriers stay.
     if (!table_.Set(published.update, published.revision)) continue;
-    // Owners with the new generation show nothing that these removals are about; what waits for
-    // their proof waits for that (CheckProof).
+    // Owners with the new generation show none of the objects of these removals. A pending proof
+    // of one of them waits for that generation instead (CheckProof).
     removals_.Void(published.update.slot);
     for (OwnerNumber number = 0; number < members_.numbers(); ++number) {
       standings_.SetBarred(number, published.update.slot, false);
@@ -460,7 +475,7 @@ void Control::SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) {
 
 void Control::Await(std::int64_t deadline_ns, Reply<void> proven) {
   if (hooks_.await_shards) {
-    // Both are waited for at once: the last one answers, or the first that fails.
+    // Waits for shards and owners at the same time: the last proof answers, or the first failure.
     struct Both {
       std::atomic<int> left{2};
       std::atomic<bool> failed{false};
@@ -518,8 +533,8 @@ std::uint64_t Control::shown() const {
   return removals_.shown();
 }
 
-// The owner is looked at behind its barrier. Of one that has begun another epoch meanwhile nothing
-// is said: the shard asks again.
+// Checks each owner only after its barrier is stored. If the owner has begun another epoch
+// meanwhile, the answer is kNo, and the shard asks again.
 void Control::AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::ShardBarReply> reply) {
   std::vector<OwnerSlot> known = values;
   std::map<OwnerNumber, std::vector<SlotId>> drops;
@@ -530,6 +545,7 @@ void Control::AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::Shard
     for (const auto& [number, slot] : values) {
       wire::ShardBarReply::One one;
       const Standings::Owner& owner = standings_.owner(number);
+      // The answer is for this epoch, so it is read before the checks and again after them.
       one.epoch = owner.epoch.load(std::memory_order_acquire);
       if (done && standings_.Barred(number, slot)) {
         if (standings_.TellsFirst(number)) {
@@ -555,15 +571,16 @@ void Control::Tick() {
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
   CheckProofs(deferred);
-  // Its owner repeats a listing after a while, and each repetition waits here.
+  // An owner repeats a listing after a while, and each repetition adds an entry here, so an entry
+  // does not wait for a hanging store for ever.
   std::erase_if(barring_, [&](const Barring& barring) {
     if (now < barring.since_ns + kWatchNs) return false;
     deferred.Answer<void>(barring.done,
                           Fail(Code::kTimeout, "the control store does not take a barrier"));
     return true;
   });
-  // An owner gives a watch up after a few seconds, and with it the connection; so it is answered
-  // before, and asked again over the same connection.
+  // An owner abandons a watch after a few seconds, and with it the connection. An earlier answer,
+  // without changes, keeps the connection, over which the owner watches again.
   std::erase_if(watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const auto& [number, watch] = entry;
     if (now < watch.since_ns + kWatchNs) return false;
@@ -617,7 +634,7 @@ bool Control::Warming() const {
   const std::int64_t now = clock_.NowNs();
   const MutexLock lock(mutex_);
   if (now < started_ns_ + kListenNs) return true;
-  // Each look-up asks: only while there is something to find it looks at all owners.
+  // Each look-up with a miss calls this, so it visits all members only while one is untold.
   return standings_.untold.load(std::memory_order_relaxed) != 0 && members_.Warming(now);
 }
 

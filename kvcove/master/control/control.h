@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What owners follow and what proves that they did: members and leases, the generation table, the
-// removal log, barriers. Every call is short and waits for nothing: an answer that needs an owner
-// or the store comes later. docs/control-plane.md has the prose and the rules.
+// The control plane: members and leases, the generation table, the removal log and barriers, which
+// owners follow; and the proofs that they did. Every call is short and waits for nothing: an answer
+// that needs an owner or the store comes later. docs/control-plane.md has the rules.
 #pragma once
 
 #include <map>
@@ -22,20 +22,19 @@ struct ControlOptions {
   MembersOptions members;
   RemovalLog::Limits removals;
   std::size_t table_page_bytes = SlotTable::kPageBytes;
-  std::size_t removal_bytes_behind = 32 << 20;  // that owners with a lease may have to apply
+  std::size_t removal_bytes_behind = 32 << 20;  // unapplied by owners with a lease, at most
   std::uint64_t tenant_removals_per_second = 200'000;
-  // For simulations, to show that they notice: rules that are switched off.
+  // False: switches a rule off, so that a simulation shows that it notices.
   bool barriers = true;
   bool wait = true;
 };
 
-// The master that runs now.
+// The term of the master that runs now.
 struct Leadership {
   Id128 pool;
   wire::Position position;  // revision: at the start
   std::vector<TermFact> terms;
-  // Nobody has joined under this id: owners may know the pool by another one, if the store was
-  // lost.
+  // No owner has joined under this id. If the store was lost, owners may know the pool by another.
   bool new_pool = false;
   template <typename Ar>
   void Carry(Ar& ar) {
@@ -43,7 +42,7 @@ struct Leadership {
   }
 };
 
-// Of what would change a state that a successor's process has already.
+// The error of a call that would change state which a successor's process has already.
 inline std::unexpected<Error> BeingTakenOver() {
   return Fail(Code::kUnavailable, "another process is taking this master over now; try again");
 }
@@ -51,65 +50,74 @@ inline std::unexpected<Error> BeingTakenOver() {
 // Thread-safe.
 class Control final : public GenerationSink {
  public:
-  // What else must happen; called without a lock.
+  // Calls to other parts of the master; made without a lock.
   struct Hooks {
-    // An owner knows of facts that the store does not have: everything stored is void.
+    // Begins another incarnation: an owner knows of facts that the store has lost.
     std::function<void()> facts_lost;
-    // The pool gets this id; `stored` says when the store has it.
+    // Gives the pool this id, and calls `stored` when the store has it.
     std::function<void(const Id128& pool, Reply<void> stored)> adopt_pool;
+    // Notes a renewal of the owner's process, and the end of its membership.
     std::function<void(const Id128& process)> heard;
     std::function<void(const Id128& process)> ended;
-    // Calls `done` when no shard answers from what was known before this call, or at the deadline.
-    // Null: there are no shards.
+    // Calls `done` when no shard answers from state older than this call, or at the deadline with
+    // kTimeout. Null: there are no shards.
     std::function<void(std::int64_t deadline_ns, Reply<void> done)> await_shards;
   };
   Control(const ControlOptions& options, const Leadership& leadership, Id128 incarnation,
           OrderedCommits& commits, Standings& standings, Hooks hooks, const Clock& clock);
-  // Leases of an earlier master may run until then: those of members, and those of owners that the
-  // store does not know.
+  // Loads the members of an earlier master. Its leases may run until `leases_until_ns`, those of
+  // owners that the store does not know until `unknown_leases_until_ns`.
   void Load(const StoredState& state, std::int64_t leases_until_ns,
             std::int64_t unknown_leases_until_ns);
 
   // ---- owners
-  // `connection`: where the answer goes; when it ends, the owner's objects are not found any more.
+  // Welcomes an owner, stores a fresh one first, or refuses it. `connection`: the lease lane's;
+  // when it ends, look-ups do not find the owner's objects any more. Errors: kStale: say hello
+  // again; kIncompatible, kUnavailable, and those of Members::Admit and FactFor.
   void Hello(const wire::OwnerHello& hello, std::uint64_t connection,
              const Reply<wire::OwnerWelcome>& reply);
+  // Renews a lease. Errors: kStale when the owner must say hello, kUnavailable.
   Result<wire::RenewReply> Renew(const wire::RenewRequest& request);
-  // Answered when there are changes, or with none after a while.
+  // Answers when there are changes, or with none after 2 s. Takes the place of the owner's earlier
+  // watch. Removals does the same. Errors: kStale.
   void Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply);
   void Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply);
   void Goodbye(const wire::WatchRequest& request);
   void Disconnected(std::uint64_t connection);
-  // Values of these absent owners' slots are to give way. `done` when later masters will know.
-  // Errors: the store's.
+  // Raises barriers so that values in these absent owners' slots may be replaced. Calls `done` when
+  // all are stored, so that a later master knows. Errors: kUnavailable; kTimeout after 2 s.
   using OwnerSlot = std::pair<OwnerNumber, SlotId>;
   void BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> done);
-  // Slots of which this owner may list nothing: it must drop them first.
+  // Returns the slots in which this owner may list nothing before it has dropped them.
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
 
   // ---- removals
-  // The parts of it, each small. Errors: kLimit when owners are behind, or its tenant has removed
-  // its share.
+  // Splits a removal into small parts. Errors: kLimit when owners are behind, or the tenant has
+  // removed its share.
   Result<std::vector<wire::Removal>> Prepare(wire::Removal removal);
-  // Its number. Owners hear of it from Show on, which must follow.
+  // Appends a part to the log and returns its number. Owners see it from Show on, which must
+  // follow.
   std::uint64_t Append(wire::Removal part);
   void Show(std::uint64_t removal);
-  // Its number of removed objects, as far as owners tell.
+  // Starts to count the objects that owners report as removed by this removal.
   void CountMatches(std::uint64_t removal);
+  // Ends the count and returns it.
   std::uint64_t TakeMatches(std::uint64_t removal);
-  // Ok when no owner has it any more, nor ever shows it again. `generation`: what it was asked for
-  // under. Errors: kTimeout.
+  // Calls `proven` with Ok when no owner shows the removed objects, now or ever again.
+  // `generation`: the caller's; if the slot has another one, that must be proven instead. Errors:
+  // kTimeout, kUnavailable.
   void AwaitRemoval(std::uint64_t removal, SlotId slot, Generation generation,
                     std::int64_t deadline_ns, Reply<void> proven);
 
   // ---- shards (docs/ha.md)
-  // Owners hear of it. `lost`: slices of it began without entries with this revision.
+  // Publishes the map to owners. `lost`: slices began without entries with this revision.
   void SetShardMap(std::shared_ptr<const wire::ShardMap> map, bool lost);
-  // What the leader tells its shards about owners: the slots of which an owner may list nothing
-  // (DropsOf), for each owner that has such slots. Returns how many numbers of owners there are.
+  // Adds the slots in which an owner may list nothing (DropsOf), for each owner with such slots.
+  // Returns the end of the owners' numbers.
   OwnerNumber OwnersForShards(std::map<OwnerNumber, std::vector<SlotId>>& drops) const;
   std::uint64_t shown() const;  // owners may have applied removals up to this one
-  // Whether values of these give way (Standings::GivesWay), once barriers stand.
+  // Answers a shard whether values of these slots may be replaced (Standings::GivesWay), once their
+  // barriers are stored.
   void AnswerBars(const std::vector<OwnerSlot>& values, Reply<wire::ShardBarReply> reply);
 
   // ---- GenerationSink
@@ -118,9 +126,10 @@ class Control final : public GenerationSink {
   void SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) override;
   void Await(std::int64_t deadline_ns, Reply<void> proven) override;
 
-  // Answers what ran out of time or became true by it.
+  // Answers calls whose deadline has passed or whose proof the time has completed; ends members
+  // that are away for too long. Called every few milliseconds.
   void Tick();
-  // Ends every wait: the master stops.
+  // Ends every wait with kUnavailable; later calls fail, too.
   void Stop();
 
   // ---- for a successor's process (docs/upgrade.md)
@@ -147,7 +156,7 @@ class Control final : public GenerationSink {
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<MemberDescription> Describe() const;
   bool Warming() const;
-  // Since this master, or the one that it has taken over, started.
+  // Returns the time since this master started, or the one that it has taken over.
   std::int64_t RunsForNs() const;
   bool LeaseRunning() const;
   struct Counts {
@@ -187,7 +196,7 @@ class Control final : public GenerationSink {
   template <typename Ar>
   void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
-  // The store was lost, and the pool may still take the id that its owners know.
+  // Returns true if the store was lost and the pool may still take the id that its owners know.
   bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
   void Adopt(const wire::OwnerHello& hello, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Join(const wire::OwnerHello& hello, std::uint64_t connection,
@@ -197,7 +206,7 @@ class Control final : public GenerationSink {
       KVCOVE_REQUIRES(mutex_);
   void ShowStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   void HideStanding(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
-  // For this owner.
+  // Returns the changes that this owner lacks.
   wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
                              std::uint64_t map) const KVCOVE_REQUIRES(mutex_);
   wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
@@ -206,12 +215,12 @@ class Control final : public GenerationSink {
   void AnswerRemovals(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Delete(std::vector<std::string> keys) KVCOVE_REQUIRES(mutex_);
   void EndMember(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
-  // True when it is proven, and answered.
+  // Answers a proof that is complete or late, and returns true; raises missing barriers.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void RaiseBarrier(const MemberRef& ref, const Proof& proof) KVCOVE_REQUIRES(mutex_);
   void StoreBarrier(const MemberRef& ref, SlotId slot, const Members::RaisedBarrier& barrier)
       KVCOVE_REQUIRES(mutex_);
-  // Calls `done` of those whose barriers stand now, or could not be stored.
+  // Calls `done` of each BarOvertaken whose barriers are stored now, or could not be stored.
   void CheckBarring(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void CheckProofs(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void AddProof(Proof proof, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
@@ -228,12 +237,13 @@ class Control final : public GenerationSink {
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // The id that was drawn before the pool took that of its owners, and those that know it by it.
+  // The id that this master drew before the pool took its owners' id, and the owners that know the
+  // pool by the drawn one.
   Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);
   std::set<OwnerNumber> know_former_pool_ KVCOVE_GUARDED_BY(mutex_);
   bool adopting_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // An owner has shown that the store lacks facts. Until the next incarnation is stored, nobody
-  // knows what may be read.
+  // An owner has shown that the store lacks facts. No lease is granted until the next incarnation
+  // is stored, because the store does not say which objects are void.
   bool lost_ KVCOVE_GUARDED_BY(mutex_) = false;
   Members members_ KVCOVE_GUARDED_BY(mutex_);
   SlotTable table_ KVCOVE_GUARDED_BY(mutex_);
@@ -245,16 +255,17 @@ class Control final : public GenerationSink {
   std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, RemovalsWaiting> removal_watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);  // being stored
+  // Owners that are being stored, and their connections; 0: it has ended.
+  std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);
-  struct Barring {
+  struct Barring {  // a call of BarOvertaken
     std::vector<std::pair<MemberRef, SlotId>> waiting;
     std::int64_t since_ns = 0;
     Reply<void> done;
   };
   std::vector<Barring> barring_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> matches_ KVCOVE_GUARDED_BY(mutex_);  // by removal
-  struct Bucket {
+  struct Bucket {  // keys that a tenant has removed, less its rate
     double keys = 0;
     std::int64_t at_ns = 0;
   };

@@ -17,7 +17,7 @@
 
 namespace kvcove::master {
 
-// An answer, once it has come; one that comes twice fails the test.
+// Keeps the answer of a call. A second answer fails the test.
 template <typename T>
 class Answer {
  public:
@@ -61,7 +61,7 @@ class ControlFixture : public testing::Test {
     store_.revision = 100;
     Make();
   }
-  // A master starts with what `state_` says.
+  // Starts a master with the stored `state_`.
   void Make(std::int64_t leases_until_ns = 0) {
     control_ = std::make_unique<Control>(
         options_, leadership_, kIncarnation, commits_, standings_,
@@ -101,7 +101,7 @@ class ControlFixture : public testing::Test {
     hello.epoch = before.epoch;
     return hello;
   }
-  // As an owner that has applied all that it was told.
+  // Renews as an owner that has published all generations so far.
   Result<wire::RenewReply> Renew(const wire::OwnerWelcome& who, bool told = false) {
     return control_->Renew(
         {.number = who.number, .epoch = who.epoch, .table = table_, .told = told});
@@ -132,7 +132,7 @@ class ControlFixture : public testing::Test {
         {{.update = {.slot = slot, .generation = generation, .name = name}, .revision = ++table_}},
         after);
   }
-  // A reset of what was published up to now.
+  // Awaits the proof of all that was published up to now.
   Answer<void> Await(std::int64_t for_ns = kSecond / 2) {
     const Answer<void> answer;
     control_->Await(clock_.NowNs() + for_ns, answer.Into());

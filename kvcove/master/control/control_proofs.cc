@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removals, and what proves them and resets: acknowledgements, leases that ran out, barriers.
+// Removals, and the proofs of removals and resets: acknowledgements, leases that ran out, barriers.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -121,6 +121,8 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
     removal_watches_.erase(at);
   }
   wire::RemovalsPage page = PageFor(request);
+  // Also without removals: the owner may list nothing in the slots of `drop` before it has dropped
+  // them.
   if (paused_ || page.upto != request.after || !page.drop.empty()) {
     return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
   }
@@ -157,7 +159,8 @@ void Control::StoreBarrier(const MemberRef& ref, SlotId slot,
                  Deferred after(commits_);
                  const MutexLock lock(mutex_);
                  members_.BarrierStored(ref, slot, number, revision.has_value());
-                 // A store that refuses is asked again with the next tick.
+                 // If the store refuses, the next tick raises the barrier again: at once, a store
+                 // that refuses within the call would be asked in a loop.
                  if (revision) CheckProofs(after);
                  CheckBarring(after);
                });
@@ -175,7 +178,8 @@ void Control::BarOvertaken(const std::vector<OwnerSlot>& overtaken, Reply<void> 
   for (const auto& [number, slot] : overtaken) {
     const MemberRef ref = members_.RefOf(number);
     if (!members_.Exists(ref)) continue;
-    // One that ends gets no barrier, which would outlive it in the store; its end is waited for.
+    // A member that ends gets no barrier, whose fact would be stored after the member's facts were
+    // deleted. Its end also keeps the values from returning, so the call waits for that.
     if (members_.Ending(number)) {
       barring.waiting.emplace_back(ref, slot);
       continue;
@@ -210,8 +214,8 @@ void Control::CheckBarring(Deferred& deferred) {
 }
 
 bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) {
-  // A raise has voided the removal: owners do not hear of it any more, so an acknowledgement of
-  // later ones says nothing. From the new generation on nothing of it is found.
+  // If a raise has voided the removal, pages do not show it any more, so an acknowledgement of
+  // later ones proves nothing. An owner with the new generation shows none of the removed objects.
   const std::optional<std::uint64_t> raised =
       proof.removal ? table_.RaisedSince(proof.slot, proof.generation) : std::nullopt;
   std::erase_if(proof.waiting, [&](const MemberRef& ref) KVCOVE_REQUIRES(mutex_) {
@@ -230,8 +234,8 @@ bool Control::CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) 
     RaiseBarrier(ref, proof);
     return false;
   });
-  // Owners that the store does not know may still show what they hold; resets wait for them in the
-  // keeper.
+  // Owners that the store does not know may still show their objects. Resets wait for them in the
+  // keeper (GenerationKeeper::AwaitReset).
   const bool unknown = options_.wait && proof.removal && now_ns < unknown_leases_until_ns_;
   if (proof.waiting.empty() && !unknown) {
     deferred.Answer<void>(proof.done, Result<void>());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is decided under a lock and done after it: answers to callers, and commits to the store.
+// Actions that are decided under a lock and run after it: answers to callers, and commits to the
+// store.
 #pragma once
 
 #include <atomic>
@@ -13,12 +14,13 @@
 
 namespace kvcove::master {
 
-// An answer that may come later, from any thread.
+// Takes the answer of a call: within the call or later, on any thread, and without the master's
+// locks.
 template <typename T>
 using Reply = std::function<void(Result<T>)>;
 
-// Passes transactions on to the store in the order of Add, which may be called under a lock that
-// the store's answers need. Thread-safe.
+// Passes transactions to the store in the order of Add. Add may be called under a lock that the
+// store's answers need, Flush only without one. Thread-safe.
 class OrderedCommits {
  public:
   OrderedCommits(ControlStore& store, std::uint64_t revision)
@@ -29,7 +31,8 @@ class OrderedCommits {
     waiting_.push_back({.changes = std::move(changes), .done = std::move(done)});
   }
 
-  // Call it without any lock. One thread at a time passes on, also what others add meanwhile.
+  // Passes all waiting transactions to the store. The caller must hold no lock. One thread at a
+  // time does this, also for transactions that other threads add meanwhile.
   void Flush() {
     {
       const MutexLock lock(mutex_);
@@ -39,6 +42,8 @@ class OrderedCommits {
     while (true) {
       Commit next;
       {
+        // Checks the queue and gives the role up in one hold: a commit that is added later finds
+        // `flushing_` false, and its own Flush passes it on. In two holds it could stay behind.
         const MutexLock lock(mutex_);
         if (waiting_.empty()) {
           flushing_ = false;
@@ -56,7 +61,7 @@ class OrderedCommits {
     }
   }
 
-  // The latest that is durable.
+  // Returns the revision of the latest durable transaction.
   std::uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
 
  private:
@@ -71,7 +76,8 @@ class OrderedCommits {
   std::deque<Commit> waiting_ KVCOVE_GUARDED_BY(mutex_);
 };
 
-// Declared before a lock, it runs what was added after the lock is gone.
+// Runs the added actions, then flushes the commits, when it is destroyed. Declare it before the
+// MutexLock, so that the lock is released first. Belongs to one thread.
 class Deferred {
  public:
   explicit Deferred(OrderedCommits& commits) : commits_(commits) {}

@@ -10,8 +10,9 @@
 namespace kvcove::master {
 namespace {
 
-// How long a registration that made a slot waits for owners to hear of it, so that the first put is
-// not ahead of them. An owner that does not know the generation refuses, which is safe.
+// A registration that made a slot waits this long for owners to publish the generation, so that the
+// first put does not reach them earlier. An owner that lacks the generation refuses the put, so a
+// registration that is answered without the proof is safe, too.
 constexpr std::int64_t kRegisterWaitNs = 200 * kMillisecond;
 constexpr std::int64_t kExpireNs = kSecond;
 constexpr std::int64_t kPoolNs = 10 * kSecond;  // to store a fact of the pool
@@ -140,7 +141,8 @@ void GenerationKeeper::Enqueue(const std::shared_ptr<Operation>& operation, Defe
 GenerationKeeper::Operations GenerationKeeper::TakeNext() {
   Operations next = {waiting_.front()};
   waiting_.pop_front();
-  // Resets that wait share one raise; a late one shares it with nobody.
+  // Waiting resets share one raise. A late one does not: it repeats an older reset, and the others
+  // may be for newer weights.
   if (next.front()->kind != Kind::kReset || next.front()->resetting.late) return next;
   std::erase_if(waiting_, [&](const std::shared_ptr<Operation>& operation) {
     if (operation->kind != Kind::kReset || operation->resetting.late) return false;
@@ -184,6 +186,7 @@ void GenerationKeeper::Advance(Deferred& deferred) {
       CarryOut(operations, *plan, 0, deferred);
       continue;
     }
+    // Nothing else is decided before Stored: a plan is made for the state that it was decided in.
     busy_ = true;
     storing_ = operations;
     std::vector<FactChange> changes = plan->changes;
@@ -224,13 +227,14 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     const Registration registration =
         generations_.Register(first.registering, plan, revision, clock_.NowNs());
     if (!plan.slots.empty()) PublishPlan(plan, deferred);
-    // A call that ran out of time meanwhile has its answer; its engine may ask again.
+    // Tick may have answered the call at its deadline; the engine registers again then.
     if (!std::exchange(first.answered, true)) {
       const auto reply = first.registered;
       if (plan.slots.empty()) {
         deferred.Answer<Registration>(reply, registration);
       } else {
         const std::int64_t until_ns = std::min(clock_.NowNs() + kRegisterWaitNs, first.deadline_ns);
+        // Await runs after the keeper's lock: the sink takes its own lock and may answer at once.
         deferred.Add([this, until_ns, reply, registration] {
           sink_.Await(until_ns,
                       [reply, registration](const Result<void>&) { reply(registration); });
@@ -254,7 +258,7 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     pool_ = next_pool_;
     if (first.kind == Kind::kVoid) {
       generations_.Void(pool_.incarnation, plan, revision);
-      PublishPlan(plan, deferred);  // also without slots: owners must hear of the incarnation
+      PublishPlan(plan, deferred);  // also without slots: owners must learn the incarnation
     }
     if (!std::exchange(first.answered, true)) deferred.Answer<void>(first.stored, Result<void>());
   }
@@ -268,6 +272,8 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
     sink_.Await(operation->deadline_ns, [this, operation, outcome](const Result<void>& proven) {
       if (!proven) return operation->reset(Fail(Code::kNotProven, proven.error().detail));
       const auto answer = [this, operation, outcome] { Prove(*operation, outcome); };
+      // Owners that the store does not know are not among those that Await asked, and may still
+      // show older generations under an earlier master's lease.
       if (clock_.NowNs() >= proven_from_ns_) return answer();
       if (operation->deadline_ns < proven_from_ns_) {
         return operation->reset(
@@ -286,7 +292,7 @@ void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& out
   const ResetRequest& request = operation.resetting;
   const std::string by = request.engine.empty() ? "an operator or trainer"
                                                 : fmt::format("engine '{}'", request.engine);
-  // Each owner says how many values that voided on its host.
+  // Each owner logs the number of values that the reset voided on its host.
   LogInfo("reset of '{}' by {}: proven in {:.1f} ms; {} generations ended",
           ReadableName(request.name), by, ms, outcome.raised);
 }
@@ -300,7 +306,8 @@ void GenerationKeeper::Tick() {
     Refuse(*operation, Late("the request"), deferred);
     return true;
   });
-  // What is being stored may still become true; its callers are not kept waiting for it.
+  // The decision that is being stored may still become durable, but its callers get their answer
+  // at the deadline; CarryOut then finds `answered` set.
   for (const auto& operation : storing_) {
     if (operation->deadline_ns <= now) Refuse(*operation, Late("the decision"), deferred);
   }
@@ -312,6 +319,7 @@ void GenerationKeeper::Tick() {
   if (now < expired_ns_ + kExpireNs) return;
   expired_ns_ = now;
   if (generations_.registrations().Expire(now)) ShowNames(deferred);
+  // The unknown leases are over now, so the next start need not wait for them again.
   if (pool_.unknown_leases && now >= proven_from_ns_ && waiting_.empty() && !busy_) {
     ChangePool(
         Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; },
@@ -351,7 +359,7 @@ void GenerationKeeper::Heard(const Id128& holder) {
   generations_.registrations().Heard(holder, clock_.NowNs());
 }
 
-// ---- what is there
+// ---- inspection
 
 PoolFact GenerationKeeper::pool() const {
   const MutexLock lock(mutex_);

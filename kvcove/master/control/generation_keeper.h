@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries out what `Generations` decides: one decision at a time is stored, then published to
-// owners; a reset is answered when owners have acknowledged it. No thread of its own: answers come
-// from the store's thread, from an owner's acknowledgement, or from Tick.
+// Carries out the decisions of `Generations`: one decision at a time is stored, then published to
+// owners; a reset is answered when owners have acknowledged it. The keeper has no thread: answers
+// come from the store's thread, from an owner's acknowledgement, or from Tick.
 //
 //   request -> waiting -> (decided) stored -> published -> (reset) acknowledged -> answered
-// Requests that wait while another one is being stored share the next decision. Each is answered by
-// its deadline, whatever the store does.
+// Resets that wait while another decision is being stored share the next one. Each request is
+// answered by its deadline, even if the store hangs.
 #pragma once
 
 #include <deque>
@@ -24,14 +24,16 @@ using wire::ResetOutcome;
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;
-  // What owners must know from now on. In the order of revisions; does not wait. `after` takes what
-  // this leads to: answers and commits, which run without the keeper's lock.
+  // Publishes the generations that owners must use from now on. Called in the order of revisions;
+  // does not wait. Adds the answers and commits that follow to `after`, which runs them without the
+  // keeper's lock.
   virtual void Publish(const Id128& incarnation, const std::vector<Generations::Published>& updates,
                        Deferred& after) = 0;
-  // Slots of versions that no engine uses any more.
+  // Replaces the list of slots whose versions no engine uses any more.
   virtual void SetUnnamed(std::vector<SlotId> unnamed, Deferred& after) = 0;
-  // Ok when each owner has acknowledged all that was published before this call, or its lease has
-  // run out: from then on nothing of an older generation is found or stored. Errors: kTimeout.
+  // Calls `proven` with Ok when each owner has acknowledged all that was published before this
+  // call, or its lease has run out: from then on nothing of an older generation is found or stored.
+  // Errors: kTimeout.
   virtual void Await(std::int64_t deadline_ns, Reply<void> proven) = 0;
 };
 
@@ -41,40 +43,44 @@ class GenerationKeeper {
  public:
   struct Options {
     GenerationOptions generations;
-    // Leases that an earlier master may have given have run out by then; resets wait for it.
+    // Resets are not answered earlier: an earlier master may have given leases that run until then
+    // to owners that are not waited for.
     std::int64_t proven_from_ns = 0;
-    // A log line for each reset that is proven: of a master, or of the daemon of one host.
+    // Writes a log line for each reset that is proven.
     bool log_resets = false;
   };
-  // `state`: what the store held, with a pool.
+  // `state`: the contents of the store; it must have a pool.
   GenerationKeeper(const Options& options, const StoredState& state, OrderedCommits& commits,
                    GenerationSink& sink, const Clock& clock);
-  // Shows the sink all that is stored.
+  // Publishes all stored generations to the sink.
   void Start();
 
-  // Errors: kInvalid, kLimit; kTimeout and kUnavailable when the store does not answer.
+  // Registers an engine and answers with the slot's generation. A new slot is stored and published
+  // first. Errors: kInvalid, kLimit; kTimeout and kUnavailable when the store does not answer.
   void Register(const RegisterRequest& request, std::int64_t deadline_ns,
                 Reply<Registration> reply);
-  // Ok: proven. Errors: kNotProven, kInvalid.
+  // Resets a namespace and answers when the reset is proven. Errors: kNotProven, kInvalid.
   void Reset(const ResetRequest& request, std::int64_t deadline_ns, Reply<ResetOutcome> reply);
   Status NameVersions(std::string_view name, std::string_view engine,
                       const std::vector<std::string>& versions);
   void EndEngine(std::string_view name, std::string_view engine, const Id128& holder);
   void Heard(const Id128& holder);
   void EndHolder(const Id128& holder);
-  // Everything stored so far is void. Numbers given from now on have a counter above `counter`.
+  // Begins another incarnation: every object that is stored so far is void. Later generation
+  // numbers have a counter above `counter`. Calls `done` when the store has it.
   void BeginIncarnation(std::uint64_t counter, Reply<void> done);
-  // Answers what ran out of time, ends registrations that nobody keeps alive.
+  // Answers requests whose deadline has passed, and ends registrations whose holders are silent.
   void Tick();
 
-  // The pool has lost its store; owners know it by this id. `done` when it is stored.
+  // Gives the pool the id by which its owners know it, after its store was lost. Calls `done` when
+  // the store has it.
   void AdoptPool(const Id128& pool, Reply<void> done);
-  // The next start need not wait for leases: none is running.
+  // Stores that no lease is running, so that the next start need not wait for any.
   void EndCleanly(Reply<void> done);
 
   PoolFact pool() const;
   std::vector<SlotDescription> Describe() const;
-  // The namespace has a slot for this version.
+  // Returns true if the namespace has a slot for this version.
   bool Knows(std::string_view name, std::string_view version) const;
   std::size_t registrations() const;
   std::size_t used_slots() const;
@@ -93,24 +99,24 @@ class GenerationKeeper {
   enum class Kind { kRegister, kReset, kVoid, kPool };
   struct Operation {
     Kind kind = Kind::kRegister;
-    std::int64_t since_ns = 0;  // a reset's
+    std::int64_t since_ns = 0;  // when a reset arrived
     std::int64_t deadline_ns = 0;
     RegisterRequest registering;
     ResetRequest resetting;
     std::function<void(Result<Registration>)> registered;
     std::function<void(Result<ResetOutcome>)> reset;
-    std::function<void(PoolFact&)> edit;  // of the pool
+    std::function<void(PoolFact&)> edit;  // for kVoid and kPool
     Reply<void> stored;
     bool answered = false;
   };
   using Operations = std::vector<std::shared_ptr<Operation>>;
 
-  // Stores the pool with another incarnation (kVoid), or edited.
+  // Enqueues a change of the pool's fact: another incarnation (kVoid), or another edit (kPool).
   void ChangePool(Kind kind, std::function<void(PoolFact&)> edit, Reply<void> stored,
                   Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Enqueue(const std::shared_ptr<Operation>& operation, Deferred& deferred)
       KVCOVE_REQUIRES(mutex_);
-  // Decides what waits, as long as nothing is being stored.
+  // Decides waiting requests until one of them has to be stored.
   void Advance(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   Operations TakeNext() KVCOVE_REQUIRES(mutex_);
   Result<Generations::Plan> Decide(const Operations& operations) KVCOVE_REQUIRES(mutex_);
@@ -122,12 +128,12 @@ class GenerationKeeper {
   void ShowNames(Deferred& deferred) KVCOVE_REQUIRES(mutex_) {
     sink_.SetUnnamed(generations_.UnnamedSlots(clock_.NowNs()), deferred);
   }
-  // Registrations change, and with them the slots that somebody names.
+  // Applies a change of the registrations, and shows the sink the unnamed slots if they changed.
   template <typename Change>
   void ChangeNames(const Change& change);
   void AwaitReset(const std::shared_ptr<Operation>& operation, const ResetOutcome& outcome,
                   Deferred& deferred) KVCOVE_REQUIRES(mutex_);
-  // Answers and says how long it took. Called without a lock.
+  // Answers a proven reset and logs how long it took. Called without a lock.
   void Prove(const Operation& operation, const ResetOutcome& outcome) const;
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);
 
@@ -142,9 +148,10 @@ class GenerationKeeper {
   std::deque<std::shared_ptr<Operation>> waiting_ KVCOVE_GUARDED_BY(mutex_);
   Operations storing_ KVCOVE_GUARDED_BY(mutex_);  // being stored now
   bool busy_ KVCOVE_GUARDED_BY(mutex_) = false;
-  PoolFact pool_ KVCOVE_GUARDED_BY(mutex_);       // as it is stored
-  PoolFact next_pool_ KVCOVE_GUARDED_BY(mutex_);  // being stored
+  PoolFact pool_ KVCOVE_GUARDED_BY(mutex_);       // as the store has it
+  PoolFact next_pool_ KVCOVE_GUARDED_BY(mutex_);  // while it is being stored
   std::int64_t expired_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // Resets that owners have acknowledged and that wait for proven_from_ns_.
   struct Proving {
     std::int64_t from_ns = 0;
     std::function<void()> answer;

@@ -10,6 +10,7 @@ namespace kvcove::master {
 void Generations::Load(const StoredState& state) {
   for (const StoredState::Slot& slot : state.slots) {
     RaiseCounter(CounterOf(slot.fact.generation));
+    // Register stores no fact when a generation becomes used, so any of these may be.
     slots_[slot.slot] = {
         .fact = slot.fact, .revision = slot.revision, .used = true, .raised_by = {}};
     if (slot.fact.free) continue;
@@ -27,6 +28,7 @@ void Generations::Load(const StoredState& state) {
 
 Generation Generations::NextNumber() {
   ++counter_;
+  // A store that was put back to an older state repeats counters, but not the random bits.
   return (counter_ << 24) | (RandomU64() & 0xFFFFFF);
 }
 
@@ -42,7 +44,7 @@ const Generations::SlotState* Generations::Find(std::string_view name,
   return slot ? &slots_.at(*slot) : nullptr;
 }
 
-// ---- what others are told
+// ---- publication
 
 Generations::Published Generations::PublishedOf(SlotId slot) const {
   const auto at = slots_.find(slot);
@@ -107,9 +109,9 @@ Result<SlotId> Generations::SlotFor(std::string_view name, const Taken& taken,
       if (at == slots_.end() || at->second.fact.free) return slot;
     }
   }
-  // The one that nobody names for the longest time gives way, with what it holds. Its number is
-  // never used again, so no token and no entry of it can be taken for the new one's. Just after a
-  // start, those that nobody has named yet come last.
+  // Takes the slot that has been unnamed for longest, and voids its objects. Its generation is
+  // never used again, so no token or entry of the old namespace can be taken for the new one's.
+  // Just after a start the engines of inherited slots may not have registered, so these are last.
   std::optional<SlotId> oldest;
   for (const bool inherited : {false, true}) {
     for (const auto& [slot, state] : slots_) {
@@ -193,8 +195,8 @@ void Generations::EndLife(const SlotState& slot) {
   if (!slot.fact.version.empty()) return;
   registrations_.ForEachOf(slot.fact.name,
                            [&](const std::string& engine, Registrations::Binding& binding) {
-                             // Another engine's reset has closed it, and it has not heard of that
-                             // yet.
+                             // Another engine's reset has closed this one, which has not registered
+                             // since.
                              if (slot.engine_raises > binding.raises && slot.raised_by != engine)
                                binding.open = false;
                              binding.raises = 0;
@@ -206,20 +208,20 @@ bool Generations::StartsClosed(std::string_view name) const {
          engine_resets_.contains(EngineResetKey(name));
 }
 
-// No other engine's reset has closed it.
+// Returns true if no other engine's reset has closed the binding.
 bool Generations::StillOpen(const Registrations::Binding& binding, std::string_view engine,
                             const SlotState& slot) {
   return binding.open && (slot.engine_raises <= binding.raises || slot.raised_by == engine);
 }
 
-// Whether the engine has the weights that the namespace's values belong to. Without versions
-// nothing says so but what it was bound to.
+// Returns true if the engine has the weights that the namespace's values belong to. If there are no
+// versions, only the generation that the engine was bound to says so.
 bool Generations::OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
                           const SlotState& slot) const {
   const bool was_bound_to_it =
       request.last_generation == slot.fact.generation && request.last_incarnation == incarnation_;
   if (binding.bound) {
-    // After a restart a new process of the engine may have come before those that know.
+    // After a restart, a new process of the engine may register before the one that was bound.
     return was_bound_to_it || StillOpen(binding, request.engine, slot);
   }
   if (request.last_generation != 0) return was_bound_to_it;
@@ -309,7 +311,7 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
     remembered.push_back(&request);
     const bool versioned = request.version && !request.version->empty();
     const bool by_engine = !request.engine.empty() && !versioned;
-    // A namespace's versions are neighbours.
+    // A namespace's versions are neighbours in this map.
     for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
          at != slots_by_name_.end() && at->first.first == request.name; ++at) {
       const SlotState& state = slots_.at(at->second);
@@ -321,7 +323,8 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
       plan.slots.back().reset_id = request.id;
     }
     if (by_engine && !FindSlot(request.name, "") && !created.contains(request.name)) {
-      // Without room for it the reset is as good; only a later master will not know of the engine.
+      // If no slot is free the reset is still valid, but a later master cannot tell by the slot's
+      // generation that this engine has reset.
       if (const Result<SlotId> slot = SlotFor(request.name, taken, now_ns)) {
         taken.emplace(*slot, request.name);
         created.insert(request.name);
@@ -344,7 +347,8 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
   for (const Plan::Slot& change : plan.slots) {
     if (!change.raise) {
       Assign(change, revision);
-      // A raise for those that were bound to the namespace when it had a slot before.
+      // Bindings from the namespace's earlier slot have `raises` 0 (EndLife). This reset must close
+      // them, so it counts as a raise.
       slots_[change.slot].raises = 1;
       continue;
     }
@@ -353,7 +357,8 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     slot.revision = revision;
     ++slot.raises;
     const auto by = std::ranges::find(requests, change.reset_id, &ResetRequest::id);
-    // Nor does anybody share what a late one raised.
+    // A used generation is raised, an unused one shared. The generation of a late reset counts as
+    // used, so no other reset shares it.
     slot.used = by != requests.end() && by->late;
     if (by == requests.end() || by->engine.empty()) continue;
     slot.engine_raises = slot.raises;
@@ -365,7 +370,7 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     const bool version_change = IsVersionChange(request);
     if (!repeated && !version_change) RememberReset(request);
     if (request.engine.empty()) continue;
-    // Also one that shares what an operator has raised closes the others' sessions.
+    // A reset that only shares an operator's raise closes the sessions of other engines, too.
     const auto slot_id = FindSlot(request.name, "");
     if (slot_id && !repeated && !version_change && request.version.value_or("").empty()) {
       slots_[*slot_id].engine_raises = slots_[*slot_id].raises;
@@ -376,7 +381,8 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
         request.holder == Id128{}
             ? registrations_.Expect(request.name, request.engine, now_ns)
             : registrations_.Bind(request.name, request.engine, request.holder, now_ns);
-    // Its first arrival opened the session; another engine's reset may have closed it since.
+    // The request's first arrival opened the session; another engine's reset may have closed it
+    // since, and the repetition must not open it again.
     if (repeated && binding.bound) continue;
     binding.open = true;
     binding.bound = true;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generation table: which slot stands for which namespace and weight version, which generation
-// it has, and what a reset raises. A plain state machine: requests go in; decisions, and the facts
-// that must be stored first, come out. No I/O, no lock. docs/generations.md has the prose.
+// The generation table: the slot and the generation of each namespace and weight version. A plain
+// state machine that turns requests into decisions and the facts that must be stored first. No I/O;
+// needs a lock. See docs/generations.md.
 //
 // A slot's generation is
 //   unused -> (first registration) -> used -> (reset) -> another generation, unused
-// and *used* is for ever: neither the end of a session nor a restart clears it.
+// A used generation stays used: neither the end of a session nor a restart clears that.
 //
 // A generation number is a 40-bit counter and 24 random bits, compared whole. A master whose store
 // lost its latest facts may give a counter a second time, but not a number.
@@ -43,16 +43,17 @@ struct GenerationOptions {
   std::uint32_t max_slots = kMaxSlots;
   // Slots that one tenant may have, where there are tenants.
   std::uint32_t tenant_slots = kMaxSlots / 4;
-  // After a start, each version counts as named for so long.
+  // For this long after a start, each version counts as named.
   std::int64_t all_named_ns = Registrations::kAllNamedNs;
   bool used_for_ever = true;  // false: for simulations, to show that they notice
 };
 
 class Generations {
  public:
-  static constexpr std::size_t kResetIdsKept = 1024;  // a tenant
-  static constexpr std::size_t kEngineResetsKept = 1
-                                                   << 16;  // beyond, every namespace starts closed
+  static constexpr std::size_t kResetIdsKept = 1024;  // of each tenant
+  // Namespaces that are remembered as reset by an engine. With this many, every namespace starts
+  // closed.
+  static constexpr std::size_t kEngineResetsKept = 1 << 16;
 
   Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
       : options_(options),
@@ -61,14 +62,16 @@ class Generations {
 
   static std::uint64_t CounterOf(Generation generation) { return generation >> 24; }
 
-  // The table of an earlier master. Every generation found so counts as used.
+  // Loads the table of an earlier master. The store does not say which generations are used, so
+  // each counts as used.
   void Load(const StoredState& state);
-  // Numbers given from now on have a higher counter.
+  // Makes all later numbers have a counter above this one.
   void RaiseCounter(std::uint64_t counter) { counter_ = std::max(counter_, counter); }
   std::uint64_t counter() const { return counter_; }
 
-  // What a request changes. First it is decided, with the facts to be stored; once they are, it is
-  // carried out. Between the two steps no other request is decided.
+  // The changes of a request, with the facts to be stored. Plan...() decides them; the method
+  // without `Plan` carries them out once they are stored. The caller must decide no other request
+  // in between.
   struct Plan {
     struct Slot {
       SlotId slot = 0;
@@ -77,32 +80,33 @@ class Generations {
       Id128 reset_id;
     };
     std::vector<Slot> slots;
-    std::vector<std::string> engine_resets;  // names
+    std::vector<std::string> engine_resets;  // keys of facts
     std::vector<FactChange> changes;
   };
   // Errors: kInvalid; kLimit when all slots are in use, or this tenant's share of them.
   Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
   Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
                         std::int64_t now_ns);
-  // Several requests share one raise. An engine's reset gives the namespace a slot where it has
-  // none: by the slot's generation a later master knows that the engine has reset.
+  // Plans several resets, which share one raise. An engine's reset gives the namespace a slot if
+  // it has none: by the slot's generation a later master knows that the engine has reset.
   Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
-  // The generation without a version that the engine may use; 0: none.
+  // Returns the generation, without a version, that the engine may use; 0: none.
   Generation BoundTo(std::string_view name, std::string_view engine) const;
-  // Every slot becomes free, under another incarnation: nothing that was stored counts any more.
+  // Plans another incarnation: every slot becomes free, and no object that was stored counts.
   Plan PlanVoid();
   void Void(const Id128& incarnation, const Plan& plan, std::uint64_t revision);
 
-  // The versions that an engine still uses; what no engine names is reclaimed first.
+  // Replaces the versions that an engine still uses. Objects of versions that no engine names are
+  // reclaimed first.
   void NameVersions(std::string_view name, std::string_view engine,
                     const std::vector<std::string>& versions);
   void EndEngine(std::string_view name, std::string_view engine, const Id128& holder);
   Registrations& registrations() { return registrations_; }
   const Registrations& registrations() const { return registrations_; }
 
-  // What owners must know now. `revision`: of the store, when it changed last.
+  // A slot as owners must know it now. `revision`: the store's, at the slot's last change.
   struct Published {
     SlotUpdate update;
     std::uint64_t revision = 0;
@@ -110,12 +114,14 @@ class Generations {
   std::optional<SlotId> FindSlot(std::string_view name, std::string_view version) const;
   Published PublishedOf(SlotId slot) const;
   std::vector<Published> All() const;  // also slots that have become free
+  // Returns true if the slot has a version that no engine names. A slot without a version is never
+  // unnamed.
   bool Unnamed(SlotId slot, std::int64_t now_ns) const;
   std::vector<SlotId> UnnamedSlots(std::int64_t now_ns) const;
   std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
   Id128 incarnation() const { return incarnation_; }
   std::size_t used_slots() const { return slots_by_name_.size(); }
-  // Registrations beyond a tenant's share, or beyond all that there are.
+  // Registrations that were refused: all slots or bindings were in use, or the tenant's share.
   struct Refused {
     std::uint64_t slots = 0;
     std::uint64_t registrations = 0;
@@ -134,10 +140,10 @@ class Generations {
     SlotFact fact;
     std::uint64_t revision = 0;
     bool used = false;
-    std::uint64_t raises = 0;         // in this life
-    std::uint64_t engine_raises = 0;  // the value of `raises` at the last one by an engine
-    std::string raised_by;            // that engine
-    std::uint64_t named_last = 0;     // when an engine came last, in registrations
+    std::uint64_t raises = 0;         // since the slot got this namespace and version
+    std::uint64_t engine_raises = 0;  // the value of `raises` at the last raise by an engine
+    std::string raised_by;            // the engine of that raise
+    std::uint64_t named_last = 0;     // the value of `namings_` at the last naming
     template <typename Ar>
     void Carry(Ar& ar) {
       CarryAll(ar, fact, revision, used, raises, engine_raises, raised_by, named_last);
@@ -156,17 +162,19 @@ class Generations {
   const SlotState* Find(std::string_view name, std::string_view version) const;
   static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
                         const SlotState& slot);
-  // What a plan changes already: slots, with the namespaces that they are new to, if any.
+  // Slots that a plan changes already, with the namespaces that they are new to; empty: to none.
   using Taken = std::map<SlotId, std::string_view>;
-  // A free slot, or the one to be taken from its namespace; none of `taken`.
+  // Returns a free slot, or the one to be taken from its namespace; none of `taken`. Errors:
+  // kLimit.
   Result<SlotId> SlotFor(std::string_view name, const Taken& taken, std::int64_t now_ns) const;
   void PlanSlot(SlotId slot, std::string_view name, std::string_view version, Plan& plan);
   void Assign(const Plan::Slot& change, std::uint64_t revision);
   bool Repeated(const ResetRequest& request) const;
   void RememberReset(const ResetRequest& request);
-  // Stores the ids of these requests, and deletes what is beyond kResetIdsKept.
+  // Plans to store the ids of these requests, and to delete the oldest beyond kResetIdsKept.
   void PlanResetIds(const std::vector<const ResetRequest*>& requests, Plan& plan) const;
-  // The slot gets another namespace: what its raises said about engines is kept with them.
+  // Closes the bindings that the slot's last raise by another engine has closed, before the slot
+  // gets another namespace and its raises are forgotten.
   void EndLife(const SlotState& slot);
   bool StartsClosed(std::string_view name) const;
   bool IsVersionChange(const ResetRequest& request) const;
@@ -179,7 +187,7 @@ class Generations {
   std::uint64_t namings_ = 0;
   Refused refused_;
   std::map<std::pair<std::string, std::string>, SlotId, std::less<>> slots_by_name_;
-  std::map<SlotId, SlotState> slots_;  // those that ever had a namespace
+  std::map<SlotId, SlotState> slots_;  // slots that ever had a namespace
   std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;
   std::set<std::string, std::less<>> engine_resets_;            // keys of facts
   std::map<std::string, TenantResets, std::less<>> reset_ids_;  // by tenant

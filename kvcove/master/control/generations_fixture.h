@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a generation table, and what a store holds of it.
+// For tests: a generation table, and its facts in a store.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class GenerationsFixture : public testing::Test {
                     std::uint64_t id = 0, bool late = false) {
     return ResetAll({Request(engine, std::move(version), id, late)});
   }
-  // Of the namespace's slot without version.
+  // Returns the generation of the namespace's slot without a version.
   Generation Current() const {
     return generations_->PublishedOf(*generations_->FindSlot(name_, "")).update.generation;
   }
@@ -65,7 +65,7 @@ class GenerationsFixture : public testing::Test {
     ApplyTransaction(changes, ++revision_, facts_);
     return revision_;
   }
-  // Another master reads what is stored.
+  // Starts another master from the stored facts.
   void Restart() {
     const auto state = Decode(facts_);
     ASSERT_TRUE(state);

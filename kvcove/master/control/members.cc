@@ -21,7 +21,7 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
                    std::int64_t leases_until_ns, std::int64_t now_ns) {
   for (const StoredState::Member& stored : state.members) {
     Add(stored.id, stored.fact, first_removal, now_ns);
-    // Not zero: it had a lease once, and others may have stored its keys since.
+    // Not zero, which means "never had a lease": other owners may have stored its keys since.
     at(stored.fact.number).lease_until_ns = std::max<std::int64_t>(1, leases_until_ns);
     if (options_.doubt) doubt_.Listed(stored.fact.number);
   }
@@ -42,8 +42,9 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   }
   const auto number = Find(hello.owner);
   if (!number) {
-    // A first hello may arrive late, over a connection that its owner has given up, when it has
-    // been a member and is none any more: what it holds has missed removals by then.
+    // A first hello may arrive late, over a connection that its owner has given up, after the
+    // owner's membership has begun over another one and ended. Removals have not waited for this
+    // owner since, so it must drop its objects.
     return hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh : Admission::kUnknown;
   }
   const Member& member = at(*number);
@@ -51,9 +52,10 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   if (member.fact.tenant != hello.tenant) {
     return Fail(Code::kDenied, "this identity is an owner's of another tenant");
   }
-  // Not heard of in this term, the process that an earlier master knew is not known; but one that
-  // no master has welcomed is another one, and somebody may still read the memory of the first.
-  // A process over a disk knows what the one before it has seen, but has no number yet.
+  // Before the first hello in this term, this master does not know the member's process. But a
+  // process that no master has welcomed is another one, and readers may still map the memory of
+  // the first. A new process over a disk has read the position that the last one had seen, but it
+  // has no number yet.
   const bool begins = member.fact.disk && hello.number == wire::kNoOwner;
   const bool another =
       member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0 || begins;
@@ -112,22 +114,21 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
   const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
                        hello.number == number && hello.epoch == member.epoch;
   if (!resumed) {
-    // Another process brings back what lies on the disk, and has missed what was said since.
+    // Another process brings back the objects on its disk, and has missed all changes since.
     const bool back = member.fact.disk && hello.number == wire::kNoOwner &&
                       (member.epoch != 0 || member.lease_until_ns != 0);
     member.epoch = NextEpoch();
-    // Over the same disk, another process may list what the last one listed.
+    // Another process over the same disk may list the last one's objects again (MayListAgain).
     if (member.first_epoch == 0 || (!same_memory && !member.fact.disk)) {
       member.first_epoch = member.epoch;
       member.told_epoch = 0;
     }
     member.told = false;
-    // It was the last process that was to end without loss. Where this one is another, that is
-    // done.
+    // A drain is for one process, so that it can end without loss. A new process ends the drain.
     if (!same_memory) member.draining = false;
-    // Somebody may have stored another value of what it holds.
+    // Other owners may have stored other values of its keys since the lease ran out.
     const bool lapsed = member.lease_until_ns != 0 && member.lease_until_ns <= now_ns;
-    // It stays so until all is told, whatever hellos come in between.
+    // Further hellos do not clear this: only a complete inventory does (Renew).
     member.tell_first = member.tell_first || overtaken || lapsed || back;
   }
   member.hello = hello;
@@ -190,7 +191,7 @@ std::vector<SlotId> Members::HiddenOf(OwnerNumber number) const {
 
 std::vector<SlotId> Members::DropsOf(OwnerNumber number) const {
   std::vector<SlotId> slots;
-  if (number >= members_.size()) return slots;  // of another master
+  if (number >= members_.size()) return slots;  // a number of another master
   for (const auto& [slot, barrier] : at(number).barriers) {
     if (barrier.fact.term != term_) slots.push_back(slot);
   }
@@ -218,7 +219,8 @@ std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoc
     if (barrier.drop != drop) {
       ++at;
     } else if (barrier.covers > member.removals) {
-      // A removal was proven by it after the owner was told to drop the slot.
+      // This barrier has proven a removal after TellToDrop, so the dropped slot may hold objects
+      // again that the removal takes. The barrier stays until that removal is applied.
       barrier.fact.term = term_;
       barrier.drop = 0;
       ++at;
@@ -279,7 +281,8 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
   if (member.removals >= removal) return RemovalProof::kProven;
   if (options_.strict || member.ending) return RemovalProof::kWaits;
   if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
-    // Each renewal since it was raised has named it.
+    // The barrier counts once it is stored and each lease that does not name it has ended: until
+    // then a later master would not know of it, or the owner shows the slot.
     if (!barrier->second.stored || barrier->second.unnamed_until_ns > now_ns) {
       return RemovalProof::kWaits;
     }
@@ -312,7 +315,7 @@ void Members::BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t num
   if (stored) {
     barrier->second.stored = true;
   } else {
-    member.barriers.erase(barrier);  // nothing was proven by it
+    member.barriers.erase(barrier);  // it has proven nothing, as it was not stored
   }
 }
 
@@ -324,7 +327,7 @@ std::optional<Members::RaisedBarrier> Members::RaiseOvertaken(const MemberRef& r
 
 bool Members::Barred(const MemberRef& ref, SlotId slot) const {
   const Member* member = Get(ref);
-  if (member == nullptr) return true;  // it cannot come back at all
+  if (member == nullptr) return true;  // a member that has ended cannot return
   const auto barrier = member->barriers.find(slot);
   return barrier != member->barriers.end() && barrier->second.overtaken && barrier->second.stored;
 }
@@ -353,8 +356,9 @@ std::vector<SlotId> Members::EndOvertaken(OwnerNumber number, std::vector<std::s
   return slots;
 }
 
-// That shard alone knew which values of absent owners gave way, as a master does that is replaced.
-// So each owner with a barrier for such a value drops that slot when it is back.
+// Only the lost shard knew which values of absent owners were replaced, like a master that ends.
+// So each barrier for such values becomes one of an earlier term, and its owner drops the slot when
+// it returns.
 void Members::ShardLost(std::uint64_t revision,
                         const std::function<bool(OwnerNumber, SlotId)>& gave_way) {
   empty_revision_ = std::max(empty_revision_, revision);
@@ -413,7 +417,7 @@ std::optional<std::int64_t> Members::FirstLeaseEndNs(std::int64_t now_ns) const 
 std::vector<std::string> Members::BeginEnd(OwnerNumber number) {
   Member& member = at(number);
   member.ending = true;
-  member.epoch = 0;
+  member.epoch = 0;  // calls under the old epoch are refused from here on
   std::vector<std::string> keys = {MemberKey(member.id)};
   for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
   return keys;
@@ -451,12 +455,12 @@ Status Members::MayForget(OwnerNumber number, std::int64_t now_ns) const {
 
 std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
   std::vector<OwnerNumber> gone;
-  std::vector<std::pair<std::int64_t, OwnerNumber>> away;  // in memory only, by since when
+  std::vector<std::pair<std::int64_t, OwnerNumber>> away;  // without a disk, by the time it left
   for (const auto& [id, number] : by_id_) {
     const Member& member = at(number);
     const std::int64_t ttl =
         member.fact.disk ? options_.disk_member_ttl_ns : options_.member_ttl_ns;
-    // In strict mode no clock says that nobody reads its memory any more.
+    // In strict mode no clock proves that no reader maps the memory any more.
     if (member.ending || options_.strict || ttl == 0 || member.lease_until_ns > now_ns) continue;
     const std::int64_t since_ns = std::max(member.heard_ns, member.lease_until_ns);
     if (since_ns + ttl <= now_ns) {
@@ -473,12 +477,12 @@ std::vector<OwnerNumber> Members::AwayForTooLong(std::int64_t now_ns) const {
   return gone;
 }
 
-// Not zero where the identity goes on: it had a lease once.
+// Not zero for an owner with a disk, whose identity continues: zero means "never had a lease".
 void Members::LeaseReturned(OwnerNumber number) {
   at(number).lease_until_ns = at(number).fact.disk ? 1 : 0;
 }
 
-// ---- what is shown
+// ---- for operators and look-ups
 
 Status Members::SetDraining(OwnerNumber number, bool draining) {
   if (number >= members_.size() || at(number).epoch == 0) {

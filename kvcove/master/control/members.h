@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of the pool: which owners' memories there are, how long each may be read, what each
-// has acknowledged, and which slots each must hide when it comes back. A plain state machine over
-// the master's clock; needs a lock. docs/control-plane.md has the prose.
+// The members of the pool, each the memory of one owner: how long it may be read, which revisions
+// and removals its owner has acknowledged, and which slots the owner must hide when it returns. A
+// plain state machine over the master's clock; needs a lock. See docs/control-plane.md.
 //
 // A member:  (stored) absent <-> leased ... -> ended (goodbye, forgotten, away for too long)
 //
-// A lease says that the owner knows the current generations, and nothing else. A lease that was
-// given is waited for by every reset, whatever became of its owner: somebody may still map its
-// memory. A removal waits likewise, but an owner without a lease is only barred from showing the
-// slot (a barrier), so that its absence delays nobody.
+// A lease says that the owner knows the current generations, and nothing else. Every reset waits
+// for each lease that was given, even if its owner has died: a reader may still map its memory. A
+// removal waits for leases, too; an owner without a lease is only barred from showing the slot (a
+// barrier), so that its absence delays no removal.
 #pragma once
 
 #include <cstdint>
@@ -31,25 +31,26 @@ using wire::OwnerNumber;
 
 struct MembersOptions {
   std::int64_t lease_ns = 0;
-  // Only acknowledgements prove anything; a lease that ran out proves nothing.
+  // True: only acknowledgements prove anything; a lease that ran out proves nothing.
   bool strict = false;
-  // An identity ends when its owner was away for so long; with a disk it may come back later.
+  // An identity ends when its owner was away for this long; 0: never. An owner with a disk may
+  // return later.
   std::int64_t member_ttl_ns = 0;
   std::int64_t disk_member_ttl_ns = 0;
-  // With more members than that, those without a disk that are away longest end before their time:
-  // an owner that starts again and again uses up no numbers.
+  // With more members than this, those without a disk that are away for longest end early: an owner
+  // that starts again and again uses up no numbers.
   std::size_t crowded = wire::kMaxOwners / 4 * 3;
   bool doubt = true;  // false: for simulations, to show that they notice
 };
 
-// A member at one time: a number may belong to another one later.
+// A member at one time. The number may belong to another member later, the serial never does.
 struct MemberRef {
   OwnerNumber number = wire::kNoOwner;
   std::uint64_t serial = 0;
   bool operator==(const MemberRef&) const = default;
 };
 
-// What `admin members` shows.
+// A member as `kvcove admin members` shows it.
 struct MemberDescription {
   Id128 id;
   OwnerNumber number = wire::kNoOwner;
@@ -60,66 +61,72 @@ struct MemberDescription {
   bool disk = false;
   bool leased = false;
   bool told = false;
-  std::optional<std::int64_t> away_ns;  // since it was heard of last, or this master started
+  std::optional<std::int64_t> away_ns;  // since its last call, or since this master started
   std::uint64_t table = 0;              // acknowledged revision of the generation table
-  std::uint64_t removals = 0;           // the last removal that it has applied
+  std::uint64_t removals = 0;           // the last removal that the owner has applied
   std::vector<std::pair<SlotId, BarrierFact>> barriers;
 };
 
 class Members {
  public:
-  // `first_epoch`: random, so that no epoch of another master is one of this.
+  // `first_epoch`: random, so that two masters share no epoch.
   Members(const MembersOptions& options, std::uint64_t term, std::uint32_t first_epoch)
       : options_(options), term_(term), next_epoch_(first_epoch | 1), doubt_(options.lease_ns) {}
 
-  // What an earlier master knew. Its leases may run until `leases_until_ns`.
+  // Loads the members of an earlier master. Their leases may run until `leases_until_ns`.
   void Load(const StoredState& state, std::uint64_t first_removal, std::int64_t leases_until_ns,
             std::int64_t now_ns);
 
   // ---- joining
   enum class Admission { kMember, kUnknown, kFresh };
-  // Errors: kInvalid; kExists when another process holds a lease under this identity.
+  // Says how to answer a hello. Errors: kInvalid; kStale while the member ends; kDenied for an
+  // identity of another tenant; kExists when another process holds a lease under this identity.
   Result<Admission> Admit(const wire::OwnerHello& hello, std::int64_t now_ns) const;
-  // For a fresh one, to be stored first. kLimit when there are as many as there can be.
+  // Reserves a number for a fresh identity and returns its fact, to be stored before Add. Errors:
+  // kLimit when all numbers are in use.
   Result<MemberFact> FactFor(const wire::OwnerHello& hello, std::int64_t unix_s);
-  // It could not be stored: its number is free again.
+  // Frees the number of a fact that could not be stored.
   void Abandon(const MemberFact& fact) {
     at(fact.number) = {.id = {}, .fact = {}, .hello = {}, .last = {}};
   }
   void Add(const Id128& id, const MemberFact& fact, std::uint64_t last_removal,
            std::int64_t now_ns);
-  // `overtaken`: another value took the place of one of its, so all must be told again.
+  // Welcomes the owner of a member. `overtaken`: another value has replaced one of the owner's, so
+  // the owner must list all of its inventory again.
   wire::OwnerWelcome Welcome(const wire::OwnerHello& hello, bool overtaken, std::int64_t now_ns);
 
   // ---- leases
   enum class Renewal {
     kGranted,
-    kBehind,     // of generations: it gets the changes
-    kTellFirst,  // its inventory must be told before it may be read
-    kDoubted,    // its lease ran out, and the store may lack what was proven since: StoreDoubt
-    kStranger,   // say hello
+    kBehind,     // the owner lacks generations, and gets them with the answer
+    kTellFirst,  // the owner must list its inventory before its memory may be read
+    kDoubted,    // the lease ran out, and the store may lack later proofs: StoreDoubt
+    kStranger,   // the owner must say hello
   };
-  // `overtaken` as for Welcome; it is looked at after `present` was called.
+  // Renews a lease. Calls `present` with the time until which the owner counts as present;
+  // `present` publishes that first, then returns false if the owner was overtaken (Standings).
   template <typename Present>
   Renewal Renew(const wire::RenewRequest& request, std::uint64_t table, std::int64_t now_ns,
                 Present&& present);
-  // Nothing of before counts any more.
+  // Ends the doubt about the store: a new incarnation has begun.
   void Believe() { doubt_.Believe(); }
-  // Slots that this member must hide: removals from them may be unknown to it.
+  // Returns the slots that this member must hide: its owner may not know removals from them.
   std::vector<SlotId> HiddenOf(OwnerNumber number) const;
-  // It must drop the slot before anything of it can be listed.
+  // Returns the slots that the owner must drop before it can list anything in them.
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
   bool Current(OwnerNumber number, std::uint32_t epoch) const;
 
   // ---- acknowledgements
   void AcknowledgeTable(OwnerNumber number, std::uint32_t epoch, std::uint64_t table);
-  // Barriers that are not needed any more, by their keys.
+  // Notes the last removal that the owner has applied. Returns the keys of barriers that are not
+  // needed any more.
   std::vector<std::string> AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
                                                std::uint64_t removals);
-  // Slots that it must drop: what was removed from them under an earlier master is not known any
-  // more. The number is to be acknowledged by Dropped; 0: none.
+  // Adds the slots that the owner must drop, because this master does not know the removals that an
+  // earlier one proved there. Returns a number that Dropped acknowledges; 0: there are none.
   std::uint64_t TellToDrop(OwnerNumber number, std::vector<SlotId>& slots);
-  // Barriers that are not needed any more, by their keys.
+  // Ends the barriers of the slots that TellToDrop named under `drop`. Returns the keys of barriers
+  // that are not needed any more.
   std::vector<std::string> Dropped(OwnerNumber number, std::uint32_t epoch, std::uint64_t drop);
 
   // ---- proofs
@@ -129,78 +136,81 @@ class Members {
   enum class RemovalProof { kProven, kWaits, kNeedsBarrier };
   RemovalProof ProofOf(const MemberRef& ref, std::uint64_t removal, SlotId slot,
                        std::int64_t now_ns);
-  // From here on its renewals name the slot. Nothing when a barrier stands already; else the fact
-  // to be stored.
+  // Raises a barrier: from here on, answers to the member's renewals name the slot. Returns the
+  // fact to be stored; nothing when the slot has a barrier already, or the member has ended.
   struct RaisedBarrier {
     std::string key;
     BarrierFact fact;
-    std::uint64_t number = 0;  // of this barrier: the slot may get another one meanwhile
+    std::uint64_t number = 0;  // distinguishes this barrier from a later one of the same slot
   };
   std::optional<RaisedBarrier> RaiseBarrier(const MemberRef& ref, SlotId slot,
                                             std::uint64_t removal);
   void BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t number, bool stored);
-  // A value of this absent member's slot is to give way to another owner's. As RaiseBarrier; until
-  // it is told again, or comes back before any did.
+  // Raises a barrier, as RaiseBarrier does, so that values of this absent member may be replaced by
+  // another owner's. It remains until EndOvertaken, or until the slot is dropped or voided.
   std::optional<RaisedBarrier> RaiseOvertaken(const MemberRef& ref, SlotId slot);
+  // Returns true if a barrier of RaiseOvertaken is stored, or the member has ended.
   bool Barred(const MemberRef& ref, SlotId slot) const;
-  // Or will be, as far as the store does not refuse.
+  // Returns true if Barred is true, or will be unless the store refuses.
   bool WillBeBarred(const MemberRef& ref, SlotId slot) const;
-  // Numbers below were given to members.
+  // Returns the end of the numbers that members may have.
   OwnerNumber numbers() const { return static_cast<OwnerNumber>(members_.size()); }
-  // It is told, and nothing of it was overtaken since. The slots whose barriers stood for that only
-  // are not hidden any more; `keys`: of these barriers.
+  // Ends the RaiseOvertaken barriers of a member that has listed its inventory and was not
+  // overtaken since. Returns their slots. Adds to `keys` the barriers that no removal needs either.
   std::vector<SlotId> EndOvertaken(OwnerNumber number, std::vector<std::string>& keys);
-  // Its inventory, or what lies on its disk.
+  // Returns true while part of the inventory is not listed: of its memory, its disk, or at a shard.
   bool Untold(OwnerNumber number) const {
     return !at(number).told || at(number).last.disk_away || AwaitsShards(number);
   }
   // ---- shards (docs/ha.md)
-  // Slices began without entries in this revision of the map: owners tell them again. `gave_way`:
-  // whether values of an owner's slot did.
+  // Notes that slices began without entries in this revision of the map, so owners must list them
+  // again. `gave_way`: returns true if values of an owner's slot were replaced.
   void ShardLost(std::uint64_t revision, const std::function<bool(OwnerNumber, SlotId)>& gave_way);
-  // What it has told since does not reach that far.
+  // Returns true while the owner has not listed again under that map.
   bool AwaitsShards(OwnerNumber number) const { return at(number).last.told_map < empty_revision_; }
-  std::size_t untold() const;  // how many; looks at all
+  std::size_t untold() const;  // number of members with Untold; visits all
   bool DiskAway(OwnerNumber number) const { return at(number).last.disk_away; }
-  // The slot has another generation: its barriers mean nothing any more. Their keys.
+  // Removes all barriers of a slot that has another generation. Returns their keys.
   std::vector<std::string> VoidBarriers(SlotId slot);
-  // Every member that exists has applied it.
+  // Returns the last removal that every member has applied; ~0: there is no member.
   std::uint64_t AppliedByAll() const;
-  // Every member with a running lease has applied it.
+  // The same for members with a running lease.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
-  // When the first of the leases ends that their owners still renew; nothing: there is none. An
-  // owner that has missed a renewal does not count: nobody can keep its lease from running out.
+  // Returns when the first lease ends that its owner still renews; nothing: there is none. An owner
+  // that has missed a renewal does not count: no renewal keeps its lease from running out.
   std::optional<std::int64_t> FirstLeaseEndNs(std::int64_t now_ns) const;
 
   // ---- ends
-  // The keys of its facts, to be deleted from the store: only then may it End. Until then it is a
-  // member that gets nothing, removals wait for it, and its number is nobody else's.
+  // Begins the end of a member. Returns the keys of its facts; the caller deletes them from the
+  // store before End. Until then the member gets no lease, removals wait for it, and its number
+  // stays in use.
   std::vector<std::string> BeginEnd(OwnerNumber number);
-  // They could not be deleted: it may come back.
+  // Cancels an end whose facts could not be deleted: the owner may return.
   void AbandonEnd(const MemberRef& ref);
-  // The identity is no member from here on.
+  // Removes the member, and remembers its identity so that a late first hello does not revive it.
   void End(const MemberRef& ref);
   bool Ending(OwnerNumber number) const { return at(number).ending; }
   MemberRef RefOf(OwnerNumber number) const {
     return {.number = number, .serial = at(number).serial};
   }
   std::optional<OwnerNumber> Find(const Id128& id) const;
-  // The member that this owner has proven to be over; only one of its host and tenant may be.
+  // Returns the member that this owner has proven to be over; nothing if that is not of the owner's
+  // host and tenant.
   std::optional<OwnerNumber> PredecessorOf(const wire::OwnerHello& hello) const;
-  // kDenied while its lease runs.
+  // Returns kDenied while the member's lease runs, kInvalid if there is no such member.
   Status MayForget(OwnerNumber number, std::int64_t now_ns) const;
-  // Or, when there are too many, for longest.
+  // Returns members whose time is over and, when there are too many, those that are away longest.
   std::vector<OwnerNumber> AwayForTooLong(std::int64_t now_ns) const;
-  // The lease was given back.
+  // Ends a lease that its owner has given back.
   void LeaseReturned(OwnerNumber number);
 
-  // ---- what is shown
-  // Drained: it takes nothing new, until its next process says hello. Errors: kInvalid for an owner
-  // that is not known.
+  // ---- for operators and look-ups
+  // Starts or stops draining: a draining owner takes no new objects, until its next process says
+  // hello. Errors: kInvalid for an unknown owner.
   Status SetDraining(OwnerNumber number, bool draining);
   bool Draining(OwnerNumber number) const;
-  // A member may hold what is not listed yet.
+  // Returns true if a member that called lately may hold objects that are not listed yet.
   bool Warming(std::int64_t now_ns) const;
   std::vector<wire::OwnerStat> Stat(std::int64_t now_ns) const;
   std::vector<MemberDescription> Describe(std::int64_t now_ns) const;
@@ -211,11 +221,11 @@ class Members {
     bool tells_first = false;
   };
   Epochs EpochsOf(OwnerNumber number) const;
-  // The only tenant that it serves; empty: all.
+  // Returns the only tenant that the owner serves; empty: all.
   const std::string& TenantOfOwner(OwnerNumber number) const { return at(number).hello.tenant; }
   const Id128& ProcessOf(OwnerNumber number) const { return at(number).hello.process; }
   bool Told(OwnerNumber number) const { return at(number).told; }
-  // Its identity outlives its process.
+  // Returns true if the owner has a disk, so that its identity outlives its process.
   bool HasDisk(OwnerNumber number) const { return at(number).fact.disk; }
   std::size_t barriers() const;
   std::size_t size() const { return by_id_.size(); }
@@ -232,18 +242,18 @@ class Members {
     BarrierFact fact;
     std::uint64_t number = 0;  // RaisedBarrier::number
     bool stored = false;
-    std::uint64_t covers = 0;  // the last removal that was proven by it, in this term
-    std::uint64_t drop = 0;    // of another term: the number that it was told to drop it under
-    // A lease that was given before, and so without naming the slot, may run until then.
+    std::uint64_t covers = 0;  // the last removal that this barrier proved, in this term
+    std::uint64_t drop = 0;    // TellToDrop's number, for a barrier of another term
+    // A lease from before the barrier, whose grant did not name the slot, may run until then.
     std::int64_t unnamed_until_ns = 0;
-    bool overtaken = false;  // another value took the place of one of the slot's
+    bool overtaken = false;  // raised, also, so that values of the slot may be replaced
   };
   struct Member {
     Id128 id;
     MemberFact fact;
     std::uint64_t serial = 0;  // 0: this number is free
     wire::OwnerHello hello;
-    std::uint32_t epoch = 0;  // 0: not heard of in this term
+    std::uint32_t epoch = 0;  // 0: no hello in this term, or it is ending
     std::uint32_t first_epoch = 0;
     std::uint32_t told_epoch = 0;
     bool told = false;
@@ -266,7 +276,7 @@ class Members {
   const Member& at(OwnerNumber number) const { return members_[number]; }
   const Member* Get(const MemberRef& ref) const;
   std::uint32_t NextEpoch();
-  // How long a lease that is given now runs, as this clock counts it: 1 % more, for drift.
+  // Returns when a lease that is given now ends by this clock: 1 % later, because clocks drift.
   std::int64_t LeaseFrom(std::int64_t now_ns) const {
     return now_ns + options_.lease_ns / 100 * 101;
   }
@@ -280,7 +290,7 @@ class Members {
   std::uint64_t empty_revision_ = 0;
   std::vector<Member> members_;
   std::map<Id128, OwnerNumber> by_id_;
-  // Identities that have ended in this term; the last ones.
+  // The latest identities that have ended in this term, at most 65,536.
   std::set<Id128> ended_;
   std::deque<Id128> ended_order_;
   StoreDoubt doubt_;
@@ -293,7 +303,7 @@ Members::Renewal Members::Renew(const wire::RenewRequest& request, std::uint64_t
   Member& member = at(request.number);
   const bool lapsed = member.lease_until_ns <= now_ns;
   if (request.leased) doubt_.Vouched(request.number);
-  // Others may have stored what it has not told while it was away.
+  // Other owners may have stored keys of the unlisted inventory while this owner was away.
   if (lapsed && !member.told) member.tell_first = member.tell_first || member.lease_until_ns != 0;
   if (request.told && !member.told) {
     member.told = true;
@@ -302,9 +312,12 @@ Members::Renewal Members::Renew(const wire::RenewRequest& request, std::uint64_t
   }
   member.heard_ns = now_ns;
   member.last = request;
+  // A page that is not the last acknowledges nothing: a slot that was raised again since is only in
+  // a later page, so its earlier change is missing here.
   if (!request.partial) member.table = std::max(member.table, request.table);
   const bool overtaken = !present(LeaseFrom(now_ns));
   if (overtaken || member.tell_first) return Renewal::kTellFirst;
+  // An owner with older generations would show readers objects that a proven reset has voided.
   if (request.table < table) return Renewal::kBehind;
   if (doubt_.Holds(request.number, now_ns)) return Renewal::kDoubted;
   member.lease_until_ns = LeaseFrom(now_ns);

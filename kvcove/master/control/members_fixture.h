@@ -47,7 +47,7 @@ class MembersFixture : public testing::Test {
     members_.Add(hello.owner, *members_.FactFor(hello, 0), kFirst, now_);
     return Hello(id);
   }
-  // Says hello again as the process that was welcomed so.
+  // Says hello again as the process that got this welcome.
   wire::OwnerWelcome Resume(const wire::OwnerWelcome& before, bool overtaken = false) {
     wire::OwnerHello hello = Of(1);
     hello.seen = {.term = kTerm, .tag = 1, .revision = 1};

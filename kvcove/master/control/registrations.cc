@@ -6,7 +6,7 @@
 namespace kvcove::master {
 namespace {
 
-// One tenant beside others may have this many.
+// The share of one tenant, where there are tenants.
 constexpr std::size_t kTenantBindings = Registrations::kMaxBindings / 4;
 
 }  // namespace
@@ -46,7 +46,7 @@ Registrations::Binding& Registrations::Bind(std::string_view name, std::string_v
 Registrations::Binding& Registrations::Expect(std::string_view name, std::string_view engine,
                                               std::int64_t now_ns) {
   if (Binding* binding = Find(name, engine)) return *binding;
-  return Bind(name, engine, RandomId(), now_ns);  // nobody is heard of under this id
+  return Bind(name, engine, RandomId(), now_ns);  // no process calls with this id
 }
 
 Registrations::Binding* Registrations::Find(std::string_view name, std::string_view engine) {
@@ -74,6 +74,7 @@ void Registrations::Unname(SlotId slot) {
 
 void Registrations::SetNamed(Binding& binding, const std::set<SlotId>& slots) {
   const std::set<SlotId> before = std::exchange(binding.named, {});
+  // New names first: a slot that stays named never drops to zero, so version_ does not change.
   for (const SlotId slot : slots) Name(binding, slot);
   for (const SlotId slot : before) Unname(slot);
 }
@@ -100,7 +101,7 @@ void Registrations::End(std::string_view name, std::string_view engine, const Id
       of->second.bindings.erase(at->first);
       if (of->second.bindings.empty()) holders_.erase(of);
     }
-    // Other processes of the engine go on.
+    // Other processes of the engine still hold the binding.
     if (!at->second.holders.empty() || at->second.kept) return;
   }
   Erase(at);
@@ -114,7 +115,7 @@ void Registrations::Heard(const Id128& holder, std::int64_t now_ns) {
 void Registrations::EndHolder(const Id128& holder) {
   const auto at = holders_.find(holder);
   if (at == holders_.end()) return;
-  const std::set<Key> mine = at->second.bindings;
+  const std::set<Key> mine = at->second.bindings;  // a copy: End erases from the original
   for (const Key& key : mine) End(key.first, key.second, holder);
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which engines use which namespaces and weight versions now: volatile, kept alive by the processes
+// The namespaces and weight versions that engines use now: volatile, kept alive by the processes
 // that hold them. A plain state machine over the master's clock; needs a lock.
 //
-// An engine is registered for a namespace as long as one of its holders is heard of: the process of
-// the engine's session, or the owner that speaks for the sessions on its host. A master that has
-// just started knows none, so for a while every version counts as named.
+// An engine is registered for a namespace as long as one of its holders calls the master: the
+// process of the engine's session, or the owner that speaks for the sessions on its host. A master
+// that has just started knows no engine, so for a while every version counts as named.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class Registrations {
     bool open = false;
     std::optional<std::string> current_version;
     std::set<SlotId> named;
-    std::uint64_t raises = 0;  // of the namespace's slot without version: what it was bound to
+    std::uint64_t raises = 0;  // of the slot without a version, when the engine was bound to it
     bool bound = false;
-    bool kept = false;  // registered without a holder: only a call ends it
+    bool kept = false;  // registered without a holder: only End ends the binding
     std::set<Id128> holders;
     template <typename Ar>
     void Carry(Ar& ar) {
@@ -37,21 +37,24 @@ class Registrations {
     }
   };
 
-  // How long a holder counts after it was heard of last.
+  // A holder counts for this long after its last call.
   static constexpr std::int64_t kHolderNs = 30 * kSecond;
-  // After a start, every version that an earlier master knew counts as named.
+  // For this long after a start, every version that an earlier master knew counts as named.
   static constexpr std::int64_t kAllNamedNs = 60 * kSecond;
   static constexpr std::size_t kMaxBindings = 65536;
 
   explicit Registrations(std::int64_t started_ns, std::int64_t all_named_ns = kAllNamedNs)
       : all_named_until_ns_(started_ns + all_named_ns) {}
 
-  // kLimit when there are too many, of all tenants or of this one.
+  // Returns kLimit when there are too many bindings, in all or of this tenant. An engine that is
+  // registered already always has room.
   Status CheckRoom(std::string_view name, std::string_view engine) const;
-  // Adds it if need be. `holder` zero: nobody is asked to keep it alive.
+  // Returns the engine's binding, adds it if it is missing, and notes a call of its holder.
+  // `holder` zero: the binding needs no holder that keeps it alive.
   Binding& Bind(std::string_view name, std::string_view engine, const Id128& holder,
                 std::int64_t now_ns);
-  // Of an engine that may not have registered yet: ends after kHolderNs unless it does.
+  // Returns the binding of an engine that may not have registered yet. A binding that this call
+  // adds ends after kHolderNs unless the engine registers.
   Binding& Expect(std::string_view name, std::string_view engine, std::int64_t now_ns);
   // Calls `visit(engine, binding)` for each engine of the namespace.
   template <typename Visit>
@@ -65,24 +68,27 @@ class Registrations {
   const Binding* Find(std::string_view name, std::string_view engine) const;
 
   void Name(Binding& binding, SlotId slot);
+  // Replaces the slots that the engine names.
   void SetNamed(Binding& binding, const std::set<SlotId>& slots);
-  // The engine's last session at this holder ended. `holder` zero: at every holder.
+  // Ends the engine's registration at this holder; the binding ends with its last holder. `holder`
+  // zero: at every holder.
   void End(std::string_view name, std::string_view engine, const Id128& holder);
+  // Notes a call of the holder.
   void Heard(const Id128& holder, std::int64_t now_ns);
   void EndHolder(const Id128& holder);
-  // Ends what nobody was heard of for; true when a version may have lost its last engine.
+  // Ends holders that were silent for kHolderNs. Returns true when a slot may have become unnamed.
   bool Expire(std::int64_t now_ns);
-  // The slot has another namespace now.
+  // Discards all that engines said about the slot, which has another namespace now.
   void ForgetSlot(SlotId slot);
 
   bool Named(SlotId slot, std::int64_t now_ns) const {
     return names_.contains(slot) || (now_ns < all_named_until_ns_ && inherited_.contains(slot));
   }
-  // An engine has said so to this master.
+  // Returns true if an engine has named the slot to this master.
   bool Held(SlotId slot) const { return names_.contains(slot); }
-  // An earlier master gave it to its namespace: engines that use it may not have said so yet.
+  // Marks a slot of an earlier master: engines that use it may not have registered here yet.
   void Inherit(SlotId slot) { inherited_.insert(slot); }
-  // Grows whenever a slot may have become named or unnamed.
+  // Returns a number that grows whenever a slot may have become named or unnamed.
   std::uint64_t version() const { return version_; }
   std::size_t size() const { return bindings_.size(); }
 

@@ -36,7 +36,8 @@ std::uint64_t RemovalLog::Append(wire::Removal removal, bool held_back) {
   bytes_ += bytes;
   appended_ += bytes;
   entries_.emplace(last_, Entry{.removal = std::move(removal), .appended = appended_});
-  // The slot that fills the log loses its oldest, so that nobody's removals push out another's.
+  // The slot with the most bytes loses its oldest removal, so that one tenant's removals do not
+  // raise another tenant's floor. The new removal itself stays.
   while (bytes_ > limits_.bytes && entries_.size() > 1) {
     const auto largest =
         std::ranges::max_element(slots_, {}, [](const auto& entry) { return entry.second.bytes; });
@@ -76,6 +77,7 @@ void RemovalLog::Void(SlotId slot) {
 }
 
 void RemovalLog::Trim(std::uint64_t number) {
+  // No owner has seen a removal that is held back, even when no member is left (AppliedByAll).
   number = std::min(number, shown());
   while (!entries_.empty() && entries_.begin()->first <= number) {
     Slot& slot = slots_.at(entries_.begin()->second.removal.slot);
@@ -87,6 +89,7 @@ void RemovalLog::Trim(std::uint64_t number) {
 std::size_t RemovalLog::BytesAfter(std::uint64_t number) const {
   const auto next = entries_.upper_bound(number);
   if (next == entries_.end()) return 0;
+  // Includes removals in between that were discarded since, so the result is an upper bound.
   return appended_ - next->second.appended + SizeOf(next->second.removal);
 }
 

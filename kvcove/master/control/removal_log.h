@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removals that owners have to apply, numbered in one order, read in pages. A large one is kept in
-// parts, each with a number of its own. Bounded: what is dropped leaves a floor in its slot, and an
-// owner that has not applied everything up to the floor drops the slot. Needs a lock.
+// Removals that owners have to apply, numbered in one order, read in pages. A large removal is kept
+// in parts, each with its own number. Bounded: a removal that is discarded raises the floor of its
+// slot, and an owner that has not applied everything up to the floor drops the slot. Needs a lock.
 //
-// Numbers begin at the term's first, so a number of an earlier master is below all of this one.
+// Numbers begin at the first of the term, so the numbers of an earlier master are all lower.
 #pragma once
 
 #include <cstdint>
@@ -32,28 +32,30 @@ class RemovalLog {
 
   static std::uint64_t FirstOf(std::uint64_t term) { return term << 40; }
 
-  // Splits keys so that each part fits a page.
+  // Splits keys into parts of at most `part_bytes`; a part has at least one key.
   std::vector<std::vector<std::string>> PartsOf(std::vector<std::string> keys) const;
-  // Gives it the next number. `held_back`: no page shows it, or what follows it, before Show.
+  // Appends the removal and returns its number. `held_back`: no page shows it, or a later one,
+  // before Show.
   std::uint64_t Append(wire::Removal removal, bool held_back = false);
   void Show(std::uint64_t number) { held_back_.erase(number); }
-  // Pages go up to here.
+  // Returns the last number that pages may show.
   std::uint64_t shown() const { return held_back_.empty() ? last_ : *held_back_.begin() - 1; }
   std::uint64_t last() const { return last_; }
-  // The last one of this slot; 0: none in this term.
+  // Returns the last number of this slot; 0: none in this term, or since Void.
   std::uint64_t LastOf(SlotId slot) const;
-  // Removals of the slot up to this number may be missing here.
+  // Returns the slot's floor: removals up to this number may be missing here.
   std::uint64_t FloorOf(SlotId slot) const;
-  // The slot has another generation: what was removed before does not matter any more.
+  // Discards the slot's removals and its floor. The slot has another generation now, which voids
+  // everything that they removed.
   void Void(SlotId slot);
-  // Nobody needs those up to `number` any more.
+  // Discards removals up to `number`, except those that pages may not show yet.
   void Trim(std::uint64_t number);
-  // At least as many bytes as the removals behind `number` have.
+  // Returns at least as many bytes as the removals after `number` have.
   std::size_t BytesAfter(std::uint64_t number) const;
   std::size_t bytes() const { return bytes_; }
   std::size_t size() const { return entries_.size(); }
 
-  // What follows `after`, up to a page. `drop`: slots of which something after `after` is missing.
+  // Returns the removals after `after`, up to a page. `drop`: slots with a floor above `after`.
   wire::RemovalsPage After(std::uint64_t after) const;
 
   // To a log of the same term.
@@ -65,7 +67,7 @@ class RemovalLog {
  private:
   struct Entry {
     wire::Removal removal;
-    std::uint64_t appended = 0;  // bytes that had been appended with this one
+    std::uint64_t appended = 0;  // bytes appended up to and including this removal
     template <typename Ar>
     void Carry(Ar& ar) {
       CarryAll(ar, removal, appended);

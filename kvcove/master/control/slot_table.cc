@@ -19,7 +19,8 @@ bool SlotTable::Set(const SlotUpdate& update, std::uint64_t revision) {
 wire::Changes SlotTable::Since(std::uint64_t have, std::string_view only_tenant) const {
   wire::Changes changes{.incarnation = {}, .from = have, .to = have, .slots = {}, .unnamed = {}};
   std::size_t bytes = 0;
-  // All of one revision goes together: half of it would have no number.
+  // A page never splits a revision: an owner acknowledges a page by its last revision, and half of
+  // one has no number.
   for (auto at = by_revision_.upper_bound(have); at != by_revision_.end(); ++at) {
     if (bytes >= page_bytes_) {
       changes.more = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generation table as owners follow it: each slot with the revision of its last change, so that
-// an owner with any earlier revision, also one from another master, gets exactly what it lacks, in
-// pages. Needs a lock.
+// The generation table as owners follow it: each slot with the revision of its last change. An
+// owner with any earlier revision, also one from another master, gets exactly the changes that it
+// lacks, in pages. Needs a lock.
 #pragma once
 
 #include <map>
@@ -17,20 +17,21 @@ class SlotTable {
  public:
   static constexpr std::size_t kPageBytes = 256 << 10;
 
-  // Bytes of names in one page; a page has at least one slot.
+  // `page_bytes`: names and 64 bytes a slot in one page. A page has at least one revision.
   explicit SlotTable(std::size_t page_bytes = kPageBytes) : page_bytes_(page_bytes) {}
 
-  // True when the slot had another generation here before.
+  // Records a change. Returns true when the table already had the slot with another generation.
   bool Set(const SlotUpdate& update, std::uint64_t revision);
-  // Of the last change of any slot.
+  // Returns the revision of the last change of any slot; 0: there was none.
   std::uint64_t revision() const { return by_revision_.empty() ? 0 : by_revision_.rbegin()->first; }
-  // What leads from `have` on, oldest change first; `more` when that is not all. To an
-  // owner that serves one tenant other tenants' slots are free ones: it holds nothing in them, and
-  // nothing that it held there before a slot changed its tenant.
+  // Returns the changes after revision `have`, oldest first; `more` is set when others follow. An
+  // owner that serves one tenant sees the slots of other tenants as free: it holds nothing in
+  // them, and must drop everything that it held there before the slot got another tenant.
   wire::Changes Since(std::uint64_t have, std::string_view only_tenant = {}) const;
-  // The revision at which the slot got another generation than this one, if it has.
+  // Returns the revision at which the slot got its current generation, if that is another one than
+  // `generation`; nothing for an unknown slot.
   std::optional<std::uint64_t> RaisedSince(SlotId slot, Generation generation) const;
-  // Empty: without a tenant, or unknown.
+  // Returns the slot's tenant; empty: it has none, or the slot is unknown.
   std::string_view TenantOfSlot(SlotId slot) const;
 
   template <typename Ar>

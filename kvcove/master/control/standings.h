@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of owners and generations that look-ups and listings need, readable without the lock
-// of `Control`.
-// Written under the lock of `Control`, read by look-ups and listings. Thread-safe.
+// The state of owners and generations that look-ups and listings need, readable without the lock of
+// `Control`. At the leader, `Control` writes it under that lock; listings and requesters only mark
+// owners. Thread-safe.
 //
-// One race matters. A listing may take the place of another owner's value only while that owner is
-// absent, and an owner that comes back may be trusted with what it listed before only if none of it
-// was taken. So a listing first marks the absent owner as overtaken and then looks again whether it
-// is absent; a renewal first makes the owner present and then looks whether it was overtaken. Both
-// use sequentially consistent order, so one of the two always sees the other.
+// One race matters. A listing may replace another owner's value only while that owner is absent,
+// and a returning owner's earlier listings count only if none of them was replaced. So a listing
+// first marks the absent owner as overtaken and then checks again that the owner is absent; a
+// renewal first makes the owner present and then checks whether it was overtaken (Overtake;
+// Control::Renew, FinishHello). Both use sequentially consistent order, so at least one of the two
+// sees the other. In acquire-release order each could miss the other's store.
 #pragma once
 
 #include <algorithm>
@@ -34,19 +35,19 @@ class Standings {
 
   // ---- owners, by number
   struct Owner {
-    std::atomic<std::uint32_t> epoch{0};        // 0: nobody has this number
+    std::atomic<std::uint32_t> epoch{0};        // 0: no owner has this number
     std::atomic<std::uint32_t> first_epoch{0};  // of the same memory, in this term
-    std::atomic<std::uint32_t> told_epoch{0};   // the last one in which all of it was told
-    // Its objects are to be found until then: its lease runs and its connection stands.
+    std::atomic<std::uint32_t> told_epoch{0};   // the last one with a complete inventory
+    // Look-ups find the owner's objects until then: its lease runs, and so does its connection.
     std::atomic<std::int64_t> live_until_ns{0};
-    // What it has listed stands until then.
+    // Listings do not replace the owner's values until then.
     std::atomic<std::int64_t> present_until_ns{0};
-    std::atomic<bool> overtaken{false};
-    std::atomic<bool> tells_first{false};       // it has no lease before it has told everything
+    std::atomic<bool> overtaken{false};         // a listing may have replaced one of its values
+    std::atomic<bool> tells_first{false};       // no lease before its inventory is complete
     std::atomic<std::int64_t> broken_at_ns{0};  // when a requester said that it does not answer
     std::atomic<std::uint64_t> tenant{0};       // TenantTag of the only one it serves; 0: all
     std::atomic<bool> hides{false};             // some of its slots: see SetHidden
-    std::atomic<bool> disk_away{false};         // a disk of its is set aside
+    std::atomic<bool> disk_away{false};         // one of its disks is set aside
     template <typename Ar>
     void Carry(Ar& ar) {
       CarryAtomic(ar, epoch);
@@ -68,7 +69,7 @@ class Standings {
     return number < owners_.size() && epoch != 0 &&
            owners_[number].epoch.load(std::memory_order_acquire) == epoch;
   }
-  // All of its inventory is listed under this epoch.
+  // Returns true if the owner's whole inventory is listed under this epoch.
   bool ToldUnder(OwnerNumber number, std::uint32_t epoch) const {
     return owners_[number].told_epoch.load(std::memory_order_acquire) == epoch;
   }
@@ -77,44 +78,48 @@ class Standings {
   bool LiveAt(OwnerNumber number, std::int64_t now_ns) const {
     return owners_[number].live_until_ns.load(std::memory_order_acquire) > now_ns;
   }
-  // The clock is read first: a renewal that comes in between makes the owner present for longer.
+  // Returns true while listings may not replace the owner's values. Reads the clock first: a
+  // renewal in between moves the time further into the future, so the owner counts as present.
   bool Present(OwnerNumber number) const {
     const std::int64_t now = clock_.NowNs();
     return owners_[number].present_until_ns.load(std::memory_order_seq_cst) > now;
   }
-  // It has no lease before it has told everything under its current epoch.
+  // Returns true if the owner gets no lease before its inventory is listed under its current epoch.
   bool TellsFirst(OwnerNumber number) const {
     return owners_[number].tells_first.load(std::memory_order_acquire);
   }
-  // False when the owner is present after all.
+  // Marks an absent owner as overtaken. Returns false when the owner is present after all.
   bool Overtake(OwnerNumber number) {
     owners_[number].overtaken.store(true, std::memory_order_seq_cst);
     return !Present(number);
   }
-  // Whether a value of this owner, listed under that epoch, may give way to another one. kAsk:
-  // after a barrier stands (Control::BarOvertaken), or the leader has said so.
+  // Answers whether another value may replace a value of this owner that was listed under that
+  // epoch. kAsk: only once a barrier is stored (Control::BarOvertaken), or the leader has said so.
   enum class Way : std::uint8_t { kNo, kYes, kAsk };
   Way GivesWay(OwnerNumber number, SlotId slot, std::uint32_t listed_under) {
-    // An owner without a lease that has not told this value again drops it when it does. One whose
-    // lease runs shows it all the while.
+    // An owner without a lease that has not listed this value again drops it when it lists it: the
+    // directory refuses the older value. An owner whose lease runs shows the value meanwhile.
     const bool drops = !EpochIs(number, listed_under) && TellsFirst(number);
     if (replica_) {
       if (Granted(number, slot, listed_under)) return Way::kYes;
       return Present(number) && !drops ? Way::kNo : Way::kAsk;
     }
     if (Present(number) && !drops) return Way::kNo;
+    // The barrier must be stored first: a later master does not know that this value was replaced,
+    // and would let the owner bring it back.
     if (!Barred(number, slot)) return Way::kAsk;
     if (!drops && !Overtake(number)) return Way::kNo;
     NoteGaveWay(number, slot);
     return Way::kYes;
   }
-  // ---- a replica, at a shard: it lags, so it never decides by itself that a value gives way
+  // ---- a replica, at a shard: it lags, so it never decides by itself that a value is replaced
   void BeReplica() { replica_ = true; }
-  // The leader says so of values listed under `epoch` (`this_too`) or earlier. That stays true: the
-  // owner has no lease under that epoch any more, and tells all that it has under a later one.
+  // Notes the leader's word that values listed before `epoch`, or also under it (`this_too`), may
+  // be replaced. That stays true: the owner has no lease under that epoch any more, and lists its
+  // whole inventory again under a later one.
   void Grant(OwnerNumber number, SlotId slot, std::uint32_t epoch, bool this_too) {
     const MutexLock lock(barred_mutex_);
-    if (granted_.size() >= kMaxGranted) granted_.clear();  // they are asked for again
+    if (granted_.size() >= kMaxGranted) granted_.clear();  // listings ask the leader again
     granted_[{number, slot}] = {epoch, this_too};
   }
   bool Granted(OwnerNumber number, SlotId slot, std::uint32_t listed_under) const {
@@ -126,8 +131,8 @@ class Standings {
     return age > 0 || (age == 0 && at->second.second);
   }
 
-  // The store holds a barrier that keeps the owner from bringing the slot back under a later
-  // master, which would not know what was overtaken.
+  // Notes that the store has, or has no more, a barrier of this owner and slot. It keeps the owner
+  // from bringing the slot back under a later master, which does not know the replaced values.
   void SetBarred(OwnerNumber number, SlotId slot, bool barred) {
     const MutexLock lock(barred_mutex_);
     if (barred) {
@@ -141,8 +146,8 @@ class Standings {
     const MutexLock lock(barred_mutex_);
     return barred_.contains({number, slot});
   }
-  // Under its barrier, values of the slot gave way, here or at shards; a barrier alone may have
-  // been raised for an owner that was back in time. Noted before anybody acts on it.
+  // Notes that values of the slot were replaced under its barrier, here or at shards. A barrier
+  // alone may have been raised for an owner that returned in time. Call it before the replacement.
   void NoteGaveWay(OwnerNumber number, SlotId slot) {
     const MutexLock lock(barred_mutex_);
     gave_way_.insert({number, slot});
@@ -151,9 +156,9 @@ class Standings {
     const MutexLock lock(barred_mutex_);
     return gave_way_.contains({number, slot});
   }
-  // What its current lease tells the owner to hide: removals were proven by barriers there, and it
-  // may list what they took until it has applied them. Look-ups do not find it either. Set before
-  // the owner is live under that lease.
+  // Sets the slots that the owner must hide under its current lease: barriers have proven removals
+  // there, and until the owner has applied these, it may list removed objects. Look-ups skip the
+  // slots, too, so the caller sets them before the owner is live under that lease.
   void SetHidden(OwnerNumber number, const std::vector<SlotId>& slots) {
     Owner& of = owners_[number];
     if (slots.empty() && !of.hides.load(std::memory_order_relaxed)) return;
@@ -177,15 +182,16 @@ class Standings {
     const auto of = hidden_.find(number);
     return of != hidden_.end() && std::ranges::find(of->second, slot) != of->second.end();
   }
-  // What its disk had is not told by an owner that can be asked: a miss is the disk's fault.
+  // Returns true if a disk of the owner is set aside, so that misses of its objects are its fault.
   bool DiskAway(OwnerNumber number) const {
     return owners_[number].disk_away.load(std::memory_order_acquire);
   }
-  // Members whose inventory, or that of a disk, is not told under this master.
+  // Number of members whose inventory is not completely listed under this master (Members::Untold).
   std::atomic<std::size_t> untold{0};
 
-  // The owner may still list what it listed under this epoch: it is the same memory, and has not
-  // told its whole inventory since. Epochs wrap, so they are compared by their distance.
+  // Returns true if the owner may list again the objects that it listed under this epoch: its
+  // memory is the same, and its inventory was not complete since. Epochs wrap, so they are compared
+  // by their distance.
   bool MayListAgain(OwnerNumber number, std::uint32_t listed_under) const {
     const Owner& of = owners_[number];
     const std::uint32_t epoch = of.epoch.load(std::memory_order_acquire);
@@ -208,11 +214,11 @@ class Standings {
     tenants_[slot].store(tenant, std::memory_order_release);
     generations_[slot].store(generation, std::memory_order_seq_cst);
   }
-  // 0: free, or not published in this term.
+  // Returns the slot's generation; 0: the slot is free, or not published in this term.
   Generation GenerationOf(SlotId slot) const {
     return generations_[slot].load(std::memory_order_acquire);
   }
-  // TenantTag of the slot's tenant.
+  // Returns the TenantTag of the slot's tenant; ~0: there is no such slot.
   std::uint64_t TenantOfSlot(SlotId slot) const {
     return slot < tenants_.size() ? tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
@@ -232,7 +238,7 @@ class Standings {
   static constexpr std::size_t kMaxGranted = 1 << 16;
 
   const Clock& clock_;
-  bool replica_ = false;        // set before it is used
+  bool replica_ = false;        // set before the first call
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
   // Not carried: it matters with shards alone, whose leader does not hand over.

@@ -7,10 +7,10 @@
 namespace kvcove::master {
 namespace {
 
-// A lease as this clock counts it: 1 % more, for drift.
+// Returns how long a lease of `lease_ns` may run by this clock: 1 % more, because clocks drift.
 std::int64_t Stretched(std::int64_t lease_ns) { return lease_ns / 100 * 101; }
 
-// The table that the first format's records lead to.
+// Replays the records of the first format into the plan.
 void Import(const Restored& old, StartPlan& plan) {
   std::map<SlotId, SlotFact> slots;
   for (const OldRecord& record : old.records) {
@@ -33,7 +33,7 @@ void Import(const Restored& old, StartPlan& plan) {
         plan.state.engine_resets.push_back(EngineResetKey(record.name));
         plan.changes.push_back({.key = plan.state.engine_resets.back(), .value = std::string()});
         break;
-      default:  // terms and missed removals: no owner of that format can come back
+      default:  // terms and missed removals: no owner of that format can return
         break;
     }
     plan.state.pool->counter =
@@ -58,7 +58,7 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
   plan.leadership.position.revision = revision + 1;  // that of `changes`
   const bool found = plan.state.pool.has_value();
   if (!found) {
-    // From a random counter on, so that no number of another pool is one of this.
+    // The counter begins at a random value, so that two pools share no generation number.
     plan.state.pool = PoolFact{
         .pool = RandomId(), .incarnation = RandomId(), .counter = RandomU64() & 0x7FFFFFFF};
     if (old != nullptr) Import(*old, plan);
@@ -67,8 +67,9 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
   const bool known = found || old != nullptr;
   const std::int64_t longest = std::max(pool.longest_lease_ns, lease_ns);
   if (known && !pool.clean_end) plan.leases_until_ns = now_ns + Stretched(longest);
-  // Nor are owners of the first format members. The fact stays until a master has waited for them:
-  // one that ends before leaves it to the next.
+  // The first format did not store owners, so none of its owners is a member either. The fact
+  // stays set until a master has waited for these leases; a master that ends earlier leaves the
+  // wait to the next one (GenerationKeeper::Tick, EndCleanly).
   if (!known || (!found && !pool.clean_end)) pool.unknown_leases = true;
   if (pool.unknown_leases) plan.unknown_leases_until_ns = now_ns + Stretched(longest);
   pool.longest_lease_ns = longest;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits in a thread for an answer that comes from another one.
+// Waits in one thread for an answer that another thread gives.
 #pragma once
 
 #include <fmt/core.h>
@@ -17,7 +17,7 @@
 
 namespace kvcove::master {
 
-// What to say of a file store in this directory that has not answered in time.
+// Returns the error text for a file store in this directory that has not answered in time.
 inline std::string StoreIsLate(const std::string& data_directory) {
   return fmt::format(
       "the control store in '{0}' does not answer in time: each change is synced, and its disk "
@@ -26,9 +26,9 @@ inline std::string StoreIsLate(const std::string& data_directory) {
       data_directory);
 }
 
-// `call` gets where its answer goes; an answer that comes too late goes nowhere. `poll`, if any, is
-// called every few milliseconds meanwhile; its error ends the wait. Errors: the answer's; kTimeout,
-// with `late` as its text; that of `poll`.
+// Makes `call` and waits for its answer until `until_ns`; a later answer is discarded. Calls
+// `poll`, if any, every 5 ms meanwhile, without a lock; its error ends the wait. Errors: the
+// answer's; kTimeout, with `late` as its text; that of `poll`.
 template <typename T>
 Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
                   const std::function<void(Reply<T>)>& call,
@@ -40,6 +40,7 @@ Result<T> WaitFor(const Clock& clock, std::int64_t until_ns,
     CondVar changed;
     std::optional<Result<T>> answer KVCOVE_GUARDED_BY(mutex);
   };
+  // Shared with the reply, which may be called after this function has given up.
   const auto state = std::make_shared<State>();
   call([state](Result<T> answer) {
     const MutexLock lock(state->mutex);
