@@ -23,7 +23,8 @@ bool Directory::Needed(const Entry& entry) const {
 
 bool Directory::Stands(const Entry& entry) const {
   if (entry.superseded != 0 || !Needed(entry)) return false;
-  // Nobody reads what lies on a disk that is set aside. When it is told again, it is the older one.
+  // No reader gets objects of a disk that is set aside. If the owner lists one again, it is the
+  // older value and is refused.
   return standings_.EpochIs(entry.owner, entry.epoch) ||
          static_cast<Tier>(entry.tier) != Tier::kDisk || !standings_.DiskAway(entry.owner);
 }
@@ -31,8 +32,8 @@ bool Directory::Stands(const Entry& entry) const {
 Code Directory::Blocks(const Entry& entry, const wire::ListItem& item,
                        std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar) {
   if (entry.group == item.group || !Stands(entry)) return Code::kOk;
-  // What is told again may be the older one. Its owner was away, or another master led, when the
-  // other value was listed; so it takes nobody's place, whether or not that owner is here now.
+  // A value from an inventory may be the older one: its owner was away, or another master led, when
+  // the other value was listed. So it replaces no value, even one of an absent owner.
   if (item.inventory) return Code::kExists;
   switch (standings_.GivesWay(entry.owner, entry.slot, entry.epoch)) {
     case Standings::Way::kYes:
@@ -58,7 +59,8 @@ void Directory::Count(SlotId slot, int change) {
   of_slot_[slot] += change;
 }
 
-// Into twice the room, or into the same when enough entries are dead.
+// Moves the needed entries into a new table: of the same room when enough entries are dead, else of
+// twice that.
 void Directory::Sweep(Shard& shard, std::size_t more) {
   if (shard.entries.empty() && more == 0) return;
   ++shard.changes;
@@ -94,7 +96,8 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
   }
 }
 
-// Closes the gap, so that no search ends before what it looks for.
+// Closes the gap: a search ends at the first free entry, so a gap would hide later entries of the
+// same run. An entry moves into the hole unless its home is after the hole.
 void Directory::Erase(Shard& shard, std::size_t at) {
   const std::size_t room = shard.entries.size();
   ++shard.changes;
@@ -126,6 +129,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
     Entry& entry = shard.entries[at];
     if (entry.hash != item.hash || entry.slot != item.slot) continue;
     if (entry.owner == owner) {
+      // Another value replaced this one while the owner was away.
       if (entry.superseded != 0 && entry.group == item.group &&
           entry.generation() == item.generation) {
         return Code::kExists;
@@ -159,7 +163,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
   return Code::kOk;
 }
 
-// None of the other values blocked the item: their owners are away.
+// Marks the other values of the key, none of which blocked the item (Blocks).
 void Directory::Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner) {
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(item.hash, room); shard.entries[at].epoch != 0;
@@ -201,7 +205,7 @@ bool Directory::Remove(SlotId slot, const Id128& hash, Generation generation) {
         (generation == 0 || entry.generation() == generation)) {
       any = any || Stands(entry);
       Remember(slot, hash, MissReason::kRemoved);
-      Erase(shard, at);  // another one may have moved here
+      Erase(shard, at);  // which may have moved another entry here
     } else {
       at = Next(at, room);
     }
@@ -217,7 +221,7 @@ MissReason Directory::LastReason(SlotId slot, const Id128& hash) const {
              : MissReason::kNeverPut;
 }
 
-// What lay on a disk is not told again in the epoch that begins when the disk is set aside.
+// The owner does not list objects of a disk in the epoch that begins when the disk is set aside.
 MissReason Directory::WhyAway(const Entry& entry, std::int64_t now_ns) const {
   const bool on_disk = static_cast<Tier>(entry.tier) == Tier::kDisk;
   return on_disk && standings_.LiveAt(entry.owner, now_ns) && standings_.DiskAway(entry.owner)
@@ -237,7 +241,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
     const Entry& entry = shard.entries[at];
     if (entry.hash != hash || entry.slot != slot || entry.superseded != 0) continue;
     if (!standings_.Current(entry.slot, entry.generation())) {
-      // An owner that is away may have a value of the current one.
+      // The search continues: another owner may have a value of the current generation.
       if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
         place.reason = MissReason::kReset;
       }
@@ -345,7 +349,7 @@ void Directory::ForgetSlices(std::size_t number, const Slices& slices) {
   bool any = false;
   for (Entry& entry : shard.entries) {
     if (entry.epoch == 0 || !slices[wire::SliceOf(entry.hash)]) continue;
-    // Nobody needs it: the sweep below closes the gaps.
+    // No generation is 0, so the entry is not needed, and the sweep below removes it.
     entry.generation_low = entry.generation_high = 0;
     any = true;
   }

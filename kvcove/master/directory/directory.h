@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which owner holds which key: soft state, rebuilt from the owners at any time. Keys are known by
-// their 128-bit DirectoryHash; the owner compares whole keys. Needs a lock.
+// Maps keys to the owners that hold them: soft state, rebuilt from the owners at any time. A key is
+// known by its 128-bit DirectoryHash; the owner compares whole keys. Needs a lock.
 //
 // An entry counts under its owner's current epoch and its slot's current generation. 40 bytes an
 // entry in open-addressed shards that grow one by one, so that no call waits for the whole table.
 //
-// One value a key. A listing is refused while another owner that may be asked holds another value.
-// The entry of an owner that nobody hears of (dead, frozen, cut off) blocks nothing; but that owner
-// may come back and tell its inventory, long after the new value was evicted. Readers would then
-// see the old value after the new one. So the entry is kept, as superseded, until its owner has
-// told its inventory again, and refuses that value then.
+// One value a key. A listing is refused while a present owner holds another value. The entry of an
+// absent owner (dead, frozen, cut off) blocks no listing; but that owner may return and list its
+// inventory, long after the new value was evicted. Readers would then see the old value after the
+// new one. So the entry is kept, as superseded, until its owner has listed its inventory again, and
+// refuses that value then.
 //
 // A hash belongs to a slot, and a slot to one tenant. XXH3 can be inverted for short keys, so a
 // tenant can find a key with the hash of another tenant's key: nothing here compares hashes alone,
@@ -36,47 +36,50 @@ class Directory {
  public:
   explicit Directory(Standings& standings);
 
-  // kOk; kExists when another owner holds another value of the key, or another value took this
-  // one's place while its owner was away; kStale for an old generation; kInProgress when the value
-  // of an absent owner would give way that is not barred from bringing it back (Standings): it is
-  // added to `to_bar`; kLimit when it needs one more entry and must not have it.
+  // Lists an owner's value. Returns kOk; kExists when another owner holds another value of the key,
+  // or another value replaced this one while its owner was away; kStale for an old generation;
+  // kInProgress when it would replace a value of an absent owner whose slot has no barrier yet
+  // (Standings::GivesWay): these are added to `to_bar`; kLimit when it needs a new entry and
+  // `may_grow` is false.
   Code List(const wire::ListItem& item, wire::OwnerNumber owner, std::uint32_t epoch,
             std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar, bool may_grow = true);
-  // Only the value of this group (0: any): the owner may have listed another one of the key since.
-  // The value's group; nothing when the owner had none listed that counts.
+  // Removes the owner's entry of the key, if it is of this group (0: any): the owner may have
+  // listed another value since. Returns the value's group; nothing when no entry that counts was
+  // removed.
   std::optional<std::uint32_t> Unlist(SlotId slot, const Id128& hash, wire::OwnerNumber owner,
                                       std::uint32_t group = 0);
-  // Only values of this generation (0: of any). Whether there was one, at an owner that is here or
-  // that may come back with it.
+  // Removes all entries of the key with this generation (0: any). Returns true if there was one at
+  // an owner that is present or may return with it.
   bool Remove(SlotId slot, const Id128& hash, Generation generation = 0);
-  // Up to two owners of it that are live at `now_ns` (Standings::NowNs, read once for a batch), or
-  // the reason why there is none.
+  // Returns up to two owners of the key that are live at `now_ns` (Standings::NowNs, read once for
+  // a batch), or the reason why there is none.
   wire::Place Find(SlotId slot, const Id128& hash, std::int64_t now_ns) const;
   wire::Place Find(SlotId slot, const Id128& hash) const {
     return Find(slot, hash, standings_.NowNs());
   }
-  // Begins to bring what Find will look at into the cache.
+  // Prefetches the first entries that Find will read into the cache.
   void Prefetch(const Id128& hash) const;
-  // All live owners of it, and the tier in which each has it.
+  // Returns all live owners of the key, and the tier in which each has it.
   std::vector<std::pair<wire::OwnerNumber, Tier>> TiersOf(SlotId slot, const Id128& hash) const;
   std::vector<wire::OwnerNumber> HoldersOf(SlotId slot, const Id128& hash) const;
 
-  // A number for a key of a slot that nobody outside can foresee.
+  // Returns a number for a key in its slot that no caller outside can predict.
   std::uint64_t Tag(SlotId slot, const Id128& hash) const {
     return Mix64(hash.low ^ Mix64(hash.high ^ Mix64(secret_ ^ slot)));
   }
 
   std::uint64_t entries() const { return entries_; }
-  // With those of earlier generations and of owners that are gone, until they are swept.
+  // Returns the slot's entries. Includes dead ones, of earlier generations and of owners that have
+  // ended, until a sweep.
   std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot]; }
-  // Drops what nobody needs any more in one more part of the table: all of it is swept by
-  // `kShards` calls.
+  // Removes unneeded entries from the next part of the table; `kShards` calls sweep all of it.
   void SweepNext();
   static constexpr std::size_t kShards = 1024;
   std::uint64_t bytes() const;
 
   // ---- slices that move to another shard (docs/ha.md), one part of the table at a time
   using Slices = std::bitset<wire::kSlices>;
+  // `number`: of the part, below kShards.
   void CopySlices(std::size_t number, const Slices& slices,
                   std::vector<wire::ShardEntry>& to) const;
   void LoadEntry(const wire::ShardEntry& entry);
@@ -112,33 +115,33 @@ class Directory {
   static_assert(wire::kMaxOwners <= 1 << 15);
   static constexpr std::size_t kGhosts = 1 << 16;
 
-  // Nobody outside knows where a hash goes, so nobody can crowd one place with chosen keys.
+  // The secret hides the place of a hash, so that chosen keys cannot crowd one place.
   std::size_t ShardNumber(const Id128& hash) const { return Mix64(hash.high ^ secret_) % kShards; }
   Shard& ShardOf(const Id128& hash);
   const Shard& ShardOf(const Id128& hash) const;
-  // `room` is a power of two.
+  // `room`: a power of two.
   std::size_t HomeOf(const Id128& hash, std::size_t room) const {
     return Mix64(hash.low ^ secret_) & (room - 1);
   }
   static std::size_t Next(std::size_t at, std::size_t room) { return (at + 1) & (room - 1); }
   bool Counts(const Entry& entry) const;
-  // Counts, or is needed to refuse what its owner may list again.
+  // Returns true if the entry counts, or is needed to refuse a value that its owner may list again.
   bool Needed(const Entry& entry) const;
-  // A value that its owner may show, now or when it is back.
+  // Returns true if the owner may show the value, now or when it returns.
   bool Stands(const Entry& entry) const;
-  // kExists: another owner's value stands in the way of `item`. That of an owner without a lease
-  // does not; an absent owner is marked as overtaken, so that it cannot come back unnoticed.
+  // Returns kExists if the entry blocks `item`, kInProgress if its owner must be barred first.
+  // Marks an absent owner as overtaken before its value is replaced.
   Code Blocks(const Entry& entry, const wire::ListItem& item,
               std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar);
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
-  // Drops entries that nobody needs, and makes room for `more`.
+  // Removes unneeded entries, and makes room for `more`.
   void Sweep(Shard& shard, std::size_t more);
   void Count(SlotId slot, int change);
   void Erase(Shard& shard, std::size_t at);
   void Remember(SlotId slot, const Id128& hash, MissReason reason);
-  // Of an entry whose owner is not to be asked for it.
+  // Returns the miss reason for an entry whose owner cannot be read.
   MissReason WhyAway(const Entry& entry, std::int64_t now_ns) const;
-  // Why it was dropped lately, as far as that is remembered; else kNeverPut.
+  // Returns why the key was removed lately, if that is remembered; else kNeverPut.
   MissReason LastReason(SlotId slot, const Id128& hash) const;
 
   Standings& standings_;
@@ -147,7 +150,7 @@ class Directory {
   std::uint64_t entries_ = 0;
   std::vector<std::uint32_t> of_slot_ = std::vector<std::uint32_t>(kMaxSlots);
   std::size_t swept_ = 0;
-  // Why keys were dropped lately: a hint for misses.
+  // Why keys were removed lately: a hint for misses, which a later one of the same place replaces.
   struct Ghost {
     std::uint32_t tag = 0;
     MissReason reason = MissReason::kNone;
@@ -158,9 +161,9 @@ class Directory {
 struct Directory::Shard {
   std::vector<Entry> entries;
   std::size_t used = 0;
-  std::uint64_t changes = 0;  // counts them
-  // Some key may have several entries; found out by each sweep. Else a search ends at the first
-  // one.
+  std::uint64_t changes = 0;  // number of changes
+  // True if some key may have several entries; each sweep computes it anew. False: a search ends at
+  // the first live entry.
   bool several = false;
   template <typename Ar>
   void Carry(Ar& ar) {
@@ -180,7 +183,7 @@ inline void Directory::Prefetch(const Id128& hash) const {
   if (shard.entries.empty()) return;
   const Entry* home = &shard.entries[HomeOf(hash, shard.entries.size())];
   __builtin_prefetch(home);
-  // Half of all entries reach into the next line, and a search goes on there.
+  // Half of all entries reach into the next cache line, and a search continues there.
   __builtin_prefetch(reinterpret_cast<const std::byte*>(home) + 64);
 }
 

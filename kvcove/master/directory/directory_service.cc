@@ -13,8 +13,8 @@ constexpr std::size_t kSlice = 1024;          // items under one hold of the loc
 constexpr std::size_t kWentKept = 1 << 18;
 constexpr std::size_t kMovePage = 32 << 10;  // entries of a page; one part more at most
 constexpr std::int64_t kCountNs = 50 * kMillisecond;
-constexpr std::int64_t kTellerNs = kSecond;  // after which a teller that is silent gives way
-// The same where its last batch was not as large as it may be: that was the end, most likely.
+constexpr std::int64_t kTellerNs = kSecond;  // a silent teller loses its turn after this
+// The same after a batch that was smaller than allowed: most likely that was the last one.
 constexpr std::int64_t kTellerEndsNs = 10 * kMillisecond;
 
 }  // namespace
@@ -33,27 +33,30 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   const OwnerNumber number = request.number;
   const std::uint64_t tenant = standings_.owner(number).tenant.load(std::memory_order_acquire);
   if (tenant != 0 && tenant != standings_.TenantOfSlot(item.slot)) return Code::kDenied;
-  // A put that is refused may be listed from before: its answer was lost, or came from the master
-  // that had the slice then. The owner drops the value.
+  // A put that is refused may have been listed by an earlier request, whose answer was lost or came
+  // from the master that had the slice then. The owner drops the value on this refusal, so that
+  // entry must not stay.
   const auto refuse = [&]() KVCOVE_REQUIRES(mutex_) {
     if (!item.inventory) Unlist(item, number);
     return Code::kStale;
   };
-  // What the owner may have missed under an earlier master is not known here any more.
+  // The owner may have missed removals under an earlier master that this master does not know.
   if (std::ranges::find(drops, item.slot) != drops.end()) return refuse();
   if (item.removals < options_.floor) return refuse();
   const std::uint64_t tag = directory_.Tag(item.slot, item.hash);
-  // The owner has applied all that was proven before this master, so only its own removals count.
+  // The owner has applied all removals that were proven before this master, or drops the slot, so
+  // only removals of this master count.
   if (removals_.RemovedSince(item.slot, tag, std::max(item.removals, options_.first_removal))) {
     return refuse();
   }
-  // The owner is about to apply a pattern, which may match: what it has not applied yet must not
-  // take away what it has acknowledged.
+  // The owner has not applied this pattern yet, and it may match. Listed now, the put would be
+  // acknowledged and then removed by a removal that was begun before it.
   if (!item.inventory &&
       removals_.PatternSince(item.slot, std::max(item.removals, request.applied))) {
     return refuse();
   }
-  // A copy was read before it was put: a removal in between would come undone.
+  // A copy was read at its source before it was put here: listed, it would undo a removal in
+  // between.
   if (options_.copies && item.copied_at != 0 &&
       (item.copied_at < options_.first_removal ||
        removals_.PatternSince(item.slot, item.copied_at) ||
@@ -64,7 +67,8 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
       went != went_.end() && item.inventory && went->second != item.group) {
     return Code::kExists;
   }
-  // More went while the disk was away than is remembered, so a younger value may be among it.
+  // Values that were unlisted while the disk was away have been forgotten, and one of them may be a
+  // younger value of this key.
   if (item.returns && went_forgotten_) return Code::kExists;
   const Code code = directory_.List(item, number, request.epoch, to_bar, MayGrow(item.slot));
   if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
@@ -77,11 +81,12 @@ bool DirectoryService::MayGrow(SlotId slot) const {
   return full_.empty() || !full_.contains(standings_.TenantOfSlot(slot));
 }
 
-// A look every now and then, so that a listing costs nothing more: a tenant may be a moment's
-// listings over its share.
+// Counts every 50 ms instead of at each listing, so a tenant may exceed its share by the listings
+// of that time.
 void DirectoryService::Tick() {
   const MutexLock lock(mutex_);
-  // Its keys may be put and listed elsewhere before they are told here again (docs/ha.md).
+  // No inventory is incomplete, so no older value can be listed any more. Kept, an entry could
+  // refuse a newer value, which another shard has listed meanwhile (docs/ha.md).
   if (standings_.untold.load(std::memory_order_relaxed) == 0) ForgetWent();
   if (all_full_ || !full_.empty()) directory_.SweepNext();
   const std::int64_t now = clock_.NowNs();
@@ -119,7 +124,7 @@ void DirectoryService::SetFull(Full full) {
   const MutexLock lock(mutex_);
   if (full == told_full_) return;
   told_full_ = std::move(full);
-  counted_ns_ = 0;  // the next tick looks at it
+  counted_ns_ = 0;  // the next tick counts again
 }
 
 std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
@@ -180,8 +185,8 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     if (!standings_.EpochIs(request.number, request.epoch)) {
       return Fail(Code::kStale, "the master does not know this owner; say hello again");
     }
-    // Looked at before each slice: the owner may have repeated the request meanwhile, because its
-    // connection broke, and have gone on with the next.
+    // Checks the sequence before each slice, because the lock was released: if its connection
+    // ended, the owner may have repeated the request meanwhile and continued with the next.
     Answered& answered = answered_[request.number];
     if (answered.epoch != request.epoch) {
       answered = {.epoch = request.epoch, .session = request.session, .codes = {}};
@@ -189,7 +194,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
     if (request.session < answered.session) {
       return Fail(Code::kInProgress, "a request of an earlier session");
     }
-    // Only its first request begins a session.
+    // A session begins with its first request only: a later one means that listings are missing.
     if (request.session > answered.session && request.sequence == 1) {
       answered = {.epoch = request.epoch, .session = request.session, .codes = {}};
     }
@@ -202,7 +207,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
           .codes = answered.codes,
           .credit = CreditFor(request.number, /*tells=*/true, request.items.size())};
     }
-    // One in between got lost, and with it what it listed.
+    // A request in between was lost, and with it its listings.
     if (request.sequence != answered.sequence + 1) {
       return Fail(Code::kStale, "listings are missing; say hello again");
     }
@@ -213,7 +218,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         to_bar.clear();
         return Fail(Code::kInProgress, "another shard has a key of these now");
       }
-      // An owner that has told all says what lies in another tier now.
+      // After its complete inventory, an owner lists changes of tiers as inventory, too.
       told += item.inventory ? 1 : 0;
       tells = tells || (item.inventory && !standings_.ToldUnder(request.number, request.epoch));
       if (item.gone) {
@@ -222,7 +227,7 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
         continue;
       }
       Code code = ListOne(item, request, drops, to_bar);
-      // For kExists the source of a copy that moves is dropped.
+      // A move drops its source when the copy is refused with kExists, so a copy gets kStale.
       if (code == Code::kInProgress && !may_bar) {
         code = item.copied_at != 0 ? Code::kStale : Code::kExists;
       }
@@ -355,7 +360,8 @@ void DirectoryService::LoadEntries(std::span<const wire::ShardEntry> entries, st
     const MutexLock lock(mutex_);
     for (const wire::ShardEntry& entry :
          entries.subspan(begin, std::min(kSlice, entries.size() - begin))) {
-      // No owner has seen a removal behind `shown` yet, so nobody has put the key again since.
+      // No owner has seen a removal after `shown` yet, so no owner has put the key after it, and
+      // the entry is of a value from before the removal.
       if (removals_.RemovedSince(entry.slot, directory_.Tag(entry.slot, entry.hash), shown)) {
         continue;
       }
@@ -458,7 +464,7 @@ void DirectoryService::Load(StateReader& ar, Directory::Shards ahead) {
   ar.Fail();
 }
 
-// ---- what is there
+// ---- inspection
 
 std::uint64_t DirectoryService::entries() const {
   const MutexLock lock(mutex_);

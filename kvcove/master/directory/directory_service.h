@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory's calls: listings from owners, look-ups from requesters, removals, and why keys are
-// missed. One lock of its own, held for a slice of a large call at a time.
+// The directory's calls: listings from owners, look-ups from requesters, removals, and the reasons
+// of misses. It has one lock, held for 1,024 items of a large call at a time.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace kvcove::master {
 
-// A miss that a look-up was answered with lately.
+// A recent miss of a look-up.
 struct RecentMiss {
   MissReason reason = MissReason::kNone;
   std::uint32_t count = 0;
@@ -30,37 +30,43 @@ struct RecentMiss {
 class DirectoryService {
  public:
   struct Options {
-    // Numbers of removals below are another master's (RemovalLog::FirstOf).
+    // Lower numbers of removals are another master's (RemovalLog::FirstOf).
     std::uint64_t first_removal = 0;
-    std::uint32_t inventory_batch = 4096;  // objects that an owner may tell at a time
-    // Owners that may tell their inventory at a time, for each master that serves the directory.
+    std::uint32_t inventory_batch = 4096;  // objects of an inventory in one listing
+    // Owners that may list their inventories at the same time, for each master that serves the
+    // directory.
     std::size_t tellers = 16;
     std::uint64_t max_entries = 200'000'000;  // 67 to 94 bytes each
     std::uint64_t tenant_entries = 0;         // of one tenant; 0: a quarter of all
-    // Removals up to this one are not known here: what was put before it is refused.
+    // Removals up to this number are not known here, so listings that were begun below it are
+    // refused.
     std::uint64_t floor = 0;
-    bool copies = true;  // for simulations: copies are checked against removals
+    bool copies = true;  // false, in simulations only: copies are not checked against removals
   };
   DirectoryService(const Options& options, Standings& standings, const Clock& clock);
 
-  // `drops`: slots that this owner must drop first. Errors: kStale when the owner must say hello.
-  // kInProgress with nothing in `to_bar`: another shard has a slice of one of the keys, or is about
-  // to get it.
-  // kInProgress: nothing is answered before the absent owners in `to_bar` are barred from these
-  // slots (Control::BarOvertaken); then call it again with the same request. `may_bar` false: they
-  // cannot be barred now, so their values stay: a put is refused as kExists, a copy and
-  // what is told as kStale.
+  // Lists and unlists an owner's objects. A repetition of the last request gets the same answer.
+  // `drops`: slots that this owner must drop first.
+  //
+  // Errors: kStale when the owner must say hello. kInProgress with an empty `to_bar`: another shard
+  // has a slice of one of the keys, or is about to get it, or the request is of an earlier session.
+  // kInProgress else: bar the absent owners in `to_bar` from these slots (Control::BarOvertaken),
+  // then repeat the same request.
+  //
+  // `may_bar` false: the owners cannot be barred now, so their values stay: a copy is refused as
+  // kStale, another put as kExists.
   using OwnerSlots = std::vector<std::pair<OwnerNumber, SlotId>>;
   Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops,
                                OwnerSlots& to_bar, bool may_bar = true);
-  // One place a hash. `warming`: what is nowhere may be told soon.
+  // Returns one place for each hash, in order.
   std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
   wire::Place Find(SlotId slot, std::string_view key) const;
-  // What is known of each key here: kShardAway where another shard knows more.
+  // Returns the holders and recent misses of each key; kShardAway where another shard knows more.
   std::vector<wire::HeldKey> Held(std::span<const std::pair<SlotId, Id128>> keys) const;
 
-  // Nothing that was begun before `number` is listed any more. kOk for each key that was there.
-  // `generation`: the one that is meant; a later one's values stay, as they do on their owners.
+  // Removes keys, and refuses listings of them that were begun before `number`. Returns kOk for
+  // each key that was found, else kMiss. `generation`: the caller's; values of a later one stay, as
+  // they do on their owners.
   std::vector<Code> Remove(SlotId slot, Generation generation, std::span<const std::string> keys,
                            std::uint64_t number);
   void RemovePattern(SlotId slot, std::uint64_t number);
@@ -68,36 +74,39 @@ class DirectoryService {
   void RememberMisses(SlotId slot, std::span<const Id128> hashes,
                       std::span<const wire::Place> places);
   void RememberMiss(SlotId slot, const Id128& hash, MissReason reason);
-  // Why the last look-ups of this key missed; empty when none did lately.
+  // Returns why the last look-ups of this key missed; nothing when none is remembered.
   std::optional<RecentMiss> Why(SlotId slot, std::string_view key) const;
 
   // ---- shards (docs/ha.md). All slices are served at first.
-  // `states`: kSlices of them, or none: all are served. `shards`: how many masters share what
-  // owners tell; so many times more of these may tell at a time, for each sends each shard a part.
+  // Sets the slices that are served. `states`: kSlices of them, or none: all are served. `shards`:
+  // the number of masters that serve the directory. Each gets a part of each inventory, so this
+  // many times more owners may list theirs at the same time.
   void SetSlices(std::span<const wire::SliceState> states, std::size_t shards);
-  // Entries of these slices, from part `cursor` of the table on; `cursor` is where to go on, and
-  // Directory::kShards at the end.
+  // Returns entries of these slices, from part `cursor` of the table on. Advances `cursor` to the
+  // next part; Directory::kShards: that was the last one.
   std::vector<wire::ShardEntry> CopySlices(const Directory::Slices& slices, std::uint32_t& cursor);
-  // What a removal behind `shown` took is not brought back.
+  // Loads entries, except those that a removal after `shown` has taken.
   void LoadEntries(std::span<const wire::ShardEntry> entries, std::uint64_t shown);
   void ForgetSlices(const Directory::Slices& slices);
 
-  // Finds the tenants with more entries than their share, and sweeps while there are any.
+  // Finds the tenants with more entries than their share, and sweeps a part while there are any.
+  // Called every few milliseconds.
   void Tick();
-  // Who may list nothing more that is new.
+  // The tenants that may list nothing new, because they have used up their share.
   struct Full {
     bool all = false;
     std::set<std::uint64_t> tenants;  // their tags
     bool operator==(const Full&) const = default;
   };
   Full full() const;
-  // Of a directory that several masters serve: what the others have of each slot, at the leader;
-  // and what the leader has found, at a shard. Both count beside what is found here.
+  // For a directory that several masters serve: sets the entries that the others have of each slot
+  // (at the leader), and the full tenants that the leader has found (at a shard). Both are added to
+  // the findings of this directory.
   void SetElsewhere(std::vector<std::uint64_t> entries_of_slots);
   void SetFull(Full full);
-  // By slot; with entries that are dead but not swept yet.
+  // Returns the entries of each slot, including dead ones that are not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
-  // Listings beyond a share, or beyond what the directory may hold.
+  // Returns the number of listings that were refused as beyond a share or the directory's limit.
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
   std::uint64_t entries() const;
@@ -122,7 +131,7 @@ class DirectoryService {
     std::uint32_t count = 0;
     MissReason reason = MissReason::kNone;
   };
-  // What an owner asked last, so that a repetition gets the same answer.
+  // An owner's last request, so that a repetition gets the same answer.
   struct Answered {
     std::uint32_t epoch = 0;
     std::uint64_t session = 0;
@@ -139,12 +148,13 @@ class DirectoryService {
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   void ForgetWent() KVCOVE_REQUIRES(mutex_);
-  // `told`: objects of its inventory in this request.
+  // Returns how many objects of its inventory the owner may list next. `told`: the objects of it in
+  // this request.
   std::uint32_t CreditFor(OwnerNumber number, bool tells, std::size_t told) KVCOVE_REQUIRES(mutex_);
   void Note(SlotId slot, const Id128& hash, MissReason reason) KVCOVE_REQUIRES(mutex_);
   bool MayGrow(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   bool Serves(const Id128& hash, bool listing) const KVCOVE_REQUIRES(mutex_);
-  // A look-up that found nothing says so only where nobody else lists the key.
+  // Changes a miss to kShardAway if another shard may have the key.
   void Qualify(const Id128& hash, wire::Place& place) const KVCOVE_REQUIRES(mutex_);
   std::optional<RecentMiss> MissOf(SlotId slot, const Id128& hash) const KVCOVE_REQUIRES(mutex_);
 
@@ -157,14 +167,15 @@ class DirectoryService {
   std::vector<wire::SliceState> slices_ KVCOVE_GUARDED_BY(mutex_);  // empty: all are served
   std::size_t shards_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::vector<Missed> missed_ KVCOVE_GUARDED_BY(mutex_);
-  // Values that went while some owner's inventory was not told: one that it tells later under the
-  // same key is older, and must not be seen after them. Bounded; the oldest are forgotten.
+  // Values that were unlisted while some owner's inventory was incomplete. A value that this owner
+  // lists later under the same key is older, and readers must not see it after them. Bounded; the
+  // oldest are forgotten.
   std::unordered_map<std::uint64_t, std::uint32_t> went_ KVCOVE_GUARDED_BY(mutex_);  // tag -> group
   std::deque<std::uint64_t> went_order_ KVCOVE_GUARDED_BY(mutex_);
   bool went_forgotten_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of them, for want of room
   std::map<OwnerNumber, Answered> answered_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<OwnerNumber, std::int64_t> tellers_
-      KVCOVE_GUARDED_BY(mutex_);                            // how long each is waited for
+  // Owners that list their inventories, and when another owner may take each one's turn.
+  std::map<OwnerNumber, std::int64_t> tellers_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::uint64_t> full_ KVCOVE_GUARDED_BY(mutex_);  // tenants' tags
   bool all_full_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::vector<std::uint64_t> elsewhere_ KVCOVE_GUARDED_BY(mutex_);  // by slot; empty: nothing

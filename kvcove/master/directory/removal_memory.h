@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys were removed lately, so that a listing that was begun before a removal and arrives
-// after it is refused. Bounded: what is forgotten raises a floor in its slot, and listings that
-// were begun below the floor are refused, too. Needs a lock.
+// Remembers the keys that were removed lately, so that a listing that was begun before a removal
+// and arrives after it is refused. Bounded: a removal that is forgotten raises the floor of its
+// slot, and listings that were begun below the floor are refused, too. Needs a lock.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ class RemovalMemory {
  public:
   explicit RemovalMemory(std::size_t at_most = 1 << 18) : at_most_(at_most), slots_(kMaxSlots) {}
 
-  // `tag`: of the key in its slot (Directory::Tag). Numbers grow.
+  // Remembers the removal of a key. `tag`: of the key in its slot (Directory::Tag).
   void Remember(SlotId slot, std::uint64_t tag, std::uint64_t number) {
     removed_at_[tag] = number;
     slots_[slot].order.push_back({.tag = tag, .number = number});
     ++size_;
     while (size_ > at_most_) Forget();
   }
-  // Some keys, by a pattern.
+  // Remembers a removal by pattern, whose keys are unknown.
   void RememberPattern(SlotId slot, std::uint64_t number) { slots_[slot].pattern = number; }
 
-  // The key was removed after `number`, as far as that is known.
+  // Returns true if the key was removed after `number`, or if that is not known any more.
   bool RemovedSince(SlotId slot, std::uint64_t tag, std::uint64_t number) const {
     if (number < slots_[slot].floor) return true;
     const auto at = removed_at_.find(tag);
@@ -61,7 +61,9 @@ class RemovalMemory {
       CarryAll(ar, order, floor, pattern);
     }
   };
-  // The slot that has most gives up its oldest, so that nobody's removals raise another's floor.
+  // Forgets the oldest removal of the slot with the most, so that one tenant's removals do not
+  // raise another tenant's floor. Searches for that slot again only when the last one found has
+  // less than an average share.
   void Forget() {
     if (largest_ >= slots_.size() || slots_[largest_].order.size() * slots_.size() < size_) {
       largest_ = 0;
@@ -74,7 +76,8 @@ class RemovalMemory {
     slot.order.pop_front();
     --size_;
     const auto at = removed_at_.find(oldest.tag);
-    if (at == removed_at_.end() || at->second != oldest.number) return;  // removed again since
+    // Removed again since: the later removal is still remembered, so the floor stays.
+    if (at == removed_at_.end() || at->second != oldest.number) return;
     slot.floor = oldest.number;
     removed_at_.erase(at);
   }
