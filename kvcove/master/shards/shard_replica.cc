@@ -63,7 +63,7 @@ void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
   auto begun = std::make_shared<Following>(options, clock_);
   begun->directory.SetSlices(std::vector<wire::SliceState>(wire::kSlices, wire::SliceState::kNone),
                              1);
-  // Nothing is answered from what was followed before.
+  // Ends the earlier following first: no call is answered from its state any more (Serving).
   serves_until_ns_.store(0, std::memory_order_release);
   following_number_.fetch_add(1, std::memory_order_acq_rel);
   const MutexLock lock(mutex_);
@@ -81,8 +81,8 @@ void ShardReplica::Begin(const wire::ShardSyncReply& reply) {
   named_.clear();
 }
 
-// In the order in which the leader has decided it: owners' epochs before slices, so that nothing is
-// listed that an owner must drop first.
+// Applies generations and owners before slices: once the shard serves a slice, an owner may list in
+// it, and `drops` must already refuse the slots that the owner has to drop first.
 void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns) {
   bool begins = false;
   {
@@ -92,7 +92,7 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
   if (begins) Begin(reply);
   const FollowingPtr to = following();
   {
-    // The leader has heard of these.
+    // The leader has answered the request that named these, so it has them.
     const MutexLock lock(mutex_);
     for (const std::uint64_t number : named_) removed_.erase(number);
     named_.clear();
@@ -123,6 +123,8 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
   move_ = reply.move;
   frozen_heard_ = frozen_named_;
   if (move_.id != 0 && move_.from == number_) frozen_ = move_.id;
+  // Last: calls count from here on, so everything above must be applied. The release pairs with the
+  // acquire in Serves().
   if (reply.lease_ns > 0) {
     serves_until_ns_.store(sent_ns + reply.lease_ns, std::memory_order_release);
   }
@@ -146,7 +148,8 @@ void ShardReplica::ApplyOwners(Following& to, const wire::ShardSyncReply& reply)
     owner.told_epoch.store(row.told_epoch, std::memory_order_release);
     owner.tells_first.store(row.tells_first, std::memory_order_release);
     owner.disk_away.store(row.disk_away, std::memory_order_release);
-    // One that begins another epoch is not found before it is live in it.
+    // Not live while its epoch changes: a look-up must not find entries of the new epoch under the
+    // old epoch's lease.
     if (owner.epoch.load(std::memory_order_acquire) != row.epoch) {
       owner.live_until_ns.store(0, std::memory_order_release);
     }
@@ -161,7 +164,7 @@ void ShardReplica::ApplyRemovals(Following& to, const wire::ShardSyncReply& repl
   for (const wire::Removal& removal : reply.removals) {
     {
       const MutexLock lock(mutex_);
-      if (removed_.contains(removal.number)) continue;  // told again
+      if (removed_.contains(removal.number)) continue;  // sent again
     }
     std::vector<Code> codes;
     if (removal.pattern.empty()) {
@@ -174,7 +177,7 @@ void ShardReplica::ApplyRemovals(Following& to, const wire::ShardSyncReply& repl
   }
 }
 
-// ---- slices that come and go
+// ---- slices that move
 
 wire::ShardMove ShardReplica::Wanted() const {
   const MutexLock lock(mutex_);
@@ -195,8 +198,8 @@ void ShardReplica::Load(std::uint64_t move, const wire::ShardPage& page) {
   if (to == nullptr || Wanted().id != move) return;
   bool knows = false;
   {
-    // Removals up to the floor came before this shard followed the leader, so it cannot apply them
-    // to the entries itself. The leader has applied them; another giver only if its page says so.
+    // This shard never got removals up to its floor, so it cannot apply them to the entries. The
+    // leader has applied them; another giver only if `shown` of its page says so.
     const MutexLock lock(mutex_);
     knows = move_.from == wire::kLeaderShard || page.shown >= floor_;
   }
@@ -247,13 +250,13 @@ Result<wire::ShardPage> ShardReplica::Pull(const wire::ShardPullRequest& request
 
 // ---- calls
 
-// Generations are numbered in one order over all slots.
+// Compares counters, which grow over all slots.
 bool ShardReplica::Lags(const Following& to, SlotId slot, Generation generation) {
   if (slot >= kMaxSlots) return false;
   const std::uint64_t counter = Generations::CounterOf(generation);
   const Generation known = to.standings.GenerationOf(slot);
   if (known != 0) return counter > Generations::CounterOf(known);
-  return counter > to.newest.load(std::memory_order_relaxed);  // else it was freed
+  return counter > to.newest.load(std::memory_order_relaxed);  // else the slot was freed
 }
 
 void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
@@ -261,11 +264,11 @@ void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
   const FollowingPtr to = following();
   if (to == nullptr) return reply(Fail(Code::kInProgress, "this shard follows nobody"));
   if (request.number >= wire::kMaxOwners) return reply(Fail(Code::kCorrupt, "an unknown owner"));
-  // The leader tells of it in a moment. It would be wrong to send it to say hello again.
+  // The leader's next answer has the epoch. kStale would make the owner say hello again, in vain.
   if (!to->standings.EpochIs(request.number, request.epoch)) {
     return reply(Fail(Code::kInProgress, "this shard does not know this owner's epoch yet"));
   }
-  // A generation that it has not heard of yet is not an old one.
+  // A generation that this shard does not know yet is not an old one.
   for (const wire::ListItem& item : request.items) {
     if (!item.gone && Lags(*to, item.slot, item.generation)) {
       return reply(Fail(Code::kInProgress, "this shard does not know this generation yet"));
@@ -289,7 +292,7 @@ void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
       to->standings.Grant(to_bar[i].first, to_bar[i].second, one.epoch,
                           one.gives_way == wire::GivesWay::kThisToo);
     }
-    // What does not give way now stays.
+    // Values that may not be replaced now stay, and the listing is refused.
     DirectoryService::OwnerSlots kept;
     reply(to->directory.List(request, drops, kept, /*may_bar=*/false));
   });

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shard of the directory at a master that does not lead: it follows the leader (Shards), serves
 // look-ups and listings of its slices while its lease runs, and takes slices over from others. No
-// I/O: ShardFollower makes the calls. docs/ha.md has the prose and why this is safe.
+// I/O: ShardFollower makes the calls. docs/ha.md says why this is safe.
 //
-// What it knows of owners and generations lags behind. Owners are the authority over generations
-// and removals, so what it finds is a hint; that a value gives way, only the leader says.
+// Its knowledge of owners and generations lags behind the leader's. Owners are the authority over
+// generations and removals, so its answers to look-ups are hints; only the leader decides that a
+// value may be replaced.
 #pragma once
 
 #include <atomic>
@@ -35,28 +36,28 @@ class ShardReplica {
 
   // ---- following. One call at a time, from one thread.
   wire::ShardSyncRequest NextSync();
-  // `sent_ns`: when the request was sent.
+  // Applies the leader's answer. `sent_ns`: when the request was sent; the lease counts from then.
   void Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns);
-  // Slices that this shard is to get, and has not got yet; `id` 0: none.
+  // Returns the move whose entries this shard must load; `id` 0: none.
   wire::ShardMove Wanted() const;
-  // Nothing is left of an earlier time with these slices.
+  // Removes entries that are left from an earlier time with these slices.
   void BeginLoad(const wire::ShardMove& move);
   void Load(std::uint64_t move, const wire::ShardPage& page);
   void LoadFailed(std::uint64_t move);
-  // Drops what this shard has given away; not at the same time as a load.
+  // Removes the entries of slices that this shard has given away. Not at the same time as a load.
   void Forget();
   bool Forgets() const {
     const MutexLock lock(mutex_);
     return forget_.any();
   }
 
-  // ---- calls. What comes out is answered only if Serving() is what it was before.
-  // Which following it serves; 0: it does not. An answer counts if this is the same as it was
-  // before.
+  // ---- calls. The caller reads Serving() before a call, and sends the answer only if Serving() is
+  // the same after it: else the lease has ended meanwhile, and another shard may have the slices.
+  // Returns the number of the following while its lease runs; 0: it does not.
   std::uint64_t Serving() const {
     return Serves() ? following_number_.load(std::memory_order_acquire) : 0;
   }
-  // Another one for each time that it has begun anew.
+  // Returns a number that grows each time the shard begins anew.
   std::uint64_t following_number() const {
     return following_number_.load(std::memory_order_acquire);
   }
@@ -65,14 +66,17 @@ class ShardReplica {
     return term_;
   }
   bool Serves() const { return clock_.NowNs() < serves_until_ns_.load(std::memory_order_acquire); }
-  // `ask` says whether values give way; it may answer later, from another thread.
+  // Asks the leader whether values may be replaced; may answer later, from another thread.
   using Ask = std::function<void(const wire::ShardBarRequest&, Reply<wire::ShardBarReply>)>;
+  // As DirectoryService::List. Errors: kInProgress also while this shard lags behind the owner.
   void List(const wire::ListRequest& request, const Ask& ask, Reply<wire::ListReply> reply);
-  // Errors: kStale when the token's generation is not the current one here.
+  // Looks keys up. Errors: kStale when the token's generation is older than the current one;
+  // kInProgress when this shard does not know it yet; kUnavailable.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
   std::vector<wire::HeldKey> Held(const wire::ShardFindRequest& request) const;
-  // TenantTags, for credentials: of the only tenant that an owner serves (0: all), and of a slot.
+  // Return TenantTags, for credentials: of the only tenant that an owner serves (0: all), and of a
+  // slot (~0: unknown).
   std::uint64_t TenantOfOwner(OwnerNumber number) const;
   std::uint64_t TenantOfSlot(SlotId slot) const;
 
@@ -88,7 +92,7 @@ class ShardReplica {
   void Tick();
 
  private:
-  // What one following has learned; the next one begins anew.
+  // The state of one following; the next one begins anew.
   struct Following {
     Following(const DirectoryService::Options& options, const Clock& clock)
         : standings(clock), directory(options, standings, clock) {
@@ -106,9 +110,10 @@ class ShardReplica {
     const MutexLock lock(mutex_);
     return following_;
   }
-  // Empty: it was told a moment ago.
+  // Returns the entries of each slot; empty: they were reported less than 50 ms ago.
   std::vector<std::pair<SlotId, std::uint64_t>> EntriesToTell(const Following* to);
   void Begin(const wire::ShardSyncReply& reply);
+  // Returns true if this generation is later than those that the following knows.
   static bool Lags(const Following& to, SlotId slot, Generation generation);
   void ApplyOwners(Following& to, const wire::ShardSyncReply& reply) const;
   void ApplyRemovals(Following& to, const wire::ShardSyncReply& reply);
@@ -120,14 +125,14 @@ class ShardReplica {
   std::atomic<std::uint64_t> following_number_{0};
 
   mutable Mutex mutex_;
-  FollowingPtr following_ KVCOVE_GUARDED_BY(mutex_);  // null: of nobody
+  FollowingPtr following_ KVCOVE_GUARDED_BY(mutex_);  // null: it has followed no leader yet
   std::uint64_t term_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t session_ KVCOVE_GUARDED_BY(mutex_) = 0;
   wire::ShardNumber number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t position_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t frozen_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // As frozen_, in the last request; and in the last one that was answered. What was listed in the
-  // frozen slices was put behind no removal that this answer does not call shown.
+  // frozen_ in the last request, and in the last request that was answered. Every value that was
+  // listed in the frozen slices was put after no later removal than that answer's `shown`.
   std::uint64_t frozen_named_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t frozen_heard_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t loaded_ KVCOVE_GUARDED_BY(mutex_) = 0;
@@ -137,10 +142,10 @@ class ShardReplica {
   std::vector<wire::SliceState> serves_ KVCOVE_GUARDED_BY(mutex_);
   wire::ShardMove move_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices forget_ KVCOVE_GUARDED_BY(mutex_);
-  // Applied removals that the leader may not have heard of.
+  // Applied removals whose acknowledgement the leader may not have.
   std::map<std::uint64_t, std::vector<Code>> removed_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> named_ KVCOVE_GUARDED_BY(mutex_);  // of these, in the last request
-  std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;       // when its entries were told
+  std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;       // when entries were reported
 };
 
 }  // namespace kvcove::master

@@ -55,7 +55,7 @@ Shards::Member* Shards::MemberOf(std::uint64_t session) {
 
 Result<wire::ShardNumber> Shards::Join(const wire::ShardSyncRequest& request) {
   for (const auto& [number, member] : members_) {
-    // It may have begun anew, and what it served until then runs out.
+    // The shard has begun anew, but its earlier process may still serve under its lease.
     if (member.address == request.address) {
       return Fail(Code::kExists, "the lease of this shard is still running");
     }
@@ -67,7 +67,7 @@ Result<wire::ShardNumber> Shards::Join(const wire::ShardSyncRequest& request) {
   member.process = request.process;
   member.address = request.address;
   member.session = next_session_++;
-  // What was removed before is not told: listings that were begun before that are refused there.
+  // Earlier removals are not sent, so the shard refuses listings that were begun before them.
   member.floor = last_removal_;
   member.lease_until_ns = clock_.NowNs() + options_.lease_ns;
   member.owners.resize(wire::kMaxOwners);
@@ -121,7 +121,7 @@ void Shards::Acknowledge(Member& member, const wire::ShardSyncRequest& request, 
   if (request.position <= member.position) {
     member.acknowledged = std::max(member.acknowledged, request.position);
   }
-  // An answer that got lost: everything is told again.
+  // The last answer was lost, so the next one has everything.
   if (request.position != member.position) member.fresh = true;
   member.frozen = std::max(member.frozen, request.frozen);
   member.loaded = std::max(member.loaded, request.loaded);
@@ -161,7 +161,7 @@ Shards::Row Shards::RowOf(OwnerNumber number, const Drops& drops) const {
   if (const auto at = drops.find(number); at != drops.end()) row.drops = at->second;
   row.first_epoch = owner.first_epoch.load(std::memory_order_acquire);
   row.told_epoch = owner.told_epoch.load(std::memory_order_acquire);
-  // Ends, here; what is left of them is told.
+  // Times by this clock; Answer sends what is left of them.
   row.live_ns = std::max(owner.live_until_ns.load(std::memory_order_acquire), now);
   row.present_ns = std::max(owner.present_until_ns.load(std::memory_order_seq_cst), now);
   return row;
@@ -169,7 +169,8 @@ Shards::Row Shards::RowOf(OwnerNumber number, const Drops& drops) const {
 
 namespace {
 
-// Of two that differ in how long a lease runs only, the later one can wait a little.
+// Returns true if the change must be sent at once. A lease that only runs longer can wait for the
+// next answer.
 bool Differs(const wire::ShardSyncReply::Owner& before, const wire::ShardSyncReply::Owner& now,
              std::int64_t now_ns) {
   return before.epoch != now.epoch || before.first_epoch != now.first_epoch ||
@@ -186,7 +187,8 @@ bool Shards::HasNews(const Member& member) {
   if (member.fresh || member.serves_sent != serves_version_) return true;
   if (map_ != nullptr && member.map_sent != map_->revision) return true;
   if (member.move_sent != move_.id || member.full_sent != full_version_) return true;
-  // Its entries are asked for behind an answer that was built when it had frozen them.
+  // The giver's entries may be read only after an answer that was built when it had frozen them
+  // (ShardReplica::Pull), so this answer does not wait.
   if (member.frozen_sent != member.frozen) return true;
   if (std::ranges::any_of(member.removals, [](const auto& one) { return !one.second.sent; })) {
     return true;
@@ -281,8 +283,8 @@ void Shards::Answer(wire::ShardNumber number, Runs& runs) {
   member.frozen_sent = member.frozen;
   member.fresh = false;
   answer.position = ++member.position;
-  // It counts from when it asked, and this clock from here, 1 % more. Nobody else leads before all
-  // of these are over.
+  // The shard counts its lease from when it sent the request, the leader from here and 1 % more. No
+  // lease outlasts this leadership, so none runs under another leader.
   answer.lease_ns = std::max<std::int64_t>(std::min(options_.lease_ns, leads_ns_()), 0);
   member.lease_until_ns = std::max(member.lease_until_ns, now + answer.lease_ns / 100 * 101);
   runs.emplace_back([reply = std::exchange(member.reply, nullptr),
@@ -319,7 +321,8 @@ void Shards::AwaitAll(std::int64_t deadline_ns, Reply<void> done) {
   {
     const MutexLock lock(mutex_);
     Waiter waiter{.sessions = {}, .deadline_ns = deadline_ns, .done = std::move(done)};
-    // The answer that is built next says how things are now.
+    // Any answer that is built from here on includes the state at this call. An answer that is
+    // under way may not, so the shard must acknowledge the next position.
     for (const auto& [number, member] : members_) {
       waiter.sessions[member.session] = member.position + 1;
     }
@@ -362,7 +365,8 @@ void Shards::SetOwnSlices() {
   directory_.SetSlices(ServesOf(wire::kLeaderShard), members_.size() + 1);
 }
 
-// While nothing has been listed in this term, nothing is lost when slices begin elsewhere.
+// Gives each shard an equal share. No owner has listed anything in this term yet, so slices may
+// begin without entries at other shards.
 void Shards::Share(Runs& runs) {
   gathers_until_ns_ = 0;
   if (members_.empty()) return SetOwnSlices();
@@ -398,13 +402,13 @@ void Shards::NewMap(bool lost, Runs& runs) {
     }
   }
   map_ = std::make_shared<const wire::ShardMap>(now_);
-  // Before anything is listed there, owners must drop what they may not bring back: the control
-  // hears of the loss first.
+  // The control learns of the loss before any shard serves the slices: owners must first drop the
+  // slots whose values gave way (Members::ShardLost), or they could list the older values again.
   runs.emplace_back([this, map = map_, any] {
     control_->SetShardMap(map, any);
     if (!any) return;
     const MutexLock lock(mutex_);
-    if (map_ != map) return;  // the later one's turn
+    if (map_ != map) return;  // the run of the later map does this
     held_.reset();
     SetOwnSlices();
   });
@@ -458,7 +462,8 @@ void Shards::Tick() {
       return one == move_.from || one == move_.to;
     });
     if (stage_ != Stage::kNone && ends) EndMove();
-    // What the leader has of slices that are not its own goes before it gets them.
+    // The leader removes its old entries of foreign slices before it gets such slices: the entries
+    // are from before the giver's changes. The next Tick handles the losses.
     if (forget_.any()) lost.clear();
     for (const wire::ShardNumber number : lost) Lose(number, runs);
     if (!lost.empty() && map_ != nullptr) NewMap(/*lost=*/true, runs);

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shards of the directory, as the leader has them: which other masters serve slices of it, for
-// how long, what each has heard, and slices that move. No I/O. docs/ha.md has the prose and why
-// this is safe.
+// The shards of the directory, at the leader: the other masters that serve slices of it, their
+// leases and acknowledgements, and slices that move. No I/O. docs/ha.md says why this is safe.
 //
-// A shard follows by asking (Sync), again and again; each answer is its lease. What it must know
-// before something is proven (a removal, a generation) is proven when it has asked again, or when
-// its lease is over. A shard whose lease is over is lost: its slices begin again without entries at
-// the leader, and owners tell them again.
+// A shard follows the leader by repeated requests (Sync); each answer is its lease. A removal or a
+// generation is proven at a shard when the shard's next request acknowledges the answer with it, or
+// when the lease is over. A shard whose lease is over is lost: its slices begin again without
+// entries at the leader, and owners list them again.
 //
 // A move:  freezing (the giver lists nothing more of these slices)
 //       -> loading (the taker gets the entries)
-//       -> closing (from when the giver has heard it, it calls no key unknown that it does not
-//       find)
-//       -> ending (the taker serves; the giver answers look-ups until the taker has heard so)
-// The leader takes slices only when nobody else is left to take what a drained shard gives away.
+//       -> closing (the giver acknowledges that a key which it does not find may be elsewhere)
+//       -> ending (the taker serves; the giver answers look-ups until the taker acknowledges that)
+// The leader takes slices of a drained shard only when no other shard is left to take them.
 #pragma once
 
 #include <array>
@@ -34,58 +32,69 @@ namespace kvcove::master {
 struct ShardsOptions {
   bool on = false;  // other masters may join
   std::int64_t lease_ns = kSecond;
-  std::int64_t hold_ns = 100 * kMillisecond;  // a request without news
-  std::int64_t move_ns = 60 * kSecond;        // after which a move is given up
-  // At first nothing is listed: masters that follow by then get their parts before owners tell.
+  std::int64_t hold_ns = 100 * kMillisecond;  // a request without news is answered after this
+  std::int64_t move_ns = 60 * kSecond;        // a move is abandoned after this
+  // For this long after the start no owner may list anything, so that masters that follow by then
+  // get their slices before owners list their inventories.
   std::int64_t gather_ns = 200 * kMillisecond;
-  // Entries that move at a time: their keys' listings wait so long.
+  // Entries in one move. Listings of their keys wait until it ends.
   std::uint64_t move_entries = 400'000;
 };
 
-// What operators see.
+// A shard as operators see it.
 struct ShardDescription {
   wire::ShardNumber number = 0;
   std::string address;  // empty: the leader
   std::size_t slices = 0;
   std::uint64_t entries = 0;
   bool draining = false;
-  std::int64_t lease_ns = 0;  // what is left
+  std::int64_t lease_ns = 0;  // the rest of its lease
 };
 
-// Thread-safe. Calls its replies and the control without a lock.
+// Thread-safe. Calls replies, `done` and Control::SetShardMap without its lock; reads the control
+// and uses the directory under it (docs/threads.md has the lock order).
 class Shards {
  public:
   Shards(const ShardsOptions& options, std::uint64_t term, std::uint64_t first_removal,
          Standings& standings, DirectoryService& directory, const Clock& clock);
-  // Before the first call. `leads_ns`: for how long this master leads at least.
+  // Begins the term; call it before all other methods. `leads_ns`: returns for how long this master
+  // leads at least; called under the lock.
   void Begin(Control& control, std::function<std::int64_t()> leads_ns);
 
   bool on() const { return options_.on; }
-  // Null: the leader has all slices, and nobody else ever had one.
+  // Returns the map; null: the leader has all slices, and no shard ever had one.
   std::shared_ptr<const wire::ShardMap> map() const;
 
   // ---- calls of shards
+  // Answers when there are changes for the shard, or after `hold_ns`. A request of another term or
+  // session joins as a new shard. Errors: kExists while an earlier lease of this address runs,
+  // kStale for a request that a later one replaces or whose lease has ended; kLimit, kDenied,
+  // kUnavailable.
   void Sync(const wire::ShardSyncRequest& request, Reply<wire::ShardSyncReply> reply);
-  // Errors: kStale for a move that is not under way from the leader.
+  // Returns a page of entries that move away from the leader. Errors: kStale for another move.
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
 
   // ---- a move to the leader. One thread makes these calls, and those of the giver.
-  // Slices that the leader is to get, and has not got yet; `id` 0: none.
+  // Returns the move whose entries the leader must load; `id` 0: none.
   wire::ShardMove Wanted() const;
-  // False: the move is over.
+  // Loads a page. Returns false when the move is over.
   bool Load(std::uint64_t move, const wire::ShardPage& page);
   void LoadFailed(std::uint64_t move);
 
-  // ---- what shards must know. `done` is called once, within a lease at the latest.
-  // Codes by key: kOk where a shard had it. Numbers may come out of order.
+  // ---- proofs
+  // Removes keys at every shard, and calls `done` once each has acknowledged that or is lost.
+  // Codes by key: kOk if a shard had it. Numbers may come out of order.
   void Remove(const wire::Removal& removal, std::function<void(std::vector<Code>)> done);
+  // Calls `done` when each shard has acknowledged an answer that was built after this call, or its
+  // lease is over. Errors: kTimeout at the deadline, kUnavailable.
   void AwaitAll(std::int64_t deadline_ns, Reply<void> done);
 
   // ---- administration
   std::vector<ShardDescription> Describe() const;
-  // Of all shards, as each has told lately; with entries that are dead but not swept yet.
+  // Returns the entries of each slot at all shards, as each has reported lately, including dead
+  // ones that are not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
-  // Its slices go to others. Errors: kInvalid.
+  // Starts or stops to move the shard's slices to others. Errors: kInvalid for an unknown address.
   Status SetDraining(const std::string& address, bool draining);
 
   void Tick();
@@ -99,7 +108,7 @@ class Shards {
     std::vector<Code> codes;
     std::function<void(std::vector<Code>)> done;
   };
-  struct Pending {  // a removal that a shard has not acknowledged
+  struct Pending {  // a removal that one shard has not acknowledged
     std::shared_ptr<const wire::Removal> removal;
     std::shared_ptr<Removing> removing;
     bool sent = false;
@@ -110,29 +119,31 @@ class Shards {
     std::uint64_t session = 0;
     std::int64_t lease_until_ns = 0;
     std::uint64_t position = 0;      // of the last answer
-    std::uint64_t acknowledged = 0;  // the last position that it has named
-    std::uint64_t floor = 0;
+    std::uint64_t acknowledged = 0;  // the last position that the shard has named
+    std::uint64_t floor = 0;         // removals up to this number are not sent to the shard
     std::uint64_t map_sent = 0;
     std::uint64_t serves_sent = 0;  // of serves_version_
     std::uint64_t move_sent = 0;
+    // Ids of moves, as the shard has reported them.
     std::uint64_t frozen = 0;
     std::uint64_t loaded = 0;
     std::uint64_t failed = 0;
-    std::uint64_t frozen_sent = 0;
-    std::uint64_t full_sent = 0;  // of full_version_
+    std::uint64_t frozen_sent = 0;  // `frozen` when the last answer was built
+    std::uint64_t full_sent = 0;    // of full_version_
     std::uint64_t entries = 0;
     std::vector<std::pair<SlotId, std::uint64_t>> entries_of_slots;
-    bool fresh = true;  // gets everything with its first answer
+    bool fresh = true;  // the next answer has everything
     bool draining = false;
+    // The last answer's, to compute what has changed since.
     std::vector<Row> owners;
     std::vector<std::pair<Generation, std::uint64_t>> slots;
     std::map<std::uint64_t, Pending> removals;
-    std::int64_t since_ns = 0;          // of what waits
-    Reply<wire::ShardSyncReply> reply;  // null: nothing waits
+    std::int64_t since_ns = 0;          // when the waiting request arrived
+    Reply<wire::ShardSyncReply> reply;  // null: no request waits
   };
   enum class Stage : std::uint8_t { kNone, kFreezing, kLoading, kClosing, kEnding };
   struct Waiter {
-    std::map<std::uint64_t, std::uint64_t> sessions;  // the positions that are awaited
+    std::map<std::uint64_t, std::uint64_t> sessions;  // to the position that is awaited
     std::int64_t deadline_ns = 0;
     Reply<void> done;
   };
@@ -142,7 +153,7 @@ class Shards {
   Result<wire::ShardNumber> Join(const wire::ShardSyncRequest& request) KVCOVE_REQUIRES(mutex_);
   void Acknowledge(Member& member, const wire::ShardSyncRequest& request, Runs& runs)
       KVCOVE_REQUIRES(mutex_);
-  // Whether something changed that does not wait.
+  // Returns true if a change must be sent at once, before `hold_ns`.
   bool HasNews(const Member& member) KVCOVE_REQUIRES(mutex_);
   void Answer(wire::ShardNumber number, Runs& runs) KVCOVE_REQUIRES(mutex_);
   using Drops = std::map<OwnerNumber, std::vector<SlotId>>;
@@ -173,16 +184,17 @@ class Shards {
   mutable Mutex mutex_;
   std::map<wire::ShardNumber, Member> members_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t next_session_ KVCOVE_GUARDED_BY(mutex_) = 1;
-  wire::ShardMap now_ KVCOVE_GUARDED_BY(mutex_);  // what map_ has, or will have
+  wire::ShardMap now_ KVCOVE_GUARDED_BY(mutex_);  // the next map_, while it changes
   std::shared_ptr<const wire::ShardMap> map_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t serves_version_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::uint64_t last_removal_ KVCOVE_GUARDED_BY(mutex_);
   wire::ShardMove move_ KVCOVE_GUARDED_BY(mutex_);
   Directory::Slices moving_ KVCOVE_GUARDED_BY(mutex_);
-  std::int64_t gathers_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // 0: no more
-  // These slices are served when the control has heard of their loss; and the leader has entries of
-  // those that it gave away, or did not get after all (ForgetSlices, by Tick).
+  std::int64_t gathers_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // 0: it has ended
+  // No shard serves these slices before the control has been notified of their loss (NewMap).
   Directory::Slices held_ KVCOVE_GUARDED_BY(mutex_);
+  // The leader still has entries of these slices, which it gave away or did not get after all. Tick
+  // removes them (ForgetSlices).
   Directory::Slices forget_ KVCOVE_GUARDED_BY(mutex_);
   Stage stage_ KVCOVE_GUARDED_BY(mutex_) = Stage::kNone;
   std::int64_t move_began_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

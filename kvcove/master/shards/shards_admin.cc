@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators see of the shards, and the shares of tenants over all of them.
+// The shards as operators see them, and the shares of tenants over all of them.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::vector<std::uint64_t> Shards::EntriesBySlot() const {
   return entries;
 }
 
-// What a tenant has is counted over all shards; each refuses what is beyond its share.
+// Counts each tenant's entries over all shards. Each shard refuses listings beyond the share.
 void Shards::CountShares() {
   const std::int64_t now = clock_.NowNs();
   if (now < next_count_ns_) return;

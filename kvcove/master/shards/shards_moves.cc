@@ -14,14 +14,15 @@ constexpr std::size_t kLoaded = 1024;  // entries under one hold of the lock
 
 }  // namespace
 
-// From the shard with most beyond its share to the one that lacks most. The leader gets what a
-// drained shard gives away if there is no other; else only what is lost.
+// Plans a move from the shard with most slices beyond its share to the one that lacks most. The
+// leader takes slices of a drained shard if there is no other taker; else it gets only lost ones.
 void Shards::PlanMove() {
   const std::int64_t now = clock_.NowNs();
   if (stage_ != Stage::kNone || now < next_plan_ns_ || members_.empty()) return;
   if (gathers_until_ns_ != 0) return;
   next_plan_ns_ = now + kPlanNs;
-  // Which values went lately is known to the giver only; nobody asks for that when all is told.
+  // Only the giver knows which values were unlisted lately (DirectoryService, `went_`). While an
+  // inventory is incomplete, that knowledge is needed and must not be left behind.
   if (standings_.untold.load(std::memory_order_relaxed) != 0) return;
   std::map<wire::ShardNumber, std::size_t> have{{wire::kLeaderShard, CountOf(wire::kLeaderShard)}};
   std::size_t sharing = 1;
@@ -56,7 +57,7 @@ void Shards::PlanMove() {
     lacks = wire::kSlices;
   }
   if (from == to || most == 0 || lacks == 0) return;
-  // Nothing is left of an earlier time with these slices.
+  // The leader must not have old entries of these slices when it loads them.
   if (to == wire::kLeaderShard && forget_.any()) return;
   const std::size_t less = std::min(most, lacks);
   if (!drains && less < kUneven) return;
@@ -104,6 +105,8 @@ void Shards::CheckMove(Runs& runs) {
     return EndMove();
   }
   if (stage_ == Stage::kLoading && (to_leader ? own_loaded_ : taker->loaded) >= move_.id) {
+    // The giver must know that the taker may list these keys before the taker does (kLeft).
+    // Otherwise it could call a key unknown that the taker has just listed.
     stage_ = Stage::kClosing;
     SetOwnSlices();
     if (!from_leader) {
@@ -112,7 +115,8 @@ void Shards::CheckMove(Runs& runs) {
     }
   }
   if (stage_ == Stage::kClosing && (from_leader || giver->acknowledged >= closing_position_)) {
-    // Which values went is known to the giver only, and somebody may ask now.
+    // An inventory is incomplete since: as in PlanMove, only the giver knows the values that were
+    // unlisted.
     if (standings_.untold.load(std::memory_order_relaxed) != 0) return EndMove();
     HandOver(runs);
     if (to_leader) return EndMove();
@@ -143,8 +147,8 @@ wire::ShardMove Shards::Wanted() const {
   return IsLoading(move_.id) ? move_ : wire::ShardMove{};
 }
 
-// The move may end at any time, and what was loaded is forgotten then: so nothing is loaded without
-// the lock.
+// Loads only under the lock: the move may end at any time, and EndMove then lets Tick forget the
+// entries. An entry that was loaded later would stay.
 bool Shards::Load(std::uint64_t move, const wire::ShardPage& page) {
   const std::span<const wire::ShardEntry> entries = page.entries;
   for (std::size_t begin = 0; begin < entries.size(); begin += kLoaded) {
@@ -175,7 +179,7 @@ Result<wire::ShardPage> Shards::Pull(const wire::ShardPullRequest& request) {
     slices = moving_;
   }
   wire::ShardPage page;
-  // Removals up to here have been applied to the directory before it is read.
+  // Read before the entries: removals up to this number have been applied to the directory then.
   page.shown = control_->shown();
   page.cursor = request.cursor;
   page.entries = directory_.CopySlices(slices, page.cursor);
