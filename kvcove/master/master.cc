@@ -30,7 +30,7 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
   Control::Hooks hooks{
       .facts_lost =
           [this] {
-            // Several owners may say so; one new incarnation is enough.
+            // Several owners may show the loss; one new incarnation is enough.
             if (losing_.exchange(true)) return;
             keeper_->BeginIncarnation(0, [this](const Result<void>&) { losing_ = false; });
           },
@@ -78,7 +78,8 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
   Result<wire::ListReply> listed =
       directory_.List(request, control_->DropsOf(request.number), to_bar);
   if (listed || to_bar.empty()) return reply(std::move(listed));
-  // Once for each absence and slot: what is listed now may not be undone by a later master.
+  // Once for each absence and slot: the barrier keeps the absent owner from bringing the replaced
+  // value back under a later master.
   control_->BarOvertaken(to_bar,
                          [this, request, reply = std::move(reply)](const Result<void>& done) {
                            if (done) return List(request, reply);
@@ -135,8 +136,9 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
   RemoveNext(removing);
 }
 
-// One part after the other. What is listed is unlisted, here and at each shard, before owners may
-// apply the removal: what they list after that was put after it, and stays.
+// Carries out one part after the other. The directory drops the keys, here and at each shard,
+// before Show lets owners apply the removal: entries that an owner lists after it has applied the
+// removal were put later, and must stay.
 void Master::RemoveNext(const std::shared_ptr<Removing>& removing) {
   const Token& token = removing->token;
   while (removing->next < removing->parts.size()) {

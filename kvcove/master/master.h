@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster's master without its sockets: generations, members, removals and the directory, joined.
-// Every call answers at once or later through its reply, and waits for nothing. Threads, ports and
-// credentials are `MasterServer`'s; the simulation drives this class as it is.
+// A cluster's master without its sockets: joins generations, members, removals, the directory and
+// its shards. Every call answers at once or later through its reply, and waits for nothing.
+// `MasterServer` has the threads, ports and credentials; the simulation drives this class as it is.
 #pragma once
 
 #include <memory>
@@ -21,15 +21,15 @@ struct MasterOptions {
   std::int64_t member_ttl_ns = 3600 * kSecond;
   std::int64_t disk_member_ttl_ns = 7 * 24 * 3600 * kSecond;
   GenerationOptions generations;
-  // Sizes of what is told at a time; small ones make pages happen in tests.
+  // Sizes of pages and batches; tests use small ones, so that there are several pages.
   RemovalLog::Limits removals;
   std::size_t table_page_bytes = SlotTable::kPageBytes;
   std::uint32_t inventory_batch = DirectoryService::Options().inventory_batch;
-  // Keys and replicas that the directory holds, in all and of one tenant (0: a quarter of all).
+  // Entries of the directory, in all and of one tenant (0: a quarter of all).
   std::uint64_t max_entries = DirectoryService::Options().max_entries;
   std::uint64_t tenant_entries = 0;
   bool shards = false;  // other masters may serve parts of the directory (Shards)
-  // For simulations, to show that they notice: rules that are switched off.
+  // False: switches a rule off, so that a simulation shows that it notices.
   bool barriers = true;
   bool wait = true;
   bool copies = true;
@@ -39,12 +39,13 @@ struct MasterOptions {
 // Thread-safe.
 class Master {
  public:
-  // `plan`: PlanStart of what `store` holds. The store's callbacks must have ended before this
-  // object does.
+  // `plan`: PlanStart of the facts in `store`. The store's callbacks must end before this object
+  // does.
   Master(const MasterOptions& options, const StartPlan& plan, ControlStore& store,
          std::uint64_t revision, const Clock& clock);
   ~Master();
-  // Stores that it starts. Until `ready` says so, nothing else may be called.
+  // Stores the new term, then publishes the generations and calls `ready`. No other method may be
+  // called before that.
   void Start(Reply<void> ready);
 
   // ---- owners: see Control and DirectoryService
@@ -56,29 +57,30 @@ class Master {
   const GenerationKeeper& generations() const { return *keeper_; }
   Standings& standings() { return standings_; }
   const Standings& standings() const { return standings_; }
+  // As DirectoryService::List; bars absent owners whose values are to be replaced.
   void List(const wire::ListRequest& request, Reply<wire::ListReply> reply);
   Shards& shards() { return *shards_; }
   const Shards& shards() const { return *shards_; }
-  // For how long this master leads at least; before Start.
+  // Sets the function that returns for how long this master leads at least. Call it before Start.
   void SetLeads(std::function<std::int64_t()> leads_ns) { leads_ns_ = std::move(leads_ns); }
 
   // ---- requesters
-  // Errors: kStale when the token's generation is not the current one.
+  // Looks keys up. Errors: kStale when the token's generation is not the current one.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
   struct Removed {
     std::vector<Code> codes;    // by key: kOk, kMiss
     std::uint64_t matches = 0;  // objects that the pattern removed
   };
-  // Answered when no owner has it any more, nor ever shows it again. Large batches take
-  // milliseconds, so call it from a thread that may be busy. Errors: kStale, kTimeout, kLimit,
-  // kInvalid.
+  // Removes keys or the matches of a pattern, and answers when no owner shows them, now or ever
+  // again. Large batches take milliseconds, so call it from a thread that may be busy. Errors:
+  // kStale, kTimeout, kLimit, kInvalid, kUnavailable.
   void Remove(const Token& token, std::vector<std::string> keys, std::string_view pattern,
               std::int64_t deadline_ns, Reply<Removed> reply);
 
-  // Every few milliseconds.
+  // Drives the deadlines of all parts; call it every few milliseconds.
   void Tick();
-  // Ends every wait. Says in the store that no lease is running, if none is; `done` may be called
-  // late.
+  // Ends every wait. Stores that no lease is running, if that is so; `done` may be called late.
+  // Errors: kUnavailable while leases run.
   void Stop(Reply<void> done);
 
   std::uint64_t revision() const { return commits_.revision(); }

@@ -13,7 +13,7 @@
 namespace kvcove::master {
 namespace {
 
-// More than a pool gives between a backup and its return.
+// More than a pool uses up between a backup and its return.
 constexpr std::uint64_t kCounterJump = 1ULL << 30;
 constexpr std::uint64_t kTermJump = 4096;
 
@@ -23,7 +23,7 @@ Result<PoolFact> PoolIn(const Facts& facts) {
   return *state.pool;
 }
 
-// What lies at the place of a restore. `found`: what could be read of it; an error: damage.
+// Returns Ok if a restore may replace the contents of its place. `found`: these; an error: damage.
 Status MayReplace(const Result<Backup>& found, const Backup& restored, std::string_view where,
                   const RestoreOptions& options) {
   if (!found && found.error().code == Code::kIncompatible) {
@@ -84,7 +84,7 @@ Result<Backup> ToRestore(const Backup& backup) {
   PoolFact pool = *state.pool;
   pool.incarnation = RandomId();
   pool.counter += kCounterJump;
-  // Owners that have joined since may hold leases, and the store does not know them.
+  // Owners that joined after the backup may hold leases, and the restored store does not know them.
   pool.clean_end = false;
   pool.unknown_leases = true;
   changes.push_back({.key = std::string(kPoolKey), .value = Encode(pool)});
@@ -102,7 +102,8 @@ Result<Backup> ToRestore(const Backup& backup) {
   return restored;
 }
 
-// The file is read as a start would find it: a batch that is being appended is not in it yet.
+// Reads the file as a start would. A batch that a master appends meanwhile counts as cut short. A
+// rewrite renames a whole file, so the read gets the old one or the new one.
 Result<Backup> BackUpFile(const std::string& data_directory) {
   KVCOVE_ASSIGN(const std::string bytes, ReadFile(data_directory + "/control"));
   auto backup = ParseBackup(bytes);

@@ -14,7 +14,7 @@ constexpr const char* kNewName = "control.new";
 constexpr const char* kV1Name = "generations";
 constexpr int kMaxAside = 8;
 
-// The file's name when it is damaged: `control.damaged`, `control.damaged.2`, ...
+// Returns the name for a damaged file: `control.damaged`, `control.damaged.2`, ...
 std::string AsideName(const std::string& name, int number) {
   return number == 1 ? name + ".damaged" : fmt::format("{}.damaged.{}", name, number);
 }
@@ -39,8 +39,8 @@ Status ControlFile::Load(Opened& opened) {
     return KeepAside(kName, parsed.error().detail);
   }
   file_number_ = parsed->file_number;
-  // Written before a first transaction that did not become durable: what was found then is as it
-  // was.
+  // An earlier start rewrote the file, but its first transaction did not become durable. So the
+  // rest of the directory decides, as it did then.
   if (parsed->revision == 0) return LoadOlder(opened);
   if (parsed->cut_short) {
     LogWarn("'{}': the last append was cut short; nobody knew of it, and it is dropped", path());
@@ -51,7 +51,8 @@ Status ControlFile::Load(Opened& opened) {
   file_bytes_ = bytes->size();
   opened.facts = facts_;
   opened.revision = revision_;
-  // Its records are facts here already: the process ended between the commit and the renaming.
+  // If `generations` is still here, its records are facts already: an earlier process ended between
+  // the commit and the renaming.
   if (const Status status = RetireV1(); !status) {
     LogWarn("'{}' is not needed any more, but stays: {}", disk_->PathOf(kV1Name),
             status.error().ToString());
@@ -60,8 +61,8 @@ Status ControlFile::Load(Opened& opened) {
 }
 
 Status ControlFile::LoadOlder(Opened& opened) {
-  // The master that put the damaged file aside may have died before its first commit. Records of
-  // version 1 that are here beside it are older than what was lost, so they are not read either.
+  // The master that kept the damaged file aside may have died before its first commit. Records of
+  // version 1 in the same directory are older than the lost facts, so they are not read either.
   KVCOVE_ASSIGN(opened.damaged, disk_->Exists(AsideName(kName, 1)));
   if (opened.damaged) return {};
   KVCOVE_ASSIGN(const std::optional<std::string> bytes, disk_->Read(kV1Name));
@@ -101,8 +102,8 @@ Status ControlFile::KeepAside(const std::string& name, const std::string& why) {
 Status ControlFile::Rewrite() {
   const std::string bytes = EncodeControl(facts_, revision_, file_number_ + 1);
   KVCOVE_TRY(disk_->Write(kNewName, bytes));
-  known_ = false;  // until it is sure which of the two files has the name
-  ++file_number_;  // an attempt whose renaming fails may have used it
+  known_ = false;  // until the renaming is durable: a crash or an error may leave either file
+  ++file_number_;  // not used again, even if the renaming fails: the new file may have the name
   KVCOVE_TRY(disk_->Rename(kNewName, kName));
   file_bytes_ = bytes.size();
   known_ = true;
@@ -112,13 +113,15 @@ Status ControlFile::Rewrite() {
 Status ControlFile::Append(const Transactions& transactions) {
   const std::string bytes =
       EncodeBatch(transactions, revision_ + 1, file_number_, file_bytes_ / kSectorBytes);
-  known_ = false;
+  known_ = false;  // until Sync: after an error, any part of the batch may be in the file
   KVCOVE_TRY(disk_->Append(kName, bytes));
   file_bytes_ += bytes.size();
   return {};
 }
 
 Result<std::uint64_t> ControlFile::Sync(Transactions transactions) {
+  // The mirror changes only after the sync: Rewrite writes the mirror, which must have no facts of
+  // a batch that failed.
   KVCOVE_TRY(disk_->Sync(kName));
   known_ = true;
   const std::uint64_t first = revision_ + 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file `control` and the mirror of its durable facts: what `FileStore` does with its disk,
-// without queue, thread or time. docs/control-store.md.
+// The file `control` and the mirror of its durable facts: the disk's side of `FileStore`, without
+// queue, thread or time. See docs/control-store.md.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace kvcove::master {
 
-// What a start finds in the directory.
+// The contents of the directory at a start.
 struct Opened {
   Facts facts;
   std::uint64_t revision = 0;
-  // Neither a control store nor anything of an older kvcove was ever here.
+  // The directory never had a control store, or a file of an older kvcove.
   bool found_nothing = false;
-  // Facts were here and cannot be read. The file is kept aside, `facts` is empty. True again at
-  // each start until the first commit.
+  // The directory had facts that cannot be read. The file is kept aside, `facts` is empty. True
+  // again at each start until the first commit.
   bool damaged = false;
-  // The directory of an older kvcove: the caller commits these as facts, in its first transaction,
-  // and then calls FileStore::RetireV1.
+  // Records of an older kvcove: the caller commits these as facts, in its first transaction, and
+  // then calls FileStore::RetireV1.
   std::optional<Restored> from_v1;
 };
 
@@ -35,39 +35,39 @@ class ControlFile {
 
   explicit ControlFile(std::unique_ptr<FileSystem> disk) : disk_(std::move(disk)) {}
 
-  // First, and once. Writes nothing, but keeps a damaged file aside. Errors: the disk's, and
-  // kIncompatible for a file of another format version.
+  // Reads the facts; call it first, and once. Writes nothing, but renames a damaged file. Errors:
+  // the disk's, and kIncompatible for a file of another format version.
   Status Load(Opened& opened);
 
-  // The disk's.
+  // Returns FileSystem::Ready.
   bool Ready() { return disk_->Ready(); }
-  // Whether the file is still where it was opened, as FileSystem::Keeps has it.
+  // Returns true while the file is still where it was opened (FileSystem::Keeps).
   Result<bool> Keeps() { return disk_->Keeps("control"); }
-  // It is not known any more: Rewrite helps.
+  // Makes the file unknown, so that the next write is a Rewrite.
   void Lose() { known_ = false; }
-  // Whether the file holds the mirror and nothing else. Not at first, and not after an append or
-  // sync that failed; Rewrite helps.
+  // Returns true while the file holds exactly the mirror and the appended transactions. False at
+  // first, and after an append or sync that failed, until a Rewrite.
   bool known() const { return known_; }
-  // Replaces the file by one with the mirror. After an error the file may still be known: the old
-  // one is untouched then.
+  // Replaces the file by one with the mirror. After an error the file is still known if the old one
+  // is untouched.
   Status Rewrite();
-  // Only a known file. After an error it is not known any more.
+  // Appends transactions to a known file. After an error the file is not known any more.
   Status Append(const Transactions& transactions);
   // Makes the appended transactions durable and applies them to the mirror. Returns the revision of
   // the first. After an error the file is not known any more.
   Result<std::uint64_t> Sync(Transactions transactions);
-  // `generations` becomes `generations.v1`.
+  // Renames `generations`, if it is there, to `generations.v1`.
   Status RetireV1();
 
   const Facts& facts() const { return facts_; }
   std::uint64_t revision() const { return revision_; }
   std::uint64_t file_bytes() const { return file_bytes_; }
-  // The file's size after a rewrite.
+  // Returns the file's size after a rewrite, in bytes.
   std::uint64_t live_bytes() const;
   std::string path() const { return disk_->PathOf("control"); }
 
  private:
-  // There is no fact: says whether there ever was one.
+  // Fills `opened` for a directory without a fact: damaged before, of format 1, or new.
   Status LoadOlder(Opened& opened);
   void Apply(std::vector<FactChange> changes);
   Status KeepAside(const std::string& name, const std::string& why);

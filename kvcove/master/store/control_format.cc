@@ -12,17 +12,17 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::string_view kStoreMagic = "kvcovecs";
-constexpr std::size_t kChecked = kSectorBytes - 8;  // what a sector's checksum covers
+constexpr std::size_t kChecked = kSectorBytes - 8;  // bytes under a sector's checksum
 constexpr std::size_t kPieceAt = 8;
 constexpr std::uint8_t kFirst = 1;
 constexpr std::uint8_t kLast = 2;
-constexpr std::uint32_t kGoes = 0xFFFFFFFF;  // in place of a value's length
+constexpr std::uint32_t kGoes = 0xFFFFFFFF;  // in place of a value's length: deletes the key
 
 std::uint64_t SeedOf(std::uint64_t file_number, std::uint64_t sector) {
   return (file_number << 32) + sector;
 }
 
-// Pads to a sector without its checksum, then adds that.
+// Pads to a whole sector and adds its checksum.
 void CloseSector(std::string& out, std::size_t begin, std::uint64_t seed) {
   out.resize(begin + kChecked, '\0');
   AppendNumber(out, Hash64(std::string_view(out).substr(begin, kChecked), seed));
@@ -40,8 +40,8 @@ struct Sector {
   std::string_view piece;
 };
 
-// The bytes before a header's checksum, as far as they are there: could an append have written
-// them?
+// Returns true if an append could have written these first bytes of a sector, up to the header's
+// checksum.
 bool Plausible(std::string_view bytes) {
   if (bytes.size() > 1) {
     const auto length = FieldReader(bytes).Number<std::uint16_t>();
@@ -51,17 +51,17 @@ bool Plausible(std::string_view bytes) {
   return bytes.size() <= 3 || static_cast<std::uint8_t>(bytes[3]) <= (kFirst | kLast);
 }
 
-// An append that was cut short: the file ends in this sector, or zeros follow what was written. The
-// caller checks that only zeros follow the sector. A flipped bit cannot look like this: the file
-// keeps its size, and the checksum at a sector's end does not become zero. A checksum of which a
-// part is zero could be a flipped bit, so it is damage.
+// Returns true if an append was cut short in this sector: the file ends in it, or only zeros follow
+// the written bytes. The caller checks that only zeros follow the sector. A flipped bit cannot look
+// like this: the file keeps its size, and the checksum at a sector's end does not become zero. A
+// checksum with some zero bytes could be a flipped bit, so it is damage.
 bool CutShort(std::string_view bytes, bool header_right) {
   const std::size_t written = bytes.find_last_not_of('\0') + 1;  // npos + 1 is 0
   if (written < kPieceAt) return Plausible(bytes.substr(0, written));
   return header_right && (bytes.size() < kSectorBytes || written <= kChecked);
 }
 
-// `bytes`: from the sector's begin, at most a sector.
+// Reads a sector. `bytes`: from its begin, at most a sector.
 Sector ReadSector(std::string_view bytes, std::uint64_t seed) {
   FieldReader reader(bytes);
   const auto length = reader.Number<std::uint16_t>();
@@ -119,7 +119,7 @@ Result<ControlHeader> ParseHeader(std::string_view bytes) {
   return header;
 }
 
-// A length, a key and a value, as long as they are within the limits.
+// Reads two lengths, a key and a value. Returns false beyond the limits.
 bool ReadKey(FieldReader& reader, std::uint16_t size, std::string& key) {
   key = reader.Bytes(size);
   return reader.ok() && size <= kMaxFactKeyBytes;
@@ -163,14 +163,14 @@ bool DecodeBatch(std::string_view body, ControlImage& image) {
   return transactions > 0 && reader.ok() && reader.left() == 0;
 }
 
-// One body after the other.
+// Reads one body after the other.
 class BodyReader {
  public:
   BodyReader(std::string_view bytes, std::uint64_t file_number)
       : bytes_(bytes), file_number_(file_number) {}
   enum class Found { kBody, kEnd, kCut, kDamage };
 
-  // Joins the pieces up to a last one.
+  // Joins the pieces of the next body, up to its last one.
   Found Next(BodyKind kind) {
     body_.clear();
     begin_ = at_;
@@ -193,7 +193,7 @@ class BodyReader {
     return at_ == begin_ ? Found::kEnd : Found::kCut;
   }
   const std::string& body() const { return body_; }
-  // Of the body and, after damage, of the sector.
+  // Return the positions of the body and, after damage, of the damaged sector.
   std::size_t begin() const { return begin_; }
   std::size_t at() const { return at_; }
 

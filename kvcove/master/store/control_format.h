@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of the file `control`, format version 2. docs/control-store.md has the layout, byte by
-// byte, and says what counts as cut short and what as damage.
+// byte, and the difference between an append that was cut short and damage.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr std::uint32_t kControlVersion = 2;
 
 enum class BodyKind : std::uint8_t { kSnapshot = 1, kBatch = 2 };
 
-// What a file says.
+// The contents of a file.
 struct ControlImage {
   Facts facts;
   std::uint64_t revision = 0;
@@ -28,9 +28,9 @@ struct ControlImage {
   bool cut_short = false;  // an append did not finish
 };
 
-// A whole file: header and snapshot.
+// Returns a whole file: header and snapshot.
 std::string EncodeControl(const Facts& facts, std::uint64_t revision, std::uint64_t file_number);
-// The bytes of one append at sector `first_sector`. The transactions get revisions from
+// Returns the bytes of one append at sector `first_sector`. The transactions get revisions from
 // `first_revision` on.
 std::string EncodeBatch(std::span<const std::vector<FactChange>> transactions,
                         std::uint64_t first_revision, std::uint64_t file_number,

@@ -32,7 +32,7 @@ bool TokenIsOld(const Error& error) {
          error.detail.find("revision of auth store is old") != std::string::npos;
 }
 
-// What etcd said in place of an answer. Whatever is not listed may have been done.
+// Translates etcd's error. Any other code is ambiguous: etcd may have made the call.
 Error ErrorOf(int code, const std::string& text) {
   const auto says = [&](std::string_view what) { return text.find(what) != std::string::npos; };
   const auto error = [&](Code ours, std::string_view more = {}) {
@@ -83,7 +83,7 @@ Result<json> Parse(const http::Response& response) {
                             "'{:.80}'",
                             response.status, response.body));
   }
-  // An error of a stream comes as a member of the first.
+  // The gateway puts the error of a stream into a member `error`.
   const json* error = &body;
   if (const auto at = body.find("error"); at != body.end() && at->is_object()) error = &*at;
   if (response.status == 200 && error == &body && !body.contains("error")) return body;
@@ -250,7 +250,8 @@ Status EtcdClient::Authenticate(std::size_t endpoint, std::int64_t deadline_ns) 
 
 Result<json> EtcdClient::CallAt(std::size_t endpoint, std::string_view path, const json& body,
                                 std::int64_t deadline_ns) {
-  // A kept connection may have ended unnoticed. Every call may be repeated: see EtcdStore.
+  // A kept connection may have ended unnoticed, so the call is sent once more over a new one. Every
+  // call may be sent twice (EtcdStore, EtcdLeadership::Campaign).
   const bool kept = connection_ && connection_->usable() && connected_to_ == endpoint;
   const bool fresh_token = token_.empty();
   if (!options_.user.user.empty() && token_.empty()) {
@@ -284,8 +285,8 @@ Result<json> EtcdClient::Call(std::string_view path, const json& body, std::int6
     }
     failed = std::move(answer).error();
     failed.detail = fmt::format("etcd at {}: {}", NameOf(endpoint), failed.detail);
-    // Another endpoint would say the same, but for one that is no member of this cluster, or cannot
-    // be trusted.
+    // A clear refusal is etcd's answer: another endpoint of the cluster would give the same. Errors
+    // that this client finds (`answered` false), such as another cluster, say nothing about others.
     if (failed.answered && !Ambiguous(failed) && !unsure_) {
       current_ = endpoint;
       return std::unexpected(std::move(failed));
@@ -293,10 +294,11 @@ Result<json> EtcdClient::Call(std::string_view path, const json& body, std::int6
     details += (details.empty() ? "" : "; ") + failed.detail;
   }
   if (!details.empty()) failed.detail = details;
+  // A refusal by a later endpoint says nothing about an earlier attempt without an answer.
   if (unsure_ && !Ambiguous(failed)) failed.code = Code::kUnavailable;
   if (failed.code == Code::kCorrupt) failed.code = Code::kUnavailable;
   failed.answered = false;
-  // An endpoint that was not asked at all says nothing about what an earlier one did.
+  // The next call begins at the next endpoint.
   current_ = (current_ + 1) % count;
   return std::unexpected(std::move(failed));
 }

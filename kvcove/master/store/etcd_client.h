@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of etcd's JSON gateway (etcd 3.4 or later, HTTP/1.1): endpoints in turn, TLS, users, and
-// errors that say whether etcd may have done what it was asked. docs/ha.md has the prose.
+// errors that say whether etcd may have carried out the call. See docs/ha.md.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ inline constexpr std::string_view kEtcdScheme = "etcd://";
 // Errors: kInvalid.
 Result<EtcdPlace> ParseEtcdPlace(std::string_view text);
 
-// Which cluster the endpoints belong to: that of the first answer. Shared by the clients of a
-// process. Thread-safe.
+// The cluster that all endpoints must belong to: that of the first answer. Shared by the clients of
+// a process. Thread-safe.
 class EtcdCluster {
  public:
-  // Errors: kIncompatible where another endpoint belongs to another cluster.
+  // Remembers the first id, and compares later ones. Errors: kIncompatible for another cluster.
   Status Check(const std::string& id, const rpc::Address& endpoint);
 
  private:
@@ -45,16 +45,17 @@ class EtcdCluster {
 struct EtcdOptions {
   EtcdPlace place;
   std::shared_ptr<rpc::Tls> tls;  // null: in the clear
-  rpc::UserPassword user;         // empty: etcd asks nobody who he is
+  rpc::UserPassword user;         // empty: etcd has no authentication
   std::shared_ptr<EtcdCluster> cluster = std::make_shared<EtcdCluster>();
 };
 
-// What etcd is reached with, as files.
+// Files with etcd's user and TLS.
 struct EtcdFiles {
   std::string user;  // `user = "..."`, `password = "..."`
   rpc::TlsFiles tls;
 };
-// `place` as ParseEtcdPlace takes it. Errors: kInvalid, kDenied for a file that others may read.
+// Loads the options. `place`: for ParseEtcdPlace. Errors: kInvalid, kDenied for a file that others
+// may read.
 Result<EtcdOptions> LoadEtcd(std::string_view place, const EtcdFiles& files);
 
 // Belongs to one thread at a time.
@@ -63,18 +64,18 @@ class EtcdClient {
   EtcdClient(EtcdOptions options, const Clock& clock)
       : options_(std::move(options)), clock_(clock) {}
 
-  // The answer of the first endpoint that gives one; each is asked once, for `attempt_ns` at most.
-  // Errors:
-  //   kUnavailable, kTimeout  nobody knows whether it was done; it may still be done later
-  //   others                  it was not done: kDenied, kInvalid, kLimit, kNoSpace (etcd's quota),
+  // Returns the answer of the first endpoint that gives one; each is asked once, for `attempt_ns`
+  // at most. Errors:
+  //   kUnavailable, kTimeout  unknown: etcd may have made the call, or may make it later
+  //   others                  not made: kDenied, kInvalid, kLimit, kNoSpace (etcd's quota),
   //                           kMiss (no such lease), kStale (a revision that was compacted),
   //                           kIncompatible (another cluster, no gateway)
   Result<nlohmann::json> Call(std::string_view path, const nlohmann::json& body,
                               std::int64_t deadline_ns, std::int64_t attempt_ns = kSecond);
-  // Asks every endpoint who it is. Ok when one answers and all that do belong to one cluster that
-  // has a leader.
+  // Asks every endpoint for its status. Returns Ok when one answers, and all that answer belong to
+  // one cluster that has a leader.
   Status CheckEndpoints(std::int64_t deadline_ns);
-  // Says more than an error of Call where etcd answers and has no quorum.
+  // Returns a better error for an ambiguous one of Call, for example if etcd has no quorum.
   Error Explain(const Error& error, std::int64_t deadline_ns);
   const EtcdOptions& options() const { return options_; }
 
@@ -95,24 +96,24 @@ class EtcdClient {
   std::optional<http::Connection> connection_;
   std::size_t connected_to_ = 0;
   std::string token_;
-  bool unsure_ = false;  // an attempt of this call went out and had no answer
+  bool unsure_ = false;  // an attempt of this call was sent and had no answer
 };
 
-// What the gateway takes and gives for bytes.
+// Convert between bytes and the gateway's form of them. FromBase64 returns nothing for other text.
 std::string ToBase64(std::string_view bytes);
 std::optional<std::string> FromBase64(std::string_view text);
-// Integers of 64 bits are texts in the gateway's JSON, and zeros are left out.
+// Returns an integer field of the gateway's JSON, which writes 64 bits as text and omits zeros.
 std::int64_t EtcdNumber(const nlohmann::json& object, const char* field);
-// Parts of a transaction, with keys and values as bytes.
+// Return parts of a transaction. Keys and values are bytes.
 nlohmann::json EtcdCompareCreated(std::string_view key, std::int64_t revision);
 nlohmann::json EtcdCompareModified(std::string_view key, std::int64_t revision);
 nlohmann::json EtcdPut(std::string_view key, std::string_view value, const std::string& lease = {});
 nlohmann::json EtcdGet(std::string_view key);
 nlohmann::json EtcdDelete(std::string_view key);
 nlohmann::json EtcdDeletePrefix(const std::string& prefix);
-// The range that the request with this place was answered with.
+// Returns the range in the answer to the request at this place of a transaction; {}: none.
 nlohmann::json EtcdRangeOf(const nlohmann::json& answer, std::size_t place);
-// The first key behind all that begin with `prefix`.
+// Returns the first key after all that begin with `prefix`.
 std::string EndOfPrefix(std::string prefix);
 
 }  // namespace kvcove::master

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pool's keys in etcd hold. docs/ha.md has the table. Plain values, no I/O.
+// The contents of a pool's keys in etcd. docs/control-store.md has the table. Plain values, no I/O.
 //
-//   PREFIX/head           what the last transaction was
-//   PREFIX/leader         who leads, under a lease
+//   PREFIX/head           the last transaction
+//   PREFIX/leader         the leader, under a lease
 //   PREFIX/fact/KEY       a fact
 //   PREFIX/part/REV/N     changes of a transaction that is too large for one of etcd's
 #pragma once
@@ -21,9 +21,9 @@ namespace kvcove::master {
 // The store's latest transaction. Each one replaces it, so it orders them.
 struct EtcdHead {
   std::uint64_t revision = 0;
-  Id128 commit;             // drawn by who wrote it
-  std::uint32_t parts = 0;  // changes that lie in parts and not in facts yet
-  std::uint64_t facts = 0;  // in all, so that one that is missing is seen
+  Id128 commit;             // drawn by the leader for this transaction
+  std::uint32_t parts = 0;  // number of parts whose changes are not facts yet
+  std::uint64_t facts = 0;  // number of all facts, so that a reader notices a missing one
   bool operator==(const EtcdHead&) const = default;
 };
 
@@ -42,7 +42,8 @@ std::string Encode(const EtcdHead& head);
 Result<EtcdHead> DecodeHead(std::string_view text);
 std::string Encode(const EtcdLeader& leader);
 Result<EtcdLeader> DecodeLeader(std::string_view text);
-// `key` is under the checksum, too: a value at another key is damage. Errors: kCorrupt.
+// Encode and decode a fact. The checksum includes `key`, so a value at another key is damage.
+// Errors: kCorrupt.
 std::string EncodeFact(std::string_view key, const Fact& fact);
 Result<Fact> DecodeFact(std::string_view key, std::string_view bytes);
 
@@ -54,14 +55,14 @@ std::string PartKey(std::uint64_t revision, std::uint32_t index);
 // The keys below the prefix and their values, as etcd has them at one moment.
 using EtcdKeys = std::map<std::string, std::string, std::less<>>;
 struct EtcdImage {
-  bool found = false;  // a pool is there
+  bool found = false;  // the prefix has a pool
   EtcdHead head;
   Facts facts;
-  std::vector<FactChange> unapplied;  // of head.parts; `facts` has them already
-  bool stray_parts = false;           // of a transaction that was never made
+  std::vector<FactChange> unapplied;  // the changes of head.parts; `facts` includes them
+  bool stray_parts = false;           // there are parts of a transaction that was never made
 };
-// Errors: kCorrupt with the key, kIncompatible for keys that are not this program's. `prefix` is
-// for messages.
+// Decodes all keys of a prefix. `prefix`: for messages. Errors: kCorrupt with the key,
+// kIncompatible for keys that are not this program's.
 Result<EtcdImage> ReadImage(const EtcdKeys& keys, const std::string& prefix);
 
 }  // namespace kvcove::master

@@ -16,7 +16,8 @@ constexpr std::int64_t kAttemptNs = 400 * kMillisecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
 constexpr std::int64_t kResignNs = 500 * kMillisecond;
 
-// For how long it may take itself for the leader after a keep-alive was sent.
+// Returns how long the process may lead after it sent a keep-alive. The rest of the lease is a
+// margin for clocks that drift.
 std::int64_t HoldsNs(std::int64_t ttl_ns) { return ttl_ns / 10 * 8; }
 
 std::string LeaderKey(const EtcdOptions& etcd) { return etcd.place.prefix + "leader"; }
@@ -66,7 +67,8 @@ Result<std::shared_ptr<EtcdLeadership>> EtcdLeadership::Campaign(
   const json transaction = {{"compare", json::array({EtcdCompareCreated(key, 0)})},
                             {"success", json::array({EtcdPut(key, Encode(self), lease)})},
                             {"failure", json::array({EtcdGet(key)})}};
-  // Asked again when the answer was lost: its other branch then finds this very candidate.
+  // Repeated when the answer was lost: if the first attempt was made, the else branch now finds
+  // this very candidate.
   Result<json> answer = client.Call("/v3/kv/txn", transaction, deadline_ns);
   for (int again = 0; !answer && !answer.error().answered && again < 3; ++again) {
     answer = client.Call("/v3/kv/txn", transaction, deadline_ns);
@@ -89,6 +91,7 @@ Result<std::shared_ptr<EtcdLeadership>> EtcdLeadership::Campaign(
   leader = self;
   std::shared_ptr<EtcdLeadership> leadership(
       new EtcdLeadership(etcd, options, clock, lease, created));
+  // From before the grant was sent: etcd counts from later, so the deadline is not too late.
   leadership->Extend(sent_ns);
   KVCOVE_ASSIGN(leadership->thread_,
                 StartThread("kvcove-leader", [raw = leadership.get()] { raw->Run(); }));
@@ -113,7 +116,7 @@ EtcdLeadership::~EtcdLeadership() {
   }
   if (thread_.joinable()) thread_.join();
   if (!holds) return;
-  // Only now: from here on another one may lead.
+  // Revokes only after the thread has ended and Leads() is false: another process may lead at once.
   EtcdClient client(etcd_, clock_);
   const auto revoked =
       client.Call("/v3/lease/revoke", {{"ID", lease_}}, clock_.NowNs() + kResignNs, kResignNs);
@@ -130,7 +133,8 @@ void EtcdLeadership::Lose(const std::string& why) {
   }
 }
 
-// A loss that comes at the same moment stays one.
+// Under the lock of Lose: otherwise an answer could move the deadline after a loss at the same
+// moment.
 void EtcdLeadership::Extend(std::int64_t sent_ns) {
   const MutexLock lock(mutex_);
   if (lost_.load(std::memory_order_relaxed)) return;
@@ -183,7 +187,7 @@ void EtcdLeadership::Run() {
   EtcdClient client(etcd_, clock_);
   while (!lost()) {
     const std::int64_t sent_ns = clock_.NowNs();
-    // Not much longer than it leads, so that the log says in time that it does not.
+    // Gives up shortly after the deadline of the leadership, so that Note logs the cut-off in time.
     const std::int64_t until_ns = std::max(extended_until_ns_, sent_ns + kAttemptNs);
     const Result<json> answer =
         client.Call("/v3/lease/keepalive", {{"ID", lease_}}, until_ns, kAttemptNs);

@@ -27,7 +27,7 @@ json RangeRequest(const std::string& from, const std::string& end, std::int64_t 
   return request;
 }
 
-// Adds a page to the snapshot; the last key of it, or nothing when it was the last page.
+// Adds a page to the snapshot. Returns its last key; nothing when it was the last page.
 Result<std::optional<std::string>> TakePage(const json& answer, const std::string& prefix,
                                             EtcdSnapshot& snapshot) {
   std::string last;
@@ -62,7 +62,7 @@ Result<EtcdSnapshot> ReadSnapshot(EtcdClient& client, std::int64_t page, std::in
     const json request = RangeRequest(from, end, page, snapshot.revision);
     auto answer = client.Call("/v3/kv/range", request, deadline_ns, 5 * kSecond);
     if (!answer && answer.error().code == Code::kStale) {
-      snapshot = {};  // that moment was compacted meanwhile
+      snapshot = {};  // etcd has compacted that revision: all pages must be of one moment
       from = prefix;
       continue;
     }
@@ -76,14 +76,14 @@ Result<EtcdSnapshot> ReadSnapshot(EtcdClient& client, std::int64_t page, std::in
 
 namespace {
 
-// A prefix that lies within another pool's would damage that one.
+// Refuses a prefix below another pool's: its keys would count as damage there (ReadImage).
 Status CheckParents(EtcdClient& client, std::int64_t deadline_ns) {
   const std::string& prefix = client.options().place.prefix;
   for (std::size_t at = prefix.find('/', 1); at + 1 < prefix.size() && at != std::string::npos;
        at = prefix.find('/', at + 1)) {
     const std::string head = prefix.substr(0, at + 1) + "head";
     const auto answer = client.Call("/v3/kv/range", {{"key", ToBase64(head)}}, deadline_ns);
-    if (!answer && answer.error().code == Code::kDenied) continue;  // then nobody mixes them up
+    if (!answer && answer.error().code == Code::kDenied) continue;  // keys of another user
     if (!answer) return std::unexpected(answer.error());
     if (EtcdNumber(*answer, "count") == 0) continue;
     return Fail(Code::kIncompatible,
@@ -93,7 +93,7 @@ Status CheckParents(EtcdClient& client, std::int64_t deadline_ns) {
   return {};
 }
 
-// A transaction that is never made: etcd looks at its permissions all the same.
+// Asks for a transaction whose comparison never holds: etcd checks its permissions anyway.
 Status CheckMayWrite(EtcdClient& client, std::int64_t deadline_ns) {
   const EtcdOptions& etcd = client.options();
   const std::string key = etcd.place.prefix + "head";
@@ -158,7 +158,7 @@ class EtcdStore::Core {
     Done done;
     std::size_t bytes = 0;
   };
-  // What one transaction of etcd does: the changes of several commits, of each key the last.
+  // The changes of one transaction of etcd: those of several commits, the last one of each key.
   struct Batch {
     std::map<std::string, std::pair<std::optional<std::string>, std::uint64_t>> changes;
     std::vector<Done> done;
@@ -167,18 +167,20 @@ class EtcdStore::Core {
 
   Status AdmitLocked(std::size_t bytes, bool grows) KVCOVE_REQUIRES(mutex_);
   void Run();
-  // Empty: it is to end.
+  // Waits for commits and takes as many as fit. Empty: the thread must end.
   Batch TakeBatch();
   void Finish(const Batch& batch, const Status& made, std::uint64_t first);
   Status Write(const Batch& batch);
   Status WriteInParts(const Batch& batch, const EtcdHead& head);
-  // Changes that a head has made count go to their places; then the parts go.
+  // Moves changes from parts that the head counts to their places, then deletes the parts.
   Status ApplyParts();
-  // Made once, whatever happened to its answers. `next`: the head that it leaves; null: the same.
-  // Errors: not made, and it never will be; or the leadership is lost.
+  // Makes a transaction once, even if answers are lost. `next`: the head that it writes; null:
+  // none, then it may be made again. Errors: the transaction was not made and never will be, or the
+  // leadership is lost.
   Status Transact(json operations, const EtcdHead* next);
-  // The compare part did not hold. Ok: because the transaction has been made before.
+  // Handles a comparison that did not hold. Ok: an earlier attempt has made the transaction.
   Status Judge(const json& answer, const EtcdHead* next);
+  // Returns the reason to end repetitions; nothing: continue.
   std::optional<Error> Over() const;
   json OperationOf(const std::string& key, const std::optional<std::string>& value,
                    std::uint64_t revision) const;
@@ -189,7 +191,7 @@ class EtcdStore::Core {
   const EtcdStoreOptions options_;
   const Clock& clock_;
 
-  // The thread's, after Load.
+  // After Load, only the thread uses these.
   EtcdClient client_;
   const std::string prefix_;
   EtcdHead head_;
@@ -235,8 +237,9 @@ Status EtcdStore::Core::Load(Opened& opened) {
   return {};
 }
 
-// Each step writes the head, which counts facts that are not there yet: a master that reads in
-// between takes it for damage. And no step can be made again by a late repetition.
+// Each step writes the head, which counts facts that are not there yet, so a master that reads in
+// between finds damage instead of fewer facts. A new head in each step also makes etcd refuse a
+// late repetition of an earlier step.
 Status EtcdStore::Core::Replace(const EtcdSnapshot& snapshot, const Facts& facts,
                                 std::uint64_t revision) {
   head_modified_ = snapshot.head_modified;
@@ -297,7 +300,7 @@ EtcdStore::Core::Batch EtcdStore::Core::TakeBatch() {
   Batch batch;
   const MutexLock lock(mutex_);
   while (queue_.empty() && !stops_) changed_.Wait(mutex_);
-  // Those that are left fail in Run, in order.
+  // Once it stops, the rest of the queue fails in Run, in order.
   std::uint64_t revision = head_.revision;
   while (!queue_.empty() && !stops_) {
     Waiting& next = queue_.front();
@@ -319,7 +322,7 @@ EtcdStore::Core::Batch EtcdStore::Core::TakeBatch() {
 }
 
 void EtcdStore::Core::Run() {
-  // What an earlier leader left unfinished, while nobody waits for it yet.
+  // Finishes the move that an earlier leader has left, before the first commit needs it.
   Status ready = head_.parts > 0 ? ApplyParts() : Status();
   while (true) {
     const Batch batch = TakeBatch();
@@ -348,6 +351,7 @@ void EtcdStore::Core::Finish(const Batch& batch, const Status& made, std::uint64
     stat_.facts = sizes_.size();
     stat_.facts_bytes = facts_bytes_;
   }
+  // After the lock: `done` may commit.
   for (std::size_t i = 0; i < batch.done.size(); ++i) {
     if (made) {
       batch.done[i](first + i);
@@ -402,13 +406,16 @@ Status EtcdStore::Core::Write(const Batch& batch) {
   return Transact(std::move(operations), &next);
 }
 
-// One commit alone, so all its changes have one revision.
+// Writes a large commit: first its parts, then a head that counts them, which makes it durable. The
+// batch is one commit (TakeBatch), so all its changes have one revision.
 Status EtcdStore::Core::WriteInParts(const Batch& batch, const EtcdHead& head) {
   EtcdHead next = head;
   std::vector<FactChange> changes;
   for (const auto& [key, change] : batch.changes) changes.push_back({key, change.first});
   const std::vector<std::string> parts = EncodeParts(changes, next.revision);
   next.parts = static_cast<std::uint32_t>(parts.size());
+  // Deletes the parts of an attempt that failed, here or under an earlier leader: no head counts
+  // them.
   if (stray_parts_) {
     KVCOVE_TRY(Transact(json::array({EtcdDeletePrefix(prefix_ + "part/")}), nullptr));
   }
@@ -438,6 +445,7 @@ Status EtcdStore::Core::ApplyParts() {
     }
   }
   KVCOVE_TRY(flush());
+  // Only now: a leader that dies earlier leaves the parts, and the next one moves them again.
   EtcdHead next = head_;
   next.parts = 0;
   next.commit = RandomId();
@@ -472,6 +480,7 @@ Status EtcdStore::Core::Judge(const json& answer, const EtcdHead* next) {
   }
   const auto value = FromBase64(only(head).value("value", std::string()));
   const auto found = DecodeHead(value.value_or(""));
+  // An attempt whose answer was lost has been made: the head has the mark of this transaction.
   if (next != nullptr && found && found->commit == next->commit) {
     head_ = *next;
     head_modified_ = EtcdNumber(only(head), "mod_revision");
@@ -508,6 +517,8 @@ Status EtcdStore::Core::Transact(json operations, const EtcdHead* next) {
       head_modified_ = EtcdNumber(answer->at("header"), "revision");
       return {};
     }
+    // A refusal is final only if no earlier attempt is without an answer: that one may have been
+    // made, or may still be.
     if (answer.error().answered && !unsure) return std::unexpected(answer.error());
     if (!std::exchange(unsure, true)) {
       LogWarn("a transaction of etcd has no answer ({}); it is repeated until there is one",

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control store of several masters: facts in etcd. Only the leader writes, and each write is
 // one transaction that etcd makes only while the leader's key is the one of this leadership and the
-// head is the one that this process wrote or read last. docs/ha.md has the prose.
+// head is the one that this process wrote or read last. See docs/control-store.md.
 //
 //   Commit --> queue --> [kvcove-store] one transaction of etcd --> done(revision)
 //
-// A transaction without an answer may have been made, or may still be. It is repeated as it is,
-// until an answer comes or the leadership is lost, and nothing else is written meanwhile: whichever
-// of the two is made first changes the head, so the other one is refused and finds its own mark.
+// A transaction without an answer may have been made, or may still be. The store repeats it
+// unchanged until etcd answers or the leadership is lost, and writes nothing else meanwhile:
+// whichever of the two is made first changes the head, so the other one is refused and finds its
+// own mark (`commit`) in the head.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,8 @@ struct EtcdStoreOptions {
   std::size_t max_queued = 4096;
   std::size_t max_queued_bytes = 16 << 20;
   std::uint64_t max_facts_bytes = 256 << 20;  // all of them; beyond, kLimit
-  // Of one transaction of etcd; its own limits are 128 and 1.5 MiB where nobody raised them. What
-  // is larger goes into parts first, and one transaction makes them count.
+  // Limits of one transaction of etcd; etcd's defaults are 128 and 1.5 MiB. A larger commit is
+  // written in parts first, and one transaction makes them count.
   std::size_t max_operations = 100;
   std::size_t max_bytes = 1 << 20;
   std::int64_t page = 512;  // keys that are read at a time
@@ -39,7 +40,7 @@ struct EtcdStoreStat {
   std::uint64_t facts = 0;
   std::uint64_t facts_bytes = 0;
   std::uint64_t transactions = 0;
-  std::uint64_t repeated = 0;  // without an answer
+  std::uint64_t repeated = 0;  // attempts without an answer
   std::size_t queued = 0;
   std::int64_t latency_ns = 0;  // of the last transaction
 };
@@ -48,14 +49,15 @@ struct EtcdStoreStat {
 struct EtcdSnapshot {
   EtcdKeys keys;  // below the prefix
   std::int64_t revision = 0;
-  std::int64_t head_modified = 0;  // 0: there is none
-  std::int64_t leader_created = 0;
+  std::int64_t head_modified = 0;   // etcd's revision; 0: there is no head
+  std::int64_t leader_created = 0;  // etcd's revision; 0: there is no leader
 };
-// In pages. Linearizable: what was written before the call is there. Errors: etcd's.
+// Reads all keys of a pool, in pages of one moment. Linearizable: includes everything that was
+// written before the call. Errors: etcd's; kTimeout.
 Result<EtcdSnapshot> ReadSnapshot(EtcdClient& client, std::int64_t page, std::int64_t deadline_ns,
                                   const Clock& clock);
-// Ok when a pool, or nothing, is there, and this user may write. Errors: as EtcdLeadership and
-// ReadImage. Writes nothing.
+// Returns Ok when the prefix has a pool or no key, and this user may write. Writes nothing. Errors:
+// those of EtcdClient::CheckEndpoints and ReadImage; kDenied; kIncompatible within another pool.
 Status CheckEtcd(EtcdClient& client, std::int64_t deadline_ns, const Clock& clock);
 
 // Thread-safe.
@@ -66,14 +68,15 @@ class EtcdStore final : public ControlStore {
   static Result<std::unique_ptr<EtcdStore>> Open(std::shared_ptr<EtcdLeadership> leadership,
                                                  const EtcdStoreOptions& options,
                                                  const Clock& clock, Opened& opened);
-  // In place of all that is there, of which `snapshot` was taken under this leadership. If it ends
-  // in the middle, what is there is damage until it is done again. Errors: as Open.
+  // Replaces all facts; `snapshot` was taken under this leadership. If the process ends in between,
+  // masters find damage until the replacement is repeated. Errors: as Open.
   static Status Replace(std::shared_ptr<EtcdLeadership> leadership, const EtcdSnapshot& snapshot,
                         const Facts& facts, std::uint64_t revision, const Clock& clock);
-  // Fails what waits, and ends the thread.
+  // Fails the waiting commits, and ends the thread.
   ~EtcdStore() override;
 
-  // Never waits for etcd. kUnavailable at once while the leadership is cut off.
+  // Commits as ControlStore says. Never waits for etcd; fails with kUnavailable at once while the
+  // leadership is cut off.
   void Commit(std::vector<FactChange> changes, Done done) override;
 
   EtcdStoreStat stat() const;

@@ -12,7 +12,7 @@
 namespace kvcove::master {
 namespace {
 
-// Grows when a value's fields change.
+// Increment it when a value's fields change.
 constexpr std::uint8_t kValueVersion = 1;
 constexpr std::uint8_t kCleanEndFlag = 1;
 constexpr std::uint8_t kUnknownLeasesFlag = 2;
@@ -22,7 +22,7 @@ constexpr std::string_view kBarrierPrefix = "barrier/";
 constexpr std::string_view kResetPrefix = "reset/";
 constexpr std::string_view kEngineResetPrefix = "engine-reset/";
 
-// Little-endian fields behind one byte of version.
+// Writes little-endian fields after one byte of version.
 class Writer {
  public:
   Writer() { Number(kValueVersion); }
@@ -43,7 +43,7 @@ class Writer {
   std::string out_;
 };
 
-// Of what Writer wrote.
+// Reads the bytes of a Writer.
 class Reader {
  public:
   explicit Reader(std::string_view bytes)
@@ -166,7 +166,7 @@ bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
     state.engine_resets.emplace_back(key);
     return true;
   }
-  return true;  // of a later kvcove
+  return true;  // a key of a later kvcove
 }
 
 }  // namespace
@@ -180,8 +180,8 @@ std::string ResetKey(std::string_view tenant, const Id128& id) {
   return fmt::format("{}{}/{}", kResetPrefix, tenant, ToHex(id));
 }
 std::string EngineResetKey(std::string_view name) {
-  // A name may be longer than a key, so its hash stands for it: one that falls on another's starts
-  // closed without need, which is safe.
+  // A name may be longer than a key, so the key has its hash. If two names have one hash, the other
+  // namespace starts closed without need, which is safe.
   return std::string(kEngineResetPrefix) + ToHex(DirectoryHash(0, name));
 }
 

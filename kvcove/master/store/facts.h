@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facts of the control store, typed: which keys there are, and what their values mean.
-// docs/control-store.md lists them. Plain values, no I/O.
+// The facts of the control store as types: their keys and their values. Plain values, no I/O.
 #pragma once
 
 #include <optional>
@@ -14,7 +13,7 @@
 
 namespace kvcove::master {
 
-// key "pool": drawn once. key "incarnation": the pool's history so far.
+// key "pool". `pool` is drawn once, `incarnation` again with each loss of facts and each restore.
 struct PoolFact {
   Id128 pool;
   Id128 incarnation;
@@ -24,13 +23,12 @@ struct PoolFact {
   std::int64_t longest_lease_ns = 0;
   // The last master ended when no lease was running.
   bool clean_end = false;
-  // Owners that this store does not know may hold leases of a master that it does not know either.
+  // Owners that this store does not know may hold leases, from a master that it does not know.
   bool unknown_leases = false;
   bool operator==(const PoolFact&) const = default;
 };
 
-// key "terms": the latest masters, oldest first. A term's last revision lies before the next one's
-// first.
+// key "terms": the latest masters, oldest first. A term ends before the next one's first revision.
 struct TermFact {
   std::uint64_t term = 0;
   std::uint64_t tag = 0;
@@ -39,8 +37,8 @@ struct TermFact {
 };
 inline constexpr std::size_t kTermsKept = 256;
 
-// key "slot/NNNNN": one namespace and weight version. A free slot keeps its fact: its revision
-// tells owners that it is free, and its generation is never given again.
+// key "slot/NNNNN": one namespace and weight version. A free slot keeps its fact: by the fact's
+// revision owners learn that the slot is free, and its generation is never given again.
 struct SlotFact {
   Generation generation = 0;
   bool free = false;
@@ -68,8 +66,8 @@ struct MemberFact {
   }
 };
 
-// key "barrier/ID/NNNNN": removals from the slot were proven although the member had not applied
-// them. `acknowledged`: the last removal that it had.
+// key "barrier/ID/NNNNN": removals from the slot were proven, or values replaced, although the
+// member had not applied that. `acknowledged`: the last removal that the member had applied.
 struct BarrierFact {
   std::uint64_t term = 0;
   std::uint64_t acknowledged = 0;
@@ -81,9 +79,9 @@ inline constexpr std::string_view kTermsKey = "terms";
 std::string SlotKey(SlotId slot);
 std::string MemberKey(const Id128& member);
 std::string BarrierKey(const Id128& member, SlotId slot);
-// A reset that has raised. `tenant` shares them out.
+// Returns the key of a reset that was carried out. Each tenant has a share of these.
 std::string ResetKey(std::string_view tenant, const Id128& id);
-// A namespace that an engine has reset.
+// Returns the key that says that an engine has reset the namespace.
 std::string EngineResetKey(std::string_view name);
 
 std::string Encode(const PoolFact& fact);
@@ -92,7 +90,7 @@ std::string Encode(const SlotFact& fact);
 std::string Encode(const MemberFact& fact);
 std::string Encode(const BarrierFact& fact);
 
-// What a start finds, decoded. Errors: kCorrupt, with the key.
+// All facts, decoded.
 struct StoredState {
   std::optional<PoolFact> pool;
   std::vector<TermFact> terms;
@@ -121,6 +119,7 @@ struct StoredState {
   std::vector<ResetId> reset_ids;          // by revision
   std::vector<std::string> engine_resets;  // keys
 };
+// Decodes all facts; ignores keys of later versions. Errors: kCorrupt, with the key.
 Result<StoredState> Decode(const Facts& facts);
 
 }  // namespace kvcove::master

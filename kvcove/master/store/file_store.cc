@@ -13,11 +13,11 @@
 namespace kvcove::master {
 namespace {
 
-// A rewrite that only saves room may wait for longer than one that commits wait for.
+// A rewrite that only saves room may wait for longer than one that blocks commits.
 constexpr std::int64_t kCompactAgainNs = 10 * kSecond;
-// How often the thread looks again when the disk is not ready or refuses.
+// The thread tries again after this when the disk is not ready or refuses.
 constexpr std::int64_t kLookAgainNs = 20 * kMillisecond;
-// How often it looks whether somebody has removed the file.
+// The thread checks this often whether the file was removed.
 constexpr std::int64_t kLookForRemovalNs = kSecond;
 constexpr auto kEndOfThread = std::chrono::milliseconds(100);
 
@@ -36,14 +36,14 @@ class FileStore::Core {
   FileStoreStat stat() const;
 
   // Close's steps, in this order.
-  void Refuse();  // accepts nothing any more
+  void Refuse();  // refuses later commits
   void AwaitDrained(std::chrono::steady_clock::time_point until);
-  bool StopThread(std::chrono::steady_clock::time_point until);  // false: it hangs in the disk
-  // Fails the commits that have no answer yet; false when there are none. A thread that hangs finds
-  // nothing to answer when the disk returns.
+  bool StopThread(std::chrono::steady_clock::time_point until);  // false: a disk call hangs
+  // Fails the commits without an answer; returns false when there are none. A thread that hangs
+  // then has no `done` left to call when the disk returns.
   bool Abandon();
   bool drained() const;
-  // After StopThread. False: the thread has ended.
+  // Cancels StopThread. Returns false if the thread has ended.
   bool GoOn();
 
  private:
@@ -68,7 +68,7 @@ class FileStore::Core {
 
   const FileStoreOptions options_;
 
-  // Work's.
+  // Only Work uses these.
   ControlFile file_;
   ControlFile::Transactions appended_;  // not synced yet
   bool sync_is_due_ = false;
@@ -78,10 +78,10 @@ class FileStore::Core {
   std::int64_t look_at_ns_ = 0;
 
   mutable Mutex mutex_;
-  CondVar changed_;  // something to do, or done; the thread's end
+  CondVar changed_;  // new work, the end of a batch, the end of the thread
   Queue queue_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<Done> in_flight_ KVCOVE_GUARDED_BY(mutex_);  // of the batch that Work has
-  bool works_ KVCOVE_GUARDED_BY(mutex_) = false;           // has a batch, or calls its `done`
+  std::vector<Done> in_flight_ KVCOVE_GUARDED_BY(mutex_);  // of the batch that Work writes
+  bool works_ KVCOVE_GUARDED_BY(mutex_) = false;           // Work has a batch, or calls its `done`
   bool closed_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool retires_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool stops_ KVCOVE_GUARDED_BY(mutex_) = false;
@@ -149,8 +149,8 @@ bool FileStore::Core::Work() {
   return Retire() || rewrites;
 }
 
-// A file without a name takes commits that no start will find. It is a fault as any other: what
-// waits fails, and the file is written anew.
+// Checks that the file still has its name: no start would find later commits in a file without one.
+// A removal is a fault like any other: waiting commits fail, and the file is written anew.
 void FileStore::Core::LookForRemoval() {
   if (!file_.known() || options_.clock->NowNs() < look_at_ns_) return;
   look_at_ns_ = options_.clock->NowNs() + kLookForRemovalNs;
@@ -221,6 +221,7 @@ bool FileStore::Core::Finish() {
     Fault(first.error());
     return true;
   }
+  // Abandon may have taken the answers already, if Close left this thread behind.
   std::vector<Done> done;
   {
     MutexLock lock(mutex_);
@@ -236,8 +237,8 @@ bool FileStore::Core::Finish() {
   return true;
 }
 
-// Fails everything that waits: nobody knows what the file holds, and an append behind it would make
-// durable what the batch's callers are told has failed.
+// Fails all waiting commits. Any part of the batch may be in the file, and a later append would
+// make it durable although its callers get an error. So only a rewrite from the mirror helps.
 void FileStore::Core::Fault(const Error& error) {
   const bool begins = retry_ns_ == 0;
   retry_ns_ = begins ? options_.first_retry_ns : std::min(2 * retry_ns_, options_.max_retry_ns);
@@ -279,7 +280,7 @@ void FileStore::Core::RetireV1() {
 bool FileStore::Core::Retire() {
   {
     MutexLock lock(mutex_);
-    // Without a commit the records are nowhere else.
+    // Before the first commit the old file is the only place that has these records.
     if (!retires_ || file_.revision() == 0) return false;
     retires_ = false;
   }
@@ -376,7 +377,7 @@ Result<std::unique_ptr<FileStore>> FileStore::Open(std::unique_ptr<FileSystem> d
 }
 
 FileStore::~FileStore() {
-  // In a simulation this may be a process that was killed: its disk is not touched.
+  // A simulation destroys the store to kill its process, so the disk is not touched.
   if (!thread_.joinable()) {
     core_->Abandon();
     return;
@@ -395,7 +396,7 @@ Status FileStore::Rest(std::int64_t deadline_ns) {
   const std::string refuses = core_->stat().refuses;
   if (!refuses.empty()) return Fail(Code::kUnavailable, refuses);
   if (!core_->drained()) return Fail(Code::kTimeout, "the disk does not answer in time");
-  // It may be about to make the file smaller.
+  // The thread may still rewrite the file to save room, which no commit waits for.
   if (!core_->StopThread(until + kEndOfThread) && core_->GoOn()) {
     return Fail(Code::kTimeout, "the disk does not answer in time");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control store of one master: facts in the file `control` of its data directory.
-// docs/control-store.md has states, faults and the format.
+// docs/control-store.md has the states, the faults and the format.
 //
 //   opened --first commit: rewrite--> working --append or sync fails--> refusing --rewrite-->
 //   working
@@ -27,12 +27,14 @@ struct FileStoreOptions {
   // Commits that wait for the disk; beyond either, kUnavailable at once.
   std::size_t max_queued = 4096;
   std::size_t max_queued_bytes = 16 << 20;
-  // All facts, in the file; beyond, kLimit at once.
+  // All facts in the file; beyond, kLimit at once.
   std::uint64_t max_facts_bytes = 256 << 20;
-  // The file is rewritten when its dead bytes exceed both this and the live ones times the factor.
+  // The store rewrites the file when its dead bytes exceed both this and the live ones times the
+  // factor.
   std::uint64_t min_dead_bytes = 64 << 10;
   std::uint64_t dead_factor = 2;
-  // Between two attempts to rewrite the file after a fault: doubled from the first to the second.
+  // The time between two attempts to rewrite the file after a fault doubles from the first value up
+  // to the second.
   std::int64_t first_retry_ns = 100 * kMillisecond;
   std::int64_t max_retry_ns = kSecond;
   // How long the destructor waits for the disk.
@@ -44,42 +46,44 @@ struct FileStoreStat {
   std::uint64_t revision = 0;  // of the last durable transaction
   std::uint64_t facts = 0;
   std::uint64_t file_bytes = 0;
-  std::uint64_t live_bytes = 0;  // of them
+  std::uint64_t live_bytes = 0;  // the file's size after a rewrite
   std::uint64_t batches = 0;     // appends that became durable
   std::uint64_t rewrites = 0;
   std::size_t queued = 0;
-  std::string refuses;  // why commits fail now; empty: they don't
+  std::string refuses;  // why commits fail now; empty: the store accepts them
 };
 
 // Thread-safe, but for Work, Start and Close.
 class FileStore final : public ControlStore {
  public:
-  // Reads the facts and writes nothing. They are durable for sure when the first commit is: tell
-  // nobody a fact before. Errors: the disk's, and kIncompatible for a file of another version.
+  // Reads the facts and writes nothing. The file may still be in the page cache only, and is
+  // certainly durable once the first commit is: act on no fact before. Errors: the disk's, and
+  // kIncompatible for a file of another version.
   static Result<std::unique_ptr<FileStore>> Open(std::unique_ptr<FileSystem> disk,
                                                  const FileStoreOptions& options, Opened& opened);
-  // After Start: Close, within the options' time. Else commits that wait have failed, and the disk
-  // is not touched: a simulation kills a process so.
+  // After Start: closes within `close_timeout_ns`. Else fails the waiting commits and does not
+  // touch the disk: this is how a simulation kills a process.
   ~FileStore() override;
 
-  // Never waits for the disk.
+  // Commits as ControlStore says; never waits for the disk.
   void Commit(std::vector<FactChange> changes, Done done) override;
 
-  // Starts the thread that works. Without it, the caller does. Errors: as StartThread.
+  // Starts the thread that calls Work. If it is not started, the caller calls Work. Errors: as
+  // StartThread.
   Status Start();
-  // One batch of commits, or one attempt to recover from a fault; calls their `done`. False: there
-  // was nothing to do, or the disk is not ready. Not with Start.
+  // Writes one batch of commits, or tries once to recover from a fault; calls their `done`. Returns
+  // false if there was nothing to do, or the disk is not ready. Only if Start was not called.
   bool Work();
-  // Waits for what was committed, and ends the thread: nothing touches the disk until Start.
-  // Commits that come meanwhile wait. Errors: kTimeout, kUnavailable where the disk refuses; then
-  // the thread goes on. With Start only.
+  // Waits for the commits so far, and ends the thread: no write until Start. Later commits wait in
+  // the queue. Errors: kTimeout, kUnavailable if the disk refuses; then the thread continues. Only
+  // after Start.
   Status Rest(std::int64_t deadline_ns);
-  // Behind the commits so far, moves the file of format version 1 away. A start repeats it when it
-  // fails.
+  // Renames the file of format version 1, after a commit is durable. The next start repeats this
+  // when it fails.
   void RetireV1();
-  // No commit is accepted any more. Waits for those that were, and ends the thread. kTimeout: the
-  // disk hangs, or it needed longer. Those commits have failed, and the thread is left behind; it
-  // keeps the directory locked until the disk answers. Not from within a `done`.
+  // Refuses later commits, waits for the earlier ones, and ends the thread. kTimeout: the disk
+  // hangs or is too slow; the remaining commits have failed, and the thread is left behind and
+  // keeps the directory locked until the disk answers. Must not be called from a `done`.
   Status Close(std::int64_t deadline_ns);
 
   FileStoreStat stat() const;

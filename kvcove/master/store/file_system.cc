@@ -72,7 +72,8 @@ Result<UniqueFd> PosixFileSystem::TakeLock() const {
         openat(directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!lock.valid()) return FailErrno(Code::kInternal, fmt::format("opening '{}/lock'", path_));
     KVCOVE_TRY(Lock(lock));
-    // Another process may have made the file anew in between: then that one is the lock.
+    // Another process may have made the file anew between open and flock. The lock counts only on
+    // the file that has the name now.
     if (Names("lock", lock)) return lock;
   }
   return Fail(Code::kUnavailable,
@@ -115,7 +116,7 @@ Status PosixFileSystem::MayWrite() {
   }
   if (IsAway()) {
     KVCOVE_ASSIGN(directory_, OpenOwnDirectory(path_, DirectoryUse::kData));
-    // Whatever lies there is not what this process has written.
+    // The directory at this path now has none of this process's writes.
     file_.Reset();
     moved_ = true;
   }
@@ -124,7 +125,8 @@ Status PosixFileSystem::MayWrite() {
   return {};
 }
 
-// Removed, or moved: somebody who starts with this directory would find another one.
+// Returns true if the directory was removed or moved: a process that starts with this path would
+// find another one.
 bool PosixFileSystem::IsAway() const {
   struct stat there{};
   struct stat open{};
@@ -143,7 +145,7 @@ Result<bool> PosixFileSystem::Keeps(const std::string& name) {
 
 Result<std::optional<std::string>> PosixFileSystem::Read(const std::string& name) {
   const std::string path = PathOf(name);
-  // A pipe that somebody put there must not block the open.
+  // O_NONBLOCK: the open must not block on a pipe of that name.
   const UniqueFd file(
       openat(directory_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.valid()) {
@@ -194,7 +196,7 @@ Status PosixFileSystem::Write(const std::string& name, std::string_view bytes) {
   moved_ = false;
   const std::string path = PathOf(name);
   const int at = directory_.get();
-  unlinkat(at, name.c_str(), 0);  // left by a process that was killed, or by an attempt that failed
+  unlinkat(at, name.c_str(), 0);  // a rest of a process that was killed, or of a failed attempt
   const UniqueFd file(
       openat(at, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.valid()) return FailErrno(Code::kInternal, fmt::format("creating '{}'", path));
@@ -202,7 +204,7 @@ Status PosixFileSystem::Write(const std::string& name, std::string_view bytes) {
   if (status && fsync(file.get()) != 0) {
     status = FailErrno(Code::kInternal, fmt::format("syncing '{}'", path));
   }
-  if (!status) unlinkat(at, name.c_str(), 0);  // on a full disk it only takes room
+  if (!status) unlinkat(at, name.c_str(), 0);  // frees its room, on a full disk
   return status;
 }
 
@@ -213,6 +215,7 @@ Status PosixFileSystem::Rename(const std::string& from, const std::string& to) {
   if (renameat(at, from.c_str(), at, to.c_str()) != 0) {
     return FailErrno(Code::kInternal, fmt::format("renaming '{}' to '{}'", PathOf(from), to));
   }
+  // The rename is durable only once the directory is synced.
   if (fsync(at) != 0) return FailErrno(Code::kInternal, fmt::format("syncing '{}'", path_));
   return {};
 }

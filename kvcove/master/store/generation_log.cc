@@ -96,10 +96,10 @@ Result<Restored> ParseLog(std::string_view bytes) {
     const auto length = reader.Number<std::uint32_t>();
     const auto sum = reader.Number<std::uint32_t>();
     if (!reader.ok() || length > reader.left())
-      break;  // cut while it was appended: nobody knew of it
+      break;  // the append was cut short, so no process ever learned of the record
     const std::string_view payload = reader.Bytes(length);
     if (length > kMaxRecordBytes || static_cast<std::uint32_t>(Hash64(payload, length)) != sum) {
-      // Also the last one: it is whole, so somebody may know of it.
+      // Even the last record is whole, so a process may have acted on it.
       return Fail(Code::kCorrupt, "a record is damaged");
     }
     if (length == 1 && static_cast<std::uint8_t>(payload[0]) == kCleanEnd) {

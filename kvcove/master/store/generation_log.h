@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first format of the file that keeps generations: read once, by a master that finds it.
+// The first format of the file that keeps generations. A master that finds it reads it once.
 // docs/generations.md describes it, byte by byte.
 #pragma once
 
@@ -18,7 +18,7 @@ struct OldRecord {
     kEngineReset = 3,  // an engine has reset the namespace
     kDropSlot = 4,     // slot is free again
     kStart = 5,        // a master started
-    kMissed = 6,       // a removal from slot was proven although an owner had not heard of it
+    kMissed = 6,       // a removal from slot was proven although an owner had not applied it
   };
   Kind kind = Kind::kSlot;
   SlotId slot = 0;
@@ -29,7 +29,7 @@ struct OldRecord {
   bool operator==(const OldRecord&) const = default;
 };
 
-// What a start finds.
+// The contents of that file.
 struct Restored {
   Id128 incarnation;
   std::vector<OldRecord> records;
@@ -38,7 +38,8 @@ struct Restored {
   std::int64_t running_lease_ns = 0;
 };
 
-// The file's bytes, for tests and the fuzzer. Parse errors: kIncompatible, kCorrupt.
+// The Encode functions return the file's bytes, for tests and the fuzzer. Errors of ParseLog:
+// kIncompatible, kCorrupt.
 std::string EncodeHeader(Id128 incarnation, std::int64_t lease_ns);
 std::string EncodeRecord(const OldRecord& record);
 std::string EncodeCleanEnd();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A control store that forgets everything with the process: for a pool without a data directory.
+// A control store in memory, whose facts end with the process: for a pool without a data directory.
 #pragma once
 
 #include <deque>
@@ -11,8 +11,8 @@
 
 namespace kvcove::master {
 
-// Thread-safe. Each commit is durable at once; `done` is called within a call of Commit, in most
-// cases the one that brought it.
+// Thread-safe. Each commit counts as durable at once. Calls `done` within its own Commit, or within
+// another thread's Commit that runs at that time.
 class MemoryStore final : public ControlStore {
  public:
   void Commit(std::vector<FactChange> changes, Done done) override {
@@ -23,8 +23,8 @@ class MemoryStore final : public ControlStore {
     MutexLock lock(mutex_);
     done_.emplace_back(++revision_, std::move(done));
     ApplyTransaction(std::move(changes), revision_, facts_);
-    // One call notifies for all others, so that revisions come in order, and a `done` that commits
-    // does not nest.
+    // One call runs `done` for all others, so that revisions arrive in order, and a `done` that
+    // commits does not nest.
     if (notifies_) return;
     notifies_ = true;
     while (!done_.empty()) {
@@ -32,7 +32,7 @@ class MemoryStore final : public ControlStore {
       done_.pop_front();
       mutex_.unlock();
       next(revision);
-      next = nullptr;  // what it holds may commit, too
+      next = nullptr;  // before the lock: destructors of its captures may commit, too
       mutex_.lock();
     }
     notifies_ = false;
