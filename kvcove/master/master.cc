@@ -47,6 +47,7 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
   control_ = std::make_unique<Control>(control, plan.leadership, plan.state.pool->incarnation,
                                        commits_, standings_, std::move(hooks), clock);
   control_->Load(plan.state, plan.leases_until_ns, plan.unknown_leases_until_ns);
+  // Control itself waits for the leases of members that an earlier master gave (Members::Load).
   keeper_ = std::make_unique<GenerationKeeper>(
       GenerationKeeper::Options{.generations = options.generations,
                                 .proven_from_ns = plan.unknown_leases_until_ns,
@@ -64,6 +65,7 @@ void Master::Start(Reply<void> ready) {
   commits_.Add(std::move(start_changes_),
                [this, ready = std::move(ready)](const Result<std::uint64_t>& revision) {
                  if (!revision) return ready(std::unexpected(revision.error()));
+                 // Only now are the facts that the store was opened with certainly durable.
                  keeper_->Start();
                  ready({});
                });
@@ -227,6 +229,7 @@ void Master::Load(StateReader& ar, Directory::Shards ahead) {
 void Master::Stop(Reply<void> done) {
   shards_->Stop();
   control_->Stop();
+  // Control grants no lease after Stop, so "no lease is running" stays true while it is stored.
   if (control_->LeaseRunning()) {
     return done(Fail(Code::kUnavailable, "leases are still running"));
   }

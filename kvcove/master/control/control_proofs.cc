@@ -29,6 +29,8 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
     bucket.keys =
         std::max(0.0, bucket.keys - rate * 1e-9 * static_cast<double>(now - bucket.at_ns));
     bucket.at_ns = now;
+    // One call may exceed the share of a second; the tenant's next calls are refused until that is
+    // over.
     if (bucket.keys > rate) {
       return refuse(
           fmt::format("tenant '{}' has removed its share of {} keys a second; repeat the "
@@ -55,6 +57,7 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
 
 std::uint64_t Control::Append(wire::Removal part) {
   const MutexLock lock(mutex_);
+  // Held back until the directory has dropped the keys: see Master::RemoveNext.
   return removals_.Append(std::move(part), /*held_back=*/true);
 }
 
@@ -200,6 +203,7 @@ void Control::CheckBarring(Deferred& deferred) {
                       standings_.SetBarred(one.first.number, one.second, true);
                     return true;
                   });
+    // A refused barrier has been erased (Members::BarrierStored), so it is not going to be stored.
     const bool failed =
         std::ranges::any_of(barring.waiting, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
           return !members_.WillBeBarred(one.first, one.second);

@@ -106,6 +106,7 @@ void GenerationKeeper::AdoptPool(const Id128& pool, Reply<void> done) {
 void GenerationKeeper::EndCleanly(Reply<void> done) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
+  // If the wait for unknown leases is not over, the next start must repeat it.
   const bool waited = clock_.NowNs() >= proven_from_ns_;
   ChangePool(
       Kind::kPool,
@@ -167,6 +168,7 @@ Result<Generations::Plan> GenerationKeeper::Decide(const Operations& operations)
   }
   Generations::Plan plan;
   if (operations.front()->kind == Kind::kVoid) plan = generations_.PlanVoid();
+  // pool_ follows when the store has it (CarryOut).
   next_pool_ = pool_;
   operations.front()->edit(next_pool_);
   next_pool_.counter = generations_.counter();
@@ -206,6 +208,7 @@ void GenerationKeeper::Stored(const Operations& operations, const Generations::P
   if (revision) {
     CarryOut(operations, plan, *revision, deferred);
   } else {
+    // The plan is discarded, and with it the numbers that it drew: NextNumber never repeats one.
     for (const auto& operation : operations) Refuse(*operation, revision.error(), deferred);
   }
   Advance(deferred);
@@ -319,7 +322,8 @@ void GenerationKeeper::Tick() {
   if (now < expired_ns_ + kExpireNs) return;
   expired_ns_ = now;
   if (generations_.registrations().Expire(now)) ShowNames(deferred);
-  // The unknown leases are over now, so the next start need not wait for them again.
+  // The unknown leases are over now, so the next start need not wait for them again. Only while
+  // nothing else waits: this change is not urgent.
   if (pool_.unknown_leases && now >= proven_from_ns_ && waiting_.empty() && !busy_) {
     ChangePool(
         Kind::kPool, [](PoolFact& fact) { fact.unknown_leases = false; },

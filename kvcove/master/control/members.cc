@@ -48,6 +48,7 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
     return hello.fresh && !ended_.contains(hello.owner) ? Admission::kFresh : Admission::kUnknown;
   }
   const Member& member = at(*number);
+  // A welcome now would be void as soon as the end is stored.
   if (member.ending) return Fail(Code::kStale, "this identity is being ended; say hello again");
   if (member.fact.tenant != hello.tenant) {
     return Fail(Code::kDenied, "this identity is an owner's of another tenant");
@@ -77,6 +78,7 @@ Result<MemberFact> Members::FactFor(const wire::OwnerHello& hello, std::int64_t 
                                           members_.size()));
   }
   if (number == members_.size()) members_.emplace_back();
+  // The serial reserves the number: another fresh owner may say hello before this one is stored.
   members_[number] = {.id = {}, .fact = {}, .serial = next_serial_++, .hello = {}, .last = {}};
   return MemberFact{.number = static_cast<OwnerNumber>(number),
                     .disk = hello.disk,
@@ -111,6 +113,8 @@ wire::OwnerWelcome Members::Welcome(const wire::OwnerHello& hello, bool overtake
   Member& member = at(number);
   doubt_.Heard(number, now_ns);
   const bool same_memory = member.epoch != 0 && member.hello.process == hello.process;
+  // Listings under the last epoch still count only if no value was replaced, and if the owner knows
+  // that epoch. An owner that has not got the last welcome begins a new epoch.
   const bool resumed = same_memory && !overtaken && hello.seen.term == term_ &&
                        hello.number == number && hello.epoch == member.epoch;
   if (!resumed) {
@@ -247,6 +251,7 @@ std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::u
   member.removals = std::max(member.removals, removals);
   std::erase_if(member.barriers, [&](const auto& entry) {
     const Barrier& barrier = entry.second;
+    // A barrier of an earlier term ends by Dropped, one for replaced values by EndOvertaken.
     const bool over = barrier.fact.term == term_ && barrier.stored && !barrier.overtaken &&
                       barrier.covers <= member.removals;
     if (over) keys.push_back(BarrierKey(member.id, entry.first));
@@ -279,6 +284,8 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
   if (Get(ref) == nullptr) return RemovalProof::kProven;
   Member& member = at(ref.number);
   if (member.removals >= removal) return RemovalProof::kProven;
+  // While a member ends it gets no barrier, whose fact would be stored after the member's facts
+  // were deleted. The stored end proves the removal.
   if (options_.strict || member.ending) return RemovalProof::kWaits;
   if (const auto barrier = member.barriers.find(slot); barrier != member.barriers.end()) {
     // The barrier counts once it is stored and each lease that does not name it has ended: until
@@ -298,6 +305,7 @@ std::optional<Members::RaisedBarrier> Members::RaiseBarrier(const MemberRef& ref
   Member& member = at(ref.number);
   const auto [place, fresh] = member.barriers.try_emplace(slot);
   if (!fresh) return std::nullopt;
+  // The grant of a lease that runs now did not name the slot, so its owner still shows the slot.
   place->second = {.fact = {.term = term_, .acknowledged = member.removals},
                    .number = next_barrier_++,
                    .covers = removal,
@@ -311,6 +319,7 @@ void Members::BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t num
   if (Get(ref) == nullptr) return;
   Member& member = at(ref.number);
   const auto barrier = member.barriers.find(slot);
+  // VoidBarriers may have removed this barrier meanwhile, and the slot may have a new one.
   if (barrier == member.barriers.end() || barrier->second.number != number) return;
   if (stored) {
     barrier->second.stored = true;

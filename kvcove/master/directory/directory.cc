@@ -73,6 +73,7 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
       ++needed;
       continue;
     }
+    // Once the entry is removed, a later miss could not be blamed on the disk (WhyAway).
     if (static_cast<Tier>(entry.tier) == Tier::kDisk && standings_.DiskAway(entry.owner)) {
       Remember(entry.slot, entry.hash, MissReason::kDiskFailed);
     }
@@ -119,6 +120,8 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
                      std::vector<std::pair<wire::OwnerNumber, SlotId>>& to_bar, bool may_grow) {
   if (!standings_.Current(item.slot, item.generation)) return Code::kStale;
   Shard& shard = ShardOf(item.hash);
+  // Never full: every search runs until a free entry. All entries of the key are checked before any
+  // changes, so a refusal leaves the table as it was.
   if ((shard.used + 1) * 100 > shard.entries.size() * 85) Sweep(shard, 1);
   const std::size_t room = shard.entries.size();
   std::size_t at = HomeOf(item.hash, room);
@@ -260,7 +263,7 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
     place.size_bytes = entry.size_bytes;
     place.tier = static_cast<Tier>(entry.tier);
     place.reason = MissReason::kNone;
-    if (!shard.several) break;
+    if (!shard.several) break;  // no key of this part has a second entry
   }
   if (place.owner == wire::kNoOwner && place.reason == MissReason::kNone) {
     place.reason = LastReason(slot, hash);

@@ -213,6 +213,7 @@ void ShardReplica::LoadFailed(std::uint64_t move) {
   const MutexLock lock(mutex_);
   if (move_.id != move) return;
   failed_ = move;
+  // The entries that were loaded so far would be stale when the slices move here again.
   for (const wire::SliceNumber slice : move_.slices) forget_[slice] = true;
 }
 
@@ -234,12 +235,14 @@ Result<wire::ShardPage> ShardReplica::Pull(const wire::ShardPullRequest& request
   Directory::Slices slices;
   {
     const MutexLock lock(mutex_);
+    // Not before the leader has answered the request that named the freeze: only then does shown_
+    // cover every value that was listed in these slices.
     if (following_ == nullptr || request.term != term_ || request.move != move_.id ||
         move_.from != number_ || frozen_heard_ != move_.id) {
       return Fail(Code::kStale, "this move is over");
     }
     to = following_;
-    page.shown = shown_;
+    page.shown = shown_;  // before the entries are read, as at the leader (Shards::Pull)
     for (const wire::SliceNumber slice : move_.slices) slices[slice] = true;
   }
   page.cursor = request.cursor;

@@ -142,6 +142,7 @@ void Shards::Acknowledge(Member& member, const wire::ShardSyncRequest& request, 
     }
     member.removals.erase(at);
   }
+  // The lost answer may have had removals, too. The shard skips those that it has applied.
   if (member.fresh) {
     for (auto& [number, pending] : member.removals) pending.sent = false;
   }
@@ -309,6 +310,7 @@ void Shards::Remove(const wire::Removal& removal, std::function<void(std::vector
       const auto shared = std::make_shared<const wire::Removal>(removal);
       for (auto& [number, member] : members_) {
         member.removals[removal.number] = {.removal = shared, .removing = removing};
+        // At once: the removal is shown to owners only when each shard has acknowledged it.
         if (member.reply) Answer(number, runs);
       }
     }
@@ -360,7 +362,7 @@ void Shards::CheckWaiters(Runs& runs) {
 void Shards::SetOwnSlices() {
   ++serves_version_;
   if (map_ == nullptr && gathers_until_ns_ == 0 && stage_ == Stage::kNone && held_.none()) {
-    return directory_.SetSlices({}, 1);
+    return directory_.SetSlices({}, 1);  // no slice is foreign: the directory need not check keys
   }
   directory_.SetSlices(ServesOf(wire::kLeaderShard), members_.size() + 1);
 }
@@ -424,6 +426,7 @@ void Shards::Lose(wire::ShardNumber number, Runs& runs) {
     runs.emplace_back(
         [reply = std::move(lost.reply)] { reply(Fail(Code::kStale, "the lease is over")); });
   }
+  // A lost shard answers nothing any more, so it counts as done for removals and waiters.
   for (const auto& [removal, pending] : lost.removals) {
     if (--pending.removing->waiting > 0) continue;
     runs.emplace_back([one = pending.removing] { one->done(one->codes); });
@@ -461,6 +464,7 @@ void Shards::Tick() {
     const bool ends = std::ranges::any_of(lost, [&](wire::ShardNumber one) KVCOVE_REQUIRES(mutex_) {
       return one == move_.from || one == move_.to;
     });
+    // Before Lose: CheckMove needs both members of a move.
     if (stage_ != Stage::kNone && ends) EndMove();
     // The leader removes its old entries of foreign slices before it gets such slices: the entries
     // are from before the giver's changes. The next Tick handles the losses.

@@ -60,6 +60,7 @@ Result<std::shared_ptr<EtcdLeadership>> EtcdLeadership::Campaign(
                             deadline_ns));
   const std::string lease = grant.value("ID", std::string());
   const std::int64_t granted_s = EtcdNumber(grant, "TTL");
+  // A shorter lease could end before the deadline that Extend computes.
   if (lease.empty() || granted_s < options.ttl_ns / kSecond) {
     return Fail(Code::kUnavailable, "etcd gave no lease");
   }

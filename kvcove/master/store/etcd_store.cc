@@ -214,6 +214,7 @@ class EtcdStore::Core {
 Status EtcdStore::Core::Load(Opened& opened) {
   const std::int64_t until_ns = clock_.NowNs() + options_.load_timeout_ns;
   KVCOVE_ASSIGN(EtcdSnapshot snapshot, ReadSnapshot(client_, options_.page, until_ns, clock_));
+  // Otherwise another process has led since, and may write facts that this snapshot lacks.
   if (snapshot.leader_created != leadership_->create_revision()) {
     leadership_->Lose("the key of its leadership is gone");
     return Fail(Code::kUnavailable, leadership_->why_lost());
@@ -333,6 +334,7 @@ void EtcdStore::Core::Run() {
     Finish(batch, made, first);
     if (made && head_.parts > 0) ready = ApplyParts();
   }
+  // `done` runs without the lock, and its Commit is refused because stops_ is set.
   std::deque<Waiting> left;
   {
     const MutexLock lock(mutex_);
@@ -395,6 +397,7 @@ Status EtcdStore::Core::Write(const Batch& batch) {
                 .commit = RandomId(),
                 .parts = 0,
                 .facts = FactsAfter(batch)};
+  // One operation is for the head.
   if (batch.changes.size() >= options_.max_operations || batch.bytes > options_.max_bytes) {
     return WriteInParts(batch, next);
   }
@@ -513,6 +516,7 @@ Status EtcdStore::Core::Transact(json operations, const EtcdHead* next) {
       }
       if (!answer->value("succeeded", false)) return Judge(*answer, next);
       if (next == nullptr) return {};
+      // The transaction wrote the head, so the answer's revision is the head's modification.
       head_ = *next;
       head_modified_ = EtcdNumber(answer->at("header"), "revision");
       return {};

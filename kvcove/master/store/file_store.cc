@@ -140,7 +140,7 @@ void FileStore::Core::Commit(std::vector<FactChange> changes, Done done) {
 
 bool FileStore::Core::Work() {
   if (!file_.Ready()) return false;
-  if (sync_is_due_) return Finish();
+  if (sync_is_due_) return Finish();  // in a simulation only: the disk was not ready after Append
   LookForRemoval();
   const bool rewrites = RewriteIsDue();
   if (rewrites && !Rewrite()) return true;
@@ -397,6 +397,7 @@ Status FileStore::Rest(std::int64_t deadline_ns) {
   if (!refuses.empty()) return Fail(Code::kUnavailable, refuses);
   if (!core_->drained()) return Fail(Code::kTimeout, "the disk does not answer in time");
   // The thread may still rewrite the file to save room, which no commit waits for.
+  // The thread may still end between the two calls; then GoOn returns false, and it can be joined.
   if (!core_->StopThread(until + kEndOfThread) && core_->GoOn()) {
     return Fail(Code::kTimeout, "the disk does not answer in time");
   }
@@ -425,6 +426,7 @@ Status FileStore::Close(std::int64_t deadline_ns) {
     if (core_->StopThread(until + kEndOfThread)) {
       thread_.join();
     } else {
+      // The thread owns a reference to the core, and so keeps the disk and its lock.
       thread_.detach();
     }
   } else {
