@@ -39,8 +39,8 @@ struct MasterOptions {
 // Thread-safe.
 class Master {
  public:
-  // `plan`: PlanStart of the facts in `store`. The store's callbacks must end before this object
-  // does.
+  // Loads `plan`, which is PlanStart of the facts in `store`. The store's callbacks must end before
+  // this object does.
   Master(const MasterOptions& options, const StartPlan& plan, ControlStore& store,
          std::uint64_t revision, const Clock& clock);
   ~Master();
@@ -57,7 +57,7 @@ class Master {
   const GenerationKeeper& generations() const { return *keeper_; }
   Standings& standings() { return standings_; }
   const Standings& standings() const { return standings_; }
-  // As DirectoryService::List; bars absent owners whose values are to be replaced.
+  // Lists as DirectoryService::List does, and bars absent owners whose values are to be replaced.
   void List(const wire::ListRequest& request, Reply<wire::ListReply> reply);
   Shards& shards() { return *shards_; }
   const Shards& shards() const { return *shards_; }

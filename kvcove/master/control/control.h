@@ -42,7 +42,7 @@ struct Leadership {
   }
 };
 
-// The error of a call that would change state which a successor's process has already.
+// Of what would change a state that a successor's process has already.
 inline std::unexpected<Error> BeingTakenOver() {
   return Fail(Code::kUnavailable, "another process is taking this master over now; try again");
 }
@@ -82,7 +82,9 @@ class Control final : public GenerationSink {
   // watch. Removals does the same. Errors: kStale.
   void Watch(const wire::WatchRequest& request, Reply<wire::Changes> reply);
   void Removals(const wire::RemovalsRequest& request, Reply<wire::RemovalsPage> reply);
+  // Ends the owner's lease, and its membership unless it has a disk.
   void Goodbye(const wire::WatchRequest& request);
+  // Hides the owner's objects from look-ups. The lease still runs.
   void Disconnected(std::uint64_t connection);
   // Raises barriers so that values in these absent owners' slots may be replaced. Calls `done` when
   // all are stored, so that a later master knows. Errors: kUnavailable; kTimeout after 2 s.
@@ -151,12 +153,14 @@ class Control final : public GenerationSink {
   void KeepConnections(const std::set<std::uint64_t>& connections);
 
   // ---- administration
+  // Ends a member. Errors: kDenied while its lease runs, kInvalid, kUnavailable.
   Status Forget(OwnerNumber number);
   Status SetDraining(OwnerNumber number, bool draining);
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<MemberDescription> Describe() const;
+  // Returns true while objects may exist that are not listed yet, so that a miss is not final.
   bool Warming() const;
-  // Returns the time since this master started, or the one that it has taken over.
+  // Since this master, or the one that it has taken over, started.
   std::int64_t RunsForNs() const;
   bool LeaseRunning() const;
   struct Counts {

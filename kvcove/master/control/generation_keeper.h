@@ -49,7 +49,7 @@ class GenerationKeeper {
     // Writes a log line for each reset that is proven.
     bool log_resets = false;
   };
-  // `state`: the contents of the store; it must have a pool.
+  // Loads `state`, the contents of the store, which must have a pool.
   GenerationKeeper(const Options& options, const StoredState& state, OrderedCommits& commits,
                    GenerationSink& sink, const Clock& clock);
   // Publishes all stored generations to the sink.
@@ -61,9 +61,11 @@ class GenerationKeeper {
                 Reply<Registration> reply);
   // Resets a namespace and answers when the reset is proven. Errors: kNotProven, kInvalid.
   void Reset(const ResetRequest& request, std::int64_t deadline_ns, Reply<ResetOutcome> reply);
+  // Replaces the versions that the engine still uses. Errors: kInvalid.
   Status NameVersions(std::string_view name, std::string_view engine,
                       const std::vector<std::string>& versions);
   void EndEngine(std::string_view name, std::string_view engine, const Id128& holder);
+  // Notes a call of a holder, which keeps its registrations alive (Registrations).
   void Heard(const Id128& holder);
   void EndHolder(const Id128& holder);
   // Begins another incarnation: every object that is stored so far is void. Later generation

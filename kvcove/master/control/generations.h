@@ -83,7 +83,8 @@ class Generations {
     std::vector<std::string> engine_resets;  // keys of facts
     std::vector<FactChange> changes;
   };
-  // Errors: kInvalid; kLimit when all slots are in use, or this tenant's share of them.
+  // Plans a registration, which needs a change only for a new slot. Errors: kInvalid; kLimit when
+  // all slots or bindings are in use, or this tenant's share of them.
   Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
   Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
                         std::int64_t now_ns);

@@ -69,7 +69,7 @@ struct MemberDescription {
 
 class Members {
  public:
-  // `first_epoch`: random, so that two masters share no epoch.
+  // Begins epochs at `first_epoch`, a random value, so that two masters share none.
   Members(const MembersOptions& options, std::uint64_t term, std::uint32_t first_epoch)
       : options_(options), term_(term), next_epoch_(first_epoch | 1), doubt_(options.lease_ns) {}
 
@@ -174,11 +174,11 @@ class Members {
   std::vector<std::string> VoidBarriers(SlotId slot);
   // Returns the last removal that every member has applied; ~0: there is no member.
   std::uint64_t AppliedByAll() const;
-  // The same for members with a running lease.
+  // Returns the same for members with a running lease.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
-  // Returns when the first lease ends that its owner still renews; nothing: there is none. An owner
-  // that has missed a renewal does not count: no renewal keeps its lease from running out.
+  // When the first of the leases ends that their owners still renew; nothing: there is none. An
+  // owner that has missed a renewal does not count: nobody can keep its lease from running out.
   std::optional<std::int64_t> FirstLeaseEndNs(std::int64_t now_ns) const;
 
   // ---- ends

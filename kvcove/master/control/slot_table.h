@@ -17,7 +17,8 @@ class SlotTable {
  public:
   static constexpr std::size_t kPageBytes = 256 << 10;
 
-  // `page_bytes`: names and 64 bytes a slot in one page. A page has at least one revision.
+  // Bounds pages to about `page_bytes`: names and 64 bytes a slot. A page has at least one
+  // revision.
   explicit SlotTable(std::size_t page_bytes = kPageBytes) : page_bytes_(page_bytes) {}
 
   // Records a change. Returns true when the table already had the slot with another generation.

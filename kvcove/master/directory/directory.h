@@ -79,9 +79,10 @@ class Directory {
 
   // ---- slices that move to another shard (docs/ha.md), one part of the table at a time
   using Slices = std::bitset<wire::kSlices>;
-  // `number`: of the part, below kShards.
+  // Adds the needed entries of these slices in one part of the table. `number`: below kShards.
   void CopySlices(std::size_t number, const Slices& slices,
                   std::vector<wire::ShardEntry>& to) const;
+  // Adds an entry, or replaces the owner's entry of the key.
   void LoadEntry(const wire::ShardEntry& entry);
   void ForgetSlices(std::size_t number, const Slices& slices);
 
@@ -115,11 +116,11 @@ class Directory {
   static_assert(wire::kMaxOwners <= 1 << 15);
   static constexpr std::size_t kGhosts = 1 << 16;
 
-  // The secret hides the place of a hash, so that chosen keys cannot crowd one place.
+  // Returns the part of a hash. A secret hides it, so that chosen keys cannot crowd one part.
   std::size_t ShardNumber(const Id128& hash) const { return Mix64(hash.high ^ secret_) % kShards; }
   Shard& ShardOf(const Id128& hash);
   const Shard& ShardOf(const Id128& hash) const;
-  // `room`: a power of two.
+  // Returns the first place for a hash in a part with `room` places, a power of two.
   std::size_t HomeOf(const Id128& hash, std::size_t room) const {
     return Mix64(hash.low ^ secret_) & (room - 1);
   }

@@ -99,7 +99,7 @@ class DirectoryService {
     bool operator==(const Full&) const = default;
   };
   Full full() const;
-  // For a directory that several masters serve: sets the entries that the others have of each slot
+  // Set, for a directory that several masters serve, the entries that the others have of each slot
   // (at the leader), and the full tenants that the leader has found (at a shard). Both are added to
   // the findings of this directory.
   void SetElsewhere(std::vector<std::uint64_t> entries_of_slots);

@@ -68,7 +68,8 @@ class ShardReplica {
   bool Serves() const { return clock_.NowNs() < serves_until_ns_.load(std::memory_order_acquire); }
   // Asks the leader whether values may be replaced; may answer later, from another thread.
   using Ask = std::function<void(const wire::ShardBarRequest&, Reply<wire::ShardBarReply>)>;
-  // As DirectoryService::List. Errors: kInProgress also while this shard lags behind the owner.
+  // Lists as DirectoryService::List does. Errors: kInProgress also while this shard does not know
+  // the owner's epoch or a generation yet.
   void List(const wire::ListRequest& request, const Ask& ask, Reply<wire::ListReply> reply);
   // Looks keys up. Errors: kStale when the token's generation is older than the current one;
   // kInProgress when this shard does not know it yet; kUnavailable.

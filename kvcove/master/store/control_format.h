@@ -35,7 +35,7 @@ std::string EncodeControl(const Facts& facts, std::uint64_t revision, std::uint6
 std::string EncodeBatch(std::span<const std::vector<FactChange>> transactions,
                         std::uint64_t first_revision, std::uint64_t file_number,
                         std::uint64_t first_sector);
-// Errors: kCorrupt, kIncompatible for another format version.
+// Parses a file. Errors: kCorrupt, kIncompatible for another format version.
 Result<ControlImage> ParseControl(std::string_view bytes);
 
 // Parts of the above, for the tests and the fuzzer, which want right checksums over wrong bytes.

@@ -26,7 +26,7 @@ struct EtcdPlace {
   std::string ToString() const;
 };
 inline constexpr std::string_view kEtcdScheme = "etcd://";
-// Errors: kInvalid.
+// Parses such a text. Errors: kInvalid.
 Result<EtcdPlace> ParseEtcdPlace(std::string_view text);
 
 // The cluster that all endpoints must belong to: that of the first answer. Shared by the clients of

@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kEtcdFormat = 1;
 inline constexpr std::size_t kPartBytes = 512U << 10;
 
 std::string Encode(const EtcdHead& head);
-// Errors: kCorrupt, kIncompatible for another format.
+// Decodes a head. Errors: kCorrupt, kIncompatible for another format.
 Result<EtcdHead> DecodeHead(std::string_view text);
 std::string Encode(const EtcdLeader& leader);
 Result<EtcdLeader> DecodeLeader(std::string_view text);

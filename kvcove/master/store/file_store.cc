@@ -43,7 +43,7 @@ class FileStore::Core {
   // then has no `done` left to call when the disk returns.
   bool Abandon();
   bool drained() const;
-  // Cancels StopThread. Returns false if the thread has ended.
+  // After StopThread. False: the thread has ended.
   bool GoOn();
 
  private:
@@ -396,8 +396,7 @@ Status FileStore::Rest(std::int64_t deadline_ns) {
   const std::string refuses = core_->stat().refuses;
   if (!refuses.empty()) return Fail(Code::kUnavailable, refuses);
   if (!core_->drained()) return Fail(Code::kTimeout, "the disk does not answer in time");
-  // The thread may still rewrite the file to save room, which no commit waits for.
-  // The thread may still end between the two calls; then GoOn returns false, and it can be joined.
+  // It may be about to make the file smaller.
   if (!core_->StopThread(until + kEndOfThread) && core_->GoOn()) {
     return Fail(Code::kTimeout, "the disk does not answer in time");
   }

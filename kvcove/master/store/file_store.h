@@ -61,8 +61,8 @@ class FileStore final : public ControlStore {
   // kIncompatible for a file of another version.
   static Result<std::unique_ptr<FileStore>> Open(std::unique_ptr<FileSystem> disk,
                                                  const FileStoreOptions& options, Opened& opened);
-  // After Start: closes within `close_timeout_ns`. Else fails the waiting commits and does not
-  // touch the disk: this is how a simulation kills a process.
+  // Closes within `close_timeout_ns` if Start was called. Else fails the waiting commits and does
+  // not touch the disk: this is how a simulation kills a process.
   ~FileStore() override;
 
   // Commits as ControlStore says; never waits for the disk.
@@ -74,12 +74,12 @@ class FileStore final : public ControlStore {
   // Writes one batch of commits, or tries once to recover from a fault; calls their `done`. Returns
   // false if there was nothing to do, or the disk is not ready. Only if Start was not called.
   bool Work();
-  // Waits for the commits so far, and ends the thread: no write until Start. Later commits wait in
-  // the queue. Errors: kTimeout, kUnavailable if the disk refuses; then the thread continues. Only
-  // after Start.
+  // Waits for what was committed, and ends the thread: nothing touches the disk until Start.
+  // Commits that come meanwhile wait. Errors: kTimeout, kUnavailable where the disk refuses; then
+  // the thread goes on. With Start only.
   Status Rest(std::int64_t deadline_ns);
-  // Renames the file of format version 1, after a commit is durable. The next start repeats this
-  // when it fails.
+  // Renames the file of format version 1 once the commits so far are done and one is durable. The
+  // next start repeats this when it fails.
   void RetireV1();
   // Refuses later commits, waits for the earlier ones, and ends the thread. kTimeout: the disk
   // hangs or is too slow; the remaining commits have failed, and the thread is left behind and

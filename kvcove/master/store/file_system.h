@@ -81,8 +81,7 @@ class PosixFileSystem final : public FileSystem {
   Status Lock(const UniqueFd& lock) const;
   bool Names(const std::string& name, const UniqueFd& file) const;
   bool IsAway() const;
-  // Returns an error before BeginToWrite, or when another process has the directory. Opens the
-  // directory and the lock file anew if they were removed.
+  // An error before BeginToWrite, or when another process has the directory.
   Status MayWrite();
   // Opens the file for Append and Sync, unless it is the one that is open.
   Status Use(const std::string& name);
