@@ -362,7 +362,8 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   const bool granted = renewal == Members::Renewal::kGranted && !lost_;
   ShowStanding(request.number);
   if (granted && members_.Told(request.number)) {
-    // The owner returned before any of its values was replaced, or has listed the rest of them.
+    // The owner returned before any of its values was replaced, or has listed the rest of them
+    // again, so the barriers for replaced values are not needed any more.
     std::vector<std::string> keys;
     for (const SlotId slot : members_.EndOvertaken(request.number, keys)) {
       standings_.SetBarred(request.number, slot, false);

@@ -147,7 +147,8 @@ class Members {
                                             std::uint64_t removal);
   void BarrierStored(const MemberRef& ref, SlotId slot, std::uint64_t number, bool stored);
   // Raises a barrier, as RaiseBarrier does, so that values of this absent member may be replaced by
-  // another owner's. It remains until EndOvertaken, or until the slot is dropped or voided.
+  // another owner's. The barrier remains until EndOvertaken, or until the slot is dropped or
+  // voided.
   std::optional<RaisedBarrier> RaiseOvertaken(const MemberRef& ref, SlotId slot);
   // Returns true if a barrier of RaiseOvertaken is stored, or the member has ended.
   bool Barred(const MemberRef& ref, SlotId slot) const;

@@ -131,8 +131,9 @@ class Standings {
     return age > 0 || (age == 0 && at->second.second);
   }
 
-  // Notes that the store has, or has no more, a barrier of this owner and slot. It keeps the owner
-  // from bringing the slot back under a later master, which does not know the replaced values.
+  // Notes that the store has, or has no more, a barrier of this owner and slot. A barrier keeps the
+  // owner from bringing the slot back under a later master, which does not know the replaced
+  // values.
   void SetBarred(OwnerNumber number, SlotId slot, bool barred) {
     const MutexLock lock(barred_mutex_);
     if (barred) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory's calls: listings from owners, look-ups from requesters, removals, and the reasons
-// of misses. It has one lock, held for 1,024 items of a large call at a time.
+// of misses. One lock, which a large call holds for 1,024 items at a time.
 #pragma once
 
 #include <atomic>

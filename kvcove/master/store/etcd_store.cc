@@ -418,7 +418,8 @@ Status EtcdStore::Core::WriteInParts(const Batch& batch, const EtcdHead& head) {
   const std::vector<std::string> parts = EncodeParts(changes, next.revision);
   next.parts = static_cast<std::uint32_t>(parts.size());
   // Deletes the parts of an attempt that failed, here or under an earlier leader: no head counts
-  // them.
+  // them. This step and the parts leave the head as it is, so etcd does not refuse a late
+  // repetition of one of them until the head below is written.
   if (stray_parts_) {
     KVCOVE_TRY(Transact(json::array({EtcdDeletePrefix(prefix_ + "part/")}), nullptr));
   }
