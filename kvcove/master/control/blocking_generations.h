@@ -28,7 +28,7 @@ class BlockingGenerations final : public wire::GenerationService {
   struct Options {
     std::string data_directory;  // empty: all facts end with the process
     std::int64_t lease_ns = 0;   // the longest lease that the owner gets
-    bool log_resets = false;    // GenerationKeeper::Options
+    bool log_resets = false;     // GenerationKeeper::Options
   };
   // Reads the store, plans the start and stores the new term, for at most 10 s. Errors: those of
   // the store.

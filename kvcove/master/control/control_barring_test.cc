@@ -69,6 +69,27 @@ TEST_F(BarringTest, WhenItHasToldEverythingTheBarrierEnds) {
   EXPECT_TRUE(Renew(owner, /*told=*/true)->hidden.empty());
 }
 
+// The slot would stay barred without a barrier in the store: a value of a later absence would be
+// replaced, and the owner would bring the older one back under a later master.
+TEST_F(BarringTest, AnOwnerThatHasDroppedTheSlotAfterALostShardIsBarredAnewByALaterAbsence) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Bar(owner).ok());
+  standings_.NoteGaveWay(owner.number, kSlot);
+  auto map = std::make_shared<wire::ShardMap>();
+  map->revision = 7;
+  control_->SetShardMap(map, /*lost=*/true);
+
+  const auto page = Removals(owner, 0);
+  ASSERT_TRUE(page.ok());
+  ASSERT_EQ(page->drop, std::vector<SlotId>{kSlot});
+  (void)Removals(owner, page->upto, page->drop_number);
+  EXPECT_FALSE(StoreHas(BarrierKey(IdOf(1), kSlot)));
+  EXPECT_TRUE(Renew(owner, /*told=*/true));
+  EXPECT_FALSE(standings_.Barred(owner.number, kSlot));
+  EXPECT_TRUE(Bar(owner).ok());
+  EXPECT_TRUE(StoreHas(BarrierKey(IdOf(1), kSlot)));
+}
+
 TEST_F(BarringTest, AResetEndsIt) {
   Publish(kSlot, 7);
   const auto owner = Join(1);

@@ -114,7 +114,14 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
     const auto at = matches_.find(count.number);
     if (at != matches_.end()) at->second += count.objects;
   }
-  Delete(members_.Dropped(request.number, request.epoch, request.dropped));
+  std::vector<std::string> ended;
+  for (const SlotId slot :
+       members_.Dropped(request.number, request.epoch, request.dropped, ended)) {
+    // A barrier for replaced values that has become one of a lost shard ends here. A slot that
+    // stayed barred would let values be replaced later without a barrier in the store.
+    standings_.SetBarred(request.number, slot, false);
+  }
+  Delete(std::move(ended));
   Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.after));
   removals_.Trim(members_.AppliedByAll());
   CheckProofs(deferred);

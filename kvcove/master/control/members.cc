@@ -213,10 +213,10 @@ std::uint64_t Members::TellToDrop(OwnerNumber number, std::vector<SlotId>& slots
   return drop;
 }
 
-std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoch,
-                                          std::uint64_t drop) {
-  std::vector<std::string> keys;
-  if (drop == 0 || !Current(number, epoch)) return keys;
+std::vector<SlotId> Members::Dropped(OwnerNumber number, std::uint32_t epoch, std::uint64_t drop,
+                                     std::vector<std::string>& keys) {
+  std::vector<SlotId> slots;
+  if (drop == 0 || !Current(number, epoch)) return slots;
   Member& member = at(number);
   for (auto at = member.barriers.begin(); at != member.barriers.end();) {
     Barrier& barrier = at->second;
@@ -230,10 +230,11 @@ std::vector<std::string> Members::Dropped(OwnerNumber number, std::uint32_t epoc
       ++at;
     } else {
       keys.push_back(BarrierKey(member.id, at->first));
+      slots.push_back(at->first);
       at = member.barriers.erase(at);
     }
   }
-  return keys;
+  return slots;
 }
 
 // ---- acknowledgements

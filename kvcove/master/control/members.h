@@ -125,9 +125,10 @@ class Members {
   // Adds the slots that the owner must drop, because this master does not know the removals that an
   // earlier one proved there. Returns a number that Dropped acknowledges; 0: there are none.
   std::uint64_t TellToDrop(OwnerNumber number, std::vector<SlotId>& slots);
-  // Ends the barriers of the slots that TellToDrop named under `drop`. Returns the keys of barriers
-  // that are not needed any more.
-  std::vector<std::string> Dropped(OwnerNumber number, std::uint32_t epoch, std::uint64_t drop);
+  // Ends the barriers of the slots that TellToDrop named under `drop`. Returns the slots that have
+  // none any more, and adds their barriers' keys.
+  std::vector<SlotId> Dropped(OwnerNumber number, std::uint32_t epoch, std::uint64_t drop,
+                              std::vector<std::string>& keys);
 
   // ---- proofs
   std::vector<MemberRef> All() const;

@@ -24,6 +24,12 @@ class BarriersTest : public MembersFixture {
   Keys Acknowledge(std::uint64_t removals) {
     return members_.AcknowledgeRemovals(owner_.number, owner_.epoch, removals);
   }
+  Keys Dropped(OwnerNumber number, std::uint32_t epoch, std::uint64_t drop) {
+    Keys keys;
+    const std::vector<SlotId> slots = members_.Dropped(number, epoch, drop, keys);
+    EXPECT_EQ(slots.size(), keys.size());
+    return keys;
+  }
   std::vector<SlotId> Hidden() const { return members_.HiddenOf(owner_.number); }
   // Without a lease, with a barrier in the store.
   void Bar(std::uint64_t removal, SlotId slot = kRemovalsSlot) {
@@ -162,11 +168,10 @@ TEST_F(BarriersTest, ALaterMastersMemberDropsTheSlot) {
   std::vector<SlotId> slots;
   const std::uint64_t drop = members_.TellToDrop(owner_.number, slots);
   EXPECT_EQ(slots, std::vector<SlotId>{kRemovalsSlot});
-  EXPECT_TRUE(members_.Dropped(owner_.number, owner_.epoch, drop + 1).empty());
-  EXPECT_TRUE(members_.Dropped(owner_.number, owner_.epoch, 0).empty());
-  EXPECT_TRUE(members_.Dropped(owner_.number, owner_.epoch + 1, drop).empty());
-  EXPECT_EQ(members_.Dropped(owner_.number, owner_.epoch, drop),
-            Keys{BarrierKey(IdOf(1), kRemovalsSlot)});
+  EXPECT_TRUE(Dropped(owner_.number, owner_.epoch, drop + 1).empty());
+  EXPECT_TRUE(Dropped(owner_.number, owner_.epoch, 0).empty());
+  EXPECT_TRUE(Dropped(owner_.number, owner_.epoch + 1, drop).empty());
+  EXPECT_EQ(Dropped(owner_.number, owner_.epoch, drop), Keys{BarrierKey(IdOf(1), kRemovalsSlot)});
   EXPECT_TRUE(Hidden().empty());
   slots.clear();
   EXPECT_EQ(members_.TellToDrop(owner_.number, slots), 0U);
@@ -178,8 +183,8 @@ TEST_F(BarriersTest, ADropThatWasToldAgainIsAcknowledgedByItsLatestNumber) {
   const std::uint64_t first = members_.TellToDrop(owner_.number, slots);
   const std::uint64_t second = members_.TellToDrop(owner_.number, slots);
   EXPECT_NE(first, second);
-  EXPECT_TRUE(members_.Dropped(owner_.number, owner_.epoch, first).empty());
-  EXPECT_EQ(members_.Dropped(owner_.number, owner_.epoch, second).size(), 1U);
+  EXPECT_TRUE(Dropped(owner_.number, owner_.epoch, first).empty());
+  EXPECT_EQ(Dropped(owner_.number, owner_.epoch, second).size(), 1U);
 }
 
 TEST_F(BarriersTest, ARemovalThatIsProvenWhileTheOwnerDropsKeepsTheSlotHidden) {
@@ -187,7 +192,7 @@ TEST_F(BarriersTest, ARemovalThatIsProvenWhileTheOwnerDropsKeepsTheSlotHidden) {
   std::vector<SlotId> slots;
   const std::uint64_t drop = members_.TellToDrop(owner_.number, slots);
   ASSERT_EQ(ProofOf(kFirst + 1), Proof::kProven) << "the barrier of the earlier master serves";
-  EXPECT_TRUE(members_.Dropped(owner_.number, owner_.epoch, drop).empty());
+  EXPECT_TRUE(Dropped(owner_.number, owner_.epoch, drop).empty());
   EXPECT_EQ(Hidden(), std::vector<SlotId>{kRemovalsSlot}) << "it has dropped before that removal";
   EXPECT_TRUE(members_.DropsOf(owner_.number).empty()) << "but need not drop again";
   EXPECT_EQ(Acknowledge(kFirst + 1), Keys{BarrierKey(IdOf(1), kRemovalsSlot)});
