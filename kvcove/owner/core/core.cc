@@ -9,12 +9,12 @@
 namespace kvcove::owner {
 namespace {
 
-// Each of these takes a fraction of a millisecond under the lock.
+// Each slice takes a fraction of a millisecond under the lock.
 constexpr std::uint32_t kSweepSlice = 512;    // objects
 constexpr std::uint32_t kEventSlice = 4096;   // events of all sessions
-constexpr std::uint32_t kHoldSlice = 2048;    // holds that have ended
-constexpr std::uint32_t kOrphanSlice = 1024;  // reservations of sessions that have ended
-// More than the rings of the sessions of one host hold in practice; the rest counts with Tick.
+constexpr std::uint32_t kHoldSlice = 2048;    // ended holds
+constexpr std::uint32_t kOrphanSlice = 1024;  // reservations of ended sessions
+// More than the rings of one host's sessions contain in practice; Tick takes the rest.
 constexpr std::uint32_t kDrainAll = 65536;
 
 void AddCounters(const segment::SessionPage& page, wire::SessionCounters& sum) {
@@ -70,6 +70,8 @@ void Core::EndSession(SessionNumber number) {
   if (at == sessions_.end()) return;
   if (segment::SessionPage* page = at->second.page; page != nullptr) {
     DrainPage(number, *page, kEventSlice);
+    // The caller has the proof that no thread of the process reads any more, so its slots protect
+    // nothing. The page is unmapped after this call: no scan may see it again.
     segment::ClearLanes(*page);
     AddCounters(*page, counters_.local);
     room_.withdrawn().RemovePage(number);
@@ -102,8 +104,8 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
   for (const SlotUpdate& update : updates) {
     objects_.SetNamed(update.slot, update.named);
     if (objects_.slot(update.slot).generation == update.generation) continue;
-    // What the slot held goes on counting for the space that it was put into, until it is swept.
-    // The new space first: it may be the same, and its entry must not be given up in between.
+    // The slot's dead objects count for the former space until they are swept. Attach before
+    // Detach: both may name the same space, whose entry Detach frees once no slot uses it.
     const Spaces::Number before = objects_.slot(update.slot).space;
     objects_.SetSpace(update.slot,
                       update.generation == 0 ? Spaces::kNone : spaces_.Attach(update.name));
@@ -126,6 +128,8 @@ void Core::CountVoided(const SlotUpdate& update) {
 
 void Core::SetHidden(std::span<const SlotId> slots) {
   if (std::ranges::equal(slots, hidden_)) return;
+  // A slot that remains hidden is not touched: shown for a moment, it would answer with objects
+  // that may have been removed.
   for (const SlotId slot : hidden_) {
     if (std::ranges::find(slots, slot) == slots.end()) objects_.SetHidden(slot, false);
   }
@@ -133,6 +137,8 @@ void Core::SetHidden(std::span<const SlotId> slots) {
   for (const SlotId slot : hidden_) objects_.SetHidden(slot, true);
 }
 
+// Release: a reader that loads this deadline (HeaderView::LeaseHolds, acquire) also sees every
+// generation that was stored before.
 void Core::RenewLease(std::int64_t deadline_ns) {
   objects_.index().view().header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
 }
@@ -145,9 +151,9 @@ Code Core::CheckToken(const Token& token) const {
 }
 
 bool Core::Awaits(const Token& token) const {
-  // Alone on its host, an owner hears of a generation before any session does.
+  // Outside a cluster the owner publishes a generation before any session gets it.
   if (!options_.listed || token.slot >= kMaxSlots || token.generation == 0) return false;
-  // Incarnations have no order, so only one that this owner has left is known to be older.
+  // Incarnations have no order, so only the one that this owner has left is known to be older.
   if (token.incarnation != incarnation_) return token.incarnation != former_incarnation_;
   // A slot without a generation says nothing about a token's age.
   const Generation own = objects_.slot(token.slot).generation;
@@ -175,7 +181,7 @@ segment::Found Core::FindLive(SlotId slot, const segment::PreparedKey& key) {
   return {};
 }
 
-// Hard-pinned objects are unknown to the policy.
+// The policy does not know hard-pinned objects: PinHard has removed them.
 void Core::CountHit(ObjectId id) {
   if (options_.lower != nullptr) options_.lower->Asked(id);
   if (objects_[id].hard_pinned) return;
@@ -218,8 +224,9 @@ void Core::StatTotals(PoolStat& stat) const {
 }
 
 bool Core::StatSome(StatWalk& walk, PoolStat& stat) const {
-  // The counters of a session that ended during the walk went into the sum, and are in `stat`
-  // twice, or not at all. Counters must not go back, so the walk begins again, but not for ever.
+  // A session that ended during the walk has added its counters to a total that `stat` took before,
+  // so `stat` may lack them. A counter must not decrease from one call to the next, so the walk
+  // begins again: kRounds times at most, because sessions may end all the time.
   constexpr int kRounds = 4;
   if (walk.begun && walk.ended_pages != ended_pages_ && walk.rounds < kRounds) walk.begun = false;
   if (!walk.begun) {
@@ -258,7 +265,7 @@ PoolStat Core::Stat() const {
   return stat;
 }
 
-// ---- what happens by itself
+// ---- background work
 
 std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
                               std::uint32_t at_most) {
@@ -266,7 +273,8 @@ std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
   const std::int64_t now = clock_.NowNs();
   segment::Event event;
   for (; count < at_most && segment::PopEvent(page, now, event); ++count) {
-    // Nothing in it is to be trusted: it counts only if it names a live object exactly.
+    // The session's process may write anything into its ring, or name an object that was withdrawn
+    // since: an event counts only if its place and version name a live object exactly.
     const ObjectId id = objects_.Named(event.place, event.version);
     if (id == kNoObject) continue;
     if (event.kind == segment::EventKind::kHit) {
@@ -280,8 +288,8 @@ std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
   return count;
 }
 
-// Goes on with the session behind the one where the last call stopped, so that busy sessions keep
-// nobody from being heard. True when events may be left.
+// Continues with the session after the one where the last call stopped, so that busy sessions do
+// not starve the others. True when events may be left.
 bool Core::DrainEvents(std::uint32_t at_most) {
   const auto& pages = room_.withdrawn().pages();
   auto at = pages.upper_bound(drained_);
@@ -297,8 +305,7 @@ bool Core::DrainEvents(std::uint32_t at_most) {
 
 void Core::DrainEvents() {
   DrainEvents(kDrainAll);
-  // Each ends once, so what is left over is paid for by the looks that follow.
-  EndHolds(kHoldSlice);
+  EndHolds(kHoldSlice);  // the rest ends with the next calls and with Tick
 }
 
 void Core::AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t until_ns) {
@@ -317,6 +324,7 @@ bool Core::EndHolds(std::uint32_t at_most) {
     const std::optional<Hold> hold = holds_.TakeEnded(now);
     if (!hold) return false;
     ++steps_.holds;
+    // The number may be another object's by now; the version is not reused.
     if (objects_.Has(hold->object, hold->version)) objects_.Unhold(hold->object);
   }
   return true;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The authority over one segment's objects, as a state machine: no thread, no socket, no clock of
-// its own. The owner's shell, and the simulation, drive it. Needs a lock. docs/owner.md has the
-// prose.
+// The authority over one segment's objects, as a state machine without threads, sockets or a clock
+// of its own. The owner's shell and the simulation drive it. Not thread-safe: the caller holds one
+// lock for all calls (Memory::mutex). docs/owner.md explains the design.
 //
 // The core decides which put may become an object, and ties its parts together:
 //   Objects       numbers, index entries, lists by slot
 //   Reservations  puts under way, their claims to keys, their sessions
 //   Spaces        quotas of namespaces and tenants
-//   Room          free memory, eviction, sweeps; with Withdrawn: what is still being read
-//   Holds         what sessions mean to load soon
-//   Listings      what the master must hear, in a cluster
+//   Room          free memory, eviction, sweeps; with Withdrawn: objects that are still being read
+//   Holds         objects that sessions are about to load
+//   Listings      in a cluster: reports for the master
 //
-// A reservation:  reserved -> committed | given up | its process proven gone
-//                 (its deadline frees only the key; its bytes belong to nobody else until then)
+// A reservation:  reserved -> committed | given up | its process proven to have ended
+//                 (its deadline frees only the key; its bytes remain reserved until its end)
 // An object:      visible -> withdrawn -> (no reader protects it) -> its bytes are free
 //
-// A call costs O(log n) steps for each item that it names, whatever else is here. Calls that walk
-// over all objects do so in slices; between two slices the shell lets other callers in.
+// A call costs O(log n) steps for each item that it names, whatever else is stored. Calls that walk
+// over all objects do so in slices; between two slices the shell releases the lock.
 #pragma once
 
 #include <functional>
@@ -39,32 +39,34 @@ namespace kvcove::owner {
 
 class Core {
  public:
-  // `header`: formatted for these options; `payload`: payload_bytes long. Both outlive this.
-  // Errors: kInvalid for an unknown policy.
+  // Creates a core over `header`, formatted for these options, and `payload`, payload_bytes long.
+  // Both outlive the core. Errors: kInvalid for an unknown policy.
   static Result<std::unique_ptr<Core>> Open(const CoreOptions& options, segment::HeaderView header,
                                             std::byte* payload, const Clock& clock);
 
-  // A session's `page` and `staging` must stay mapped until EndSession. Null: its process maps no
-  // memory here; it stages nothing.
+  // Adds a session of process `pid`. `page` and `staging` must stay mapped until EndSession. Null
+  // `page`: the process maps no memory of this owner. Null `staging`: it stages no values.
   SessionNumber AddSession(segment::SessionPage* page, std::int32_t pid,
                            const segment::Staging* staging = nullptr);
-  // Its process is proven gone, or says that none of its threads touches the segment any more. What
-  // it had reserved comes back in slices, here and with each Tick.
+  // Ends a session whose process has provably ended, or says that none of its threads touches the
+  // segment any more: its reservations' memory may be reused. They end in slices, here and with
+  // each Tick.
   void EndSession(SessionNumber number);
 
-  // Generations first: when this returns, nothing of an older one is found or committed.
+  // Sets the slots' generations and names. When this returns, no object of an older generation is
+  // found, and no put of one is committed.
   void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
-  // What generations had in memory that have ended since the last call.
+  // Generations that have ended since the last call, and their objects in memory.
   struct Voided {
-    std::uint64_t resets = 0;  // generations that another one follows
+    std::uint64_t resets = 0;  // generations that another one replaced
     std::uint64_t objects = 0;
-    std::uint64_t bytes = 0;  // that they occupied
-    std::string name;         // of the first reset's namespace
+    std::uint64_t bytes = 0;  // occupied by `objects`, whole granules
+    std::string name;         // namespace of the first reset
   };
   Voided TakeVoided() { return std::exchange(voided_, {}); }
-  // Exactly these slots may not be read here: removals from them may be unknown to this owner.
+  // Hides exactly these slots from readers: removals from them may be unknown to this owner.
   void SetHidden(std::span<const SlotId> slots);
-  // The last removal that is applied. What is put from here on was begun after it.
+  // Sets the number of the last removal that is applied. Puts from now on count as begun after it.
   void SetApplied(std::uint64_t number) {
     applied_ = number;
     listings_.SetApplied(number);
@@ -72,44 +74,50 @@ class Core {
   std::uint64_t applied() const { return applied_; }
   void RenewLease(std::int64_t deadline_ns);
 
-  // The payload below `bytes` is populated and may be used.
+  // Lets the payload below `bytes`, which is populated, be used.
   void AddPayloadBelow(std::uint64_t bytes) { room_.AddPayloadBelow(bytes); }
   std::uint64_t added_bytes() const { return room_.added_bytes(); }
 
   // ---- puts
-  // `evict` false: nothing makes room for it. kLimit: the session or its space has reserved as much
-  // as it may. kStale: the token is older than what this owner knows. kUnavailable: see Awaits.
+  // Reserves memory for the items, or stores those that come whole. `evict` false: no object is
+  // evicted for them. kLimit: the session or its space has reserved as much as it may. kStale: the
+  // token is older than this owner's generation. kUnavailable: see Awaits.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
                              std::span<const PutItem> items, bool evict = true);
+  // Commits reservations or gives them up. A repetition answers as the first time, as long as the
+  // session remembers it. kStale: a reset or a removal came meanwhile. kTimeout: another writer may
+  // have the key.
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
 
   // ---- in a cluster
-  // The token may be newer than what this owner knows: the master has told the session, and tells
-  // this owner in a moment. Such a put is not stale. It waits for the generation, or goes to
-  // another owner; until the generation is published here, nothing is taken under it.
+  // Returns whether the token may be newer than this owner's generations: the master has told the
+  // session and is about to tell this owner. A put under such a token is not stale: it waits for
+  // the generation, or the session tries another owner. It is not taken before the generation is
+  // published here.
   bool Awaits(const Token& token) const;
-  // A session that brings up what the lower tier holds: its puts are not refused as `exists`
-  // for that.
+  // Adds the session that promotes values of the lower tier. Its puts are not refused as `exists`
+  // because that tier has the key.
   SessionNumber AddPromoter();
   SessionNumber promoter() const { return promoter_; }
-  // Evicts the key's object last until `until_ns`; counts against what the session may hold.
+  // Evicts the key's object last until `until_ns`; counts against the session's hold budget.
   void HoldKey(SessionNumber session, SlotId slot, std::string_view key, std::int64_t until_ns);
 
-  // It was brought up: in a cluster its facts are those of the put that the lower tier knows.
+  // Notes, in a cluster, that the key's object was promoted: it gets the facts of `put` (PackPut),
+  // as the lower tier knew it, and is reported to the master as moved.
   void NotePromoted(SlotId slot, std::string_view key, std::uint64_t put);
-  // The lower tier has it no more. The master forgets it, unless it is here or is being put: then
-  // what is listed stands, or takes its place.
+  // Notes that the lower tier has lost the key. The master is told to forget it, unless memory has
+  // the key or a put of it is pending: then its listing stands, or the put's replaces it.
   void NoteLost(SlotId slot, std::string_view key);
-  // A put of the key is under way.
+  // Returns whether a put of the key is pending.
   bool BeingPut(SlotId slot, std::string_view key) {
     return reservations_.ClaimOf(slot, Prepared(slot, key), clock_.NowNs()) != nullptr;
   }
-  // Why nobody may read here under this token, kNone if they may: kReset under an older generation,
-  // kLease while the slot is hidden or this owner has not learned of the token's generation yet.
+  // Returns why no reader may read here under this token, kNone if it may: kReset under an older
+  // generation, kLease while the slot is hidden or the token's generation is not known here yet.
   MissReason Unreadable(const Token& token) const;
-  // Nobody may read the slot here: see SetHidden.
+  // Returns whether the slot is hidden from readers: see SetHidden.
   bool Hidden(SlotId slot) const { return slot < kMaxSlots && objects_.slot(slot).hidden; }
-  // Empty for an object that is gone.
+  // Returns the object's key; empty if it was withdrawn.
   std::string KeyOf(ObjectId id, Version version) const {
     return objects_.Has(id, version) ? objects_.KeyOf(id) : std::string();
   }
@@ -117,102 +125,112 @@ class Core {
     return objects_.Has(id, version) ? static_cast<SlotId>(objects_[id].slot) : SlotId{0};
   }
 
-  // What Put and Finish left for the master since the last call; they answered kOk for it.
+  // Returns the commits of Put and Finish, which answered kOk for them, that wait for the master
+  // since the last call.
   std::vector<Pending> TakePending() { return listings_.TakePending(); }
-  // The master's answer: publishes it, or drops it. The put's final outcome.
+  // Acts on the master's answer: publishes the value, or drops it. Returns the put's final outcome.
   Code FinishListing(const Pending& pending, Code listed);
-  // How many of them have given way to other puts since the last call. Nobody needs the master's
-  // answer for what does not wait any more.
+  // Returns how many pending puts were evicted for other puts since the last call. The master's
+  // answer for these is not needed any more: see Outbox::Trim.
   std::uint64_t TakeGaveWay() { return room_.TakeGaveWay(); }
-  // Puts are numbered as they begin: the next one's number, and the least of those under way, or
-  // else the next one's. What is whole and is not listed has none: it is over in its call.
+  // Puts are numbered as they begin. Return the next one's number, and the least of those under
+  // way, or else the next one's. A whole value outside a cluster has none: its put ends in its
+  // call.
   std::uint64_t next_put() const { return reservations_.next(); }
   std::uint64_t oldest_put() const { return reservations_.oldest(); }
   bool Waits(const Pending& pending) { return reservations_.Find(pending.reservation) != nullptr; }
-  // What is gone since the last call, for the master to forget, oldest first.
+  // Returns up to `at_most` objects that were evicted, removed or moved since the last call, oldest
+  // first, for the master.
   std::vector<InventoryItem> TakeGone(std::size_t at_most) { return listings_.TakeGone(at_most); }
-  // True once more is gone than could be kept: the whole inventory must be told again.
+  // Returns true once if TakeGone has lost some: the whole inventory must be reported again.
   bool TakeGoneOverflow() { return listings_.TakeGoneOverflow(); }
-  // Up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end). Looks at a bounded
-  // number of them, and may find none.
+  // Returns up to `at_most` objects from `cursor` on (0 at first, kWalkDone at the end). Looks at a
+  // bounded number of them, and may find none.
   static constexpr ObjectId kWalkDone = 0xFFFFFFFF;
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) const;
-  // What is stored from now on has this version or a later one.
+  // Returns the version of the next object that is stored.
   Version next_version() const { return objects_.next_version(); }
-  // Memory has the key's value of now since before that version came.
+  // Returns whether memory has a current value of the key, stored before `version` was given out.
   bool HasSince(SlotId slot, std::string_view key, Version version) const;
-  // Live objects as asked for; bounded in the same way.
+  // Returns the live objects that the request asks for; bounded in the same way as Inventory.
   wire::InventoryReply Page(const wire::InventoryRequest& request) const;
-  // Another owner has another value of the key.
+  // Removes an object of whose key another owner has another value.
   void DropObject(ObjectId id, Version version);
-  // Lends what is there under `token`'s generation. Each loan with a place must be returned.
+  // Lends the keys' objects of the token's generation. Each loan with a place must be returned.
   std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys);
-  // Nothing for an object that is gone or dead.
+  // Lends one object; nothing if it was withdrawn, its generation has ended or its slot is hidden.
   std::optional<CopyLoan> LendForCopy(ObjectId id, Version version);
-  // By its key; nothing under another generation than the current one.
+  // Lends the key's object; nothing if `generation` is not the current one.
   std::optional<CopyLoan> LendForCopy(SlotId slot, Generation generation, std::string_view key);
+  // Ends the loans: their objects' memory may be reused once withdrawn. Counts their hits.
   void Return(std::span<const Loan> loans);
+  // Stores the checksum of a lent object, in a cluster. No effect if it was withdrawn meanwhile.
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
   // ---- removals
-  // One walk over the puts that are under way, then over all objects, a slice a call. A put that
-  // was begun before the walk ends as removed, wherever the walk has come to meanwhile.
+  // One walk over the pending puts, then over all objects, a slice a call. A put that was begun
+  // before the walk is refused or removed, whenever it commits.
   struct Walk {
     std::uint64_t reservation = 0;
     bool reservations_done = false;
     ObjectId object = 0;
     bool done = false;
   };
-  // Returns how many objects this slice removed.
+  // Removes matching objects, one slice. Returns how many, without those that the lower tier has,
+  // too: its own walk counts them.
   std::uint64_t RemoveMatching(SlotId slot, std::string_view pattern, Walk& walk);
-  // An owner that missed removals keeps nothing of the slot.
+  // Removes all of the slot, one slice: this owner may have missed removals from it.
   void DropSlot(SlotId slot, Walk& walk);
+  // Removes the key's object and refuses a pending put of it. kMiss: there was neither.
   Code Remove(SlotId slot, std::string_view key);
-  // A removal that was asked for under `generation` is carried out here: not under a later
-  // generation, where what it meant is void. Under an earlier one it is: this owner hears of the
-  // new generation only later, and must not show meanwhile what is acknowledged as removed.
+  // Returns whether a removal that was requested under `generation` applies here. It does not under
+  // a later generation, which has voided the objects that it meant. It does under an earlier one:
+  // this owner learns of the new generation only later, and must not show removed objects
+  // meanwhile.
   bool Means(SlotId slot, Generation generation) const {
     const Generation own = GenerationOf(slot);
     return own != 0 && (own == generation || Follows(own, generation));
   }
 
   // ---- pins and statistics
-  // Remove, Pin and StatObject act on the slot's current generation; the caller's is checked here.
+  // Returns kOk if the token's generation is current, else kStale. Remove, Pin and StatObject act
+  // on the current generation, so their callers check the token first, in the same hold.
   Code CheckToken(const Token& token) const;
+  // Pins the key's object. Errors: kMiss; kLimit when the space has no room for more hard pins.
   Code Pin(SlotId slot, std::string_view key, PinKind kind, std::int64_t duration_ns);
   Code Unpin(SlotId slot, std::string_view key);
   std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
-  // One slice a call, of kStatSlice spaces or sessions; true: there is more. The first slice takes
-  // all that is one number.
+  // Adds one slice of kStatSlice spaces or sessions to `stat`; true: more are left. The first slice
+  // also sets the totals.
   struct StatWalk {
     bool begun = false;
     std::size_t space = 0;
-    SessionNumber session = 0;  // the last one that was looked at
+    SessionNumber session = 0;  // the last one in `stat`
     std::uint64_t ended_pages = 0;
     int rounds = 0;
   };
   static constexpr std::size_t kStatSlice = 128;
   bool StatSome(StatWalk& walk, PoolStat& stat) const;
-  // All of it at once.
+  // Returns all statistics at once.
   PoolStat Stat() const;
-  // What a renewal of the lease tells; cheap, whatever is stored here.
   std::uint64_t free_bytes() const { return room_.free_bytes(); }
+  // Returns the statistics for a renewal of the lease. O(1).
   wire::RenewRequest Report() const;
   const Id128& incarnation() const { return incarnation_; }
-  // 0 for a slot that is free.
+  // Returns the slot's generation; 0 if the slot is free or invalid.
   Generation GenerationOf(SlotId slot) const {
     return slot < kMaxSlots ? objects_.slot(slot).generation : 0;
   }
   const Steps& steps() const { return steps_; }
 
-  // What sessions have told so far counts from now on: their hits and holds.
+  // Takes the hits and holds that sessions have put into their rings so far.
   void DrainEvents();
-  // A slice of everything that happens by itself: drains events, ends holds and orphaned
-  // reservations, frees what nobody reads any more, sweeps what a reset voided. True when more is
-  // left to do.
+  // Does one slice of the background work: drains events, ends holds and orphaned reservations,
+  // frees withdrawn objects that no reader protects, sweeps objects of dead generations. True when
+  // more is left to do.
   bool Tick();
 
-  // For the simulation: no bytes are lost or used twice. Dies with a message if they are.
+  // For the simulation: aborts with a message if bytes are lost or used twice.
   void CheckInvariants() const;
 
   // ---- a successor's process (core_carry.cc)
@@ -240,7 +258,8 @@ class Core {
   Core(const CoreOptions& options, segment::HeaderView header, std::byte* payload,
        const Clock& clock);
 
-  // Was `later` drawn after `generation`? A number begins with the counter of all raises.
+  // Returns whether `later` was drawn after `generation`: the high 40 bits count all raises, the
+  // low 24 are random.
   static bool Follows(Generation generation, Generation later) {
     return (generation >> 24) < (later >> 24);
   }
@@ -251,12 +270,12 @@ class Core {
   void TellPoliciesAll();
   void CountVoided(const SlotUpdate& update);
   void StatTotals(PoolStat& stat) const;
-  // The key's live entry, or nothing; an entry of a dead generation is withdrawn on the way.
+  // Returns the key's live entry, or nothing. Withdraws an entry of a dead generation.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
   void CountHit(ObjectId id);
-  // What a put says of the object that it stored or found.
+  // Passes a put's hints for the object that it stored or found to the policy.
   void TellPolicy(ObjectId id, const Hints& hints, bool ends_request);
-  // The first item that says one counts.
+  // Sets the space's priority from the first item that has one.
   void HearPriority(Spaces::Number space, std::span<const PutItem> items);
   Loan LoanOf(const segment::Found& found);
   std::optional<CopyLoan> CopyLoanOf(SlotId slot, const segment::Found& found);
@@ -271,29 +290,29 @@ class Core {
     Generation generation = 0;
     std::uint32_t size_bytes = 0;
     std::span<const Extent> extents;
-    bool waited = false;    // for the master
-    bool comes_up = false;  // from the lower tier
+    bool waited = false;    // it waited for the master, so it counts as an object already
+    bool comes_up = false;  // promoted from the lower tier
     Hints hints;
     bool ends_request = false;
   };
   struct PutMode {
     const segment::Staging* staging = nullptr;
     bool evict = true;
-    bool ends_request = false;      // nothing of its request follows in the batch, or later
-    std::uint64_t ahead_bytes = 0;  // as Room::Taking has it
+    bool ends_request = false;      // no item of its request follows, in the batch or later
+    std::uint64_t ahead_bytes = 0;  // as in Room::Taking
   };
   PutResult PutOne(SessionNumber session, const Token& token, const PutItem& item,
                    std::uint64_t hash, const PutMode& mode);
-  // Of room that these items take: those that are not here yet.
+  // Returns the bytes of room that these items take, without those that memory has already.
   std::uint64_t BytesToTake(SlotId slot, std::span<const PutItem> items,
                             std::span<const std::uint64_t> hashes) const;
-  // kOk: it may reserve so many bytes more.
+  // Returns whether the session may reserve so many bytes more.
   bool MayReserve(SessionNumber session, Spaces::Number space, std::uint64_t bytes) const;
   void Write(std::span<const Extent> extents, std::span<const std::byte> value);
   PutResult Reserve(Reservation reservation, bool whole);
   Code FinishOne(SessionNumber session, const FinishItem& item);
   Code OutcomeOf(Reservation& reservation);
-  // Answers for a reservation that is over, and ends it.
+  // Remembers the outcome, for a repeated commit, and ends the reservation. Returns `code`.
   Code Conclude(Reservation& reservation, Code code);
   void AwaitListing(Reservation& reservation);
   Result<ObjectId> Publish(const NewObject& object);
@@ -301,7 +320,7 @@ class Core {
   void EndReservation(Reservation& reservation);
   bool EndOrphans(std::uint32_t at_most);
 
-  // ---- what happens by itself
+  // ---- background work
   bool DrainEvents(std::uint32_t at_most);
   std::uint32_t DrainPage(SessionNumber session, segment::SessionPage& page, std::uint32_t at_most);
   void AddHold(SessionNumber session, ObjectId id, Version version, std::int64_t until_ns);
@@ -320,7 +339,7 @@ class Core {
   Room room_;
 
   Id128 incarnation_;
-  Id128 former_incarnation_;  // the one before it
+  Id128 former_incarnation_;  // the one before `incarnation_`
   Voided voided_;
   std::uint64_t applied_ = 0;
   std::vector<SlotId> hidden_;
@@ -328,7 +347,7 @@ class Core {
   std::uint64_t ended_pages_ = 0;  // sessions with a page that have ended
   SessionNumber next_session_ = 1;
   SessionNumber promoter_ = 0;
-  SessionNumber drained_ = 0;  // the last session whose events were looked at
+  SessionNumber drained_ = 0;  // the last session whose ring was drained
 };
 
 }  // namespace kvcove::owner

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done with objects that are here: lending, removal, pins, walks.
+// The core's calls on stored objects: lending, removal, pins, walks.
 #include <algorithm>
 
 #include "kvcove/base/glob.h"
@@ -8,7 +8,7 @@
 namespace kvcove::owner {
 namespace {
 
-// Looked at under one hold of the lock: some tenths of a millisecond, whatever they are.
+// Limits of one hold of the lock: some tenths of a millisecond at most.
 constexpr std::uint32_t kWalkSlice = 512;    // objects that a walk may withdraw
 constexpr std::uint32_t kPageSlice = 16384;  // numbers that a page may pass over
 
@@ -94,7 +94,8 @@ void Core::Return(std::span<const Loan> loans) {
   bool waited_for = false;
   for (const Loan& loan : loans) {
     if (loan.place == 0) continue;
-    // The policy hears of a hit only now, when nobody waits for its answer any more.
+    // The policy learns of a hit only now, so that its work does not delay the transfer. Named: the
+    // object may have been withdrawn while it was lent.
     if (loan.hit) {
       if (const ObjectId id = objects_.Named(loan.place, loan.version); id != kNoObject) {
         CountHit(id);
@@ -147,9 +148,9 @@ void Core::NoteLost(SlotId slot, std::string_view key) {
       reservations_.ClaimOf(slot, prepared, clock_.NowNs()) != nullptr) {
     return;
   }
-  // Was it lost under an earlier generation, or before it was put again? A value of the current
-  // generation that memory has given up since stays listed: without its entry another owner's put
-  // of the key would be accepted, and the key would have two values.
+  // The lost value may be of an earlier generation, or the key was put again and evicted to the
+  // tier since. A value of the current generation that the tier holds must remain listed: without
+  // its entry the master would accept another owner's put, and the key would have two values.
   const Generation generation = objects_.slot(slot).generation;
   if (options_.lower != nullptr && options_.lower->Holds(slot, generation, key)) return;
   listings_.AddGone(DirectoryHash(slot, key), slot, /*group=*/0);
@@ -160,7 +161,8 @@ void Core::NoteLost(SlotId slot, std::string_view key) {
 Code Core::Remove(SlotId slot, std::string_view text) {
   if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
   const segment::PreparedKey key = Prepared(slot, text);
-  // A put that is under way was begun before this removal.
+  // A pending put was begun before this removal. If it were committed later, its value would be
+  // found although the removal is acknowledged; OutcomeOf and FinishListing refuse it.
   Reservation* claim = reservations_.ClaimOf(slot, key, clock_.NowNs());
   if (claim != nullptr) reservations_.Remove(*claim);
   const segment::Found found = FindLive(slot, key);
@@ -173,8 +175,9 @@ Code Core::Remove(SlotId slot, std::string_view text) {
 
 std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, Walk& walk) {
   if (!walk.reservations_done) {
-    // All of them before the first object: one that is committed meanwhile becomes an object that
-    // the walk still meets.
+    // All reservations before the first object: a put that is committed between two slices becomes
+    // an object that the walk over objects still reaches. The other way round it could become an
+    // object with a number that the walk has passed already.
     walk.reservations_done = !reservations_.RemoveSome(
         slot, [&](std::string_view key) { return GlobMatches(pattern, key); }, walk.reservation,
         kWalkSlice);
@@ -192,7 +195,7 @@ std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, Walk& 
     const Generation generation = objects_.slot(slot).generation;
     Withdraw(id, live ? MissReason::kRemoved : MissReason::kReset);
     if (live) {
-      // What the lower tier has, too, is counted by its own walk.
+      // Objects that the lower tier has, too, are counted by that tier's walk.
       removed += options_.lower != nullptr && options_.lower->Holds(slot, generation, key) ? 0 : 1;
       ++counters_.removals;
     }
@@ -204,6 +207,7 @@ std::uint64_t Core::RemoveMatching(SlotId slot, std::string_view pattern, Walk& 
 }
 
 void Core::DropSlot(SlotId slot, Walk& walk) {
+  // Before the first object, as in RemoveMatching.
   if (!walk.reservations_done) reservations_.RemoveSlot(slot);
   walk.reservations_done = true;
   const auto end = static_cast<ObjectId>(
@@ -276,6 +280,7 @@ std::vector<InventoryItem> Core::Inventory(ObjectId& cursor, std::size_t at_most
                               .slot = slot,
                               .inventory = true,
                               .copies = facts.copies,
+                              // Applied here already, so only later ones can void the listing.
                               .removals = applied_},
                      .id = cursor,
                      .version = objects_.VersionOf(cursor)});

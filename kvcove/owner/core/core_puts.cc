@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a put becomes an object: Put, Finish, and the master's answer.
+// The steps by which a put becomes an object: Put, Finish, and the master's answer.
 #include <algorithm>
 #include <optional>
 
@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::uint32_t kEventsBeforePut = 1024;
 constexpr std::uint32_t kEndedBeforePut = 64;  // holds, and reservations of ended sessions
-// Chunks of several chains may take turns in a batch: the parts of a rank.
+// A batch may interleave the chunks of several chains: the parts of a rank.
 constexpr std::size_t kChainsOfABatch = 16;
 
-// Whether the first of these items is the last of its request, as far as its caller says. Where
-// nobody says more, a batch is a request.
+// Returns whether the first of these items is the last one of its request. If its hints say no
+// more, a batch is a request.
 bool EndsRequest(std::span<const PutItem> items) {
   if (items[0].hints.request_goes_on) return false;
   for (std::size_t i = 1; i < std::min(items.size(), kChainsOfABatch + 1); ++i) {
@@ -25,7 +25,9 @@ bool EndsRequest(std::span<const PutItem> items) {
   return true;
 }
 
-// Was nothing written anew while the bytes were copied?
+// Returns whether the staging area was not written again while the bytes were copied. Pairs with
+// the release fence in the requester's StagedValues, which stores a larger number before it writes
+// the next values: if the copy read any of these, the load below sees the larger number.
 bool StillStaged(const segment::Staging& staging, std::uint64_t sequence) {
   std::atomic_thread_fence(std::memory_order_acquire);
   return staging.sequence.load(std::memory_order_relaxed) == sequence;
@@ -51,11 +53,12 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
     for (PutResult& result : results) result.code = code;
     return results;
   }
-  // What this session read before it stores comes first.
+  // The session's hits and holds from before this put count first, so that an eviction for the put
+  // takes them into account.
   if (at->second.page != nullptr) DrainPage(number, *at->second.page, kEventsBeforePut);
   EndHolds(kEndedBeforePut);
   EndOrphans(kEndedBeforePut);
-  // Each key's bucket is far away: their cache misses overlap.
+  // Each key's bucket causes cache misses; prefetched together, they overlap.
   std::vector<std::uint64_t> hashes(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     hashes[i] = objects_.view().HashKey(token.slot, items[i].key);
@@ -64,7 +67,7 @@ std::vector<PutResult> Core::Put(SessionNumber number, const Token& token,
   const Spaces::Number space = objects_.slot(token.slot).space;
   if (space != Spaces::kNone) spaces_.policy(space).Prefetch(hashes);
   HearPriority(space, items);
-  std::optional<std::uint64_t> to_take;  // from this item on, once there is too little room for it
+  std::optional<std::uint64_t> to_take;  // bytes from this item on, once the room is too small
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::uint64_t bytes = room_.granule().Occupied(items[i].size_bytes);
     if (!to_take && evict && space != Spaces::kNone && room_.LeftFor(space) < bytes) {
@@ -121,8 +124,8 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   const Objects::Slot& slot = objects_.slot(token.slot);
   const segment::PreparedKey key{.key = item.key, .hash = hash};
   if (const segment::Found found = FindLive(token.slot, key)) {
-    // In a hidden slot it may have been removed, and goes then: nobody may rely on it, least of all
-    // a copy that moves.
+    // In a hidden slot the object may have been removed, and be withdrawn when the slot catches up.
+    // `exists` would promise a value: a copy that moves would drop its source for it.
     if (slot.hidden) return {.code = Code::kInProgress, .extents = {}};
     CountHit(found.object);
     TellPolicy(found.object, item.hints, mode.ends_request);
@@ -137,10 +140,11 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {
     return {.code = Code::kInProgress, .extents = {}};
   }
-  // There are more namespaces than an owner keeps apart.
+  // Attach found all Spaces::kMaxSpaces entries in use.
   if (slot.space == Spaces::kNone) return {.code = Code::kLimit, .extents = {}};
   const std::uint64_t bytes = room_.granule().Occupied(item.size_bytes);
-  // A whole value is never being written: it waits for the master, or is an object at once.
+  // Only values that a session copies in later count as reserved. A whole value waits for the
+  // master, or is an object at once.
   if (!whole && !MayReserve(session, slot.space, bytes)) {
     return {.code = Code::kLimit, .extents = {}};
   }
@@ -152,11 +156,13 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     Write(extents, staged ? std::span(mode.staging->bytes + item.staged.offset, item.size_bytes)
                           : item.value);
   }
+  // After the copy: the caller may have given up, and a later put have reused the area. Its bytes
+  // must not be stored under this key.
   if (staged && !StillStaged(*mode.staging, item.staged.sequence)) {
     room_.GiveBack(extents, slot.space, bytes);
     return {.code = Code::kTimeout, .extents = {}};
   }
-  // What comes up is listed already.
+  // A promoted value is listed already.
   if (!whole || (options_.listed && session != promoter_)) {
     return Reserve({.session = session,
                     .key = std::string(item.key),
@@ -210,7 +216,7 @@ PutResult Core::Reserve(Reservation reservation, bool whole) {
 void Core::AwaitListing(Reservation& reservation) {
   reservations_.AwaitListing(reservation);
   spaces_.Publish(reservation.space, reservation.bytes);
-  // Without replicas each put is a group of its own.
+  // A put that has no replicas is a group of its own.
   if (reservation.group == 0) {
     reservation.group =
         static_cast<std::uint32_t>(Mix64(reservation.id ^ objects_.view().header().hash_seed)) | 1;
@@ -218,7 +224,7 @@ void Core::AwaitListing(Reservation& reservation) {
   listings_.Await(reservation);
 }
 
-// The new object owns the extents, unless there is an error (kNoSpace).
+// Makes an object visible. It owns the extents, unless there is an error (kNoSpace).
 Result<ObjectId> Core::Publish(const NewObject& object) {
   ObjectId parent = kNoObject;
   std::uint64_t parent_key = 0;
@@ -226,7 +232,7 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
     const segment::PreparedKey after = Prepared(object.slot, object.after);
     parent_key = after.hash;
     const segment::Found found = objects_.view().Find(object.slot, after);
-    // Policies know objects of their own space, and none that is hard-pinned.
+    // A policy knows only objects of its own space that are not hard-pinned.
     if (found && objects_[found.object].space == object.space &&
         !objects_[found.object].hard_pinned) {
       parent = found.object;
@@ -240,8 +246,8 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
                                          .extents = object.extents},
                                         object.space);
   if (!id) return Fail(Code::kNoSpace, id.error().detail);
-  // The quota needs no second look: the sum of objects and reservations stays what it was. What has
-  // waited for the master counts as an object already.
+  // No second check of the quota: the sum of objects and reservations does not change. A put that
+  // has waited for the master counts as an object already.
   const std::uint64_t bytes = room_.granule().Occupied(object.size_bytes);
   if (!object.waited) spaces_.Publish(object.space, bytes);
   const policy::PutEvent event{.id = *id,
@@ -314,7 +320,8 @@ Code Core::FinishOne(SessionNumber session, const FinishItem& item) {
   return Code::kOk;
 }
 
-// May it be committed?
+// Returns kOk if the reservation may be committed. The token was checked when the put began; a
+// reset, a removal or another writer may have come since, so all is checked again here.
 Code Core::OutcomeOf(Reservation& reservation) {
   if (reservations_.Removed(reservation) ||
       objects_.slot(reservation.slot).generation != reservation.generation) {
@@ -323,7 +330,7 @@ Code Core::OutcomeOf(Reservation& reservation) {
   }
   if (!reservations_.OwnsKey(reservation, clock_.NowNs())) {
     ++counters_.expired_puts;
-    return Code::kTimeout;  // it took so long that the key was given to others
+    return Code::kTimeout;  // past its deadline another writer may have put the key
   }
   const segment::PreparedKey key{.key = reservation.key, .hash = reservation.hash};
   return FindLive(reservation.slot, key) ? Code::kExists : Code::kOk;
@@ -336,13 +343,14 @@ Code Core::Conclude(Reservation& reservation, Code code) {
 }
 
 void Core::EndReservation(Reservation& reservation) {
-  // A published one has no extents: its bytes are counted as the object's.
+  // A published reservation has no extents: they are the object's.
   if (!reservation.extents.empty()) room_.GiveBack(reservation);
   reservations_.End(reservation);
 }
 
 Code Core::FinishListing(const Pending& pending, Code listed) {
-  // The master lists it, but it is not here.
+  // The master has listed the value, but this owner does not have it: the master must forget it,
+  // or it would send readers here and refuse other owners' values of the key.
   const auto forget = [&](Code code) {
     if (listed == Code::kOk) {
       listings_.AddGone(pending.item.hash, pending.item.slot, pending.item.group);
@@ -350,8 +358,9 @@ Code Core::FinishListing(const Pending& pending, Code listed) {
     return code;
   };
   Reservation* reservation = reservations_.Find(pending.reservation);
-  if (reservation == nullptr) return forget(Code::kNoSpace);  // it gave way
+  if (reservation == nullptr) return forget(Code::kNoSpace);  // Room::GiveWay evicted it
   Code code = listed;
+  // Checked again: a reset or a removal may have come while the master's answer was awaited.
   if (reservations_.Removed(*reservation) ||
       objects_.slot(reservation->slot).generation != reservation->generation) {
     code = forget(Code::kStale);

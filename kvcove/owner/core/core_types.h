@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into an owner's core and what comes out of it. Plain values.
+// The plain values that enter and leave an owner's core.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ using wire::PutItem;
 using wire::PutResult;
 using wire::SessionNumber;
 
-// Of a space (owner/core/spaces.h).
+// The quota of one space (owner/core/spaces.h).
 struct Quota {
   std::uint64_t maximum_bytes = ~0ULL;
   std::uint64_t guaranteed_bytes = 0;
@@ -37,7 +37,7 @@ struct Quota {
 };
 using Quotas = std::unordered_map<std::string, Quota>;
 
-// Of all disks of an owner together.
+// The quota of one namespace or tenant on all disks of an owner together.
 struct DiskQuota {
   std::uint64_t maximum_bytes = ~0ULL;
   std::uint64_t guaranteed_bytes = 0;
@@ -53,21 +53,21 @@ struct CoreOptions {
   std::string policy = "default";
   Quotas quotas;                           // by namespace, or by tenant
   std::int64_t key_deadline_ns = kSecond;  // how long a reservation holds its key
-  // Several tenants share this memory: the core clears what one had before another gets it.
+  // True: several tenants share this memory, so the core clears it before another one gets it.
   bool clear_foreign = false;
-  // In a cluster: an object becomes visible when the master has listed it, and the master is told
-  // which objects are gone.
+  // True in a cluster: an object becomes visible when the master has listed it, and the core
+  // reports evicted and removed objects to the master.
   bool listed = false;
-  LowerTier* lower = nullptr;  // where evicted objects go; the core ends without a call of it
+  LowerTier* lower = nullptr;  // takes evicted objects; ~Core makes no call of it
 };
 
-// Committed, and waiting for the master to list it.
+// A committed put that waits for the master to list it.
 struct Pending {
   std::uint64_t reservation = 0;
   wire::ListItem item;
 };
 
-// An object lent to a transfer: its bytes stay what they are until Return.
+// An object lent to a transfer: its bytes remain unchanged until Return.
 struct Loan {
   Code code = Code::kMiss;
   MissReason reason = MissReason::kNone;
@@ -76,11 +76,11 @@ struct Loan {
   std::uint64_t checksum = 0;
   Place place = 0;  // 0: nothing was lent
   Version version = 0;
-  bool hit = false;  // somebody asked for its key
+  bool hit = false;  // a reader asked for its key: Return counts it for the policy
   std::vector<Extent> extents;
 };
 
-// A loan with what another owner needs to hold the same object.
+// A loan with the facts that another owner needs to store a copy of the object.
 struct CopyLoan {
   Loan loan;
   ObjectId id = kNoObject;
@@ -91,10 +91,10 @@ struct CopyLoan {
   bool hard_pinned = false;
 };
 
-// An object as the master should know it.
+// An object as it is reported to the master.
 struct InventoryItem {
   wire::ListItem item;
-  ObjectId id = kNoObject;  // kNoObject: it lies on the disk
+  ObjectId id = kNoObject;  // kNoObject: it is on a disk
   Version version = 0;
   std::string key = {};  // where there is a disk
 };
@@ -106,24 +106,24 @@ struct Counters {
   std::uint64_t evictions = 0;
   std::uint64_t removals = 0;
   std::uint64_t resets = 0;        // generations that another one replaced
-  std::uint64_t voided = 0;        // objects whose generation ended, for whatever reason
-  std::uint64_t voided_bytes = 0;  // that they occupied
-  std::uint64_t swept = 0;         // objects of dead generations whose space came back
+  std::uint64_t voided = 0;        // objects whose generation ended, for any reason
+  std::uint64_t voided_bytes = 0;  // occupied by `voided`, whole granules
+  std::uint64_t swept = 0;         // objects withdrawn because their generation is dead or unnamed
   std::uint64_t stale_puts = 0;    // rejected: begun before a reset
   std::uint64_t expired_puts = 0;  // reservations whose key went to another writer
   wire::SessionCounters local;     // of sessions that have ended
 };
 
-// How much work the core has done since it was made. Tests assert the difference over one call, so
-// that no call grows with what else is there.
+// The work that the core has done since it was created. Tests assert the difference over one call,
+// so that no call grows with the number of other objects, sessions or puts.
 struct Steps {
   std::uint64_t objects = 0;        // looked at by sweeps, walks and evictions
   std::uint64_t reservations = 0;   // looked at, beyond the one that a call names
   std::uint64_t holds = 0;          // ended
-  std::uint64_t pages = 0;          // sessions' pages scanned for what they protect
+  std::uint64_t pages = 0;          // sessions' pages scanned for protected objects
   std::uint64_t withdrawn = 0;      // looked at to see whether anything still protects them
   std::uint64_t spaces = 0;         // asked for a victim
-  std::uint64_t scratch_bytes = 0;  // the most that lists of withdrawn objects took so far
+  std::uint64_t scratch_bytes = 0;  // largest size so far of the lists of withdrawn objects
 };
 
 }  // namespace kvcove::owner

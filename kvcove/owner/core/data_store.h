@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's objects as its data service sees them: `Owner`, or the simulation's owner.
+// The calls of an owner's data service to its owner: to `DataSide`, or to the simulation's owner.
 #pragma once
 
 #include <cstddef>
@@ -18,31 +18,34 @@ class DataStore {
  public:
   virtual ~DataStore() = default;
 
-  // The session of a peer that puts. Its end gives up what it has
-  // reserved, so nothing may land in that memory any more.
+  // Adds the session of a peer that puts. EndSession gives up its reservations, so the caller first
+  // makes sure that no transfer writes into their memory any more.
   virtual SessionNumber AddRemoteSession() = 0;
   virtual void EndSession(SessionNumber session) = 0;
 
-  // Never waits for the master. `evict` false: nothing makes room for them.
+  // Reserves memory for the items; never waits for the master. `evict` false: no object is evicted
+  // for them.
   virtual std::vector<PutResult> Reserve(SessionNumber session, const Token& token,
                                          std::span<const PutItem> items, bool evict) = 0;
-  // The master has not told this owner of the token's generation yet: see Core::Awaits.
+  // Returns whether this owner may learn of the token's generation soon: see Core::Awaits.
   virtual bool Awaits(const Token& token) = 0;
-  // Answers when the master has; from any thread, also within the call.
+  // Commits or gives up reservations, and calls `done` once the master has answered: from any
+  // thread, also within the call.
   virtual void FinishThen(SessionNumber session, std::span<const FinishItem> items,
                           std::function<void(std::vector<Code>)> done) = 0;
-  // False: a listing is not worth waiting for.
+  // Returns false while the master is away: a listing is not worth waiting for then.
   virtual bool MasterReachable() const = 0;
 
+  // As in Core. Each loan with a place must be returned.
   virtual std::vector<Loan> Lend(const Token& token, std::span<const std::string_view> keys) = 0;
   virtual void Return(std::span<const Loan> loans) = 0;
   virtual void SetChecksum(const Loan& loan, std::uint64_t checksum) = 0;
 
-  // Brings up what lies in a lower tier, until `deadline_ns`. `done` is called once, from any
-  // thread or within the call, with what has become of each key; not after GiveUp has returned.
-  // Null: there is nothing of them, and `done` is not called.
+  // Promotes the keys that a lower tier has, until `deadline_ns`. Calls `done` once, from any
+  // thread or within the call, with each key's result; not after GiveUp has returned. Null: the
+  // lower tier has none of them, and `done` is not called.
   struct Upcoming {
-    std::function<SessionNumber()> session;  // asked for only where there is something
+    std::function<SessionNumber()> session;  // called only if the tier has one of the keys
     std::int64_t deadline_ns = 0;
     std::function<void(std::vector<wire::LoadResult>)> done;
   };
@@ -53,9 +56,9 @@ class DataStore {
   }
   virtual void GiveUp(const std::shared_ptr<void>& /*brought*/) {}
 
-  // Whether what is here may be read: the owner's lease on the generations.
+  // Returns whether the owner's lease on the generations is running: only then may objects be read.
   virtual bool LeaseHolds() const = 0;
-  // TenantTag of the slot's tenant.
+  // Returns the TenantTag of the slot's tenant.
   virtual std::uint64_t TenantOfSlot(SlotId slot) const = 0;
   virtual segment::Payload payload() const = 0;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps what one space had in the payload from the next one that gets the memory. Needs a lock.
+// Clears payload memory before another space gets it, so that no space reads the bytes of another
+// one. Not thread-safe: needs the core's lock.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 
 namespace kvcove::owner {
 
-// By block of the payload: the only space that has used it, by its serial number. Serials are never
-// reused, so a space never takes another one's memory for its own.
+// Keeps for each block of the payload the serial number of the only space that has used it, or
+// kMixed. Serials are never reused, so a space never takes another one's memory for its own.
 class ForeignMemory {
  public:
   static constexpr std::uint64_t kBlockBytes = 64 * kKiB;
@@ -23,7 +24,7 @@ class ForeignMemory {
   ForeignMemory(const segment::Payload& payload, std::uint64_t payload_bytes)
       : payload_(payload), blocks_((payload_bytes / kBlockBytes) + 1) {}
 
-  // Space `serial` gets these: what others may have left there is cleared.
+  // Gives the extents to space `serial`: clears the parts that another space may have written.
   void Give(std::span<const Extent> extents, std::uint32_t serial) {
     for (const Extent& extent : extents) {
       std::uint64_t at = payload_.granule.BytesOf(extent.start);

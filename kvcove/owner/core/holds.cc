@@ -26,7 +26,8 @@ bool Holds::Add(SessionNumber number, const Hold& hold) {
 void Holds::EndSession(SessionNumber number) {
   const auto at = sessions_.find(number);
   if (at == sessions_.end()) return;
-  // Its holds stay in the set by end until they are taken.
+  // Its holds remain in `by_end_` until TakeEnded takes them from `ended_`, which it empties first:
+  // so it never looks for this session.
   ended_.splice(ended_.end(), at->second.holds);
   sessions_.erase(at);
 }

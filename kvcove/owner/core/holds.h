@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds: what sessions have looked up and mean to load soon. A hold guides eviction and promises
-// nothing. No I/O. Needs a lock. O(log n) a call, n = holds.
+// Holds: objects that sessions have looked up and are about to load. A hold makes eviction pass
+// over the object, and promises nothing. No I/O. Not thread-safe: needs the core's lock. O(log n) a
+// call, n = holds.
 //
 // A hold ends at its deadline (each has its own, so they end in any order), when its session's
-// budget is used up (the oldest gives way), or after its session. The caller takes what has ended
-// from `TakeEnded`, some at a time.
+// budget is used up (the oldest ends first), or with its session. The caller takes ended holds from
+// `TakeEnded`, some at a time, and reduces the objects' counts (Objects::Unhold).
 #pragma once
 
 #include <list>
@@ -28,13 +29,14 @@ class Holds {
  public:
   static constexpr std::size_t kMaxHolds = 65536;  // a session
 
-  // `budget_bytes`: a session's.
+  // `budget_bytes`: the most that one session may hold.
   explicit Holds(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
 
-  // False when the object alone exceeds the budget. The oldest that give way are ended.
+  // Adds a hold and ends the session's oldest ones until the budget suffices. False when the object
+  // alone exceeds the budget.
   bool Add(SessionNumber session, const Hold& hold);
   void EndSession(SessionNumber session);
-  // Some hold that has ended by `now_ns`.
+  // Takes one hold that has ended by `now_ns`, or nothing.
   std::optional<Hold> TakeEnded(std::int64_t now_ns);
 
   // Of sessions that the successor knows; what has ended is ended there.

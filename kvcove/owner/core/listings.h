@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an owner in a cluster keeps for its master: commits that wait to be listed, objects that are
-// gone and must be forgotten or that lie in another tier, and facts of objects that only a cluster
-// needs. No I/O. Needs a lock.
-// O(1) a call and item.
+// Reports that an owner in a cluster keeps for its master: commits that wait to be listed, objects
+// that were evicted or removed, or moved to another tier; and facts of objects that only a cluster
+// needs. No I/O. Not thread-safe: needs the core's lock. O(1) a call and item.
 #pragma once
 
 #include <deque>
@@ -23,30 +22,31 @@ class Listings {
     bool has_checksum = false;
     std::uint8_t copies = 1;
   };
-  // Beyond so many objects that are gone and not taken yet, the owner tells its whole inventory
-  // again. 24 bytes each: 24 MiB; for those that moved, 56 and their keys besides.
+  // Entries that are kept until TakeGone; beyond these, the owner reports its whole inventory
+  // again. 24 bytes each, so 24 MiB; for objects that moved, 56 bytes and their keys in addition.
   static constexpr std::size_t kMaxGone = 1 << 20;
 
   // ---- commits
   void Await(const Reservation& reservation);
-  // Since the last call, oldest first.
+  // Returns the commits since the last call, oldest first.
   std::vector<Pending> TakePending() { return std::exchange(pending_, {}); }
 
-  // ---- objects that are gone
+  // ---- objects that were evicted, removed or moved
   void AddGone(const Id128& hash, SlotId slot, std::uint32_t group);
-  // It lies in another tier from now on. Told in one order with what is gone.
+  // Adds an object that is in another tier from now on. One queue with AddGone, so that the master
+  // sees the events of a key in their order.
   void AddMoved(const wire::ListItem& item, std::string key);
-  // Since the last call, oldest first. What moved comes with its key, by which it is dropped when
-  // the master refuses it.
+  // Takes the oldest entries, up to `at_most`. Those that moved have their keys, by which the owner
+  // drops them when the master refuses them.
   std::vector<InventoryItem> TakeGone(std::size_t at_most);
-  // The last removal that is applied.
+  // Sets the number of the last removal that is applied.
   void SetApplied(std::uint64_t number) { applied_ = number; }
-  // True once more were gone than could be kept.
+  // Returns true once if entries were lost beyond kMaxGone.
   bool TakeGoneOverflow() { return std::exchange(overflow_, false); }
 
   // ---- facts, by object
   void SetFacts(ObjectId id, const Facts& facts);
-  // Of an object whose facts were never set: those of one that is on this owner alone.
+  // Returns the object's facts. If they were never set: those of an object on this owner alone.
   Facts FactsOf(ObjectId id) const { return facts_.Has(id) ? facts_[id] : Facts{}; }
   void SetChecksum(ObjectId id, std::uint64_t checksum);
 
@@ -57,7 +57,7 @@ class Listings {
   }
 
  private:
-  // 24 bytes: a removal of many objects leaves one each.
+  // 24 bytes, because a removal of many objects adds one for each.
   struct Gone {
     Id128 hash;
     std::uint32_t group = 0;
@@ -67,7 +67,7 @@ class Listings {
   struct Moved {
     std::string key;
     Generation generation = 0;
-    std::uint64_t removals = 0;  // what was applied when it moved: a later removal may mean it
+    std::uint64_t removals = 0;  // last removal applied when it moved: a later one may match it
     std::uint32_t size_bytes = 0;
     std::uint8_t copies = 1;
     Tier tier = Tier::kMemory;
@@ -78,7 +78,7 @@ class Listings {
   };
   std::vector<Pending> pending_;
   std::deque<Gone> gone_;
-  std::deque<Moved> moved_;  // of those in `gone_` that did
+  std::deque<Moved> moved_;  // one for each entry of `gone_` that moved, in the same order
   bool overflow_ = false;
   std::uint64_t applied_ = 0;
   policy::ChunkedArray<Facts> facts_;

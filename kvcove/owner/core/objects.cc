@@ -40,8 +40,8 @@ void Objects::SetGeneration(SlotId number, Generation generation) {
   slot.pinned_count = 0;
   slot.generation = generation;
   Note(number);
-  // Sequentially consistent: when a reset is acknowledged, every look-up that begins afterwards
-  // loads this generation, whatever the reader's processor has cached.
+  // Sequentially consistent, so that the store is not delayed behind the acknowledgement: each
+  // look-up that begins after an acknowledged reset loads this generation (CheckScope).
   index_.view().slot(number).generation.store(slot.hidden ? 0 : generation,
                                               std::memory_order_seq_cst);
 }
@@ -69,7 +69,7 @@ Objects::Slot::List& Objects::ListOf(ObjectId id, std::uint32_t*& count) {
 void Objects::Link(ObjectId id) {
   std::uint32_t* count = nullptr;
   ListOf(id, count).PushBack(objects_, id);
-  // A list that was not empty is in its set already.
+  // A list that was not empty before is in its set already.
   Slot& slot = slots_[objects_[id].slot];
   if (++*count == 1) Note(objects_[id].slot);
   if (count != &slot.dead_count) slot.current_bytes += Bytes(id);
@@ -121,7 +121,8 @@ Objects::Removed Objects::Withdraw(ObjectId id, std::uint64_t hash, MissReason r
                   .dead = !Current(id)};
   Unlink(id);
   if (removed.dead) --dead_;
-  // The reason first, for a reader that misses it from now on.
+  // The reason before the entry, so that a reader that misses the key finds it. It is a hint: the
+  // store is relaxed, and another key with the same place may replace it.
   index_.view().RememberGhost(hash, reason);
   index_.Withdraw(removed.place, hash);
   objects_[id] = {.link = {.next = std::exchange(free_, id)}};
@@ -145,6 +146,8 @@ void Objects::Unhold(ObjectId id) {
   if (objects_[id].held > 0) --objects_[id].held;
 }
 
+// Bounds first: `place` may point behind the records. Then both directions must agree: the entry
+// names the object, and the object this place.
 ObjectId Objects::Named(Place place, Version version) const {
   if (place == 0 || version == 0 ||
       std::uint64_t{place} + (sizeof(segment::Entry) / segment::kRecordUnit) >
@@ -157,7 +160,7 @@ ObjectId Objects::Named(Place place, Version version) const {
   return id < next_ && objects_[id].place == place ? id : kNoObject;
 }
 
-// ---- entries: this is their only writer, under the lock, so relaxed loads see what it wrote
+// ---- entries: the owner is their only writer, under the lock, so relaxed loads see its stores
 
 segment::EntryMeta Objects::MetaOf(ObjectId id) const {
   return segment::EntryMeta(

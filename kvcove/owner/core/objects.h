@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The objects of a segment: their numbers, their entries in the index, and lists of them by slot.
-// No I/O. Needs a lock.
+// No I/O. Not thread-safe: needs the core's lock; readers of this host look into the index and the
+// slots' generations without it.
 //
 //   free number -> visible (Insert) -> free number (Withdraw)
 //
-// A slot has three lists, so that whatever is looked for is at a list's front and nothing else is
-// looked at: `live` (the current generation), `pinned` (the same, hard-pinned) and `dead` (earlier
-// generations). A reset appends the first two to the third, in O(1). Which list an object is in
-// follows from its entry's generation and from its pin. An entry's record and extents stay as they
-// are after Withdraw, until Index::Release: readers may still be reading them.
+// A slot has three lists, so that each search takes the front of a list and skips nothing: `live`
+// (the current generation), `pinned` (the same, hard-pinned) and `dead` (earlier generations). A
+// reset appends the first two to the third, in O(1). An object's list follows from its entry's
+// generation and from its pin. An entry's record and extents remain unchanged after Withdraw, until
+// Index::Release: readers may still be reading them.
 #pragma once
 
 #include <optional>
@@ -26,12 +27,12 @@ namespace kvcove::owner {
 
 class Objects {
  public:
-  static constexpr std::uint32_t kMostHolds = 31;  // that are counted
-  // There is one for each value, so its fields are as wide as they must be and no wider.
+  static constexpr std::uint32_t kMostHolds = 31;  // holds of one object; more are refused
+  // One for each value, so 16 bytes: the fields are no wider than they must be.
   struct Object {
     Place place = 0;  // 0 = this number is free
     std::uint32_t slot : 12 = 0;
-    // A slot may get another one while objects of its former one are left.
+    // Kept by object, because a slot may get another space while objects of the former are left.
     std::uint32_t space : 13 = 0;
     std::uint32_t held : 5 = 0;  // by how many holds, up to kMostHolds
     bool hard_pinned : 1 = false;
@@ -45,8 +46,8 @@ class Objects {
     Spaces::Number space = Spaces::kNone;
     bool named = true;
     bool hidden = false;
-    // What the generation before this one had when it ended, and what this one has: objects, and
-    // the bytes that they occupy.
+    // `voided`: objects of the previous generation when it ended, and the bytes that they occupied.
+    // `current`: the same of this generation.
     std::uint64_t voided = 0;
     std::uint64_t voided_bytes = 0;
     std::uint64_t current_bytes = 0;
@@ -68,10 +69,10 @@ class Objects {
   const Slot& slot(SlotId slot) const { return slots_[slot]; }
   void SetSpace(SlotId slot, Spaces::Number space) { slots_[slot].space = space; }
   void SetNamed(SlotId slot, bool named);
-  // What the slot holds is dead from now on, if the generation is another one. Readers of this host
-  // learn it from the header, which this writes.
+  // Sets another generation: all objects of the slot are dead from now on. Stores the generation in
+  // the header, too, where readers of this host load it.
   void SetGeneration(SlotId slot, Generation generation);
-  // Readers of this host find nothing in it: none has generation 0.
+  // Hides the slot from readers of this host by generation 0 in the header, which no token has.
   void SetHidden(SlotId slot, bool hidden);
 
   // ---- objects
@@ -80,9 +81,11 @@ class Objects {
     return Has(id) && index_.view().StillThere(objects_[id].place, version);
   }
   const Object& operator[](ObjectId id) const { return objects_[id]; }
-  // The object that `place` and `version`, which a session wrote, name exactly; else kNoObject.
+  // Returns the object that `place` and `version` name exactly; else kNoObject. Both may come from
+  // a session and be anything.
   ObjectId Named(Place place, Version version) const;
-  // `entry.object` and `entry.version` are given here. Errors: kLimit when the index is full.
+  // Makes an object visible; sets `entry.object` and `entry.version`. Errors: kLimit when the index
+  // is full.
   Result<ObjectId> Insert(segment::Index::NewEntry entry, Spaces::Number space);
   struct Removed {
     Place place = 0;
@@ -94,26 +97,27 @@ class Objects {
     bool soft_pinned = false;
     bool dead = false;  // of an earlier generation
   };
-  // Nobody finds it from now on, and `reason` is why. `hash` must be HashOf(id). O(1).
+  // Removes the object from the index: look-ups miss it from now on, with `reason`. `hash` must be
+  // HashOf(id). O(1).
   Removed Withdraw(ObjectId id, std::uint64_t hash, MissReason reason);
-  // Of a current object.
+  // The object must be current.
   void SetHardPinned(ObjectId id, bool pinned);
   void SetSoftPinned(ObjectId id, bool pinned) { objects_[id].soft_pinned = pinned; }
-  // False once there are as many holds as can be counted.
+  // Counts one hold more. False when the object has kMostHolds already.
   bool Hold(ObjectId id);
   void Unhold(ObjectId id);
 
-  // ---- what to sweep
-  // Some object of an earlier generation.
+  // ---- sweeps
+  // Returns some object of an earlier generation, or kNoObject.
   ObjectId AnyDead() const;
-  // Some object, not hard-pinned, of the oldest version that no engine names.
+  // Returns some object, not hard-pinned, of the oldest version that no engine names; or kNoObject.
   ObjectId AnyUnnamed() const;
   std::uint64_t dead() const { return dead_; }
   std::uint64_t size() const { return index_.size(); }
 
   // ---- entries
   std::uint32_t SizeBytes(ObjectId id) const { return MetaOf(id).size_bytes(); }
-  // What it occupies, whole granules.
+  // Returns the bytes that the object occupies, whole granules.
   std::uint64_t Bytes(ObjectId id) const;
   Generation GenerationOf(ObjectId id) const;
   Version VersionOf(ObjectId id) const;
@@ -125,15 +129,16 @@ class Objects {
   std::uint64_t HashOf(ObjectId id) const {
     return index_.view().HashKey(objects_[id].slot, KeyOf(id));
   }
-  // Hints that Withdraw will be asked for it: what lies far away in memory is its own record, then
-  // its entry, then what its hash names. Each hint reads what the one before has fetched.
+  // Prefetch for a later Withdraw: the object's record, then its entry, then the words that its
+  // hash names. Each call reads the cache lines that the one before has fetched, so do one of them
+  // for several objects before the next.
   void PrefetchObject(ObjectId id) const { __builtin_prefetch(&objects_[id]); }
   void PrefetchEntry(ObjectId id) const {
     __builtin_prefetch(&index_.view().EntryAt(objects_[id].place));
     __builtin_prefetch(index_.view().WordsBehind(objects_[id].place) + 1);
   }
   void PrefetchHash(std::uint64_t hash) const { index_.view().PrefetchGone(hash); }
-  // One above the highest number that was ever used: walks end there.
+  // Returns one above the highest number that was ever used: walks end there.
   ObjectId end() const { return next_; }
   segment::Index& index() { return index_; }
   template <typename Ar>
@@ -150,7 +155,7 @@ class Objects {
   Slot::List& ListOf(ObjectId id, std::uint32_t*& count);
   void Link(ObjectId id);
   void Unlink(ObjectId id);
-  // Keeps the sets of slots with something to sweep, after a change of the slot's lists.
+  // Add a slot to the sets of slots to sweep, or erase it, after a change of its lists.
   void Note(SlotId slot);
   void Forget(SlotId slot);
 
@@ -162,7 +167,7 @@ class Objects {
   Version next_version_ = 1;
   std::uint64_t dead_ = 0;
   std::set<SlotId> with_dead_;
-  std::set<Unnamed> unnamed_;  // slots that nobody names and that hold objects, oldest first
+  std::set<Unnamed> unnamed_;  // slots with live objects that no engine names, oldest first
 };
 
 }  // namespace kvcove::owner

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of an object, extent by extent, and their checksum in slices. Private to this module.
+// Walks over the bytes of an object, extent by extent, and hashes them in slices. Private to this
+// module.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,8 @@ void ForEachPiece(const segment::Payload& payload, std::span<const Extent> exten
   }
 }
 
-// The checksum of one object, in slices: a thread that serves others hashes so much, and goes on
-// when they have had their turn. Belongs to one thread.
+// The checksum of one object, in slices, so that a thread that serves several connections hashes
+// one slice and serves the others before it continues. Not thread-safe.
 class SlicedChecksum {
  public:
   SlicedChecksum() = default;
@@ -37,7 +38,7 @@ class SlicedChecksum {
     within_ = 0;
     stream_.Reset();
   }
-  // Hashes up to `most` bytes more; how many it did.
+  // Hashes up to `most` bytes more. Returns how many.
   std::uint64_t Add(std::uint64_t most) {
     std::uint64_t done = 0;
     while (done < most && left_ > 0) {
@@ -67,7 +68,7 @@ class SlicedChecksum {
   Hash64Stream stream_;
 };
 
-// In one go, where no loop waits.
+// Returns the checksum at once; not for an event loop.
 inline std::uint64_t ChecksumOf(const segment::Payload& payload, std::span<const Extent> extents,
                                 std::uint64_t size) {
   SlicedChecksum checksum;

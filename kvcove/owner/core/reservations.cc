@@ -12,7 +12,7 @@ namespace kvcove::owner {
 void Reservations::EndSession(SessionNumber number) {
   const auto at = sessions_.find(number);
   if (at == sessions_.end()) return;
-  // Numbers of sessions are never reused, so an orphan may go on naming its own.
+  // Session numbers are never reused, so an orphan may keep its own.
   orphans_.splice(orphans_.end(), at->second.reservations);
   sessions_.erase(at);
 }
@@ -69,6 +69,8 @@ void Reservations::End(Reservation& reservation) {
     const auto at = waiting_.find(reservation.space);
     at->second.bytes -= reservation.bytes;
     --waiting_count_;
+    // Not left to the hook's destructor: an entry whose list is empty must not remain, because
+    // OldestWaiting takes the list's front.
     reservation.of_session.unlink();
     if (at->second.reservations.empty()) waiting_.erase(at);
   }
@@ -83,7 +85,8 @@ void Reservations::LeaveSession(Reservation& reservation) {
 void Reservations::AwaitListing(Reservation& reservation) {
   reservation.listing = true;
   reservation.key_until_ns = std::numeric_limits<std::int64_t>::max();
-  // The session may end meanwhile; what it has committed is stored all the same.
+  // The session may end before the master answers. Its committed put must not become an orphan,
+  // which the core would give up.
   reservation.of_session.unlink();
   LeaveSession(reservation);
   Waiting& waiting = waiting_[reservation.space];
@@ -112,7 +115,7 @@ Reservation* Reservations::ClaimOf(SlotId slot, const segment::PreparedKey& key,
     Reservation& reservation = *at->second;
     if (reservation.slot != slot || reservation.key != key.key) continue;
     if (OwnsKey(reservation, now_ns)) return &reservation;
-    // A key has at most one claim, because a new claim drops an expired one first.
+    // Expired. The key has no other claim: Add is called only after this function found none.
     reservation.claims = false;
     claims_.erase(at);
     return nullptr;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts that are under way: what each reserves, which key it has claimed, whose it is. No I/O. Needs
-// a lock. O(log n) a call, n = reservations, unless it says otherwise.
+// Puts that are under way: the memory that each reserves, the key that it has claimed, its session.
+// No I/O. Not thread-safe: needs the core's lock. O(log n) a call, n = reservations, unless stated.
 //
 //   Add -> (AwaitListing) -> End
 //
 // A claim keeps other writers from a key. It ends with its reservation, when a removal takes the
-// key, or at its deadline. No queue waits for deadlines: a claim whose time is over counts for
-// nothing, and the next writer of its key drops it. The reservation's bytes belong to nobody else
-// until End, whatever the time is: its writer may still be copying.
+// key, or at its deadline. No queue is kept for deadlines: an expired claim counts for nothing, and
+// the next writer of its key drops it. The reservation's bytes remain reserved until End, also
+// after the deadline: its writer may still be copying.
 //
-// A session that ends leaves its reservations as orphans, which the core ends in slices. What
-// waits for the master is the session's no more: nobody writes there, so it is bounded by the room
-// that it takes, as objects are, and the oldest of its space may give way.
+// A session that ends leaves its reservations as orphans, which the core ends in slices. A
+// reservation that waits for the master does not belong to its session any more: no writer copies
+// into it, so only its space bounds it, as objects, and the oldest of a space may be evicted.
 #pragma once
 
 #include <boost/intrusive/list.hpp>
@@ -38,24 +38,24 @@ struct Reservation {
   std::string key;
   std::string after;
   Hints hints;
-  bool ends_request = false;  // its batch puts nothing behind it
+  bool ends_request = false;  // no later item of its batch continues its request
   std::uint64_t hash = 0;
   SlotId slot = 0;
   Spaces::Number space = 0;
   Generation generation = 0;
   std::uint32_t size_bytes = 0;
-  std::uint64_t bytes = 0;  // that its extents have: whole granules
+  std::uint64_t bytes = 0;  // size of its extents, whole granules
   std::vector<Extent> extents;
   std::int64_t key_until_ns = 0;
-  bool claims = false;   // it is in the table of claims
+  bool claims = false;   // in the table of claims
   bool removed = false;  // a removal that began later matched its key
   bool listing = false;  // committed; the master's answer is awaited
   bool has_checksum = false;
   std::uint64_t checksum = 0;
   std::uint32_t group = 0;
   std::uint8_t copies = 1;
-  std::uint64_t copied_at = 0;
-  std::uint64_t removals = 0;  // the last removal that was applied when it began
+  std::uint64_t copied_at = 0;  // see wire::FinishItem
+  std::uint64_t removals = 0;   // the last removal that was applied when the put began
   Hook of_session;
 
   template <typename Ar>
@@ -74,25 +74,28 @@ class Reservations {
   void EndSession(SessionNumber session);
   bool HasSession(SessionNumber session) const { return sessions_.contains(session); }
   std::uint64_t reserved_bytes(SessionNumber session) const;
-  // What a repeated commit answers: the last kRemembered outcomes of a session.
+  // Returns the outcome of reservation `id`, for a repeated commit. Each session remembers its last
+  // kRemembered outcomes.
   std::optional<Code> Outcome(SessionNumber session, std::uint64_t id) const;
   void Remember(SessionNumber session, std::uint64_t id, Code code);
 
-  // Claims its key, which must be free, and gives it a number that is never used again. Addresses
-  // stay valid until End.
+  // Adds a reservation: claims its key, which must be free, and gives it a number that is never
+  // reused. The session must exist. The address is valid until End.
   Reservation& Add(Reservation reservation);
   Reservation* Find(std::uint64_t id);
   void End(Reservation& reservation);
-  // It keeps its key until the master has answered, or it gives way.
+  // Notes that the put is committed and waits for the master. It keeps its key until End, and
+  // leaves its session.
   void AwaitListing(Reservation& reservation);
-  // Of the space: the one that has waited longest; null: none waits. O(1).
+  // Returns the space's reservation that has waited longest for the master; null: none. O(1).
   Reservation* OldestWaiting(Spaces::Number space);
   std::uint64_t waiting_bytes(Spaces::Number space) const;
   std::uint64_t waiting() const { return waiting_count_; }
-  // Some reservation of a session that has ended.
+  // Returns some reservation of a session that has ended; null: none is left.
   Reservation* Orphan() { return orphans_.empty() ? nullptr : &orphans_.front(); }
 
-  // The reservation that keeps others from the key at `now_ns`.
+  // Returns the reservation that keeps others from the key at `now_ns`, or null. Drops an expired
+  // claim of the key.
   Reservation* ClaimOf(SlotId slot, const segment::PreparedKey& key, std::int64_t now_ns);
   bool OwnsKey(const Reservation& reservation, std::int64_t now_ns) const {
     return reservation.claims && reservation.key_until_ns > now_ns && !Removed(reservation);
@@ -100,10 +103,10 @@ class Reservations {
   // ---- removals: a reservation that was begun before one is refused when it is committed
   bool Removed(const Reservation& reservation) const;
   void Remove(Reservation& reservation);
-  // All of the slot that have begun. O(1) but for the first removal of a slot.
+  // Removes all reservations of the slot that have begun, by their numbers. O(1).
   void RemoveSlot(SlotId slot) { removed_below_[slot] = next_; }
-  // One slice: those of the slot whose key `matches`, of at most `at_most` from number `cursor` on.
-  // Returns whether any are left, and moves the cursor.
+  // Removes, in one slice, the slot's reservations whose key `matches`: looks at `at_most` from
+  // number `cursor` on and moves the cursor. Returns whether any are left.
   template <typename Matches>
   bool RemoveSome(SlotId slot, const Matches& matches, std::uint64_t& cursor, std::size_t at_most) {
     auto at = reservations_.lower_bound(cursor);
@@ -117,7 +120,7 @@ class Reservations {
   }
 
   std::size_t size() const { return reservations_.size(); }
-  // The number that the next one gets, and the least of those that are here, or else the next one.
+  // Return the number of the next reservation, and the least of the present ones, or else the next.
   std::uint64_t next() const { return next_; }
   std::uint64_t oldest() const {
     return reservations_.empty() ? next_ : reservations_.begin()->first;
@@ -141,7 +144,7 @@ class Reservations {
     std::deque<std::uint64_t> finished_order;
     std::unordered_map<std::uint64_t, Code> finished;
   };
-  // What waits for the master, oldest first.
+  // The reservations of one space that wait for the master, oldest first.
   struct Waiting {
     SessionList reservations;
     std::uint64_t bytes = 0;
@@ -152,11 +155,11 @@ class Reservations {
   Steps& steps_;
   std::map<std::uint64_t, Reservation> reservations_;
   SessionList orphans_;
-  std::unordered_map<Spaces::Number, Waiting> waiting_;  // of spaces where something waits
+  std::unordered_map<Spaces::Number, Waiting> waiting_;  // no entry without reservations
   std::uint64_t waiting_count_ = 0;
   std::map<SessionNumber, Session> sessions_;
-  std::multimap<std::uint64_t, Reservation*> claims_;  // by the hash of the key
-  std::unordered_map<SlotId, std::uint64_t> removed_below_;
+  std::multimap<std::uint64_t, Reservation*> claims_;        // by the hash of the key
+  std::unordered_map<SlotId, std::uint64_t> removed_below_;  // see RemoveSlot
   std::uint64_t next_ = 1;
 };
 

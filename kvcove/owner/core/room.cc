@@ -24,7 +24,7 @@ Room::Room(const CoreOptions& options, const Parts& parts, const segment::Payloa
 }
 
 void Room::AddPayloadBelow(std::uint64_t bytes) {
-  constexpr std::uint64_t kAtOnce = 1ULL << 31;  // that an extent can count
+  constexpr std::uint64_t kAtOnce = 1ULL << 31;  // granules; an extent counts them in 32 bits
   const std::uint64_t granules = std::min(bytes, options_.payload_bytes) / granule_.bytes();
   while (added_granules_ < granules) {
     const std::uint64_t count = std::min(granules - added_granules_, kAtOnce);
@@ -48,12 +48,13 @@ bool Room::Consistent() const {
 bool Room::WithinBounds(Spaces::Number space, std::uint64_t bytes, const Taking& taking) {
   if (bytes > options_.payload_bytes || bytes > spaces_.maximum_bytes(space)) return false;
   bool swept = false;
-  // What waits for the master needs an entry, too, when it is listed.
+  // A put that waits for the master needs an entry, too, when it is published.
   const auto full = [&] {
     return objects_.size() + reservations_.waiting() >= options_.max_objects;
   };
   while (!spaces_.Fits(space, bytes) || full()) {
-    // What a reset voided goes first. One slice only: it may be of other spaces, and help nothing.
+    // Dead objects before the policy's victims. One slice only: all dead objects may be of other
+    // spaces, and free nothing in this one.
     if (!std::exchange(swept, true) && Sweep(kSweepSlice, /*unnamed=*/false) > 0) continue;
     if (!taking.evict || !Evict(WantedFor(space, bytes, taking), space)) return false;
   }
@@ -80,12 +81,13 @@ std::vector<Extent> Room::Take(std::uint32_t size_bytes, Spaces::Number space,
       if (foreign_) foreign_->Give(extents, spaces_.serial(space));
       return extents;
     }
-    if (added_bytes() <
-        options_.payload_bytes) {  // use what is not populated yet rather than evict
+    if (added_bytes() < options_.payload_bytes) {
+      // Memory that is not populated yet costs page faults, an eviction costs a value.
       AddPayloadBelow(added_bytes() + std::max(bytes, kMiB));
       continue;
     }
-    // Tick looks at what waits for its readers; looking again for each put would be a cost to all.
+    // Recheck costs steps for each object that readers protect, so a put that may evict leaves that
+    // to Tick and calls it last. A put that may not evict has no other source of memory.
     if (!taking.evict && !std::exchange(rechecked, true) && Recheck()) continue;
     if (Sweep(kSweepSlice, /*unnamed=*/true) > 0) continue;
     if (taking.evict && Evict(WantedFor(space, bytes, taking), space)) continue;
@@ -108,7 +110,7 @@ void Room::GiveBack(const Reservation& reservation) {
 
 // ---- victims
 
-// Held and softly pinned objects go last.
+// Returns whether the object is held or softly pinned: then it is evicted last.
 bool Room::Spared(ObjectId id) const {
   const Objects::Object& object = objects_[id];
   if (object.held > 0) return true;
@@ -122,7 +124,7 @@ std::uint64_t Room::SpareBytes(const Wanted& wanted) const {
   return options_.lower == nullptr || wanted.comes_up ? kAny : options_.lower->SpareBytes();
 }
 
-// False when nothing could be withdrawn.
+// Evicts about `wanted.all` bytes, kMaxVictims objects at most. False when nothing was evicted.
 bool Room::Evict(const Wanted& wanted, Spaces::Number space) {
   std::uint64_t evicted = 0;
   std::uint32_t victims = 0;
@@ -135,6 +137,8 @@ bool Room::Evict(const Wanted& wanted, Spaces::Number space) {
   };
   while (evicted < wanted.all && victims < kMaxVictims) {
     ++steps_.spaces;
+    // Both are asked again for each step: each eviction fills the lower tier's queue, and may make
+    // another space the one that is most above its guarantee.
     const std::uint64_t spare = SpareBytes(wanted);
     if (spare == 0) break;
     const std::optional<Spaces::Number> from = spaces_.Victim(space, wanted.bytes);
@@ -153,7 +157,7 @@ bool Room::Evict(const Wanted& wanted, Spaces::Number space) {
     }
     if (chosen_.empty()) {
       if (refused >= kMaxRefused) break;
-      refused = kMaxRefused;  // only spared ones are left: they give way
+      refused = kMaxRefused;  // only spared objects are left: `evictable` accepts them now
       continue;
     }
     for (const Chosen& object : chosen_) {
@@ -167,8 +171,9 @@ bool Room::Evict(const Wanted& wanted, Spaces::Number space) {
   return victims > 0;
 }
 
-// As many as make `bytes` if they are of average size. All that belongs to one lies far away in
-// memory, in four places that name one another: it is fetched for all of them at the same time.
+// Chooses as many victims as make `bytes` if they are of average size. The data of one is in four
+// places in memory, each of which names the next: fetched for all victims at once, step by step,
+// their cache misses overlap.
 void Room::ChooseVictims(policy::EvictionPolicy& policy, std::uint64_t bytes,
                          const std::function<bool(ObjectId)>& evictable) {
   const std::uint64_t average =
@@ -193,8 +198,8 @@ void Room::ChooseVictims(policy::EvictionPolicy& policy, std::uint64_t bytes,
   }
 }
 
-// Its put was answered already, or is answered so when the master's answer comes: what the master
-// lists then, it is told to forget (Core::FinishListing).
+// Evicts a put that waits for the master. Its caller was answered already, or gets kNoSpace with
+// the master's answer; if the master lists it, Core::FinishListing makes the master forget it.
 void Room::GiveWay(Reservation& waiting) {
   ++counters_.evictions;
   ++gave_way_;
@@ -227,13 +232,13 @@ void Room::Withdraw(ObjectId id, MissReason reason) {
   WithdrawForgotten({.id = id, .hash = objects_.HashOf(id)}, reason);
 }
 
-// The policy knows it no more.
+// Withdraws an object that its policy has forgotten already.
 void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
   const auto [id, hash] = object;
   const std::uint64_t bytes = objects_.Bytes(id);
   if (objects_[id].soft_pinned) soft_pins_.erase(id);
   const bool kept = HandDown(object, reason);
-  // A reset needs no word to the master: what it lists under another generation counts for nothing.
+  // No report for a reset: the master's entries of another generation count for nothing.
   if (options_.listed && reason != MissReason::kReset) {
     const SlotId slot = objects_[id].slot;
     const Id128 listed = DirectoryHash(slot, objects_.KeyOf(id));
@@ -255,8 +260,9 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
   spaces_.RemoveObject(removed.space, bytes, removed.hard_pinned);
 }
 
-// What is dead is dropped. So is what nobody may read now, but where the lower tier has it already:
-// it may be read again, so the master must not take it for gone. True: the lower tier has it.
+// Hands an evicted object to the lower tier; one that is dead or removed is only forgotten there.
+// The tier keeps an object of a hidden or unnamed slot only if it has it already: it may be read
+// again, so the master must not forget it. True: the lower tier has the value.
 bool Room::HandDown(const Chosen& object, MissReason reason) const {
   if (options_.lower == nullptr) return false;
   const auto [id, hash] = object;
@@ -289,7 +295,7 @@ bool Room::HandDown(const Chosen& object, MissReason reason) const {
 
 bool Room::Reclaim(const std::vector<Place>& places) {
   for (const Place place : places) {
-    // The record is as it was, but for its version.
+    // Withdraw changed only the record's version, so its extents can still be read.
     const segment::Entry& entry = objects_.view().EntryAt(place);
     segment::Found found{.place = place};
     found.meta = segment::EntryMeta(entry.meta.load(std::memory_order_relaxed));

@@ -4,7 +4,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::uint64_t kPriorityWeight = 4;
+constexpr std::uint64_t kPriorityWeight = 4;  // see spaces.h
 
 }  // namespace
 
@@ -62,6 +62,7 @@ bool Spaces::MayReserve(Number number, std::uint64_t bytes) const {
   const std::uint64_t after =
       space.reserved + bytes > covered ? space.reserved + bytes - covered : 0;
   const std::uint64_t added = after - space.beyond_guarantee();
+  // With `beyond_guarantees_ == 0` this is the one reservation that is always allowed.
   return added == 0 || beyond_guarantees_ == 0 || beyond_guarantees_ + added <= floating;
 }
 
@@ -111,7 +112,7 @@ void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
   const std::uint64_t over_before = Over(space);
   beyond_guarantees_ -= space.beyond_guarantee();
   pinned_beyond_ -= space.pinned_beyond();
-  // Unsigned sums wrap, so adding a negative number's bits subtracts.
+  // Unsigned sums wrap, so adding the bits of a negative number subtracts.
   space.objects += static_cast<std::uint64_t>(objects);
   space.reserved += static_cast<std::uint64_t>(reserved);
   space.pinned += static_cast<std::uint64_t>(pinned);
@@ -140,6 +141,7 @@ std::optional<Spaces::Number> Spaces::Victim(Number asking, std::uint64_t bytes)
   const bool own_has = own.objects > own.pinned;
   if (!Fits(asking, bytes)) return own_has ? std::optional(asking) : std::nullopt;
   if (!by_over_.empty()) return by_over_.rbegin()->second;
+  // No space is above its guarantee: this one may still evict its own objects.
   return own_has ? std::optional(asking) : std::nullopt;
 }
 

@@ -24,9 +24,9 @@ bool Withdrawn::Return(Place place) {
   return true;
 }
 
-// Pairs with the fence of a reader between its announcement and its second look at the version: one
-// of both fences comes first, so either this scan sees the slot, or the reader sees that the
-// version is gone.
+// Pairs with ReadWindow::Fence, between a reader's Announce and Confirm: one of the two fences
+// comes first. So either this scan sees the reader's slot, or Confirm sees that the version is
+// gone. Each object must be withdrawn before the scan that frees it.
 void Withdrawn::Scan() {
   segment::FullFence();
   protected_.clear();
@@ -75,6 +75,7 @@ const std::vector<Place>& Withdrawn::Recheck() {
     Free({.place = at->first, .size_bytes = at->second});
     at = waiting_.erase(at);
   }
+  // Page by page again, because ExcessBytes needs to know which session keeps an object.
   for (auto& [session, page] : pages_) {
     protected_.clear();
     segment::CollectProtected(*page.page, protected_);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that nobody finds any more and that may still be read. No I/O. Needs a lock.
+// Objects that no look-up finds any more, but that readers may still be reading. No I/O. Not
+// thread-safe: needs the core's lock.
 //
 //   fresh (Add) -> a scan finds that nothing protects it -> its memory may be used again
-//               -> else it waits, and is looked at again by Recheck, or when its last loan returns
+//               -> else it waits until Recheck scans again, or until its last loan is returned
 //
 // A transfer protects an object by a loan; a reader of this host by a slot in its session's page
 // (segment/reader.h has the protocol and its fences). Sessions of other hosts have no page, so a
-// scan costs nothing for them. What waits is not looked at by Settle: an eviction costs its own
-// victims, however much a stopped process keeps.
+// scan costs nothing for them. Settle skips waiting objects, so that an eviction costs steps for
+// its own victims alone, however much a stopped process protects.
 //
 // A session protects at most 1/16 of the payload, or one object. One that keeps more is at fault,
 // but its protection never ends early: slots are read one after the other, so a scan can not prove
 // that they were all in use at once, and freeing a slot by mistake would hand wrong bytes to a
-// correct reader. Instead, what it keeps beyond the bound counts as reserved by it: it stores less,
-// and others lose nothing else. `Stat` shows it with its process.
+// correct reader. Instead, the bytes beyond the bound count as reserved by the session: it stores
+// less, and others lose nothing else. `Stat` shows each session's protected objects with its pid.
 #pragma once
 
 #include <map>
@@ -29,7 +30,7 @@ class Withdrawn {
  public:
   struct Page {
     segment::SessionPage* page = nullptr;
-    std::uint64_t kept_bytes = 0;  // of waiting objects, as of the last Recheck
+    std::uint64_t kept_bytes = 0;  // of waiting objects that it protects, as of the last Recheck
   };
 
   Withdrawn(std::uint64_t payload_bytes, segment::Granule granule, Steps& steps)
@@ -39,17 +40,18 @@ class Withdrawn {
   void AddPage(SessionNumber session, segment::SessionPage* page) { pages_[session] = {page}; }
   void RemovePage(SessionNumber session) { pages_.erase(session); }
   const std::map<SessionNumber, Page>& pages() const { return pages_; }
-  // What the session keeps beyond its bound.
+  // Returns the bytes that the session keeps beyond its bound, as of the last Recheck.
   std::uint64_t ExcessBytes(SessionNumber session) const;
 
   void Lend(Place place) { ++lent_[place]; }
-  // True when this was the last loan of an object that is withdrawn: Settle may free it.
+  // Ends one loan. True when it was the last one of a withdrawn object: call Settle to free it.
   bool Return(Place place);
 
   void Add(Place place, std::uint32_t size_bytes);
-  // Of what was added since the last call, the places that nothing protects.
+  // Returns the places added since the last call that nothing protects; the others wait from now
+  // on. Valid until the next call of Settle or Recheck.
   const std::vector<Place>& Settle();
-  // The same for all that waits.
+  // Returns the waiting places that nothing protects any more. O(waiting objects).
   const std::vector<Place>& Recheck();
   bool lent() const { return !lent_.empty(); }
   bool waiting() const { return !waiting_.empty(); }
@@ -74,12 +76,12 @@ class Withdrawn {
   const segment::Granule granule_;
   Steps& steps_;
   std::map<SessionNumber, Page> pages_;
-  std::map<Place, std::uint32_t> lent_;  // to how many transfers
+  std::map<Place, std::uint32_t> lent_;  // by place: the number of transfers
   std::vector<Object> fresh_;
   std::map<Place, std::uint32_t> waiting_;  // sizes
   std::uint64_t bytes_ = 0;
-  std::vector<Place> protected_;  // of the last scan, sorted
-  std::vector<Place> free_;       // the last answer
+  std::vector<Place> protected_;  // result of the last scan, sorted
+  std::vector<Place> free_;       // the last answer of Settle or Recheck
 };
 
 }  // namespace kvcove::owner
