@@ -15,7 +15,8 @@ std::vector<PutResult> DataSide::Reserve(SessionNumber session, const Token& tok
   if (link_.draining()) {
     return std::vector<PutResult>(items.size(), PutResult{.code = Code::kNoSpace, .extents = {}});
   }
-  // This process itself writes into what is reserved: it pays for the pages.
+  // No EnsurePopulated: this process itself receives the bytes, so its page faults are charged to
+  // its own control group.
   const MutexLock lock(memory_.mutex);
   std::vector<PutResult> results = memory_.core().Put(session, token, items, evict);
   memory_.PublishRoom();

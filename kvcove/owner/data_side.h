@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's objects as its data service sees them: for requesters of other hosts, which hold no
-// mapping of its memory.
+// The side of an owner that its data service calls, for requesters of other hosts: these map none
+// of its memory. Each call that touches the core takes `Memory::mutex`.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,8 @@ namespace kvcove::owner {
 // Thread-safe.
 class DataSide final : public DataStore {
  public:
-  // Commits values, and calls `done` once the master has listed them.
+  // Commits values and calls `done` once, from any thread, with the outcomes: when the master has
+  // listed them, or before this returns if nothing waits for the master.
   using Finish = std::function<void(SessionNumber, std::span<const FinishItem>,
                                     std::function<void(std::vector<Code>)> done)>;
   DataSide(Memory& memory, const OwnerDisks& disks, Promotions& promotions, const Outbox& outbox,
@@ -58,8 +59,9 @@ class DataSide final : public DataStore {
   segment::Payload payload() const override { return memory_.payload(); }
 
   // ---- copies to other owners
-  // Objects that are in memory; BringUp brings up the others.
+  // Lends objects that are in memory; nothing for the others, which BringUp promotes.
   std::vector<std::optional<CopyLoan>> LendForCopy(std::span<const wire::CopyRequest::Item> items);
+  // Returns whether a disk of this owner has the item. Takes no lock: reads the segment's header.
   bool OnDisk(const wire::CopyRequest::Item& item) const {
     return !disks_.none() && memory_.header().tier().Holds(item.slot, item.generation, item.key);
   }

@@ -24,11 +24,12 @@ void LinkSide::Restore(std::span<const std::uint64_t> slot_tenants, std::uint64_
 }
 
 void LinkSide::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
+  // Before the generations: pairs with TenantOfSlot, see `slot_tenants_`.
   for (const SlotUpdate& update : updates) {
     slot_tenants_[update.slot].store(TenantTag(TenantOf(update.name)), std::memory_order_release);
   }
-  // In one hold, so that no value is evicted to a disk between the two: the disk would judge it by
-  // other generations than the memory.
+  // Disks and memory in one hold, so that no value is evicted to a disk between the two: the disk
+  // would judge the value by other generations than the memory.
   const MutexLock lock(parts_.memory.mutex);
   parts_.disks.set().SetSlots(updates);
   if (!parts_.opening.HoldBack(incarnation, updates)) parts_.memory.SetSlots(incarnation, updates);
@@ -45,11 +46,13 @@ wire::RenewRequest LinkSide::Report() {
     const MutexLock lock(mutex_);
     report = report_;
   }
-  // As of now: the epoch that begins when a disk is set aside must not be reported without it.
+  // Not from the janitor's last round: a disk that was set aside since begins an epoch, which must
+  // not be reported without it.
   report.disk_away = parts_.disks.Away();
   return report;
 }
 
+// In one hold: a put that begins after it is numbered as begun after the removal.
 void LinkSide::SetApplied(std::uint64_t number) {
   const MutexLock lock(parts_.memory.mutex);
   parts_.memory.core().SetApplied(number);
@@ -64,6 +67,7 @@ void LinkSide::CompleteListing(Listing listing, std::span<const Code> codes) {
       outcomes.push_back(parts_.memory.core().FinishListing(listing.pending[i], codes[i]));
     }
   }
+  // After the lock: `done` may reply to a caller or take locks of its own.
   listing.done(outcomes);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner as its link to the master sees it: passes each call of the link on to the part that it
-// is for, and keeps what only the master sets.
+// The side of an owner that its link to the master calls. It passes each call on to the part that
+// the call is for, and keeps the facts that only the master sets.
 #pragma once
 
 #include <atomic>
@@ -29,22 +29,23 @@ class LinkSide final : public LinkTarget {
     Removals& removals;
     InventoryWalk& inventory;
     Outbox& outbox;
-    std::atomic<bool>& link_ends;  // no call of the link waits for a disk
+    std::atomic<bool>& link_ends;  // true: no call of the link waits for a disk any more
   };
   LinkSide(const Parts& parts, std::uint64_t capacity_bytes)
       : parts_(parts), capacity_bytes_(capacity_bytes) {}
 
-  // ---- what the owner asks
+  // ---- for the owner
   bool draining() const { return draining_; }
-  // The last removal from the master that is applied.
+  // Returns the number of the last removal from the master that is applied.
   std::uint64_t applied() const { return applied_; }
-  // TenantTag of the slot's tenant.
+  // Returns the TenantTag of the slot's tenant; ~0 for an invalid slot.
   std::uint64_t TenantOfSlot(SlotId slot) const {
     return slot < kMaxSlots ? slot_tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
-  // The janitor's, each round: a renewal of the lease must not wait for the core's lock.
+  // Stores the statistics for the next renewals. The janitor calls it each round, because a renewal
+  // of the lease must not wait for the core's lock.
   void SetReport(const wire::RenewRequest& report);
-  // Carries over to the process that takes over, and back.
+  // Return and set the state that a process hands over to its successor.
   std::vector<std::uint64_t> SlotTenants() const;
   void Restore(std::span<const std::uint64_t> slot_tenants, std::uint64_t applied);
 
@@ -87,8 +88,9 @@ class LinkSide final : public LinkTarget {
  private:
   const Parts parts_;
   const std::uint64_t capacity_bytes_;
-  // Written before the slot's generation is published, and read behind a token of it: a call under
-  // a token that is current never meets the tenant that had the slot before.
+  // By slot. Publish stores a tenant (release) before it publishes the slot's generation, and
+  // TenantOfSlot loads it (acquire) for a token of that generation. So a call under a current token
+  // never sees the tenant that had the slot before.
   std::vector<std::atomic<std::uint64_t>> slot_tenants_ =
       std::vector<std::atomic<std::uint64_t>>(kMaxSlots);
   std::atomic<std::uint64_t> applied_{0};

@@ -13,7 +13,7 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
-// The table of what the disks hold has a place for each so many bytes of them.
+// The segment's table of the disks' objects has one place for so many bytes of disk.
 constexpr std::uint64_t kDiskBytesAnObject = 2048;
 
 }  // namespace
@@ -103,8 +103,8 @@ Status Owner::OpenCore() {
   return {};
 }
 
-// The first renewal may be sent before the janitor has made a report. One of zeros would tell the
-// master that this owner is full.
+// Sets a first report: the link may send a renewal before the janitor's first round, and a report
+// of zeros would tell the master that this owner is full.
 void Owner::MakeReport() {
   wire::RenewRequest report;
   {
@@ -115,6 +115,7 @@ void Owner::MakeReport() {
 }
 
 Owner::~Owner() {
+  // Also by itself: Stop returns at once if the owner was never started, or is stopped already.
   StopDisks();
   Stop();
   disks_.LeaveHanging();
@@ -163,10 +164,12 @@ Status Owner::StartThreads() {
 void Owner::Stop() {
   {
     const MutexLock lock(stop_mutex_);
-    // Never started: the memory may be another process's, that was not taken over after all.
+    // Never started: the memory may belong to another process, because a take-over failed. Its
+    // lease must not be ended.
     if (stopping_) return;
   }
-  // First: what was evicted is written while the janitor still watches the disk.
+  // Before the janitor ends: the disks still write evicted values, and the janitor watches them
+  // (OwnerDisks::Tick).
   StopDisks();
   {
     const MutexLock lock(stop_mutex_);
@@ -187,11 +190,11 @@ void Owner::Stop() {
   SayVoided(voided);
 }
 
-// Liveness has its own thread: an expensive request never costs a lease.
+// A thread of its own, so that no expensive request delays a renewal and ends the lease.
 void Owner::RunLease() {
   const MutexLock lock(stop_mutex_);
   while (!stopping_ && !lease_over_) {
-    // One atomic store into the header; the core's lock is not needed and not waited for.
+    // One atomic store into the header, without the core's lock, which others may hold for long.
     memory_->SetLease(clock_.NowNs() + options_.lease_ns);
     stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(options_.lease_renewal_ns));
   }
@@ -212,6 +215,7 @@ void Owner::RunJanitor() {
       gave_way = memory_->core().TakeGaveWay();
       memory_->PublishRoom();
     }
+    // All below runs without the core's lock: it logs, calls done callbacks, or asks the disks.
     SayVoided(voided);
     outbox_.Trim(gave_way, [this](const Pending& pending) {
       const MutexLock lock(memory_->mutex);
@@ -222,6 +226,7 @@ void Owner::RunJanitor() {
     disks_.Tick();
     AddDisks(disks_, clock_, report);
     link_side_.SetReport(report);
+    // A round that left work over gives other callers a short turn only, not the whole period.
     const MutexLock lock(stop_mutex_);
     if (stopping_ || frozen_) return;
     stop_changed_.WaitFor(stop_mutex_,

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner of one host's memory. It joins the parts and has the order of their calls:
+// The owner of one host's memory. It joins the parts and fixes the order of their calls:
 //
 //   Memory        the segment's files, and the lock around the core
 //   OwnerDisks    the disks below it, with Promotions (up), Removals and, in a cluster,
-//                 DiskOpening (when they open) and InventoryWalk (what the master is told)
+//                 DiskOpening (when they open) and InventoryWalk (reports to the master)
 //   Outbox        in a cluster: puts that the master has not listed yet
-//   LinkSide      what its link to the master calls
-//   DataSide      what its data service calls, for requesters of other hosts
+//   LinkSide      the calls of its link to the master
+//   DataSide      the calls of its data service, for requesters of other hosts
 //
-// Threads: the janitor, which does what happens by itself; without a cluster also the lease.
-// Thread-safe.
+//   opened -> running (Start) -> stopped (Stop)
+//                ^--> frozen (Freeze), while a successor's process takes over; Thaw undoes it
+//
+// Threads: the janitor, which drains sessions' events, ends waits and sweeps every 5 ms; outside a
+// cluster also the lease's. Thread-safe, but for the calls of an upgrade, Start and Stop.
 #pragma once
 
 #include <atomic>
@@ -39,27 +42,27 @@
 namespace kvcove::owner {
 
 struct OwnerOptions {
-  std::uint64_t memory_bytes = 0;   // of payload, 1 MiB to segment::kMaxPayloadBytes
+  std::uint64_t memory_bytes = 0;   // payload, 1 MiB to segment::kMaxPayloadBytes
   std::uint64_t granule_bytes = 0;  // 0: the smallest that memory_bytes allows
   std::uint64_t max_objects = 0;    // 0: one per 512 bytes of payload, at most 2^27
-  // Less than this: Open refuses. Nothing: what the host can give now.
+  // Memory that the host can give; Open refuses a larger payload. Unset: as measured at Open.
   std::optional<std::uint64_t> available_bytes;
   std::string policy = "default";
   std::unordered_map<std::string, Quota> quotas;
   HugePages huge_pages = HugePages::kAuto;
   NodePlace place{};     // where the memory comes from
-  bool populate = true;  // in the background, so that puts meet no page faults
+  bool populate = true;  // in the background, so that puts cause no page faults
   std::int64_t lease_ns = kSecond;
   std::int64_t lease_renewal_ns = 250 * kMillisecond;
-  // Several tenants share this memory.
+  // True: several tenants share this memory, so it is cleared before another tenant gets it.
   bool tenants = false;
-  // A master elsewhere gives the lease and lists what is stored (owner/link/link.h).
+  // True: a master elsewhere grants the lease and lists stored values (owner/link/link.h).
   bool cluster = false;
-  // Where evicted values go; no size is 0, and no two are one disk (ParseDisks).
+  // Disks for evicted values; no size is 0, and no two specs name one disk (ParseDisks).
   std::vector<disklog::DiskSpec> disks;
   DiskAdmit disk_admit = DiskAdmit::kPolicy;
   std::uint64_t disk_write_rate = 0;  // bytes a second; 0: any
-  // Of all disks together, by namespace or tenant as `quotas`.
+  // Shares of all disks together, by namespace or tenant as `quotas`.
   DiskQuotas disk_quotas = {};
   TierOptions tier = {};  // how disks are opened, and tried again
   // Log a line for each reset. An embedded pool does not: the log is another program's.
@@ -68,7 +71,8 @@ struct OwnerOptions {
 
 class Owner {
  public:
-  // Errors: kInvalid when the host cannot give the memory, or for an unknown policy; kInternal.
+  // Creates the memory and the core; no thread runs before Start. Errors: kInvalid when the host
+  // cannot give the memory, or for an unknown policy; kInternal.
   static Result<std::unique_ptr<Owner>> Open(const OwnerOptions& options, const Clock& clock);
   ~Owner();
   // Returns the options with every default filled in. Errors: kInvalid.
@@ -84,95 +88,102 @@ class Owner {
   LinkSide& link_side() { return link_side_; }
   DataSide& data_side() { return data_side_; }
 
-  // Once, after the first Publish and before Start; without a disk, too. Errors: those of
-  // OpenTiers.
+  // Opens the disks. Call once, after the first Publish and before Start, also without a disk.
+  // Errors: those of OpenTiers.
   Status OpenDisks(const TierPlace& place);
-  // The same in a cluster: they open when the master has told all generations. `directory` keeps
-  // what outlives the process. Errors: those of FindDisk; kUnavailable when another process uses
-  // the directory.
+  // Prepares the disks in a cluster: they open when the master has sent all generations.
+  // `directory` keeps the facts that outlive the process. Errors: those of FindDisk; kUnavailable
+  // when another process uses the directory.
   Result<OwnerFacts> PrepareDisks(const std::string& directory);
-  // Starts the lease and the janitor. Errors: as StartThread; it is stopped then.
+  // Starts the lease and the janitor. Errors: those of StartThread; the owner is stopped then.
   Status Start();
-  // Ends the lease: nobody trusts the memory any more. Joins the threads.
+  // Joins the threads and ends the lease: no reader trusts the memory any more.
   void Stop();
 
   // ---- an upgrade, at the process that gives (owner_take_over.cc, docs/upgrade.md)
-  // What one owner gives another one beside its state.
+  // The descriptors that one owner hands to another one beside its state.
   struct Files {
     Memory::Files memory;
-    UniqueFd disk_lock;  // of an owner's disks in a cluster; locked while a process has it open
+    UniqueFd disk_lock;  // in a cluster, for the disks; locked while a process has it open
   };
-  // Errors: kInProgress: a disk is still being opened, or told.
+  // Errors: kInProgress while a disk is being opened, or its inventory is being reported.
   Status MayPauseDisks() const;
-  // The threads but the lease's end. The lease goes on; the caller sees to it that no call comes.
+  // Ends all threads but the lease's, which continues to renew. The caller keeps all other calls
+  // away until Thaw.
   void Freeze();
-  // Of a frozen owner. Errors: those of OwnerDisks::Pause.
+  // Closes the disks, so that the successor, or Thaw, can open them. The owner must be frozen.
+  // Errors: those of OwnerDisks::Pause.
   Status PauseDisks();
-  // Of a frozen owner. Errors: kInProgress while a transfer reads.
+  // Writes the state for the successor. The owner must be frozen. Errors: kInProgress while a
+  // transfer reads.
   Status Save(StateWriter& ar, StateWriter& policies);
   Result<Files> CopyFiles();
-  // Renews the lease once more, and no more until Thaw. Without a cluster.
+  // Ends the lease's thread until Thaw, and renews the lease a last time. Not in a cluster.
   void StopLease();
   // Undoes Freeze, PauseDisks, StopLease and the outbox's EndWaits: restarts threads and lease.
   void Thaw();
 
   // ---- an upgrade, at the process that takes
-  // An owner over the memory of another one, which goes on until this one is started: writes
-  // nothing there. `options` are Complete. Errors: kIncompatible with the reason, kInvalid.
+  // Returns an owner over the memory of another one, which continues until this one is started:
+  // writes nothing there. `options` are Complete. Errors: kIncompatible with the reason, kInvalid.
   static Result<std::unique_ptr<Owner>> Map(const OwnerOptions& options, Memory::Files files,
                                             const Clock& clock);
-  // Once, before Start. Returns whether the policies' knowledge was kept.
+  // Reads the state that Save wrote. Call once, before Start. Returns whether the policies'
+  // knowledge was kept. Errors: kIncompatible, kCorrupt, kInternal.
   Result<bool> Restore(StateReader& ar, StateReader& policies, Files files);
-  // Before Start: the disks open by themselves. Their keys are misses until then.
-  // Errors: as StartThread.
+  // Start the disks' threads, which open the disks; their keys are misses until then. Call before
+  // Start: the first without a cluster, the second in one. Errors: those of StartThread.
   Status ResumeDisks(const TierPlace& place);
   Status ResumeClusterDisks();
-  // What waits to be listed is listed from here, but for what is `asked` already.
+  // Queues all committed puts for listing, but for the reservations `asked`: those are in the
+  // link's unanswered request, which the link repeats.
   void EnqueueWaiting(const std::set<std::uint64_t>& asked);
 
   // ---- puts
-  // In a cluster they wait for the master until `deadline_ns`; kNotListed: stored all the same. A
-  // put under a generation that this owner has not heard of waits for it, too; kUnavailable when it
-  // does not come.
+  // Put and Finish wait in a cluster for the master's answer until `deadline_ns`; kNotListed: the
+  // value is stored, but not listed yet. A put under a generation that this owner does not know yet
+  // waits for that generation, too; kUnavailable if it is not published in time.
   std::vector<PutResult> Put(SessionNumber session, const Token& token,
                              std::span<const PutItem> items, std::int64_t deadline_ns);
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items,
                            std::int64_t deadline_ns);
-  // The same without a wait: answered from any thread. A put under a generation that is not known
-  // yet is kUnavailable at once.
+  // PutThen and FinishThen do not wait: `done` is called once, from any thread, or within the call.
+  // A put under a generation that is not known yet is kUnavailable at once.
   void PutThen(SessionNumber session, const Token& token, std::span<const PutItem> items,
                std::int64_t deadline_ns, std::function<void(std::vector<PutResult>)> done);
-  // Without a deadline the answer comes once the master has listed the values.
+  // No deadline: `done` is called only when the master has answered, however long that takes.
   void FinishThen(SessionNumber session, std::span<const FinishItem> items,
                   std::optional<std::int64_t> deadline_ns,
                   std::function<void(std::vector<Code>)> done);
 
   // ---- objects by their keys (owner_objects.cc)
   struct Pinning {
-    std::optional<PinKind> kind;  // none: unpins
+    std::optional<PinKind> kind;  // unset: unpins
     std::int64_t duration_ns = 0;
   };
-  // kTimeout for the keys that the deadline left over.
+  // Pins or unpins in slices. kTimeout for keys that were not reached before the deadline.
   std::vector<Code> Pin(const Token& token, std::span<const std::string_view> keys,
                         const Pinning& pinning, std::int64_t deadline_ns);
-  // Errors: kTimeout.
+  // Looks the keys up in slices; nothing for a key that memory does not have. Errors: kTimeout.
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token& token,
                                                              std::span<const std::string_view> keys,
                                                              std::int64_t deadline_ns);
-  // Errors: kTimeout: a disk has not answered in time.
+  // Lists one page of the objects in memory and on disks. Errors: kTimeout when a disk does not
+  // answer in time.
   Result<wire::InventoryReply> Page(const wire::InventoryRequest& request,
                                     std::int64_t deadline_ns) {
     return ListObjects(disks_, *memory_, clock_, request, deadline_ns);
   }
-  // In slices, between which others have their turn. Not on an event loop.
+  // Collects the statistics in slices and sleeps 50 us between two of them, so that other callers
+  // get the lock. Not for an event loop.
   PoolStat Stat();
 
  private:
   template <typename T>
   struct Begun {
-    std::vector<T> results;          // by item; kOk for those that wait
-    std::vector<Pending> pending;    // what waits for the master
-    std::vector<std::size_t> order;  // which items these are
+    std::vector<T> results;          // by item; kOk for those in `pending`
+    std::vector<Pending> pending;    // items that wait for the master
+    std::vector<std::size_t> order;  // by pending: its index in `results`
   };
 
   Owner(const OwnerOptions& options, std::unique_ptr<Memory> memory, const Clock& clock);
@@ -186,20 +197,21 @@ class Owner {
   void StopDisks();
   void RunJanitor();
   void RunLease();
-  // Until the token's generation is known here, the deadline, or the master is away.
+  // Waits until the owner knows the token's generation, the deadline is over, or the master is
+  // away. Releases the lock while it waits.
   void AwaitGeneration(const Token& token, std::int64_t deadline_ns)
       KVCOVE_REQUIRES(memory_->mutex);
-  // `wait_ns`: until then for the token's generation.
+  // Begins a put; waits for the token's generation until `wait_ns`, as AwaitGeneration.
   Begun<PutResult> BeginPut(SessionNumber session, const Token& token,
                             std::span<const PutItem> items, std::int64_t wait_ns);
   Begun<Code> Commit(SessionNumber session, std::span<const FinishItem> items);
-  // A log line, if something was voided.
+  // Logs one line if a reset ended a generation, or any object was voided.
   void SayVoided(const Core::Voided& voided) const;
 
   const OwnerOptions options_;
   const Clock& clock_;
   std::unique_ptr<Memory> memory_;
-  std::atomic<bool> link_ends_{false};  // no call of the link waits for a disk
+  std::atomic<bool> link_ends_{false};  // true: no call of the link waits for a disk any more
   OwnerDisks disks_;
   Promotions promotions_;
   DiskOpening opening_;
@@ -208,14 +220,14 @@ class Owner {
   Outbox outbox_;
   LinkSide link_side_;
   DataSide data_side_;
-  TierPlace disk_place_;  // without a cluster
-  HandedDisks handed_;    // of the process that this one has taken over from
+  TierPlace disk_place_;  // outside a cluster
+  HandedDisks handed_;    // from the process that this one takes over from, after Restore
 
   Mutex stop_mutex_;
   CondVar stop_changed_;
   bool stopping_ KVCOVE_GUARDED_BY(stop_mutex_) = true;
-  bool frozen_ KVCOVE_GUARDED_BY(stop_mutex_) = false;      // no threads but the lease's
-  bool lease_over_ KVCOVE_GUARDED_BY(stop_mutex_) = false;  // not that one either
+  bool frozen_ KVCOVE_GUARDED_BY(stop_mutex_) = false;      // the janitor has ended or will
+  bool lease_over_ KVCOVE_GUARDED_BY(stop_mutex_) = false;  // the lease's thread has, too
   std::thread janitor_;
   std::thread lease_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an owner does with objects by their keys: pins, and what is known of them. In slices, so
-// that no call holds the lock for long.
+// An owner's calls on objects by their keys: pins and statistics. In slices, so that no call holds
+// the lock for long.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include "kvcove/owner/owner.h"
 
 namespace kvcove::owner {
-// The janitor's: who publishes a generation may hold locks of its own. An operator sees by it that
-// a reset was of another namespace than the one that has values.
+// Called by the janitor and by Stop, not by the thread that publishes a generation: that one may
+// hold locks. The line shows an operator whether a reset was of the namespace that has values.
 void Owner::SayVoided(const Core::Voided& voided) const {
   if (!options_.log_resets || (voided.resets == 0 && voided.objects == 0)) return;
   const char* const disks = !disks_.none() ? ", and what its disks hold of them" : "";
@@ -30,6 +30,8 @@ std::vector<Code> Owner::Pin(const Token& token, std::span<const std::string_vie
   codes.reserve(keys.size());
   for (std::size_t begin = 0; begin < keys.size(); begin += Memory::kSlice) {
     if (begin > 0 && LeftNs(deadline_ns, clock_) <= 0) break;
+    // Checked in each hold: a reset may come between two slices, and Pin acts on the slot's current
+    // generation, whichever that is.
     const MutexLock lock(memory_->mutex);
     const Code current = memory_->core().CheckToken(token);
     for (const std::string_view key :

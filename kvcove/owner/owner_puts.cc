@@ -8,7 +8,7 @@
 namespace kvcove::owner {
 namespace {
 
-// The outcomes of what has waited: which of the results these are, `order` says.
+// Returns `results` with the outcomes of the items that have waited, which `order` names.
 std::vector<PutResult> WithCodes(std::vector<PutResult> results, std::span<const std::size_t> order,
                                  std::span<const Code> codes) {
   for (std::size_t k = 0; k < codes.size(); ++k) {
@@ -22,7 +22,7 @@ std::vector<Code> WithCodes(std::vector<Code> results, std::span<const std::size
   return results;
 }
 
-// Passes the results on once the outcomes of what has waited are known.
+// Returns a callback that adds the outcomes of the items that have waited, and calls `done`.
 template <typename T>
 auto Completing(std::vector<T> results, std::vector<std::size_t> order,
                 std::function<void(std::vector<T>)> done) {
@@ -40,7 +40,8 @@ void Owner::AwaitGeneration(const Token& token, std::int64_t deadline_ns) {
   while (memory_->core().Awaits(token) && outbox_.MasterReachable()) {
     const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) return;
-    // No longer than this, so that a master that goes away meanwhile is noticed.
+    // SetSlots notifies `published`. The bound is for SetMasterReachable, which does not: without
+    // it this thread would wait until its deadline for a master that is away.
     memory_->published.WaitFor(memory_->mutex,
                                std::chrono::nanoseconds(std::min(left, Outbox::kMasterLookNs)));
   }
@@ -55,11 +56,14 @@ Owner::Begun<PutResult> Owner::BeginPut(SessionNumber session, const Token& toke
   }
   {
     const MutexLock lock(memory_->mutex);
+    // One hold from the wait's last look on: the generation cannot change before Put checks it, and
+    // TakePending returns this call's commits alone, because each call takes its own.
     AwaitGeneration(token, wait_ns);
     begun.results = memory_->core().Put(session, token, items);
     memory_->PublishRoom();
     if (options_.cluster) begun.pending = memory_->core().TakePending();
   }
+  // Before the session gets the extents: its first write would charge the pages to its own group.
   memory_->EnsurePopulated(begun.results);
   if (begun.pending.empty()) return begun;
   std::unordered_map<std::uint64_t, std::size_t> where;
@@ -77,7 +81,7 @@ Owner::Begun<Code> Owner::Commit(SessionNumber session, std::span<const FinishIt
     begun.results = memory_->core().Finish(session, items);
     if (options_.cluster) begun.pending = memory_->core().TakePending();
   }
-  // Both are in the order of the items.
+  // Pending commits are in the order of the items, so one pass finds the index of each.
   for (std::size_t i = 0; i < items.size() && begun.order.size() < begun.pending.size(); ++i) {
     if (items[i].reservation == begun.pending[begun.order.size()].reservation) {
       begun.order.push_back(i);

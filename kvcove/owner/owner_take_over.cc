@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's memory goes to another process (docs/upgrade.md). The one that gives is frozen:
-// nothing changes but the lease, which it renews until the other one may. Readers see none of it.
+// Hands an owner's memory over to another process (docs/upgrade.md). The giving process is frozen:
+// only the lease changes, which it renews until the other one does. Readers notice none of it.
 #include <algorithm>
 
 #include "kvcove/base/log.h"
@@ -10,7 +10,7 @@
 
 namespace kvcove::owner {
 
-// ---- the one that gives
+// ---- the process that gives
 
 void Owner::Freeze() {
   {
@@ -41,6 +41,8 @@ void Owner::StopLease() {
     stop_changed_.NotifyAll();
   }
   if (lease_.joinable()) lease_.join();
+  // After the join, so that no later renewal follows: the giver derives the successor's deadline
+  // from this one (pool/upgrade.cc).
   memory_->SetLease(clock_.NowNs() + options_.lease_ns);
 }
 
@@ -52,6 +54,7 @@ Status Owner::Save(StateWriter& ar, StateWriter& policies) {
   CarryAll(ar, tenants, applied, disks);
   for (std::size_t i = 0; i < disks.shares.size(); ++i) CarryOne(ar, disks_.set()[i].inventory());
   const MutexLock lock(memory_->mutex);
+  // A transfer here reads memory that the successor, which does not know the loan, might reuse.
   if (memory_->core().lent())
     return Fail(Code::kInProgress, "a transfer to another host is under way");
   memory_->core().Save(ar, policies);
@@ -65,7 +68,7 @@ Result<Owner::Files> Owner::CopyFiles() {
   return files;
 }
 
-// ---- the one that takes
+// ---- the process that takes
 
 Result<std::unique_ptr<Owner>> Owner::Map(const OwnerOptions& options, Memory::Files files,
                                           const Clock& clock) {
@@ -93,8 +96,8 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 
 // ---- disks
 
-// What is stored meanwhile would be unknown to the next process, so that the disk had to be
-// emptied.
+// The successor would not know the values that are stored while a disk is being opened or its
+// inventory is being reported, and would have to empty the disk.
 Status Owner::MayPauseDisks() const {
   bool settled = opening_.settled() && !disks_.Opening();
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
@@ -106,11 +109,12 @@ Status Owner::MayPauseDisks() const {
 
 Status Owner::PauseDisks() {
   if (!disks_.open()) return {};
+  // Zones may move while the disks are paused, so a walk over them begins anew.
   inventory_.Reread();
   return disks_.Pause();
 }
 
-// In a cluster the master may have voided meanwhile what was there.
+// In a cluster the master may have voided the disks' objects while the disks were paused.
 Status Owner::StartPausedDisks() {
   if (!options_.cluster) return disks_.StartPaused(disk_place_, promotions_, /*voids=*/false);
   return disks_.StartPaused(opening_.Place(), promotions_, opening_.voids());
@@ -124,7 +128,7 @@ Status Owner::ResumeDisks(const TierPlace& place) {
   return StartPausedDisks();
 }
 
-// As if its own opener had done it.
+// Brings DiskOpening and the disks to the state in which this process's own opener leaves them.
 Status Owner::ResumeClusterDisks() {
   if (disks_.none()) return {};
   opening_.Adopt(handed_);
