@@ -20,11 +20,12 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::uint64_t kFirstBuckets = 4 * kKiB;  // each later one is written before it is read
-// A slice takes a fraction of a millisecond. A thread that a host does not run for so long hurts
-// nothing but the time that the hand-over takes.
+// A slice takes a fraction of a millisecond. If the host does not run the thread for so long, the
+// hand-over continues and only takes longer.
 constexpr std::int64_t kPopulatorNs = 2 * kSecond;
 
-// Before anything is touched. Memory that is not bound serves as well, only farther away.
+// Binds the memory to the place's node; call before the first page is touched. A refusal is only
+// logged: memory of another node serves as well, with a higher latency.
 void BindToNode(const Mapping& memory, const NodePlace& place) {
   if (!place.bound()) return;
   if (const Status bound = BindMemory(memory.data(), memory.size(), place.node); !bound) {
@@ -76,23 +77,24 @@ Status Memory::MakeHeader(const Id128& segment_id) {
                 Mapping::Map(header_fd_.get(), header_bytes, Mapping::Access::kReadWrite));
   BindToNode(header_map_, options_.place);
   KVCOVE_TRY(segment::FormatHeader(header_map_.data(), Sizes(), segment_id, RandomU64()));
-  // A look-up reads any of these, also before the owner has written there: they are paid for here.
+  // A reader's look-up reads these pages, also before the owner has written to them. Populated
+  // here, they are charged to the owner's control group.
   KVCOVE_TRY(PopulatePages(
       header_map_.data(),
       reinterpret_cast<const segment::Header*>(header_map_.data())->buckets_offset + kFirstBuckets,
       Populate::kWrite));
-  // What others get of the header: nobody maps that for writing.
+  // Other processes get a read-only descriptor, so none of them can map the header for writing.
   KVCOVE_ASSIGN(reader_fd_, ReadOnlyCopy(header_fd_.get()));
   KVCOVE_ASSIGN(header_, segment::HeaderView::Open(header_map_.data(), header_map_.size()));
   return {};
 }
 
-// The file may be larger than the capacity: huge pages come whole. Nobody is given what is beyond.
+// The file may be larger than the capacity, by a part of a huge page. No put gets the bytes beyond.
 Status Memory::MakePayload(const Id128& segment_id) {
   const std::string name = segment::PayloadFileName(segment_id);
   KVCOVE_ASSIGN(MemoryFile file, CreateMemoryFile(name.c_str(), options_.payload_bytes,
                                                   options_.huge_pages, HugePageHost::Read()));
-  // Pages of hugetlb are allocated already, and no control group's memory limit counts them.
+  // The host has reserved hugetlb pages already, and no control group's memory limit counts them.
   if (file.pages != MemoryFile::Pages::kHugetlb) {
     MemoryBudget budget;
     if (options_.available_bytes) {
@@ -151,7 +153,7 @@ Status Memory::MapPayload(UniqueFd file) {
       static_cast<std::uint64_t>(status.st_size) < options_.payload_bytes) {
     return Fail(Code::kIncompatible, "the running owner's payload is smaller than its capacity");
   }
-  // Huge pages come whole: the file may be larger than the capacity.
+  // The file may be larger than the capacity, as in MakePayload.
   KVCOVE_ASSIGN(payload_, Mapping::Map(payload_fd_.get(), static_cast<std::size_t>(status.st_size),
                                        Mapping::Access::kReadWrite));
   return {};
@@ -191,6 +193,8 @@ Status Memory::OpenCore(const CoreOptions& options) {
   return {};
 }
 
+// Notifies within the hold, as its callers hold the lock: Owner::AwaitGeneration looks again after
+// it, and cannot miss the update.
 void Memory::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
   core_->SetSlots(incarnation, updates);
   published.NotifyAll();
@@ -218,6 +222,7 @@ Result<Memory::Grant> Memory::AddSession(std::int32_t pid) {
                                            Mapping::Access::kReadWrite));
   segment::FormatSessionPage(page.data());
   grant.mapped = reinterpret_cast<segment::SessionPage*>(page.data());
+  // The session gets `grant.page`; this copy is for a successor's process (CopyFiles).
   UniqueFd kept(fcntl(grant.page.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept.valid()) return FailErrno(Code::kLimit, "a descriptor for a session's page");
   const MutexLock lock(mutex);
@@ -229,7 +234,7 @@ Result<Memory::Grant> Memory::AddSession(std::int32_t pid) {
 void Memory::EndSession(SessionNumber number) {
   const MutexLock lock(mutex);
   core_->EndSession(number);
-  pages_.erase(number);
+  pages_.erase(number);  // unmaps the page: the core has dropped it before
 }
 
 // ---- pages
@@ -248,7 +253,7 @@ void Memory::EnsurePopulated(std::span<const PutResult> results) {
       const Status ensured =
           populator_->Ensure(granule.BytesOf(extent.start), granule.BytesOf(extent.count));
       if (ensured) continue;
-      // The writer meets the page faults, and its control group pays for the pages.
+      // The put continues: its writer causes the page faults, and its control group pays.
       if (const auto lines = unpopulated_.Due(clock_.NowNs()); lines > 0) {
         LogWarn("memory for a put could not be populated: {} ({} times)",
                 ensured.error().ToString(), lines);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that one host gives to the pool: the segment's files, their mappings, the pages behind
-// them, and the lock around the `Core` that knows what lies where.
+// them, and the lock around the `Core`, which knows the objects in it.
 //
-// `mutex` is public, because the disks fence under it: memory forgets a key and the disks drop what
-// they have of it in one hold. Between two holds a promotion could bring a removed value back.
+// `mutex` is public, because the disks fence under it: memory withdraws a key and the disks drop
+// their values of it in one hold. Between two holds a promotion could restore a removed value.
 //
-// Thread-safe; what needs the lock says so.
+// Thread-safe; functions that need the lock are annotated.
 #pragma once
 
 #include <cstdint>
@@ -33,54 +33,57 @@ struct MemoryOptions {
   std::uint64_t payload_bytes = 0;
   std::uint64_t granule_bytes = 0;
   std::uint64_t max_objects = 0;
-  std::uint64_t tier_objects = 0;  // places in the table of what the disks hold
-  // Less than this: Create refuses. Nothing: what the host can give now.
+  std::uint64_t tier_objects = 0;  // places in the table of the disks' objects
+  // Memory that the host can give; Create refuses a larger payload. Unset: as measured by Create.
   std::optional<std::uint64_t> available_bytes;
   HugePages huge_pages = HugePages::kAuto;
   NodePlace place{};     // where the memory comes from
-  bool populate = true;  // StartPopulating does something
+  bool populate = true;  // false: StartPopulating has no effect
 };
 
 class Memory {
  public:
   // Keys or objects that one hold of the lock handles.
   static constexpr std::size_t kSlice = 256;
-  // Between two slices of a walk. A mutex that is taken again at once is never seen to be free by
-  // the threads that wait for it: they need the time of a wake-up.
+  // Pause between two slices of a walk. A thread that waits for the mutex needs the time of a
+  // wake-up to take it, so it would never get a mutex that is taken again at once.
   static constexpr std::int64_t kTurnNs = 50 * kMicrosecond;
+  // Sleeps for kTurnNs. The caller holds no lock.
   static void LetOthersIn();
 
-  // What a successor's process gets (docs/upgrade.md).
+  // The descriptors for a successor's process (docs/upgrade.md).
   struct Files {
     UniqueFd header;
     UniqueFd payload;
     std::vector<std::pair<SessionNumber, UniqueFd>> pages;
   };
-  // Errors: kInvalid when the host cannot give the memory; kInternal.
+  // Creates the files. May wait for memory of an ended owner (memory_budget.h). Errors: kInvalid
+  // when the host cannot give the memory; kInternal.
   static Result<std::unique_ptr<Memory>> Create(const MemoryOptions& options, const Clock& clock);
-  // Over the files of another process, which may still use them: writes nothing there.
+  // Maps the files of another process, which may still use them: writes nothing there.
   // Errors: kIncompatible with the reason.
   static Result<std::unique_ptr<Memory>> Map(const MemoryOptions& options, Files files,
                                              const Clock& clock);
-  // Once, before anything that uses core(). Errors: kInvalid for an unknown policy.
+  // Creates the core. Call once, before any use of core(). Errors: kInvalid for an unknown policy.
   Status OpenCore(const CoreOptions& options);
-  // The core of another process and its sessions' pages. Returns whether the policies' knowledge
-  // was kept. Errors: kIncompatible, kInternal.
+  // Reads the core of another process, and maps its sessions' pages. Returns whether the policies'
+  // knowledge was kept. Errors: kIncompatible, kCorrupt, kInternal.
   Result<bool> Restore(StateReader& ar, StateReader& policies,
                        std::vector<std::pair<SessionNumber, UniqueFd>> pages);
   Result<Files> CopyFiles();
 
   Mutex mutex;
-  CondVar published;  // with `mutex`: SetSlots was called
+  CondVar published;  // with `mutex`: SetSlots notifies it
   Core& core() KVCOVE_REQUIRES(mutex) { return *core_; }
-  // Other generations are current; wakes those that wait for `published`.
+  // Sets the core's generations and notifies `published`.
   void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates)
       KVCOVE_REQUIRES(mutex);
-  // A hint for requesters with several owners to choose from.
+  // Stores the free bytes in the header: a hint for requesters that choose between several owners.
   void PublishRoom() KVCOVE_REQUIRES(mutex);
-  // The pages that are populated by now become room. Here and not by the populating thread, which
-  // shares no lock.
+  // Gives the core the pages that are populated by now. The populating thread does not, because it
+  // takes no lock: at its low priority it would hold the lock for long.
   void AddPopulated() KVCOVE_REQUIRES(mutex);
+  // Returns whether the core has the whole payload.
   bool Populated();
 
   // ---- sessions of processes that map the segment
@@ -89,35 +92,41 @@ class Memory {
     UniqueFd page;  // a sealed memory file: one SessionPage, then one Staging
     segment::SessionPage* mapped = nullptr;  // the owner's own mapping, valid until EndSession
   };
+  // Adds a session of process `pid`. Errors: kLimit when there are too few descriptors; those of
+  // CreateMemoryFile.
   Result<Grant> AddSession(std::int32_t pid);
   void EndSession(SessionNumber number);
 
   // ---- pages
-  // Touches the memory in the background, until PausePopulating. After all that others wait for is
-  // started: it holds the lock of the address space, for which new threads wait to get a stack.
+  // Populates the payload in the background, until PausePopulating. Call after all other threads
+  // are started: it holds the lock of the address space, which a new thread needs to get a stack.
   void StartPopulating();
-  // Waits for the slice that is being populated, but not for long.
+  // Waits for the slice that is being populated, 2 s at most.
   void PausePopulating();
   void StopPopulating() { populator_->Stop(); }
-  // Before anybody else may write to what a put was given.
+  // Populates the puts' extents. Call before another process may write to them: the kernel charges
+  // a page to the control group of the process that touches it first.
   void EnsurePopulated(std::span<const PutResult> results);
 
   segment::HeaderView header() const { return header_; }
   segment::Payload payload() const {
     return {.data = payload_.data(), .granule = header_.granule()};
   }
-  // Which pages the payload has, why, and what page tables cost. For the log.
+  // Returns, for the log, the kind of the payload's pages, the reason, and the cost of page tables.
   const std::string& pages() const { return pages_description_; }
-  // Reads only.
+  // Returns a descriptor that allows reading only.
   int header_fd() const { return reader_fd_.get(); }
   int payload_fd() const { return payload_fd_.get(); }
+  // Stores the lease's deadline; needs no lock. Pairs (release) with HeaderView::LeaseHolds: a
+  // reader that loads the deadline sees the generations that were stored before.
   void SetLease(std::int64_t deadline_ns) {
     header_.header().lease_deadline_ns.store(deadline_ns, std::memory_order_release);
   }
   std::int64_t LeaseUntilNs() const {
     return header_.header().lease_deadline_ns.load(std::memory_order_acquire);
   }
-  // The header remains mapped when this is destroyed, for a thread that was left behind.
+  // Keeps the header mapped after this object's end, for a thread that was left behind (a disk's
+  // thread that hangs in a system call).
   void LeaveHeader() { LeaveBehind(std::make_shared<Mapping>(std::move(header_map_))); }
 
  private:
@@ -136,7 +145,7 @@ class Memory {
   const MemoryOptions options_;
   const Clock& clock_;
   UniqueFd header_fd_;
-  UniqueFd reader_fd_;  // of the same file
+  UniqueFd reader_fd_;  // of the same file, read-only
   UniqueFd payload_fd_;
   Mapping header_map_;
   Mapping payload_;

@@ -15,7 +15,7 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kBudgetLookNs = 50 * kMillisecond;
-// The room grows if it grows by this: less may be another process's.
+// Growth by less does not count: another process may have freed it.
 constexpr std::uint64_t kGrowthBytes = kMiB;
 
 void Rest(const MemoryBudget& budget, std::int64_t ns) {
@@ -42,6 +42,8 @@ Status AwaitMemory(std::uint64_t bytes, const MemoryBudget& budget) {
       largest_room = room.bytes;
       grew_ns = waited_ns;
     }
+    // Two waits: the kernel frees an ended owner's memory page by page, so the room grows while
+    // that lasts; with an engine that still maps it, it does not grow until the engine lets go.
     std::int64_t until_ns = std::min(grew_ns + budget.settle_ns, budget.most_ns);
     if (!held.empty()) until_ns = std::max(until_ns, budget.patience_ns);
     if (bytes > room.most_bytes || waited_ns >= until_ns) {

@@ -21,7 +21,8 @@ void Populator::Start() {
 }
 
 std::int64_t Populator::Step() {
-  // What puts have populated meanwhile is passed over in one step.
+  // Skips all slices that Ensure has populated. Acquire: pairs with PopulateSlice in a put's
+  // thread, whose pages count for `done_` from here on.
   while (next_ < slices() && populated_[next_].load(std::memory_order_acquire)) ++next_;
   if (next_ < slices()) {
     if (const Status populated = PopulateSlice(next_); !populated) {
@@ -31,6 +32,7 @@ std::int64_t Populator::Step() {
     }
     ++next_;
   }
+  // Release: a thread that loads it (done_bytes) may use all pages below.
   done_.store(std::min<std::uint64_t>(next_ * options_.slice_bytes, memory_.size()),
               std::memory_order_release);
   return next_ < slices() ? 0 : BackgroundWork::kDone;
@@ -39,6 +41,7 @@ std::int64_t Populator::Step() {
 Status Populator::PopulateSlice(std::uint64_t slice) {
   const std::uint64_t offset = slice * options_.slice_bytes;
   const std::uint64_t size = std::min(options_.slice_bytes, memory_.size() - offset);
+  // The flag after the pages: Ensure skips a slice whose flag is set, and hands its pages out.
   KVCOVE_TRY(options_.populate(memory_.data() + offset, size));
   populated_[slice].store(true, std::memory_order_release);
   return {};
