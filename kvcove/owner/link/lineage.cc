@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".owner";
-// An engine that reads on notices the death in milliseconds; a frozen one may take hours.
+// Engines that run notice the owner's death in milliseconds and close its segment; a frozen engine
+// may keep it open for hours.
 constexpr std::int64_t kFirstPauseNs = 50 * kMillisecond;
 constexpr std::int64_t kLongestPauseNs = kSecond;
 
@@ -28,7 +29,7 @@ std::string PathOf(const std::string& place, const Id128& identity) {
   return fmt::format("{}.{}{}", place, ToHex(identity), kSuffix);
 }
 
-// None: this is no such file's name.
+// Returns the identity in the file's name; nothing for another kind of file.
 std::optional<Id128> IdentityIn(const std::string& place, const fs::path& path) {
   const std::string name = path.filename().string();
   const std::string prefix = fs::path(place).filename().string() + ".";
@@ -40,6 +41,7 @@ std::optional<Id128> IdentityIn(const std::string& place, const fs::path& path) 
       std::string_view(name).substr(prefix.size(), name.size() - prefix.size() - kSuffix.size()));
 }
 
+// Returns whether `path` still names the open file `fd`.
 bool Names(const std::string& path, int fd) {
   struct stat at{};
   struct stat opened{};
@@ -54,7 +56,8 @@ Lineage::Lineage(std::string place, std::string path, UniqueFd fd)
 
 Lineage::~Lineage() { Stop(); }
 
-// Locked under a name that nobody looks for, so that no other owner finds it without its lock.
+// Created and locked under a name that Look skips, then renamed: if another owner could find the
+// file between open and flock, it would get the lock and report a living owner as ended.
 Result<std::unique_ptr<Lineage>> Lineage::Open(const std::string& place, const Id128& identity) {
   const std::string path = PathOf(place, identity);
   const std::string unlocked = path + "-new";
@@ -107,6 +110,8 @@ void Lineage::Run() {
     std::size_t others = 0;
     for (const Ended& ended : Look(others)) {
       if (tell_(ended.identity)) {
+        // Only after the master knows: if this process were killed between, no file would be left
+        // by which a later owner can prove the end.
         unlink(ended.path.c_str());
       } else {
         ++others;
@@ -134,8 +139,8 @@ std::vector<Lineage::Ended> Lineage::Look(std::size_t& others) const {
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       ++others;
     } else if (Names(path, fd.get())) {
-      // Still there: another owner at this place has not told the master of it, and removed the
-      // file, since this one opened it.
+      // Checked after the lock: another owner at this place may have reported the identity and
+      // removed the file since this one opened it.
       ended.push_back({.identity = *identity, .path = path, .lock = std::move(fd)});
     }
   }

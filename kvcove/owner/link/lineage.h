@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which owners lived at this place, and whether anybody may still read their memory.
+// Proves that an earlier owner at this place has ended, so that no process may read its memory any
+// more.
 //
 // An owner keeps an empty file, PLACE.IDENTITY.owner, open and locked (flock(2)), and hands the
-// descriptor out with its segment. The lock belongs to the open file, which all of them share, so
-// the kernel drops it when the owner and every process that mapped the segment have ended or have
-// closed it, and not before: no pid is compared, none is used again, and namespaces do not matter.
-// A successor that gets the lock has the proof that this identity is over (docs/control-plane.md,
-// Members). A killed owner leaves its file; a goodbye that the master heard removes it. A child
-// that an engine forks without exec keeps the lock, too: then the identity lasts until the child
-// ends.
+// descriptor out with its segment. The lock belongs to the open file, which all of them share. So
+// the kernel releases it when the owner and every process that mapped the segment have ended or
+// have closed it, and not before: no pid is compared, so reused pids and pid namespaces do not
+// matter. A successor that gets the lock has the proof that this identity has ended
+// (docs/control-plane.md, Members). A killed owner leaves its file; an owner whose goodbye the
+// master has answered removes it. A child that an engine forks without exec keeps the lock, too:
+// then the identity lasts until the child ends.
 #pragma once
 
 #include <functional>
@@ -27,45 +28,48 @@ namespace kvcove::owner {
 // Thread-safe, but for Rename and Remove: the link calls them one after the other.
 class Lineage {
  public:
-  // Takes the lock of `identity` at `place`, a path in a directory of this user's own. Errors:
-  // kUnavailable.
+  // Creates and locks the file of `identity` at `place`, a path in a directory of this user's own.
+  // Errors: kUnavailable.
   static Result<std::unique_ptr<Lineage>> Open(const std::string& place, const Id128& identity);
-  // The same identity's, in a successor's process: `fd` has the lock, which is one for all who hold
-  // the open file.
+  // Takes the identity over in a successor's process: `fd` has the lock, which all descriptors of
+  // the open file share.
   static std::unique_ptr<Lineage> Adopt(const std::string& place, const Id128& identity,
                                         UniqueFd fd);
   ~Lineage();
 
-  // Handed out with the segment, and kept open while it is mapped.
+  // Returns the locked descriptor. Processes get it with the segment, and keep it open while they
+  // map that.
   int fd() const { return fd_.get(); }
 
-  // `tell` names an identity that is over to the master, and returns when the master knows; false:
-  // not now. Called again and again on a thread of its own, until no file of another owner is left.
-  // Errors: as StartThread.
+  // Starts a thread that calls `tell` for each identity that has ended, until no file of another
+  // owner is left. `tell` reports the identity to the master and returns true once the master has
+  // noted it; false: try again. Errors: those of StartThread.
   Status Watch(std::function<bool(const Id128&)> tell);
+  // Joins the thread: waits for a call of `tell` that runs.
   void Stop();
 
-  // This owner's memory goes on under another identity: the master has forgotten the former one.
+  // Renames the file: the master has forgotten the former identity, and this owner's memory gets
+  // another one.
   void Rename(const Id128& identity);
-  // The identity is over, and the master knows.
+  // Removes the file: the master knows that the identity has ended, or never knew it.
   void Remove();
 
  private:
   struct Ended {
     Id128 identity;
     std::string path;
-    UniqueFd lock;  // nobody else tells of it meanwhile
+    UniqueFd lock;  // keeps other owners at this place from reporting the same identity
   };
 
   Lineage(std::string place, std::string path, UniqueFd fd);
   void Run();
-  // The identities that are over; `others`: how many are not yet.
+  // Returns the identities that have ended; `others` counts those that have not.
   std::vector<Ended> Look(std::size_t& others) const;
 
   const std::string place_;
   const UniqueFd fd_;
   std::function<bool(const Id128&)> tell_;
-  std::string path_;  // of Rename and Remove
+  std::string path_;  // of this owner's file; only Rename and Remove use it
 
   Mutex mutex_;
   CondVar changed_;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t kConnectNs = 500 * kMillisecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
-// A lease is 1 s: its lane comes back to a master within a tenth of that. The other lanes have
-// time; they wait for it with most of a herd's connections.
+// A lease is 1 s: its lane retries a master within a tenth of that. The other lanes can wait, which
+// spares a returning master most connections of a thousand owners.
 constexpr std::int64_t kFirstRetryNs = 20 * kMillisecond;
 constexpr std::int64_t kLeaseRetryNs = 100 * kMillisecond;
 constexpr std::int64_t kOtherRetryNs = 400 * kMillisecond;
@@ -24,8 +24,9 @@ constexpr std::int64_t kTellEndedNs = kSecond;
 constexpr std::array kThreadNames = {"kvcove-lease", "kvcove-watch", "kvcove-removal",
                                      "kvcove-list"};
 
-// Before a master is asked again that has refused: one that is busy says when, and where nobody
-// leads yet a thousand owners ask. A call that was too late is no reason to wait.
+// Returns the pause before the next call to a master that has refused one: a busy master names it;
+// while no master leads it grows, because a thousand owners ask. 0 after other errors: LinkCore
+// pauses the lane, but for a timeout, which has taken long enough.
 std::int64_t WaitAfter(const Error& error, rpc::Backoff& backoff) {
   if (const auto busy_ms = rpc::BusyIn(error)) {
     return std::min(rpc::RetryNs(*busy_ms, RandomU64()), backoff.most_ns());
@@ -96,6 +97,8 @@ void Link::Stop() {
 
 void Link::Join() {
   {
+    // One hold: a lane that has not stored its descriptor yet sees `stopping_` in Call, and one
+    // that has stored it is woken by the shutdown. So no lane waits for its answer's timeout.
     const MutexLock lock(mutex_);
     stopping_ = true;
     for (const int fd : fds_) {
@@ -107,22 +110,27 @@ void Link::Join() {
     changed_.NotifyAll();
     routed_.NotifyAll();
   }
+  // Each ends one more wait: the removal lane's for a disk, the list lane's for a put, the
+  // lineage's pause. TellEnded, in the lineage's thread, sees `stopping_`.
   target_.EndDiskWaits();
   outbox_.Wake();
   if (options_.lineage != nullptr) options_.lineage->Stop();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  // After the lease's thread, which starts these.
   for (std::thread& thread : shard_threads_) {
     if (thread.joinable()) thread.join();
   }
 }
 
 void Link::SayGoodbye() {
-  target_.SetLease(0);  // nobody reads on: only now may the master be told
+  // Before the goodbye: once the master has answered it, the master does not wait for this owner
+  // any more when it proves a reset, so no reader may trust the memory then.
+  target_.SetLease(0);
   const std::optional<LinkCore::Call> goodbye = core_.Goodbye();
   if (!goodbye) {
-    // No master can know an identity that was never told: there is nothing to prove later.
+    // If no call was ever sent, no master knows this identity, and its end needs no proof.
     bool called = false;
     {
       const MutexLock lock(mutex_);
@@ -133,6 +141,7 @@ void Link::SayGoodbye() {
   }
   const std::int64_t deadline_ns = clock_.NowNs() + goodbye->timeout_ns;
   auto client = rpc::Client::Connect(finder_.Current(), options_.access, deadline_ns);
+  // If there is no answer, the file remains: a successor finds it and reports this identity's end.
   if (!client || !client->Call(goodbye->method, wire::AsBytes(goodbye->body), deadline_ns)) return;
   if (options_.lineage != nullptr) options_.lineage->Remove();
 }
@@ -178,7 +187,8 @@ Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Addres
     called_ = true;
   }
   Result<std::string> reply = Fail(Code::kUnavailable, "another master is asked now");
-  // Who moves on to another one ends what waits here, from this moment on.
+  // After the descriptor is stored: EndWaits, which follows a change of the leader, either shuts
+  // this connection down, or was earlier, and then the leader differs here.
   if (finder_.Current() == master) {
     reply = client.Call(call.method, wire::AsBytes(call.body), clock_.NowNs() + call.timeout_ns);
   }
@@ -194,7 +204,7 @@ void Link::Run(Lane lane) {
   rpc::Backoff backoff(kFirstRetryNs, lane == Lane::kLease ? kLeaseRetryNs : kOtherRetryNs);
   while (!stopping()) {
     const rpc::Address master = finder_.Current();
-    // A source may name another leader without any call's end.
+    // A source may name another leader while the other lanes' calls to the last one still wait.
     if (lane == Lane::kLease && options_.master.source() != nullptr && asked != master) EndWaits();
     asked = master;
     if (client && (!client->usable() || connected_to != master)) client.reset();
@@ -206,7 +216,8 @@ void Link::Run(Lane lane) {
       routed_.NotifyAll();
     }
     if (!step.call) {
-      // Puts that wait to be listed do not help it before the master has answered hello.
+      // Before the welcome the list lane can list nothing. Wait(kList) returns at once while puts
+      // are queued, so it would spin.
       const bool idle = lane == Lane::kList && core_.AwaitsWelcome();
       if (step.wait_ns > 0) Wait(idle ? Lane::kWatch : lane, step.wait_ns);
       continue;
@@ -235,7 +246,8 @@ void Link::Run(Lane lane) {
       Wait(lane == Lane::kList ? Lane::kWatch : lane, wait_ns);
     }
     if (lane != Lane::kLease) continue;
-    // The file says it before the next hello does.
+    // Before the next hello: if the master learned of an identity that has no file, a kill of this
+    // process would leave its end without a proof.
     if (const Id128& identity = core_.identity().owner; identity != identity_) {
       identity_ = identity;
       if (options_.lineage != nullptr) options_.lineage->Rename(identity);
@@ -312,6 +324,7 @@ void Link::RunShard(std::size_t number) {
     if (reply) {
       backoff.Reset();
     } else if (!reply.error().answered) {
+      // After an answered error the lane pauses by itself (AnswerShard).
       WaitRouted(backoff.NextNs());
     }
   }
@@ -324,7 +337,8 @@ void Link::NoteTold() {
 
 void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
                       std::int64_t waited_ns) {
-  // Only the lease's calls are always answered at once: another lane's may be slow.
+  // Only the lease's calls are always answered at once, so only their errors and delays show that
+  // a master is away. From another lane only an answer about the leader counts.
   if (lane != Lane::kLease && !rpc::LeaderIn(error)) return;
   if (finder_.Note(master, error, waited_ns)) EndWaits();
 }
@@ -337,7 +351,7 @@ void Link::EndWaits() {
   changed_.NotifyAll();
 }
 
-// The lease lane's log, and the reachability of the master.
+// Logs changes of the lease lane's state, and notes when the master cannot be reached.
 void Link::Tell(const Result<std::string>& reply) {
   if (stopping()) return;
   const std::string master = finder_.Current().ToString();
@@ -358,8 +372,8 @@ void Link::Tell(const Result<std::string>& reply) {
   const Error& error = reply.error();
   const bool answers = error.code != Code::kUnavailable && error.code != Code::kTimeout;
   if (answers) {
-    // The master has closed a connection whose token was struck: the next one shows the new token,
-    // or brings the reason.
+    // The master has closed a connection whose token was revoked: hello on the next one shows the
+    // new token, or its refusal has the reason.
     if (rpc::IsSayHelloFirst(error)) return;
     std::string reason = error.ToString();
     if (reason != logged_refused_ && refusals_.Due(clock_.NowNs()) > 0) {

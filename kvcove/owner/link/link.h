@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's tie to the master of its cluster: a thread and a connection for each lane of
-// `LinkCore`, so that no kind of call ever waits for another one.
+// An owner's link to the master of its cluster: a thread and a connection for each lane of
+// `LinkCore`, so that no kind of call waits for another one.
+//
+//   created -> running (Start) -> stopped (Stop: the lease is ended at the master)
+//                ^--> paused (Pause), while a successor's process takes over; Resume undoes it
 #pragma once
 
 #include <array>
@@ -19,29 +22,31 @@
 namespace kvcove::owner {
 
 struct LinkOptions {
-  rpc::Addresses master;  // of which one leads
+  rpc::Addresses master;  // one of them leads
   LinkIdentity identity;
   rpc::Access access;
   std::int64_t lease_renewal_ns = 0;  // as OwnerOptions
   // Called with each answer of a master that knows this owner, by the lease's thread: it must not
-  // wait. A new master, or one that this owner was cut off from, may know no registrations.
+  // wait. A new master, or one that was unreachable for long, may not know the engines'
+  // registrations.
   std::function<void(std::uint64_t term)> on_heard;
-  // Of the segment; null: nobody proves the end of this owner, or of the one before it.
+  // The segment's lineage; null: the end of this owner, or of an earlier one here, has no proof.
   Lineage* lineage = nullptr;
 };
 
+// Thread-safe, but for Start, Pause, Resume, Load, SetLineage and Stop: call these one at a time.
 class Link {
  public:
-  // `outbox` is where `target` takes its listings from.
+  // `outbox`: the queue from which `target` takes its listings. All outlive the link.
   Link(LinkTarget& target, Outbox& outbox, const LinkOptions& options, const Clock& clock);
   ~Link();
-  // Errors: as StartThread; the threads that it has started end with Stop.
+  // Starts the threads. Errors: those of StartThread; threads that run already end with Stop.
   Status Start();
-  // Joins the threads, and keeps the lease and the master's knowledge of this owner: for Start, or
-  // for a successor's process, which goes on with the state.
+  // Joins the threads without a goodbye: the lease and the epoch remain valid, for Resume or for a
+  // successor's process, which continues with the state.
   void Pause();
   void Resume();
-  // Does not wait for the answer.
+  // Lets the lease's lane renew at once. Does not wait for the answer.
   void RenewNow();
   void Save(StateWriter& ar) { core_.Save(ar); }
   // Before Start.
@@ -50,32 +55,34 @@ class Link {
   // Before Start.
   void SetLineage(Lineage* lineage) { options_.lineage = lineage; }
   std::set<std::uint64_t> Asked() const { return core_.Asked(); }
-  // Gives the lease back. Joins the threads.
+  // Joins the threads, ends the lease and says goodbye to the master: waits 500 ms at most for it.
   void Stop();
   LinkCore::State state() const { return core_.state(); }
 
  private:
   using Lane = LinkCore::Lane;
   void Run(Lane lane);
-  // Each shard of the directory but the leader's has a thread, from its first map on.
+  // Starts the thread of each shard but the leader's, once the map has an address for it.
   void StartShardLanes();
   void RunShard(std::size_t number);
   Result<std::string> CallShard(std::size_t number, rpc::Client& client,
                                 const LinkCore::Call& call);
   void WaitRouted(std::int64_t duration_ns);
   void Wait(Lane lane, std::int64_t duration_ns);
-  // A call at `master` failed so: another one may lead. Then the other lanes follow.
+  // Notes that a call to `master` failed: another one may lead. If so, the other lanes' calls end,
+  // and they follow.
   void NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
                   std::int64_t waited_ns);
-  // Another master leads: ends the calls that still wait for the last one.
+  // Ends the calls that still wait for a former master.
   void EndWaits();
-  // What it answered; kUnavailable and kTimeout when the connection is of no use any more.
+  // Returns the master's answer; kUnavailable and kTimeout when the connection is broken.
   Result<std::string> Call(Lane lane, rpc::Client& client, const rpc::Address& master,
                            const LinkCore::Call& call);
-  // An owner that had to tell everything first gets its lease as soon as it has.
+  // Renews the lease at once when the inventory is reported: an owner that had to report everything
+  // first gets its lease then.
   void NoteTold();
   void Tell(const Result<std::string>& reply);
-  // True once the master knows that this identity is over.
+  // Reports that `predecessor` has ended. True once the master knows; false: not within 1 s.
   bool TellEnded(const Id128& predecessor);
   bool stopping() const;
   void Join();
@@ -91,18 +98,18 @@ class Link {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // A call went out, so some master may know this identity.
+  // A call was sent, so some master may know this identity.
   bool called_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool renew_now_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Where each lane waits for its answer; Stop ends that. -1: nowhere.
+  // The connections on which lanes wait for answers; Join and EndWaits shut these down. -1: none.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 
-  std::atomic<bool> told_{false};  // what NoteTold saw
+  std::atomic<bool> told_{false};  // LinkCore::State::told at the last NoteTold
 
-  CondVar routed_;  // a shard's lane may have something to tell
+  CondVar routed_;  // notified when a shard's lane may have entries to report
   std::array<int, wire::kMaxShards> shard_fds_ KVCOVE_GUARDED_BY(mutex_);
 
-  // Of the lease lane: what was logged.
+  // Only the lease's thread uses these: the state that was logged last.
   bool logged_away_ = false;
   std::string logged_refused_;  // the master's reason
   LogLimit refusals_;
@@ -111,7 +118,7 @@ class Link {
 
   std::array<std::thread, LinkCore::kLanes.size()> threads_;
   LogLimit refused_;
-  std::array<std::thread, wire::kMaxShards> shard_threads_;  // started by the lease's
+  std::array<std::thread, wire::kMaxShards> shard_threads_;  // started by the lease's thread
 };
 
 }  // namespace kvcove::owner

@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
-// Before credit is asked for again: 16 owners tell at a time, and a thousand may be waiting.
+// Pause before credit is asked for again: 16 owners report at a time, and a thousand may wait.
 constexpr std::int64_t kCreditNs = 100 * kMillisecond;
-// Before a lease is asked for again while the master waits for other members' hellos.
+// Pause before a lease is asked for again while the master waits for other members' hellos.
 constexpr std::int64_t kDoubtedNs = 50 * kMillisecond;
 
 std::size_t Index(LinkCore::Lane lane) { return static_cast<std::size_t>(lane); }
@@ -69,7 +69,7 @@ std::optional<LinkCore::Call> LinkCore::Goodbye() {
               .timeout_ns = kCallNs};
 }
 
-// ---- what each lane asks next
+// ---- the lanes' next calls
 
 LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
@@ -87,6 +87,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
                                                                  .map = MapRevision()}),
                          .timeout_ns = kWatchNs}};
   }
+  // The call acknowledges all removals up to `after`: ApplyRemovals says how long that must wait.
   if (rounds_ < acknowledge_at_round_) {
     asked_under_[Index(lane)] = 0;
     return {.wait_ns = kLanePauseNs / 10};
@@ -107,7 +108,7 @@ LinkCore::Step LinkCore::NextLease() {
   if (const std::int64_t wait_ns = std::exchange(lease_wait_ns_, 0); wait_ns > 0) {
     return {.wait_ns = wait_ns};
   }
-  sent_ns_ = clock_.NowNs();
+  sent_ns_ = clock_.NowNs();  // before the call: Renewed counts the lease from here
   asked_under_[Index(Lane::kLease)] = epoch_;
   saying_hello_ = hello_wanted_;
   if (!saying_hello_) {
@@ -162,7 +163,8 @@ LinkCore::Step LinkCore::NextList() {
     lane_session_ = step.session;
     return step;
   }
-  // No map comes before what is taken here is under way.
+  // Held until the batch is stored: UseMap moves a stored batch into the new map's lanes, but would
+  // not see items that were taken and are not stored yet.
   const MutexLock route(route_mutex_);
   UseMap();
   {
@@ -182,7 +184,8 @@ LinkCore::Step LinkCore::NextList() {
     credit = credit_;
   }
   if (target_.TakeGoneOverflow()) {
-    // The master must not look for what it was not told to be gone.
+    // Removals of entries were lost, so the master would send readers here for objects that this
+    // owner does not have. A new epoch voids all its entries.
     const MutexLock lock(mutex_);
     SayHelloAgain(/*new_epoch=*/true);
     pause_[Index(Lane::kList)] = true;
@@ -202,7 +205,8 @@ LinkCore::Step LinkCore::NextList() {
                   .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
     }
   }
-  // Another epoch began meanwhile, in which all is told again.
+  // A new epoch began meanwhile: everything is reported again in it. Puts are not in the inventory
+  // yet, so they return to the queue; `gone` may be dropped.
   target_.ReturnListings(std::move(batch.listings));
   return {.wait_ns = 0};
 }
@@ -216,9 +220,9 @@ bool LinkCore::TellsAgain() {
   return telling_again_;
 }
 
-// In this order: what is gone was taken after what came, and goes first, so that a key that was
-// evicted and stored again stays listed. The inventory is read last: what is gone from it since is
-// in the next batch.
+// The order matters. Removed entries are taken after the listings and sent before them, so that a
+// key that was evicted and stored again remains listed. The inventory is read last: an object that
+// is withdrawn after that is in the next batch.
 LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
   Batch batch;
   ObjectId cursor = 0;
@@ -237,6 +241,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
   batch.gone = target_.TakeGone(kGonePageItems);
   batch.last = cursor == Core::kWalkDone && batch.gone.size() < kGonePageItems;
   for (const InventoryItem& item : batch.gone) request.items.push_back(item.item);
+  // More removed entries may be queued, possibly of these listings' keys: list those later.
   if (batch.gone.size() == kGonePageItems) {
     target_.ReturnListings(std::exchange(batch.listings, {}));
   } else {
@@ -260,7 +265,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
   return batch;
 }
 
-// ---- what answers do
+// ---- effects of the answers
 
 void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
   if (lane == Lane::kLease) return AnswerLease(reply);
@@ -268,7 +273,7 @@ void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
   {
     const MutexLock lock(mutex_);
     if (!reply) {
-      // The next call says the same again; a stale one waits for the next hello.
+      // The next call repeats this one; after kStale it has to wait for the next hello.
       pause_[Index(lane)] = reply.error().code != Code::kTimeout;
       return;
     }
@@ -287,7 +292,7 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
     const MutexLock lock(mutex_);
     hello = saying_hello_;
     if (!reply) {
-      // The master does not know this owner; or its number is another tenant's by now.
+      // The master does not know this owner, or has given its number to another tenant.
       const Code code = reply.error().code;
       if (!hello && (code == Code::kStale || code == Code::kDenied)) {
         SayHelloAgain(/*new_epoch=*/false);
@@ -332,8 +337,8 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
     SayHelloAgain(/*new_epoch=*/false);
   }
   target_.Follow(facts);
-  // No put is taken from here on; then what is there goes, before another table makes the same
-  // generations current again.
+  // In this order: first no put is accepted any more, then all objects are removed. Else another
+  // table could make the same generations current again while objects of them are left.
   target_.Publish(welcome.incarnation, nothing);
   for (const SlotUpdate& update : nothing) target_.DropSlot(update.slot);
   hidden_.clear();
@@ -353,13 +358,15 @@ Id128 LinkCore::predecessor() const {
 }
 
 void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
-  // Not while changes of the last epoch are being applied.
+  // Not while the watch lane applies a page: its generations, `table_` and `seen_` belong together.
   const MutexLock apply_lock(apply_mutex_);
   {
     const MutexLock lock(mutex_);
     if (predecessor_ == sent_predecessor_) predecessor_ = {};
   }
   if (welcome.forgotten) return ForgetIdentity(welcome);
+  // Other owners may have stored this owner's keys meanwhile: no reader may trust the memory before
+  // the inventory is reported again.
   if (welcome.tell_first) SetLease(0);
   std::vector<Listing> listings;
   std::vector<SlotUpdate> nothing;
@@ -375,7 +382,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       return;
     }
     if (welcome.incarnation != incarnation_) {
-      // Nothing of another incarnation counts any more.
+      // Objects of another incarnation are void.
       for (const auto& [slot, update] : slots_) nothing.push_back({.slot = slot, .name = {}});
       slots_.clear();
       table_ = 0;
@@ -385,7 +392,8 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     const bool same_master = welcome.incarnation == incarnation_ &&
                              welcome.position.term == seen_.term &&
                              welcome.position.tag == seen_.tag;
-    // What was proven under an earlier master is applied here, or the slot is hidden.
+    // Removals that were proven under an earlier master are applied here, or their slot is hidden;
+    // so this master's number is a valid start.
     removals_ = same_master ? std::max(removals_, welcome.removals) : welcome.removals;
     applied = removals_;
     if (!same_master) {
@@ -438,8 +446,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     if (asked_under_[Index(Lane::kLease)] != epoch_) return;
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
-  // Hidden slots and generations first, then the deadline: a reader that sees the new deadline sees
-  // what it stands for.
+  // Hidden slots and generations before the deadline: a reader that loads the new deadline
+  // (acquire) must also see the state for which the master granted it.
   std::vector<SlotId> hidden = reply.hidden;
   if (!reply.granted) {
     // The last lease may be running. A slot whose barrier a reset has ended is shown under its new
@@ -455,7 +463,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   }
   Apply(reply.changes);
   if (reply.granted) {
-    // Counted from when it was asked for: whatever the answer took, the master counts from later.
+    // Counted from the time of the request. The master counts from its receipt, which is later, so
+    // readers stop before the master considers the lease to have ended.
     SetLease(sent_ns + reply.lease_ns);
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
@@ -468,8 +477,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.doubted) {
     lease_wait_ns_ = kDoubtedNs;
   } else if (reply.changes.from == reply.changes.to) {
-    // No lease before the inventory is told: the shell renews at once then. Asked as often as for
-    // an answer that is due now, a thousand owners would keep the master from listening to them.
+    // No lease before the inventory is reported; the shell renews at once then (Link::NoteTold), so
+    // more frequent calls would only keep the master of a thousand owners from their listings.
     lease_wait_ns_ = told_ ? kLanePauseNs : renewal_ns_;
   }
 }
@@ -484,7 +493,8 @@ void LinkCore::Apply(const wire::Changes& changes) {
       SayHelloAgain(/*new_epoch=*/false);
       return;
     }
-    // A page that does not begin where this owner is came twice, or over another lane.
+    // A page that does not begin at this owner's position was repeated, or the other lane has
+    // applied it already.
     const bool next = changes.from == table_ && changes.to >= table_;
     const bool names = changes.names_changed && changes.naming != naming_;
     if (!next && !names) return;
@@ -498,7 +508,7 @@ void LinkCore::Apply(const wire::Changes& changes) {
         updates.push_back(update);
       }
     }
-    // Behind the names: those repeat the generations that were known before this page.
+    // After the names: their updates have the generations that were known before this page.
     if (next) updates.insert(updates.end(), changes.slots.begin(), changes.slots.end());
     for (SlotUpdate& update : updates) {
       const auto known = slots_.find(update.slot);
@@ -506,15 +516,18 @@ void LinkCore::Apply(const wire::Changes& changes) {
       if (next) slots_[update.slot] = update;
     }
   }
-  // Published before the page is acknowledged: from here on nothing older is found or stored.
+  // Before `table_`, which acknowledges the page: the master may prove a reset by that, so no older
+  // generation may be found or stored any more.
   if (!updates.empty()) target_.Publish(changes.incarnation, updates);
   OwnerFacts facts;
   {
     const MutexLock lock(mutex_);
-    // A master that comes without it has lost facts: the hello says so.
+    // The next hello shows it, so that a master that lacks this revision notices that it lost
+    // facts.
     seen_.revision = std::max(seen_.revision, changes.to);
     facts = Facts();
   }
+  // Durable before the acknowledgement, too: after a restart hello must show no less.
   if (!changes.slots.empty()) target_.Follow(facts);
   bool known = false;
   {
@@ -539,9 +552,10 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     patterns = true;
     matched.push_back({.number = removal.number, .objects = objects});
   }
-  // Else the same page is asked for again, here or by a successor's process.
+  // If not, `removals_` does not advance, so this process or a successor's asks for the page again.
   if (!target_.AwaitApplied()) return;
-  // Not while a hello sets where another master's numbers begin.
+  // Excludes Welcomed, which sets the start of another master's numbers: an old page's number must
+  // not be stored over it.
   const MutexLock apply_lock(apply_mutex_);
   {
     const MutexLock lock(mutex_);
@@ -552,8 +566,9 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
   removals_ = std::max(removals_, page.upto);
   if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), matched.begin(), matched.end());
-  // The master knows keys by their hashes only, so a pattern's are unlisted from here: one round
-  // may be under way, and the next one takes what is gone.
+  // The master knows keys by their hashes only, so this owner must unlist the keys that a pattern
+  // removed before it acknowledges. The round under way may have taken its items before; the next
+  // one takes the removed keys, so wait for the end of two.
   if (patterns) acknowledge_at_round_ = rounds_ + 2;
 }
 
@@ -571,7 +586,7 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
     const std::size_t lane = Index(Lane::kList);
     if (asked_under_[lane] != epoch_ || !batch_) return;
     if (!reply) {
-      // The same batch goes again, under its number: the master does it once.
+      // The same batch is sent again under its sequence number, so the master acts on it once.
       pause_[lane] = true;
       if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
       return;
@@ -580,7 +595,7 @@ void LinkCore::AnswerList(const Result<std::string>& reply) {
   std::size_t items = 0;
   {
     const MutexLock lock(mutex_);
-    if (!batch_) return;  // a map came, and routes it
+    if (!batch_) return;  // UseMap has moved it into the lanes of a map
     items = batch_->gone.size() + batch_->inventory.size();
     for (const Listing& listing : batch_->listings) items += listing.pending.size();
   }
@@ -600,8 +615,9 @@ void LinkCore::Listed(const wire::ListReply& reply) {
     sequence_ = batch.sequence;
     credit_ = reply.credit;
   }
-  // Another owner has another value of the key, or the directory holds no more of the tenant: what
-  // is not listed must not be seen here only. What moved while all is told may be told so only.
+  // Refused: another owner has another value of the key, or the directory has no room for the
+  // tenant. An object that is not listed must not be found on this host alone, so it is dropped. An
+  // object that moved during the walk may have been reported in `gone` only.
   std::vector<InventoryItem> second;
   bool stale = false;
   const auto take = [&](std::vector<InventoryItem>& told, std::span<const Code> answers) {
@@ -628,22 +644,22 @@ void LinkCore::Listed(const wire::ListReply& reply) {
   target_.Told();
 }
 
-// Whether the walk over the inventory has ended with this batch.
+// Returns whether the walk over the inventory has ended with this batch.
 bool LinkCore::Walked(const Batch& batch) {
   const MutexLock lock(mutex_);
   ++rounds_;
-  if (shards_.active()) return false;  // a map came meanwhile: ShardsTold ends the walk now
+  if (shards_.active()) return false;  // a map is in use since: ShardsTold ends the walk
   if (told_ && !telling_again_) return false;
   if (cursor_ != Core::kWalkDone) {
     if (batch.waits) list_wait_ns_ = kLanePauseNs;
     if (credit_ == 0) list_wait_ns_ = kCreditNs;
     return false;
   }
-  // An object that moved to where the walk had been already is told as moved, in the next batch.
+  // An object that moved behind the walk's cursor is reported as moved, in the next batch.
   if (identity_.disk && !batch.last) return false;
   if (std::exchange(stale_told_, false)) {
-    // Refused as removed or of an older generation: this owner hears of that in a moment, and what
-    // is left then is told once more.
+    // Some items were refused as removed or of an older generation. This owner is about to apply
+    // that removal or reset; the walk begins again to report the objects that are left then.
     cursor_ = told_ ? again_from_ : 0;
     list_wait_ns_ = kLanePauseNs;
     return false;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner's tie to its master, without threads and sockets: what each of four lanes asks next, and
-// what its answer does. `Link` gives each lane a thread and a connection; the simulation drives the
-// lanes as they are. docs/control-plane.md has the prose.
+// An owner's link to its master, without threads and sockets: each of four lanes has a next call,
+// and acts on its answer. `Link` gives each lane a thread and a connection; the simulation drives
+// the lanes directly. docs/control-plane.md explains the protocol.
 //
-//   lease     says hello, renews the lease, and nothing else, so that no call ever costs a lease
-//   watch     hears of generations at once, publishes them, and acknowledges
-//   removals  hears of removals, applies them, and acknowledges
-//   list      tells the master what was stored and what is gone, and everything after a new hello
+//   lease     says hello and renews the lease, nothing else, so that no other call delays a renewal
+//   watch     receives generations at once, publishes them, and acknowledges
+//   removals  receives removals, applies them, and acknowledges
+//   list      reports stored, evicted and moved objects; the whole inventory after a new hello
+//
+//   epoch 0 --hello--> welcomed --inventory reported--> told --hello without resume--> welcomed ...
 //
 // Where several masters serve shards of the directory, the list lane is that of the leader's shard,
 // and each other shard has one more (shard_lanes.h).
 //
-// Each lane has one call under way at most. Its answers are never mixed up with those of an earlier
-// epoch: what an answer does is bound to the epoch under which it was asked.
+// Each lane has at most one call under way. An answer has an effect only in the epoch in which its
+// call was made (`asked_under_`), so a late answer of an earlier epoch changes nothing.
 #pragma once
 
 #include <array>
@@ -32,20 +34,20 @@
 namespace kvcove::owner {
 
 struct LinkIdentity {
-  Id128 owner;    // of its memory
-  Id128 process;  // of this process
+  Id128 owner;    // names the memory; changes when the master has forgotten it
+  Id128 process;  // names this process
   std::string address;
   std::string socket;
   std::string host;
   std::string tenant;
   bool disk = false;  // the identity outlives the process
-  // Of an owner with a disk that has followed a master before.
+  // The facts on its disk; unset if it has none, or has followed no master yet.
   std::optional<OwnerFacts> before;
 };
 
-// A lane waits so long after an error, and when it has nothing to do.
+// Pause of a lane after an error, and while it has no call to make.
 inline constexpr std::int64_t kLanePauseNs = 20 * kMillisecond;
-// Limits of a list call, to the one master or to a shard.
+// Limits of a list call, to a single master or to a shard.
 inline constexpr std::int64_t kListCallNs = 2 * kSecond;
 inline constexpr std::size_t kListPageItems = 4096;
 inline constexpr std::size_t kGonePageItems = 16384;
@@ -61,73 +63,78 @@ class LinkCore {
     std::string body;
     std::int64_t timeout_ns = 0;
   };
-  // A call, or nothing to ask before `wait_ns` are over or something happens.
+  // A call; or none: ask again after `wait_ns`, or earlier when there is news for the lane.
   struct Step {
     std::optional<Call> call;
     std::int64_t wait_ns = 0;
-    std::uint64_t session = 0;  // of a shard's lane: for AnswerShard
+    std::uint64_t session = 0;  // in a shard's lane: pass it to AnswerShard
   };
 
   LinkCore(LinkTarget& target, LinkIdentity identity, std::int64_t renewal_ns, const Clock& clock);
 
+  // Returns the lane's next step.
   Step Next(Lane lane);
+  // Acts on the answer to the lane's last call, or on its failure.
   void Answer(Lane lane, const Result<std::string>& reply);
-  // The same for each shard of the directory. Empty addresses: nobody has this number; the first is
-  // the leader's, whose lane is kList (AnswerShard is for the others).
+  // The same for each shard of the directory; 0 shards without a map. An empty address: no shard
+  // has this number. The first shard is the leader's, whose lane is kList: call NextShard and
+  // AnswerShard for the others.
   std::size_t shards() const;
   std::string ShardAddress(std::size_t number) const;
   Step NextShard(std::size_t number) KVCOVE_EXCLUDES(mutex_, route_mutex_);
   void AnswerShard(std::size_t number, std::uint64_t session, const Result<std::string>& reply)
       KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  // The lease's connection is lost: hello is said again over the next one.
+  // Notes that the lease's connection is lost: hello is said again over the next one.
   void Disconnected();
-  // Until hello is answered the other lanes (but those of shards) ask nothing, so a master that is
-  // back has one connection of each owner to take before all have their leases, not four.
+  // Returns whether hello has no answer yet. Until then the other lanes, but those of shards, make
+  // no calls: so a returning master accepts one connection of each owner, not four, before all
+  // owners have their leases.
   bool AwaitsWelcome() const;
 
-  // What ends the lease at the master; nothing when it does not know this owner.
+  // Returns the call that ends the lease at the master; nothing when no master has welcomed it.
   std::optional<Call> Goodbye();
 
-  // What the log says once, for the shell.
+  // The facts that the shell logs when they change.
   struct State {
     std::uint32_t epoch = 0;  // 0: not welcomed yet
     wire::OwnerNumber number = wire::kNoOwner;
     std::uint64_t term = 0;
     bool told = false;
-    std::uint64_t dropped = 0;  // objects that gave way to another owner's value
+    std::uint64_t dropped = 0;  // objects that the directory refused and this owner dropped
   };
   State state() const;
-  // Grows with each master that welcomed this owner.
+  // Returns the term of the master that welcomed this owner last; 0 before the first.
   std::uint64_t term() const;
   const LinkIdentity& identity() const { return identity_; }
 
-  // An identity that is over: the next hello names it, and hello is said again for it.
+  // Lets the next hello name an identity that has ended, and says hello again.
   void NamePredecessor(const Id128& predecessor);
-  // The one that was named, until a master has heard of it. Zero: none.
+  // Returns the named identity until a master has answered a hello with it. Zero: none.
   Id128 predecessor() const;
 
   // ---- a successor's process; no lane runs (link_core_carry.cc)
   void Save(StateWriter& ar);
-  // Into a new one, which says hello as the same owner and in the same epoch: the master goes on
-  // with it where it was.
+  // Reads what Save wrote into a new object, which says hello as the same owner and in the same
+  // epoch, so the master continues with its state of this owner.
   void Load(StateReader& ar);
-  // Nobody waits for the answers to what is being listed any more.
+  // Drops the callbacks of the listings under way: their callers were answered by EndWaits. Shards'
+  // entries are not handed over; a new epoch reports everything instead.
   void ForgetCallers();
-  // The reservations in the List request that has no answer yet.
+  // Returns the reservations in the List request that has no answer yet.
   std::set<std::uint64_t> Asked() const;
 
  private:
   template <typename Ar>
   void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
-  // A List request that has no answer yet: it is repeated as it is.
+  // A List request that has no answer yet: it is repeated unchanged.
   struct Batch {
     std::uint64_t sequence = 0;
     std::string body;
-    std::vector<InventoryItem> gone;  // or moved
+    std::vector<InventoryItem> gone;  // evicted, removed or moved
     std::vector<Listing> listings;
     std::vector<InventoryItem> inventory;
-    bool waits = false;  // the inventory does not go on yet
-    // The inventory had been walked before, and `gone` has all that moved meanwhile.
+    bool waits = false;  // the walk over the inventory cannot continue yet
+    // The walk had passed the whole inventory before, and `gone` has all that moved meanwhile.
     bool last = false;
   };
 
@@ -156,27 +163,27 @@ class LinkCore {
   bool EndsWalk() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool ShardsTold() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
-  // From when the answers are taken until the owner has acted on all of them. Returns the batch's
-  // number. `stale`: some of what was told was refused so.
+  // Mark the time in which the owner acts on a batch's answers. Begin returns the batch's number.
+  // `stale`: an item of the inventory was refused as kStale.
   std::uint64_t BeginCompleting() KVCOVE_REQUIRES(mutex_);
   void EndCompleting(std::uint64_t batch, std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
-  // False while another lane completes puts that were answered under an earlier map or epoch. The
-  // shard that listed them may be gone, and a walk that passed before the owner shows them would
-  // leave them to nobody.
+  // Returns false while another lane completes puts that were answered under an earlier map or
+  // epoch. The shard that listed them may have lost its slices, and a walk that passes before the
+  // owner shows these objects would leave them unlisted.
   bool MayWalk() const KVCOVE_REQUIRES(mutex_);
   bool Unwelcome() const KVCOVE_REQUIRES(mutex_) { return epoch_ == 0 || hello_wanted_; }
   void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
   OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
 
   LinkTarget& target_;
-  // Of the lease lane:
-  LinkIdentity identity_;  // `owner` changes when it was forgotten
+  // Only the lease lane changes these:
+  LinkIdentity identity_;  // ForgetIdentity changes `owner`, under `mutex_`
   std::vector<SlotId> hidden_;
   const std::int64_t renewal_ns_;
   const Clock& clock_;
 
   mutable Mutex mutex_;
-  // ---- what the master said
+  // ---- facts from the master
   bool fresh_ KVCOVE_GUARDED_BY(mutex_) = true;  // the identity was never admitted
   Id128 predecessor_ KVCOVE_GUARDED_BY(mutex_);
   Id128 sent_predecessor_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
@@ -202,19 +209,21 @@ class LinkCore {
   std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
   std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
-  // What removals took away must be unlisted before they are acknowledged: not before this round.
+  // The list lane's round before which removals are not acknowledged: the objects that a pattern
+  // removed must be unlisted first.
   std::uint64_t acknowledge_at_round_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- listings
   bool told_ KVCOVE_GUARDED_BY(mutex_) = false;
   ObjectId cursor_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool stale_told_ KVCOVE_GUARDED_BY(mutex_) = false;  // some of it was refused: tell again
-  // Although told, what lies behind `again_from_` is walked once more. Begun anew by a successor.
+  bool stale_told_ KVCOVE_GUARDED_BY(mutex_) = false;  // items were refused as kStale: walk again
+  // Although told, the inventory from `again_from_` on is walked once more. Not handed over: a
+  // successor begins such a walk anew.
   bool telling_again_ KVCOVE_GUARDED_BY(mutex_) = false;
   ObjectId again_from_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t applied_at_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // ListRequest::applied of it
+  std::uint64_t applied_at_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // ListRequest::applied of batch_
   std::uint64_t rounds_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t list_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
@@ -226,23 +235,26 @@ class LinkCore {
   std::uint64_t next_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
   std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
-  // Map revisions: all was told under the first; the walk that is under way began under the other.
+  // Map revisions: all was reported under `told_map_`; the current walk began under `walk_map_`.
   std::uint64_t told_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t walk_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t walk_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // not before
   bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;  // `telling_again_`: slices since told_map_
-  // Reached when the walk's end is told, and when a round is over.
+  // Marks of the lanes: reached when all of a walk, or of a round, is answered.
   std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);
-  // When `walk_end_` was reached: the next batch. Those before it may still have refusals to note.
+  // The next batch's number when `walk_end_` was reached: lanes may still act on those before it,
+  // and note refusals.
   std::optional<std::uint64_t> walk_last_ KVCOVE_GUARDED_BY(mutex_);
   std::optional<std::vector<std::uint64_t>> round_marks_ KVCOVE_GUARDED_BY(mutex_);
   // ---- epochs of the calls under way
   std::array<std::uint32_t, 4> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};
   std::array<bool, 4> pause_ KVCOVE_GUARDED_BY(mutex_) = {};  // after an error
 
-  // Changes come over two lanes; they are applied one page after the other.
+  // Pages of changes arrive on two lanes; the lock lets them be applied one after the other. Taken
+  // before `mutex_` or the owner's lock.
   Mutex apply_mutex_;
-  // What is taken from the owner reaches the queues in the order in which it was taken.
+  // Held from TakeListings and TakeGone until their items are queued, so that the queues have the
+  // owner's order. Taken before `mutex_` or the owner's lock; never with `apply_mutex_`.
   Mutex route_mutex_;
 };
 

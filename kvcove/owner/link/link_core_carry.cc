@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link's state on its way to a successor process (docs/upgrade.md).
+// Carries a link's state to a successor process (docs/upgrade.md).
 #include "kvcove/owner/link/link_core.h"
 #include "kvcove/wire/carry_fields.h"
 
@@ -15,7 +15,8 @@ void LinkCore::CarryMembers(Ar& ar) {
   CarryAll(ar, identity_.owner, hidden_, fresh_, pool_, incarnation_, seen_, number_, epoch_,
            table_, partial_, naming_, slots_, removals_, dropped_, matched_, acknowledge_at_round_,
            told_, cursor_, stale_told_, credit_, sequence_, rounds_, gave_way_);
-  // A List request without an answer is repeated as it is: the master knows it by its number.
+  // A List request that has no answer is repeated unchanged: the master knows its sequence number,
+  // so it acts on it once.
   bool asked = batch_.has_value();
   CarryOne(ar, asked);
   if (!asked) return;
@@ -41,8 +42,8 @@ void LinkCore::Load(StateReader& ar) {
 }
 
 void LinkCore::ForgetCallers() {
-  // What shards were asked is not handed over: the successor's process tells everything under a new
-  // epoch, and so does this one if it goes on.
+  // Shards' entries are not handed over: the successor's process reports everything under a new
+  // epoch, and so does this one if it continues. Listings return to the owner's queue.
   std::vector<Listing> listings;
   {
     const MutexLock lock(mutex_);

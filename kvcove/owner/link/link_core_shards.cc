@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list lane where several masters serve shards of the directory: one queue a shard. What is
-// taken from the owner is routed by its slice; whichever lane asks next routes.
+// The list lane where several masters serve shards of the directory: one queue a shard. The items
+// that are taken from the owner are routed by their slices; the lane that asks next does it.
 #include <algorithm>
 
 #include "kvcove/base/log.h"
@@ -10,9 +10,10 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::size_t kShardBatchItems = 8192;
-// Beyond so many entries that a shard did not take, all is told again under a new epoch.
+// Entries in the queues beyond which everything is reported again under a new epoch, because a
+// shard has not answered for too long.
 constexpr std::size_t kMaxQueued = 1 << 20;
-constexpr std::size_t kListingsQueued = 1 << 16;  // beyond, puts wait where they are
+constexpr std::size_t kListingsQueued = 1 << 16;  // beyond, puts remain in the outbox
 
 }  // namespace
 
@@ -27,7 +28,8 @@ std::string LinkCore::ShardAddress(std::size_t number) const {
   return shards_.map()->addresses[number];
 }
 
-// Kept until somebody routes: the lane of the lease waits for nobody.
+// Keeps the map until a lane routes (UseMap), because the lease's lane must not wait for
+// `route_mutex_`.
 void LinkCore::NoteMap(const std::shared_ptr<const wire::ShardMap>& map) {
   const MutexLock lock(mutex_);
   if (map == nullptr || map->term != seen_.term || map->revision <= MapRevision()) return;
@@ -39,13 +41,17 @@ std::uint64_t LinkCore::MapRevision() const {
   return shards_.active() ? shards_.map()->revision : 0;
 }
 
-// A new map. What was under way on the only lane so far is routed with everything else.
+// Puts a new map into use. With the first one, the single lane's batch moves into the shards'
+// lanes. Needs `route_mutex_`: between TakeGone and Add the items are in no queue that SetMap could
+// move.
 void LinkCore::UseMap() {
   const MutexLock lock(mutex_);
   const std::shared_ptr<const wire::ShardMap> map = std::exchange(next_map_, nullptr);
   if (map == nullptr || epoch_ == 0 || map->term != seen_.term) return;
   const bool first = !shards_.active();
   if (!first && map->revision <= shards_.map()->revision) return;
+  // A slice that began without entries after the last walk's map (`fresh`): the inventory must be
+  // walked for it.
   const std::uint64_t since = std::max(told_map_, walk_map_);
   const bool restart =
       std::ranges::any_of(map->fresh, [&](std::uint64_t revision) { return revision > since; });
@@ -73,7 +79,7 @@ void LinkCore::UseMap() {
   walk_last_.reset();
   round_marks_.reset();
   if (!restart) {
-    // Nothing of it began anew: what is told stays told.
+    // No slice began anew: all reports remain valid.
     (told_ && !telling_again_ ? told_map_ : walk_map_) = shards_.map()->revision;
     return;
   }
@@ -91,8 +97,9 @@ bool LinkCore::IsTold(const InventoryItem& item) const {
   return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= told_map_;
 }
 
-// Takes what is new, and a page of the inventory if every shard has taken the last one and the
-// leader gives credit.
+// Takes the owner's news and queues it, and a page of the inventory if every shard has taken the
+// last one and the leader gives credit. `mutex_` is not held while the owner is called, so each
+// step checks the epoch again.
 void LinkCore::Route() {
   const MutexLock route(route_mutex_);
   UseMap();
@@ -113,6 +120,8 @@ void LinkCore::Route() {
     const MutexLock lock(mutex_);
     if (epoch_ == epoch) NoteTellAgain(from);
   }
+  // Before the items are taken: a shard may refuse an item for a removal after this number, so a
+  // later number would claim that this owner has applied it to them.
   std::uint64_t applied = 0;
   {
     const MutexLock lock(mutex_);
@@ -157,7 +166,8 @@ void LinkCore::Route() {
         shards_.Add({.kind = Kind::kInventory, .told = std::move(item), .applied = applied});
       }
       if (walks) cursor_ = cursor;
-      // What moved to where the walk had been already is among `gone` of this step.
+      // The walk's cursor was at the end before TakeGone, so `gone` has all objects that moved
+      // behind it: with these the walk is complete.
       if (behind_walk && !walk_end_) walk_end_ = shards_.Marks();
       if (!round_marks_) round_marks_ = shards_.Marks();
     } else if (again && epoch_ == epoch) {
@@ -167,7 +177,8 @@ void LinkCore::Route() {
   if (!listings.empty()) target_.ReturnListings(std::move(listings));
 }
 
-// A disk that was set aside works again: all of it is told, whatever slices it lies in.
+// Begins, changes or ends the second walk for a disk that was set aside and works again: its
+// objects of all slices are reported, not only those of fresh ones (`only_fresh_`).
 void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
   if (from && (!telling_again_ || only_fresh_)) {
     cursor_ = again_from_ = only_fresh_ && telling_again_ ? 0 : *from;
@@ -176,8 +187,8 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
     walk_end_.reset();
     walk_last_.reset();
   } else if (!from && telling_again_ && !only_fresh_) {
-    // It failed again, or was told meanwhile. Slices that began anew since are to be told all the
-    // same, and may lie before the cursor.
+    // The disk failed again, or all of it is reported. Slices that began anew must be reported all
+    // the same, and their objects may be before the cursor.
     telling_again_ = only_fresh_ = walk_map_ > told_map_;
     cursor_ = telling_again_ ? 0 : cursor_;
     again_from_ = telling_again_ ? 0 : again_from_;
@@ -188,7 +199,7 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
 
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
   Route();
-  // A walk that found nothing to tell has no answer that ends it.
+  // A walk that found no objects gets no answer, so AnswerShard would never end it.
   if (EndsWalk()) target_.Told();
   const MutexLock lock(mutex_);
   if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
@@ -202,8 +213,8 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
     return {.wait_ns = wait_ns};
   }
   if (!lane.batch) {
-    // The leader admits what is told, for all shards: two of them might admit different owners, who
-    // would wait for each other.
+    // The leader gives the credit for all shards: two shards might give it to different owners,
+    // which would wait for each other.
     const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
     if (lane.queue.empty() && !asks) return {.wait_ns = kLanePauseNs};
     wire::ListRequest request{.number = number_,
@@ -231,7 +242,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     const MutexLock lock(mutex_);
     if (!shards_.active() || number >= shards_.size()) return;
     ShardLanes::Lane& lane = shards_.lane(number);
-    if (lane.session != session || !lane.batch) return;  // asked again since, somewhere
+    if (lane.session != session || !lane.batch) return;  // a new map or epoch asks again
     if (!reply) {
       lane.pause = true;
       if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
@@ -273,8 +284,9 @@ void LinkCore::CheckRounds() {
   ++rounds_;
 }
 
-// No lane routes meanwhile: the next walk may begin as soon as this one is told, and the owner
-// would take what that one tells for what was accepted.
+// Ends the walk and notes it at the owner, in one hold of `route_mutex_`: another lane's Route may
+// begin the next walk as soon as this one has ended, and WalkEnds would count its reports as
+// accepted.
 bool LinkCore::EndsWalk() {
   const MutexLock route(route_mutex_);
   if (!ShardsTold()) return false;
@@ -282,8 +294,9 @@ bool LinkCore::EndsWalk() {
   return true;
 }
 
-// Whether the walk over the inventory has ended: the shards have answered all of it, and no lane
-// still acts on such an answer. Until a lane has, the objects that a shard refused are not dropped.
+// Returns whether the walk over the inventory has ended: the shards have answered all of it, and no
+// lane still acts on such an answer. A lane that does may still have refused objects to drop, which
+// must not be shown when the owner counts as told.
 bool LinkCore::ShardsTold() {
   const MutexLock lock(mutex_);
   if (!shards_.active()) return false;
@@ -323,7 +336,7 @@ bool LinkCore::MayWalk() const {
   return completing_.empty() || completing_.begin()->second == shards_.restarts();
 }
 
-// Puts without an answer go back to the owner's queue.
+// Ends the use of shards. Returns the puts that have no answer, for the owner's queue.
 std::vector<Listing> LinkCore::EndShards() {
   walk_end_.reset();
   walk_last_.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An owner as its link to the master sees it.
+// The calls of an owner's link to its owner: to `LinkSide`, or to the simulation's owner.
 #pragma once
 
 #include <functional>
@@ -25,58 +25,62 @@ class LinkTarget {
   virtual ~LinkTarget() = default;
 
   // ---- generations and lease
-  // When it returns, nothing of an older generation is found or committed.
+  // Publishes generations and names. When it returns, no object of an older generation is found,
+  // and no put of one is committed.
   virtual void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) = 0;
-  // Exactly these slots may not be read: removals from them may be unknown here.
+  // Hides exactly these slots from readers: removals from them may be unknown here.
   virtual void SetHidden(const std::vector<SlotId>& slots) = 0;
   virtual void SetLease(std::int64_t deadline_ns) = 0;
-  // False: puts do not wait for the master's answer.
+  // False: puts do not wait for the master's answer any more.
   virtual void SetMasterReachable(bool reachable) = 0;
-  // What comes new goes to other owners.
+  // True: the owner refuses new puts (kNoSpace), so that sessions store at other owners.
   virtual void SetDraining(bool draining) = 0;
-  // The statistics of a renewal.
+  // Returns the statistics for a renewal. Must not wait for the owner's lock.
   virtual wire::RenewRequest Report() = 0;
   virtual std::uint64_t capacity_bytes() const = 0;
 
   // ---- an owner with a disk, which outlives the process
-  // What this owner is and follows now. Durable when it returns. Nothing on the disk counts any
-  // more under another identity, pool or incarnation than before.
+  // Stores this owner's identity and the master's position that it follows; durable when it
+  // returns. With another identity, pool or incarnation than before, the disk's objects are void.
   virtual void Follow(const OwnerFacts& /*facts*/) {}
-  // All generations of now are published: what lies on the disk may be judged by them.
+  // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
-  // What ApplyRemoval and DropSlot took away stays away from now on; false: not all, ask again.
+  // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
+  // false: EndDiskWaits came first, so the removals must not be acknowledged.
   virtual bool AwaitApplied() { return true; }
-  // The link ends: calls of it that wait for the disk return now. What they were about is not
+  // Ends the link's calls that wait for a disk: they return now, and their removals are not
   // acknowledged.
   virtual void EndDiskWaits() {}
 
   // ---- removals
-  // Returns how many objects a pattern removed. Large ones are applied in slices.
+  // Applies a removal, in slices of the owner's lock. Returns how many objects a pattern removed.
   virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
+  // Removes all objects of the slot.
   virtual void DropSlot(SlotId slot) = 0;
-  // All removals up to this number are applied.
+  // Notes that all removals up to this number are applied.
   virtual void SetApplied(std::uint64_t number) = 0;
 
   // ---- listings
   virtual std::vector<Listing> TakeListings(std::size_t at_most_items) = 0;
-  // Back to the head of the queue: the master did not answer.
+  // Puts listings back to the head of the queue: the master has not answered them.
   virtual void ReturnListings(std::vector<Listing> listings) = 0;
   virtual void CompleteListing(Listing listing, std::span<const Code> codes) = 0;
   virtual std::vector<InventoryItem> TakeGone(std::size_t at_most) = 0;
-  // True once more went than could be kept: the whole inventory must be told again.
+  // Returns true once if TakeGone has lost entries: the whole inventory must be reported again.
   virtual bool TakeGoneOverflow() = 0;
-  // Up to `at_most` objects from `cursor` on (0 at first, Core::kWalkDone at the end). None, and
-  // the same cursor: what lies on its disk is not known yet.
+  // Returns up to `at_most` objects from `cursor` on (0 at first, Core::kWalkDone at the end).
+  // None, and the same cursor: the objects on its disk are not known yet.
   virtual std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) = 0;
-  // From where the inventory must be told once more, though all of it was told in this epoch: a
-  // disk that was set aside works again. Asked until Told.
+  // Returns the cursor from which the inventory must be reported once more, although all of it was
+  // reported in this epoch: a disk that was set aside works again. Asked until Told.
   virtual std::optional<ObjectId> TellAgainFrom() { return std::nullopt; }
-  // The walk has ended: the master has accepted all of it, but for what DropObjects has dropped.
-  // WalkEnds notes what it told, before any lane begins another walk, and does not wait. Told acts
-  // on it; meanwhile another lane may call Inventory for the next walk.
+  // End a walk: the master has accepted all of it, except for the objects that DropObjects dropped.
+  // WalkEnds notes the walk's reports, before any lane begins another walk, and does not wait. Told
+  // acts on them; meanwhile another lane may call Inventory for the next walk.
   virtual void WalkEnds() {}
   virtual void Told() {}
-  // Another owner has another value of these keys.
+  // Drops objects that the directory refused: another owner has another value of the key, or the
+  // tenant's share of the directory is used up.
   virtual void DropObjects(std::span<const InventoryItem> items) = 0;
 };
 

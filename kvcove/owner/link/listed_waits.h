@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Callers that wait for the master's answers about what they stored, without a thread each: each
-// gets the answer, or "not listed" when its time is over or the waits end. Thread-safe.
+// Callers that wait for the master's answers about their puts, without a thread each. Each gets the
+// answer, or kNotListed at its deadline or when the waits end. Thread-safe.
 //
 //   Add -> answered, by the callback that Add returns | ended, by End
 #pragma once
@@ -21,8 +21,9 @@ class ListedWaits {
  public:
   using Done = std::function<void(std::vector<Code>)>;
 
-  // `done` is called once, without a lock: by the callback that this returns, or by End if that
-  // comes first. The callback may outlive the wait, and must not outlive this object.
+  // Adds a wait for `count` outcomes. `done` is called once, without a lock: by the callback that
+  // this returns, or by End if that is earlier. The callback may outlive the wait, and must not
+  // outlive this object.
   std::function<void(std::span<const Code>)> Add(std::size_t count, std::int64_t deadline_ns,
                                                  Done done) {
     const MutexLock lock(mutex_);
@@ -34,7 +35,7 @@ class ListedWaits {
     };
   }
 
-  // Those whose deadline is over at `now_ns`, or all.
+  // Ends the waits whose deadline is over at `now_ns`, or all.
   void End(std::int64_t now_ns, bool all) {
     std::vector<Wait> over;
     {
@@ -57,7 +58,7 @@ class ListedWaits {
     std::int64_t deadline_ns = 0;
     Done done;
   };
-  // Empty: it has ended.
+  // Takes the wait's callback; empty: the wait has ended. Only one of two threads gets it.
   Done Take(std::uint64_t number) {
     const MutexLock lock(mutex_);
     const auto at = waits_.find(number);

@@ -20,7 +20,7 @@ void Outbox::Add(std::vector<Pending> pending, Done done) {
 }
 
 std::vector<Code> Outbox::Await(std::vector<Pending> pending, std::int64_t deadline_ns) {
-  // Shared, as the listing may be completed after the caller has gone.
+  // Shared, because the listing may be completed after this call has returned.
   struct State {
     Mutex mutex;
     CondVar changed;
@@ -48,7 +48,8 @@ void Outbox::AddThen(std::vector<Pending> pending, std::int64_t deadline_ns,
                      ListedWaits::Done done) {
   const std::size_t count = pending.size();
   Add(std::move(pending), listed_waits_.Add(count, deadline_ns, std::move(done)));
-  // A wait that was added after the janitor's last look at these flags is ended here.
+  // Looks again after the Add. EndWaits sets its flag and then ends all waits, so it may have
+  // missed this one; the flag is set then.
   if (NobodyMayWait()) listed_waits_.End(0, /*all=*/true);
 }
 
@@ -92,10 +93,13 @@ void Outbox::Return(std::vector<Listing> listings) {
 void Outbox::Trim(std::uint64_t evicted, const std::function<bool(const Pending&)>& waits) {
   {
     const MutexLock lock(mutex_);
+    // A scan costs the queue's length, so it waits for as many evictions: O(1) each.
     evicted_ += evicted;
     if (evicted_ <= kTrimAfter + (queue_.size() / 2)) return;
     evicted_ = 0;
   }
+  // Taken out, because `waits` takes the owner's lock. Listings that are added meanwhile are queued
+  // behind those that Return puts back, so the order remains.
   std::vector<Listing> remain;
   std::vector<Listing> over;
   for (Listing& listing : Take(~std::size_t{0})) {

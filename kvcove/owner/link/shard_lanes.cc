@@ -14,8 +14,8 @@ void ShardLanes::SetMap(MapPtr map) {
   for (std::size_t i = 0; i < before.size() && i < lanes_.size(); ++i) {
     lanes_[i].credit = before[i].credit;
   }
-  // A key's entries lie in one lane, in their order; so they do again. What was answered comes
-  // first.
+  // A key's entries are in one lane, in their order, and must be again. Answered items are older
+  // than all entries that have no answer, so they are added first.
   for (auto& [hash, part] : std::exchange(answered_, {})) {
     ++part.split->missing;
     Ask(part.split, part.index);
@@ -37,6 +37,8 @@ void ShardLanes::Ask(const std::shared_ptr<Split>& split, std::size_t index) {
 }
 
 void ShardLanes::Add(Entry entry) {
+  // Forgets an answered put of the key: asked again after this later entry, it would replace that
+  // at the shard.
   answered_.erase(entry.told.item.hash);
   Lane& lane = lanes_[map_->ShardOf(entry.told.item.hash)];
   lane.queue.push_back(std::move(entry));
@@ -49,6 +51,7 @@ void ShardLanes::AddListing(Listing listing, std::uint64_t applied) {
   split->applied = applied;
   split->missing = split->listing.pending.size();
   split->codes.resize(split->missing, Code::kOk);
+  // Keeps the list short; Clear skips complete puts behind one that still waits.
   while (!splits_.empty() && splits_.front().expired()) splits_.pop_front();
   splits_.push_back(split);
   for (std::size_t i = 0; i < split->codes.size(); ++i) Ask(split, i);
@@ -72,6 +75,7 @@ ShardLanes::Answered ShardLanes::Answer(Lane& lane, const std::vector<Code>& cod
     entry.split->codes[entry.index] = codes[i];
     if (--entry.split->missing == 0) answered.complete.push_back(entry.split);
   }
+  // After all answers, so that no put that this batch completes is added.
   for (const Entry& entry : answered.batch) {
     if (entry.kind != Kind::kPut || entry.split->missing == 0) continue;
     answered_[entry.told.item.hash] = {.split = entry.split, .index = entry.index};
