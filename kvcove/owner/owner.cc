@@ -104,7 +104,7 @@ Status Owner::OpenCore() {
 }
 
 // Sets a first report: the link may send a renewal before the janitor's first round, and a report
-// of zeros would tell the master that this owner is full.
+// of zeros would say that this owner is full.
 void Owner::MakeReport() {
   wire::RenewRequest report;
   {

@@ -90,8 +90,8 @@ class Core {
   std::vector<Code> Finish(SessionNumber session, std::span<const FinishItem> items);
 
   // ---- in a cluster
-  // Returns whether the token may be newer than this owner's generations: the master has told the
-  // session and is about to tell this owner. A put under such a token is not stale: it waits for
+  // Returns whether the token may be newer than this owner's generations: the master informs the
+  // session and this owner at the same time. A put under such a token is not stale: it waits for
   // the generation, or the session tries another owner. It is not taken before the generation is
   // published here.
   bool Awaits(const Token& token) const;
@@ -105,8 +105,8 @@ class Core {
   // Notes, in a cluster, that the key's object was promoted: it gets the facts of `put` (PackPut),
   // as the lower tier knew it, and is reported to the master as moved.
   void NotePromoted(SlotId slot, std::string_view key, std::uint64_t put);
-  // Notes that the lower tier has lost the key. The master is told to forget it, unless memory has
-  // the key or a put of it is pending: then its listing stands, or the put's replaces it.
+  // Notes that the lower tier has lost the key. The master must forget it, unless memory has the
+  // key or a put of it is pending: then its listing remains, or the put's replaces it.
   void NoteLost(SlotId slot, std::string_view key);
   // Returns whether a put of the key is pending.
   bool BeingPut(SlotId slot, std::string_view key) {

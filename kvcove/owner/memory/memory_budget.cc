@@ -42,8 +42,8 @@ Status AwaitMemory(std::uint64_t bytes, const MemoryBudget& budget) {
       largest_room = room.bytes;
       grew_ns = waited_ns;
     }
-    // Two waits: the kernel frees an ended owner's memory page by page, so the room grows while
-    // that lasts; with an engine that still maps it, it does not grow until the engine lets go.
+    // Two waits: while the kernel frees an ended owner's memory, the room grows. While an engine
+    // still maps that memory, the room does not grow, and only `patience_ns` bounds the wait.
     std::int64_t until_ns = std::min(grew_ns + budget.settle_ns, budget.most_ns);
     if (!held.empty()) until_ns = std::max(until_ns, budget.patience_ns);
     if (bytes > room.most_bytes || waited_ns >= until_ns) {
