@@ -106,7 +106,8 @@ class Owner {
     Memory::Files memory;
     UniqueFd disk_lock;  // in a cluster, for the disks; locked while a process has it open
   };
-  // Errors: kInProgress while a disk is being opened, or its inventory is being reported.
+  // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened, or
+  // its inventory is being reported.
   Status MayPauseDisks() const;
   // Ends all threads but the lease's, which continues to renew. The caller keeps all other calls
   // away until Thaw.
@@ -187,7 +188,7 @@ class Owner {
   };
 
   Owner(const OwnerOptions& options, std::unique_ptr<Memory> memory, const Clock& clock);
-  // `options` are Complete.
+  // `options` have every default filled in (Complete).
   static MemoryOptions MemoryOf(const OwnerOptions& options);
   static DisksOptions DisksOf(const OwnerOptions& options);
   Status OpenCore();

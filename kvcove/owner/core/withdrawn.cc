@@ -25,8 +25,8 @@ bool Withdrawn::Return(Place place) {
 }
 
 // Pairs with ReadWindow::Fence, between a reader's Announce and Confirm: one of the two fences
-// comes first. So either this scan sees the reader's slot, or Confirm sees that the version is
-// zero. Each object must be withdrawn before the scan that frees it.
+// comes first. So either this scan sees the reader's slot, or Confirm sees that the version has
+// changed. Each object must be withdrawn before the scan that frees it.
 void Withdrawn::Scan() {
   segment::FullFence();
   protected_.clear();

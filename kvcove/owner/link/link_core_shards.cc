@@ -285,8 +285,8 @@ void LinkCore::CheckRounds() {
 }
 
 // Ends the walk and notes it at the owner, in one hold of `route_mutex_`: another lane's Route may
-// begin the next walk as soon as this one has ended, and WalkEnds would count its reports as
-// accepted.
+// begin the next walk as soon as this one has ended, and WalkEnds would count the next one's
+// reports as accepted.
 bool LinkCore::EndsWalk() {
   const MutexLock route(route_mutex_);
   if (!ShardsTold()) return false;
