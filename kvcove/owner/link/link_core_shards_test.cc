@@ -157,6 +157,31 @@ TEST_F(LinkShardsTest, AnAnsweredKeyIsNotAskedAgainBehindALaterPutOfIt) {
   EXPECT_THAT(*first, ElementsAre(Code::kOk, Code::kOk));
 }
 
+// The later put waits in the queue while the earlier one is answered.
+TEST_F(LinkShardsTest, NorBehindALaterPutThatWasQueuedBeforeTheAnswer) {
+  Join();
+  TellAll();
+  Tell(Map(2));
+  const auto first = PutIn({1, 4000});
+  auto shard = AskShard();
+  ASSERT_TRUE(shard);
+  const auto second = PutIn({4000});
+  (void)AskList();  // which queues it
+  AnswerShard(*shard);
+  shard = AskShard();
+  ASSERT_TRUE(shard);
+  AnswerShard(*shard);
+  EXPECT_THAT(*second, ElementsAre(Code::kOk));
+  auto map = Map(3, wire::kSlices);
+  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
+  Tell(map);
+  const wire::ListRequest request = AskList();
+  ASSERT_EQ(request.items.size(), 1U);
+  EXPECT_EQ(request.items[0].hash, HashOf(1, 1));
+  AnswerList(request);
+  EXPECT_THAT(*first, ElementsAre(Code::kOk, Code::kOk));
+}
+
 // The master must not hear that all is told before what it refused is dropped.
 TEST_F(LinkShardsTest, AWalkEndsOnlyOnceItsRefusalsAreActedOn) {
   target_.objects = 3;

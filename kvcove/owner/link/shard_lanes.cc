@@ -75,8 +75,10 @@ ShardLanes::Answered ShardLanes::Answer(Lane& lane, const std::vector<Code>& cod
     entry.split->codes[entry.index] = codes[i];
     if (--entry.split->missing == 0) answered.complete.push_back(entry.split);
   }
-  // After all answers, so that no put that this batch completes is added.
+  // After all answers, so that no put that this batch completes is added. An answer is the key's
+  // latest: an earlier put of the key that still waits must not be asked again behind it (Add).
   for (const Entry& entry : answered.batch) {
+    answered_.erase(entry.told.item.hash);
     if (entry.kind != Kind::kPut || entry.split->missing == 0) continue;
     answered_[entry.told.item.hash] = {.split = entry.split, .index = entry.index};
   }
