@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that O_DIRECT takes: it starts and ends at a block's boundary.
+// Memory that O_DIRECT accepts: it starts and ends at the boundary of a block.
 #pragma once
 
 #include <sys/mman.h>
@@ -25,11 +25,11 @@ constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // At least `bytes`, whole blocks, all zero.
+  // Allocates whole blocks, at least `bytes`, all zero. Throws std::bad_alloc.
   explicit AlignedBuffer(std::uint64_t bytes) : size_(AlignUp(bytes, kBlockBytes)) {
     if (size_ == 0) return;
-    // A device takes so many runs of physical memory at once (virtio: 254), and a transfer with
-    // more is cut: of scattered pages of 4 KiB, 1 MiB takes two requests instead of one.
+    // A device accepts a bounded number of runs of physical memory in one request (virtio: 254).
+    // With scattered pages of 4 KiB, a transfer of 1 MiB would need two requests instead of one.
     const bool huge = size_ >= kHugePageBytes;
     const std::uint64_t align = huge ? kHugePageBytes : kBlockBytes;
     data_ = static_cast<std::byte*>(std::aligned_alloc(align, AlignUp(size_, align)));

@@ -63,7 +63,7 @@ void Count(CheckReport& report, const SummaryEntry& entry) {
   report.value_bytes += entry.value_bytes;
 }
 
-// Every record that the summary names.
+// Verifies every record that the summary names.
 void CheckRecords(CheckReport& report, const ZoneHeader& header, const Summary& summary,
                   std::string_view bytes) {
   std::size_t key_at = 0;
@@ -88,6 +88,7 @@ void CheckZone(CheckReport& report, const Superblock& super, std::uint32_t zone,
                std::string_view bytes) {
   const auto header = HeaderOf(super, zone, bytes.substr(0, kBlockBytes));
   if (!header) {
+    // A header that parses belongs to a free zone or to an earlier use of the disk: no damage.
     if (bytes.substr(0, 8) == "KCVEZONE" && !ParseZoneHeader(bytes.substr(0, kBlockBytes))) {
       Report(report, zone, "its header is damaged");
     }
@@ -106,6 +107,8 @@ void CheckZone(CheckReport& report, const Superblock& super, std::uint32_t zone,
     }
     Report(report, zone, "its summary is damaged");
   }
+  // A zone that was open when its owner was killed has no summary. The scan stops at the first
+  // record that does not verify, because that is also how the end of a zone looks.
   const auto none = [](SlotId, std::string_view) { return Id128(); };
   const ZoneContents found = ScanRecords(bytes, header->nonce, none);
   if (!found.summary) return;

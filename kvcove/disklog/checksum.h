@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 with 128 bits over bytes that come in pieces: what every structure on disk ends with.
+// XXH3 with 128 bits over bytes that are added in pieces. Protects every structure on a disk.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,10 @@ class Checksum {
 
   void Add(std::span<const std::byte> bytes);
   void Add(std::string_view bytes) { Add(std::as_bytes(std::span(bytes))); }
+  // Returns the checksum of all bytes so far; more may be added afterwards.
   Id128 Value() const;
 
+  // Returns the checksum of bytes that are all here.
   static Id128 Of(std::span<const std::byte> bytes);
   static Id128 Of(std::string_view bytes) { return Of(std::as_bytes(std::span(bytes))); }
 

@@ -40,7 +40,8 @@ bool Cleaner::Step() {
   return !waiting_;
 }
 
-// Puts wait, or are about to: a put was refused since a zone was freed, or the queue grows.
+// True if puts lack room: one was refused since the last zone was freed, or half of the queue is
+// in use.
 bool Cleaner::Pressed() const {
   return writer_.half_full() || state_.counters.refused_space != refused_;
 }
@@ -52,6 +53,7 @@ void Cleaner::Next() {
 
 bool Cleaner::Begin() {
   const std::uint32_t coming = state_.zones.free() + state_.zones.CountOf(ZoneState::kFreeing);
+  // Until every zone has been read, a zone may hold live objects that the index does not know.
   if (state_.recovering) return false;
   held_ = state_.zones.HeldByShare();
   const auto victim = state_.zones.Victim(state_.next_sequence, held_);
@@ -90,8 +92,9 @@ void Cleaner::TakeContents(ZoneContents contents) {
     summary_ = std::move(*contents.summary);
     return;
   }
-  // Nobody can say what is in it: its objects are lost. Tombstones in it may still count at another
-  // start, so then it is set aside.
+  // The zone cannot be listed, so nothing can be moved out of it, and its objects are dropped. If
+  // it has needed tombstones, it is set aside instead of freed: the next start may be able to read
+  // them, and must, as older records of their keys are still on the disk.
   const bool needed = state_.zones.TombstonesNeeded(*zone_);
   state_.counters.dropped_objects += state_.zones[*zone_].live();
   if (!needed) {
@@ -108,6 +111,7 @@ Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key
   const auto scope = state_.scopes.Find(from.slot, from.generation);
   if (!scope || state_.scopes.dead(*scope)) return Outcome::kNext;
   if (entry.kind == RecordKind::kTombstone) return MoveTombstone(entry, *scope, key);
+  // The index decides what is alive: the summary also names records that were replaced or removed.
   IndexEntry* const known = state_.Find(entry.hash);
   if (known == nullptr || known->zone != *zone_ || known->offset_units != entry.offset_units) {
     return Outcome::kNext;
@@ -136,7 +140,8 @@ bool Cleaner::MayMove(const IndexEntry& known, const LiveObject& object) {
                                             state_.scopes[known.scope].share, held_)});
 }
 
-// What is still alive in the zone goes with it.
+// Drops the objects that were not moved. FreeZone calls this only once the zone is free on the
+// disk.
 void Cleaner::DropLeft() {
   for (const Left& left : left_) {
     const SummaryEntry& entry = summary_.entries[left.entry];
@@ -161,6 +166,7 @@ void Cleaner::DropLeft() {
 
 Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope,
                                         std::string_view key) {
+  // The copy keeps the sequence: a new one would also cover values that were put after the removal.
   if (!state_.zones.TombstoneNeeded(*zone_, scope, entry.sequence)) return Outcome::kNext;
   const SummaryScope& from = summary_.scopes[entry.scope];
   const Status added = writer_.Add({.kind = RecordKind::kTombstone,
@@ -177,6 +183,7 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
     writer_.Flush();
     return Outcome::kAgain;
   }
+  // A tombstone cannot be dropped as an object can: the zone stays until another attempt succeeds.
   failed_ = true;
   return Outcome::kNext;
 }
@@ -197,13 +204,14 @@ Cleaner::Outcome Cleaner::MoveObject(const SummaryEntry& entry, IndexEntry& know
                  if (result.miss == ReadMiss::kNone) {
                    read_ = result;
                  } else {
-                   Next();  // the object is gone, or was damaged and dropped
+                   Next();  // the object was removed, or was damaged and dropped
                  }
                });
   return Outcome::kWait;
 }
 
-// What has become scarce since the read began ends the move.
+// Appends the object that was read. Room is looked at again, for puts may have used it while the
+// read was pending; then the object is left in its zone.
 void Cleaner::AppendMoved() {
   const SummaryEntry& entry = summary_.entries[entry_];
   const SummaryScope& from = summary_.scopes[entry.scope];
@@ -237,7 +245,8 @@ void Cleaner::AppendMoved() {
   Next();
 }
 
-// What replaced its objects is synced first: else a loss of power could take both.
+// Frees a zone without live objects. The sync comes first because newer records in other zones have
+// replaced its objects: freed before these are durable, a loss of power could take both.
 void Cleaner::FreeDead() {
   writer_.Sync([this](const Status& status) {
     waiting_ = false;
@@ -251,6 +260,8 @@ void Cleaner::FreeDead() {
   });
 }
 
+// Ends the pass over the zone's entries: syncs the copies, then frees the zone. The sync also waits
+// for the copies' Writer::Land, so `failed_` is final when its callback runs.
 void Cleaner::End() {
   waiting_ = true;
   writer_.Sync([this](const Status& status) {
@@ -259,13 +270,14 @@ void Cleaner::End() {
       FreeZone();
       return;
     }
-    state_.zones[*zone_].state = ZoneState::kSealed;  // another try later
+    state_.zones[*zone_].state = ZoneState::kSealed;  // it may be chosen again
     zone_.reset();
   });
 }
 
-// Its objects end when it is free on the disk for good, not before: once a key is put again, or
-// removed without a tombstone as no zone holds its scope any more, no start may find it here.
+// Frees the zone on the disk, and drops its objects only once that is durable. Dropped earlier, a
+// key could be put again, or be removed without a tombstone because no zone holds its scope; after
+// a crash, a start would then find the old record here.
 void Cleaner::FreeZone() {
   waiting_ = true;
   writer_.Free(*zone_, [this](const Status& status) {

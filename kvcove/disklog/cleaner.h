@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes space back, a zone at a time. A zone in which nothing is alive is freed without reading it;
-// of another one the live objects that are worth it are moved to an open zone, and tombstones that
-// are still needed. The copies are synced before the zone is freed on the disk, and what is left in
-// it is found until that is synced, too.
+// Frees space, one zone at a time. A zone without live objects or needed tombstones is freed
+// unread. From any other zone the cleaner copies needed tombstones, and live objects that are worth
+// a move, to an open zone. The copies are synced before the zone is freed on the disk. Objects that
+// are not moved are found until the freeing is synced, too; then they are dropped.
 //
 //   idle -> reading the summary -> moving, entry by entry -> syncing the copies -> freeing -> idle
 //
-// What fences a move: the copy carries the sequence of its record, so a tombstone that is written
-// meanwhile is newer than both; and when the copy is written, the index takes it only if the object
-// still lies where it was copied from. A removal, a reset or a newer value has ended that. After a
-// crash, either record or both are there, with equal sequences: recovery takes the first it meets.
+// Two rules fence a move. The copy has the sequence of its original, so a tombstone that is written
+// meanwhile is newer than both. And Writer::Land points the index at the copy only if the index
+// still has the place that was copied: a removal, a reset or a newer value has changed or erased
+// that entry. After a crash one record or both are on the disk, with equal sequences; recovery
+// takes the first that it reads.
 //
-// Moves give way to everything else. Objects are dropped instead when puts fill the write queue or
-// wait for a free zone, when the bound of write amplification is reached, and while a walk over the
-// zones holds them up (HoldMoves), which could miss an object that moves.
+// Moves have the lowest priority. Objects are dropped instead of moved while puts fill the write
+// queue or find no free zone, when the bound of write amplification is reached, and while a walk
+// over the zones holds moves up (HoldMoves): the walk could miss an object that moves.
+//
+// Not thread-safe: belongs to the Log's thread.
 #pragma once
 
 #include "kvcove/disklog/move_budget.h"
@@ -23,6 +26,7 @@
 
 namespace kvcove::disklog {
 
+// An object that the index has. The views are valid during the call that passes it.
 struct LiveObject {
   SlotId slot = 0;
   Generation generation = 0;
@@ -32,35 +36,36 @@ struct LiveObject {
   std::uint32_t value_bytes = 0;
 };
 
-// What says whether an object is worth a move.
+// Facts for the decision whether an object is worth a move.
 struct MoveFacts {
-  // Bytes put since it was read, as a share of the disk; none: not read since it was written.
+  // Bytes put since the object was last read, as a fraction of the disk; none: not read since its
+  // record was written.
   std::optional<double> since_read;
-  double budget = 0;        // the share that is left of what moves may write
-  bool guaranteed = false;  // its share is within its guarantee
+  double budget = 0;        // unused fraction of the budget for moves, 0 to 1
+  bool guaranteed = false;  // the object's share is within its guarantee
 };
 
 struct CleanerOptions {
-  // Zones with live objects are cleaned below so many free ones; dead zones at once.
+  // Zones with live objects are cleaned while fewer zones are free; dead zones at once.
   std::uint32_t free_zones = 4;
-  // Nothing is moved beyond so many bytes written for each byte put.
+  // Upper bound of bytes written for each byte put; moves stop there.
   double write_amplification = 1.15;
-  // At most this share of a zone is moved, so that each zone gives room.
+  // Largest fraction of a zone that is moved, so that each cleaned zone frees space.
   double move_share = 0.5;
   // Null: nothing is moved. Called on the log's thread.
   std::function<bool(const LiveObject&, const MoveFacts&)> worth_moving;
-  // An object was alive and is not on the disk any more.
+  // Called on the log's thread for each live object that is dropped with its zone.
   std::function<void(const LiveObject&)> on_dropped;
 };
 
 class Cleaner {
  public:
   Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions options);
-  // A bounded amount of work. True when it should be called again without waiting.
+  // Does a bounded amount of work. True: call it again without waiting.
   bool Step();
   bool active() const { return zone_.has_value(); }
-  // While held, no object begins to move, and zones with live objects are freed only when puts need
-  // the room. Nothing is under way any more once still().
+  // Holds moves up. Until ReleaseMoves no object begins to move, and zones with live objects are
+  // freed only when puts need the space. Moves that had begun have ended once still() is true.
   void HoldMoves() { ++holds_; }
   void ReleaseMoves() { --holds_; }
   bool still() const { return !reading_ && !read_ && copies_ == 0; }
@@ -94,17 +99,17 @@ class Cleaner {
     std::size_t entry = 0;
     std::size_t key_at = 0;
   };
-  std::vector<Left> left_;           // alive, and not moved
-  std::vector<std::uint64_t> held_;  // by share, when the zone was chosen
+  std::vector<Left> left_;           // live objects of the zone that are not moved
+  std::vector<std::uint64_t> held_;  // bytes by share, when the zone was chosen
   MoveBudget budget_;
-  std::uint64_t moved_bytes_ = 0;  // of this zone
-  std::uint64_t copies_ = 0;       // that are not written yet
-  std::uint64_t refused_ = 0;      // puts without a free zone, when the last zone was freed
-  std::uint32_t holds_ = 0;
-  bool waiting_ = false;  // for the device
-  bool reading_ = false;  // an object that is to be moved
-  bool failed_ = false;   // a copy could not be written: the zone stays
-  AlignedBuffer buffer_;  // the record that is being moved
+  std::uint64_t moved_bytes_ = 0;  // from this zone
+  std::uint64_t copies_ = 0;       // appended, and not written yet
+  std::uint64_t refused_ = 0;      // Counters::refused_space when the last zone was freed
+  std::uint32_t holds_ = 0;        // calls of HoldMoves that are not released
+  bool waiting_ = false;           // an operation of the device is pending
+  bool reading_ = false;           // the pending operation reads an object to move
+  bool failed_ = false;            // a copy was not written, so the zone is not freed
+  AlignedBuffer buffer_;           // record that is being moved
   std::optional<ReadResult> read_;
   Place place_;
 };

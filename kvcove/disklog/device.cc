@@ -37,8 +37,8 @@ Result<std::uint64_t> SizeOf(int fd, const std::string& path) {
   return bytes;
 }
 
-// For so long a file may still be locked by a process that was killed: the kernel ends an io_uring,
-// which holds its files, some time after its process.
+// A killed process may hold the lock for a while: the kernel tears its io_uring down, which holds
+// the file, some time after the process has ended.
 constexpr auto kLockPatience = std::chrono::seconds(2);
 
 bool Lock(int fd) {
@@ -81,6 +81,8 @@ int Await(Device& device, const std::function<void(Device::Done)>& start) {
   start([outcome](int error) { *outcome = {.done = true, .error = error}; });
   const std::int64_t end = SystemClock::Instance().NowNs() + kAwaitNs;
   while (!outcome->done) {
+    // Nothing in flight and not done: the completion is lost, as with a test's device without
+    // power.
     if (device.in_flight() == 0) return EIO;
     if (SystemClock::Instance().NowNs() > end) return ETIMEDOUT;
     device.Poll(kSecond);
@@ -100,7 +102,8 @@ Result<std::unique_ptr<Device>> OpenDevice(const std::string& path,
   if (make_uring == nullptr || options.backend == Backend::kThreads) {
     return MakeThreadDevice(std::move(file), options);
   }
-  // The descriptor shares its lock with the copy.
+  // A duplicate shares the open file, and so the flock: if io_uring fails and closes its copy, the
+  // lock stays with `file` for the threads.
   OpenFile copy{.fd = UniqueFd(fcntl(file.fd.get(), F_DUPFD_CLOEXEC, 0)),
                 .size_bytes = file.size_bytes};
   auto device = make_uring(std::move(copy), options);

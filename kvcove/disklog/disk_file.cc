@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formatting, with its refusals. check_file.cc reads.
+// Formatting, with its refusals. check_file.cc has the commands that read.
 #include "kvcove/disklog/disk_file.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr long kNfsMagic = 0x6969;
 
-// `path` or a partition of it.
+// True if `path` or a partition of it is mounted under this very name.
 bool Mounted(const std::string& path) {
   std::ifstream mounts("/proc/self/mounts");
   for (std::string line; std::getline(mounts, line);) {
@@ -51,7 +51,7 @@ constexpr Signature kSignatures[] = {
     {4086, "SWAPSPACE2", "swap space"},
 };
 
-// Empty when nothing known lies at the start of the file.
+// Names the contents of the file's first 128 KiB; empty if these are all zero.
 std::string Contents(int fd) {
   std::string start(128 << 10, '\0');
   const ssize_t got = pread(fd, start.data(), start.size(), 0);
@@ -68,6 +68,7 @@ std::string Contents(int fd) {
 }
 
 Status Allocate(int fd, const DiskSpec& spec, const std::string& file) {
+  // Compares first, so that a disk that does not fit fails before the file is changed.
   struct statfs room{};
   if (fstatfs(fd, &room) == 0) {
     const std::uint64_t free = room.f_bavail * static_cast<std::uint64_t>(room.f_bsize);
@@ -154,7 +155,8 @@ Status FormatFile(const DiskSpec& spec, const FormatFileOptions& options) {
       if (auto sound = CheckFileSystem(file); !sound) return undo(std::move(sound));
     }
     KVCOVE_TRY(RefuseWhatIsThere(fd.get(), file, device, options.yes));
-    // The lock before anything is changed: an owner may be using it.
+    // Locks before anything is changed, because an owner may be using the disk. Each OpenDevice has
+    // an open file of its own, so the lock ends here and is taken again below.
     if (auto locked = OpenDevice(file); !locked) {
       return undo(std::unexpected(std::move(locked).error()));
     }

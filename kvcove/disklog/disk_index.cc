@@ -56,7 +56,8 @@ std::uint32_t DiskIndex::NewNumber() {
   return used_++;
 }
 
-// Splits the one bucket whose entries the new bucket shares.
+// Adds a bucket, and divides the entries of its source: with one more bucket, only hashes of that
+// source can fall into the new one.
 void DiskIndex::AddBucket() {
   if (bucket_count_ / kChunk >= buckets_.size()) {
     buckets_.push_back(std::make_unique<std::array<std::uint32_t, kChunk>>());

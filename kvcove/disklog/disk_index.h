@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each object of a disk lies, by the keyed hash of its slot and key. 48 bytes an object, at
+// The place of each object of a disk, by the keyed hash of its slot and key. 48 bytes an object, at
 // most, and no key: a get compares the whole key with the record's.
 //
-// Linear hashing over chunks: it grows by one bucket an insertion, so no operation costs more than
-// a chain, and no memory is held twice. Needs a lock; it belongs to the Log's thread.
+// Linear hashing over chunks: each insertion adds one bucket, so no operation costs more than a
+// chain, and a growing table never exists twice. Not thread-safe; belongs to the Log's thread.
 #pragma once
 
 #include <array>
@@ -22,14 +22,14 @@ struct IndexEntry {
   std::array<std::uint32_t, 4> hash{};
   std::uint32_t sequence_low = 0;
   std::uint16_t sequence_high = 0;
-  std::uint16_t use = 0;  // of the zone: another one means that the object went with its zone
+  std::uint16_t use = 0;  // Zone::use when it was written; differs: freed with its zone
   std::uint32_t zone = 0;
   std::uint32_t offset_units = 0;
   std::uint32_t record_bytes = 0;
   ScopeId scope = 0;
   RecordKind kind : 4 = RecordKind::kObject;  // tombstones only until recovery has ended
-  bool pending : 1 = false;                   // not written yet
-  std::uint8_t read_at = 0;  // State::ReadTime when it was last read; 0: not since it was written
+  bool pending : 1 = false;                   // not written yet, and not found
+  std::uint8_t read_at = 0;  // State::ReadTime of its last read; 0: not read since it was written
   std::uint32_t next = 0;
 
   std::uint64_t sequence() const { return (std::uint64_t{sequence_high} << 32) | sequence_low; }
@@ -54,16 +54,16 @@ class DiskIndex {
  public:
   DiskIndex() { AddBucket(); }
 
-  // Null when there is none. Valid until the next Insert or Erase.
+  // Returns the entry, or null. Valid until the next Insert or Erase.
   IndexEntry* Find(const Id128& hash);
-  // `hash` is not in the index. Its `next` is set here.
+  // Inserts an entry, and sets its `next`. The hash must not be in the index.
   IndexEntry& Insert(const IndexEntry& entry);
   void Erase(const Id128& hash);
 
   std::uint64_t size() const { return size_; }
   std::uint64_t memory_bytes() const;
-  // Looks at up to `steps` places, going round, and erases entries for which `dead(entry)`. True
-  // when it has come to the end of a round.
+  // Looks at up to `steps` places, continuing where the last call ended, and erases entries for
+  // which `dead(entry)`. True at the end of a round.
   template <typename Dead>
   bool Sweep(std::uint64_t steps, Dead&& dead) {
     for (; steps > 0; --steps) {
@@ -93,11 +93,11 @@ class DiskIndex {
   void AddBucket();
   std::uint32_t NewNumber();
 
-  // Number 0 is nobody: chains end with it.
+  // Number 0 is no entry: it ends a chain.
   std::vector<std::unique_ptr<std::array<IndexEntry, kChunk>>> entries_;
   std::vector<std::unique_ptr<std::array<std::uint32_t, kChunk>>> buckets_;
   std::uint32_t used_ = 1;
-  std::uint32_t free_ = 0;  // the first of a list through `next`
+  std::uint32_t free_ = 0;  // head of the list of free entries, linked by `next`
   std::uint32_t bucket_count_ = 0;
   std::uint32_t sweep_ = 0;
   std::uint64_t size_ = 0;

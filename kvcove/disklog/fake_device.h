@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk of the tests: what was not synced may be lost, torn or reordered at a loss of power; it
-// can flip bits, misdirect, lie about syncs, fail and hang. What happens follows from the seed.
+// A disk for tests. At a loss of power, unsynced writes may be lost, torn or reordered. The disk
+// can also flip bits, misdirect writes, lie about syncs, fail and hang. The seed decides all of it.
 #pragma once
 
 #include <algorithm>
@@ -19,17 +19,17 @@ namespace kvcove::disklog {
 class FakeDevice final : public Device {
  public:
   struct Faults {
-    bool lies = false;            // a sync that succeeded has synced nothing
-    std::uint64_t misdirect = 0;  // one write in so many goes to another block; 0: none
-    int write_error = 0;          // of every write from now on
-    int read_error = 0;
-    bool hangs = false;            // nothing completes until this is taken back
-    std::uint64_t cut_at = ~0ULL;  // from this write or sync on, counted from 1, power is off
+    bool lies = false;             // a sync succeeds and syncs nothing
+    std::uint64_t misdirect = 0;   // one write in this many lands in another block; 0: none
+    int write_error = 0;           // errno of every write and sync from now on
+    int read_error = 0;            // errno of every read from now on
+    bool hangs = false;            // nothing completes while true
+    std::uint64_t cut_at = ~0ULL;  // power is off from this write or sync on, counted from 1
   };
 
   FakeDevice(std::uint64_t size_bytes, std::uint64_t seed)
       : random_(seed), seen_(size_bytes), synced_(size_bytes) {}
-  // A disk with these bytes, all of them synced.
+  // Makes a disk with these bytes, all of them synced.
   FakeDevice(std::vector<std::byte> image, std::uint64_t seed)
       : random_(seed), seen_(image), synced_(std::move(image)) {}
 
@@ -57,7 +57,7 @@ class FakeDevice final : public Device {
     Add({.sync_of = unsynced_.size(), .done = std::move(done)});
   }
 
-  // Completes one operation, any of those in flight.
+  // Completes one operation in flight, chosen at random.
   std::size_t Poll(std::int64_t wait_ns) override {
     waits_ns_ = wait_ns;
     if (off_ || faults.hangs || operations_.empty()) return 0;
@@ -68,18 +68,18 @@ class FakeDevice final : public Device {
     return 1;
   }
   void Wake() override {}
-  // Without power nothing completes any more.
+  // 0 if the power is off: nothing completes any more.
   std::size_t in_flight() const override { return off_ ? 0 : operations_.size(); }
 
   bool off() const { return off_; }
   std::uint64_t changes() const { return changes_; }
   std::uint64_t reads() const { return reads_; }
-  // How long the last Poll would have waited.
+  // Returns the wait that the last Poll was given.
   std::int64_t waits_ns() const { return waits_ns_; }
   std::span<std::byte> bytes() { return seen_; }
 
-  // What is on the disk after power is lost now: of each write since the last sync all, nothing, or
-  // some of its blocks, also of those that had not completed.
+  // Returns the disk's contents if power is lost now: for each write since the last sync, completed
+  // or not, all, none, or some of its blocks.
   std::vector<std::byte> CutPower() {
     std::vector<std::byte> image = synced_;
     for (const Operation& operation : unsynced_) Tear(image, operation);
@@ -88,8 +88,8 @@ class FakeDevice final : public Device {
     }
     return image;
   }
-  // What is on the disk when its process is killed now: what had completed, and of each write in
-  // flight all, nothing, or some of its blocks.
+  // Returns the disk's contents if the process is killed now: all completed writes, and for each
+  // write in flight all, none, or some of its blocks.
   std::vector<std::byte> Abandon() {
     std::vector<std::byte> image = seen_;
     for (const Operation& operation : operations_) {
@@ -109,12 +109,12 @@ class FakeDevice final : public Device {
     std::uint64_t offset = 0;
     std::span<std::byte> into;
     std::vector<std::byte> data;
-    std::size_t sync_of = 0;  // how many completed writes a sync covers
+    std::size_t sync_of = 0;  // number of completed writes that a sync covers
     Done done;
   };
 
   void Add(Operation operation) {
-    // Memory that was given stays the caller's to keep; a lost operation never completes.
+    // The caller keeps the memory alive, also of a lost operation, which never completes.
     operations_.push_back(std::move(operation));
   }
 
@@ -139,7 +139,7 @@ class FakeDevice final : public Device {
       Copy(synced_, unsynced_[i].offset, unsynced_[i].data);
     }
     unsynced_.erase(unsynced_.begin(), unsynced_.begin() + static_cast<std::ptrdiff_t>(covered));
-    // Other syncs in flight covered these, too.
+    // Other syncs in flight also covered these, and their counts follow the shorter list.
     for (Operation& other : operations_) other.sync_of -= std::min(other.sync_of, covered);
     return 0;
   }
@@ -159,8 +159,8 @@ class FakeDevice final : public Device {
   }
 
   Random random_;
-  std::vector<std::byte> seen_;    // what a read finds
-  std::vector<std::byte> synced_;  // what a loss of power leaves for sure
+  std::vector<std::byte> seen_;    // contents that a read returns
+  std::vector<std::byte> synced_;  // contents that survive any loss of power
   std::vector<Operation> unsynced_;
   std::vector<Operation> operations_;
   std::uint64_t changes_ = 0;

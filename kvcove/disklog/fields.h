@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the structures of format.h have in common: 128-bit fields, and a checksum at the end.
+// Common parts of the structures of format.h: 128-bit fields, and a checksum at the end.
 #pragma once
 
 #include <string>
@@ -25,14 +25,14 @@ inline Id128 ReadId(FieldReader& in) {
   return id;
 }
 
-// The last 16 bytes are the checksum of those before.
+// True if the last 16 bytes are the checksum of the bytes before them.
 inline bool EndsWithChecksum(std::string_view bytes) {
   if (bytes.size() < kIdBytes) return false;
   FieldReader in(bytes.substr(bytes.size() - kIdBytes));
   return ReadId(in) == Checksum::Of(bytes.substr(0, bytes.size() - kIdBytes));
 }
 
-// `fields`, zeros, checksum: one block.
+// Returns one block: `fields`, zeros, checksum.
 inline std::string SealBlock(std::string fields) {
   fields.resize(kBlockBytes - kIdBytes, '\0');
   AppendId(fields, Checksum::Of(fields));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backends of OpenDevice have in common. io_uring is another module's (kvcove/uring), as
-// it needs liburing.
+// Common parts of the backends of OpenDevice. The io_uring backend is in kvcove/uring, because it
+// needs liburing.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,21 @@
 
 namespace kvcove::disklog {
 
-// Closed, and unlocked, with the device that gets it.
+// A locked file. The device that receives it closes and so unlocks it at its end.
 struct OpenFile {
   UniqueFd fd;
   std::uint64_t size_bytes = 0;
 };
 
+// One read, write or sync that a device has accepted.
 struct Operation {
   enum class Kind : std::uint8_t { kRead, kWrite, kSync } kind = Kind::kSync;
   std::uint64_t offset = 0;
   std::byte* data = nullptr;
   std::size_t size = 0;
   Device::Done done;
-  std::size_t moved = 0;
-  int error = 0;
+  std::size_t moved = 0;  // bytes transferred so far
+  int error = 0;          // errno
 };
 
 class FileDevice : public Device {
@@ -40,7 +41,7 @@ class FileDevice : public Device {
             .done = std::move(done)});
   }
   void Write(std::uint64_t offset, std::span<const std::byte> from, Done done) final {
-    // A write does not change what it is given.
+    // The cast is safe: backends only read from the memory of a kWrite.
     Submit({.kind = Operation::Kind::kWrite,
             .offset = offset,
             .data = const_cast<std::byte*>(from.data()),  // NOLINT(*-const-cast)
@@ -60,7 +61,8 @@ class FileDevice : public Device {
 
 using MakeDevice = Result<std::unique_ptr<Device>> (*)(OpenFile file,
                                                        const FileDeviceOptions& options);
-// Null, as it is at first: this program has no io_uring, and threads serve. Thread-safe.
+// Sets the constructor of io_uring devices. Null, the default: the program has no io_uring, and
+// OpenDevice uses threads. Thread-safe.
 void SetUringMaker(MakeDevice maker);
 Result<std::unique_ptr<Device>> MakeThreadDevice(OpenFile file, const FileDeviceOptions& options);
 

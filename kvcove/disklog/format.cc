@@ -16,7 +16,7 @@ constexpr std::uint64_t kZoneMagic = 0x454E4F5A4556434BULL;        // "KCVEZONE"
 constexpr std::uint32_t kRecordMagic = 0x4352434BU;                // "KCRC"
 constexpr std::size_t kMarkBytes = 2 + 8 + 8 + 8;
 
-// Pools and zones that a superblock may name: with these, no sum below overflows.
+// Bounds of the geometry that a superblock may name. Within them, no sum of offsets overflows.
 bool SoundGeometry(const Superblock& block) {
   return block.zone_bytes >= kMinZoneBytes && block.zone_bytes <= kMaxZoneBytes &&
          block.zone_bytes % kBlockBytes == 0 && block.device_bytes < (1ULL << 60) &&
@@ -31,7 +31,7 @@ std::string EncodeSuperblock(const Superblock& superblock) {
   AppendNumber(out, kSuperblockMagic);
   AppendNumber(out, kFormatVersion);
   const std::size_t length_at = out.size();
-  AppendNumber(out, std::uint32_t{0});  // all bytes before the padding
+  AppendNumber(out, std::uint32_t{0});  // length without the padding; replaced below
   AppendNumber(out, superblock.sequence);
   for (const Id128& id :
        {superblock.pool, superblock.incarnation, superblock.identity, superblock.disk}) {
@@ -175,6 +175,7 @@ std::optional<Record> ParseRecord(std::string_view bytes) {
   record.version = in.Number<std::uint64_t>();
   record.checksum = ReadId(in);
   record.kind = static_cast<RecordKind>(kind);
+  // Each length is bounded before it is used. A tombstone has no value, and an object has one.
   const bool object = record.kind == RecordKind::kObject;
   if (!in.ok() || zero != 0 || (!object && record.kind != RecordKind::kTombstone) ||
       name_bytes > kMaxSpaceNameBytes || key_bytes == 0 || key_bytes > kMaxKeyBytes ||
@@ -189,6 +190,7 @@ std::optional<Record> ParseRecord(std::string_view bytes) {
 }
 
 bool VerifyRecord(const Record& record, std::string_view bytes) {
+  // Skips the checksum itself, bytes 48 to 63.
   Checksum sum;
   sum.Add(bytes.substr(0, 48));
   sum.Add(bytes.substr(kRecordHeadBytes, record.bytes() - kRecordHeadBytes));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a disk: FORMAT.md is the prose. Values in, bytes out, and back; no I/O, no state.
-// Every parser takes any bytes; what it does not accept is nothing (std::nullopt), for the caller
-// knows better whether that is damage or the end.
+// Encodes and parses the structures of a disk, which FORMAT.md describes. No I/O, no state. Every
+// parser accepts any bytes, and returns std::nullopt for those that are not valid: only the caller
+// knows whether that is damage or the end of a zone.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ namespace kvcove::disklog {
 
 inline constexpr std::uint32_t kFormatVersion = 1;
 inline constexpr std::uint64_t kUnitBytes = 64;  // records begin at multiples, within a zone
-inline constexpr std::uint64_t kSuperblockBytes = 256ULL << 10;  // room of each of the two
+inline constexpr std::uint64_t kSuperblockBytes = 256ULL << 10;  // space of each of the two copies
 inline constexpr std::uint64_t kZonesStart = 1ULL << 20;
 inline constexpr std::uint64_t kDefaultZoneBytes = 64ULL << 20;
 inline constexpr std::uint64_t kMinZoneBytes = 64ULL << 10;
 inline constexpr std::uint64_t kMaxZoneBytes = 4ULL << 30;
-// A namespace's name with its weight version.
+// Longest name of a namespace with its weight version.
 inline constexpr std::uint32_t kMaxSpaceNameBytes = (2 * kMaxNameBytes) + 64;
 inline constexpr std::uint32_t kMaxScopesOfZone = 4096;
 
@@ -38,17 +38,17 @@ struct RemovalMark {
   bool operator==(const RemovalMark&) const = default;
 };
 
-// What a disk says of itself.
+// Identity, geometry and facts of a disk.
 struct Superblock {
-  std::uint64_t sequence = 0;  // the higher of the two valid ones counts
+  std::uint64_t sequence = 0;  // the valid copy with the higher one counts
   Id128 pool;
   Id128 incarnation;
   Id128 identity;  // of the owner
-  Id128 disk;      // drawn when the disk is formatted
+  Id128 disk;      // drawn when the disk is formatted, or starts empty
   std::uint64_t hash_seed = 0;
   std::uint64_t device_bytes = 0;
   std::uint64_t zone_bytes = 0;
-  std::uint64_t generation_counter = 0;  // the highest that its owner has seen
+  std::uint64_t generation_counter = 0;  // highest generation that its owner has seen
   bool clean = false;                    // every zone has its summary
   std::vector<RemovalMark> removals;     // at most kMaxSlots
 
@@ -58,18 +58,18 @@ struct Superblock {
   bool operator==(const Superblock&) const = default;
 };
 
-// Whole blocks.
+// Returns whole blocks.
 std::string EncodeSuperblock(const Superblock& superblock);
 std::optional<Superblock> ParseSuperblock(std::string_view bytes);
-// The version that a superblock of another format names; nothing when it is no superblock.
+// Returns the version that a superblock of any format names; nullopt if it is no superblock.
 std::optional<std::uint32_t> SuperblockVersion(std::string_view bytes);
 
 // ---- zone header: the first block of a zone
 
 struct ZoneHeader {
   std::uint32_t zone = 0;
-  bool free = false;        // nothing in the zone counts any more
-  std::uint8_t stream = 0;  // which objects it holds: the caller's number
+  bool free = false;        // the zone's records no longer count
+  std::uint8_t stream = 0;  // stream of its records (Writer)
   std::uint64_t nonce = 0;  // drawn at each opening; every record and the trailer repeat it
   Id128 pool;
   Id128 incarnation;
@@ -102,14 +102,14 @@ struct Record {
   std::uint64_t bytes() const { return value_offset() + value_bytes; }
 };
 
-// The first 48 bytes, which the checksum covers.
+// Returns the first 48 bytes, those before the checksum; the checksum covers them.
 std::array<std::byte, 48> EncodeRecordHead(const Record& record);
-// Head with `record.checksum`, name and key: what stands before the value.
+// Returns all bytes before the value: head, `record.checksum`, name and key.
 std::string EncodeRecordFront(const Record& record);
-// The head is well formed and the record fits `bytes`, which the result points into. The checksum
-// is not looked at: VerifyRecord.
+// Returns the record if its head is well formed and all of it fits `bytes`. The result points into
+// `bytes`. Does not verify the checksum; VerifyRecord does.
 std::optional<Record> ParseRecord(std::string_view bytes);
-// `bytes` begins with the record that ParseRecord gave.
+// Verifies the checksum. `bytes` must begin with the record that ParseRecord returned.
 bool VerifyRecord(const Record& record, std::string_view bytes);
 
 // ---- summary: between the last record and the trailer
@@ -120,7 +120,7 @@ struct SummaryEntry {
   std::uint64_t version = 0;
   std::uint32_t offset_units = 0;  // from the zone's start
   std::uint32_t value_bytes = 0;
-  std::uint16_t scope = 0;  // an index of `scopes`
+  std::uint16_t scope = 0;  // index into Summary::scopes
   std::uint16_t key_bytes = 0;
   RecordKind kind = RecordKind::kObject;
   bool operator==(const SummaryEntry&) const = default;
@@ -137,10 +137,10 @@ struct SummaryScope {
 struct Summary {
   std::vector<SummaryScope> scopes;
   std::vector<SummaryEntry> entries;
-  std::string keys;  // one after the other, in the order of the entries; empty when not read
+  std::string keys;  // concatenated, in the order of the entries; empty if not read
 };
 
-// The last block of a zone says where its summary is.
+// The last block of a sealed zone: place, sizes and checksums of its summary.
 struct ZoneTrailer {
   std::uint32_t zone = 0;
   std::uint64_t nonce = 0;
@@ -150,25 +150,25 @@ struct ZoneTrailer {
   std::uint64_t table_bytes = 0;  // scopes and entries; the keys begin at the next block
   std::uint64_t keys_bytes = 0;
   std::uint64_t last_sequence = 0;
-  std::uint64_t last_tombstone = 0;  // the highest sequence of one, or 0
+  std::uint64_t last_tombstone = 0;  // highest sequence of a tombstone; 0: none
   Id128 table_checksum;
   Id128 keys_checksum;
   bool operator==(const ZoneTrailer&) const = default;
 };
 
 struct EncodedSummary {
-  ZoneTrailer trailer;  // all but zone, nonce and summary_offset
+  ZoneTrailer trailer;  // zone, nonce and summary_offset are not set
   std::string bytes;    // whole blocks
 };
 EncodedSummary EncodeSummary(const Summary& summary);
 std::string EncodeZoneTrailer(const ZoneTrailer& trailer);  // one block
-// Also checks that everything it names lies within a zone of `zone_bytes`.
+// Also checks that all places that the trailer names are within a zone of `zone_bytes`.
 std::optional<ZoneTrailer> ParseZoneTrailer(std::string_view block, std::uint64_t zone_bytes);
-// `table`: trailer.table_bytes bytes; `keys`: trailer.keys_bytes, or empty to leave them out. Every
-// entry of the result lies before trailer.summary_offset.
+// Verifies and parses a summary. `table`: trailer.table_bytes bytes; `keys`: trailer.keys_bytes, or
+// empty to leave them out. The record of every entry ends before trailer.summary_offset.
 std::optional<Summary> ParseSummary(const ZoneTrailer& trailer, std::string_view table,
                                     std::string_view keys);
-// What EncodeSummary gives, at most, in bytes.
+// Returns an upper bound of the bytes of EncodeSummary's result.
 std::uint64_t SummaryBytes(std::uint64_t entries, std::uint64_t scope_bytes, std::uint64_t keys);
 std::uint64_t ScopeBytes(std::string_view name);
 

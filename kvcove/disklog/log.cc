@@ -10,7 +10,7 @@ namespace kvcove::disklog {
 namespace {
 
 constexpr std::uint64_t kSweepSteps = 1024;
-constexpr std::uint32_t kZonesForBrief = 32;  // each stream keeps a zone open
+constexpr std::uint32_t kZonesForBrief = 32;  // one more open zone is too many for a smaller disk
 
 std::unexpected<Error> FailDevice(int error, const std::string& act) {
   errno = error;
@@ -18,7 +18,7 @@ std::unexpected<Error> FailDevice(int error, const std::string& act) {
 }
 
 Status WriteAndSync(Device& device, std::uint64_t offset, AlignedBuffer bytes) {
-  // The device may keep the memory for longer than this call lasts, if it never completes.
+  // Owned by the completion, too: after Await's timeout the device still names the memory.
   const auto kept = std::make_shared<AlignedBuffer>(std::move(bytes));
   const int error = Await(device, [&](Device::Done done) {
     device.Write(offset, kept->span(), [kept, done = std::move(done)](int e) { done(e); });
@@ -77,13 +77,14 @@ Result<std::unique_ptr<Log>> Log::Open(Device& device, LogOptions options) {
   }
   const bool empty = super.incarnation != options.incarnation;
   if (empty) {
-    // Zones of another incarnation, or of the disk's former number, are free.
+    // A zone whose header has another incarnation or disk id is free. The new id also voids zones
+    // of an earlier time when the disk had this incarnation.
     super.incarnation = options.incarnation;
     super.disk = RandomId();
     super.removals.clear();
     super.generation_counter = 0;
   }
-  // From here on zones may be open, so the disk is not clean whatever happens.
+  // Written before any zone is: after a crash, open zones must not be covered by `clean`.
   super.clean = false;
   ++super.sequence;
   KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(super.sequence),
@@ -153,7 +154,8 @@ void Log::Read(const Found& found, const Expected& expected, std::span<std::byte
 
 Status Log::Remove(const RemoveRequest& request, Done done) {
   if (!serving() || stopping_) return Fail(Code::kUnavailable, "the disk is starting or stopping");
-  // Objects of another generation are void without a tombstone.
+  // Objects of another generation are void without a tombstone, and so are keys of which no zone
+  // holds any record. While recovering that is not known yet, so each key gets a tombstone.
   const auto scope = state_.scopes.Find(request.slot, request.generation);
   const bool held = state_.recovering || (scope && state_.zones.Holds(*scope));
   bool written = false;
@@ -199,7 +201,7 @@ bool Log::Drop(SlotId slot, std::string_view key) {
 
 void Log::HoldMoves() {
   cleaner_.HoldMoves();
-  writer_.Flush();  // copies end when they are written
+  writer_.Flush();  // a copy in a chunk that is not full would never end, and still() never be true
 }
 
 void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each, Done done) {
@@ -213,6 +215,7 @@ void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each
     done({});
     return;
   }
+  // Neither an open zone's summary nor one on the disk, so the caller has to repeat the walk.
   if (zone.state == ZoneState::kSealing || zone.state == ZoneState::kFreeing) {
     done(Fail(Code::kInProgress, "the zone is being sealed, or freed; walk it again"));
     return;
@@ -271,7 +274,8 @@ void Log::WriteSuperblock(Done done) {
   if (!superblock_writing_) WriteSuperblockNow();
 }
 
-// One at a time, each into the place of the older one: a torn write leaves the newer one whole.
+// Writes the superblock to the place of the older copy: a torn write leaves the newer copy whole.
+// One write at a time, as two could tear both copies; calls meanwhile share the next write.
 void Log::WriteSuperblockNow() {
   superblock_writing_ = true;
   ++state_.super.sequence;
@@ -307,6 +311,7 @@ void Log::Stop(Done done) {
 
 void Log::StopStep() {
   if (!stop_ || !serving() || !recovery_.done()) return;
+  // Called by each Poll until all is written: a cleaner that was active may open zones meanwhile.
   writer_.SealAll();
   if (!writer_.idle() || cleaner_.active()) return;
   Done done = std::move(stop_);
@@ -325,7 +330,8 @@ bool Log::Poll(std::int64_t wait_ns) {
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
   if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
-  if (state_.stale != swept_stale_) {  // something became stale: two rounds from now on
+  // Two rounds, as the one that is under way may have passed the entries that became stale.
+  if (state_.stale != swept_stale_) {
     swept_stale_ = state_.stale;
     sweeps_ = 2;
   }
@@ -373,7 +379,8 @@ Status Format(Device& device, const FormatOptions& options) {
                          .device_bytes = device.size_bytes(),
                          .zone_bytes = options.zone_bytes,
                          .clean = true};
-  // The other place first: a superblock of before must not win.
+  // Overwrites both places, for an earlier disk's superblock with a higher sequence would count.
+  // Place 0 gets sequence 0, and place 1 sequence 1, as sequence % 2 says.
   Superblock older = super;
   older.sequence = 0;
   KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(0), AlignedBuffer(EncodeSuperblock(older))));

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// A log of objects on one disk: what an owner's tier puts, reads and removes. It knows no owner.
+// A log of objects on one disk, as an owner's tier uses it. The log knows no owner.
 //
-// Threads. A Log belongs to one thread, the disk's, which calls everything here and polls it; every
-// completion runs inside Poll, on that thread. An owner starts one such thread a disk, hands it
-// work through a queue of its own, and calls Wake (the only thread-safe call) after it has put work
-// there. No lock is held while the log runs, so memory's readers never wait for a disk.
+// Threads. A Log belongs to one thread, the disk's thread, which makes every call here and polls
+// the log; completions run inside Poll, on that thread. An owner starts one such thread for each
+// disk, passes work to it through a queue of its own, and then calls Wake, the only thread-safe
+// call. No lock is held while the log runs, so readers of memory never wait for a disk.
 //
-// What completes when:
+// States: recovering (nothing is found) -> serving -> recovered -> stopping -> stopped.
 //
-// - Put: the value is copied when the call returns, so its memory may be reused. `done`: it is
-//   written, and Find finds it. It is there after a loss of power if a Sync was begun after `done`
-//   and answered.
-// - Read: all bytes are verified, and nothing can land in the buffer any more.
-// - Remove: nothing of before is found once the call returns. `done`: the tombstones are synced.
-// - Sync: all that was put before is on the disk for good.
-// - Stop: every zone has its summary, so that the next start reads nothing else.
+// Meaning of the return and of `done`:
 //
-// A device that hangs completes nothing, and keeps the buffers that were given to Read. The owner
-// answers its own callers at their deadlines, and sets the disk aside when nothing completes.
+// - Put: at return the value is copied, so its memory may be reused. `done`: the object is written,
+//   and Find finds it. The object survives a loss of power if a Sync that began after `done` has
+//   completed.
+// - Read: `done`: all bytes are verified, and the device no longer writes to the buffer.
+// - Remove: at return, earlier values of the keys are not found. `done`: the tombstones are synced.
+// - Sync: `done`: all earlier puts are durable.
+// - Stop: `done`: every zone has its summary, so the next start scans no records.
 //
-// Bounds: Put refuses (kLimit) instead of waiting; the number of reads in flight is the caller's.
-// An object that was evicted or dropped may come back after a loss of power, for its record may
-// still be there; one that a removal or a reset ended never does.
+// A device that hangs completes nothing, and keeps the buffers that were passed to Read. The owner
+// answers its own callers at their deadlines, and sets the disk aside while nothing completes.
+//
+// Bounds: Put refuses (kLimit) instead of waiting; callers bound the number of reads in flight. An
+// object that was evicted or dropped may be found again after a loss of power, because its record
+// may still be on the disk; an object that a removal or a reset ended is never found again.
 #pragma once
 
 #include <memory>
@@ -42,14 +44,14 @@ struct SlotGeneration {
 struct LogOptions {
   Id128 pool;
   Id128 incarnation;
-  // What the owner knows when it starts. Objects of slots that are not named here are kept, and
-  // not found, until SetGeneration names them.
+  // Generations that the owner knows at its start. Objects of other slots are kept, but not found,
+  // until SetGeneration names their slot.
   std::vector<SlotGeneration> generations;
   WriterOptions writer;
   CleanerOptions cleaner;
   DiskShares shares;
-  std::uint64_t verify_slice_bytes = 4ULL << 20;  // hashed in one Poll
-  Presence* presence = nullptr;                   // outlives the log
+  std::uint64_t verify_slice_bytes = 4ULL << 20;  // most bytes that one Poll hashes
+  Presence* presence = nullptr;                   // null, or outlives the log
 };
 
 struct PutRequest {
@@ -59,9 +61,11 @@ struct PutRequest {
   std::string_view name;  // of the namespace, with its weight version
   std::string_view key;
   Pieces value;
-  // Objects of one stream lie in the same zones: give those one number that will die together.
+  // Objects of one stream are written to the same zones: give objects that will end together the
+  // same number, below WriterOptions::streams.
   std::uint8_t stream = 0;
-  // It is not worth much: it lies apart, in zones that are freed early. Needs a disk of 32 zones.
+  // The object is not worth much: it is written to zones that are freed early. Has no effect on
+  // disks with less than 32 zones.
   bool brief = false;
 };
 
@@ -78,71 +82,83 @@ struct Space {
   std::uint64_t objects = 0;
   std::uint32_t zones = 0;
   std::uint32_t free_zones = 0;
-  std::uint32_t lost_zones = 0;  // set aside after an error, until the next start
+  std::uint32_t lost_zones = 0;  // set aside until the next start: unreadable or damaged
   std::uint64_t index_bytes = 0;
   std::uint64_t queued_bytes = 0;
 };
 
 class Log {
  public:
-  // Reads the superblocks, waiting for them; the rest of the recovery runs in Poll. `device` must
-  // outlive the log. Errors: kInvalid (not formatted; resized), kIncompatible (another format, or
-  // of another pool), kCorrupt (both superblocks damaged), kUnavailable (the device fails).
+  // Reads the superblocks and writes a new one, which blocks; the rest of the recovery runs in
+  // Poll. `device` must outlive the log. Errors: kInvalid (not formatted, or the device has
+  // shrunk), kIncompatible (another format, or another pool's), kCorrupt (both superblocks
+  // damaged), kUnavailable (the device fails).
   static Result<std::unique_ptr<Log>> Open(Device& device, LogOptions options);
-  // The superblock that counts. Errors: as Open, but for the pool.
+  // Returns the valid superblock with the highest sequence; blocks. Errors: as Open, except that
+  // any pool is accepted.
   static Result<Superblock> ReadSuperblock(Device& device);
-  // The completions of what is in flight are lost with the log: poll until idle() first, unless the
-  // device is destroyed before anything else of the log is.
+  // Completions in flight point to the log: poll until idle() before it is destroyed, or destroy
+  // the device first.
   ~Log() = default;
 
   // ---- start
-  // Put, Read and Remove work; objects of zones not read yet are misses.
+  // True once Put, Read and Remove work. Objects of zones that are not read yet are misses.
   bool serving() const { return recovery_.serving(); }
   bool recovered() const { return recovery_.done(); }
-  // The disk was of an older incarnation, and is empty now.
+  // True if the disk was of another incarnation, so that its objects do not count.
   bool started_empty() const { return started_empty_; }
-  // What the disk says of itself: identity, removals, generation counter.
+  // Returns the disk's facts: identity, removals, generation counter.
   const Superblock& superblock() const { return state_.super; }
   const RecoveryCounters& recovery() const { return recovery_.counters(); }
 
-  // ---- generations. What lies under another generation of the slot is never found from now on,
-  // also what is being read or written; its space comes back zone by zone.
+  // ---- generations
+  // Ends all other generations of the slot. Their objects are not found from now on, also those
+  // that are being read or written; their space is freed zone by zone.
   void SetGeneration(SlotId slot, Generation generation);
 
   // ---- objects
-  // Errors: kStale, kLimit (queue full), kNoSpace (no free zone), kInvalid, kUnavailable.
+  // Appends an object. Errors: kStale (not the slot's current generation), kLimit (queue full),
+  // kNoSpace (no free zone), kInvalid, kUnavailable (not serving, stopping, or the device fails).
+  // If it fails, `done` never runs.
   Status Put(const PutRequest& request, Done done);
+  // Returns the place of an object that can be read. Another key with the same hash may be there:
+  // Read compares the whole key.
   std::optional<Found> Find(SlotId slot, Generation generation, std::string_view key);
+  // Reads an object into the buffer; see Reader::Read.
   void Read(const Found& found, const Expected& expected, std::span<std::byte> buffer,
             Reader::Done done);
-  // Errors: as Put. Repeat it after kLimit: keys that it came to are removed, and stay so.
+  // Removes keys of one generation. Errors: as Put, without kStale. After kLimit, repeat the call:
+  // keys that it reached are removed, and remain so.
   Status Remove(const RemoveRequest& request, Done done);
-  // Forgets an object (eviction). False when there was none.
+  // Drops an object without a tombstone (eviction). False if there was none.
   bool Drop(SlotId slot, std::string_view key);
-  // Every live object of a zone, for inventories and removals by pattern. `done`: kCorrupt when
-  // the zone's summary is damaged, kInProgress while it is being written. A walk over all zones
-  // holds moves from zone to zone first, and begins when they are still; else it may miss objects.
+  // Holds the cleaner's moves up until ReleaseMoves; calls nest. A walk over all zones calls this
+  // first, and begins once MovesStill(): it could miss objects that move from zone to zone.
   void HoldMoves();
   void ReleaseMoves() { cleaner_.ReleaseMoves(); }
-  // Live bytes, by DiskShares::limits.
+  // Returns the live bytes of each share, in the order of DiskShares::limits.
   std::vector<std::uint64_t> HeldByShare() const { return state_.zones.HeldByShare(); }
   bool MovesStill() const { return cleaner_.still(); }
+  // Calls `each` for every live object of a zone, for inventories and removals by pattern. `done`:
+  // kCorrupt if the zone's summary is damaged, kInProgress while it is being written or the zone is
+  // being freed; then walk the zone again.
   void Walk(std::uint32_t zone, std::function<void(const LiveObject&)> each, Done done);
 
   // ---- durability
-  // Puts fill chunks, and a chunk that is full is written. Call Flush when no more work is waiting,
-  // or the last puts never complete.
+  // Writes chunks that are not full. Call it when no more work is pending: otherwise the last puts
+  // never complete, because only full chunks are written.
   void Flush() { writer_.Flush(); }
   void Sync(Done done) { writer_.Sync(std::move(done)); }
-  // Into the superblock. Removals that a mark covers must have completed before.
+  // Stores facts in the superblock. Removals that a mark covers must have completed before: the
+  // next start does not ask for them again.
   void SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals, Done done);
   void SaveIdentity(const Id128& identity, Done done);
-  // Seals every zone and says so in the superblock. Nothing may be put afterwards.
+  // Seals every zone and marks the superblock clean. Puts and removals fail from now on.
   void Stop(Done done);
 
   // ---- running
-  // Runs completions and a slice of verification, cleaning and sweeping; waits up to `wait_ns` when
-  // there is nothing else to do. True when there is more to do now.
+  // Runs completions and a slice of verification, cleaning and sweeping. Waits up to `wait_ns` if
+  // there is nothing else to do. True: there is more to do now.
   bool Poll(std::int64_t wait_ns);
   void Wake() { state_.device.Wake(); }  // thread-safe
   bool idle() const;
@@ -160,30 +176,32 @@ class Log {
 
   State state_;
   const std::uint64_t verify_slice_bytes_;
-  bool more_ = false;  // to do without an answer of the device: the next Poll does not wait
+  bool more_ = false;  // work that needs no completion is left: the next Poll does not wait
   const std::uint8_t streams_;
   const bool started_empty_;
   Writer writer_;
   Reader reader_;
   Cleaner cleaner_;
   Recovery recovery_;
-  std::vector<Done> superblock_waits_;  // for the next write
+  std::vector<Done> superblock_waits_;  // callbacks of the next write
   bool superblock_writing_ = false;
   Done stop_;
   bool stopping_ = false;
-  int sweeps_ = 0;  // rounds since something became stale
+  int sweeps_ = 0;  // rounds of the sweep that are left
   std::uint64_t swept_stale_ = 0;
 };
 
-// Writes superblocks of an empty log. Whatever is on the device is lost. Waits for the device.
+// Options of Format.
 struct FormatOptions {
   Id128 pool;
   Id128 incarnation;
   Id128 identity;
   std::uint64_t zone_bytes = kDefaultZoneBytes;
-  std::uint64_t hash_seed = 0;  // 0: a new one
+  std::uint64_t hash_seed = 0;  // 0: a random one
 };
 inline constexpr std::uint32_t kMinZones = 8;
+// Writes the superblocks of an empty log, and blocks until they are synced. All contents of the
+// device are lost. Errors: kInvalid (sizes), kUnavailable or kNoSpace (the device fails).
 Status Format(Device& device, const FormatOptions& options);
 
 }  // namespace kvcove::disklog

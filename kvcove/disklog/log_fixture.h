@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A log on a fake device, and values that follow from their keys, so that every byte that comes
-// back can be checked.
+// A log on a fake device, and values that follow from their keys, so that tests can check every
+// byte that they read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline constexpr Id128 kIncarnation{.high = 3, .low = 4};
 inline constexpr SlotId kSlot = 7;
 inline constexpr Generation kGeneration = 0x1234;
 
-// The bytes of a key's `version`-th value.
+// Returns the bytes of a key's value with this version.
 inline std::string ValueOf(const std::string& key, std::uint64_t version, std::size_t size) {
   Random random(Hash64(key, version));
   std::string value(size, '\0');
@@ -44,7 +44,7 @@ inline std::unique_ptr<FakeDevice> FormattedDevice(std::uint32_t zones, std::uin
   return device;
 }
 
-// Polls until `until`, or until the device is off.
+// Polls until `until` is true, or until the device is off.
 template <typename Until>
 bool PollUntil(Log& log, FakeDevice& device, Until&& until) {
   for (int i = 0; i < 2'000'000; ++i) {
@@ -66,7 +66,7 @@ inline std::unique_ptr<Log> OpenLog(FakeDevice& device, LogOptions options) {
   return *std::move(log);
 }
 
-// Puts, and waits until it is written; repeats while the queue is full.
+// Puts a value and waits until it is written; repeats the put while the queue is full.
 inline Status Put(Log& log, FakeDevice& device, const std::string& key, std::uint64_t version,
                   std::size_t size, std::uint8_t stream = 0) {
   const std::string value = ValueOf(key, version, size);

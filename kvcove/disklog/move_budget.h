@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes the cleaner may move, so that all that is written stays within the bound of write
-// amplification: puts earn, writes of any kind spend. What was not spent is kept up to what a whole
-// disk of puts earns, so that the bound holds over that much, too, and not only since the start.
+// The number of bytes that the cleaner may move, so that all writes together stay within the bound
+// of write amplification. Puts earn, and writes of any kind spend. Unspent bytes are kept, but no
+// more than a disk's size of puts earns: otherwise moves of one hour could use up all that was
+// earned since the start. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ class MoveBudget {
       : bound_(write_amplification),
         most_((write_amplification - 1) * static_cast<double>(disk_bytes)) {}
 
-  // `queued`: bytes that are put or moved, and not written yet.
+  // Takes the counters' changes since the last call. `queued`: bytes in the write queue, which will
+  // be spent, and must not be promised twice.
   void Update(const Counters& counters, std::uint64_t queued) {
     left_ += (bound_ * static_cast<double>(counters.put_bytes - put_)) -
              static_cast<double>(counters.written_bytes - written_);
@@ -28,7 +30,7 @@ class MoveBudget {
     queued_ = static_cast<double>(queued);
   }
   bool Allows(std::uint64_t bytes) const { return left() >= static_cast<double>(bytes); }
-  // Of what may be kept.
+  // Returns what is left as a fraction of the most that is kept, 0 to 1.
   double share() const { return most_ <= 0 ? 0 : std::max(left() / most_, 0.0); }
 
  private:

@@ -43,7 +43,8 @@ void Reader::Read(const Found& found, const Expected& expected, std::span<std::b
   read->done = std::move(done);
   ++state_.counters.reads;
   state_.counters.read_bytes += found.buffer_bytes;
-  // Until the read has ended, nobody writes into the zone.
+  // Zones::AnyFree and Victim pass over a zone with reads: while the device reads the record, its
+  // bytes must not be overwritten by the zone's next use.
   ++state_.zones[place.zone].reads;
   ++in_flight_;
   state_.device.Read(offset - read->skip, buffer.first(found.buffer_bytes),
@@ -88,7 +89,7 @@ bool Reader::Step(Pending& read, std::uint64_t& budget, ReadResult& result) {
     result.miss = ReadMiss::kCorrupt;
     return true;
   }
-  // Only a record that is whole may say that it is another one.
+  // After the checksum: damaged bytes could look like another key, and be no reported corruption.
   if (read.record->key != read.key || read.record->slot != read.slot) {
     result.miss = ReadMiss::kOtherKey;
   } else if (read.version != 0 && read.record->version != read.version) {
@@ -102,8 +103,8 @@ bool Reader::Step(Pending& read, std::uint64_t& budget, ReadResult& result) {
   return true;
 }
 
-// The record must be the one that was written at this place, in this use of the zone: bytes of an
-// earlier use, or of another place, are damage, however sound they are in themselves.
+// Checks that the record was written at this place in this use of the zone. Bytes of an earlier use
+// or of another place (a lost or misdirected write) are damage, even with a valid checksum.
 ReadMiss Reader::CheckHead(Pending& read, ReadResult& /*result*/) {
   if (state_.zones[read.place.zone].use != read.place.use) return ReadMiss::kRaced;
   read.record = ParseRecord(read.bytes());
@@ -115,8 +116,8 @@ ReadMiss Reader::CheckHead(Pending& read, ReadResult& /*result*/) {
   return ReadMiss::kNone;
 }
 
-// The object may have ended while it was being read: a reset or a removal that has been answered
-// must not be followed by a hit.
+// Checks that the object has not ended while it was being read: once a reset or a removal has been
+// answered, no read may hit. The sequence remains equal if the cleaner has moved the object.
 ReadMiss Reader::CheckStill(const Pending& read) {
   if (!state_.scopes.Current(read.slot, read.generation) ||
       read.record->generation != read.generation) {
@@ -136,6 +137,7 @@ void Reader::Finish(Pending& read, ReadResult result) {
   if (result.miss == ReadMiss::kRaced) ++state_.counters.raced;
   if (result.miss == ReadMiss::kCorrupt) {
     ++state_.counters.corrupt;
+    // Dropped only if the index still has this place: a moved or newer record may be undamaged.
     const IndexEntry* const entry = state_.Find(state_.HashOf(read.slot, read.key));
     if (entry != nullptr && state_.PlaceOf(*entry) == read.place) state_.Drop(IndexEntry(*entry));
   }

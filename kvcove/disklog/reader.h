@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one record straight into the caller's buffer, and lets nobody see a byte of it before key,
-// generation, version and checksum are verified.
+// Reads records straight into the buffers of callers. A read reports a value only after key, slot,
+// generation, version and checksum are verified. Belongs to the Log's thread.
 #pragma once
 
 #include <deque>
@@ -10,39 +10,39 @@
 
 namespace kvcove::disklog {
 
-// Why a read gave nothing. Fixed values: counters are indexed by them.
+// Why a read returned no value. Fixed values: counters are indexed by them.
 enum class ReadMiss : std::uint8_t {
   kNone = 0,      // a hit
-  kAbsent = 1,    // nothing under this hash
-  kReset = 2,     // its generation is over
-  kOtherKey = 3,  // another key with the same hash
+  kAbsent = 1,    // no object has this hash
+  kReset = 2,     // its generation has ended
+  kOtherKey = 3,  // another key has the same hash
   kOtherVersion = 4,
   kCorrupt = 5,  // the bytes are not those that were written; the object is dropped
   kIoError = 6,  // the device could not read
-  kRaced = 7,    // it went away meanwhile: removed, replaced, or its zone was freed
+  kRaced = 7,    // it ended meanwhile: removed, replaced, or its zone was freed
 };
 inline constexpr std::size_t kReadMisses = 8;
 std::string_view ReadMissName(ReadMiss miss);
 
 struct Found {
   Place place;
-  // What a buffer for Read must hold: the record's blocks.
+  // Size of the record's blocks, which a buffer for Read needs at least.
   std::uint64_t buffer_bytes = 0;
 };
 
-// What the caller wants to find there; it is copied.
+// The object that the caller expects at a place. Read copies it.
 struct Expected {
   SlotId slot = 0;
   Generation generation = 0;
   std::string_view key;
   std::uint64_t version = 0;  // 0: any
-  bool asked = true;          // by a caller: the object is worth keeping. False: by the cleaner
+  bool asked = true;          // counts as a use of the object; false for the cleaner's reads
 };
 
 struct ReadResult {
   ReadMiss miss = ReadMiss::kNone;
   int error = 0;  // errno, for kIoError
-  // The value, within the buffer.
+  // Place of the value within the buffer.
   std::uint64_t value_offset = 0;
   std::uint32_t value_bytes = 0;
   std::uint64_t version = 0;
@@ -54,10 +54,13 @@ class Reader {
 
   explicit Reader(State& state) : state_(state) {}
 
+  // Returns the place of a written object of the current generation. Compares hashes only.
   std::optional<Found> Find(SlotId slot, Generation generation, std::string_view key);
-  // `buffer`: aligned, of at least found.buffer_bytes; it is the device's until `done` has run.
+  // Begins a read. `buffer` is aligned, has at least found.buffer_bytes, and must stay untouched
+  // until `done` has run. `done` runs in Verify; or in this call, with kRaced, if the zone was
+  // freed or the buffer is too small.
   void Read(const Found& found, const Expected& expected, std::span<std::byte> buffer, Done done);
-  // Verifies up to `bytes` of what was read. True when there is more.
+  // Verifies up to `bytes` of the records that the device has read. True: there is more.
   bool Verify(std::uint64_t bytes);
   std::size_t in_flight() const { return in_flight_; }
 
@@ -73,7 +76,7 @@ class Reader {
     std::uint64_t skip = 0;  // bytes of the buffer before the record
     Done done;
     int error = 0;
-    // While it is being verified.
+    // State of the verification.
     std::optional<Record> record;
     std::uint64_t hashed = 0;
     Checksum sum;
@@ -83,10 +86,10 @@ class Reader {
     }
   };
 
-  // True once the outcome is known; `budget` is spent on hashing.
+  // Verifies a slice, and subtracts the hashed bytes from `budget`. True: `result` is final.
   bool Step(Pending& read, std::uint64_t& budget, ReadResult& result);
   ReadMiss CheckHead(Pending& read, ReadResult& result);
-  // Notes that the object was read if it still is what it was.
+  // Checks that the object has not ended meanwhile, and notes the time of the read.
   ReadMiss CheckStill(const Pending& read);
   void Finish(Pending& read, ReadResult result);
 

@@ -35,7 +35,8 @@ void Recovery::ReadEnds() {
 void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   Zone& zone = state_.zones[number];
   if (ends.error != 0) {
-    // It may hold records that a tombstone covers, so it is not used again before another start.
+    // The zone may hold records that are older than a tombstone. Zones::Holds and TombstoneNeeded
+    // count a lost zone, so such tombstones are kept for a start that can read the zone again.
     ++state_.counters.read_errors;
     ++counters_.unreadable;
     zone.state = ZoneState::kLost;
@@ -63,8 +64,8 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   queue_.push_back(number);
 }
 
-// Zones without a summary may hold anything, so they come first; then those with tombstones; then
-// the newest, which are most likely to be asked for.
+// Orders the zones: first those without a summary, which may hold tombstones; then those with
+// tombstones; then the others, the newest first, as their objects are most likely to be read.
 void Recovery::Order() {
   const auto rank = [&](std::uint32_t number) {
     const Zone& zone = state_.zones[number];
@@ -82,7 +83,7 @@ void Recovery::ReadZones() {
   const std::size_t end = serving_ ? queue_.size() : before_serving_;
   while (next_ < end && in_flight_ < kZonesAtOnce) {
     const bool scan = !state_.zones[queue_[next_]].summarized;
-    if (scan && scans_ > 0) return;  // one zone's memory at a time
+    if (scan && scans_ > 0) return;  // a scan has a whole zone in memory: one at a time
     Begin(queue_[next_++]);
   }
   if (next_ == queue_.size() && in_flight_ == 0 && !done_) End();
@@ -128,6 +129,8 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
     zone.state = ZoneState::kLost;
     return;
   }
+  // The summary is written behind the last valid record. If it does not fit before the trailer, the
+  // zone stays without one, and the next start scans it again.
   zone.records_end = contents.records_end;
   zone.summarized = false;
   Take(number, *contents.summary);
@@ -143,7 +146,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
   for (const SummaryScope& scope : summary.scopes) {
     const auto id = state_.scopes.Intern(scope.slot, scope.generation, scope.name);
     scopes.push_back(id ? std::optional(*id) : std::nullopt);
-    // Used from the first on, so that its number stays.
+    // In use until the end of this function, so that no Drop below gives the number to others.
     if (id) state_.scopes.Use(*id);
   }
   for (const SummaryEntry& from : summary.entries) {
@@ -178,7 +181,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
 void Recovery::End() {
   done_ = true;
   state_.recovering = false;
-  state_.stale += 1;  // the tombstones in the index
+  state_.stale += 1;  // makes Log::Poll sweep the tombstones out of the index
 }
 
 }  // namespace kvcove::disklog

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings a disk's objects back: headers and trailers of all zones first, then zones without a
-// summary record by record, then summaries. Values are not read.
+// Restores the index of a disk. Reads the headers and trailers of all zones first, then zones
+// without a summary record by record, then the summaries of the others, without their keys.
 //
 //   reading headers -> zones that may hold tombstones -> serving: the other zones -> recovered
 //
-// While it serves, what is found is right: every tombstone is known. Objects of zones that were not
-// read yet are misses. A zone that had no summary gets it, so that the next start does not scan it.
+// An object is found only after every tombstone is known, so no removed object is found while the
+// recovery still runs. Objects of zones that are not read yet are misses. A zone without a summary
+// gets one, so that the next start does not scan it. Belongs to the Log's thread.
 #pragma once
 
 #include <vector>
@@ -16,19 +17,19 @@
 namespace kvcove::disklog {
 
 struct RecoveryCounters {
-  std::uint64_t zones = 0;         // that held something
-  std::uint64_t scanned = 0;       // of these: record by record
-  std::uint64_t damaged = 0;       // zones whose summary was damaged; scanned, too
+  std::uint64_t zones = 0;         // zones in use
+  std::uint64_t scanned = 0;       // zones that were read record by record
+  std::uint64_t damaged = 0;       // zones whose summary was damaged; also in `scanned`
   std::uint64_t unreadable = 0;    // zones that the device could not read; set aside
-  std::uint64_t objects = 0;       // found under a generation that is not over
-  std::uint64_t dead_objects = 0;  // under one that is, removed, or replaced
+  std::uint64_t objects = 0;       // objects that were the newest of their key when they were read
+  std::uint64_t dead_objects = 0;  // objects that had ended or were replaced; also tombstones
   std::uint64_t read_bytes = 0;
 };
 
 class Recovery {
  public:
   Recovery(State& state, Writer& writer) : state_(state), writer_(writer) {}
-  // Reads until all is done; the device's completions drive it.
+  // Begins; the device's completions continue it until done().
   void Start();
   bool serving() const { return serving_; }
   bool done() const { return done_; }
@@ -56,10 +57,10 @@ class Recovery {
   std::uint32_t ends_in_flight_ = 0;
   std::vector<std::uint32_t> queue_;  // zones to read, in order
   std::size_t next_ = 0;
-  std::size_t before_serving_ = 0;  // so many of the queue come before `serving`
-  std::size_t finished_of_these_ = 0;
-  std::size_t in_flight_ = 0;
-  std::size_t scans_ = 0;  // of these in flight: they hold a zone's memory
+  std::size_t before_serving_ = 0;     // zones of the queue that are read before `serving`
+  std::size_t finished_of_these_ = 0;  // zones of those that have been read
+  std::size_t in_flight_ = 0;          // zones
+  std::size_t scans_ = 0;              // zones in flight that are scanned, each in memory whole
   bool serving_ = false;
   bool done_ = false;
   RecoveryCounters counters_;

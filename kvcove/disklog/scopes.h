@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scopes: the (slot, generation) pairs that objects of a disk lie under, as 16-bit numbers. A
-// reset ends a scope, and with it all its objects, whatever the disk holds. Needs a lock.
+// Numbers the (slot, generation) pairs of a disk's objects with 16 bits. A reset ends a scope, and
+// with it all its objects, whatever the disk holds. Not thread-safe; belongs to the Log's thread.
 //
-//   unknown (nobody has said the slot's generation yet) -> current -> dead -> number reused
+//   unknown (the slot's generation is not set yet) -> current -> dead -> number reused
 //
-// Unknown and dead scopes are never found; unknown ones keep their space.
+// Objects of unknown and dead scopes are never found; those of unknown scopes keep their space.
 #pragma once
 
 #include <map>
@@ -26,15 +26,15 @@ struct Scope {
   std::string name;
   ScopeState state = ScopeState::kDead;
   ShareNumber share = kNoShare;
-  std::uint64_t users = 0;  // zones and index entries that use the number
+  std::uint64_t users = 0;  // zones and index entries with this number; it is not reused before 0
 };
 
 class Scopes {
  public:
-  // Before the first one.
+  // Sets the shares. Call it before the first scope is numbered.
   void SetShares(DiskShares shares) { shares_ = std::move(shares); }
   const std::vector<ShareLimits>& limits() const { return shares_.limits; }
-  // The number of the pair, a new one if need be. Errors: kLimit when there are 2^16 - 1.
+  // Returns the number of the pair, a new one if it has none. Errors: kLimit (2^16 - 1 are in use).
   Result<ScopeId> Intern(SlotId slot, Generation generation, std::string_view name) {
     const auto known = numbers_.find({slot, generation});
     if (known != numbers_.end()) return known->second;
@@ -52,7 +52,8 @@ class Scopes {
     if (known == numbers_.end()) return std::nullopt;
     return known->second;
   }
-  // The scopes that this ends. Generation 0: the slot is free.
+  // Sets the current generation of a slot, and returns the scopes that this ends. 0: the slot is
+  // free.
   std::vector<ScopeId> SetGeneration(SlotId slot, Generation generation) {
     current_[slot] = generation;
     std::vector<ScopeId> ended;
@@ -81,7 +82,7 @@ class Scopes {
  private:
   DiskShares shares_;
 
-  // Gives the number back if nothing can name it any more.
+  // Frees the number if the scope is dead and has no users: nothing can name it any more.
   void Forget(ScopeId id) {
     Scope& scope = scopes_[id];
     if (scope.users > 0 || scope.state != ScopeState::kDead) return;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What some namespaces may have of a disk, and are guaranteed: a tenant's together, or one alone.
-// Bytes of live records. Belongs to the Log's thread once the log is open.
+// Shares: maximum and guarantee of one namespace, or of all namespaces of a tenant, in bytes of
+// live records on the disk. Belongs to the Log's thread once the log is open.
 //
-// A log does not refuse what is beyond a maximum: its owner does (owner/disk/tiering.h). The log
+// A log does not refuse objects beyond a maximum: its owner does (owner/disk/tiering.h). The log
 // decides which zones are freed first:
 //
-//   1. zones that are mostly of a share near its maximum, so that what it may write next replaces
-//      what it wrote first
+//   1. zones of which half or more belongs to shares near their maximum, so that new objects of a
+//      share replace its oldest
 //   2. the others
-//   3. zones of which a quarter or more belongs to shares that are within their guarantees
+//   3. zones of which a quarter or more belongs to shares within their guarantees
 //
-// What is within a guarantee and lies in a zone that is freed all the same moves, as far as the
-// bounds of moves allow.
+// Objects within a guarantee are moved out of a zone that is freed, within the bounds of moves.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 namespace kvcove::disklog {
 
-// An index into DiskShares::limits.
+// Index into DiskShares::limits.
 using ShareNumber = std::uint32_t;
 inline constexpr ShareNumber kNoShare = ~ShareNumber{0};
 
@@ -31,8 +30,8 @@ struct ShareLimits {
 };
 
 struct DiskShares {
-  std::vector<ShareLimits> limits;  // empty: no namespace has any
-  // Of a namespace's name, as PutRequest has it; kNoShare: it has no limits.
+  std::vector<ShareLimits> limits;  // empty: no namespace has limits
+  // Returns the share of PutRequest::name; kNoShare: no limits.
   std::function<ShareNumber(std::string_view name)> of;
 };
 

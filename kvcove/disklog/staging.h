@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for reads in flight: one piece on huge pages, which a device takes in few runs and may
-// have registered, cut into buffers of any size. Belongs to one thread.
+// Memory for reads in flight, cut into buffers of any size. It is one piece on huge pages, so a
+// device needs few runs for a transfer, and can have it registered. Belongs to one thread.
 //
-// Pages are touched when they are first used. A buffer that finds no room lies beside, in memory of
-// its own: its owner bounds how much is in flight.
+// Pages are populated at their first use. A buffer that finds no room gets memory of its own, so
+// the caller must bound the number of reads in flight.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,10 +21,11 @@ namespace kvcove::disklog {
 
 class Staging {
  public:
-  // Without memory for it (an address space that is limited) all buffers lie beside.
+  // Maps `bytes`, rounded up to huge pages. If that fails (a limited address space), every buffer
+  // gets memory of its own.
   explicit Staging(std::uint64_t bytes) {
     const std::uint64_t size = AlignUp(bytes, kHugePageBytes);
-    // One huge page more, of which the ends go: the rest is aligned.
+    // Maps one huge page more, so that an aligned range of `size` fits into it.
     auto mapped = Mapping::MapAnonymous(size + kHugePageBytes);
     if (!mapped) return;
     mapped_ = *std::move(mapped);
@@ -38,7 +39,8 @@ class Staging {
 
   std::span<std::byte> memory() const { return memory_; }
 
-  // Whole blocks, at a block's boundary; not zeroed. It goes back with its end.
+  // Whole blocks at a block's boundary, not zeroed. Its destructor returns the memory. The Staging
+  // must outlive it.
   class Buffer {
    public:
     Buffer(Staging& staging, std::span<std::byte> span) : staging_(&staging), span_(span) {}
@@ -64,6 +66,7 @@ class Staging {
     std::span<std::byte> span_;
   };
 
+  // Returns a buffer of at least `bytes`.
   Buffer Take(std::uint64_t bytes) {
     const std::uint64_t size = AlignUp(bytes, kBlockBytes);
     const auto run =
@@ -76,6 +79,7 @@ class Staging {
   }
 
  private:
+  // Adds a range to the free ones, and joins it with its neighbours.
   void Give(std::span<std::byte> span) {
     const auto at = static_cast<std::uint64_t>(span.data() - memory_.data());
     auto run = free_.emplace(at, span.size()).first;
@@ -90,9 +94,9 @@ class Staging {
     free_.erase(run);
   }
 
-  Mapping mapped_;  // a forked child does not have it
+  Mapping mapped_;  // a forked child does not inherit it
   std::span<std::byte> memory_;
-  std::map<std::uint64_t, std::uint64_t> free_;  // bytes by their start
+  std::map<std::uint64_t, std::uint64_t> free_;  // free ranges: bytes, by offset in `memory_`
 };
 
 }  // namespace kvcove::disklog

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a Log share: the index, the zones, the scopes and the counters, and the rules
-// that keep them in step. Belongs to the Log's thread.
+// The state that the parts of a Log share (index, zones, scopes, counters), and the rules that keep
+// these consistent. Belongs to the Log's thread.
 #pragma once
 
 #include <functional>
@@ -15,41 +15,41 @@
 
 namespace kvcove::disklog {
 
-// Since the log was opened.
+// Counts since the log was opened.
 struct Counters {
   std::uint64_t put_objects = 0;
   std::uint64_t put_bytes = 0;      // keys and values that callers gave
-  std::uint64_t written_bytes = 0;  // that went to the device, whatever they were
-  std::uint64_t padding_bytes = 0;  // of these: to a block's end, and between records
-  std::uint64_t summary_bytes = 0;  // of these: summaries, headers and trailers of zones
+  std::uint64_t written_bytes = 0;  // all bytes that were passed to the device, but superblocks
+  std::uint64_t padding_bytes = 0;  // part of written_bytes: to a block's end, and between records
+  std::uint64_t summary_bytes = 0;  // part of it: summaries, headers and trailers of zones
   std::uint64_t moved_objects = 0;
-  std::uint64_t moved_bytes = 0;  // records that were copied from a zone that was to be freed
-  std::uint64_t tombstones = 0;
+  std::uint64_t moved_bytes = 0;    // records that the cleaner copied to another zone
+  std::uint64_t tombstones = 0;     // written for callers; not the cleaner's copies
   std::uint64_t refused_full = 0;   // puts that found the write queue full
   std::uint64_t refused_space = 0;  // puts that found no free zone
   std::uint64_t write_errors = 0;
   std::uint64_t read_errors = 0;
   std::uint64_t reads = 0;
   std::uint64_t read_bytes = 0;
-  std::uint64_t corrupt = 0;  // records that were not what was written
-  std::uint64_t raced = 0;    // reads whose object went meanwhile
+  std::uint64_t corrupt = 0;  // reads whose record was not the one that was written
+  std::uint64_t raced = 0;    // reads whose object ended meanwhile
   std::uint64_t syncs = 0;
   std::uint64_t zones_freed = 0;
-  std::uint64_t zones_freed_unread = 0;  // of these: nothing in them was alive
+  std::uint64_t zones_freed_unread = 0;  // part of zones_freed: no object in them was alive
   std::uint64_t zones_sealed = 0;
-  std::uint64_t dropped_objects = 0;  // live ones that went with their zone
-  std::uint64_t voided_objects = 0;   // live ones whose generation ended
-  std::uint64_t voided_bytes = 0;     // of their records
+  std::uint64_t dropped_objects = 0;  // live objects that were dropped with their zone
+  std::uint64_t voided_objects = 0;   // live objects whose generation ended
+  std::uint64_t voided_bytes = 0;     // bytes of their records
 
-  // Of a log that was open before.
+  // Adds the counts of a log that was open before.
   Counters& operator+=(const Counters& more);
-  // Bytes written for each byte that callers gave.
+  // Returns the bytes written for each byte put.
   double write_amplification() const {
     return put_bytes == 0 ? 0 : static_cast<double>(written_bytes) / static_cast<double>(put_bytes);
   }
 };
 
-// Where an object's record lies. It stays right until its zone is freed: `use` tells.
+// Place of an object's record. Valid while its zone's `use` is the same: freeing a zone changes it.
 struct Place {
   std::uint32_t zone = 0;
   std::uint16_t use = 0;
@@ -58,13 +58,15 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// Who keeps a copy of what Find finds, for others to look at. Called on the log's thread, once for
-// each change; an object that lies under a dead scope is told as gone when it is swept.
+// Keeps a copy of the set of objects that Find finds, for other threads and processes. Called on
+// the log's thread, once for each change. An object of a dead scope is removed when the sweep
+// reaches it.
 class Presence {
  public:
   virtual ~Presence() = default;
-  // `hash`: State::HashOf. False: there is no room for it. The log forgets the object then.
+  // Adds an object. `hash`: State::HashOf. False: there is no room, and the log drops the object.
   virtual bool Add(const Id128& hash, Generation generation) = 0;
+  // Removes an object. Also called for one that Add has refused.
   virtual void Remove(const Id128& hash, Generation generation) = 0;
 };
 
@@ -81,21 +83,22 @@ struct State {
   DiskIndex index;
   Counters counters;
   std::uint64_t next_sequence = 1;
-  std::uint64_t stale = 0;     // index entries that may have gone with their zone or scope
-  bool recovering = true;      // tombstones stay in the index until every zone has been read
-  std::uint32_t failures = 0;  // writes that failed, one after the other
+  std::uint64_t stale = 0;     // count of index entries that ended with their zone or scope
+  bool recovering = true;      // until every zone has been read; the index has tombstones meanwhile
+  std::uint32_t failures = 0;  // failed writes since the last one that succeeded
   Presence* presence = nullptr;
 
-  // A slot is part of what is hashed: equal keys of two namespaces are two objects.
+  // Hashes a key with its slot: equal keys of two namespaces are two objects.
   Id128 HashOf(SlotId slot, std::string_view key) const {
     return Hash128(key, Mix64(super.hash_seed ^ slot));
   }
-  // Now, for IndexEntry::read_at: counted in bytes put, 64 units a disk. It goes round after four
-  // disks; an object's zone is freed, which forgets it, long before.
+  // Returns the present time for IndexEntry::read_at, in 64ths of a disk of bytes put. The time
+  // wraps after four disks; before that, the object's zone is freed.
   std::uint8_t ReadTime() const {
     return static_cast<std::uint8_t>(1 + (counters.put_bytes / ReadUnit() % kReadTimes));
   }
-  // Bytes put since the object was read, as a share of the disk; none: not since it was written.
+  // Returns the bytes put since the object was last read, as a fraction of the disk; none: not read
+  // since it was written.
   std::optional<double> SinceRead(const IndexEntry& entry) const {
     if (entry.read_at == 0) return std::nullopt;
     const unsigned units = (ReadTime() + kReadTimes - entry.read_at) % kReadTimes;
@@ -107,27 +110,31 @@ struct State {
             .offset_units = entry.offset_units,
             .record_bytes = entry.record_bytes};
   }
+  // True if the entry ended with its zone or scope. Such entries remain in the index until Find or
+  // Sweep reaches them, so that freeing a zone and ending a scope cost no walk over the index.
   bool Stale(const IndexEntry& entry) const {
     return zones[entry.zone].use != entry.use || scopes.dead(entry.scope);
   }
-  // The entry of the hash, or null; one that went with its zone or scope is erased here.
+  // Returns the entry of the hash, or null. Erases a stale one.
   IndexEntry* Find(const Id128& hash) {
     IndexEntry* const entry = index.Find(hash);
     if (entry == nullptr || !Stale(*entry)) return entry;
     Drop(*entry);
     return nullptr;
   }
-  // The object can be found from now on.
+  // Makes the object found, and reports it to `presence`. May drop the entry.
   void TellFound(IndexEntry& entry) {
     entry.pending = false;
     if (presence == nullptr || entry.kind != RecordKind::kObject) return;
     if (!presence->Add(entry.id(), scopes[entry.scope].generation)) Drop(IndexEntry(entry));
   }
+  // Reports the end of an object. A pending one has not been reported as found.
   void TellGone(const IndexEntry& entry) {
     if (presence == nullptr || entry.kind != RecordKind::kObject || entry.pending) return;
     presence->Remove(entry.id(), scopes[entry.scope].generation);
   }
-  // Ends an entry, with its share of its zone.
+  // Erases an entry, and subtracts its bytes from its zone. `entry` may be the index's own: it is
+  // not read any more once Erase has overwritten it.
   void Drop(const IndexEntry& entry) {
     TellGone(entry);
     if (entry.kind == RecordKind::kObject && zones[entry.zone].use == entry.use) {
@@ -137,7 +144,7 @@ struct State {
     index.Erase(entry.id());
     scopes.Unuse(scope);
   }
-  // The newest record of a hash wins; an older one is dead from the start. True if it was taken.
+  // Inserts a record unless the index has a newer one, or the same, of its hash. True if inserted.
   bool Offer(const IndexEntry& entry) {
     if (const IndexEntry* const known = Find(entry.id())) {
       if (known->sequence() >= entry.sequence()) return false;
@@ -151,8 +158,8 @@ struct State {
     if (!entry.pending) TellFound(kept);
     return true;
   }
-  // The object lies where `to` says from now on. It is found all the while: in a gap, a put of its
-  // key would be taken for the first one.
+  // Points the entry at its copy. There is no moment in which the object is not found: `presence`
+  // would report it as removed, and a put of its key would be accepted as the first one.
   void Move(IndexEntry& entry, const IndexEntry& to) {
     zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
     entry.zone = to.zone;
@@ -160,14 +167,16 @@ struct State {
     entry.offset_units = to.offset_units;
     zones.AddLive(entry.zone, entry.scope, entry.record_bytes);
   }
-  // The zone holds nothing any more, and no entry that names it counts. Its number is `freeing`.
+  // Empties the zone: all index entries that name it become stale.
   void Abandon(std::uint32_t number) {
     Zone& zone = zones[number];
     stale += zone.live();
     zones.Clear(number);
-    // An entry of 65536 openings ago would look alive: nothing stale is left at a wrap.
+    // `use` wraps after 65,536 openings. An old entry with the same number would look alive, so all
+    // stale entries are swept out at the wrap.
     if (++zone.use == 0) SweepAll();
   }
+  // Ends the other scopes of the slot, and counts their live objects as voided.
   void SetGeneration(SlotId slot, Generation generation) {
     for (const ScopeId scope : scopes.SetGeneration(slot, generation)) {
       for (std::uint32_t i = 0; i < zones.count(); ++i) {
@@ -181,10 +190,12 @@ struct State {
       zones.EndScope(scope);
     }
   }
+  // Erases stale entries among the next `steps`, and tombstones once recovery has ended. True at
+  // the end of a round.
   bool Sweep(std::uint64_t steps) {
     return index.Sweep(steps, [&](const IndexEntry& entry) {
       const bool gone = Stale(entry) || (!recovering && entry.kind == RecordKind::kTombstone);
-      // Sweep erases the entry itself.
+      // DiskIndex::Sweep erases the entry, so Drop must not. The entry's zone counts it no more.
       if (gone) {
         TellGone(entry);
         scopes.Unuse(entry.scope);
@@ -192,6 +203,7 @@ struct State {
       return gone;
     });
   }
+  // Sweeps until a whole round has been made: the first loop only ends the round that had begun.
   void SweepAll() {
     while (!Sweep(1 << 20)) {
     }

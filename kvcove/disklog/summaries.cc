@@ -48,7 +48,8 @@ ZoneContents ScanRecords(std::string_view zone_bytes, std::uint64_t nonce,
       at = end = AlignUp(at + record->bytes(), kUnitBytes);
       continue;
     }
-    // A flush has padded to the block's end, or nothing more was written.
+    // No record here: a flush may have padded up to the block's end, so the next block is tried
+    // once. Only if there is no record either, the zone ends.
     if (at % kBlockBytes == 0) break;
     at = AlignUp(at, kBlockBytes);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads what a zone holds: its summary, or, where it has none, its records one after the other.
+// Reads the contents of a zone: its summary, or its records one after the other if it has none.
 #pragma once
 
 #include "kvcove/disklog/state.h"
@@ -7,18 +7,19 @@
 namespace kvcove::disklog {
 
 struct ZoneContents {
-  std::optional<Summary> summary;  // nothing: damaged, or not readable
-  std::uint64_t records_end = 0;   // only of a scan: where the sound records end
-  int error = 0;
+  std::optional<Summary> summary;  // nullopt: damaged, or not readable
+  std::uint64_t records_end = 0;   // only set by a scan: end of the valid records, whole blocks
+  int error = 0;                   // errno of the device
 };
 using ContentsDone = std::function<void(ZoneContents)>;
 
-// By the trailer that the zone has in `state`; the keys only if asked for.
+// Reads the summary that the zone's trailer in `state` names; its keys only if `keys`. An empty
+// summary needs no read, and `done` runs in this call.
 void ReadSummary(State& state, std::uint32_t zone, bool keys, ContentsDone done);
-// Record by record up to the first that is damaged or of an earlier use of the zone. The whole
-// zone is in memory meanwhile.
+// Reads the whole zone into memory and scans it (ScanRecords).
 void ScanZone(State& state, std::uint32_t zone, ContentsDone done);
-// The scan itself. `zone_bytes` begins with the zone's header.
+// Lists the records up to the first that is damaged or of an earlier use of the zone. `zone_bytes`
+// begins with the zone's header.
 ZoneContents ScanRecords(std::string_view zone_bytes, std::uint64_t nonce,
                          const std::function<Id128(SlotId, std::string_view)>& hash);
 

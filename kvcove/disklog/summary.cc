@@ -29,7 +29,7 @@ SummaryEntry ReadEntry(FieldReader& in) {
   entry.value_bytes = in.Number<std::uint32_t>();
   entry.scope = in.Number<std::uint16_t>();
   entry.key_bytes = in.Number<std::uint16_t>();
-  // Four bytes on the disk, one here: what does not fit must not be cut down to a kind that exists.
+  // Four bytes on the disk, one here: a large value must not be cut down to a kind that exists.
   const auto kind = in.Number<std::uint32_t>();
   entry.kind = static_cast<RecordKind>(kind <= 0xFF ? kind : 0);
   return entry;
@@ -124,7 +124,7 @@ std::optional<ZoneTrailer> ParseZoneTrailer(std::string_view block, std::uint64_
   trailer.last_tombstone = in.Number<std::uint64_t>();
   trailer.table_checksum = ReadId(in);
   trailer.keys_checksum = ReadId(in);
-  // One after the other, so that no sum can overflow.
+  // Each number is bounded by itself first, so that no sum below can overflow.
   if (trailer.summary_offset < kBlockBytes || trailer.summary_offset % kBlockBytes != 0 ||
       trailer.summary_offset > zone_bytes || trailer.table_bytes > zone_bytes ||
       trailer.keys_bytes > zone_bytes || trailer.scopes > kMaxScopesOfZone ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// pread and pwrite by a few threads, for kernels that forbid io_uring.
+// A device that calls pread and pwrite on a few threads, for kernels that forbid io_uring.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -107,7 +107,7 @@ class ThreadDevice final : public FileDevice {
     }
   }
 
-  std::size_t in_flight_ = 0;  // of the thread that polls
+  std::size_t in_flight_ = 0;  // only used by the thread that submits and polls: needs no lock
   Mutex mutex_;
   CondVar work_;
   CondVar finished_;

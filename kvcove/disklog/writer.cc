@@ -39,8 +39,8 @@ Writer::Writer(State& state, const WriterOptions& options)
     chunks_.push_back({.memory = arena_.span().subspan(at, chunk_bytes_)});
   }
   state_.device.Register(arena_.span());
-  // A zone of one record: header, record, summary of two blocks at most, trailer; and one more
-  // block of the queue for the header.
+  // A zone with one record has a block each for header and trailer, two for the summary, and one
+  // that the record may use in part. The queue needs a block for the header, too.
   largest_record_ =
       std::min(state_.zones.zone_bytes() - (5 * kBlockBytes), arena_.size() - (2 * kBlockBytes));
 }
@@ -83,6 +83,8 @@ Status Writer::Add(const Append& append, Done done) {
   entry.kind = append.kind;
   entry.pending = true;
   Note(*zone, scope, record, zone->position);
+  // While recovering a tombstone is in the index, too: an older record of its key may be in a zone
+  // that is not read yet, and Offer would take that record. Copies are taken by Land.
   const bool put = append.kind == RecordKind::kObject && !append.moved_from;
   if (put || (append.kind == RecordKind::kTombstone && state_.recovering)) state_.Offer(entry);
 
@@ -104,7 +106,8 @@ Status Writer::Add(const Append& append, Done done) {
   return {};
 }
 
-// The record is written, or it is not.
+// Ends the write of a record: makes a put found, points the index at a copy, or drops a failed put.
+// The key's entry may be another one meanwhile, so sequence, or place of the original, is compared.
 void Writer::Land(const Append& append, const IndexEntry& entry, int error, const Done& done) {
   if (error != 0) {
     const auto open = open_.find(entry.zone);
@@ -147,8 +150,8 @@ Status Writer::CheckQueue(const OpenZone* zone, std::uint64_t bytes) const {
   return Fail(Code::kLimit, "the disk's write queue is full");
 }
 
-// The zone that takes a record of `bytes`, with room in the queue; the stream's current one, or
-// another.
+// Returns the zone for a record of `bytes`, after it has checked that the queue has room: the
+// stream's current zone, or a new one if the record and the zone's summary would not fit.
 Result<Writer::OpenZone*> Writer::Room(const Append& append, std::uint64_t bytes) {
   OpenZone*& current = streams_open_[append.stream];
   bytes = AlignUp(bytes, kUnitBytes);
@@ -227,7 +230,8 @@ void Writer::Copy(OpenZone& zone, std::span<const std::byte> bytes,
     }
     Chunk& chunk = chunks_[*zone.chunk];
     const std::size_t count = std::min<std::uint64_t>(bytes.size(), chunk_bytes_ - chunk.filled);
-    CopyPastCaches(chunk.memory.data() + chunk.filled, bytes.data(), count);  // the device's next
+    // Past the caches, as only the device reads these bytes next.
+    CopyPastCaches(chunk.memory.data() + chunk.filled, bytes.data(), count);
     chunk.filled += count;
     zone.position += count;
     if (ticket && (chunk.tickets.empty() || chunk.tickets.back() != ticket)) {
@@ -261,6 +265,8 @@ void Writer::Written(std::uint32_t number, std::size_t index, int error) {
   chunk.tickets.clear();
   chunk.filled = 0;
   free_.push_back(index);
+  // A ticket may run a callback that adds records, and so seals this zone. `writes` still counts
+  // this write, so FinishSeal cannot run before every loss is in `lost`.
   for (const auto& ticket : tickets) {
     if (error != 0) ticket->error = error;
     if (--ticket->chunks == 0 && ticket->whole) ticket->finish(ticket->error);
@@ -271,7 +277,7 @@ void Writer::Written(std::uint32_t number, std::size_t index, int error) {
     ++torn_;
     zone.torn = true;
     Seal(zone);
-    return;  // which may have ended the zone
+    return;  // Seal may have ended the zone
   }
   if (zone.sealing && zone.writes == 0) FinishSeal(zone);
 }
@@ -289,7 +295,8 @@ void Writer::Write(std::uint64_t offset, std::span<const std::byte> bytes,
       state_.failures = 0;
     }
     done(error);
-    // After `done`: what it submits belongs to those that wait already.
+    // Erased after `done`, so that no barrier completes before the record's own callback has run:
+    // Sync's caller relies on it (Log::Remove reads `failed` then).
     outstanding_.erase(id);
     CheckBarriers();
   });
@@ -300,7 +307,7 @@ void Writer::Flush() {
     if (!zone->chunk) continue;
     const std::uint64_t end = AlignUp(zone->position, kBlockBytes);
     state_.counters.padding_bytes += end - zone->position;
-    // The last pad may fill the chunk, which submits it.
+    // The padding may fill the chunk, and Copy submits a full one.
     Pad(*zone, end);
     if (zone->chunk) Submit(*zone);
   }
@@ -313,7 +320,8 @@ void Writer::Sync(Done done) {
 }
 
 void Writer::CheckBarriers() {
-  // A record behind a hole is only safe with its zone's summary.
+  // While a zone has a hole (torn_), nothing behind the hole is safe before the zone's summary. If
+  // the summary failed, the records there are not proven, and no sync may succeed any more.
   while (!barriers_.empty() && torn_ == 0 &&
          (outstanding_.empty() || *outstanding_.begin() >= barriers_.front().last)) {
     Done done = std::move(barriers_.front().done);
@@ -371,13 +379,15 @@ void Writer::FinishSeal(OpenZone& zone) {
   SealSynced(number, std::move(summary), zone.torn);
 }
 
+// Recovery's zone has no hole, as its summary names only what the scan found.
 void Writer::SealRecovered(std::uint32_t number, Summary summary) {
   state_.zones[number].state = ZoneState::kSealing;
   SealSynced(number, std::move(summary), false);
 }
 
-// The summary names records, so they are on the disk for good before it is written: after a loss of
-// power, one without its records would hide an older record that was synced.
+// Syncs the records, then writes the summary that names them. In the other order, a loss of power
+// could leave a summary without its records, and recovery would prefer these to an older record
+// that was synced.
 void Writer::SealSynced(std::uint32_t number, Summary summary, bool torn) {
   ++sealing_;
   state_.device.Sync(
@@ -412,7 +422,9 @@ void Writer::WriteSummary(std::uint32_t number, const Summary& summary, bool tor
   encoded.trailer.nonce = zone.nonce;
   encoded.trailer.summary_offset = AlignUp(zone.records_end, kBlockBytes);
   zone.trailer = encoded.trailer;
-  // Until the last of the two writes has completed.
+  // Summary and trailer need no order: the trailer has the summary's checksum, so recovery scans
+  // the zone if only one of them is on the disk. Both buffers live until both writes have
+  // completed.
   struct Sealing {
     AlignedBuffer summary;
     AlignedBuffer trailer;
@@ -449,7 +461,8 @@ void Writer::Free(std::uint32_t number, Done done) {
   state_.zones[number].state = ZoneState::kFreeing;
   state_.counters.summary_bytes += kBlockBytes;
   const auto ended = [this, number, done = std::move(done)](int error) {
-    // What could not be freed is as it was: another try later.
+    // After an error either header may be on the disk. The zone's records still count, and the
+    // cleaner may choose it again.
     state_.zones[number].state = error == 0 ? ZoneState::kFree : ZoneState::kSealed;
     if (error == 0) ++state_.counters.zones_freed;
     done(StatusOf(error, "freeing a zone"));

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appends records to open zones, one a stream, in big sequential writes.
+// Appends records to open zones, one for each stream, in large sequential writes.
 //
-// The bytes of a stream go through chunks of a bounded arena (the write queue): a full chunk is
-// written; Flush writes what there is, padded to a block. A put that finds no chunk is refused:
-// nothing waits for a disk. A zone that is full is sealed: when its last write has completed, its
-// summary and trailer are written.
+// Records are copied into chunks of a bounded arena (the write queue). A full chunk is written;
+// Flush writes partial ones, padded to a block. A put that finds no free chunk is refused, so
+// callers never wait for the disk. A full zone is sealed: once its last write has completed, its
+// records are synced, then its summary and trailer are written.
 //
-// A zone in which a write failed is sealed at once. Recovery of a zone without a summary stops at
-// the first record that is not there, so nothing that was acknowledged may lie behind a hole.
+// A zone in which a write failed is sealed at once, and syncs do not complete before its summary is
+// written. Recovery of a zone without a summary stops at the first record that is missing: a loss
+// of power would hide records behind the hole, although a sync had been answered.
+//
+// Belongs to the Log's thread.
 #pragma once
 
 #include <deque>
@@ -26,8 +29,8 @@ using Pieces = std::span<const std::span<const std::byte>>;
 struct WriterOptions {
   std::uint64_t queue_bytes = 64ULL << 20;
   std::uint64_t chunk_bytes = 1ULL << 20;
-  std::uint8_t streams = 4;          // that callers may name
-  std::uint32_t reserved_zones = 2;  // free ones that only moves and tombstones may open
+  std::uint8_t streams = 4;          // for callers; moves, tombstones and brief objects have more
+  std::uint32_t reserved_zones = 2;  // free zones that only moves and tombstones may open
 };
 
 class Writer {
@@ -44,27 +47,31 @@ class Writer {
     Pieces value;
     std::uint8_t stream = 0;
     std::uint64_t sequence = 0;  // 0: the next one
-    std::optional<Place>
-        moved_from;  // a copy: it counts once written, if the object still lies there
+    // Set for a copy of an object: the copy counts once it is written, if the index still has this
+    // place.
+    std::optional<Place> moved_from;
   };
-  // Copies the value before it returns; `done` runs once it is written (not synced). A put is in
-  // the index, pending, from now on. Errors: kLimit (the queue is full), kNoSpace (no free zone),
-  // kInvalid (it can never fit), kUnavailable (the device fails).
+  // Appends a record; its bytes are copied before the call returns. `done` runs once the record is
+  // written, not synced. A put is in the index, pending, from now on, and replaces the key's
+  // earlier entry. Errors: kLimit (the queue is full), kNoSpace (no free zone), kInvalid (too large
+  // for a zone or the queue), kUnavailable (three writes in a row have failed). If it fails, `done`
+  // never runs.
   Status Add(const Append& append, Done done);
-  // What is in chunks goes to the device now.
+  // Writes all partial chunks.
   void Flush();
-  // `done` runs when all that was added before is on the disk for good, or could not be.
+  // Flushes. `done` runs once all records that were added before are durable, or with the error.
   void Sync(Done done);
-  // Every open zone gets its summary. idle() tells when all is done.
+  // Seals every open zone. All summaries are written once idle().
   void SealAll();
   bool idle() const {
     return outstanding_.empty() && open_.empty() && barriers_.empty() && sealing_ == 0;
   }
-  // A zone that recovery has read record by record: its summary is written now.
+  // Writes the summary of a zone that recovery has read record by record.
   void SealRecovered(std::uint32_t zone, Summary summary);
 
   std::uint64_t queued_bytes() const { return (chunks_.size() - free_.size()) * chunk_bytes_; }
-  // What an open zone holds so far; null when it is not open.
+  // Returns the summary of an open zone so far; null if the zone is not open. Valid until the next
+  // Add.
   const Summary* OpenSummary(std::uint32_t zone) const {
     const auto open = open_.find(zone);
     return open == open_.end() || open->second->sealing ? nullptr : &open->second->summary;
@@ -74,35 +81,37 @@ class Writer {
   std::uint8_t tombstone_stream() const { return static_cast<std::uint8_t>(streams_ + 1); }
   std::uint8_t brief_stream() const { return static_cast<std::uint8_t>(streams_ + 2); }
   bool half_full() const { return 2 * free_.size() < chunks_.size(); }
-  // The zone header that says free, then a sync; the zone is free afterwards, or sealed as before.
+  // Writes and syncs a zone header with `free`. The zone is then free; after an error it is sealed,
+  // as before.
   void Free(std::uint32_t zone, Done done);
 
  private:
-  // A record that is being written: it may lie in several chunks.
+  // A record that is being written. It may span several chunks.
   struct Ticket {
-    std::uint32_t chunks = 0;  // not written yet
-    bool whole = false;        // no further chunk comes
-    int error = 0;
+    std::uint32_t chunks = 0;  // chunks that are not written yet
+    bool whole = false;        // all of the record is copied into chunks
+    int error = 0;             // errno of one of its writes
     std::function<void(int error)> finish;
   };
   struct Chunk {
     std::span<std::byte> memory;
     std::uint64_t filled = 0;
-    // One each in every chunk of a record: the last that completes ends it.
+    // Records with bytes in this chunk. The last chunk of a record that completes ends its ticket.
     std::vector<std::shared_ptr<Ticket>> tickets;
   };
   struct OpenZone {
     std::uint32_t number = 0;
-    std::uint64_t position = 0;  // where the next byte goes
-    std::optional<std::size_t> chunk;
-    std::uint32_t writes = 0;
+    std::uint64_t position = 0;        // offset of the next byte in the zone
+    std::optional<std::size_t> chunk;  // partial chunk at `position`
+    std::uint32_t writes = 0;          // in flight
     bool sealing = false;
     bool torn = false;  // a write failed
     Summary summary;
-    std::unordered_map<ScopeId, std::uint16_t> scopes;
+    std::unordered_map<ScopeId, std::uint16_t> scopes;  // index in summary.scopes
     std::uint64_t scope_bytes = 0;
-    std::set<std::uint32_t> lost;  // offsets of records that were not written
+    std::set<std::uint32_t> lost;  // units; offsets of records that were not written
   };
+  // A pending Sync: it waits for all writes below `last`.
   struct Barrier {
     std::uint64_t last = 0;
     Done done;
@@ -137,12 +146,12 @@ class Writer {
   std::vector<std::size_t> free_;
   std::map<std::uint32_t, std::unique_ptr<OpenZone>> open_;  // by zone; also those being sealed
   std::vector<OpenZone*> streams_open_;                      // by stream
-  std::uint64_t next_write_ = 0;
-  std::set<std::uint64_t> outstanding_;
+  std::uint64_t next_write_ = 0;                             // writes are numbered
+  std::set<std::uint64_t> outstanding_;                      // numbers of writes in flight
   std::deque<Barrier> barriers_;
   std::uint32_t sealing_ = 0;  // summaries that are not written yet
   std::uint32_t torn_ = 0;     // zones with a hole that have no summary yet
-  bool unproven_ = false;      // one of them could not get it
+  bool unproven_ = false;      // the summary of such a zone failed: every Sync fails from now on
 };
 
 }  // namespace kvcove::disklog

@@ -47,7 +47,7 @@ void Zones::AddLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes) {
 
 void Zones::RemoveLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes) {
   ScopeUse* const use = Find(zone, scope);
-  if (use == nullptr || use->live == 0) return;  // its scope has ended
+  if (use == nullptr || use->live == 0) return;  // EndScope has uncounted it
   --use->live;
   use->live_bytes -= bytes;
 }
@@ -115,7 +115,8 @@ Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t
     if (share >= held.size()) continue;
     const std::uint64_t maximum = scopes_.limits()[share].maximum_bytes;
     if (Guaranteed(share, held)) guaranteed += use.live_bytes;
-    // One zone early: what is written now must not wait until this one is free.
+    // One zone below the maximum, so that a zone is free before the share's new objects are
+    // refused.
     if (held[share] >= maximum - std::min(maximum, zone_bytes_)) replaced += use.live_bytes;
   }
   const std::uint64_t live = zone.live_bytes();
@@ -123,8 +124,8 @@ Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t
   return guaranteed * 4 >= live ? ShareClass::kGuaranteed : ShareClass::kOrdinary;
 }
 
-// Age alone would take full zones before half-empty ones; live bytes alone would take a young zone
-// for the few bytes that it wastes at its end.
+// Age alone would choose full zones before half-empty ones; live bytes alone would choose a young
+// zone for the few bytes that are unused at its end.
 std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
                                            std::span<const std::uint64_t> held) const {
   constexpr double kBriefAges = 4;
