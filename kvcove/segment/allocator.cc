@@ -8,8 +8,8 @@
 namespace kvcove::segment {
 namespace {
 
-// All of the largest payload is one granule more than a count can say. Ranges that would become as
-// long stay apart.
+// False if the joined range would have more granules than a count of 32 bits holds. The largest
+// payload has one granule more; its last two free ranges stay separate.
 bool Joinable(std::uint32_t count, std::uint32_t other) {
   return std::uint64_t{count} + other <= std::numeric_limits<std::uint32_t>::max();
 }
@@ -58,7 +58,7 @@ std::vector<Extent> Allocator::Allocate(std::uint32_t granules) {
     Take(fit->second, fit->first, granules);
     return {extent};
   }
-  // Would the largest pieces do?
+  // Checks first whether the largest ranges are enough, so that a refusal changes nothing.
   std::uint64_t found = 0;
   std::uint32_t pieces = 0;
   for (auto largest = by_count_.rbegin();
@@ -70,7 +70,7 @@ std::vector<Extent> Allocator::Allocate(std::uint32_t granules) {
   std::vector<Extent> extents;
   std::uint32_t left = granules;
   while (left > 0) {
-    // The smallest range that holds the rest, else the largest.
+    // Takes the smallest range that holds the rest, or else the largest one.
     auto range = by_count_.lower_bound({left, 0});
     if (range == by_count_.end()) --range;
     const auto [count, start] = *range;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives out the payload in granules. Pure bookkeeping outside the payload itself, since requesters
-// may write there. Best fit over coalesced free ranges; an object that finds no single range gets
-// up to kMaxExtents. O(log n) a call, n = free ranges. Needs a lock.
+// Allocates the payload in granules. The bookkeeping is outside the payload, because requesters may
+// write there. Best fit over coalesced free ranges; an object that fits no single range gets up to
+// kMaxExtents. O(log n) a call, n = free ranges. Needs the owner's lock.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,18 @@ namespace kvcove::segment {
 
 class Allocator {
  public:
-  // Makes a range free; at first nothing is. Add ranges in the order in which they are populated:
-  // extents are chosen by fit, not by age, and memory that was never added is never allocated.
+  // Adds a free range; a new allocator has none. Add ranges in the order in which they are
+  // populated: extents are chosen by fit, not by age, and memory that was never added is never
+  // allocated.
   void Add(Extent range);
 
-  // Extents of `granules` together; empty when they cannot be found. A single piece wherever one is
-  // free, else the fewest and largest.
+  // Returns extents of `granules` together: one if a single range is large enough, otherwise the
+  // largest ranges. Empty if kMaxExtents of them are not enough.
   std::vector<Extent> Allocate(std::uint32_t granules);
+  // Frees extents of earlier calls of Allocate.
   void Free(std::span<const Extent> extents);
 
+  // Writes the state for a successor process, or reads a predecessor's.
   template <typename Ar>
   void Carry(Ar& ar) {
     CarryAll(ar, by_start_, free_granules_);
@@ -33,7 +36,7 @@ class Allocator {
       std::vector<std::pair<std::uint32_t, std::uint32_t>> sorted;
       for (const auto& [start, count] : by_start_) sorted.emplace_back(count, start);
       std::ranges::sort(sorted);
-      by_count_ = {sorted.begin(), sorted.end()};  // linear, since it is sorted
+      by_count_ = {sorted.begin(), sorted.end()};  // linear, because it is sorted
     }
   }
 

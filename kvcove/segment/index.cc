@@ -43,6 +43,8 @@ std::uint64_t Index::HashOf(Place place) const {
 }
 
 Index::Element* Index::Link(Place place, std::uint64_t hash, std::uint64_t bucket_number) {
+  // Release stores: a reader that finds the place also sees the entry's fields, and a reader that
+  // follows `overflow` sees that bucket's first element. Both pair with acquire loads in Find.
   const std::uint64_t word = (hash >> 32 << 32) | place;
   Bucket* bucket = &view_.bucket(bucket_number);
   while (true) {
@@ -64,6 +66,8 @@ Index::Element* Index::Link(Place place, std::uint64_t hash, std::uint64_t bucke
   }
 }
 
+// Adds a bucket, and moves the entries of its source that belong there. For a while both buckets
+// name these entries, so that a reader finds them under either count.
 void Index::SplitOne() {
   if (buckets_ >= view_.header().bucket_limit) return;
   const std::uint64_t level = std::bit_floor(buckets_);
@@ -80,8 +84,9 @@ void Index::SplitOne() {
       if (HeaderView::BucketNumber(hash, buckets_ + 1) != to) continue;
       Element* const copy = Link(place, hash, to);
       if (copy == nullptr) {
-        // No overflow bucket is left, so nothing is split. Nobody reads the new bucket yet; what
-        // was copied must not stay there until its places name other entries.
+        // No overflow bucket is left, so nothing is split. No reader looks at the new bucket before
+        // bucket_count is raised. Its copies are taken back: after a later split they would be
+        // elements whose places may name other entries by then.
         for (Element* one : taken) one->store(0, std::memory_order_relaxed);
         return;
       }
@@ -92,8 +97,9 @@ void Index::SplitOne() {
     if (next == 0) break;
     bucket = &view_.overflow(next);
   }
-  // First the new bucket counts, then the old one forgets: a reader that misses here sees that it
-  // must look again.
+  // Raises the count before the old bucket forgets its elements. A reader that misses one of them
+  // in the old bucket has read the erasing store with acquire, so it sees the raised count in Find
+  // and searches again.
   ++buckets_;
   view_.header().bucket_count.store(buckets_, std::memory_order_release);
   for (Element* element : left) element->store(0, std::memory_order_release);
@@ -104,6 +110,7 @@ Result<Place> Index::Insert(const NewEntry& entry) {
       EntryMeta::Make(entry.size_bytes, entry.key.size(), entry.extents.size(), entry.slot);
   const Place place = AllocateRecord(UnitsOf(meta.extent_words(), entry.key.size()));
   if (place == 0) return Fail(Code::kLimit, "the index has no record left; raise max_objects");
+  // The version is still 0, so readers ignore the fields. Its release store below publishes them.
   Entry& record = view_.EntryAt(place);
   record.generation.store(entry.generation, std::memory_order_relaxed);
   record.meta.store(meta.word, std::memory_order_relaxed);
@@ -123,8 +130,10 @@ Result<Place> Index::Insert(const NewEntry& entry) {
   record.version.store(entry.version, std::memory_order_release);
   if (Link(place, entry.hash, HeaderView::BucketNumber(entry.hash, buckets_)) == nullptr) {
     record.version.store(0, std::memory_order_release);
-    // The next entry in this record must not become visible before the version 0 does: a reader
-    // would take its words for those of this entry. A withdrawn entry has the same fence.
+    // Orders the version 0 before the stores of the record's next entry. A reader that has the old
+    // version and reads the new words must see version 0 at its second look (HeaderView::Check);
+    // else it takes these words for the old entry's. Withdrawn entries have such a fence before
+    // Release, too.
     FullFence();
     Release(place);
     return Fail(Code::kLimit, "the index has no overflow bucket left; raise max_objects");
@@ -135,6 +144,8 @@ Result<Place> Index::Insert(const NewEntry& entry) {
 }
 
 void Index::Withdraw(Place place, std::uint64_t hash) {
+  // The version ends the entry, for readers that have the place already. The element only keeps
+  // later look-ups from finding the place.
   view_.EntryAt(place).version.store(0, std::memory_order_release);
   for (Bucket* bucket = &view_.bucket(HeaderView::BucketNumber(hash, buckets_));;) {
     for (auto& element : bucket->element) {

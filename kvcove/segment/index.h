@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner's side of the index: makes, publishes and withdraws entries in a header file that
-// others read without asking. Linear hashing: one bucket is split at a time, so that no put ever
-// pays for a whole rebuild. Needs a lock; readers need none.
+// The owner's side of the index: writes, publishes and withdraws entries of a header file that
+// other processes read without a call (HeaderView). Linear hashing: a put splits at most one
+// bucket, so no put pays for a rebuild of the table. Needs the owner's lock; readers need none.
 #pragma once
 
 #include <array>
@@ -29,14 +29,15 @@ class Index {
     Version version = 0;
     std::span<const Extent> extents;
   };
-  // Writes the entry and makes it visible. The key must not be there. Errors: kLimit when the
-  // record area or the overflow area is full.
+  // Writes the entry and makes it visible. The index must not have the key. Errors: kLimit (the
+  // area of records or of overflow buckets is full).
   Result<Place> Insert(const NewEntry& entry);
 
-  // Makes the entry invisible for every look-up from now on. Its record and extents stay untouched
-  // until Release: readers may still be reading. `hash` must be its key's.
+  // Makes the entry invisible to every later look-up. Record and extents must stay untouched until
+  // no reader protects the place (segment/reader.h). `hash` must be its key's.
   void Withdraw(Place place, std::uint64_t hash);
-  // The record may be used again.
+  // Makes the record of a withdrawn entry free. A full fence must be between Withdraw and this
+  // call.
   void Release(Place place);
 
   std::uint64_t size() const { return size_; }
@@ -45,7 +46,7 @@ class Index {
   HeaderView& view() { return view_; }
   const HeaderView& view() const { return view_; }
 
-  // What is not in the header file itself.
+  // Writes the state that is not in the header file for a successor, or reads a predecessor's.
   template <typename Ar>
   void Carry(Ar& ar) {
     CarryAll(ar, free_records_, next_unit_, buckets_, next_overflow_, size_);
@@ -58,16 +59,17 @@ class Index {
 
   Place AllocateRecord(std::uint32_t units);
   using Element = std::atomic<std::uint64_t>;
-  // The element that it took, or nothing when no overflow bucket is left.
+  // Stores the place in a free element of the bucket or its chain. Returns that element, or null if
+  // no overflow bucket is left.
   Element* Link(Place place, std::uint64_t hash, std::uint64_t bucket_number);
   void SplitOne();
   std::uint64_t HashOf(Place place) const;
 
   HeaderView view_;
-  // Records never change their size, so that a stale place still shows a real entry.
-  // In deques: a removal of a million objects must not copy a list that grows.
+  // By size in units. Records never change their size, so that a stale place is always the start of
+  // an entry. Deques, because a vector would copy all of its places when a large removal grows it.
   std::array<std::deque<Place>, kMaxRecordUnits + 1> free_records_;
-  std::uint64_t next_unit_ = 8;  // place 0 means nowhere; records begin on a cache line
+  std::uint64_t next_unit_ = 8;  // place 0 is no place; records begin on a cache line
   std::uint64_t buckets_ = 1;
   std::uint64_t next_overflow_ = 1;
   std::uint64_t size_ = 0;

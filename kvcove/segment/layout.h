@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies where in a segment's header file and in a session's page. Both are shared between
-// processes, so every field is a fixed-width little-endian number, everything that changes is
-// atomic, and the header names its magic and layout version. The prose is in docs/segment.md.
+// Layout of a segment's header file and of a session's page. Both are shared between processes, so
+// every field is a fixed-width little-endian number, every field that changes is atomic, and the
+// header has a magic and a layout version. docs/segment.md describes them.
 //
 // The header file is mapped read-only by requesters. The owner is its only writer.
 #pragma once
@@ -18,19 +18,19 @@ inline constexpr std::uint64_t kHeaderMagic = 0x31676573766b766bULL;   // "kvkvs
 inline constexpr std::uint64_t kSessionMagic = 0x31736573766b766bULL;  // "kvkvses1"
 inline constexpr std::uint32_t kLayoutVersion = 3;
 
-inline constexpr std::uint32_t kMaxExtents = 64;  // an object lies in at most so many pieces
-inline constexpr std::uint64_t kRecordUnit = 8;   // entries are addressed in units of so many bytes
+inline constexpr std::uint32_t kMaxExtents = 64;  // of one object
+inline constexpr std::uint64_t kRecordUnit = 8;   // bytes; unit of a Place
 
-// Where an entry lies: its offset in the record area in units of kRecordUnit. 0 = nowhere.
+// Place of an entry: its offset in the record area, in units of kRecordUnit. 0 = no entry.
 using Place = std::uint32_t;
-// Names one value of one key for ever; never reused in a segment. 0 = no value.
+// Names one value of one key; never reused in a segment. 0 = no value.
 using Version = std::uint64_t;
 
 struct Header {
   std::uint64_t magic;
   std::uint32_t layout_version;
   std::uint32_t slot_count;
-  Id128 segment_id;  // drawn when the segment is made
+  Id128 segment_id;  // drawn when the segment is created
   std::uint64_t header_bytes;
   std::uint64_t payload_bytes;
   std::uint32_t granule_bytes;      // see segment/payload.h
@@ -47,24 +47,24 @@ struct Header {
   std::uint64_t records_offset;
   std::uint64_t record_units;
 
-  // CLOCK_BOOTTIME ns. After it nobody may trust what lies here.
+  // CLOCK_BOOTTIME ns. After this time readers must not trust anything in the segment.
   alignas(64) std::atomic<std::int64_t> lease_deadline_ns;
-  // How many buckets are in use (linear hashing). Written before entries leave a bucket that was
-  // split.
+  // Number of buckets in use (linear hashing). Raised before elements leave a bucket that is split.
   alignas(64) std::atomic<std::uint64_t> bucket_count;
-  // Of payload, at the last put or later: a hint for the choice between owners. 0: not known.
+  // Free bytes of payload at the last put or later: a hint for the choice between owners. 0: not
+  // known.
   alignas(64) std::atomic<std::uint64_t> free_bytes;
 
-  // Of the disk tier (segment/tier_table.h). Builds from before these fields leave and read zeros
-  // here: an owner without a disk.
+  // The disk tier (segment/tier_table.h). Builds from before these fields write and read zeros
+  // here, as for an owner without a disk.
   std::uint64_t tier_offset;  // tier_limit x TierBucket
   std::uint64_t tier_limit;
-  std::uint64_t tier_seed;                  // of the disk's hashes; set before tier_on
-  std::atomic<std::uint64_t> tier_on;       // the shares whose tags count; 0: no disk
+  std::uint64_t tier_seed;                  // of the disks' hashes; set before tier_on
+  std::atomic<std::uint64_t> tier_on;       // shares whose tags count; 0: no disk
   std::atomic<std::uint64_t> tier_buckets;  // in use
 };
 
-// One (namespace, weight version). 0 = not in use.
+// Generation of one (namespace, weight version). 0 = not in use, or hidden.
 struct Slot {
   std::atomic<Generation> generation;
 };
@@ -77,7 +77,7 @@ struct alignas(64) Bucket {
 };
 static_assert(sizeof(Bucket) == 64);
 
-// One object. Behind it: extents (only if there are two or more), then the key padded to 8 bytes.
+// One object. After it: extents (only if there are two or more), then the key padded to 8 bytes.
 // Read it as a sequence lock: version, fields, version again.
 struct Entry {
   std::atomic<Version> version;
@@ -89,8 +89,8 @@ struct Entry {
 static_assert(sizeof(Entry) == 40);
 
 // Size of the value (29 bits: 1 to 256 MiB), of the key (11 bits: 1 to 1024), number of extents (1
-// to 64) and the slot, in one word. It stays one word: taken apart and stored, it could not be read
-// again at once.
+// to 64) and the slot, in one word. Found keeps the word, too: if it were stored in parts, it could
+// not be loaded again at once.
 struct EntryMeta {
   std::uint64_t word = 0;
 
@@ -135,9 +135,10 @@ struct EntryTiers {
   std::uint64_t disk_offset() const { return (word & ((1ULL << 40) - 1)) * kDiskUnit; }
 };
 
-// Where a session's readers say what they are reading, its counters, and its events. The session's
-// process and the owner both write it; the owner trusts nothing in it.
-inline constexpr std::uint32_t kLanes = 16;      // operations that read at the same time
+// The session's page: the slots in which its readers name the entries that they read, its counters,
+// and its events. The session's process and the owner both write it; the owner trusts nothing in
+// it.
+inline constexpr std::uint32_t kLanes = 16;      // reads of a session at the same time
 inline constexpr std::uint32_t kLaneSlots = 64;  // objects of one window
 inline constexpr std::uint32_t kRingEvents = 16384;
 
@@ -147,7 +148,7 @@ struct ProtectedSlot {
 };
 
 struct alignas(64) Lane {
-  std::atomic<std::uint32_t> used;  // how many slots the owner must look at
+  std::atomic<std::uint32_t> used;  // number of slots that the owner must look at
   alignas(64) ProtectedSlot slots[kLaneSlots];
 };
 
@@ -167,18 +168,17 @@ struct SessionPage {
   std::atomic<std::uint64_t> gets;
   std::atomic<std::uint64_t> bytes_read;
   std::atomic<std::uint64_t> misses[kMissReasons];
-  alignas(64) std::atomic<std::uint64_t> ring_written;  // by the session
+  alignas(64) std::atomic<std::uint64_t> ring_written;  // number of events written by the session
   std::atomic<std::uint64_t> ring_dropped;
-  alignas(64) std::atomic<std::uint64_t> ring_read;  // by the owner
+  alignas(64) std::atomic<std::uint64_t> ring_read;  // number of events read by the owner
   Lane lanes[kLanes];
   RingEvent ring[kRingEvents];
 };
 
-// Behind the page in the session's file, from kStagingOffset on: where a session lays values that
-// travel with a put, so that no socket copies them. The session makes `sequence` larger before it
-// writes anew, and names the new number in its put. The owner copies a value and then looks at the
-// number: if that has moved on, the put came too late, its bytes are of no use, and its caller has
-// given up.
+// The area after the page in the session's file, from kStagingOffset on. A session writes values of
+// a put there, so that no socket copies them. The session raises `sequence` before it writes again,
+// and sends the new number with its put. The owner copies a value and then reads the number: if it
+// has changed, the put was too late, its caller has given up, and the copied bytes are not used.
 struct Staging {
   static constexpr std::uint64_t kBytes = 1ULL << 20;
   alignas(64) std::atomic<std::uint64_t> sequence;

@@ -34,7 +34,7 @@ std::uint64_t HexIn(std::string_view text) {
   return value;
 }
 
-// "/memfd:PREFIXid (deleted)": id.
+// Returns the id of "/memfd:PREFIXid (deleted)".
 std::optional<std::string> IdIn(std::string_view line, std::string_view prefix) {
   const std::size_t at = line.find(prefix);
   if (at == std::string_view::npos) return std::nullopt;
@@ -42,7 +42,8 @@ std::optional<std::string> IdIn(std::string_view line, std::string_view prefix) 
   return std::string(rest.substr(0, rest.find(' ')));
 }
 
-// A line of /proc/PID/maps: "7f00-7f10 rw-s 00000000 00:01 1034 /memfd:kvcove-header-ID (deleted)".
+// Notes a line of /proc/PID/maps:
+// "7f00-7f10 rw-s 00000000 00:01 1034 /memfd:kvcove-header-ID (deleted)".
 void Note(std::map<std::string, Seen>& segments, std::string_view line, int pid) {
   if (line.find("/memfd:kvcove-") == std::string_view::npos) return;
   const std::size_t dash = line.find('-');

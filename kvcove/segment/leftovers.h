@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of ended owners that other processes still map.
 //
-// The kernel gives a killed owner's pages back when the last process that maps them lets go. An
+// The kernel frees a killed owner's pages when the last process that maps them unmaps them. An
 // engine does so within milliseconds of the owner's end, unless it is stopped, or hangs. Until then
-// the memory stays charged to the owner's control group, and the next owner there may not fit.
+// the memory is charged to the owner's control group, and the next owner there may not fit.
 //
-// The files' names tell what belongs together: kvcove-header-ID and kvcove-payload-ID. Only an
-// owner maps its header writable (readers have a descriptor that only reads), so a segment whose
-// header nobody maps writable has no owner any more.
+// Files of one segment have its id in their names: kvcove-header-ID and kvcove-payload-ID. Only the
+// owner maps its header writable (readers have a read-only descriptor), so a segment has no owner
+// any more if no process maps its header writable.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,17 @@ struct Leftover {
     int pid = 0;
     std::string command;
   };
-  std::string segment;      // of its files' names
-  std::uint64_t bytes = 0;  // of payload: what it can hold at most
+  std::string segment;      // id in the names of its files
+  std::uint64_t bytes = 0;  // size of its payload: an upper bound of its memory
   std::vector<Holder> holders;
 
-  // "leftover: up to 4GiB of an ended owner (segment 12ab...), still mapped by pid 71 (python3)".
+  // Returns a line such as "leftover: up to 4GiB of an ended owner (segment 12ab...), still mapped
+  // by pid 71 (python3)".
   std::string Describe() const;
 };
 
-// What the processes below `proc` hold that this one may look at: those of its own user, or all for
-// root. A few microseconds a mapping; not for a hot path.
+// Looks for leftovers in all processes that this one may inspect: those of its user, or all for
+// root. Takes a few microseconds for each mapping; not for a hot path.
 std::vector<Leftover> FindLeftovers(const std::string& proc = "/proc");
 
 }  // namespace kvcove::segment

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a segment's payload is cut up. It is given out in granules, all of one size, which the
-// header names: a power of two from 64 B to 4 KiB. An extent counts granules with 32 bits, so the
-// granule decides how much a segment may have:
+// Granules: the unit in which a segment's payload is allocated. All granules of a segment have one
+// size, which its header has: a power of two from 64 B to 4 KiB. An extent counts granules with 32
+// bits, so the granule bounds the payload:
 //
-//   granule   payload up to    a value takes on average, beside its size
+//   granule   payload up to    unused bytes of a value, on average
 //      64 B        256 GiB         32 B
 //     128 B        512 GiB         64 B
 //     256 B          1 TiB        128 B
@@ -32,24 +32,25 @@ inline constexpr std::uint64_t kMaxPayloadBytes = kMostGranule * kMaxGranules;  
 
 class Granule {
  public:
-  constexpr Granule() = default;  // the least
-  // The smallest granule that reaches all of such a payload; the largest for one that none reaches.
+  constexpr Granule() = default;  // the smallest
+  // Returns the smallest granule that reaches all of the payload; the largest if none does.
   static constexpr Granule For(std::uint64_t payload_bytes) {
     Granule granule;
     while (granule.reach() < payload_bytes && granule.bytes() < kMostGranule) ++granule.shift_;
     return granule;
   }
-  // `bytes` 0: For. Errors: kInvalid for what is no granule, or does not reach the payload's end.
+  // Returns the granule of this size; `bytes` 0: For(payload_bytes). Errors: kInvalid (no size of a
+  // granule, or too small for the payload).
   static Result<Granule> Of(std::uint64_t bytes, std::uint64_t payload_bytes);
 
   constexpr std::uint64_t bytes() const { return 1ULL << shift_; }
-  // How much payload extents can name.
+  // Returns the largest payload that extents can address, in bytes.
   constexpr std::uint64_t reach() const { return kMaxGranules << shift_; }
-  // Granules that hold so many bytes.
+  // Returns the number of granules of a value.
   constexpr std::uint64_t Count(std::uint64_t size_bytes) const {
     return (size_bytes + bytes() - 1) >> shift_;
   }
-  // What a value occupies: whole granules.
+  // Returns the bytes that a value occupies: whole granules.
   constexpr std::uint64_t Occupied(std::uint64_t size_bytes) const {
     return Count(size_bytes) << shift_;
   }
@@ -60,7 +61,7 @@ class Granule {
   std::uint32_t shift_ = std::countr_zero(kLeastGranule);
 };
 
-// Where the payload is mapped, and how it is cut up.
+// A mapped payload with its granule.
 struct Payload {
   std::byte* data = nullptr;
   Granule granule;

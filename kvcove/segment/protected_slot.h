@@ -7,11 +7,12 @@
 
 namespace kvcove::segment {
 
+// Names the entry in the slot, for the owner to see. A FullFence must follow before Confirm.
 void Announce(ProtectedSlot& slot, const Found& found);
-// kNone: the bytes of `found` stay what they are until its slot is cleared.
+// Checks an announced entry. kNone: the bytes of `found` do not change until its slot is cleared.
 MissReason Confirm(const HeaderView& view, const Found& found, const ReadScope& scope,
                    std::int64_t now_ns);
-// The thread, or the device, has stopped reading. After OwnerOrders.
+// Ends the protection. The thread or device must have stopped reading. Call OwnerOrders before.
 void ClearSlot(ProtectedSlot& slot);
 
 }  // namespace kvcove::segment

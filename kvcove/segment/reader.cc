@@ -10,14 +10,16 @@ namespace kvcove::segment {
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
                       std::int64_t now_ns) {
   const Generation current = view.generation(scope.slot);
-  // Its owner hides the slot, or has not learned its generation yet. No reset voided what is there,
-  // and it may be found again in a moment.
+  // The owner hides the slot, or does not know its generation yet. No reset has voided the objects,
+  // and they may be found again in a moment.
   if (current == 0) return MissReason::kLease;
   if (of_entry != current || scope.generation != current) return MissReason::kReset;
-  // The deadline last: the owner writes generations first, then the deadline.
+  // The deadline is read last, because the owner writes generations first and then the deadline: a
+  // reader that sees a renewed deadline also sees the generations that it vouches for.
   return view.LeaseHolds(now_ns) ? MissReason::kNone : MissReason::kLease;
 }
 
+// CollectProtected looks at the place only, so the place is stored last.
 void Announce(ProtectedSlot& slot, const Found& found) {
   slot.version.store(found.version, std::memory_order_release);
   slot.place.store(found.place, std::memory_order_release);
@@ -25,10 +27,14 @@ void Announce(ProtectedSlot& slot, const Found& found) {
 
 MissReason Confirm(const HeaderView& view, const Found& found, const ReadScope& scope,
                    std::int64_t now_ns) {
+  // Pairs with Index::Withdraw and the owner's fence after it. An unchanged version here, after
+  // this thread's own fence, means that the owner will see the slot before it reuses the memory.
   if (!view.StillThere(found.place, found.version)) return MissReason::kRaced;
   return CheckScope(view, scope, found.generation, now_ns);
 }
 
+// Release: the copy's loads stay before this store. Pairs with the acquire in CollectProtected,
+// after which the owner may overwrite the memory.
 void ClearSlot(ProtectedSlot& slot) { slot.place.store(0, std::memory_order_release); }
 
 void ReadWindow::Announce(const Found& found) {
@@ -50,6 +56,7 @@ void ReadWindow::Clear() {
 
 void CollectProtected(const SessionPage& page, std::vector<Place>& places) {
   for (const Lane& lane : page.lanes) {
+    // The session's process may write any number here.
     const std::uint32_t used = std::min(lane.used.load(std::memory_order_acquire), kLaneSlots);
     for (std::uint32_t i = 0; i < used; ++i) {
       const auto place = static_cast<Place>(lane.slots[i].place.load(std::memory_order_acquire));
@@ -86,13 +93,14 @@ namespace {
 
 constexpr std::uint64_t kHoldEndMask = (1ULL << kHoldEndBits) - 1;
 
-// 0 stands for no hold, so an end whose lower bits are 0 counts as a millisecond later.
+// Returns the lower bits of a hold's end. 0 means no hold, so an end whose lower bits are all 0 is
+// taken for one a millisecond later.
 std::uint64_t ShortEnd(std::int64_t until_ms) {
   if (until_ms <= 0) return 0;
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(until_ms) & kHoldEndMask, 1);
 }
 
-// The point in time nearest to now that has these lower bits.
+// Returns the point in time nearest to now that has these lower bits.
 std::int64_t WholeEnd(std::uint64_t end, std::int64_t now_ns) {
   if (end == 0) return 0;
   constexpr std::int64_t kRound = std::int64_t{1} << kHoldEndBits;
@@ -110,6 +118,8 @@ void PushEvent(SessionPage& page, const Event& event) {
     page.ring_dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  // The acquire of ring_read, above: the owner has read the event that this one overwrites. The
+  // release of ring_written, below, publishes this one.
   RingEvent& slot = page.ring[at % kRingEvents];
   slot.word.store((static_cast<std::uint64_t>(event.kind) << 62) |
                       (ShortEnd(event.hold_until_ms) << 32) | event.place,
@@ -121,8 +131,9 @@ void PushEvent(SessionPage& page, const Event& event) {
 bool PopEvent(SessionPage& page, std::int64_t now_ns, Event& event) {
   const std::uint64_t at = page.ring_read.load(std::memory_order_relaxed);
   const std::uint64_t written = page.ring_written.load(std::memory_order_acquire);
+  // More events than the ring holds: the session's process wrote nonsense. All of it is skipped.
   if (at == written || written - at > kRingEvents) {
-    if (at != written) page.ring_read.store(written, std::memory_order_release);  // nonsense: skip
+    if (at != written) page.ring_read.store(written, std::memory_order_release);
     return false;
   }
   const RingEvent& slot = page.ring[at % kRingEvents];

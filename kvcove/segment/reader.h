@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a reader keeps memory from being reused while it copies, and how the owner finds out. No
-// lock, no call.
+// The readers' protocol: a reader keeps the owner from reusing memory while it copies, without a
+// lock and without a call.
 //
 //   reader                                   owner
 //   Find                                     withdraw the entry (version := 0)
@@ -10,8 +10,9 @@
 //   copy
 //   clear the slot
 //
-// Of the two fences one comes first: either the owner sees the slot, or the reader sees that the
-// version went. No timer takes part.
+// One of the two full fences is first in their total order. If it is the reader's, the owner sees
+// the slot; if it is the owner's, the reader sees that the version has changed. No timer takes
+// part.
 #pragma once
 
 #include <chrono>
@@ -22,19 +23,19 @@
 
 namespace kvcove::segment {
 
-// What a reader must find unchanged.
+// Slot and generation that must be current while a reader reads.
 struct ReadScope {
   SlotId slot = 0;
-  Generation generation = 0;  // that the session is bound to
+  Generation generation = 0;  // to which the session is bound
 };
 
-// Why an entry must not be read under `scope` at `now_ns`; kNone if it may. kReset: another
+// Returns why an entry must not be read under `scope` at `now_ns`; kNone if it may. kReset: another
 // generation is current; kLease: the owner does not vouch for the slot now.
 MissReason CheckScope(const HeaderView& view, const ReadScope& scope, Generation of_entry,
                       std::int64_t now_ns);
 
-// One lane in use by one thread: up to kLaneSlots protected objects. The steps are apart so that a
-// simulation can stop between any two.
+// One lane in use by one thread: up to kLaneSlots protected objects. Each step is a call of its
+// own, so that a simulation can stop between any two. Not thread-safe.
 class ReadWindow {
  public:
   ReadWindow(const HeaderView& view, Lane& lane) : view_(view), lane_(lane) {}
@@ -45,11 +46,13 @@ class ReadWindow {
   std::uint32_t size() const { return size_; }
   bool full() const { return size_ == kLaneSlots; }
 
+  // Names an entry in the next slot. The window must not be full.
   void Announce(const Found& found);
-  // After the last Announce, before the first Confirm.
+  // Passes the full fence: after the last Announce, before the first Confirm.
   void Fence() { FullFence(); }
-  // kNone: the bytes of `found` stay what they are until Clear.
+  // Checks an entry. kNone: the bytes of `found` do not change until Clear.
   MissReason Confirm(const Found& found, const ReadScope& scope, std::int64_t now_ns) const;
+  // Ends the protection of all entries; the thread must have stopped reading.
   void Clear();
 
  private:
@@ -58,37 +61,40 @@ class ReadWindow {
   std::uint32_t size_ = 0;
 };
 
-// What the readers of one session protect right now, appended to `places`. After FullFence.
+// Appends the places that one session's readers protect. Before a call that decides about reuse,
+// the owner withdraws the entries and passes a FullFence (owner/core/withdrawn.cc).
 void CollectProtected(const SessionPage& page, std::vector<Place>& places);
 
-// Forgets what a dead process protected.
+// Ends all protection of a page whose process has ended.
 void ClearLanes(SessionPage& page);
 
-void FormatSessionPage(std::byte* data);  // zeroed, sizeof(SessionPage) long
-// Errors: kIncompatible, kCorrupt.
+// Writes the fixed fields of a page. `data`: zeroed, sizeof(SessionPage) bytes.
+void FormatSessionPage(std::byte* data);
+// Checks and returns the page. Errors: kIncompatible, kCorrupt.
 Result<SessionPage*> OpenSessionPage(std::byte* data, std::size_t size);
-// Null if the file ends before it: an older owner made it.
+// Returns the staging area; null if the file has none, because an older owner created it.
 inline Staging* StagingOf(std::byte* data, std::size_t size) {
   return size < kSessionFileBytes ? nullptr : reinterpret_cast<Staging*>(data + kStagingOffset);
 }
 
-// What no hold outlasts, from the look-up or read on.
+// Longest hold, from the look-up or read on.
 inline constexpr std::chrono::milliseconds kLongestHold = std::chrono::hours(24);
 
-// Events from a session to the owner. One writer at a time, one reader at a time. A full ring drops
-// and counts.
+// An event from a session to the owner. One writer at a time, one reader at a time. A full ring
+// drops events and counts them.
 struct Event {
   EventKind kind = EventKind::kHit;
-  // When its hold ends, in the milliseconds of Clock that both sides read; 0: it holds nothing. A
-  // point in time and no duration, because the owner reads the event later than the reader wrote
-  // it. The ring keeps 30 bits of it, so it lies within six days of the owner's now.
+  // End of the hold in milliseconds of Clock, which both sides read; 0: no hold. A point in time
+  // and no duration, because the owner reads the event later than the reader wrote it. The ring
+  // keeps 30 bits of it, so it must be within six days of the owner's present time.
   std::int64_t hold_until_ms = 0;
   Place place = 0;
   Version version = 0;
 };
+// Appends an event, or drops it if the ring is full.
 void PushEvent(SessionPage& page, const Event& event);
-// False when the ring is empty. The content is not to be trusted. `now_ns`: the owner's, to
-// complete the end of a hold with.
+// Takes the oldest event. False: the ring is empty. The caller must not trust the content. `now_ns`
+// completes the end of a hold.
 bool PopEvent(SessionPage& page, std::int64_t now_ns, Event& event);
 
 }  // namespace kvcove::segment

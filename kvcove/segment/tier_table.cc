@@ -10,7 +10,7 @@ namespace kvcove::segment {
 namespace {
 
 // A bucket that is not split yet has twice as many tags as others, so the table grows before its
-// buckets are half full. It holds more than that where it can grow no further.
+// buckets are half full. At its limit it holds more.
 constexpr std::uint64_t kTagsABucket = 3;
 constexpr int kGrowsForOne = 64;
 constexpr std::uint64_t kClearedAtOnce = 4096;
@@ -42,7 +42,8 @@ bool TierTable::HasTag(std::uint64_t tag) const {
   while (count != 0 && count <= limit_) {
     for (int which = 0; which < 2; ++which) {
       for (const auto& one : buckets_[BucketOf(Half(tag, which), count)].tag) {
-        // Pairs with the store that erases a tag which has moved: it comes after the new count.
+        // Pairs with Grow's store that erases a moved tag: Grow has published the new count before,
+        // so a reader that sees the erased tag also sees that count below.
         if (one.load(std::memory_order_acquire) == tag) return true;
       }
     }
@@ -60,6 +61,7 @@ bool TierTable::Holds(SlotId slot, Generation generation, std::string_view key) 
 
 // ---- the writer
 
+// Clears the first bucket only: Grow writes all tags of each bucket that it adds.
 void TierTableWriter::Begin(std::uint64_t seed) {
   if (header_ == nullptr) return;
   SetOff(kAllTierShares);
@@ -104,7 +106,7 @@ bool TierTableWriter::Add(std::uint64_t tag) {
   return false;
 }
 
-// Into the emptier of its two buckets.
+// Stores the tag in the emptier of its two buckets.
 bool TierTableWriter::Place(std::uint64_t tag) {
   std::atomic<std::uint64_t>* place = nullptr;
   std::uint32_t most_free = 0;
@@ -141,7 +143,8 @@ void TierTableWriter::Remove(std::uint64_t tag) {
   }
 }
 
-// Splits one bucket into itself and a new one.
+// Adds a bucket, and moves tags of its source there. Until the last loop a moved tag is in both, so
+// a reader finds it under the old and under the new count.
 bool TierTableWriter::Grow() {
   const std::uint64_t count = buckets();
   if (count >= limit_) return false;
@@ -151,7 +154,7 @@ bool TierTableWriter::Grow() {
   for (std::uint32_t i = 0; i < kTierBucketTags; ++i) {
     const std::uint64_t tag = from.tag[i].load(std::memory_order_relaxed);
     const std::uint64_t old = count - std::bit_floor(count);
-    // It stays where one of its two places is still this bucket.
+    // A tag stays if this bucket is still one of its two under the new count.
     moves[i] = tag != 0 && BucketOf(Half(tag, 0), count + 1) != old &&
                BucketOf(Half(tag, 1), count + 1) != old;
     to.tag[i].store(moves[i] ? tag : 0, std::memory_order_release);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kGhosts = 1 << 15;
-constexpr int kMaxChain = 64;  // overflow buckets that a look-up follows
+constexpr int kMaxChain = 64;  // buckets of a chain that a look-up follows at most
 
 constexpr std::uint64_t Up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -35,7 +35,8 @@ Areas LayOut(const HeaderSizes& sizes) {
   areas.overflow = Up(areas.buckets + areas.bucket_limit * sizeof(Bucket), kPage);
   areas.overflow_limit = areas.bucket_limit + 64;
   areas.records = Up(areas.overflow + areas.overflow_limit * sizeof(Bucket), kPage);
-  // Room for long keys, and for half-used slabs of each size; place numbers have 32 bits.
+  // 512 bytes an object leave room for long keys, and 64 MiB for partly used slabs of each size. A
+  // place has 32 bits.
   areas.record_units = std::min<std::uint64_t>(
       sizes.max_objects * 512 / kRecordUnit + (64ULL << 20) / kRecordUnit, 0xFFFFFFF0ULL);
   areas.tier = Up(areas.records + areas.record_units * kRecordUnit, kPage);
@@ -50,7 +51,7 @@ std::uint64_t LoadWord(const char* bytes) {
   return word;
 }
 
-// The last `left` (1 to 7) bytes of `key`, padded with zeros, without a copy byte by byte.
+// Returns the last `left` (1 to 7) bytes of `key`, padded with zeros, without a loop over bytes.
 std::uint64_t LoadTail(std::string_view key, std::size_t left) {
   if (key.size() >= 8) return LoadWord(key.data() + key.size() - 8) >> (8 * (8 - left));
   std::uint64_t word = 0;
@@ -178,6 +179,8 @@ std::uint64_t HeaderView::BucketNumber(std::uint64_t hash, std::uint64_t count) 
   return number < count ? number : number - low;
 }
 
+// The reading side of a sequence lock; Index::Insert and Withdraw are the writing side. The first
+// load of the version pairs with Insert's release: a reader that has the version sees the fields.
 bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& found) const {
   const Entry& entry = EntryAt(place);
   const Version version = entry.version.load(std::memory_order_acquire);
@@ -196,6 +199,8 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
   if (const std::size_t left = key.size() % 8; left > 0) {
     differs |= words[whole].load(std::memory_order_relaxed) ^ LoadTail(key, left);
   }
+  // Pairs with the owner's full fence between Withdraw and the next use of the record: if any load
+  // above saw a field of the next entry, the load below sees version 0 or a later one.
 #if !KVCOVE_THREAD_SANITIZER
   std::atomic_thread_fence(std::memory_order_acquire);
 #endif
@@ -212,8 +217,8 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
 }
 
 Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
-  // Returned without a copy: the processor stalls where it copies what Check has just written, as
-  // that was written in smaller parts.
+  // A local that is returned without a copy. A copy of `found` right after Check has written it in
+  // smaller parts would stall the processor.
   Found found;
   const std::uint64_t tag = key.hash >> 32;
   std::uint64_t count = header_->bucket_count.load(std::memory_order_acquire);
@@ -226,10 +231,12 @@ Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
         if (Check(slot, key.key, static_cast<Place>(word), found)) return found;
       }
       const std::uint64_t next = bucket->overflow.load(std::memory_order_acquire);
+      // The bound of hops, too, keeps a look-up from hanging on a damaged header.
       if (next == 0 || next >= header_->overflow_limit) break;
       bucket = &overflow_[next];
     }
-    // The bucket may have been split while it was searched.
+    // The bucket may have been split during the search. Index::SplitOne raises the count before it
+    // erases elements, so an unchanged count means that none was missed for that.
     const std::uint64_t now = header_->bucket_count.load(std::memory_order_acquire);
     if (now == count) return found;
     count = now;
@@ -237,8 +244,9 @@ Found HeaderView::Find(SlotId slot, const PreparedKey& key) const {
 }
 
 void HeaderView::FindMany(SlotId slot, std::span<const std::string_view> keys, Found* found) const {
-  // In groups, each a step behind the one after it: while keys are hashed, the buckets of the group
-  // before come, and the entries of the one before that.
+  // A pipeline over groups of keys: one group is hashed and its buckets are prefetched, the
+  // previous group's buckets are searched and its entries prefetched, and the group before that is
+  // compared.
   constexpr std::size_t kGroup = 8;
   std::uint64_t hashes[kFindMany];
   const Bucket* buckets[kFindMany];
@@ -257,7 +265,7 @@ void HeaderView::FindMany(SlotId slot, std::span<const std::string_view> keys, F
     });
     if (step >= 1) {
       of_group(step - 1, [&](std::size_t i) {
-        // All elements are compared, so that no branch has to be guessed.
+        // Compares all elements without a branch, as the processor would mispredict it.
         const std::uint64_t tag =
             hashes[i] >> 32;  // NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult)
         std::uint64_t match = 0;
@@ -276,7 +284,7 @@ void HeaderView::FindMany(SlotId slot, std::span<const std::string_view> keys, F
       of_group(step - 2, [&](std::size_t i) {
         // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
         if (places[i] != 0 && Check(slot, keys[i], places[i], found[i])) return;
-        // Another with its tag, or further on.
+        // Another key has this tag, or the key is in an overflow bucket or a bucket just added.
         found[i] = Find(slot, {.key = keys[i], .hash = hashes[i]});
       });
     }
@@ -314,6 +322,7 @@ std::string HeaderView::KeyOf(Place place) const {
 
 MissReason HeaderView::GhostReason(std::uint64_t hash) const {
   const std::uint64_t word = ghosts_[hash & ghost_mask_].load(std::memory_order_relaxed);
+  // Another key may have overwritten this word; then the reason of this key is not known any more.
   if (word == 0 || (word ^ hash) >> 8 != 0) return MissReason::kNeverPut;
   return static_cast<MissReason>(word & 0xFF);
 }
