@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the pool in place: what Session::Borrow and Session::Reserve give. A GPU, or the
-// caller, copies straight out of an owner's segment and into it, without a buffer in between.
+// Memory of the pool in place, from Session::Borrow and Session::Reserve. A GPU, or the caller,
+// copies straight out of an owner's segment and into it, with no buffer in between.
 //
 //   auto loan = *session->Borrow(keys, {});        // no call: a few hundred ns a key
 //   ... copy loan.pieces(i) of each i with loan.result(i).ok(), wait for the device ...
@@ -10,16 +10,16 @@
 //   ... fill space.pieces(i), wait for the device ...
 //   space.Commit(results);                         // from here on readers find the values
 //
-// What holds for both:
+// Rules for both:
 // - One thread at a time uses such an object; it may move from thread to thread.
-// - The memory belongs to the caller's copies until Release, Commit or Abort *begins*; all of them
-//   must have ended then, those of a device too. No timer takes it away earlier, and the owner
-//   gives it to nobody else, whatever it evicts, removes or resets meanwhile. So a device that
-//   hangs keeps memory, and what it keeps counts (below).
-// - The memory stays mapped as long as the object lives, also when its owner dies or the session
-// and
-//   the pool end first. When the process dies, everything comes back at once.
-// - In a forked child the object is dead: it is dropped without effect on the parent's.
+// - The memory belongs to the caller's copies until Release, Commit or Abort *begins*; by then all
+//   copies must have ended, also those of a device. No timer ends this earlier, and the owner
+//   reuses the memory for nothing else, whatever it evicts, removes or resets meanwhile. So a
+//   device that hangs keeps memory, and that memory counts against the bounds of Borrow and
+//   Reserve.
+// - The memory stays mapped as long as the object lives, also if its owner dies, or if session and
+//   pool end first. When the process dies, the owner takes all of it back at once.
+// - In a forked child the object is dead: its calls fail, and its destruction has no effect.
 #pragma once
 
 #include <chrono>
@@ -39,102 +39,105 @@ class Loan;
 class Reservation;
 }  // namespace requester
 
-// Values that are protected where they lie. Destruction releases.
+// Values that are protected in place. Its destructor releases them.
 class KVCOVE_API Borrowed {
  public:
-  Borrowed();  // of no keys
+  Borrowed();  // without keys
   ~Borrowed();
   Borrowed(Borrowed&& other) noexcept;
   Borrowed& operator=(Borrowed&& other) noexcept;
 
-  // The keys of the call, in its order.
+  // Returns the number of keys of the call. `i` below counts them in the call's order.
   std::size_t size() const;
-  // What Borrow found; Session::Borrow has the codes. `i` < size().
+  // Returns the outcome of Borrow for a key; Session::Borrow has the codes.
   const ItemResult& result(std::size_t i) const;
-  // Where the value lies, in order, at most 64 pieces; none for what is not ok, and after Release.
-  // To be read only.
+  // Returns the pieces of the value, in order, at most 64; none if it is not ok, and after Release.
+  // Read them only.
   std::span<const ConstBuffer> pieces(std::size_t i) const;
-  // That are protected now: of values.
+  // Returns the bytes of all values that are protected now.
   std::uint64_t bytes() const;
 
-  // Whether what was copied so far was valid at each moment until now. For each key that was ok:
-  // kOk; or kMiss with kReset (a reset came meanwhile), kLease (the owner's lease ran out, so one
-  // may have come), kClosed (this session's own reset is not proven) or kUnavailable (the owner is
-  // gone). The copy of a miss is to be thrown away. Keys that were not ok keep their result.
-  // A value that was evicted or removed meanwhile is ok: its bytes stay what they are, and the
-  // borrow began before, like a get that was under way. Makes no call.
-  // Errors: kInvalid for less room than keys, or after Release; kUnavailable in a forked child.
+  // Checks that the copies so far were valid at each moment until now. For each key that was ok:
+  // kOk; or kMiss with kReset (a reset was published meanwhile), kLease (the owner's lease ran out,
+  // so a reset may have been published), kClosed (this session's own reset is not proven) or
+  // kUnavailable (the owner has ended). Discard the copy of a miss. Keys that were not ok keep
+  // their result. A value that was evicted or removed meanwhile is ok: its bytes do not change, and
+  // the borrow began before, as with a get that was under way. Makes no call. Errors: kInvalid for
+  // less room than keys, or after Release; kUnavailable in a forked child.
   Status Revalidate(std::span<ItemResult> results) const;
-  // Revalidates, and ends the protection. Each copy must have ended. The second time: kInvalid.
+  // Revalidates, and ends the protection. All copies must have ended. The second time: kInvalid.
   Status Release(std::span<ItemResult> results);
-  // The same for who wants no results; harmless when nothing is left to release.
+  // Ends the protection without results; has no effect if nothing is left to release.
   void Release();
 
-  // From here on: of the implementation.
+  // For the implementation only.
   KVCOVE_INTERNAL explicit Borrowed(std::unique_ptr<requester::Loan> loan);
 
  private:
   std::unique_ptr<requester::Loan> loan_;
 };
 
-// A value to come.
+// A value that is to be stored.
 struct ReserveItem {
   std::string_view key{};
   std::uint64_t size_bytes = 0;  // 1 B to 256 MiB
-  std::string_view after{};      // as PutItem has it
+  std::string_view after{};      // as in PutItem
   Hints hints{};
 };
 
-// Memory that becomes values. Destruction aborts, waiting 100 ms at most for an owner that does not
-// answer, which is told later.
+// Memory that becomes values. Its destructor aborts, and waits at most 100 ms for an owner that
+// does not answer; such an owner is notified later.
 class KVCOVE_API Reserved {
  public:
-  Reserved();  // of no items
+  Reserved();  // without items
   ~Reserved();
   Reserved(Reserved&& other) noexcept;
   Reserved& operator=(Reserved&& other) noexcept;
 
   std::size_t size() const;
-  // What Reserve answered, then what Commit did. Session::Reserve has the codes.
+  // Returns the outcome of Reserve for an item, after Commit that of Commit. Session::Reserve has
+  // the codes.
   const ItemResult& result(std::size_t i) const;
-  // Where the value is to be written, in order, together its size; none for what is not ok, and
-  // after Commit or Abort.
+  // Returns the pieces to write the value to, in order, together its size; none if it is not ok,
+  // and after Commit or Abort.
   std::span<const MutableBuffer> pieces(std::size_t i) const;
-  std::uint64_t bytes() const;  // that wait to be committed
+  std::uint64_t bytes() const;  // not committed yet
 
-  // Its copy failed: Commit gives it up, and answers kCorrupt for it.
+  // Marks an item whose copy failed: Commit discards it with kCorrupt.
   void Drop(std::size_t i);
   // Ends the batch: each item that was ok, and was not dropped, becomes a value. Items: kOk
   // (ItemResult::listed as for puts), kExists, kStale (a reset or a removal came after the token),
-  // kTimeout (the key's second was over: others may have it now), kNoSpace, kUnavailable; others
-  // keep their result. Whatever it answers, the memory is the owner's from here on. A repeat
-  // answers the same and makes no call. One call an owner.
+  // kTimeout (the key's second was over: another writer may have the key now), kNoSpace,
+  // kUnavailable; others keep their result. The memory is the owner's as soon as this call begins,
+  // whatever the outcome. A second call returns the same, without a call to the owner. One call for
+  // each owner.
   // Errors: those of the call that failed, shown by its items, too; kInvalid for less room than
   // items, or after Abort; kUnavailable in a forked child.
   Status Commit(std::span<ItemResult> results,
                 std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
-  // Gives everything back. Harmless after Commit.
+  // Returns all memory to its owners. Has no effect after Commit.
   void Abort(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
 
-  // From here on: of the implementation.
+  // For the implementation only.
   KVCOVE_INTERNAL explicit Reserved(std::unique_ptr<requester::Reservation> reservation);
 
  private:
   std::unique_ptr<requester::Reservation> reservation_;
 };
 
-// The payload of one owner of this host, as this process maps it: what a device registers (pins),
-// so that it reads and writes borrowed and reserved memory by itself.
+// The payload of one owner of this host, as this process maps it. A device registers (pins) the
+// range, so that it reads and writes borrowed and reserved memory by itself.
 struct SegmentRange {
-  // Of this mapping, never used again in this process: an owner that has started anew has another.
+  // Number of this mapping, never used again in this process: an owner that has restarted has
+  // another.
   std::uint64_t number = 0;
   void* data = nullptr;
   std::uint64_t size_bytes = 0;
-  // From `data` on. Beyond it the owner has not populated its memory yet; pinning that would
-  // allocate it, at this process's cost. It grows to size_bytes.
+  // Bytes from `data` on that the owner has populated, which grow to size_bytes. Pinning memory
+  // beyond them would allocate it, at this process's cost.
   std::uint64_t populated_bytes = 0;
-  int node = -1;  // NUMA, of the memory; -1: it is bound to none
-  // The range stays mapped while a copy of this is kept: keep one until the device has let go.
+  int node = -1;  // NUMA node of the memory; -1: bound to none
+  // The range stays mapped while a copy of this is kept: keep one until the device has unpinned it.
   std::shared_ptr<const void> mapping{};
 };
 

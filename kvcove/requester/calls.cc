@@ -103,6 +103,7 @@ Status ListFrom(wire::ObjectService& service, SlotId slot, std::string_view pref
   while (request.cursor != wire::kInventoryDone) {
     KVCOVE_ASSIGN(const wire::InventoryReply page, service.Page(request, deadline_ns));
     for (const wire::HeldObject& object : page.objects) {
+      // An object may be listed twice, once for each tier, or as it moves during the walk.
       const auto [at, fresh] = objects.try_emplace(object.key);
       StoredObject& stored = at->second;
       stored.key = object.key;

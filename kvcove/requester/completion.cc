@@ -21,7 +21,7 @@ namespace kvcove {
 namespace {
 
 constexpr int kThreads = 4;
-// A call looks at the clock between pieces only, so it may end a little after its deadline.
+// A call reads the clock between pieces only, so it may end a little after its deadline.
 constexpr std::int64_t kGraceNs = 5 * kMillisecond;
 
 }  // namespace
@@ -39,7 +39,8 @@ class CompletionQueue::Impl {
       changed_.NotifyAll();
     }
     for (std::thread& thread : threads_) thread.join();
-    // Devices may still touch the buffers of calls that have returned, and say so here.
+    // A device may still write to the buffers of a call that has returned. Its Landing then calls
+    // back into this object (Run), so this waits for all of them.
     const MutexLock lock(mutex_);
     while (unfinished_ > 0) changed_.Wait(mutex_);
   }
@@ -71,7 +72,7 @@ class CompletionQueue::Impl {
       const bool in_time = changed_.WaitUntil(mutex_, until) && !Interrupt::Ended();
       if (!in_time && done_.empty()) return std::nullopt;
     }
-    // The caller of such a call hears of its interruption only: the completion is for the next one.
+    // An interrupted call returns nothing, so the completion is left for the next call.
     if (Interrupt::Ended()) return std::nullopt;
     Completion completion = std::move(done_.front());
     done_.pop_front();
@@ -92,7 +93,9 @@ class CompletionQueue::Impl {
     bool late_told = false;
   };
 
-  // The first call starts them, and others wait for it. What a failed one has started stays.
+  // Starts the threads in the first call; concurrent calls wait for it. If a thread cannot be
+  // started, those that run are kept, and the next call starts the others. No thread is started
+  // under a lock (docs/threads.md), hence `starting_`.
   Status EnsureThreads() {
     {
       const MutexLock lock(mutex_);
@@ -124,7 +127,7 @@ class CompletionQueue::Impl {
       completion.status = Fail(Code::kTimeout, "the deadline passed before the call was started");
       return completion;
     }
-    // At least one millisecond, so that what just arrived is tried.
+    // At least one millisecond: a timeout of 0 would only take what needs no wait.
     completion.status =
         task.call(std::chrono::milliseconds(std::max<std::int64_t>(left_ns / kMillisecond, 1)),
                   completion.count);
@@ -149,13 +152,15 @@ class CompletionQueue::Impl {
         const transport::Landing::Scope scope(landing);
         completion = Finish(task);
       }
+      // The call has returned, but a device may still write to its buffers: the caller gets a
+      // completion that is not final now, and the final one when the device has stopped.
       if (landing->busy()) {
         const MutexLock lock(mutex_);
         if (!std::exchange(mine->late_told, true)) PushLate(task.tag);
       }
       landing->Then([this, mine, completion = std::move(completion)]() mutable {
         const MutexLock lock(mutex_);
-        // Both in one step: no late completion follows the final one.
+        // In one hold of the lock, so that Watch cannot push a late completion after the final one.
         running_.erase(mine);
         --unfinished_;
         Push(std::move(completion));
@@ -163,7 +168,7 @@ class CompletionQueue::Impl {
     }
   }
 
-  // Tells of calls that run past their deadline.
+  // Reports calls that run past their deadline.
   void Watch() {
     const MutexLock lock(mutex_);
     while (!stopping_) {
@@ -173,8 +178,8 @@ class CompletionQueue::Impl {
         running.late_told = true;
         PushLate(running.tag);
       }
-      // A thread that takes a call out of `tasks_` wakes nobody. Asleep by then, this thread would
-      // never see the call run late.
+      // Sleeps without a limit only if there are no tasks either: a thread that takes a task does
+      // not notify `changed_`, and this thread would not see that call run late.
       if (running_.empty() && tasks_.empty()) {
         changed_.Wait(mutex_);
       } else {
@@ -208,7 +213,8 @@ class CompletionQueue::Impl {
   bool starting_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool started_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Of the call that starts them, and then of the destructor, which no call overlaps.
+  // Needs no lock: used by the one call that starts them, then by the destructor, which no call may
+  // overlap.
   std::vector<std::thread> threads_;
 };
 
@@ -216,7 +222,7 @@ CompletionQueue::CompletionQueue(std::size_t capacity)
     : forks_(ForkCount()), impl_(std::make_unique<Impl>(capacity)) {}
 
 CompletionQueue::~CompletionQueue() {
-  // In a forked child its threads did not come along: joining them would wait for ever.
+  // A forked child does not have the threads, so that joining them would never return.
   if (forks_ != ForkCount()) (void)impl_.release();
 }
 

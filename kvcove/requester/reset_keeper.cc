@@ -13,22 +13,23 @@ namespace {
 
 constexpr std::int64_t kRetryNs = 100 * kMillisecond;
 
-// The master's answer would be the same again.
+// True if the master would give the same answer again.
 bool IsRefused(const Status& done) {
   return !done && (done.error().code == Code::kInvalid || done.error().code == Code::kDenied);
 }
 
 bool Versioned(const wire::ResetRequest& request) { return !request.version.value_or("").empty(); }
 
-// Once `later` is proven, nothing is left of what `earlier` was for. One that names a version voids
-// at most that version. One that is not an engine's leaves the sessions of others open, whatever
-// weights they have.
+// True if a proof of `later` also proves `earlier`. A reset with a version voids at most that
+// version. A reset without an engine (all_void) leaves the sessions of other engines open, so it
+// does not cover an engine's reset, which closes them.
 bool Covers(const wire::ResetRequest& later, const wire::ResetRequest& earlier) {
   if (!earlier.engine.empty() && later.engine.empty()) return false;
   return !Versioned(later) || (Versioned(earlier) && later.version == earlier.version);
 }
 
-// One that stands for both. Under a new id, because either may have been decided already.
+// Returns a reset that covers both. It has a new id, because the master may have decided either of
+// them under its own, and would answer with that decision.
 wire::ResetRequest Both(const wire::ResetRequest& earlier, const wire::ResetRequest& later) {
   if (Covers(later, earlier)) return later;
   wire::ResetRequest both = later;
@@ -48,6 +49,7 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   {
     const MutexLock lock(mutex_);
     number = ++number_;
+    // `request` alone would not reopen the session: the pending one is tried again before it.
     if (pending_ && !Covers(request, pending_->request)) first = pending_->request;
   }
   Status done;
@@ -62,11 +64,12 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   return Fail(Code::kNotProven, done.error().ToString());
 }
 
-// True: it is to be repeated.
+// Notes the outcome of a call. True: the reset has to be repeated.
 bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
                        const std::optional<wire::ResetRequest>& first, const Status& done) {
   const MutexLock lock(mutex_);
   if (done) {
+    // A call that began before the pending one proves nothing about it.
     if (pending_ && number > pending_->number &&
         (Covers(request, pending_->request) || (first && first->id == pending_->request.id))) {
       pending_.reset();
@@ -79,7 +82,8 @@ bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
   if (!pending_) {
     pending_ = {.number = number, .request = request, .refused = refused};
   } else {
-    // If one of them may succeed, the other's answer for both is not known yet.
+    // Calls may end in another order than they began, so the later number decides what the version
+    // is afterwards. Refused only if both are: the master's answer for both together is not known.
     const bool both_refused = refused && pending_->refused;
     const bool later = number > pending_->number;
     pending_ = {
@@ -113,7 +117,7 @@ void ResetKeeper::Stop() {
     const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.NotifyAll();
-    // A call that starts the thread just now hands it over in a moment.
+    // StartRetries starts the thread without the lock, and stores it in `retry_` a moment later.
     while (started_ && !retry_.joinable()) changed_.Wait(mutex_);
     started_ = false;
     retry.swap(retry_);
@@ -143,6 +147,8 @@ void ResetKeeper::RunRetries() {
     {
       const MutexLock lock(mutex_);
       if (stopping_) return;
+      // Another call has replaced or proven the pending reset meanwhile: this outcome is not about
+      // the present one.
       if (!pending_ || pending_->request.id != request.id) continue;
       if (!done && !IsRefused(done)) {
         changed_.WaitFor(mutex_, std::chrono::nanoseconds(kRetryNs));

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's reset: tried once, and if it could not be proven, repeated under its id in the
-// background until it is. One that the master refuses (the session's token may not reset, or what
-// it names is wrong) would be refused again, so it is not repeated. In both cases nothing is
-// voided, so the session is closed. A later reset that is proven opens it again only if it voids
-// everything that the earlier one had to void.
+// Resets of a session. A reset is tried once; if it is not proven, a thread repeats it, under the
+// same id, until it is. A reset that the master refuses (the session's token may not reset, or a
+// name is invalid) would be refused again, so it is not repeated. Both close the session, because
+// objects that had to be voided may still be found.
+//
+//   open -> closed, repeated -> open       (proven by the thread, or by a later reset)
+//           closed, refused  -> open       (proven by a later reset)
+//
+// A later proven reset reopens the session only if it voids everything that the earlier one had to
+// void.
 #pragma once
 
 #include <atomic>
@@ -29,20 +34,21 @@ class ResetKeeper {
       : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
   ~ResetKeeper() { Stop(); }
 
-  // Errors: kNotProven: it is repeated; kDenied, kInvalid: it is not, and only a later one can open
-  // the session.
+  // Resets once. Errors: kNotProven (the thread repeats it); kDenied, kInvalid (it is not repeated,
+  // and only a later reset can open the session).
   Status Reset(const wire::ResetRequest& request, std::chrono::milliseconds timeout);
+  // True while a reset is not proven.
   bool closed() const { return unproven_->load(std::memory_order_acquire); }
-  // The same for who outlives this, as a loan of its session does.
+  // Returns closed() as a flag that outlives this object, for loans of the session.
   std::shared_ptr<const std::atomic<bool>> closed_flag() const { return unproven_; }
-  // Joins the thread; no attempt is made any more.
+  // Joins the thread. No attempt begins afterwards.
   void Stop();
 
  private:
   struct Pending {
-    std::uint64_t number = 0;  // of the latest call that it stands for
-    wire::ResetRequest request;
-    bool refused = false;  // it is not repeated
+    std::uint64_t number = 0;    // of the latest call of Reset that it covers
+    wire::ResetRequest request;  // voids all that the calls had to void
+    bool refused = false;        // it is not repeated
   };
   bool Keep(const wire::ResetRequest& request, std::uint64_t number,
             const std::optional<wire::ResetRequest>& first, const Status& done);
@@ -58,7 +64,8 @@ class ResetKeeper {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ KVCOVE_GUARDED_BY(mutex_);
-  bool started_ KVCOVE_GUARDED_BY(mutex_) = false;  // the thread, which is `retry_` a moment later
+  bool started_ KVCOVE_GUARDED_BY(mutex_) =
+      false;  // the thread runs, or is about to; then `retry_`
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
 };
 

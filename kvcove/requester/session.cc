@@ -62,7 +62,7 @@ Result<std::vector<std::vector<std::string>>> Session::Where(std::span<const std
 
 namespace {
 
-// The options of a call that runs later: what they point to is kept along.
+// Copies the options of a call that runs later, with the texts to which they point.
 struct KeptOptions {
   explicit KeptOptions(const CallOptions& options)
       : version(options.version), after(options.after), hold(options.hold) {}
