@@ -45,7 +45,9 @@ segment::Staging* Attachment::TakeStaging() {
 StagedValues::StagedValues(Attachment& attachment)
     : attachment_(attachment), staging_(attachment.TakeStaging()) {
   if (staging_ == nullptr) return;
-  // An owner that still copies what an earlier put laid here must see the number before new bytes.
+  // The writing side of a sequence lock: the fence orders the new number before the new bytes. An
+  // owner that still copies values of an earlier put, and gets some of these bytes, reads the
+  // number after its copy and discards the value (segment::Staging).
   sequence_ = staging_->sequence.load(std::memory_order_relaxed) + 1;
   staging_->sequence.store(sequence_, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -67,7 +69,6 @@ wire::StagedAt StagedValues::Add(std::span<const ConstBuffer> pieces, std::uint6
   return {.sequence = sequence_, .offset = static_cast<std::uint32_t>(offset)};
 }
 
-// True for the last one.
 bool OwnerTie::DropSession(const std::string& name, const std::string& engine) {
   const MutexLock lock(sessions_mutex_);
   const auto at = sessions_.find({name, engine});

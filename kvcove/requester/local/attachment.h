@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tie to one life of an owner: its mappings, its session page and its calls. When the owner
-// goes, the attachment stays valid as memory, tells so, and another one takes its place.
+// The connection to one life of an owner: mappings, session page and calls. When the owner ends,
+// its attachment is disconnected for ever. The memory stays mapped while the attachment lives, and
+// an owner that restarts gets another attachment.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,8 @@ namespace kvcove::requester {
 // Thread-safe.
 class Attachment {
  public:
-  // `staging`: null where values reach the owner without being staged. `node`: NUMA, of the
-  // owner's memory; -1: it is bound to none.
+  // `staging`: null if values are sent without staging. `node`: NUMA node of the owner's memory;
+  // -1: bound to none.
   Attachment(segment::HeaderView header, std::byte* payload, segment::SessionPage* page,
              segment::Staging* staging = nullptr, int node = -1)
       : header_(header),
@@ -33,37 +34,40 @@ class Attachment {
         readers_(page, page == nullptr ? 0 : header.header().payload_bytes) {}
   virtual ~Attachment() = default;
 
-  // Tells it from every other one of this process. Its address does not: the next one may get it.
+  // Returns a number that no other attachment of this process has. An address is no such number,
+  // because the next attachment may get it.
   std::uint64_t number() const { return number_; }
   const segment::HeaderView& header() const { return header_; }
   const segment::Payload& payload() const { return payload_; }
   segment::SessionPage& page() const { return *page_; }
   int node() const { return node_; }
   std::uint64_t payload_bytes() const { return header_.header().payload_bytes; }
-  // Whether the owner named a piece of this segment.
+  // True if the extent is inside the payload. The requester does not trust the owner's grants.
   bool Holds(const Extent& extent) const {
     return payload_.granule.BytesOf(std::uint64_t{extent.start} + extent.count) <= payload_bytes();
   }
 
   virtual wire::HostService& service() = 0;
-  // The owner's number of this tie; 0 where it has none.
+  // Returns the owner's number of this session; 0 if it has none.
   virtual SessionNumber session() const { return 0; }
-  // False once the owner is known to be gone: nothing may be read from this memory any more.
+  // False once the owner is known to have ended: this memory must not be read any more.
   bool connected() const { return connected_.load(std::memory_order_acquire); }
   void Disconnect() { connected_.store(false, std::memory_order_release); }
 
-  // What this process's readers protect there.
+  // Returns the lanes and slots of this process's readers.
   ReaderSlots& readers() { return readers_; }
 
-  // The staging area, for the one thread that gets it; null while another one has it.
+  // Returns the staging area, for this thread alone until GiveStagingBack; null while another
+  // thread has it.
   segment::Staging* TakeStaging();
   void GiveStagingBack() { staging_taken_.store(false, std::memory_order_release); }
 
+  // Appends events to the ring of the session page.
   void PushEvents(const std::vector<segment::Event>& events);
 
-  // Reservations whose end could not be told to the owner in time.
+  // Notes a reservation that is given up, and whose end the owner does not know yet.
   void Abandon(std::uint64_t reservation);
-  // Tells the owner about them; keeps what could not be told.
+  // Ends the noted reservations at the owner. If the call fails, they remain noted.
   void FlushAbandoned(std::int64_t deadline_ns);
 
  private:
@@ -87,7 +91,7 @@ class Attachment {
   std::vector<wire::FinishItem> abandoned_ KVCOVE_GUARDED_BY(abandoned_mutex_);
 };
 
-// Lays the values of one put into the staging area, if it is free. For one thread.
+// Copies the values of one put into the staging area, if that is free. Not thread-safe.
 class StagedValues {
  public:
   explicit StagedValues(Attachment& attachment);
@@ -95,7 +99,7 @@ class StagedValues {
   StagedValues(const StagedValues&) = delete;
   StagedValues& operator=(const StagedValues&) = delete;
 
-  // Nothing (sequence 0) where there is no room.
+  // Copies a value, and returns its place; sequence 0 if there is no room.
   wire::StagedAt Add(std::span<const ConstBuffer> pieces, std::uint64_t bytes);
 
  private:
@@ -105,16 +109,18 @@ class StagedValues {
   std::uint64_t used_ = 0;
 };
 
-// Where the current attachment comes from. Thread-safe.
+// An owner of this host through all of its lives; provides the current attachment. Thread-safe.
 class OwnerTie {
  public:
   virtual ~OwnerTie() = default;
-  // Null while there is none.
+  // Returns the current attachment; null while there is none.
   virtual std::shared_ptr<Attachment> Current() = 0;
-  // There is an owner, whose memory this process cannot map: it is reached as owners elsewhere are.
+  // True if the owner's memory cannot be mapped by this process: the owner is then reached over
+  // TCP, like owners of other hosts.
   virtual bool refused() const { return false; }
 
-  // How many sessions of this process an engine has in a namespace: it ends with the last one.
+  // Count the sessions of an engine in a namespace. DropSession is true for the last one, with
+  // which the engine ends.
   void AddSession(const std::string& name, const std::string& engine);
   bool DropSession(const std::string& name, const std::string& engine);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of the tests: a daemon at a real socket that gives out one empty segment and answers nothing else
-// but goodbyes.
+// A daemon for tests, at a real socket: it sends one empty segment, and answers only hellos and
+// goodbyes.
 #pragma once
 
 #include <fcntl.h>
@@ -47,8 +47,8 @@ class FakeDaemon final : private rpc::Handler {
   ~FakeDaemon() override { server_->Stop(); }
   void Start() { EXPECT_TRUE(server_->Start()); }
 
-  std::int64_t clock_skew_ns = 0;  // of another time namespace
-  std::size_t files = 3;           // that its hello gives
+  std::int64_t clock_skew_ns = 0;  // as if it ran in another time namespace
+  std::size_t files = 3;           // number of files that it sends
   bool unsealed = false;           // the payload can shrink
   std::atomic<int> hellos{0};
   std::atomic<int> goodbyes{0};

@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::size_t kPrefixChunk = 64;
 
-// Another owner may have what this one has not, or cannot say.
+// True if another owner may have the item: this one misses it, or did not answer.
 bool MayBeElsewhere(const ItemResult& result) {
   return result.code == Code::kMiss || result.code == Code::kUnavailable;
 }
 
-// A reason that says more than "never put" stands.
+// Takes the next owner's answer, but keeps an earlier reason that says more than "never put".
 void Merge(ItemResult& result, const ItemResult& next) {
   const MissReason before = result.code == Code::kMiss ? result.reason : MissReason::kNone;
   result = next;
@@ -50,16 +50,18 @@ std::size_t HostSession::Owners() {
   const std::size_t wanted = owners_.count();
   const std::size_t count = count_.load(std::memory_order_acquire);
   if (count == wanted) return count;
-  // Made before the lock: their constructors take locks of the hosts.
+  // Made before the lock, because the constructors take locks of the owners' ties.
   std::vector<std::unique_ptr<OwnerClient>> made;
   for (std::size_t i = count; i < wanted; ++i) {
     made.push_back(std::make_unique<OwnerClient>(owners_.at(i).host, options_, clock_));
   }
   const MutexLock lock(open_mutex_);
-  // Another thread may have added some of them: what is too many ends after the lock.
+  // Another thread may have added some of them. `made` is declared before the lock, so clients that
+  // are too many end after the lock is released: a client's destructor may make a call.
   for (std::size_t i = opened_.size(); i < wanted; ++i) {
     opened_.push_back(std::move(made[i - count]));
-    // A master that has started anew knows of a reset what sessions tell it.
+    // A new client also reports the last proven reset when it registers: a master that has
+    // restarted may know of that reset only from sessions.
     if (reset_to_.generation != 0) opened_.back()->ForgetBindings(reset_to_);
     sessions_[i].store(opened_.back().get(), std::memory_order_release);
   }
@@ -165,7 +167,7 @@ Result<std::size_t> HostSession::LongestPrefix(std::span<const std::string_view>
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   ItemResult results[kPrefixChunk];
   std::size_t length = 0;
-  std::size_t chunk = 4;  // most misses come at once
+  std::size_t chunk = 4;  // most calls miss at one of the first keys
   while (length < keys.size()) {
     const auto part = keys.subspan(length, std::min(chunk, keys.size() - length));
     KVCOVE_TRY(Exists(part, results, Left(options, deadline_ns)));
@@ -233,7 +235,7 @@ Result<std::vector<SegmentRange>> HostSession::Segments(const CallOptions& optio
   std::vector<SegmentRange> ranges;
   const std::size_t count = Owners();
   for (std::size_t i = 0; i < count; ++i) At(i).AddSegment(ranges, Left(options, deadline_ns));
-  // What keeps an owner's mapping needs what keeps this host's owners.
+  // The mapping ends first: its tie may call into this host's owners until then.
   struct Kept {
     std::shared_ptr<const void> mapping;
     std::shared_ptr<void> owners;
@@ -257,7 +259,7 @@ Status HostSession::Pin(std::span<const std::string_view> keys, PinKind kind,
                    });
 }
 
-// At all: two processes may have put a value at the same time, each to another owner.
+// Asks all owners: two processes may have put a value at the same time, each to another owner.
 Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
                           const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
@@ -274,7 +276,7 @@ Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<Item
   return FailureShown(failed, results.first(keys.size()));
 }
 
-// Whichever owner is asked: the authority removes at all of them.
+// Asks one owner, whichever answers: the shared authority removes the keys at all owners.
 Status HostSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                            const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
@@ -359,8 +361,8 @@ Result<std::vector<std::vector<ObjectPlace>>> HostSession::Places(
   return places;
 }
 
-// At each: an owner in a cluster says again, to a master that has started anew, what its own
-// sessions have named.
+// Asks each owner: an owner in a cluster repeats the names of its own sessions to a master that has
+// restarted.
 Status HostSession::NameVersions(std::span<const std::string> versions,
                                  const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));

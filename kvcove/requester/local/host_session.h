@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session of a pool of one host: of all its owners, or of the one in this process. With one owner
-// each call goes straight to its OwnerClient. With several they are one pool: a value lies in one
-// of them, a look-up asks each in turn, and what a reset or a removal means is decided by the
-// authority that they share (docs/numa.md).
+// A session of a pool of one host: with all owners of the host, or the one in this process. With
+// one owner, each call is passed to its OwnerClient. Several owners are one pool: a value is in one
+// of them, a look-up asks each in turn, and the authority that they share decides resets and
+// removals (docs/numa.md).
 #pragma once
 
 #include <array>
@@ -19,9 +19,10 @@
 
 namespace kvcove::requester {
 
+// Thread-safe; open or closed (ResetKeeper).
 class HostSession final : public Session {
  public:
-  // `keep`: lives as long as this session; `owners` is in it.
+  // `keep` lives at least as long as this session, and owns `owners`.
   HostSession(std::shared_ptr<void> keep, LocalOwners& owners, SessionOptions options,
               const Clock& clock);
   ~HostSession() override;
@@ -61,51 +62,53 @@ class HostSession final : public Session {
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
   bool closed() const override { return resets_.closed(); }
 
-  // To this owner, one of the first LocalOwners::count(), and to no other.
+  // Puts to this owner only. `owner` < LocalOwners::count().
   Status PutOn(std::size_t owner, const Token& token, std::span<const PutItem> items,
                std::span<ItemResult> results, const CallOptions& options);
-  // This host's part of a loan, or of a reservation; `results` has an item for each of `keys`.
+  // Add this host's part to a loan, or to a reservation. `results` has an item for each key.
   Status BorrowInto(Loan& loan, std::span<const BorrowKey> keys, std::span<ItemResult> results,
                     const CallOptions& options);
   Status ReserveInto(Reservation& reservation, const Token& token,
                      std::span<const ReserveKey> items, std::span<ItemResult> results,
                      const CallOptions& options);
-  // As PutOn.
+  // Reserves at this owner only, as PutOn.
   Status ReserveOn(std::size_t owner, Reservation& reservation, const Token& token,
                    std::span<const ReserveKey> items, std::span<ItemResult> results,
                    const CallOptions& options);
-  // A reset is proven: what was known of generations is old.
+  // Forgets all known generations, at all owners, after a proven reset.
   void ForgetBindings(const wire::ResetOutcome& outcome);
-  // The engine has registered for it, and may use it again without a call.
+  // True if the engine has registered for the version, and may use it again without a call.
   bool KnowsVersion(std::string_view version);
 
  private:
   using Sessions = std::vector<OwnerClient*>;
 
-  // How many owners there are now; each has a session then.
+  // Returns the number of owners, after it has opened a client for each new one.
   std::size_t Owners();
   OwnerClient& At(std::size_t i) { return *sessions_[i].load(std::memory_order_acquire); }
-  // For look-ups: the one on this thread's node first.
+  // Returns the clients in the order for look-ups: owners on this thread's NUMA node first.
   Sessions NearFirst(std::size_t count);
-  // Asks the first for all, and each next one for what is neither found nor refused so far.
+  // Asks the first client for all items, and each next one for the items that are a miss or
+  // unavailable so far.
   template <typename Item, typename Call>
   Status AskInTurn(const Sessions& sessions, std::span<const Item> items,
                    std::span<ItemResult> results, const CallOptions& options, Call call);
-  // The same, of one answer for the whole call: the first owner that answers.
+  // Returns the answer of the first owner that is available.
   template <typename T>
   Result<T> AskOne(const std::function<Result<T>(OwnerClient&)>& call);
   CallOptions Left(const CallOptions& options, std::int64_t deadline_ns) const;
-  // What a put says of its items: PutItem's and ReserveKey's are alike.
+  // The facts of a PutItem or ReserveKey by which its owner is chosen.
   struct ToPut {
     std::string_view key;
-    std::string_view after;  // of the first one: with the call's
+    std::string_view after;  // resolved by AfterOf
     std::uint64_t bytes = 0;
   };
-  // The candidates for a put. Marks what one of them has already.
+  // Returns the candidates for a put, and marks items that one of them has with kExists.
   std::vector<PutCandidate> FindStored(const Token& token, std::span<const ToPut> items,
                                        std::span<ItemResult> results);
-  // Asks the owners for what is not stored yet, best first, until each item has been taken.
-  // `ask(session, which, answers, left)`: the items of these numbers.
+  // Asks the owners, best first, to store the items that are not stored yet, until each item has
+  // been accepted or refused for good. `ask(session, which, answers, left)` asks for items by
+  // number.
   using AskOwner = std::function<Status(OwnerClient& session, std::span<const std::size_t> which,
                                         std::span<ItemResult> answers, const CallOptions& left)>;
   Status PutAmong(const Token& token, std::span<const ToPut> items, std::span<ItemResult> results,
@@ -119,8 +122,8 @@ class HostSession final : public Session {
 
   Mutex open_mutex_;  // before the lock of a session's bindings
   std::vector<std::unique_ptr<OwnerClient>> opened_ KVCOVE_GUARDED_BY(open_mutex_);
-  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(open_mutex_);  // the last one that was proven
-  // Those, for readers without the lock.
+  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(open_mutex_);  // of the last proven reset
+  // The clients of `opened_`, for readers without the lock.
   std::array<std::atomic<OwnerClient*>, LocalOwners::kMost> sessions_{};
   std::atomic<std::size_t> count_{0};  // published after its element; pairs with Owners()
   ResetKeeper resets_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a host with several owners stores: Put and Reserve place each value in one of them.
+// Put and Reserve on a host with several owners: each value is placed in one of them.
 #include <algorithm>
 #include <set>
 
@@ -38,7 +38,7 @@ std::vector<PutCandidate> HostSession::FindStored(const Token& token, std::span<
       for (std::size_t k = 0; k < size; ++k) {
         if (results[from + k].code == Code::kExists) continue;
         if (!found[k] || found[k].generation != token.generation) {
-          // On its disk: another owner would store a second value of the key.
+          // On this owner's disk. Another owner does not know that, and would store a second value.
           const bool on_disk = view.tier().Holds(token.slot, token.generation, keys[k]);
           if (on_disk) results[from + k].code = Code::kExists;
           continue;
@@ -80,8 +80,8 @@ Status HostSession::PutAmong(const Token& token, std::span<const ToPut> items,
     question.bytes += results[i].bytes;
   }
   if (todo.empty()) return {};
-  // An owner that ended before it answered may have stored the value: that another one refuses it
-  // does not say that it is nowhere.
+  // Items that an unavailable owner may have stored before it ended. If another owner then answers
+  // kStale, that does not mean that no owner has the value, so these stay kUnavailable.
   std::set<std::size_t> unknown;
   Status failed = NotConnected();
   for (const std::size_t owner : OrderForPut(candidates, question)) {
@@ -112,7 +112,7 @@ Status HostSession::Put(const Token& token, std::span<const PutItem> items,
     std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kClosed});
     return {};
   }
-  // The one owner also says what is wrong with a token.
+  // A single owner's client also reports an invalid token.
   if (Owners() == 1 || token.slot >= kMaxSlots) return At(0).Put(token, items, results, options);
   std::vector<ToPut> to_put(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {

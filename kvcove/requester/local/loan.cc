@@ -28,7 +28,7 @@ bool Loan::Part::AddBytes(std::uint64_t bytes, std::int64_t deadline_ns, const C
       budget_->Sub(bytes);
       return false;
     }
-    // Other threads of this process copy; they end by themselves.
+    // Gets of this process protect the room. They end by themselves, so this waits for them.
     SleepNs(50 * kMicrosecond);
   }
   bytes_ += bytes;
@@ -100,8 +100,8 @@ std::uint64_t Loan::bytes() const {
 }
 
 void Loan::Revalidate(std::span<ItemResult> results) const {
-  // What was copied was read before generation and deadline are read here; pairs with the owner,
-  // which publishes a generation before it answers a reset.
+  // Orders the copies before the loads of generation and deadline. The owner publishes a generation
+  // before it answers the reset, so a copy that began after a proven reset is not taken for valid.
   segment::FullFence();
   const std::int64_t now = clock_.NowNs();
   std::vector<MissReason> voided(parts_.size());
@@ -141,7 +141,8 @@ Borrowed& Borrowed::operator=(Borrowed&& other) noexcept {
   return *this;
 }
 
-// In a forked child nothing is mapped, and the locks' holders did not come along.
+// A forked child has neither the mappings nor the threads that may hold locks, so it leaks the
+// loan.
 Borrowed::~Borrowed() {
   if (loan_ != nullptr && !loan_->Here()) (void)loan_.release();
 }

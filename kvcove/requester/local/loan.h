@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is behind a Borrowed: which owners lent which values, and in which slots they are announced.
-// One thread at a time. Its protection ends with it.
+// The implementation of Borrowed: the values of a loan, their owners, and the slots in which they
+// are announced. One thread at a time. The destructor ends the protection.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,12 @@
 
 namespace kvcove::requester {
 
-// What the loans of one session may protect at one owner. Thread-safe.
+// The bytes that loans of one session protect at one owner, with their bound. Thread-safe.
 class BorrowBudget {
  public:
-  // 0: the process's bounds (ReaderSlots) are the only ones.
+  // 0: only the process's bounds (ReaderSlots) apply.
   explicit BorrowBudget(std::uint64_t bound_bytes) : bound_bytes_(bound_bytes) {}
+  // Adds bytes unless that exceeds the bound; one value is always accepted.
   bool Add(std::uint64_t bytes);
   void Sub(std::uint64_t bytes) { bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
@@ -34,11 +35,11 @@ struct BorrowKey {
 
 class Loan {
  public:
-  // What one life of one owner lent under one scope.
+  // The values of one life of one owner under one scope.
   class Part {
    public:
-    // `host` is kept: when the last one who keeps it ends, it says goodbye to the owner, which then
-    // takes back what its session protects.
+    // Keeps `host`: its destructor says goodbye to the owner, which then ends the protection of all
+    // entries of that session.
     Part(std::shared_ptr<OwnerTie> host, std::shared_ptr<Attachment> attachment,
          const segment::ReadScope& scope, std::shared_ptr<BorrowBudget> budget)
         : host_(std::move(host)),
@@ -46,16 +47,17 @@ class Loan {
           scope_(scope),
           budget_(std::move(budget)) {}
 
-    // Room for so many bytes more. False: the session or the process has borrowed all that it may,
-    // or gets protect the room until the deadline.
+    // Adds bytes to the budgets of session and process, and waits for gets until the deadline.
+    // False: session or process have borrowed up to their bounds, or gets need the room until the
+    // deadline.
     bool AddBytes(std::uint64_t bytes, std::int64_t deadline_ns, const Clock& clock);
     void SubBytes(std::uint64_t bytes);
     void Keep(ReaderSlots::LoanSlot slot) { slots_.push_back(slot); }
     bool empty() const { return slots_.empty(); }
     std::uint64_t bytes() const { return bytes_; }
-    // Why what is read here is not valid any more; kNone while it is.
+    // Returns why these values are not valid any more; kNone while they are.
     MissReason Voided(std::int64_t now_ns) const;
-    // Nobody reads any more.
+    // Ends the protection. All copies must have ended.
     void End();
 
    private:
@@ -67,7 +69,7 @@ class Loan {
     std::uint64_t bytes_ = 0;
   };
 
-  // `keep`, if anything, ends after everything else of it. `closed`: of the session.
+  // `keep`: null, or destroyed after all other members. `closed`: ResetKeeper::closed_flag.
   Loan(std::size_t keys, const Clock& clock, std::shared_ptr<void> keep,
        std::shared_ptr<const std::atomic<bool>> closed);
   ~Loan();
@@ -77,15 +79,15 @@ class Loan {
   // ---- while it is made
   void AddPart(Part part) { parts_.push_back(std::move(part)); }
   Part& last_part() { return parts_.back(); }
-  // Of the last part, if nothing came of it.
+  // Drops the last part if it protects nothing.
   void DropEmptyPart();
-  // Key `number` lies in these pieces of the last part's owner.
+  // Adds the value of key `number`, in these extents of the last part's owner.
   void AddValue(std::size_t number, std::span<const Extent> extents, std::uint64_t size_bytes,
                 const segment::Payload& payload);
   void SetResult(std::size_t number, const ItemResult& result) { items_[number].result = result; }
 
   // ---- what Borrowed offers
-  bool Here() const;  // no forked child
+  bool Here() const;  // false in a forked child
   bool released() const { return released_; }
   std::size_t size() const { return items_.size(); }
   const ItemResult& result(std::size_t i) const { return items_[i].result; }
@@ -97,8 +99,8 @@ class Loan {
  private:
   struct Item {
     ItemResult result;
-    std::size_t part = 0;  // 1 + its number; 0: nothing is lent
-    std::size_t first = 0;
+    std::size_t part = 0;   // 1 + index in parts_; 0: not lent
+    std::size_t first = 0;  // range of pieces_
     std::size_t count = 0;
   };
 
@@ -112,7 +114,7 @@ class Loan {
   bool released_ = false;
 };
 
-// Session::Borrow with the keys that `ask(loan, keys, results)` finds. Errors: those of `ask`.
+// Implements Session::Borrow; `ask(loan, keys, results)` finds the keys. Errors: those of `ask`.
 template <typename Ask>
 Result<Borrowed> BorrowBy(std::unique_ptr<Loan> loan, std::span<const std::string_view> keys,
                           Ask&& ask) {

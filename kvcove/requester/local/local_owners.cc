@@ -14,14 +14,14 @@ namespace {
 constexpr std::string_view kSuffix = ".sock";
 constexpr std::int64_t kLookNs = kSecond;
 
-// "kvcove" and ".sock" of "/run/kvcove.sock".
+// Returns stem and suffix: "kvcove" and ".sock" of "/run/kvcove.sock".
 std::pair<std::string, std::string> Split(const std::string& socket) {
   const std::string name = std::filesystem::path(socket).filename();
   if (!name.ends_with(kSuffix)) return {name, ""};
   return {name.substr(0, name.size() - kSuffix.size()), std::string(kSuffix)};
 }
 
-// "node2" before "node10".
+// Natural order: "node2" before "node10".
 bool Before(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
@@ -107,7 +107,7 @@ SocketOwners::~SocketOwners() {
 
 Status SocketOwners::Look(std::int64_t deadline_ns) {
   std::vector<std::string> sockets = SocketsOf(socket_);
-  // Not there: its error says so best.
+  // No socket exists: the error of connecting to this one is the best message.
   if (sockets.empty()) sockets.push_back(socket_);
   Status first;
   for (const std::string& socket : sockets) {
@@ -124,6 +124,8 @@ Status SocketOwners::Look(std::int64_t deadline_ns) {
   return first;
 }
 
+// Called by the monitor of each SocketOwner, too. An owner that is not connected does not bind the
+// others: all of them may have restarted with a new authority.
 Status SocketOwners::Accept(const std::string& socket, const std::string& authority) {
   std::string other;
   {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owners of this host whose memory a process maps: mostly one, or one a NUMA node. Each comes
-// and goes by itself (SocketOwner); an owner that starts later is found and added.
+// The owners of this host whose memory a process maps: mostly one, or one for each NUMA node. Each
+// ends and restarts by itself (SocketOwner); an owner that starts later is found and added.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace kvcove::requester {
 
-// Grows only, so that a session reads it without a lock. Thread-safe.
+// A list that only grows, so that sessions read it without a lock. Thread-safe.
 class LocalOwners {
  public:
   static constexpr std::size_t kMost = 64;
@@ -27,13 +27,14 @@ class LocalOwners {
   };
 
   std::size_t count() const { return count_.load(std::memory_order_acquire); }
-  // `i` below a count() that was read before.
+  // Returns an owner. `i` must be below a count() that this thread has read before.
   const One& at(std::size_t i) const { return owners_[i]; }
   bool Has(const std::string& socket) const;
-  // Which of those that can be mapped has this socket.
+  // Returns the number of the owner at this socket, if its memory can be mapped.
   std::optional<std::size_t> Usable(const std::string& socket) const;
+  // True if the memory of any owner can be mapped.
   bool AnyUsable() const;
-  // False: there are kMost of them.
+  // Adds an owner. False: there are kMost already.
   bool Add(One owner);
 
  private:
@@ -42,20 +43,23 @@ class LocalOwners {
   Mutex add_mutex_;
 };
 
-// Owners that form one pool of this host have sockets of one name in one directory: `kvcove.sock`,
-// `kvcove.node1.sock`, or other words than node1. This is the name of such a sibling.
+// Returns the name of a sibling. Owners that form one pool of this host have sockets with one stem
+// in one directory: `kvcove.sock`, `kvcove.node1.sock`, or with other words than node1.
 std::string SiblingSocket(const std::string& socket, const std::string& word);
-// `socket` and its siblings that are sockets now; itself first, the others in natural order.
+// Returns `socket` and its siblings, as far as they are sockets now; `socket` first, the others in
+// natural order.
 std::vector<std::string> SocketsOf(const std::string& socket);
 
-// The owners at one socket and its siblings, looked for once a second, by a thread.
+// The owners at one socket and its siblings. A thread looks for new ones once a second.
+// Thread-safe.
 //
-// Each must have the same authority over generations (wire::Welcome): values of an owner that
-// another authority decides for would outlive this pool's resets. While one is connected, an owner
-// with another authority is refused at each try, which is logged once.
+// All must have the same authority over generations (wire::Welcome): values of an owner with
+// another authority would survive this pool's resets. While one owner is connected, owners with
+// another authority are refused at each attempt; the refusal is logged once.
 class SocketOwners {
  public:
-  // Errors: those of SocketOwner for `socket`, when neither it nor a sibling can be used.
+  // Connects to all owners. Errors: those of SocketOwner for the first socket that fails, if no
+  // owner can be used.
   static Result<std::shared_ptr<SocketOwners>> Connect(const std::string& socket,
                                                        std::int64_t deadline_ns, const Clock& clock,
                                                        const WarmOptions& warm = {});
@@ -65,7 +69,7 @@ class SocketOwners {
  private:
   SocketOwners(std::string socket, const Clock& clock, const WarmOptions& warm)
       : socket_(std::move(socket)), clock_(clock), warm_(warm) {}
-  // Connects to those that are there and not known.
+  // Connects to owners that are not known yet.
   Status Look(std::int64_t deadline_ns);
   Status Accept(const std::string& socket, const std::string& authority);
   void Watch();
@@ -74,7 +78,7 @@ class SocketOwners {
   const Clock& clock_;
   const WarmOptions warm_;
   LocalOwners owners_;
-  Mutex mutex_;  // before the locks of hosts
+  Mutex mutex_;  // taken before the locks of owners
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::string> authorities_ KVCOVE_GUARDED_BY(mutex_);  // by socket

@@ -36,6 +36,8 @@ Result<OwnerClient::Binding> OwnerClient::Bind(Attachment& attachment, std::stri
   wire::RegisterRequest request;
   {
     const MutexLock lock(bindings_mutex_);
+    // A binding is valid as long as the header shows its generation: the owner publishes a new one
+    // before a reset is proven. A closed binding is asked for again every 50 ms.
     const Binding* const known = bindings_.Find(version);
     if (known != nullptr && known->attachment == attachment.number() &&
         known->generation == attachment.header().generation(known->slot) &&
@@ -43,6 +45,8 @@ Result<OwnerClient::Binding> OwnerClient::Bind(Attachment& attachment, std::stri
       return *known;
     }
     request = RegistrationOf(options_, version, reset_to_);
+    // After a restart of the owner: if the generation is still current, the master leaves the
+    // engine open; else the engine must reset, as another one may have done so meanwhile.
     if (known != nullptr && known->attachment != attachment.number() && known->open) {
       request.last_incarnation = known->incarnation;
       request.last_generation = known->generation;
@@ -69,7 +73,8 @@ Result<OwnerClient::Scope> OwnerClient::Enter(const CallOptions& options,
     scope.refused = MissReason::kUnavailable;
     return scope;
   }
-  // An owner that is frozen would not answer a registration, either.
+  // Checked before Bind: an owner whose lease has run out may be stopped, and a registration would
+  // then wait until the deadline.
   if (!scope.attachment->header().LeaseHolds(clock_.NowNs())) {
     scope.refused = MissReason::kLease;
     return scope;
@@ -207,8 +212,9 @@ Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& reque
                                                  std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto attachment, Attached());
   if (request.version && KnowsVersion(*request.version)) {
-    // To the master a reset to another version than was registered last is a change of version,
-    // which voids nothing; but the engine may have gone back to this one without a call.
+    // For the master, a reset to another version than the last registered one is a change of
+    // version, which voids nothing. The engine may have returned to a known version without a call,
+    // so that version is registered first.
     (void)attachment->service().Register(RegistrationOf(options_, *request.version, {}),
                                          deadline_ns);
   }

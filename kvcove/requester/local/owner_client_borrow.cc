@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loans of one owner's values: in place, under the readers' protocol, for as long as a loan lives;
-// and which memory that is.
+// Loans of one owner's values, in place, under the readers' protocol as long as a loan lives; and
+// the range of the memory in which they are.
 #include <algorithm>
 
 #include "kvcove/base/interrupt.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kBorrowsAtOnce = segment::kLaneSlots;
 
-// What one window has taken, and gives back unless it becomes a loan.
+// Slots of one window; each is returned, or becomes part of the loan.
 struct Taken {
   std::size_t keys[kBorrowsAtOnce];  // numbers within the window
   ReaderSlots::LoanSlot slots[kBorrowsAtOnce];
@@ -44,7 +44,8 @@ Status OwnerClient::BorrowInto(Loan& loan, std::span<const BorrowKey> keys,
   return {};
 }
 
-// As a get's window, but in slots that stay: announce all, one fence, look again.
+// The readers' protocol as in GetWindow, but with slots that stay announced: announce all, pass one
+// fence, confirm each. Bytes are added to the budgets first, so that a refusal announces nothing.
 void OwnerClient::BorrowWindow(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
                                std::span<ItemResult> results, const Window& window) {
   const segment::HeaderView& view = scope.attachment->header();
@@ -101,7 +102,8 @@ void OwnerClient::BorrowWindow(const Scope& scope, Loan& loan, std::span<const B
   scope.attachment->PushEvents(hits);
 }
 
-// Window by window: what came up is lent before the next one comes, so that it stays up.
+// Promotes and lends window by window: a promoted value is lent before the next window is promoted,
+// which could evict it.
 void OwnerClient::BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
                                  std::span<ItemResult> results, const Window& window) {
   std::vector<std::size_t> which;
@@ -110,7 +112,7 @@ void OwnerClient::BorrowFromDisk(const Scope& scope, Loan& loan, std::span<const
   }
   std::size_t at = 0;
   bool goes_on = true;
-  bool full = false;  // the loan has all that it may have: nothing is brought up in vain
+  bool full = false;  // a bound of loans is reached: further promotions would be in vain
   std::vector<std::string_view> names;
   std::vector<ItemResult> answers;
   std::vector<std::size_t> again;
@@ -144,7 +146,8 @@ void OwnerClient::AddSegment(std::vector<SegmentRange>& ranges, const CallOption
   if (attachment == nullptr || !attachment->connected()) return;
   const auto stat = attachment->service().Stat(DeadlineOf(clock_, options.timeout));
   if (!stat) return;
-  // A mapping ends with its attachment; the host says goodbye when it ends, so it stays, too.
+  // The mapping ends with its attachment. The tie is kept, too: its destructor says goodbye, which
+  // promises the owner that no thread of this process uses the segment any more.
   struct Kept {
     std::shared_ptr<OwnerTie> host;
     std::shared_ptr<Attachment> attachment;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host's session does with keys that are on the owner's disk. Look-ups ask nobody: the
-// header has a table of them. A get asks the owner to bring them up, and reads them in memory.
+// Keys on the owner's disk. Look-ups make no call: the header has a table of these keys. A get asks
+// the owner to promote them, and reads them in memory.
 #include <algorithm>
 
 #include "kvcove/base/interrupt.h"
@@ -11,13 +11,14 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::size_t kKeysAtOnce = 1024;
-// Of the caller's time, the owner does not get the last part: its answer must come back, and what
-// it brought up be copied.
+// Part of the caller's time that the owner does not get: the answer must arrive, and the promoted
+// values must be copied.
 constexpr std::int64_t kMostMarginNs = 20 * kMillisecond;
-constexpr std::int64_t kLeastHoldNs = 50 * kMillisecond;  // until the caller has read it
-constexpr std::chrono::milliseconds kAhead{500};          // until the caller waits for it
+constexpr std::int64_t kLeastHoldNs = 50 * kMillisecond;  // hold until the caller has read a value
+constexpr std::chrono::milliseconds kAhead{500};          // hold until the caller asks for it
 
-// What the owner does in the caller's time. Its callback may come when nobody waits any more.
+// The answer of one call of Load. Shared with its callback, which may run after the caller has
+// stopped waiting.
 class Waiting {
  public:
   void Set(Result<std::vector<wire::LoadResult>> results) {
@@ -41,26 +42,28 @@ class Waiting {
   std::optional<Result<std::vector<wire::LoadResult>>> results_ KVCOVE_GUARDED_BY(mutex_);
 };
 
-// A get from disk goes part by part: while one is copied out, the disk reads the next ones, and
-// what is copied was read just now, so caches still have it. Sizes are those of the caller's
-// buffers.
+// Divides a get from disk into parts: while one is copied out, the disk reads the next ones, and a
+// part is copied soon after it was read, while caches still have it. Sizes are those of the
+// caller's buffers.
 class DiskParts {
  public:
   DiskParts(std::span<const GetItem> items, std::span<const std::size_t> which,
             std::uint64_t memory_bytes)
       : items_(items) {
     for (const std::size_t i : which) bytes_ += SizeOf(items[i].into);
-    // What is up, and not copied yet, must fit into what the owner keeps for one session.
+    // Values that are promoted and not copied yet must fit into the memory that the owner holds for
+    // one session.
     window_ = std::min(memory_bytes / 16, kMostWindow);
     part_ = std::min(std::clamp(bytes_ / kParts, kLeastPart, kMostPart), window_ / 2);
   }
   std::uint64_t bytes() const { return bytes_; }
-  // The part that begins at `at` ends there.
+  // Returns the end of the part that begins at `at`.
   std::size_t End(std::span<const std::size_t> which, std::size_t at) const {
     return Reach(which, at, part_, kKeysAtOnce);
   }
-  // Up to where the disk should be told to read when the part at `at` is waited for, if it has been
-  // told up to `told`: half a window a call, and nothing where one part is all.
+  // Returns the end of the keys that the disk should be asked to read while the part at `at` is
+  // pending, if it has been asked up to `told`. Asks for half a window a call, and for nothing more
+  // if the rest is one part.
   std::size_t Window(std::span<const std::size_t> which, std::size_t at, std::size_t told) const {
     if (End(which, at) == which.size()) return told;
     if (told > at && Reach(which, at, window_ / 2, kKeysAtOnce) < told) return told;
@@ -128,7 +131,7 @@ void OwnerClient::GetFromDisk(const Scope& scope, std::span<const GetItem> items
   std::vector<ItemResult> answers;
   std::vector<std::size_t> again;
   std::size_t at = 0;
-  std::size_t ahead = 0;  // up to here the owner has been told to begin
+  std::size_t ahead = 0;  // end of the keys that the owner has been asked to read ahead
   while (at < which.size() && LeftNs(deadline_ns, clock_) > 0) {
     const std::size_t end = parts.End(which, at);
     if (const std::size_t told = parts.Window(which, at, ahead); told > ahead) {
@@ -155,7 +158,7 @@ void OwnerClient::GetFromDisk(const Scope& scope, std::span<const GetItem> items
           }
         },
         again);
-    // What was not looked for this time is asked for again.
+    // The owner did not read these in this call, or has evicted them before they were copied.
     for (const std::size_t k : again) which.push_back(which[at + k]);
     for (const ItemResult& answer : answers) results[which[at++]] = answer;
     if (!goes_on) break;
@@ -194,7 +197,7 @@ bool OwnerClient::LoadSome(const Scope& scope, std::span<const std::string_view>
   for (std::size_t k = 0; k < there.size(); ++k) {
     results[there[k]] = answers[k];
     if (answers[k].ok()) results[there[k]].tier = Tier::kDisk;
-    // It had to give way before it was read.
+    // Evicted to the disk again, before it was read.
     if (answers[k].reason == MissReason::kEvicted && OnDisk(scope, keys[there[k]])) {
       again.push_back(there[k]);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts at one owner: small values travel with the request, others are written into memory that the
-// owner has reserved.
+// Puts at one owner: small values are sent with the request, others are written into memory that
+// the owner has reserved.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -13,11 +13,11 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::uint64_t kInlineFrameBytes = kMiB;         // of values in one request
+constexpr std::uint64_t kInlineFrameBytes = kMiB;         // values in one request
 constexpr std::uint64_t kReserveWindowBytes = 64 * kMiB;  // reserved at a time
 constexpr std::size_t kReserveWindowItems = 1024;
-// Of a batch that one request cannot carry, values above this are reserved: two calls for all of
-// them end sooner than several requests, each of which waits for the one before it.
+// If one request cannot carry a batch, values above this size are reserved: two calls for all of
+// them end sooner than several requests, each of which waits for the previous one.
 constexpr std::uint64_t kInlineOfManyBytes = 4 * kKiB;
 
 struct PutWindow {
@@ -25,7 +25,7 @@ struct PutWindow {
   std::size_t items = 0;
 };
 
-// Values that travel with requests, and values that are reserved, by their numbers.
+// Numbers of the values that are sent with requests, and of those that are reserved.
 struct Division {
   std::vector<std::size_t> small;
   std::vector<std::size_t> large;
@@ -43,7 +43,8 @@ struct Division {
   }
 };
 
-// In windows, so that no request and no session's reservation grows without bound.
+// Calls `ask` for windows of items, so that no request and no session's reservation grows without
+// bound. After a failure the other items get its code.
 template <typename Ask>
 Status InWindows(std::span<const std::size_t> which, std::span<const wire::PutItem> requests,
                  std::span<ItemResult> results, const PutWindow& window, const Ask& ask) {
@@ -139,7 +140,7 @@ std::vector<std::size_t> OwnerClient::FindNew(Attachment& attachment, const Toke
           !CheckObjectSize(results[i].bytes) || requests[i].after.size() > kMaxKeyBytes) {
         results[i].code = Code::kInvalid;
       } else if (found[i - from] && found[i - from].generation == token.generation) {
-        // What is there already needs no call.
+        // A value that is stored already needs no call.
         results[i].code = Code::kExists;
         hits.push_back(EventOf(segment::EventKind::kHit, found[i - from], 0));
       } else {
@@ -151,8 +152,7 @@ std::vector<std::size_t> OwnerClient::FindNew(Attachment& attachment, const Toke
   return fresh;
 }
 
-// Small values travel with the request: staged, if the attachment has a place for that which is
-// free, else within it.
+// Puts small values with one request: in the staging area if that is free, else in the request.
 Status OwnerClient::PutInline(Attachment& attachment, const Token& token,
                               std::span<const PutItem> items,
                               std::span<const wire::PutItem> requests,
@@ -201,7 +201,7 @@ Result<std::vector<wire::PutResult>> OwnerClient::AskForMemory(
   return grants;
 }
 
-// Larger ones: reserve, copy straight into the segment, commit.
+// Puts larger values: reserves, copies straight into the segment, commits.
 Status OwnerClient::PutReserved(Attachment& attachment, const Token& token,
                                 std::span<const PutItem> items,
                                 std::span<const wire::PutItem> requests,
@@ -220,7 +220,8 @@ Status OwnerClient::PutReserved(Attachment& attachment, const Token& token,
       committed.push_back(which[k]);
       continue;
     }
-    // This thread has stopped copying; the owner is told when there is time.
+    // Only the owner may reuse the memory, and this thread does not write there any more. The end
+    // is reported to the owner by FlushAbandoned, as there is no time for a call now.
     late = true;
     result.code = Code::kTimeout;
     attachment.Abandon(grants[k].reservation);
@@ -266,7 +267,7 @@ Status OwnerClient::Put(const Token& token, std::span<const PutItem> items,
                    });
 }
 
-// ---- the same for a caller, or a device, that copies itself
+// ---- puts whose copy is made by the caller, or a device
 
 Status OwnerClient::ReserveInto(Reservation& reservation, const Token& token,
                                 std::span<const ReserveKey> items, std::span<ItemResult> results,

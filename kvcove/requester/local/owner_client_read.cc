@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host's session does by itself: look-ups and gets, in the segment that it maps.
+// Look-ups and gets, which need no call: they read the mapped segment.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +11,8 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::uint64_t kBeyondCaches = 32 * kMiB;  // more than a processor's caches keep
-constexpr std::size_t kFetchedBytes = 512;          // of the value that is copied next
+constexpr std::uint64_t kBeyondCaches = 32 * kMiB;  // more than a processor's caches hold
+constexpr std::size_t kFetchedBytes = 512;          // prefetched of the value that is copied next
 
 void AddMisses(Attachment& attachment, std::span<const ItemResult> results) {
   std::uint64_t counts[kMissReasons] = {};
@@ -60,12 +60,13 @@ Status OwnerClient::Exists(std::span<const std::string_view> keys, std::span<Ite
   bool missed = false;
   const std::int64_t hold_until_ms = HoldEnd(options.hold, clock_.NowNs());
   std::vector<segment::Event> holds;
-  std::vector<std::string_view> on_disk;  // that are to be held
+  std::vector<std::string_view> on_disk;  // keys to promote and hold
   if (options.hold.count() > 0) holds.reserve(keys.size());
   for (std::size_t from = 0; from < keys.size(); from += kFindChunk) {
     const auto part = keys.subspan(from, std::min(kFindChunk, keys.size() - from));
     view.FindMany(scope->read.slot, part, found);
-    // One look at generation and deadline a chunk, after the entries were read.
+    // Generation and deadline are read once a chunk, after its entries: a reset that was proven
+    // before this call is then seen for all of them.
     const MissReason voided = CheckScope(view, scope->read, scope->read.generation, clock_.NowNs());
     for (std::size_t i = 0; i < part.size(); ++i) {
       ItemResult& result = results[from + i];
@@ -111,7 +112,7 @@ Result<std::size_t> OwnerClient::LongestPrefix(std::span<const std::string_view>
   const segment::HeaderView& view = scope.attachment->header();
   segment::Found found[kFindChunk];
   std::size_t length = 0;
-  std::size_t chunk = 4;  // most misses come at once
+  std::size_t chunk = 4;  // most calls miss at one of the first keys
   scope.attachment->page().lookups.fetch_add(1, std::memory_order_relaxed);
   while (length < keys.size()) {
     const auto part = keys.subspan(length, std::min(chunk, keys.size() - length));
@@ -138,7 +139,7 @@ Result<std::size_t> OwnerClient::LongestPrefix(std::span<const std::string_view>
 // Copies protected objects out, piece by piece, until done or the deadline.
 class OwnerClient::Copier {
  public:
-  // `bytes`: at most so many are copied.
+  // `bytes`: an upper bound of the bytes that are copied.
   Copier(const Attachment& attachment, const Clock& clock, std::int64_t deadline_ns,
          std::uint64_t bytes)
       : payload_(attachment.payload()),
@@ -146,8 +147,8 @@ class OwnerClient::Copier {
         deadline_ns_(deadline_ns),
         past_caches_(bytes >= kBeyondCaches) {}
 
-  // The beginning of a value that is copied next: the processor fetches the rest of it by itself,
-  // but only once a copy has begun, and page by page.
+  // Prefetches the beginning of the value that is copied next. The processor prefetches the rest by
+  // itself, but only once a copy has begun, and page by page.
   void Fetch(const Extent& first) const {
     const std::span<const std::byte> room = payload_.At(first);
     const std::size_t bytes = std::min<std::size_t>(room.size(), kFetchedBytes);
@@ -185,7 +186,7 @@ class OwnerClient::Copier {
     return LeftNs(deadline_ns_, clock_) > 0;
   }
 
-  // What fits into the caches is best left there, for the engine reads it next.
+  // Copies through the caches if all of the call fits there, because the engine reads it next.
   void Copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
     if (past_caches_) {
       CopyPastCaches(to, from, count);
@@ -201,7 +202,8 @@ class OwnerClient::Copier {
   std::uint64_t copied_ = 0;
 };
 
-// Up to kLaneSlots items under one lane and one fence.
+// Reads up to kLaneSlots items, under one lane and one fence for as many as may be protected at
+// once (segment/reader.h has the protocol).
 void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
                             std::span<ItemResult> results, const Window& call) {
   Attachment& attachment = *scope.attachment;
@@ -214,7 +216,7 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
   std::vector<segment::Event> hits;
   hits.reserve(items.size());
   while (done < items.size()) {
-    // Nothing is protected here: what is asked may take long.
+    // Looked at while nothing is protected, because the handler of an interrupt may take long.
     if (done > 0) Interrupt::LookIfDue();
     const int lane = attachment.readers().AcquireLane(call.deadline_ns, clock_);
     if (lane < 0) {
@@ -222,7 +224,7 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
                 ItemResult{.code = Code::kTimeout});
       break;
     }
-    // As many as this process may protect at a time, at least one.
+    // Announces as many as this process may protect at a time, but at least one.
     std::uint64_t protected_bytes = 0;
     std::size_t end = done;
     {
@@ -271,7 +273,8 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
     attachment.readers().SubProtected(protected_bytes);
     attachment.readers().ReleaseLane(lane);
     if (end == done) {
-      // Other threads of this process protect all that it may; their copies end by themselves.
+      // Other threads of this process protect all that it may. Their copies end by themselves, so
+      // this waits for them; without a lane, as other threads may wait for one.
       if (LeftNs(call.deadline_ns, clock_) <= 0) {
         results[end++] = Miss(MissReason::kLimited);
       } else {
@@ -294,7 +297,7 @@ Status OwnerClient::Get(std::span<const GetItem> items, std::span<ItemResult> re
   }
   for (std::size_t from = 0; from < items.size(); from += segment::kLaneSlots) {
     const std::size_t count = std::min<std::size_t>(segment::kLaneSlots, items.size() - from);
-    if (from > 0) Interrupt::LookIfDue();  // a call of one window does not read the clock for it
+    if (from > 0) Interrupt::LookIfDue();  // not for one window: it would cost a read of the clock
     GetWindow(*scope, items.subspan(from, count), results.subspan(from, count),
               {.hold = options.hold, .deadline_ns = deadline_ns});
   }
@@ -317,7 +320,7 @@ Status OwnerClient::Get(std::span<const GetItem> items, std::span<ItemResult> re
   return {};
 }
 
-// ---- what was asked, and missed
+// ---- counters of keys that were asked for, and missed
 
 void OwnerClient::CountAsked(Attachment& attachment, Asked what,
                              std::span<const ItemResult> results) const {

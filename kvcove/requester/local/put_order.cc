@@ -7,8 +7,9 @@
 namespace kvcove::requester {
 namespace {
 
-// Between the hint's reading and the put other processes put, too.
-constexpr std::uint64_t kReserve = 64;  // 1/64 of an owner
+// Other processes put between the reading of the hint and the put, so 1/64 of an owner is left
+// free.
+constexpr std::uint64_t kReserve = 64;
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of a host's owners a put goes to, where there are several. Pure.
+// The order in which a put asks the owners of a host, if there are several. No state.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,23 @@ namespace kvcove::requester {
 
 struct PutCandidate {
   std::size_t owner = 0;
-  int node = -1;  // NUMA; -1: bound to none
+  int node = -1;  // NUMA node; -1: bound to none
   std::uint64_t capacity_bytes = 0;
   std::uint64_t free_bytes = 0;  // a hint; 0: not known, or full
-  bool has_predecessor = false;  // of the put's first chunk
+  bool has_predecessor = false;  // it has the chunk before the put's first one
 };
 
 struct PutQuestion {
-  int node = -1;  // of the thread that puts
+  int node = -1;  // NUMA node of the thread that puts
   std::uint64_t bytes = 0;
-  std::uint64_t turn = 0;  // spreads puts over owners that are as good
+  std::uint64_t turn = 0;  // spreads puts over owners that are equally good
 };
 
-// The owners, best first:
-// 1. one with room for the put, and for a little more, before one that must evict for it: memory
-//    that is free elsewhere on this host is a better cache than none;
-// 2. one on the thread's node before the others: the copy, and mostly the gets, stay on that node;
-// 3. the one that has the chunk before: eviction knows a chain only where it lies together;
+// Returns the owners, best first:
+// 1. an owner with room for the put, and for a little more, before one that must evict for it: free
+//    memory elsewhere on this host is a better cache than none;
+// 2. an owner on the thread's node before others: the copy, and mostly the gets, stay on that node;
+// 3. the owner that has the previous chunk: eviction knows only chains that one owner has whole;
 // 4. by turns.
 std::vector<std::size_t> OrderForPut(std::vector<PutCandidate> candidates,
                                      const PutQuestion& question);

@@ -60,7 +60,8 @@ bool ReaderSlots::AddLoanLane(std::int64_t deadline_ns, const Clock& clock) {
     if (left <= 0) return false;
     lane_free_.WaitFor(mutex_, std::chrono::nanoseconds(left));
     if (std::popcount(loan_lanes_) < static_cast<int>(kMostLoanLanes)) continue;
-    // Another thread has added the last one meanwhile: what woke this one is for somebody else.
+    // Another loan has taken the last loan lane meanwhile. The lane whose release woke this thread
+    // is free for a get, so the notification is passed on.
     lane_free_.NotifyOne();
     return false;
   }
@@ -68,7 +69,8 @@ bool ReaderSlots::AddLoanLane(std::int64_t deadline_ns, const Clock& clock) {
   lanes_used_ |= 1U << lane;
   loan_lanes_ |= 1U << lane;
   free_slots_[lane] = kAllSlots;
-  // Before any slot of it is announced, so before its fence: the owner looks at all of them.
+  // Stored before any slot of the lane is announced, and so before the announcing thread's fence:
+  // an owner that looks at the lane later looks at all of its slots.
   page_->lanes[lane].used.store(segment::kLaneSlots, std::memory_order_release);
   return true;
 }
@@ -98,6 +100,7 @@ void ReaderSlots::GiveBack(std::span<const LoanSlot> slots) {
   for (const LoanSlot slot : slots) {
     const std::uint32_t lane = slot / segment::kLaneSlots;
     free_slots_[lane] |= 1ULL << (slot % segment::kLaneSlots);
+    // The owner looks at the lane while any loan has a slot of it.
     if (free_slots_[lane] != kAllSlots) continue;
     page_->lanes[lane].used.store(0, std::memory_order_release);
     loan_lanes_ &= ~(1U << lane);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the weight versions that were used lately.
+// A bounded map of the weight versions that were used last.
 #pragma once
 
 #include <algorithm>
@@ -14,28 +14,28 @@
 
 namespace kvcove::requester {
 
-// A map by version that holds at most `room` of them: the one that was used longest ago makes place
-// for a new one. A trainer makes a version a step, and an engine one a salt, so without a bound the
-// map of a session that lives for months would only grow. What is forgotten is asked for again. The
-// entry without a version ("") stays: most namespaces have no other. Needs a lock.
+// A map by version with at most `room` entries: a new one replaces the one that was used longest
+// ago. A trainer makes a version for each step, and an engine one for each salt, so an unbounded
+// map of a session that lives for months would only grow. A forgotten version is asked for again.
+// The entry without a version ("") is kept: most namespaces have no other. Not thread-safe.
 template <typename T>
 class RecentVersions {
  public:
   explicit RecentVersions(std::size_t room) : room_(std::max<std::size_t>(room, 1)) {}
 
-  // Null when it is not known. Counts as a use.
+  // Returns the value, or null. Counts as a use.
   T* Find(std::string_view version) {
     const auto at = entries_.find(version);
     if (at == entries_.end()) return nullptr;
     at->second.used = ++uses_;
     return &at->second.value;
   }
-  // The same, without being a use.
+  // Returns the value, or null. Does not count as a use.
   const T* Peek(std::string_view version) const {
     const auto at = entries_.find(version);
     return at == entries_.end() ? nullptr : &at->second.value;
   }
-  // A use, too. Linear in `room` where another one makes place.
+  // Sets the value. Counts as a use. Linear in `room` if another entry is replaced.
   void Set(std::string_view version, T value) {
     const auto at = entries_.find(version);
     if (at != entries_.end()) {
@@ -45,7 +45,7 @@ class RecentVersions {
     if (!version.empty() && Versions() >= room_) entries_.erase(Oldest());
     entries_.emplace(version, Entry{.value = std::move(value), .used = ++uses_});
   }
-  // `drop(version)`: true for those that are no longer kept.
+  // Erases the versions for which `drop(version)`.
   template <typename Drop>
   void EraseIf(Drop&& drop) {
     std::erase_if(entries_, [&](const auto& entry) { return drop(entry.first); });
@@ -90,7 +90,7 @@ class RecentVersions {
   Map entries_;
 };
 
-// Of one session. An engine uses a few at a time; each costs under 200 bytes.
+// Versions that a session keeps. An engine uses a few at a time; each costs less than 200 bytes.
 inline constexpr std::size_t kSessionVersions = 256;
 
 }  // namespace kvcove::requester

@@ -10,7 +10,7 @@ namespace kvcove {
 namespace requester {
 namespace {
 
-constexpr std::chrono::milliseconds kEnd{100};  // for what is dropped without a word
+constexpr std::chrono::milliseconds kEnd{100};  // time that a destructor may wait for owners
 
 }  // namespace
 
@@ -23,13 +23,13 @@ Status FinishReserved(Attachment& attachment, std::span<const wire::FinishItem> 
                       std::span<const std::size_t> which, std::span<ItemResult> results,
                       std::int64_t deadline_ns) {
   if (items.empty()) return {};
-  // What was written is shown by the owner to readers, threads of this process, too.
+  // The owner publishes the values, and threads of this process may read them then.
   segment::OwnerOrders();
   const Result<std::vector<Code>> codes = attachment.service().Finish(items, deadline_ns);
   for (std::size_t k = 0; k < items.size(); ++k) {
     ItemResult& result = results[which[k]];
     if (!codes) attachment.Abandon(items[k].reservation);
-    if (!items[k].commit) continue;  // its result says why
+    if (!items[k].commit) continue;  // its result has the reason already
     result = codes ? Stored((*codes)[k], result.bytes)
                    : ItemResult{.code = codes.error().code, .bytes = result.bytes};
   }
@@ -107,7 +107,9 @@ Status Reservation::Commit(std::span<ItemResult> results, std::chrono::milliseco
     state_ = State::kCommitted;
     for (const Item& item : items_) ended.push_back(item.result);
     const std::int64_t deadline_ns = DeadlineOf(clock_, timeout);
-    // A reset of this session that is not proven: it stores nothing, however old the token is.
+    // While a reset of this session is not proven, it stores nothing, however old the token is. The
+    // reset may have failed after the reservation, so the owner alone could still accept the
+    // commit.
     const bool closed = closed_ != nullptr && closed_->load(std::memory_order_acquire);
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       const Status finished = FinishPart(part, closed, ended, deadline_ns);
@@ -148,7 +150,8 @@ Reserved& Reserved::operator=(Reserved&& other) noexcept {
   return *this;
 }
 
-// In a forked child nothing is mapped, and the locks' holders did not come along.
+// A forked child has neither the mappings nor the threads that may hold locks, so it leaks the
+// reservation; the parent's remains.
 Reserved::~Reserved() {
   if (reservation_ != nullptr && !reservation_->Here()) (void)reservation_.release();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is behind a Reserved: which owners reserved what, and how that ends. One thread at a time.
+// The implementation of Reserved: the reservations of a batch at their owners, and their end. One
+// thread at a time.
 //
-//   open -> committed | aborted        (the end, and so a session's that dropped it, aborts)
+//   open -> committed | aborted        (the destructor aborts)
 #pragma once
 
 #include <atomic>
@@ -15,12 +16,12 @@
 
 namespace kvcove::requester {
 
-// What a put's code says: stored although the master has not listed it is a success, too.
+// Returns the result of a put. kNotListed becomes kOk, with `listed` false: the value is stored.
 ItemResult Stored(Code code, std::uint64_t bytes);
 
-// Ends reservations of one owner: item k of `items` is that of results[which[k]], whose `bytes` are
-// its size. What the owner could not be told in time it is told later, as given up: no harm if the
-// commit arrived. Errors: the call's, shown by its items, too.
+// Ends reservations at one owner: item k of `items` is that of results[which[k]], whose `bytes` are
+// its size. If the call fails, the reservations are noted as given up, and the owner is notified
+// later; that has no effect on a commit that did arrive. Errors: the call's, also in its items.
 Status FinishReserved(Attachment& attachment, std::span<const wire::FinishItem> items,
                       std::span<const std::size_t> which, std::span<ItemResult> results,
                       std::int64_t deadline_ns);
@@ -33,7 +34,7 @@ struct ReserveKey {
 
 class Reservation {
  public:
-  // `keep`, if anything, ends after everything else of it. `closed`: of the session.
+  // `keep`: null, or destroyed after all other members. `closed`: ResetKeeper::closed_flag.
   Reservation(std::size_t items, const Clock& clock, std::shared_ptr<void> keep,
               std::shared_ptr<const std::atomic<bool>> closed);
   ~Reservation();
@@ -41,14 +42,14 @@ class Reservation {
   Reservation& operator=(const Reservation&) = delete;
 
   // ---- while it is made
-  // From here on Add is about this owner's life. `host` is kept, as of a loan.
+  // Begins the part of an owner's life; Add adds to the last part. Keeps `host`, as a loan does.
   void AddPart(std::shared_ptr<OwnerTie> host, std::shared_ptr<Attachment> attachment);
-  // False: the owner named memory that is not of its segment; it is told so.
+  // Adds an item. False: the grant is outside the owner's segment; the reservation is given up.
   bool Add(std::size_t number, const wire::PutResult& grant, std::uint64_t size_bytes);
   void SetResult(std::size_t number, const ItemResult& result) { items_[number].result = result; }
 
   // ---- what Reserved offers
-  bool Here() const;  // no forked child
+  bool Here() const;  // false in a forked child
   bool aborted() const { return state_ == State::kAborted; }
   std::size_t size() const { return items_.size(); }
   const ItemResult& result(std::size_t i) const { return items_[i].result; }
@@ -67,12 +68,12 @@ class Reservation {
   struct Item {
     ItemResult result;
     std::uint64_t reservation = 0;
-    std::size_t part = 0;  // 1 + its number; 0: nothing is reserved
-    std::size_t first = 0;
+    std::size_t part = 0;   // 1 + index in parts_; 0: not reserved
+    std::size_t first = 0;  // range of pieces_
     std::size_t count = 0;
     bool dropped = false;
   };
-  // How each item of one part ends.
+  // Commits or gives up each item of one part.
   Status FinishPart(std::size_t part, bool closed, std::span<ItemResult> results,
                     std::int64_t deadline_ns);
 
@@ -84,10 +85,11 @@ class Reservation {
   std::vector<MutableBuffer> pieces_;
   std::vector<Part> parts_;
   State state_ = State::kOpen;
-  Status committed_;  // what a repeated Commit answers
+  Status committed_;  // result of Commit, for a repeated call
 };
 
-// Session::Reserve with what `ask(reservation, items, results)` is given. Errors: those of `ask`.
+// Implements Session::Reserve; `ask(reservation, items, results)` reserves the items. Errors:
+// kInvalid of `ask`.
 template <typename Ask>
 Result<Reserved> ReserveBy(std::unique_ptr<Reservation> reservation,
                            std::span<const ReserveItem> items, const CallOptions& options,
@@ -98,7 +100,7 @@ Result<Reserved> ReserveBy(std::unique_ptr<Reservation> reservation,
     wanted[i].item.after = AfterOf(items, i, options);
   }
   std::vector<ItemResult> results(items.size());
-  // What else a call fails with, its items show.
+  // Other errors of the call are in its items.
   const Status asked = ask(*reservation, wanted, results);
   if (!asked && asked.error().code == Code::kInvalid) return std::unexpected(asked.error());
   for (std::size_t i = 0; i < items.size(); ++i) reservation->SetResult(i, results[i]);

@@ -20,11 +20,11 @@ constexpr std::size_t kFds = 3;  // header, payload, session page; in a cluster 
 constexpr std::int64_t kRetryMs = 20;
 constexpr std::int64_t kRefusedRetryMs = 200;
 constexpr std::int64_t kConnectNs = kSecond;
-constexpr int kFlushMs = 200;  // how often abandoned reservations are told
+constexpr int kFlushMs = 200;  // between reports of abandoned reservations
 
 std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// Connections that are all joined to one session; each carries one call at a time.
+// A pool of connections that are joined to one session; each carries one call at a time.
 class SocketChannel final : public wire::Channel {
  public:
   SocketChannel(std::string path, const wire::Welcome& welcome)
@@ -55,8 +55,8 @@ class SocketChannel final : public wire::Channel {
     const auto joined =
         client.Call(wire::Method::kJoin, Bytes(wire::EncodeJoin(welcome_)), deadline_ns);
     if (joined) return client;
-    // Another daemon has taken its place at this path, and the monitor has not noticed yet. Nobody
-    // is refused anything: a reset, for one, must be tried again.
+    // Another daemon listens at this path now, and the monitor has not noticed yet. That is no
+    // refusal of the call: as kDenied, a reset would not be tried again (ResetKeeper).
     const Code code = joined.error().code;
     return Fail(code == Code::kDenied ? Code::kUnavailable : code, joined.error().detail);
   }
@@ -72,11 +72,12 @@ class SocketChannel final : public wire::Channel {
 class SocketOwner::SocketAttachment final : public Attachment {
  public:
   struct Parts {
-    // Of the owner's lineage: given back when nothing is mapped any more (owner/link/lineage.h).
+    // File of the owner's lineage (owner/link/lineage.h). First, so that it is closed last, after
+    // everything is unmapped.
     UniqueFd lineage;
-    rpc::Client primary;  // says hello, then only tells when the daemon goes
+    rpc::Client primary;  // sends hello and goodbye; its end is the daemon's end
     wire::Welcome welcome;
-    UniqueFd header_fd;  // these two say where there is memory
+    UniqueFd header_fd;  // header_fd and payload_fd: the warmer looks up which pages have memory
     UniqueFd payload_fd;
     Mapping header;
     Mapping payload;
@@ -98,7 +99,7 @@ class SocketOwner::SocketAttachment final : public Attachment {
     (void)parts_.primary.Call(wire::Method::kGoodbye, {}, deadline_ns);
   }
 
-  // Maps beforehand what will be read. Starts once; StopWarming may be called again.
+  // Starts to map pages ahead of their first read. Call it once; StopWarming may be called again.
   void StartWarming(const WarmOptions& options) {
     const auto file = [](const UniqueFd& fd, const Mapping& mapping) {
       return WarmWalk::File{.fd = fd.get(), .memory = {mapping.data(), mapping.size()}};
@@ -106,18 +107,19 @@ class SocketOwner::SocketAttachment final : public Attachment {
     warmer_.Start({file(parts_.header_fd, parts_.header), file(parts_.payload_fd, parts_.payload)},
                   options);
   }
-  // By the monitor, so that the thread that drops the last reference has nothing to wait for.
+  // Called by the monitor, so that the thread that drops the last reference need not wait.
   void StopWarming() { warmer_.Stop(); }
 
-  // What could shrink would end this process by SIGBUS, in the middle of a read.
+  // Refuses files that may shrink: a read beyond their end would kill this process with SIGBUS.
   static Status CheckSealed(int fd) {
     const int seals = fcntl(fd, F_GET_SEALS);
     if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return {};
     return Fail(Code::kCorrupt, "a file of the segment is not sealed against shrinking");
   }
 
-  // A lease's deadline is a time of the owner's clock, and this process would compare it with its
-  // own. In another time namespace these differ, and a lease would not end.
+  // Checks that both processes have the same clock. A lease's deadline is a time of the owner's
+  // clock, which this process compares with its own. In another time namespace these differ, and a
+  // lease could seem to hold after its end.
   static Status CheckClock(std::int64_t owner_ns, std::int64_t asked_ns, std::int64_t now_ns) {
     if (owner_ns + kMillisecond >= asked_ns && owner_ns - kMillisecond <= now_ns) return {};
     return Fail(Code::kIncompatible,
@@ -156,7 +158,7 @@ class SocketOwner::SocketAttachment final : public Attachment {
                   Mapping::Map(fds[1].get(), size_of(fds[1]), Mapping::Access::kReadWrite));
     KVCOVE_ASSIGN(Mapping page,
                   Mapping::Map(fds[2].get(), size_of(fds[2]), Mapping::Access::kReadWrite));
-    // A file of huge pages is rounded up to whole ones.
+    // The file may be larger: one of huge pages is rounded up to whole pages.
     if (payload.size() < view.header().payload_bytes) {
       return Fail(Code::kCorrupt, "the segment's payload is smaller than its header says");
     }
@@ -228,7 +230,7 @@ std::shared_ptr<Attachment> SocketOwner::Current() {
 
 void SocketOwner::Replace(std::shared_ptr<SocketAttachment> attachment) {
   const MutexLock lock(mutex_);
-  current_.swap(attachment);  // the old one goes after the lock
+  current_.swap(attachment);  // the old one ends after the lock, as parameters outlive locals
 }
 
 void SocketOwner::Monitor() {
@@ -239,7 +241,7 @@ void SocketOwner::Monitor() {
       attachment = current_;
     }
     if (attachment != nullptr) {
-      // The daemon never speaks first on this connection: whatever happens on it is its end.
+      // The daemon sends nothing unasked on this connection, so any event is the daemon's end.
       pollfd waits[2] = {
           {.fd = attachment->primary_fd(), .events = POLLIN | POLLRDHUP, .revents = 0},
           {.fd = wake_.get(), .events = POLLIN, .revents = 0}};

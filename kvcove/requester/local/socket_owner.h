@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host's daemon, reached over its Unix socket: connects, notices its death, and connects again by
-// itself.
+// The daemon of a host at its Unix socket: connects, notices the daemon's end, and connects again
+// by itself.
 #pragma once
 
 #include <atomic>
@@ -15,24 +15,28 @@
 
 namespace kvcove::requester {
 
-// Thread-safe. One thread waits for the daemon's end; it uses no processor time meanwhile.
+// Thread-safe. One thread waits for the daemon's end; it wakes every 200 ms to report reservations
+// that were given up.
+//
+//   connected -> ended (every key is a miss) -> connected | refused (its memory cannot be mapped)
 class SocketOwner final : public OwnerTie {
  public:
-  // Whether an owner whose generations this authority decides (wire::Welcome) may be used. Asked on
-  // each connection, without locks.
+  // Decides whether an owner with this authority over its generations (wire::Welcome) may be used.
+  // Called for each connection, without locks.
   using Accept = std::function<Status(const std::string& authority)>;
-  // `warm`: how much of the segment is mapped beforehand, in the background. Errors: kUnavailable
-  // when no daemon answers, kDenied, kIncompatible, kTimeout, kCorrupt; those of `accept`.
+  // Connects, and starts the thread. `warm` bounds the memory that is mapped ahead in the
+  // background. Errors: kUnavailable (no daemon answers), kDenied, kIncompatible, kTimeout,
+  // kCorrupt; those of `accept`.
   static Result<std::unique_ptr<SocketOwner>> Connect(const std::string& socket_path,
                                                       std::int64_t deadline_ns, const Clock& clock,
                                                       const WarmOptions& warm = {},
                                                       Accept accept = {});
-  // Says goodbye: no thread of this process may use the segment any more.
+  // Says goodbye to the daemon: no thread of this process may use the segment any more.
   ~SocketOwner() override;
 
   std::shared_ptr<Attachment> Current() override;
-  // The daemon came back with memory that this process cannot map, as after an upgrade: there is no
-  // Current until either of them is another build. Logged once.
+  // True if the daemon restarted with memory that this process cannot map, as after an upgrade:
+  // Current remains null until one of them is another build. Logged once.
   bool refused() const override { return refused_.load(std::memory_order_acquire); }
 
  private:

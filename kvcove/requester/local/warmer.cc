@@ -45,8 +45,8 @@ bool WarmWalk::Seek(Area& area) {
     while (area.next < area.warm.size() && area.warm[area.next]) ++area.next;
     if (area.next >= area.warm.size()) return false;
     if (area.huge) return true;
-    // Holes are passed over without a look at each page. The offset of the open file moves, which
-    // nobody uses.
+    // Passes over holes without a look at each page. Moves the offset of the open file, which no
+    // other code uses.
     const off_t data =
         lseek(area.file.fd, static_cast<off_t>(area.next * area.slice_bytes), SEEK_DATA);
     if (data < 0) return false;
@@ -65,7 +65,7 @@ std::uint64_t WarmWalk::Warm(Area& area) {
   if (!area.huge) runs = PresentRuns(data, size);
   std::uint64_t bytes = 0;
   for (const auto& [start, length] : runs) {
-    // A page that cannot be read is met again by its reader, if there ever is one.
+    // A failure is ignored: the page's first reader maps it, or fails.
     if (PopulatePages(data + start, length, Populate::kRead)) bytes += length;
   }
   area.warm[slice] = bytes == size;
@@ -89,7 +89,7 @@ std::int64_t WarmWalk::Step() {
                                   std::max<std::uint64_t>(options_.bytes_per_second, 1));
     return std::max(due_ns - took_ns, took_ns / 4);
   }
-  // The round is over. What had no memory may have some in the next one.
+  // The round is over. Slices without memory may have some in the next round.
   area_ = 0;
   bool left = false;
   for (Area& area : areas_) {
@@ -105,8 +105,8 @@ std::int64_t WarmWalk::Step() {
 void Warmer::Start(const std::vector<WarmWalk::File>& files, const WarmOptions& options) {
   if (options.budget_bytes == 0) return;
   walk_ = std::make_unique<WarmWalk>(files, options);
-  // Low and not idle: this is an engine's process, and a thread that is preempted while it maps
-  // pages holds up the engine's own mmap(2).
+  // Low priority and not idle: this is an engine's process, and a thread that is preempted while it
+  // maps pages delays the engine's own mmap(2).
   const Status started =
       work_.Start("kvcove-warm", Priority::kLow, [this] { return walk_->Step(); });
   if (!started) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps the pages of a segment into this process before anybody reads them, so that the first read
-// of each costs no fault.
+// Maps the pages of a segment into this process ahead of their first read, which then costs no
+// fault.
 //
-// A thread of low priority goes over the files in order, the index first (every read needs it),
-// then the payload from the bottom, where owners store first. It maps what has memory already and
-// nothing else: a page that is missing would be allocated and charged to this process's control
-// group (base/pages.h). What an owner adds later is mapped in later rounds, at growing intervals,
-// until all is mapped or the budget is used up. Page tables are the price: 2 MiB a GiB with pages
-// of 4 KiB, in each process.
+// A thread of low priority walks over the files in order: the index first, which every read needs,
+// then the payload from the bottom, where owners store first. It maps only pages that have memory:
+// a missing page would be allocated, and charged to this process's control group (base/pages.h).
+// Pages that an owner populates later are mapped in later rounds, at growing intervals, until all
+// is mapped or the budget is used up. The cost is page tables: 2 MiB for each GiB with pages of 4
+// KiB, in each process.
 //
-// The files are sealed against shrinking, so nothing here can be hit by SIGBUS when their owner
-// dies. Mappings are not inherited by a forked child, and neither is the thread.
+// The files are sealed against shrinking, so the end of their owner causes no SIGBUS here. A forked
+// child inherits neither the mappings nor the thread.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@
 namespace kvcove::requester {
 
 struct WarmOptions {
-  std::uint64_t budget_bytes = 32 * kGiB;     // of memory mapped in all; 0: nothing is warmed
+  std::uint64_t budget_bytes = 32 * kGiB;     // most memory that is mapped ahead; 0: none
   std::uint64_t bytes_per_second = 4 * kGiB;  // at most
 };
 
-// "off", "all", or a size such as 8GiB: the budget. `what` names the setting in errors. Errors:
-// kInvalid.
+// Parses the budget: "off", "all", or a size such as 8GiB. `what` names the setting in errors.
+// Errors: kInvalid.
 Result<WarmOptions> ParseWarm(std::string_view what, std::string_view text);
 
-// What one thread does step by step; without a thread, for tests.
+// The walk over the files, step by step. No thread of its own, so that tests can step it.
 class WarmWalk {
  public:
   static constexpr std::uint64_t kSlice = 256 * kKiB;
@@ -43,12 +43,12 @@ class WarmWalk {
   static constexpr std::int64_t kLongestRoundNs = 16 * kSecond;
 
   struct File {
-    int fd = -1;  // says where the file has memory; outlives the walk
+    int fd = -1;  // for SEEK_DATA; must outlive the walk
     std::span<std::byte> memory;
   };
   WarmWalk(const std::vector<File>& files, const WarmOptions& options);
 
-  // Maps at most one slice. Returns how long to rest, or BackgroundWork::kDone.
+  // Maps at most one slice. Returns the time to rest, in ns, or BackgroundWork::kDone.
   std::int64_t Step();
   std::uint64_t warmed_bytes() const { return warmed_bytes_; }
 
@@ -56,29 +56,29 @@ class WarmWalk {
   struct Area {
     File file;
     std::uint64_t slice_bytes = kSlice;  // at least a page of the file
-    bool huge = false;                   // of hugetlbfs: all of it has memory
-    std::vector<bool> warm = {};         // a slice that needs no other look
-    std::uint64_t next = 0;              // slice
+    bool huge = false;                   // hugetlbfs: all of it has memory
+    std::vector<bool> warm = {};         // by slice: mapped whole
+    std::uint64_t next = 0;              // number of a slice
   };
-  // The next slice of `area` that has memory and is not warm; moves `next` there. False: none.
+  // Moves `next` to the next slice that has memory and is not warm. False: there is none.
   static bool Seek(Area& area);
-  // Maps what is present of the slice at `next`, which it leaves behind. Returns the bytes.
+  // Maps the present pages of the slice at `next`, and moves `next` behind it. Returns the bytes.
   std::uint64_t Warm(Area& area);
 
   const WarmOptions options_;
   std::vector<Area> areas_;
   std::size_t area_ = 0;
   std::uint64_t warmed_bytes_ = 0;
-  bool progress_ = false;  // of this round
+  bool progress_ = false;  // a slice became warm in this round
   std::int64_t round_ns_ = kFirstRoundNs;
 };
 
-// The walk on its thread. Ends with its owner, before anything is unmapped.
+// The walk on a thread. Must be stopped, or destroyed, before the files are unmapped.
 class Warmer {
  public:
-  // Returns at once. Where a thread is refused, it says so and maps nothing beforehand.
+  // Starts the thread. If that fails, logs it, and maps nothing ahead.
   void Start(const std::vector<WarmWalk::File>& files, const WarmOptions& options);
-  // After it no further page is mapped. Waits for one slice at most.
+  // Stops the thread; waits for one slice at most.
   void Stop() { work_.Stop(); }
 
  private:
