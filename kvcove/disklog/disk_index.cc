@@ -67,6 +67,7 @@ void DiskIndex::AddBucket() {
     entries_.push_back(std::make_unique<std::array<IndexEntry, kChunk>>());
     return;
   }
+  // The source: the new bucket's number without its highest bit, as BucketOf has it.
   const std::uint32_t source = added & ((std::bit_ceil(bucket_count_) - 1) >> 1);
   std::uint32_t at = Bucket(source);
   Bucket(source) = 0;

@@ -159,9 +159,12 @@ Status Log::Remove(const RemoveRequest& request, Done done) {
   const auto scope = state_.scopes.Find(request.slot, request.generation);
   const bool held = state_.recovering || (scope && state_.zones.Holds(*scope));
   bool written = false;
+  // Shared with the tombstones' callbacks. These run before the one of Sync below, as a barrier
+  // completes only after the callbacks of the writes before it (Writer::Write).
   const auto failed = std::make_shared<bool>(false);
   for (const std::string_view key : request.keys) {
     KVCOVE_TRY(CheckKey(key));
+    // While recovering, Writer::Add puts the tombstone into the index, which replaces the entry.
     const IndexEntry* const known = state_.Find(state_.HashOf(request.slot, key));
     if (known != nullptr && state_.scopes[known->scope].generation == request.generation &&
         !state_.recovering) {
@@ -178,6 +181,7 @@ Status Log::Remove(const RemoveRequest& request, Done done) {
     ++state_.counters.tombstones;
     written = true;
   }
+  // No record of these keys is on the disk, so nothing has to be synced.
   if (!written) {
     done({});
     return {};
@@ -243,6 +247,7 @@ void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
     const auto key = std::string_view(summary.keys).substr(key_at, entry.key_bytes);
     key_at += entry.key_bytes;
     if (entry.kind != RecordKind::kObject) continue;
+    // Only the record to which the index points is alive.
     const IndexEntry* const known = state_.Find(entry.hash);
     if (known == nullptr || known->zone != zone || known->offset_units != entry.offset_units) {
       continue;
@@ -316,6 +321,8 @@ void Log::StopStep() {
   if (!writer_.idle() || cleaner_.active()) return;
   Done done = std::move(stop_);
   stop_ = nullptr;
+  // Marked clean only once all summaries are durable. `kvcove disk show` prints the mark; recovery
+  // does not rely on it, but looks at each zone.
   writer_.Sync([this, done = std::move(done)](const Status& status) {
     if (!status) {
       done(status);
@@ -327,6 +334,7 @@ void Log::StopStep() {
 }
 
 bool Log::Poll(std::int64_t wait_ns) {
+  // One slice of each kind of work a call, so that completions never wait long for cleaning.
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
   if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;

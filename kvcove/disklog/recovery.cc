@@ -42,6 +42,8 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
     zone.state = ZoneState::kLost;
     return;
   }
+  // A header of another place, pool, incarnation or disk belongs to an earlier use of the space,
+  // and a trailer with another nonce to an earlier use of the zone.
   const auto header = ParseZoneHeader(ends.header.view());
   const Superblock& super = state_.super;
   if (!header || header->free || header->zone != number || header->pool != super.pool ||
@@ -78,6 +80,8 @@ void Recovery::Order() {
   ReadZones();
 }
 
+// Reads the next zones. No zone without tombstones is begun before all with tombstones are read:
+// its objects would be found although a tombstone that is not read yet covers them.
 void Recovery::ReadZones() {
   if (finished_of_these_ == before_serving_) serving_ = true;
   const std::size_t end = serving_ ? queue_.size() : before_serving_;
@@ -140,6 +144,8 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
   }
 }
 
+// Adds a zone's records to the index, in whatever order zones are read: Offer keeps the record of a
+// key with the highest sequence, and tombstones are records, too.
 void Recovery::Take(std::uint32_t number, const Summary& summary) {
   Zone& zone = state_.zones[number];
   std::vector<std::optional<ScopeId>> scopes;
@@ -150,6 +156,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     if (id) state_.scopes.Use(*id);
   }
   for (const SummaryEntry& from : summary.entries) {
+    // Dead records count here, too: a new record needs a higher sequence than any on the disk.
     state_.next_sequence = std::max(state_.next_sequence, from.sequence + 1);
     zone.opened_at = std::max(zone.opened_at, from.sequence);
     const auto scope = scopes[from.scope];

@@ -24,6 +24,7 @@ int Run(int fd, const Operation& operation) {
                               : pwrite(fd, operation.data + moved, operation.size - moved, offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return errno;
+    // A transfer is whole or an error, so the end of the file is one.
     if (count == 0) return operation.kind == Operation::Kind::kRead ? EIO : ENOSPC;
     moved += static_cast<std::size_t>(count);
   }
@@ -41,6 +42,8 @@ class ThreadDevice final : public FileDevice {
     return {};
   }
 
+  // Waits for all queued operations: their memory may be freed once the device has ended. Their
+  // completions do not run.
   ~ThreadDevice() override {
     {
       const MutexLock lock(mutex_);
@@ -63,6 +66,7 @@ class ThreadDevice final : public FileDevice {
       woken_ = false;
       ready.swap(done_);
     }
+    // The lock is released, because a completion may submit further operations.
     in_flight_ -= ready.size();
     for (const Operation& operation : ready) operation.done(operation.error);
     return ready.size();

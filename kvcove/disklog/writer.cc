@@ -169,6 +169,8 @@ Result<Writer::OpenZone*> Writer::Room(const Append& append, std::uint64_t bytes
   }
   const auto number = state_.zones.AnyFree();
   const bool callers = append.stream < streams_ || append.stream == brief_stream();
+  // The last free zones are kept for moves and tombstones: without a zone for these, no zone with
+  // needed tombstones could be freed, and the disk would stay full.
   const std::uint32_t reserve = callers ? reserved_zones_ : 0;
   if (!number || state_.zones.free() <= reserve) {
     ++state_.counters.refused_space;
@@ -179,6 +181,8 @@ Result<Writer::OpenZone*> Writer::Room(const Append& append, std::uint64_t bytes
   return current;
 }
 
+// Opens a free zone. The new nonce ties records to this use of the zone: a scan or a read takes no
+// record of an earlier use for one of this use.
 Writer::OpenZone& Writer::Open(std::uint32_t number, std::uint8_t stream) {
   Zone& zone = state_.zones[number];
   zone.state = ZoneState::kOpen;
@@ -221,6 +225,8 @@ void Writer::Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint
   state_.zones.Note(zone.number, scope, record.kind, record.sequence);
 }
 
+// Copies bytes into the zone's chunks, and submits each full one. Room has checked that enough
+// chunks are free.
 void Writer::Copy(OpenZone& zone, std::span<const std::byte> bytes,
                   const std::shared_ptr<Ticket>& ticket) {
   while (!bytes.empty()) {
@@ -260,6 +266,7 @@ void Writer::Submit(OpenZone& zone) {
 }
 
 void Writer::Written(std::uint32_t number, std::size_t index, int error) {
+  // The chunk is free before the callbacks run, as these may add records.
   Chunk& chunk = chunks_[index];
   const std::vector<std::shared_ptr<Ticket>> tickets = std::move(chunk.tickets);
   chunk.tickets.clear();
@@ -362,6 +369,8 @@ void Writer::SealAll() {
   }
 }
 
+// Builds the summary once the zone's last write has completed. Records whose write failed are left
+// out: the summary would name bytes that are not there.
 void Writer::FinishSeal(OpenZone& zone) {
   const std::uint32_t number = zone.number;
   Summary summary;
@@ -403,6 +412,8 @@ void Writer::SealSynced(std::uint32_t number, Summary summary, bool torn) {
 }
 
 void Writer::Sealed(std::uint32_t number, bool torn, int error) {
+  // The zone is sealed even if its summary failed: its records are in the index, and the next start
+  // scans it. If the zone has a hole, too, that scan stops there, so no sync may succeed any more.
   Zone& sealed = state_.zones[number];
   sealed.summarized = error == 0;
   sealed.state = ZoneState::kSealed;

@@ -61,6 +61,7 @@ void Zones::EndScope(ScopeId scope) {
   }
 }
 
+// Frees the zone's uses of its scopes; a dead scope without users then gives its number back.
 void Zones::Clear(std::uint32_t zone) {
   for (const ScopeUse& use : zones_[zone].uses) scopes_.Unuse(use.scope);
   zones_[zone].uses.clear();
@@ -76,6 +77,8 @@ bool Zones::Holds(ScopeId scope) const {
   });
 }
 
+// Looks at first_object only, the lowest sequence of a scope in a zone, so it may keep a tombstone
+// that covers nothing any more, but never drops one that is needed.
 bool Zones::TombstoneNeeded(std::uint32_t zone, ScopeId scope, std::uint64_t sequence) const {
   if (scopes_.dead(scope)) return false;
   for (std::uint32_t i = 0; i < count(); ++i) {
