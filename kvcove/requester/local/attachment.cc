@@ -8,6 +8,7 @@ namespace kvcove::requester {
 
 void Attachment::PushEvents(const std::vector<segment::Event>& events) {
   if (events.empty()) return;
+  // The ring allows one writer at a time, and the threads of this process share it.
   const MutexLock lock(ring_mutex_);
   for (const segment::Event& event : events) segment::PushEvent(*page_, event);
 }
@@ -18,6 +19,8 @@ void Attachment::Abandon(std::uint64_t reservation) {
 }
 
 void Attachment::FlushAbandoned(std::int64_t deadline_ns) {
+  // No call is made under the lock. A repeated report has no effect, so a lost answer does not
+  // matter.
   std::vector<wire::FinishItem> items;
   {
     const MutexLock lock(abandoned_mutex_);

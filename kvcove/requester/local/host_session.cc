@@ -44,6 +44,7 @@ HostSession::HostSession(std::shared_ptr<void> keep, LocalOwners& owners, Sessio
   (void)Owners();
 }
 
+// Stops the repetition of resets first: it calls TryReset, which uses the clients.
 HostSession::~HostSession() { resets_.Stop(); }
 
 std::size_t HostSession::Owners() {
@@ -63,6 +64,7 @@ std::size_t HostSession::Owners() {
     // A new client also reports the last proven reset when it registers: a master that has
     // restarted may know of that reset only from sessions.
     if (reset_to_.generation != 0) opened_.back()->ForgetBindings(reset_to_);
+    // Pairs with At(); the store of count_ below pairs with the load above.
     sessions_[i].store(opened_.back().get(), std::memory_order_release);
   }
   if (opened_.size() > 1) {
@@ -94,6 +96,7 @@ template <typename Item, typename Call>
 Status HostSession::AskInTurn(const Sessions& sessions, std::span<const Item> items,
                               std::span<ItemResult> results, const CallOptions& options,
                               Call call) {
+  // One deadline for all owners: each gets the time that the ones before it have left.
   results = results.first(items.size());
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   Status failed = call(*sessions[0], items, results, options);
@@ -101,6 +104,7 @@ Status HostSession::AskInTurn(const Sessions& sessions, std::span<const Item> it
   std::vector<Item> part;
   std::vector<ItemResult> answers;
   for (std::size_t s = 1; s < sessions.size(); ++s) {
+    // Every owner would refuse a call with such an error.
     if (!failed && (failed.error().code == Code::kInvalid || failed.error().code == Code::kLimit)) {
       return failed;
     }
@@ -393,6 +397,8 @@ bool HostSession::KnowsVersion(std::string_view version) {
   return false;
 }
 
+// Under the lock of Owners(), so that a client that is opened at the same time either is in
+// `opened_`, or gets `reset_to_`.
 void HostSession::ForgetBindings(const wire::ResetOutcome& outcome) {
   const MutexLock lock(open_mutex_);
   reset_to_ = outcome;

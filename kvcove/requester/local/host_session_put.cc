@@ -26,6 +26,7 @@ std::vector<PutCandidate> HostSession::FindStored(const Token& token, std::span<
                            .node = attachment->node(),
                            .capacity_bytes = attachment->payload_bytes(),
                            .free_bytes = view.header().free_bytes.load(std::memory_order_relaxed)};
+    // A hint only: the owner that is asked then checks generation and key again.
     const bool current = view.generation(token.slot) == token.generation;
     std::vector<segment::Event> hits;
     segment::Found found[kFindChunk];
@@ -94,6 +95,7 @@ Status HostSession::PutAmong(const Token& token, std::span<const ToPut> items,
       if (answers[k].code == Code::kStale && unknown.contains(todo[k])) {
         results[todo[k]].code = Code::kUnavailable;
       }
+      // Only these two leave the item to another owner; with any other outcome it has its answer.
       if (answers[k].code == Code::kUnavailable) unknown.insert(todo[k]);
       if (answers[k].code == Code::kNoSpace || answers[k].code == Code::kUnavailable) {
         again.push_back(todo[k]);

@@ -11,6 +11,7 @@ namespace kvcove {
 namespace requester {
 
 bool BorrowBudget::Add(std::uint64_t bytes) {
+  // Relaxed: the sum orders no other memory. A refused value may briefly make others be refused.
   const std::uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
   if (bound_bytes_ == 0 || before == 0 || before + bytes <= bound_bytes_) return true;
   Sub(bytes);
@@ -46,6 +47,7 @@ MissReason Loan::Part::Voided(std::int64_t now_ns) const {
   return CheckScope(attachment_->header(), scope_, scope_.generation, now_ns);
 }
 
+// Clears the slots before they are returned: from then on another loan may announce in them.
 void Loan::Part::End() {
   segment::OwnerOrders();
   ReaderSlots& readers = attachment_->readers();

@@ -21,6 +21,7 @@ OwnerClient::OwnerClient(std::shared_ptr<OwnerTie> host, SessionOptions options,
 }
 
 OwnerClient::~OwnerClient() {
+  // The last session of an engine in this process ends the engine there. Waits 100 ms at most.
   if (!host_->DropSession(options_.name, options_.engine)) return;
   const std::shared_ptr<Attachment> attachment = host_->Current();
   if (attachment != nullptr && attachment->connected()) {
@@ -228,6 +229,8 @@ bool OwnerClient::KnowsVersion(std::string_view version) {
   return known != nullptr && known->generation != 0;
 }
 
+// Keeps the entries, but not open and with generation 0: a later call registers again, and
+// KnowsVersion is false until then.
 void OwnerClient::ForgetBindings(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
   reset_to_ = outcome;

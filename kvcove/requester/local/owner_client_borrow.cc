@@ -72,6 +72,7 @@ void OwnerClient::BorrowWindow(const Scope& scope, Loan& loan, std::span<const B
   for (std::size_t k = 0; k < announced; ++k) {
     segment::Announce(readers.At(taken.slots[k]), found[taken.keys[k]]);
   }
+  // Between the announcements and Confirm; pairs with the owner's fence (owner/core/withdrawn.cc).
   segment::FullFence();
   const std::int64_t now = clock_.NowNs();
   std::vector<segment::Event> hits;

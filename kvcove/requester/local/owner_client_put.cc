@@ -82,6 +82,8 @@ PutWindow ReserveWindow(const Attachment& attachment) {
 
 bool OwnerClient::CopyIn(Attachment& attachment, const PutItem& item,
                          std::span<const Extent> extents, std::int64_t deadline_ns) const {
+  // Each extent is checked: a grant of a faulty owner must not make this thread write elsewhere.
+  // The deadline is looked at each MiB; later the owner may have given the key to another writer.
   segment::OwnerOrders();
   auto extent = extents.begin();
   std::uint64_t extent_at = 0;
@@ -250,6 +252,7 @@ Status OwnerClient::Put(const Token& token, std::span<const PutItem> items,
     division.Add(i, results[i].bytes);
   }
   division.KeepOneRequest(results);
+  // Earlier reservations first: they count against this process's bound, and may hold these keys.
   attachment->FlushAbandoned(deadline_ns);
   Status put = InWindows(
       division.small, requests, results, {.bytes = kInlineFrameBytes, .items = 4096},

@@ -247,6 +247,7 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
           continue;
         }
         const std::uint64_t size = found[i].meta.size_bytes();
+        // Confirmed after the fence, and before any byte is copied.
         if (const MissReason reason = window.Confirm(found[i], scope.read, now);
             reason != MissReason::kNone) {
           result = Miss(reason);
@@ -270,6 +271,7 @@ void OwnerClient::GetWindow(const Scope& scope, std::span<const GetItem> items,
         }
       }
     }
+    // After the window has cleared its slots: the next user of the lane starts with slot 0.
     attachment.readers().SubProtected(protected_bytes);
     attachment.readers().ReleaseLane(lane);
     if (end == done) {
@@ -334,6 +336,7 @@ void OwnerClient::CountAsked(Attachment& attachment, Asked what,
 }
 
 void OwnerClient::CountMisses(Attachment& attachment, std::span<const ItemResult> results) const {
+  // With several owners a miss here may be a hit at the next one: CountMissed counts at the end.
   if (one_of_several_.load(std::memory_order_relaxed)) return;
   AddMisses(attachment, results);
 }

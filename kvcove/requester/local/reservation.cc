@@ -103,6 +103,8 @@ Status Reservation::FinishPart(std::size_t part, bool closed, std::span<ItemResu
 
 Status Reservation::Commit(std::span<ItemResult> results, std::chrono::milliseconds timeout) {
   std::vector<ItemResult> ended;
+  // Committed before the calls, whatever they return: after a timeout the owner may have published
+  // the values, so the caller must not write to the memory any more, nor may Abort end them.
   if (state_ == State::kOpen) {
     state_ = State::kCommitted;
     for (const Item& item : items_) ended.push_back(item.result);
@@ -126,6 +128,7 @@ void Reservation::Abort(std::chrono::milliseconds timeout) {
   if (state_ != State::kOpen) return;
   state_ = State::kAborted;
   const std::int64_t deadline_ns = DeadlineOf(clock_, timeout);
+  // Noted first and then reported, so that the monitor reports them later if the call fails.
   for (const Item& item : items_) {
     if (item.part != 0) parts_[item.part - 1].attachment->Abandon(item.reservation);
   }

@@ -219,6 +219,8 @@ SocketOwner::~SocketOwner() {
     last.swap(current_);
   }
   if (last == nullptr) return;
+  // Loans and ranges keep this object, so nothing reads or writes the segment at this point, and
+  // the owner may reuse the memory that this session protects.
   last->StopWarming();
   if (last->connected()) last->Goodbye(clock_.NowNs() + 200 * kMillisecond);
 }
@@ -251,6 +253,7 @@ void SocketOwner::Monitor() {
         attachment->FlushAbandoned(clock_.NowNs() + 100 * kMillisecond);
         continue;
       }
+      // Disconnected first: calls that have the attachment already find nothing from now on.
       attachment->Disconnect();
       attachment->StopWarming();
       Replace(nullptr);
@@ -264,6 +267,7 @@ void SocketOwner::Monitor() {
       Replace(std::move(*fresh));
       continue;
     }
+    // Asked again also after a refusal, as the next daemon may have this build's layout.
     const bool refused = fresh.error().code == Code::kIncompatible;
     if (refused && !refused_.exchange(true, std::memory_order_acq_rel)) {
       LogWarn("the memory of the daemon at '{}' cannot be mapped: {}", socket_path_,
