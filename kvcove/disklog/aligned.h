@@ -22,6 +22,7 @@ constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t to) {
   return (value + to - 1) / to * to;
 }
 
+// Owns memory of whole blocks. Not thread-safe.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;

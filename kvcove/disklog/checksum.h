@@ -11,6 +11,7 @@
 
 namespace kvcove::disklog {
 
+// Not thread-safe.
 class Checksum {
  public:
   Checksum();
@@ -18,6 +19,7 @@ class Checksum {
   Checksum(Checksum&&) noexcept;
   Checksum& operator=(Checksum&&) noexcept;
 
+  // Adds the next bytes.
   void Add(std::span<const std::byte> bytes);
   void Add(std::string_view bytes) { Add(std::as_bytes(std::span(bytes))); }
   // Returns the checksum of all bytes so far; more may be added afterwards.

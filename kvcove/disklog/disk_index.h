@@ -58,6 +58,7 @@ class DiskIndex {
   IndexEntry* Find(const Id128& hash);
   // Inserts an entry, and sets its `next`. The hash must not be in the index.
   IndexEntry& Insert(const IndexEntry& entry);
+  // Erases the entry of the hash, if there is one. Its number is used again.
   void Erase(const Id128& hash);
 
   std::uint64_t size() const { return size_; }

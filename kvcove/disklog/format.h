@@ -66,6 +66,7 @@ std::optional<std::uint32_t> SuperblockVersion(std::string_view bytes);
 
 // ---- zone header: the first block of a zone
 
+// Ties the zone to pool, incarnation and disk, and its records to this use of the zone.
 struct ZoneHeader {
   std::uint32_t zone = 0;
   bool free = false;        // the zone's records no longer count
@@ -86,6 +87,7 @@ enum class RecordKind : std::uint8_t { kObject = 1, kTombstone = 2 };
 
 inline constexpr std::uint64_t kRecordHeadBytes = 64;
 
+// The head of an object or a tombstone; its views point into the bytes that were parsed.
 struct Record {
   RecordKind kind = RecordKind::kObject;
   SlotId slot = 0;
@@ -114,6 +116,7 @@ bool VerifyRecord(const Record& record, std::string_view bytes);
 
 // ---- summary: between the last record and the trailer
 
+// A record in a summary: all that the index needs, so that a start reads no records.
 struct SummaryEntry {
   Id128 hash;
   std::uint64_t sequence = 0;

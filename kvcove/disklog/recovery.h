@@ -36,6 +36,7 @@ class Recovery {
   const RecoveryCounters& counters() const { return counters_; }
 
  private:
+  // First and last block of a zone while they are being read.
   struct Ends {
     AlignedBuffer header{kBlockBytes};
     AlignedBuffer trailer{kBlockBytes};
@@ -44,7 +45,9 @@ class Recovery {
   };
   void ReadEnds();
   void TakeEnds(std::uint32_t zone, const Ends& ends);
+  // Decides the order of the zones once all ends are read.
   void Order();
+  // Reads zones in that order, until each is read.
   void ReadZones();
   void Begin(std::uint32_t zone);
   void TakeScan(std::uint32_t zone, ZoneContents contents);

@@ -47,6 +47,7 @@ class Scopes {
     numbers_[{slot, generation}] = id;
     return id;
   }
+  // Returns the number of the pair, if it has one.
   std::optional<ScopeId> Find(SlotId slot, Generation generation) const {
     const auto known = numbers_.find({slot, generation});
     if (known == numbers_.end()) return std::nullopt;
@@ -73,6 +74,8 @@ class Scopes {
   }
   const Scope& operator[](ScopeId id) const { return scopes_[id]; }
   bool dead(ScopeId id) const { return scopes_[id].state == ScopeState::kDead; }
+  // Count the users of a number: zones (Zones::Note) and index entries (State::Offer). The last
+  // Unuse of a dead scope frees the number.
   void Use(ScopeId id) { ++scopes_[id].users; }
   void Unuse(ScopeId id) {
     --scopes_[id].users;

@@ -117,8 +117,10 @@ class Writer {
     Done done;
   };
 
+  // Returns the zone for a record, or opens one. Errors: kLimit, kNoSpace.
   Result<OpenZone*> Room(const Append& append, std::uint64_t bytes);
   Status CheckQueue(const OpenZone* zone, std::uint64_t bytes) const;
+  // True if the zone has room for the record, and then still for its summary and trailer.
   bool Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const;
   OpenZone& Open(std::uint32_t number, std::uint8_t stream);
   void Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint64_t offset);
@@ -129,6 +131,8 @@ class Writer {
   void Submit(OpenZone& zone);
   void Written(std::uint32_t number, std::size_t chunk, int error);
   void Write(std::uint64_t offset, std::span<const std::byte> bytes, std::function<void(int)> done);
+  // Seal writes the rest of a zone; then FinishSeal (all writes have completed), SealSynced (the
+  // records are durable), WriteSummary, and Sealed follow. Seal may end `zone` before it returns.
   void Seal(OpenZone& zone);
   void FinishSeal(OpenZone& zone);
   void SealSynced(std::uint32_t number, Summary summary, bool torn);

@@ -33,6 +33,7 @@ struct BorrowKey {
   std::size_t number = 0;
 };
 
+// open -> released. Revalidate before the release only.
 class Loan {
  public:
   // The values of one life of one owner under one scope.

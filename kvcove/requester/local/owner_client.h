@@ -95,6 +95,7 @@ class OwnerClient {
                                  std::string_view key);
   static segment::Event EventOf(segment::EventKind kind, const segment::Found& found,
                                 std::int64_t hold_until_ms);
+  // Returns the binding of a version; registers, with a call, if none is known or it is old.
   Result<Binding> Bind(Attachment& attachment, std::string_view version, std::int64_t deadline_ns);
   // Returns the scope in which a look-up may read. Errors: kInvalid and kLimit of a registration;
   // others are in Scope::refused.
@@ -106,6 +107,7 @@ class OwnerClient {
                         std::shared_ptr<Attachment>& attachment);
   // True if the scope is refused, or an error; fills the results with the reason.
   static bool Refused(const Result<Scope>& scope, std::span<ItemResult> results);
+  // Get or lend at most kLaneSlots items, under the readers' protocol.
   void GetWindow(const Scope& scope, std::span<const GetItem> items, std::span<ItemResult> results,
                  const Window& window);
   void BorrowWindow(const Scope& scope, Loan& loan, std::span<const BorrowKey> keys,
@@ -148,6 +150,7 @@ class OwnerClient {
   // Asks the owner to promote keys for a later load, without waiting for the answer.
   void Prefetch(const Scope& scope, std::span<const std::string_view> keys,
                 std::chrono::milliseconds hold, std::int64_t deadline_ns) const;
+  // True if the owner's table has the key on a disk that is in use.
   static bool OnDisk(const Scope& scope, std::string_view key);
   Token TokenOf(const Scope& scope) const;
   void CountMisses(Attachment& attachment, std::span<const ItemResult> results) const;

@@ -62,7 +62,7 @@ class DiskParts {
     return Reach(which, at, part_, kKeysAtOnce);
   }
   // Returns the end of the keys that the disk should be asked to read while the part at `at` is
-  // pending, if it has been asked up to `told`. Asks for half a window a call, and for nothing more
+  // pending, if it has been asked up to `told`. Asks for half a window a call, and for no more keys
   // if the rest is one part.
   std::size_t Window(std::span<const std::size_t> which, std::size_t at, std::size_t told) const {
     if (End(which, at) == which.size()) return told;

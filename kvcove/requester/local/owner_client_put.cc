@@ -161,7 +161,7 @@ Status OwnerClient::PutInline(Attachment& attachment, const Token& token,
                               std::span<const std::size_t> which, std::span<ItemResult> results,
                               std::int64_t deadline_ns) {
   StagedValues staged(attachment);
-  std::vector<std::vector<std::byte>> joined;  // values that come in several pieces
+  std::vector<std::vector<std::byte>> joined;  // values of several pieces
   std::vector<wire::PutItem> request;
   request.reserve(which.size());
   for (const std::size_t i : which) {
