@@ -219,7 +219,7 @@ void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each
     done({});
     return;
   }
-  // Neither an open zone's summary nor one on the disk, so the caller has to repeat the walk.
+  // The summary is being written, or the zone is about to be empty: the caller repeats the walk.
   if (zone.state == ZoneState::kSealing || zone.state == ZoneState::kFreeing) {
     done(Fail(Code::kInProgress, "the zone is being sealed, or freed; walk it again"));
     return;

@@ -253,7 +253,7 @@ void SocketOwner::Monitor() {
         attachment->FlushAbandoned(clock_.NowNs() + 100 * kMillisecond);
         continue;
       }
-      // Disconnected first: calls that have the attachment already find nothing from now on.
+      // Disconnected first: from now on OwnerClient::Enter refuses it, and its loans are misses.
       attachment->Disconnect();
       attachment->StopWarming();
       Replace(nullptr);
