@@ -67,6 +67,7 @@ bool Cleaner::Begin() {
   if (!dead && (!scarce || (holds_ > 0 && !Pressed()))) return false;
   zone_ = victim;
   summary_ = {};
+  left_.clear();  // of a pass that failed: its entries are those of another summary
   entry_ = key_at_ = 0;
   moved_bytes_ = 0;
   failed_ = false;

@@ -22,6 +22,7 @@ class FakeDevice final : public Device {
     bool lies = false;             // a sync succeeds and syncs nothing
     std::uint64_t misdirect = 0;   // one write in this many lands in another block; 0: none
     int write_error = 0;           // errno of every write and sync from now on
+    int sync_error = 0;            // errno of every sync from now on
     int read_error = 0;            // errno of every read from now on
     bool hangs = false;            // nothing completes while true
     std::uint64_t cut_at = ~0ULL;  // power is off from this write or sync on, counted from 1
@@ -125,6 +126,7 @@ class FakeDevice final : public Device {
       return 0;
     }
     if (faults.write_error != 0) return faults.write_error;
+    if (!operation.write && faults.sync_error != 0) return faults.sync_error;
     if (operation.write) {
       Copy(seen_, operation.offset, operation.data);
       unsynced_.push_back({.write = true,

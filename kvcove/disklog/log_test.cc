@@ -294,6 +294,28 @@ TEST_F(LogTest, SpaceComesBackZoneByZoneAndTheDiskNeverFills) {
   EXPECT_LT(log_->counters().write_amplification(), 2.3);
 }
 
+// A pass that ended without freeing its zone has left objects there; the next zone is another one.
+TEST_F(LogTest, WhatAFailedPassHasLeftIsNotDroppedWithAnotherZone) {
+  Open(12);
+  std::vector<std::string> dropped;
+  LogOptions options = SmallLog();
+  options.cleaner.on_dropped = [&](const LiveObject& object) { dropped.emplace_back(object.key); };
+  Reopen(std::move(options));
+  for (int i = 0; log_->counters().zones_freed < 5; ++i) {
+    (void)Put(*log_, *device_, Key(i), 1, 4000);
+  }
+  device_->faults.sync_error = EIO;
+  for (int i = 1000; i < 1100; ++i) (void)Put(*log_, *device_, Key(i), 1, 4000);
+  for (int i = 0; i < 10'000; ++i) log_->Poll(0);
+  const std::size_t before = dropped.size();
+  log_->SetGeneration(kSlot, kGeneration + 1);
+  for (int i = 0; i < 10'000; ++i) log_->Poll(0);
+  device_->faults.sync_error = 0;
+  for (int i = 0; i < 100'000; ++i) log_->Poll(0);
+  EXPECT_GT(log_->counters().zones_freed_unread, 0U);
+  EXPECT_EQ(dropped.size(), before) << "the reset has voided all others";
+}
+
 TEST_F(LogTest, DeadZonesAreFreedWithoutReadingThem) {
   Open();
   PutSome(60);
