@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
@@ -19,21 +18,6 @@ namespace kvcove::disklog {
 namespace {
 
 constexpr long kNfsMagic = 0x6969;
-
-// True if `path` or a partition of it is mounted under this very name.
-bool Mounted(const std::string& path) {
-  std::ifstream mounts("/proc/self/mounts");
-  for (std::string line; std::getline(mounts, line);) {
-    const std::string source = line.substr(0, line.find(' '));
-    // /dev/sdb1 and /dev/nvme0n1p1 are partitions of /dev/sdb and /dev/nvme0n1.
-    if (source.starts_with(path) && std::ranges::all_of(source.substr(path.size()), [](char c) {
-          return c == 'p' || (c >= '0' && c <= '9');
-        })) {
-      return true;
-    }
-  }
-  return false;
-}
 
 struct Signature {
   std::size_t offset;
@@ -88,10 +72,7 @@ Status Allocate(int fd, const DiskSpec& spec, const std::string& file) {
   return {};
 }
 
-Status RefuseWhatIsThere(int fd, const std::string& file, bool device, bool yes) {
-  if (device && Mounted(file)) {
-    return Fail(Code::kDenied, file + " is mounted, or a partition of it is; unmount it first");
-  }
+Status RefuseWhatIsThere(int fd, const std::string& file, bool yes) {
   const std::string contents = Contents(fd);
   if (contents.empty() || yes) return {};
   return Fail(Code::kDenied, file + " holds " + contents +
@@ -145,7 +126,13 @@ Status FormatFile(const DiskSpec& spec, const FormatFileOptions& options) {
                                     FormatSize(least));
   }
   {
-    const UniqueFd fd(open(file.c_str(), O_RDWR | O_CLOEXEC | (device ? 0 : O_CREAT), 0600));
+    // O_EXCL of a block device: the kernel refuses one that is mounted, or that swap, LVM or RAID
+    // uses, or a partition of it, whatever name `file` has for it (/dev/disk/by-id).
+    const UniqueFd fd(open(file.c_str(), O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT), 0600));
+    if (!fd.valid() && device && errno == EBUSY) {
+      return Fail(Code::kDenied,
+                  file + " is mounted or in use, or a partition of it is; unmount " + "it first");
+    }
     if (!fd.valid()) return FailErrno(Code::kInvalid, "opening " + file);
     const auto undo = [&](Status failed) {
       if (!exists) unlink(file.c_str());
@@ -154,7 +141,7 @@ Status FormatFile(const DiskSpec& spec, const FormatFileOptions& options) {
     if (!device) {
       if (auto sound = CheckFileSystem(file); !sound) return undo(std::move(sound));
     }
-    KVCOVE_TRY(RefuseWhatIsThere(fd.get(), file, device, options.yes));
+    KVCOVE_TRY(RefuseWhatIsThere(fd.get(), file, options.yes));
     // Locks before anything is changed, because an owner may be using the disk. Each OpenDevice has
     // an open file of its own, so the lock ends here and is taken again below.
     if (auto locked = OpenDevice(file); !locked) {
