@@ -62,7 +62,7 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   Demote();
   // Room for what comes up may be made by another disk, whose thread does not wake this one.
   const bool busy = !removals_.empty() || !walks_.empty() || no_room_ || tiering_.Paced() ||
-                    tiering_.FirstDemotion() != nullptr;
+                    tiering_.FirstDemotion().demotion != nullptr;
   if (flush_at_ns_ != 0 && clock_.NowNs() >= flush_at_ns_) {
     log_->Flush();
     flush_at_ns_ = 0;
@@ -282,21 +282,24 @@ void DiskWorker::Lost(const Load& load) {
 // ---- down
 
 void DiskWorker::Demote() {
-  for (int i = 0; i < kDemotionsAStep; ++i) {
-    const std::shared_ptr<Demotion> demotion = tiering_.FirstDemotion();
-    if (demotion == nullptr || stopping_ || !DemoteOne(demotion)) return;
+  if (stopping_) return;
+  HandedDemotion next = tiering_.FirstDemotion();
+  for (int i = 0; i < kDemotionsAStep && next.demotion != nullptr; ++i) {
+    const std::optional<bool> copied = DemoteOne(next);
+    if (!copied) return;
+    next = tiering_.TakeDemotion(*next.demotion, *copied);
   }
 }
 
-// False: there is no room for it now.
-bool DiskWorker::DemoteOne(const std::shared_ptr<Demotion>& demotion) {
-  const std::span<const std::byte> value = tiering_.ValueOf(*demotion);
-  const std::string name = tiering_.NameOf(demotion->slot);
+// Whether the log has copied it; nothing when there is no room for it now.
+std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
+  const std::shared_ptr<Demotion>& demotion = handed.demotion;
+  const std::span<const std::byte> value = demotion->room;
   const Status put =
       log_->Put({.slot = demotion->slot,
                  .generation = demotion->generation,
                  .version = demotion->put,
-                 .name = name,
+                 .name = handed.name,
                  .key = demotion->key,
                  .value = std::span(&value, 1),
                  .stream = StreamOf(*demotion),
@@ -311,15 +314,14 @@ bool DiskWorker::DemoteOne(const std::shared_ptr<Demotion>& demotion) {
   if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
     // While the device has work, a part of a chunk would be a small write between big ones.
     if (device_->in_flight() == 0) log_->Flush();
-    return false;
+    return std::nullopt;
   }
   if (!put && put.error().code == Code::kUnavailable) {
     SetAside(put.error().detail);
-    return false;
+    return std::nullopt;
   }
-  tiering_.TakeDemotion(demotion, put.has_value());
   if (put && flush_at_ns_ == 0) flush_at_ns_ = clock_.NowNs() + options_.flush_ns;
-  return true;
+  return put.has_value();
 }
 
 // What lives and dies together lies together; what is counted together, too, so that a zone that

@@ -11,6 +11,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 #include "kvcove/disklog/device.h"
 #include "kvcove/disklog/log.h"
@@ -81,7 +82,7 @@ class DiskWorker {
   void Lost(const Load& load);
   void Demote();
   std::uint8_t StreamOf(const Demotion& demotion) const;
-  bool DemoteOne(const std::shared_ptr<Demotion>& demotion);
+  std::optional<bool> DemoteOne(const HandedDemotion& handed);
   void SetAside(const std::string& why);
 
   Tiering& tiering_;

@@ -25,10 +25,9 @@ Tiering::Tiering(const TieringOptions& options, DiskShared& common,
       clock_(clock),
       common_(common),
       waiting_(ReadRates(), clock.NowNs()),
-      ring_(options.queue_bytes) {
+      queue_(options.queue_bytes, options.queue_objects, common.quotas.size()) {
   common_.disks.push_back(this);
   held_.resize(common_.quotas.size());
-  queued_.resize(common_.quotas.size());
 }
 
 std::uint64_t Tiering::TagOf(SlotId slot, Generation generation, std::string_view key) const {
@@ -37,11 +36,6 @@ std::uint64_t Tiering::TagOf(SlotId slot, Generation generation, std::string_vie
 
 // ---- under the owner's lock
 
-bool Tiering::Pending(std::uint64_t tag) const {
-  const auto down = pending_.find(tag);
-  return down != pending_.end() && !down->second->dropped;
-}
-
 // What is queued is looked at first: it is taken from there only after the table has it.
 bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) const {
   std::uint64_t tag = 0;
@@ -49,7 +43,7 @@ bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) co
     const MutexLock lock(mutex_);
     if (!on_) return false;
     tag = TagOf(slot, generation, key);
-    if (Pending(tag)) return true;
+    if (queue_.Pending(tag)) return true;
   }
   return header_.tier().Holds(tag);
 }
@@ -92,7 +86,7 @@ void Tiering::Forsake(SlotId slot, Generation generation, std::string_view key) 
 void Tiering::Fence(std::uint64_t tag) {
   ++removing_[tag];
   if (const auto load = loads_.find(tag); load != loads_.end()) load->second->cancelled = true;
-  if (const auto down = pending_.find(tag); down != pending_.end()) DropQueued(*down->second);
+  if (Demotion* const down = queue_.Find(tag); down != nullptr) DropQueued(*down);
 }
 
 void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view key) {
@@ -106,14 +100,16 @@ void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view k
                      .removal = older_});
 }
 
-// Takes room for it in the queue, or says why not.
-Tiering::Admission Tiering::Admit(const EvictedObject& object, Demotion& demotion) {
+// Puts it into the queue with room for its bytes, or says why not. All in one hold: between the
+// checks and its place in the queue the disk may not be set aside.
+Tiering::Admission Tiering::Admit(const EvictedObject& object,
+                                  const std::shared_ptr<Demotion>& demotion) {
   const MutexLock lock(mutex_);
-  demotion.era = era_;
-  demotion.tag = TagOf(object.slot, object.generation, object.key);
+  demotion->era = era_;
+  demotion->tag = TagOf(object.slot, object.generation, object.key);
   // What is being told may have been passed over because memory had it: it is kept then, too.
-  const bool there = (on_ || telling_) && !closed_ && header_.tier().HasTag(demotion.tag);
-  if (!there && (!on_ || closed_)) {
+  const bool there = (on_ || telling_) && !queue_.closed() && header_.tier().HasTag(demotion->tag);
+  if (!there && (!on_ || queue_.closed())) {
     common_.rules.OnRemove(object.id);
     ++stat_.dropped_other;
     // A disk that is closed and opened again, for an upgrade, may have it: it stays listed until
@@ -124,10 +120,10 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object, Demotion& demotio
         {.slot = object.slot, .generation = object.generation, .key = std::string(object.key)});
     return Admission::kKept;
   }
-  if (there || Pending(demotion.tag)) {
+  if (there || queue_.Pending(demotion->tag)) {
     common_.rules.OnKept(object.id, object.hash);
     // Not what is being removed there.
-    const bool leaves = removing_.contains(demotion.tag);
+    const bool leaves = removing_.contains(demotion->tag);
     ++(leaves ? stat_.dropped_other : stat_.kept);
     return leaves ? Admission::kRefused : Admission::kKept;
   }
@@ -135,42 +131,40 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object, Demotion& demotio
     common_.rules.OnRemove(object.id);
     return Admission::kRefused;
   }
-  demotion.share = ShareOf(object.slot);
+  demotion->share = ShareOf(object.slot);
   const policy::Verdict verdict = common_.rules.Judge(object.id, object.hash);
-  demotion.brief = verdict.brief;
+  demotion->brief = verdict.brief;
   std::uint64_t* refused = nullptr;
-  if (object.size_bytes > ring_.size()) {
+  if (object.size_bytes > queue_.ring().size()) {
     refused = &stat_.dropped_other;
   } else if (!verdict.worth) {
     refused = &stat_.not_worth;
-  } else if (BeyondShare(demotion)) {
+  } else if (BeyondShare(*demotion)) {
     refused = &stat_.over_share;
-  } else if (!common_.rules.WithinRate(demotion.share, clock_.NowNs())) {
+  } else if (!common_.rules.WithinRate(demotion->share, clock_.NowNs())) {
     refused = &stat_.over_rate;
-  } else if (const auto at = queue_.size() < options_.queue_objects
-                                 ? ring_.Reserve(object.size_bytes)
-                                 : std::nullopt) {
-    demotion.at = *at;
-  } else {
+  } else if (!queue_.Push(demotion)) {
     refused = &stat_.dropped_full;
   }
   if (refused != nullptr) {
     ++*refused;
     return Admission::kRefused;
   }
-  common_.rules.OnWritten(demotion.share, object.size_bytes);
+  common_.rules.OnWritten(demotion->share, object.size_bytes);
   common_.budget_bytes.store(common_.rules.budget_bytes(), std::memory_order_relaxed);
-  return Admission::kCopied;
+  // It is found all the while. Without room in the table it is found once it is written, or never.
+  (void)common_.tags.Add(demotion->tag);
+  return Admission::kQueued;
 }
 
 std::uint64_t Tiering::SpareBytes() const {
   constexpr std::uint64_t kAny = ~std::uint64_t{0};
   if (!common_.rules.keeps()) return kAny;
   const MutexLock lock(mutex_);
-  if (!on_ || closed_) return kAny;  // it drops what it gets
+  if (!on_ || queue_.closed()) return kAny;  // it drops what it gets
   if (queue_.size() > options_.queue_objects / 2) return 0;
-  const std::uint64_t half = ring_.size() / 2;
-  return half - std::min(half, ring_.used());
+  const std::uint64_t half = queue_.ring().size() / 2;
+  return half - std::min(half, queue_.ring().used());
 }
 
 // What comes up evicts as many bytes, while puts may overshoot their half by one value.
@@ -178,9 +172,10 @@ std::uint64_t Tiering::RoomToComeUp() const {
   constexpr std::uint64_t kAny = ~std::uint64_t{0};
   if (!common_.rules.keeps()) return kAny;
   const MutexLock lock(mutex_);
-  if (!on_ || closed_) return kAny;  // it drops what it gets
-  const std::uint64_t taken = std::max(ring_.used(), ring_.size() / 8 * 5);
-  return ring_.size() - std::min(ring_.size(), taken);
+  if (!on_ || queue_.closed()) return kAny;  // it drops what it gets
+  const ByteRing& ring = queue_.ring();
+  const std::uint64_t taken = std::max(ring.used(), ring.size() / 8 * 5);
+  return ring.size() - std::min(ring.size(), taken);
 }
 
 std::uint64_t Tiering::coming() const {
@@ -207,34 +202,26 @@ bool Tiering::TakeComing(std::uint64_t bytes) {
 }
 
 bool Tiering::Evicted(const EvictedObject& object) {
-  const auto demotion = std::make_shared<Demotion>(Demotion{.slot = object.slot,
-                                                            .generation = object.generation,
-                                                            .put = object.put,
-                                                            .key = std::string(object.key),
-                                                            .size_bytes = object.size_bytes});
-  if (const Admission admitted = Admit(object, *demotion); admitted != Admission::kCopied) {
+  const auto demotion = std::make_shared<Demotion>();
+  demotion->slot = object.slot;
+  demotion->generation = object.generation;
+  demotion->put = object.put;
+  demotion->key = object.key;
+  demotion->size_bytes = object.size_bytes;
+  if (const Admission admitted = Admit(object, demotion); admitted != Admission::kQueued) {
     return admitted == Admission::kKept;
   }
-  // Nobody else reserves meanwhile: the owner's lock is held. The disk's thread does not see this
-  // string before it is in the queue.
-  std::span<std::byte> room = ring_.At(demotion->at, object.size_bytes);
+  // Outside of the lock, for values are large. A disk that is set aside meanwhile forgets the value
+  // with all others of its queue; nobody takes this memory for another one while the owner's lock
+  // is held.
+  std::span<std::byte> room = demotion->room;
   for (const Extent& extent : object.extents) {
     const std::span<const std::byte> from = payload_.At(extent);
     const std::size_t count = std::min(from.size(), room.size());
     CopyPastCaches(room.data(), from.data(), count);
     room = room.subspan(count);
   }
-  const MutexLock lock(mutex_);
-  if (aside_ || demotion->era != era_) {
-    ++stat_.dropped_other;
-    return false;
-  }
-  pending_[demotion->tag] = demotion;
-  if (demotion->share != disklog::kNoShare) queued_[demotion->share] += demotion->size_bytes;
-  queued_bytes_ += demotion->size_bytes;
-  queue_.push_back(demotion);
-  // It is found all the while. Without room in the table it is found once it is written, or never.
-  (void)common_.tags.Add(demotion->tag);
+  DemotionQueue::Fill(*demotion);
   return true;
 }
 
@@ -292,11 +279,8 @@ bool Tiering::Wanted(const Load& load) const {
 }
 
 void Tiering::DropQueued(Demotion& demotion) {
-  if (std::exchange(demotion.dropped, true)) return;
+  if (!queue_.Drop(demotion)) return;
   common_.tags.Remove(demotion.tag);
-  // Another one of its key may take its place among what is pending.
-  const disklog::ShareNumber share = std::exchange(demotion.share, disklog::kNoShare);
-  if (share != disklog::kNoShare) queued_[share] -= demotion.size_bytes;
   ++stat_.dropped_other;
 }
 
@@ -475,7 +459,7 @@ bool Tiering::HasWork() const {
 TierStat Tiering::Stat() const {
   const MutexLock lock(mutex_);
   TierStat stat = stat_;
-  stat.space.queued_bytes = queued_bytes_;
+  stat.space.queued_bytes = queue_.bytes();
   stat.retry_at_ns =
       aside_ && !unmounted_ && !voided_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
   return stat;

@@ -60,7 +60,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -74,7 +73,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/disklog/log.h"
 #include "kvcove/owner/core/core_types.h"
-#include "kvcove/owner/disk/byte_ring.h"
+#include "kvcove/owner/disk/demotion_queue.h"
 #include "kvcove/owner/disk/disk_inventory.h"
 #include "kvcove/owner/disk/disk_shared.h"
 #include "kvcove/owner/disk/disk_stat.h"
@@ -128,22 +127,10 @@ struct Load {
   std::vector<std::pair<std::shared_ptr<LoadBatch>, std::size_t>> waiters;
 };
 
-// An evicted value on its way down.
-struct Demotion {
-  SlotId slot = 0;
-  Generation generation = 0;
-  std::uint64_t put = 0;
-  std::string key;
-  std::uint64_t tag = 0;
-  std::uint64_t at = 0;  // in the ring
-  std::uint32_t size_bytes = 0;
-  std::uint64_t era = 0;
-  disklog::ShareNumber share = disklog::kNoShare;
-  bool brief = false;  // not worth much: policy::Verdict
-  bool dropped = false;
-  bool taken = false;  // by the log: its place in the ring is free
-  // Loads that wait until the log has written it.
-  std::vector<std::shared_ptr<Load>> awaited;
+// A value that the log is to write, with all that it asks of its Tiering.
+struct HandedDemotion {
+  std::shared_ptr<Demotion> demotion;  // null: none waits
+  std::string name;                    // of its namespace
 };
 
 // What somebody waits for until the disk has proven it.
@@ -327,10 +314,10 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // The load's value, if it still waits to go down: nothing needs to be read. The ring keeps it
   // until the disk's thread takes it from there. Sets load.put.
   std::optional<std::span<const std::byte>> Queued(Load& load) const;
-  std::shared_ptr<Demotion> FirstDemotion();
-  std::span<const std::byte> ValueOf(const Demotion& demotion) const;
-  // The log has copied it, or never will.
-  void TakeDemotion(const std::shared_ptr<Demotion>& demotion, bool copied);
+  // The value that is to be written next.
+  HandedDemotion FirstDemotion();
+  // The log has copied it, or never will. Returns the next one, in the same hold of the lock.
+  HandedDemotion TakeDemotion(Demotion& demotion, bool copied);
   // What the log has copied is `written` and found there, or it is not.
   void Landed(Demotion& demotion, bool written);
   // It has nothing to wait for, or something completed.
@@ -352,8 +339,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   const TierTimes& times() const { return times_; }
   // All that was queued has been written or dropped, and the log's counters are not noted yet.
   bool Drained() const;
-  // What was handed down and is not written yet; all there is of it, in no order.
-  // Of all slots where none is named.
+  // What was handed down and is not written yet, of one slot or of all, in no order.
   std::vector<std::shared_ptr<const Demotion>> PendingOf(std::optional<SlotId> slot) const;
   // Nothing that was handed down is waiting for the disk.
   bool Idle() const;
@@ -364,8 +350,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
 
  private:
   std::uint64_t TagOf(SlotId slot, Generation generation, std::string_view key) const;
-  enum class Admission { kCopied, kKept, kRefused };
-  Admission Admit(const EvictedObject& object, Demotion& demotion);
+  enum class Admission { kQueued, kKept, kRefused };
+  Admission Admit(const EvictedObject& object, const std::shared_ptr<Demotion>& demotion);
   bool Waits(const Load& load) const KVCOVE_REQUIRES(mutex_);
   bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
   bool Reusable() const KVCOVE_REQUIRES(mutex_) {
@@ -402,13 +388,14 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // This disk's part of what its namespaces may read a second.
   std::vector<std::uint64_t> ReadRates() const;
   std::uint64_t Held(disklog::ShareNumber share) const KVCOVE_REQUIRES(mutex_) {
-    return held_[share] + queued_[share];
+    return held_[share] + queue_.HeldBy(share);
   }
   // The value would take its namespace beyond its maximum on this disk.
   bool BeyondShare(const Demotion& demotion) const KVCOVE_REQUIRES(mutex_);
   // It is pending no more; unless it is `written`, the table forgets it.
   void EndPending(Demotion& demotion, bool written) KVCOVE_REQUIRES(mutex_);
-  bool Pending(std::uint64_t tag) const KVCOVE_REQUIRES(mutex_);
+  HandedDemotion HandFirst() KVCOVE_REQUIRES(mutex_);
+  std::string NameIn(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   void TakeAnswered(const std::shared_ptr<LoadBatch>& batch, Ready& ready) KVCOVE_REQUIRES(mutex_);
   void Answer(const Ready& ready);
 
@@ -432,7 +419,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::size_t answering_ KVCOVE_GUARDED_BY(mutex_) = 0;  // batches whose answer is being given
   bool no_loads_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool on_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool closed_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::optional<std::string> aside_ KVCOVE_GUARDED_BY(mutex_);
   bool telling_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool unmounted_ KVCOVE_GUARDED_BY(mutex_) = false;
@@ -443,14 +429,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   LoadQueue waiting_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::shared_ptr<Load>> loads_ KVCOVE_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<LoadBatch>> batches_ KVCOVE_GUARDED_BY(mutex_);
-  ByteRing ring_;  // its positions are guarded by mutex_, its bytes by the queue's order
-  std::deque<std::shared_ptr<Demotion>> queue_ KVCOVE_GUARDED_BY(mutex_);
-  // Queued, or in the log and not written yet.
-  std::unordered_map<std::uint64_t, std::shared_ptr<Demotion>> pending_ KVCOVE_GUARDED_BY(mutex_);
-  // Of this era. What has been written stays counted until the log's counters are noted: once the
-  // queue is told to be empty, the counters have all of it.
-  std::uint64_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t ended_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;  // written, or dropped
+  DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t unproven_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removals
@@ -472,9 +451,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t last_tick_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t stalled_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // By share: bytes that the log held at the last NoteLog, and bytes of values that wait for it.
+  // By share: bytes that the log held at the last NoteLog.
   std::vector<std::uint64_t> held_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> queued_ KVCOVE_GUARDED_BY(mutex_);
   TierStat stat_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // by the cleaner, with their keys
 };

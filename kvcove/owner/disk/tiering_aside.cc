@@ -42,8 +42,8 @@ bool Tiering::SetOnAgain(bool empty) {
 }
 
 void Tiering::UseAgain() {
-  // A copy into the ring that began before is dropped when it ends: it is of a former era.
-  ring_.Clear();
+  // A copy that began before may go on: it is of a value that was forgotten.
+  queue_.FreeMemory();
   aside_.reset();
   stat_.aside = false;
   stalled_ns_ = 0;
@@ -75,7 +75,7 @@ bool Tiering::Tells(SlotId slot, Generation generation, std::string_view key) co
   const MutexLock lock(mutex_);
   if (!on_ && !telling_) return false;
   const std::uint64_t tag = TagOf(slot, generation, key);
-  if (on_) return Pending(tag) || header_.tier().Holds(tag);
+  if (on_) return queue_.Pending(tag) || header_.tier().Holds(tag);
   return header_.tier().HasTag(tag) && !removing_.contains(tag);
 }
 
@@ -216,12 +216,7 @@ void Tiering::EndEra(Ready& ready) {
   }
   waiting_.clear();
   orders_.clear();
-  stat_.dropped_other += pending_.size();
-  for (const auto& [tag, demotion] : pending_) demotion->awaited.clear();
-  pending_.clear();
-  queued_bytes_ = ended_bytes_ = 0;
-  std::ranges::fill(queued_, 0);
-  queue_.clear();
+  stat_.dropped_other += queue_.Clear();
   removing_.clear();
   std::erase_if(matching_, [](const Matching& one) { return one.ordered; });
   proven_.NotifyAll();
@@ -234,11 +229,11 @@ bool Tiering::Pause() {
   {
     const MutexLock lock(mutex_);
     // What is dropped from the queue was told to lie here.
-    for (const auto& [tag, demotion] : pending_) {
-      Lost({.slot = demotion->slot, .generation = demotion->generation, .key = demotion->key});
-    }
+    queue_.EachPending([&](const Demotion& one) {
+      Lost({.slot = one.slot, .generation = one.generation, .key = one.key});
+    });
     if (!aside_) EndEra(ready);
-    closed_ = false;
+    queue_.Reopen();
     whole = !missed_removal_ && stored_.empty();
     if (options_.listed && !whole) inventory_.LoseAll();
   }

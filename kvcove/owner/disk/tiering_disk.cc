@@ -25,6 +25,10 @@ std::vector<disklog::SlotGeneration> Tiering::Generations() const {
 
 std::string Tiering::NameOf(SlotId slot) const {
   const MutexLock lock(mutex_);
+  return NameIn(slot);
+}
+
+std::string Tiering::NameIn(SlotId slot) const {
   const auto known = slots_.find(slot);
   return known == slots_.end() ? std::string() : known->second.name;
 }
@@ -50,15 +54,15 @@ void Tiering::DropGenerationOrders() {
 // Here, where nothing is between the queue and the log: each value is counted once.
 void Tiering::RemoveQueued(const TierOrder& order) {
   const MutexLock lock(mutex_);
-  for (const auto& demotion : queue_) {
-    if (demotion->dropped || demotion->slot != order.slot ||
-        demotion->generation != order.generation || !GlobMatches(order.pattern, demotion->key)) {
-      continue;
+  queue_.EachQueued([&](Demotion& demotion) KVCOVE_REQUIRES(mutex_) {
+    if (demotion.slot != order.slot || demotion.generation != order.generation ||
+        !GlobMatches(order.pattern, demotion.key)) {
+      return;
     }
     ++order.removal->removed;
-    if (order.removal->collect) order.removal->keys.push_back(demotion->key);
-    DropQueued(*demotion);
-  }
+    if (order.removal->collect) order.removal->keys.push_back(demotion.key);
+    DropQueued(demotion);
+  });
 }
 
 void Tiering::Applied(const TierOrder& order) {
@@ -95,11 +99,11 @@ std::shared_ptr<Load> Tiering::FirstLoad() {
     for (std::size_t share = 0; share < waiting_.shares(); ++share) {
       while (const std::shared_ptr<Load> load = waiting_.First(share)) {
         const bool wanted = !load->cancelled && Waits(*load);
-        const auto down = pending_.find(load->tag);
-        if (wanted && (down == pending_.end() || !down->second->taken)) break;
+        Demotion* const down = queue_.Find(load->tag);
+        if (wanted && (down == nullptr || !down->taken)) break;
         waiting_.Take(*load, 0);
         if (wanted) {
-          down->second->awaited.push_back(load);
+          down->awaited.push_back(load);
         } else {
           Finish(load, MissFor(MissReason::kRaced), ready);
         }
@@ -168,40 +172,38 @@ void Tiering::FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResu
 
 std::optional<std::span<const std::byte>> Tiering::Queued(Load& load) const {
   const MutexLock lock(mutex_);
-  const auto down = pending_.find(load.tag);
-  if (down == pending_.end() || down->second->taken || down->second->dropped) return std::nullopt;
-  load.put = down->second->put;
-  return ring_.At(down->second->at, down->second->size_bytes);
+  const Demotion* const down = queue_.Find(load.tag);
+  if (down == nullptr) return std::nullopt;
+  load.put = down->put;
+  return queue_.Queued(*down);
 }
 
-std::shared_ptr<Demotion> Tiering::FirstDemotion() {
+HandedDemotion Tiering::FirstDemotion() {
   const MutexLock lock(mutex_);
-  while (!queue_.empty() && queue_.front()->dropped) {
-    const std::shared_ptr<Demotion> dropped = queue_.front();
-    queue_.pop_front();
-    ring_.Release(dropped->at + dropped->size_bytes);
-    EndPending(*dropped, /*written=*/false);
-  }
-  return queue_.empty() ? nullptr : queue_.front();
+  return HandFirst();
 }
 
-std::span<const std::byte> Tiering::ValueOf(const Demotion& demotion) const {
-  return ring_.At(demotion.at, demotion.size_bytes);
+HandedDemotion Tiering::HandFirst() {
+  std::vector<std::shared_ptr<Demotion>> dropped;
+  std::shared_ptr<Demotion> first = queue_.First(dropped);
+  for (const auto& one : dropped) EndPending(*one, /*written=*/false);
+  if (first == nullptr) return {};
+  std::string name = NameIn(first->slot);
+  return {.demotion = std::move(first), .name = std::move(name)};
 }
 
-void Tiering::TakeDemotion(const std::shared_ptr<Demotion>& demotion, bool copied) {
+HandedDemotion Tiering::TakeDemotion(Demotion& demotion, bool copied) {
   const MutexLock lock(mutex_);
-  if (queue_.empty() || queue_.front() != demotion) return;  // set aside meanwhile
-  queue_.pop_front();
-  ring_.Release(demotion->at + demotion->size_bytes);
-  if (copied) {
-    demotion->taken = true;
-    ++stat_.demoted;
-    stat_.demoted_bytes += demotion->size_bytes;
-  } else {
-    ++stat_.dropped_other;
-    EndPending(*demotion, /*written=*/false);
+  if (queue_.Take(demotion, copied)) {
+    if (copied) {
+      ++stat_.demoted;
+      stat_.demoted_bytes += demotion.size_bytes;
+    } else {
+      ++stat_.dropped_other;
+      EndPending(demotion, /*written=*/false);
+    }
   }
+  return HandFirst();
 }
 
 void Tiering::Landed(Demotion& demotion, bool written) {
@@ -211,14 +213,9 @@ void Tiering::Landed(Demotion& demotion, bool written) {
 }
 
 void Tiering::EndPending(Demotion& demotion, bool written) {
-  const auto awaited = std::exchange(demotion.awaited, {});
-  for (const auto& load : awaited) waiting_.Push(load);
-  if (demotion.era == era_) ended_bytes_ += demotion.size_bytes;
-  const auto known = pending_.find(demotion.tag);
+  for (const auto& load : std::exchange(demotion.awaited, {})) waiting_.Push(load);
   // It was removed, and its key stored and evicted again.
-  if (known == pending_.end() || known->second.get() != &demotion) return;
-  pending_.erase(known);  // the caller keeps it
-  if (demotion.share != disklog::kNoShare) queued_[demotion.share] -= demotion.size_bytes;
+  if (!queue_.End(demotion, era_)) return;
   if (!written) common_.tags.Remove(demotion.tag);
   if (!options_.listed || header_.tier().Holds(demotion.tag)) return;
   inventory_.Lose({.slot = demotion.slot, .generation = demotion.generation, .key = demotion.key});
@@ -238,7 +235,7 @@ void Tiering::NoteLog(const disklog::Space& space, const disklog::Counters& coun
                       std::vector<std::uint64_t> held) {
   const MutexLock lock(mutex_);
   if (held.size() == held_.size()) held_ = std::move(held);
-  queued_bytes_ -= std::exchange(ended_bytes_, 0);
+  queue_.ForgetEnded();
   // A zone whose summary is damaged goes with keys that nobody knows.
   if (options_.listed && counters.dropped_objects > dropped_) inventory_.LoseAll();
   dropped_ = std::max(dropped_, counters.dropped_objects);
@@ -268,26 +265,22 @@ std::vector<std::pair<SessionNumber, std::int64_t>> Tiering::HoldersOf(const Loa
 
 void Tiering::Close() {
   const MutexLock lock(mutex_);
-  closed_ = true;
+  queue_.Close();
 }
 
 bool Tiering::Drained() const {
   const MutexLock lock(mutex_);
-  return ended_bytes_ > 0 && ended_bytes_ == queued_bytes_;
+  return queue_.drained();
 }
 
 std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(std::optional<SlotId> slot) const {
-  std::vector<std::shared_ptr<const Demotion>> found;
   const MutexLock lock(mutex_);
-  for (const auto& [tag, demotion] : pending_) {
-    if (!demotion->dropped && (!slot || demotion->slot == *slot)) found.push_back(demotion);
-  }
-  return found;
+  return queue_.PendingOf(slot);
 }
 
 bool Tiering::Idle() const {
   const MutexLock lock(mutex_);
-  return aside_ || (queue_.empty() && orders_.empty() && pending_.empty() && unproven_ == 0);
+  return aside_ || (queue_.idle() && orders_.empty() && unproven_ == 0);
 }
 
 bool Tiering::Add(const Id128& hash, Generation generation) {
