@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvcove/owner/disk/tiering.h"
+#include "kvcove/owner/disk/disk_loads.h"
 
 namespace kvcove::owner {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kvcove/owner/disk/tiering.h"
+#include "kvcove/owner/disk/disk_loads.h"
 
 namespace kvcove::owner {
 namespace {

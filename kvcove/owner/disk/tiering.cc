@@ -24,7 +24,8 @@ Tiering::Tiering(const TieringOptions& options, DiskShared& common,
       payload_(payload),
       clock_(clock),
       common_(common),
-      waiting_(ReadRates(), clock.NowNs()),
+      loads_({.loads = options.loads, .batch_bytes = options.batch_bytes}, ReadRates(),
+             clock.NowNs()),
       queue_(options.queue_bytes, options.queue_objects, common.quotas.size()) {
   common_.disks.push_back(this);
   held_.resize(common_.quotas.size());
@@ -85,7 +86,7 @@ void Tiering::Forsake(SlotId slot, Generation generation, std::string_view key) 
 
 void Tiering::Fence(std::uint64_t tag) {
   ++removing_[tag];
-  if (const auto load = loads_.find(tag); load != loads_.end()) load->second->cancelled = true;
+  loads_.Fence(tag);
   if (Demotion* const down = queue_.Find(tag); down != nullptr) DropQueued(*down);
 }
 
@@ -238,44 +239,20 @@ void Tiering::SetSlots(const std::vector<SlotUpdate>& updates) {
 
 bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
   const MutexLock lock(mutex_);
-  const std::size_t index = batch->results.size();
-  // A key without an answer at the deadline is a miss.
-  batch->results.push_back(MissFor(MissReason::kDiskTimeout));
-  const auto refuse = [&](MissReason reason) {
-    batch->results[index] = MissFor(reason);
-    return false;
-  };
-  if (no_loads_) return refuse(MissReason::kUnavailable);
-  if (aside_ || telling_) {
-    ++stat_.load_failed;
-    return refuse(MissReason::kDiskFailed);
-  }
-  const std::uint64_t tag = TagOf(wanted.slot, wanted.generation, wanted.key);
-  if (removing_.contains(tag)) return refuse(MissReason::kRemoved);
-  if (Hidden(wanted.slot, wanted.key)) return refuse(MissReason::kRaced);
-  if (!header_.tier().Holds(tag)) return refuse(MissReason::kEvicted);
-  std::shared_ptr<Load>& load = loads_[tag];
-  if (load == nullptr) {
-    const disklog::ShareNumber share = ShareOf(wanted.slot);
-    // One that waits for its rate leaves room to the others.
-    if (loads_.size() > options_.loads ||
-        waiting_.waiting(share) > options_.loads / waiting_.shares()) {
-      loads_.erase(tag);
-      return refuse(MissReason::kLimited);
-    }
-    load = std::make_shared<Load>(wanted);
-    load->tag = tag;
-    load->share = share;
-    waiting_.Push(load);
-  }
-  load->waiters.emplace_back(batch, index);
-  ++batch->open;
-  return true;
+  if (loads_.ended()) return loads_.Refuse(*batch, MissReason::kUnavailable);
+  if (aside_ || telling_) return loads_.Refuse(*batch, MissReason::kDiskFailed);
+  Load load = wanted;
+  load.tag = TagOf(wanted.slot, wanted.generation, wanted.key);
+  load.share = ShareOf(wanted.slot);
+  if (removing_.contains(load.tag)) return loads_.Refuse(*batch, MissReason::kRemoved);
+  if (Hidden(wanted.slot, wanted.key)) return loads_.Refuse(*batch, MissReason::kRaced);
+  if (!header_.tier().Holds(load.tag)) return loads_.Refuse(*batch, MissReason::kEvicted);
+  return loads_.Add(batch, load);
 }
 
 bool Tiering::Wanted(const Load& load) const {
   const MutexLock lock(mutex_);
-  return !load.cancelled && !aside_ && !Hidden(load.slot, load.key) && Waits(load);
+  return !load.cancelled && !aside_ && !Hidden(load.slot, load.key) && DiskLoads::Waits(load);
 }
 
 void Tiering::DropQueued(Demotion& demotion) {
@@ -318,9 +295,7 @@ void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::st
 void Tiering::BeginMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(mutex_);
   matching_.push_back({.slot = slot, .pattern = std::string(pattern)});
-  for (const auto& [tag, load] : loads_) {
-    if (load->slot == slot && GlobMatches(pattern, load->key)) load->cancelled = true;
-  }
+  loads_.FenceMatching(slot, pattern);
 }
 
 void Tiering::EndMatching(SlotId slot, std::string_view pattern) {
@@ -362,44 +337,33 @@ void Tiering::RemoveMatching(SlotId slot, Generation generation, std::string_vie
 
 // ---- without a lock
 
-// Its results do not change any more.
-void Tiering::TakeAnswered(const std::shared_ptr<LoadBatch>& batch, Ready& ready) {
-  if (std::exchange(batch->answered, true)) return;
-  ++answering_;
-  ready.push_back(batch);
-}
-
-void Tiering::Answer(const Ready& ready) {
+void Tiering::Answer(const DiskLoads::Ready& ready) {
   if (ready.empty()) return;
   ExpectNoLock("the answer to a load");
   for (const auto& batch : ready) batch->done(std::move(batch->results));
   const MutexLock lock(mutex_);
-  answering_ -= ready.size();
+  loads_.Answered(ready.size());
   answered_.NotifyAll();
 }
 
 void Tiering::EndLoads() {
-  Ready ready;
+  DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    no_loads_ = true;
-    ready.swap(late_);  // there may be no next tick
-    for (const auto& batch : std::exchange(batches_, {})) TakeAnswered(batch, ready);
+    loads_.End();
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   const MutexLock lock(mutex_);
-  while (answering_ > 0) answered_.Wait(mutex_);
+  while (loads_.answering()) answered_.Wait(mutex_);
 }
 
 void Tiering::Begin(const std::shared_ptr<LoadBatch>& batch) {
-  Ready ready;
+  DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    if (--batch->open > 0 && !no_loads_) {
-      batches_.push_back(batch);
-    } else {
-      TakeAnswered(batch, ready);
-    }
+    loads_.Begin(batch);
+    ready = loads_.TakeReady();
   }
   Answer(ready);
 }
@@ -421,31 +385,24 @@ Status Tiering::AwaitRemoval(const TierRemoval& removal, std::int64_t deadline_n
 
 void Tiering::Cancel(const std::shared_ptr<LoadBatch>& batch) {
   const MutexLock lock(mutex_);
-  batch->answered = true;
+  DiskLoads::Cancel(*batch);
 }
 
 bool Tiering::Tick(std::int64_t now_ns) {
-  Ready ready;
+  DiskLoads::Ready ready;
   bool wake = false;
   {
     const MutexLock lock(mutex_);
-    ready.swap(late_);
-    for (auto at = batches_.begin(); at != batches_.end();) {
-      LoadBatch& batch = **at;
-      if (!batch.answered && batch.deadline_ns <= now_ns) {
-        stat_.load_timeouts += batch.open;
-        TakeAnswered(*at, ready);
-      }
-      at = batch.answered ? batches_.erase(at) : std::next(at);
-    }
+    loads_.Expire(now_ns);
     wake = !queue_.empty();
     const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
     stalled_ns_ += std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
     last_tick_ns_ = now_ns;
     if (std::exchange(seen_progress_, progress) != progress) stalled_ns_ = 0;
     if ((on_ || telling_) && stalled_ns_ > options_.hang_ns) {
-      (void)TakeAside("it has answered nothing for seconds", ready);
+      (void)TakeAside("it has answered nothing for seconds");
     }
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   return wake;
@@ -453,13 +410,20 @@ bool Tiering::Tick(std::int64_t now_ns) {
 
 bool Tiering::HasWork() const {
   const MutexLock lock(mutex_);
-  return !orders_.empty() || !waiting_.empty() || !queue_.empty();
+  return !orders_.empty() || !loads_.empty() || !queue_.empty();
 }
 
 TierStat Tiering::Stat() const {
   const MutexLock lock(mutex_);
   TierStat stat = stat_;
   stat.space.queued_bytes = queue_.bytes();
+  const DiskLoads::Counts& loads = loads_.counts();
+  stat.promoted = loads.promoted;
+  stat.promoted_bytes = loads.promoted_bytes;
+  stat.load_misses = loads.misses;
+  stat.load_timeouts = loads.timeouts;
+  stat.load_failed = loads.failed;
+  stat.load_no_room = loads.no_room;
   stat.retry_at_ns =
       aside_ && !unmounted_ && !voided_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
   return stat;

@@ -75,9 +75,9 @@
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/disk/demotion_queue.h"
 #include "kvcove/owner/disk/disk_inventory.h"
+#include "kvcove/owner/disk/disk_loads.h"
 #include "kvcove/owner/disk/disk_shared.h"
 #include "kvcove/owner/disk/disk_stat.h"
-#include "kvcove/owner/disk/load_queue.h"
 #include "kvcove/segment/view.h"
 
 namespace kvcove::owner {
@@ -91,40 +91,6 @@ struct TieringOptions {
   DiskQuotas quotas;                     // of all disks together
   std::size_t remembered = 65'536;       // keys stored or removed while the disk is set aside
   bool listed = false;                   // a master hears what the disk has no more
-};
-
-inline wire::LoadResult MissFor(MissReason reason) {
-  return {.code = Code::kMiss, .reason = reason};
-}
-
-// One call that brings keys up. The disk's thread answers its first keys while its last ones are
-// still being added: from the first AddLoad on, all but `done` belongs to Tiering and its lock.
-struct LoadBatch {
-  std::int64_t deadline_ns = 0;
-  SessionNumber session = 0;
-  std::int64_t hold_until_ns = 0;
-  std::function<void(std::vector<wire::LoadResult>)> done;
-  // Of Tiering:
-  std::vector<wire::LoadResult> results;  // one for each AddLoad, in their order
-  std::size_t open = 1;  // keys without an answer, and the call that adds them, until Begin
-  std::uint64_t bytes = 0;
-  bool answered = false;
-};
-
-// One key that is being brought up, for all that wait for it.
-struct Load {
-  SlotId slot = 0;
-  Generation generation = 0;
-  std::string key;
-  // The key before it in its call: memory's policy takes it for the chunk before it, for callers
-  // ask for chains in their order. Without it, each chunk that comes up would begin a chain.
-  std::string after;
-  std::uint64_t put = 0;  // EvictedObject::put, once it is read
-  // Of Tiering:
-  std::uint64_t tag = 0;
-  disklog::ShareNumber share = disklog::kNoShare;
-  bool cancelled = false;
-  std::vector<std::pair<std::shared_ptr<LoadBatch>, std::size_t>> waiters;
 };
 
 // A value that the log is to write, with all that it asks of its Tiering.
@@ -156,8 +122,6 @@ struct TierOrder {
 
 class Tiering final : public LowerTier, public disklog::Presence {
  public:
-  using Ready = std::vector<std::shared_ptr<LoadBatch>>;
-
   Tiering(const TieringOptions& options, DiskShared& common, const segment::HeaderView& header,
           const segment::Payload& payload, const Clock& clock);
   // The keys that lie here and on no other disk: at first all. Before it is on.
@@ -352,7 +316,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t TagOf(SlotId slot, Generation generation, std::string_view key) const;
   enum class Admission { kQueued, kKept, kRefused };
   Admission Admit(const EvictedObject& object, const std::shared_ptr<Demotion>& demotion);
-  bool Waits(const Load& load) const KVCOVE_REQUIRES(mutex_);
   bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
   bool Reusable() const KVCOVE_REQUIRES(mutex_) {
     return !missed_removal_ && stored_.size() <= options_.remembered;
@@ -376,13 +339,9 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // One of those that are alike; none when the disk was set aside.
   std::vector<Matching>::iterator FindMatching(SlotId slot, std::string_view pattern, bool ordered)
       KVCOVE_REQUIRES(mutex_);
-  void Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result, Ready& ready)
-      KVCOVE_REQUIRES(mutex_);
-  void Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result)
-      KVCOVE_REQUIRES(mutex_);
   // False: it was set aside before, for another reason.
-  bool TakeAside(const std::string& why, Ready& ready) KVCOVE_REQUIRES(mutex_);
-  void EndEra(Ready& ready) KVCOVE_REQUIRES(mutex_);
+  bool TakeAside(const std::string& why) KVCOVE_REQUIRES(mutex_);
+  void EndEra() KVCOVE_REQUIRES(mutex_);
   void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
   disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   // This disk's part of what its namespaces may read a second.
@@ -396,8 +355,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void EndPending(Demotion& demotion, bool written) KVCOVE_REQUIRES(mutex_);
   HandedDemotion HandFirst() KVCOVE_REQUIRES(mutex_);
   std::string NameIn(SlotId slot) const KVCOVE_REQUIRES(mutex_);
-  void TakeAnswered(const std::shared_ptr<LoadBatch>& batch, Ready& ready) KVCOVE_REQUIRES(mutex_);
-  void Answer(const Ready& ready);
+  // Calls `done` of what was taken in the hold that has ended.
+  void Answer(const DiskLoads::Ready& ready);
 
   const TieringOptions options_;
   const segment::HeaderView header_;
@@ -415,9 +374,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   mutable Mutex mutex_;
   CondVar proven_;
   CondVar answered_;
-  Ready late_ KVCOVE_GUARDED_BY(mutex_);                 // of Void and MissAll
-  std::size_t answering_ KVCOVE_GUARDED_BY(mutex_) = 0;  // batches whose answer is being given
-  bool no_loads_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool on_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::optional<std::string> aside_ KVCOVE_GUARDED_BY(mutex_);
   bool telling_ KVCOVE_GUARDED_BY(mutex_) = false;
@@ -426,9 +382,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::atomic<bool> away_{false};                  // aside_ or telling_
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<TierOrder> orders_ KVCOVE_GUARDED_BY(mutex_);
-  LoadQueue waiting_ KVCOVE_GUARDED_BY(mutex_);
-  std::unordered_map<std::uint64_t, std::shared_ptr<Load>> loads_ KVCOVE_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<LoadBatch>> batches_ KVCOVE_GUARDED_BY(mutex_);
+  // What Void and MissAll end is answered by the next call that answers anything.
+  DiskLoads loads_ KVCOVE_GUARDED_BY(mutex_);
   DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);

@@ -138,21 +138,23 @@ void Tiering::Struck() {
 }
 
 bool Tiering::SetAside(const std::string& why) {
-  Ready ready;
+  DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    if (!TakeAside(why, ready)) return false;
+    if (!TakeAside(why)) return false;
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   return true;
 }
 
 void Tiering::Unmount(const std::string& why) {
-  Ready ready;
+  DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
     unmounted_ = true;
-    (void)TakeAside(why, ready);
+    (void)TakeAside(why);
+    ready = loads_.TakeReady();
   }
   Answer(ready);
 }
@@ -160,7 +162,7 @@ void Tiering::Unmount(const std::string& why) {
 void Tiering::Void(const std::string& why) {
   const MutexLock lock(mutex_);
   voided_ = true;
-  (void)TakeAside(why, late_);
+  (void)TakeAside(why);
 }
 
 // It has missed whatever made the rest of the pool what it is now.
@@ -179,7 +181,7 @@ bool Tiering::MissAll(const std::string& why) {
   const MutexLock lock(mutex_);
   if (!aside_ && !telling_) return false;
   missed_removal_ = true;
-  if (telling_) (void)TakeAside(why, late_);
+  if (telling_) (void)TakeAside(why);
   return true;
 }
 
@@ -190,18 +192,18 @@ bool Tiering::TriesAgain() const {
 
 // All in one hold: the disk's thread may use the disk again as soon as the lock is free, and this
 // must not end the inventory that begins then.
-bool Tiering::TakeAside(const std::string& why, Ready& ready) {
+bool Tiering::TakeAside(const std::string& why) {
   if (aside_) return false;
   aside_ = why;
   away_ = true;
   stat_.aside = true;
   ++stat_.asides;
-  EndEra(ready);
+  EndEra();
   if (options_.listed) inventory_.LoseAll();
   return true;
 }
 
-void Tiering::EndEra(Ready& ready) {
+void Tiering::EndEra() {
   common_.tags.SetOff(shares_);
   inventory_.End();
   on_ = false;
@@ -209,12 +211,7 @@ void Tiering::EndEra(Ready& ready) {
   ++era_;
   if (unproven_ > 0) missed_removal_ = true;
   unproven_ = 0;
-  const auto loads = std::exchange(loads_, {});
-  for (const auto& [tag, load] : loads) {
-    load->cancelled = true;
-    Finish(load, MissFor(MissReason::kDiskFailed), ready);
-  }
-  waiting_.clear();
+  loads_.FailAll(MissReason::kDiskFailed);
   orders_.clear();
   stat_.dropped_other += queue_.Clear();
   removing_.clear();
@@ -224,7 +221,7 @@ void Tiering::EndEra(Ready& ready) {
 
 // A successor knows nothing of what was stored while the disk was not on.
 bool Tiering::Pause() {
-  Ready ready;
+  DiskLoads::Ready ready;
   bool whole = false;
   {
     const MutexLock lock(mutex_);
@@ -232,10 +229,11 @@ bool Tiering::Pause() {
     queue_.EachPending([&](const Demotion& one) {
       Lost({.slot = one.slot, .generation = one.generation, .key = one.key});
     });
-    if (!aside_) EndEra(ready);
+    if (!aside_) EndEra();
     queue_.Reopen();
     whole = !missed_removal_ && stored_.empty();
     if (options_.listed && !whole) inventory_.LoseAll();
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   return whole;

@@ -85,31 +85,20 @@ void Tiering::Proven(const TierOrder& order, std::uint64_t removed) {
   proven_.NotifyAll();
 }
 
-bool Tiering::Waits(const Load& load) const {
-  return std::ranges::any_of(load.waiters,
-                             [](const auto& waiter) { return !waiter.first->answered; });
-}
-
 std::shared_ptr<Load> Tiering::FirstLoad() {
-  Ready ready;
+  DiskLoads::Ready ready;
   std::shared_ptr<Load> first;
   {
     const MutexLock lock(mutex_);
-    // Also of those that wait for their rate.
-    for (std::size_t share = 0; share < waiting_.shares(); ++share) {
-      while (const std::shared_ptr<Load> load = waiting_.First(share)) {
-        const bool wanted = !load->cancelled && Waits(*load);
-        Demotion* const down = queue_.Find(load->tag);
-        if (wanted && (down == nullptr || !down->taken)) break;
-        waiting_.Take(*load, 0);
-        if (wanted) {
-          down->awaited.push_back(load);
-        } else {
-          Finish(load, MissFor(MissReason::kRaced), ready);
-        }
-      }
-    }
-    first = waiting_.Next(clock_.NowNs());
+    // A value that the log is writing can be read from neither place: EndPending has it read again.
+    const auto awaits = [&](const std::shared_ptr<Load>& load) KVCOVE_REQUIRES(mutex_) {
+      Demotion* const down = queue_.Find(load->tag);
+      if (down == nullptr || !down->taken) return false;
+      down->awaited.push_back(load);
+      return true;
+    };
+    first = loads_.First(clock_.NowNs(), awaits);
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   return first;
@@ -117,55 +106,27 @@ std::shared_ptr<Load> Tiering::FirstLoad() {
 
 bool Tiering::Paced() {
   const MutexLock lock(mutex_);
-  return waiting_.paced(clock_.NowNs());
+  return loads_.paced(clock_.NowNs());
 }
 
 bool Tiering::TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes) {
-  Ready ready;
+  DiskLoads::Ready ready;
   bool taken = true;
   {
     const MutexLock lock(mutex_);
-    // Another thread may have set the disk aside since FirstLoad: all are answered then.
-    if (load->waiters.empty()) return false;
-    // The first that waits for it pays: a second call finds it in memory.
-    std::uint64_t& used = load->waiters.front().first->bytes;
-    taken = used == 0 || used + bytes <= options_.batch_bytes;
-    used += bytes;
-    waiting_.Take(*load, taken ? bytes : 0);
-    if (!taken) Finish(load, {.code = Code::kLimit}, ready);
+    taken = loads_.Take(load, bytes);
+    ready = loads_.TakeReady();
   }
   Answer(ready);
   return taken;
 }
 
-void Tiering::Decide(LoadBatch& batch, std::size_t index, const wire::LoadResult& result) {
-  if (batch.answered) return;
-  batch.results[index] = result;
-  --batch.open;
-}
-
-void Tiering::Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result,
-                     Ready& ready) {
-  const auto known = loads_.find(load->tag);
-  if (known != loads_.end() && known->second == load) loads_.erase(known);
-  if (result.code == Code::kMiss) ++stat_.load_misses;
-  if (result.reason == MissReason::kDiskFailed) ++stat_.load_failed;
-  if (result.reason == MissReason::kNoRoom) ++stat_.load_no_room;
-  for (const auto& [batch, index] : std::exchange(load->waiters, {})) {
-    Decide(*batch, index, result);
-    if (batch->open == 0) TakeAnswered(batch, ready);
-  }
-}
-
 void Tiering::FinishLoad(const std::shared_ptr<Load>& load, const wire::LoadResult& result) {
-  Ready ready;
+  DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    if (result.code == Code::kOk) {
-      ++stat_.promoted;
-      stat_.promoted_bytes += result.bytes;
-    }
-    Finish(load, result, ready);
+    loads_.Finish(load, result);
+    ready = loads_.TakeReady();
   }
   Answer(ready);
 }
@@ -213,7 +174,7 @@ void Tiering::Landed(Demotion& demotion, bool written) {
 }
 
 void Tiering::EndPending(Demotion& demotion, bool written) {
-  for (const auto& load : std::exchange(demotion.awaited, {})) waiting_.Push(load);
+  for (const auto& load : std::exchange(demotion.awaited, {})) loads_.Requeue(load);
   // It was removed, and its key stored and evicted again.
   if (!queue_.End(demotion, era_)) return;
   if (!written) common_.tags.Remove(demotion.tag);
@@ -255,12 +216,8 @@ bool Tiering::WorthMoving(const disklog::LiveObject& object,
 }
 
 std::vector<std::pair<SessionNumber, std::int64_t>> Tiering::HoldersOf(const Load& load) const {
-  std::vector<std::pair<SessionNumber, std::int64_t>> holders;
   const MutexLock lock(mutex_);
-  for (const auto& [batch, index] : load.waiters) {
-    if (!batch->answered) holders.emplace_back(batch->session, batch->hold_until_ns);
-  }
-  return holders;
+  return DiskLoads::HoldersOf(load);
 }
 
 void Tiering::Close() {

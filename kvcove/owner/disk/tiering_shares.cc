@@ -20,7 +20,7 @@ std::vector<std::uint64_t> Tiering::ReadRates() const {
 void Tiering::SetShares(std::uint64_t shares) {
   shares_ = shares;
   const MutexLock lock(mutex_);
-  waiting_.SetRates(ReadRates(), clock_.NowNs());
+  loads_.SetRates(ReadRates(), clock_.NowNs());
 }
 
 disklog::ShareNumber Tiering::ShareOf(SlotId slot) const {
@@ -78,7 +78,7 @@ bool Tiering::BeyondShare(const Demotion& demotion) const {
 std::vector<std::uint64_t> Tiering::ReadByShare() const {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> read(held_.size());
-  for (disklog::ShareNumber i = 0; i < read.size(); ++i) read[i] = waiting_.read_bytes(i);
+  for (disklog::ShareNumber i = 0; i < read.size(); ++i) read[i] = loads_.read_bytes(i);
   return read;
 }
 
