@@ -156,11 +156,10 @@ std::vector<DiskShareStat> DiskSet::ShareStats() const {
                       .write_rate = quota.write_rate});
   }
   for (const auto& disk : disks_) {
-    const std::vector<std::uint64_t> held = disk->HeldByShare();
-    const std::vector<std::uint64_t> read = disk->ReadByShare();
-    for (std::size_t i = 0; i < std::min(held.size(), shares.size()); ++i) {
-      shares[i].bytes += held[i];
-      shares[i].read_bytes += read[i];
+    const std::vector<ShareFigures> here = disk->ByShare();
+    for (std::size_t i = 0; i < std::min(here.size(), shares.size()); ++i) {
+      shares[i].bytes += here[i].held_bytes;
+      shares[i].read_bytes += here[i].read_bytes;
     }
   }
   return shares;

@@ -122,7 +122,7 @@ TEST_F(DiskSetTest, ANamespaceAtItsMaximumIsNotWritten) {
        {{"m", {.maximum_bytes = 16 * kLargeValue, .guaranteed_bytes = 4 * kLargeValue}}});
   EXPECT_EQ(FillQueue(0, 10), 8) << "half of it is each disk's";
   EXPECT_EQ(set_->StatOf(0).over_share, 2U);
-  EXPECT_EQ((*set_)[0].HeldByShare()[0], 8 * kLargeValue);
+  EXPECT_EQ((*set_)[0].ByShare()[0].held_bytes, 8 * kLargeValue);
   EXPECT_EQ(FillQueue(1, 3), 3);
   // What the log has counts, too.
   (*set_)[1].NoteLog({}, {}, {6 * kLargeValue});
@@ -131,7 +131,7 @@ TEST_F(DiskSetTest, ANamespaceAtItsMaximumIsNotWritten) {
   EXPECT_EQ(FillQueue(1, 2), 1);
   // What waited when a disk failed is lost, and counts no more.
   (*set_)[0].SetAside("a test");
-  EXPECT_EQ((*set_)[0].HeldByShare()[0], 0U);
+  EXPECT_EQ((*set_)[0].ByShare()[0].held_bytes, 0U);
 }
 
 TEST_F(DiskSetTest, ANamespaceBeyondItsWriteRateIsNotWritten) {

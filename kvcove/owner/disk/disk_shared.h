@@ -14,6 +14,7 @@
 #include "kvcove/disklog/shares.h"
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/disk/demotion_rules.h"
+#include "kvcove/owner/disk/disk_shares.h"
 #include "kvcove/segment/tier_table.h"
 
 namespace kvcove::owner {
@@ -64,7 +65,7 @@ struct DiskShared {
              const DiskQuotas& quotas, std::int64_t now_ns);
   TierTags tags;
   // What namespaces may have of all disks together, by share, and their names.
-  const std::vector<std::pair<std::string, DiskQuota>> quotas;
+  const NamedQuotas quotas;
   disklog::ShareNumber ShareOf(std::string_view name) const;
   DemotionRules rules;                        // under the owner's lock
   std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: it is being paid off

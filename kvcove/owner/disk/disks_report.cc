@@ -94,19 +94,17 @@ void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& 
 
 void CollectShares(const Tiering& tiering, const DiskShared& common, const std::string& disk,
                    http::Metrics& metrics) {
-  const std::vector<std::uint64_t> held = tiering.HeldByShare();
-  const std::vector<std::uint64_t> read = tiering.ReadByShare();
-  const disklog::DiskShares shares = tiering.Shares();
-  for (std::size_t i = 0; i < held.size(); ++i) {
+  const std::vector<ShareFigures> shares = tiering.ByShare();
+  for (std::size_t i = 0; i < shares.size(); ++i) {
     const http::Labels labels = {{"namespace", ReadableName(common.quotas[i].first)},
                                  {"disk", disk}};
     metrics.Gauge("kvcove_owner_disk_share_bytes",
                   "bytes that a namespace or tenant with a quota has on the disk, or in its queue",
-                  Number(held[i]), labels);
+                  Number(shares[i].held_bytes), labels);
     metrics.Counter("kvcove_owner_disk_share_read_bytes_total",
-                    "bytes that were read for a namespace or tenant with a quota", Number(read[i]),
-                    labels);
-    const disklog::ShareLimits& limits = shares.limits[i];
+                    "bytes that were read for a namespace or tenant with a quota",
+                    Number(shares[i].read_bytes), labels);
+    const disklog::ShareLimits& limits = shares[i].limits;
     if (limits.maximum_bytes != disklog::ShareLimits().maximum_bytes) {
       metrics.Gauge("kvcove_owner_disk_share_maximum_bytes",
                     "bytes that a namespace or tenant may have on the disk",

@@ -2,6 +2,7 @@
 #include "kvcove/owner/disk/tiering.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kvcove/base/copy.h"
@@ -24,11 +25,29 @@ Tiering::Tiering(const TieringOptions& options, DiskShared& common,
       payload_(payload),
       clock_(clock),
       common_(common),
-      loads_({.loads = options.loads, .batch_bytes = options.batch_bytes}, ReadRates(),
+      quotas_(common.quotas),
+      loads_({.loads = options.loads, .batch_bytes = options.batch_bytes}, quotas_.ReadRates(),
              clock.NowNs()),
       queue_(options.queue_bytes, options.queue_objects, common.quotas.size()) {
   common_.disks.push_back(this);
-  held_.resize(common_.quotas.size());
+}
+
+void Tiering::SetShares(std::uint64_t shares) {
+  shares_ = shares;
+  const MutexLock lock(mutex_);
+  quotas_.SetPart(static_cast<std::uint64_t>(std::popcount(shares)));
+  loads_.SetRates(quotas_.ReadRates(), clock_.NowNs());
+}
+
+disklog::ShareNumber Tiering::ShareOf(SlotId slot) const {
+  if (common_.quotas.empty()) return disklog::kNoShare;
+  const auto known = slots_.find(slot);
+  return known == slots_.end() ? disklog::kNoShare : common_.ShareOf(known->second.name);
+}
+
+bool Tiering::BeyondShare(const Demotion& demotion) const {
+  return demotion.share != disklog::kNoShare &&
+         quotas_.Beyond(demotion.share, Held(demotion.share) + demotion.size_bytes);
 }
 
 std::uint64_t Tiering::TagOf(SlotId slot, Generation generation, std::string_view key) const {

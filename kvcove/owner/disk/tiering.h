@@ -77,6 +77,7 @@
 #include "kvcove/owner/disk/disk_inventory.h"
 #include "kvcove/owner/disk/disk_loads.h"
 #include "kvcove/owner/disk/disk_shared.h"
+#include "kvcove/owner/disk/disk_shares.h"
 #include "kvcove/owner/disk/disk_stat.h"
 #include "kvcove/segment/view.h"
 
@@ -118,6 +119,13 @@ struct TierOrder {
   std::vector<std::string> keys;
   std::string pattern;
   std::shared_ptr<TierRemoval> removal;
+};
+
+// What a namespace or tenant with a quota has of one disk, and may have.
+struct ShareFigures {
+  std::uint64_t held_bytes = 0;  // with what waits to be written
+  std::uint64_t read_bytes = 0;
+  disklog::ShareLimits limits;
 };
 
 class Tiering final : public LowerTier, public disklog::Presence {
@@ -210,10 +218,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // Every call that waits is answered when it returns, and none is taken any more.
   void EndLoads();
   TierStat Stat() const;
-  // By share: bytes that were read for it here.
-  std::vector<std::uint64_t> ReadByShare() const;
-  // By share: what it holds here, with what waits to be written.
-  std::vector<std::uint64_t> HeldByShare() const;
+  // By share.
+  std::vector<ShareFigures> ByShare() const;
   // For its thread, which may sleep.
   bool HasWork() const;
 
@@ -289,7 +295,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // `held`: Log::HeldByShare.
   void NoteLog(const disklog::Space& space, const disklog::Counters& counters,
                std::vector<std::uint64_t> held);
-  // This disk's part of what namespaces may have, as its part of the keys is.
+  // What namespaces may have here, for a log.
   disklog::DiskShares Shares() const;
   // The log has the key no more: the cleaner dropped it, or it is damaged.
   void Lost(TierObject object);
@@ -344,10 +350,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void EndEra() KVCOVE_REQUIRES(mutex_);
   void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
   disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
-  // This disk's part of what its namespaces may read a second.
-  std::vector<std::uint64_t> ReadRates() const;
   std::uint64_t Held(disklog::ShareNumber share) const KVCOVE_REQUIRES(mutex_) {
-    return held_[share] + queue_.HeldBy(share);
+    return quotas_.held(share) + queue_.HeldBy(share);
   }
   // The value would take its namespace beyond its maximum on this disk.
   bool BeyondShare(const Demotion& demotion) const KVCOVE_REQUIRES(mutex_);
@@ -382,6 +386,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::atomic<bool> away_{false};                  // aside_ or telling_
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<TierOrder> orders_ KVCOVE_GUARDED_BY(mutex_);
+  DiskShares quotas_ KVCOVE_GUARDED_BY(mutex_);
   // What Void and MissAll end is answered by the next call that answers anything.
   DiskLoads loads_ KVCOVE_GUARDED_BY(mutex_);
   DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
@@ -406,8 +411,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t last_tick_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t stalled_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // By share: bytes that the log held at the last NoteLog.
-  std::vector<std::uint64_t> held_ KVCOVE_GUARDED_BY(mutex_);
   TierStat stat_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // by the cleaner, with their keys
 };

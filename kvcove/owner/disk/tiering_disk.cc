@@ -195,7 +195,7 @@ void Tiering::Dropped(TierObject object) {
 void Tiering::NoteLog(const disklog::Space& space, const disklog::Counters& counters,
                       std::vector<std::uint64_t> held) {
   const MutexLock lock(mutex_);
-  if (held.size() == held_.size()) held_ = std::move(held);
+  quotas_.NoteHeld(std::move(held));
   queue_.ForgetEnded();
   // A zone whose summary is damaged goes with keys that nobody knows.
   if (options_.listed && counters.dropped_objects > dropped_) inventory_.LoseAll();
@@ -203,6 +203,23 @@ void Tiering::NoteLog(const disklog::Space& space, const disklog::Counters& coun
   stat_.space = space;
   stat_.log = former_;
   stat_.log += counters;
+}
+
+disklog::DiskShares Tiering::Shares() const {
+  const MutexLock lock(mutex_);
+  return {.limits = quotas_.Limits(),
+          .of = [this](std::string_view name) { return common_.ShareOf(name); }};
+}
+
+std::vector<ShareFigures> Tiering::ByShare() const {
+  const MutexLock lock(mutex_);
+  const std::vector<disklog::ShareLimits> limits = quotas_.Limits();
+  std::vector<ShareFigures> shares;
+  for (disklog::ShareNumber i = 0; i < limits.size(); ++i) {
+    shares.push_back(
+        {.held_bytes = Held(i), .read_bytes = loads_.read_bytes(i), .limits = limits[i]});
+  }
+  return shares;
 }
 
 // What memory has, too, is written again when memory gives it up, without being read. If memory
