@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "kvcove/base/copy.h"
-#include "kvcove/base/glob.h"
 #include "kvcove/base/interrupt.h"
 
 namespace kvcove::owner {
@@ -25,6 +24,7 @@ Tiering::Tiering(const TieringOptions& options, DiskShared& common,
       payload_(payload),
       clock_(clock),
       common_(common),
+      fences_(options.remembered),
       quotas_(common.quotas),
       loads_({.loads = options.loads, .batch_bytes = options.batch_bytes}, quotas_.ReadRates(),
              clock.NowNs()),
@@ -41,8 +41,7 @@ void Tiering::SetShares(std::uint64_t shares) {
 
 disklog::ShareNumber Tiering::ShareOf(SlotId slot) const {
   if (common_.quotas.empty()) return disklog::kNoShare;
-  const auto known = slots_.find(slot);
-  return known == slots_.end() ? disklog::kNoShare : common_.ShareOf(known->second.name);
+  return common_.ShareOf(fences_.NameOf(slot));
 }
 
 bool Tiering::BeyondShare(const Demotion& demotion) const {
@@ -81,7 +80,7 @@ void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
     const MutexLock lock(mutex_);
     const bool there = on_ || telling_;
     returned = on_ && comes_up;
-    if (!there) RememberStored(slot, generation, key);
+    if (!there) fences_.Remember(slot, generation, key);
     // Its put began while the disk was away.
     if (there && !comes_up && header_.tier().HasTag(TagOf(slot, generation, key))) {
       RemoveOlder(slot, generation, key);
@@ -93,31 +92,20 @@ void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
   common_.rules.OnPut(alone, returned);
 }
 
-void Tiering::RememberStored(SlotId slot, Generation generation, std::string_view key) {
-  if (stored_.size() > options_.remembered) return;
-  stored_.push_back({.slot = slot, .generation = generation, .key = std::string(key)});
-}
-
 void Tiering::Forsake(SlotId slot, Generation generation, std::string_view key) {
   const MutexLock lock(mutex_);
   if (telling_) RemoveOlder(slot, generation, key);
 }
 
 void Tiering::Fence(std::uint64_t tag) {
-  ++removing_[tag];
   loads_.Fence(tag);
   if (Demotion* const down = queue_.Find(tag); down != nullptr) DropQueued(*down);
 }
 
 void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view key) {
-  Fence(TagOf(slot, generation, key));
-  ++unproven_;
-  ++older_->open;
-  orders_.push_back({.kind = TierOrder::Kind::kRemove,
-                     .slot = slot,
-                     .generation = generation,
-                     .keys = {std::string(key)},
-                     .removal = older_});
+  const std::uint64_t tag = TagOf(slot, generation, key);
+  Fence(tag);
+  fences_.RemoveOlder({.slot = slot, .generation = generation, .key = std::string(key)}, tag);
 }
 
 // Puts it into the queue with room for its bytes, or says why not. All in one hold: between the
@@ -143,7 +131,7 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object,
   if (there || queue_.Pending(demotion->tag)) {
     common_.rules.OnKept(object.id, object.hash);
     // Not what is being removed there.
-    const bool leaves = removing_.contains(demotion->tag);
+    const bool leaves = fences_.Removes(demotion->tag);
     ++(leaves ? stat_.dropped_other : stat_.kept);
     return leaves ? Admission::kRefused : Admission::kKept;
   }
@@ -247,13 +235,7 @@ bool Tiering::Evicted(const EvictedObject& object) {
 
 void Tiering::SetSlots(const std::vector<SlotUpdate>& updates) {
   const MutexLock lock(mutex_);
-  for (const SlotUpdate& update : updates) {
-    SlotUpdate& known = slots_[update.slot];
-    if (known.generation != update.generation) {
-      orders_.push_back({.slot = update.slot, .generation = update.generation});
-    }
-    known = update;
-  }
+  fences_.SetSlots(updates);
 }
 
 bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
@@ -263,15 +245,16 @@ bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wante
   Load load = wanted;
   load.tag = TagOf(wanted.slot, wanted.generation, wanted.key);
   load.share = ShareOf(wanted.slot);
-  if (removing_.contains(load.tag)) return loads_.Refuse(*batch, MissReason::kRemoved);
-  if (Hidden(wanted.slot, wanted.key)) return loads_.Refuse(*batch, MissReason::kRaced);
+  if (fences_.Removes(load.tag)) return loads_.Refuse(*batch, MissReason::kRemoved);
+  if (fences_.Hides(wanted.slot, wanted.key)) return loads_.Refuse(*batch, MissReason::kRaced);
   if (!header_.tier().Holds(load.tag)) return loads_.Refuse(*batch, MissReason::kEvicted);
   return loads_.Add(batch, load);
 }
 
 bool Tiering::Wanted(const Load& load) const {
   const MutexLock lock(mutex_);
-  return !load.cancelled && !aside_ && !Hidden(load.slot, load.key) && DiskLoads::Waits(load);
+  return !load.cancelled && !aside_ && !fences_.Hides(load.slot, load.key) &&
+         DiskLoads::Waits(load);
 }
 
 void Tiering::DropQueued(Demotion& demotion) {
@@ -280,16 +263,12 @@ void Tiering::DropQueued(Demotion& demotion) {
   ++stat_.dropped_other;
 }
 
-bool Tiering::Join(TierRemoval& removal) {
-  if (removal.open > 0 && removal.era != era_) removal.missed = true;
-  ++removal.open;
-  removal.era = era_;
-  if (!aside_) {
-    ++unproven_;
-    return true;
+std::vector<std::uint64_t> Tiering::TagsOf(const TierOrder& order) const {
+  std::vector<std::uint64_t> tags;
+  for (const std::string& key : order.keys) {
+    tags.push_back(TagOf(order.slot, order.generation, key));
   }
-  removal.missed = true;
-  return false;
+  return tags;
 }
 
 void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
@@ -299,59 +278,44 @@ void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::st
                   .generation = generation,
                   .keys = {keys.begin(), keys.end()},
                   .removal = removal};
+  const std::vector<std::uint64_t> tags = TagsOf(order);
   const MutexLock lock(mutex_);
-  if (!Join(*removal)) {
+  if (!fences_.Join(*removal, era_, aside_.has_value())) {
     // In a cluster the note does not name the disk while it is away, so another process does not
     // use what it holds. This one remembers what is to be removed.
-    missed_removal_ = missed_removal_ || !options_.listed;
-    for (const std::string_view key : keys) RememberStored(slot, generation, key);
+    if (!options_.listed) fences_.Miss();
+    for (const std::string_view key : keys) fences_.Remember(slot, generation, key);
     return;
   }
-  for (const std::string_view key : keys) Fence(TagOf(slot, generation, key));
-  orders_.push_back(std::move(order));
+  for (const std::uint64_t tag : tags) Fence(tag);
+  fences_.Remove(std::move(order), tags);
 }
 
 void Tiering::BeginMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(mutex_);
-  matching_.push_back({.slot = slot, .pattern = std::string(pattern)});
+  fences_.BeginMatching(slot, pattern);
   loads_.FenceMatching(slot, pattern);
 }
 
 void Tiering::EndMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(mutex_);
-  matching_.erase(FindMatching(slot, pattern, /*ordered=*/false));
-}
-
-std::vector<Tiering::Matching>::iterator Tiering::FindMatching(SlotId slot,
-                                                               std::string_view pattern,
-                                                               bool ordered) {
-  return std::ranges::find_if(matching_, [&](const Matching& one) {
-    return one.slot == slot && one.pattern == pattern && one.ordered == ordered;
-  });
-}
-
-bool Tiering::Hidden(SlotId slot, std::string_view key) const {
-  return std::ranges::any_of(matching_, [&](const Matching& one) {
-    return one.slot == slot && GlobMatches(one.pattern, key);
-  });
+  fences_.EndMatching(slot, pattern);
 }
 
 void Tiering::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                              const std::shared_ptr<TierRemoval>& removal) {
   const MutexLock lock(mutex_);
-  const auto walked = FindMatching(slot, pattern, /*ordered=*/false);
-  if (!Join(*removal)) {
-    matching_.erase(walked);
-    missed_removal_ = true;
+  if (!fences_.Join(*removal, era_, aside_.has_value())) {
+    fences_.EndMatching(slot, pattern);
+    fences_.Miss();
     return;
   }
-  walked->ordered = true;
-  orders_.push_back({.kind = TierOrder::Kind::kRemoveMatching,
-                     .slot = slot,
-                     .generation = generation,
-                     .keys = {},
-                     .pattern = std::string(pattern),
-                     .removal = removal});
+  fences_.RemoveMatching({.kind = TierOrder::Kind::kRemoveMatching,
+                          .slot = slot,
+                          .generation = generation,
+                          .keys = {},
+                          .pattern = std::string(pattern),
+                          .removal = removal});
 }
 
 // ---- without a lock
@@ -429,7 +393,7 @@ bool Tiering::Tick(std::int64_t now_ns) {
 
 bool Tiering::HasWork() const {
   const MutexLock lock(mutex_);
-  return !orders_.empty() || !loads_.empty() || !queue_.empty();
+  return fences_.orders() || !loads_.empty() || !queue_.empty();
 }
 
 TierStat Tiering::Stat() const {

@@ -61,12 +61,9 @@
 
 #include <atomic>
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "kvcove/base/clock.h"
@@ -74,6 +71,7 @@
 #include "kvcove/disklog/log.h"
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/disk/demotion_queue.h"
+#include "kvcove/owner/disk/disk_fences.h"
 #include "kvcove/owner/disk/disk_inventory.h"
 #include "kvcove/owner/disk/disk_loads.h"
 #include "kvcove/owner/disk/disk_shared.h"
@@ -98,27 +96,6 @@ struct TieringOptions {
 struct HandedDemotion {
   std::shared_ptr<Demotion> demotion;  // null: none waits
   std::string name;                    // of its namespace
-};
-
-// What somebody waits for until the disk has proven it.
-struct TierRemoval {
-  std::size_t open = 0;  // parts that are not proven yet
-  std::uint64_t removed = 0;
-  bool collect = false;
-  std::vector<std::string> keys;  // that a pattern matched, if `collect`
-  // Of Tiering:
-  std::uint64_t era = 0;  // how often the disk had been set aside
-  bool missed = false;    // by the disk
-};
-
-// What the disk's thread does before anything else, in order.
-struct TierOrder {
-  enum class Kind { kGeneration, kRemove, kRemoveMatching } kind = Kind::kGeneration;
-  SlotId slot = 0;
-  Generation generation = 0;
-  std::vector<std::string> keys;
-  std::string pattern;
-  std::shared_ptr<TierRemoval> removal;
 };
 
 // What a namespace or tenant with a quota has of one disk, and may have.
@@ -323,27 +300,10 @@ class Tiering final : public LowerTier, public disklog::Presence {
   enum class Admission { kQueued, kKept, kRefused };
   Admission Admit(const EvictedObject& object, const std::shared_ptr<Demotion>& demotion);
   bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
-  bool Reusable() const KVCOVE_REQUIRES(mutex_) {
-    return !missed_removal_ && stored_.size() <= options_.remembered;
-  }
-  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
-  struct Matching {
-    SlotId slot = 0;
-    std::string pattern;
-    bool ordered = false;
-  };
-  // A removal by pattern is about to take it.
-  bool Hidden(SlotId slot, std::string_view key) const KVCOVE_REQUIRES(mutex_);
-  // It is ordered now. False: the disk is set aside, and misses it.
-  bool Join(TierRemoval& removal) KVCOVE_REQUIRES(mutex_);
-  void RememberStored(SlotId slot, Generation generation, std::string_view key)
-      KVCOVE_REQUIRES(mutex_);
+  std::vector<std::uint64_t> TagsOf(const TierOrder& order) const;
   void UseAgain() KVCOVE_REQUIRES(mutex_);
   void Fence(std::uint64_t tag) KVCOVE_REQUIRES(mutex_);
   void RemoveOlder(SlotId slot, Generation generation, std::string_view key)
-      KVCOVE_REQUIRES(mutex_);
-  // One of those that are alike; none when the disk was set aside.
-  std::vector<Matching>::iterator FindMatching(SlotId slot, std::string_view pattern, bool ordered)
       KVCOVE_REQUIRES(mutex_);
   // False: it was set aside before, for another reason.
   bool TakeAside(const std::string& why) KVCOVE_REQUIRES(mutex_);
@@ -358,7 +318,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // It is pending no more; unless it is `written`, the table forgets it.
   void EndPending(Demotion& demotion, bool written) KVCOVE_REQUIRES(mutex_);
   HandedDemotion HandFirst() KVCOVE_REQUIRES(mutex_);
-  std::string NameIn(SlotId slot) const KVCOVE_REQUIRES(mutex_);
   // Calls `done` of what was taken in the hold that has ended.
   void Answer(const DiskLoads::Ready& ready);
 
@@ -384,28 +343,14 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool unmounted_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool voided_ KVCOVE_GUARDED_BY(mutex_) = false;  // until UseAnew
   std::atomic<bool> away_{false};                  // aside_ or telling_
-  std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<TierOrder> orders_ KVCOVE_GUARDED_BY(mutex_);
+  DiskFences fences_ KVCOVE_GUARDED_BY(mutex_);
   DiskShares quotas_ KVCOVE_GUARDED_BY(mutex_);
   // What Void and MissAll end is answered by the next call that answers anything.
   DiskLoads loads_ KVCOVE_GUARDED_BY(mutex_);
   DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
-  std::unordered_map<std::uint64_t, std::uint32_t> removing_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<Matching> matching_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t unproven_ KVCOVE_GUARDED_BY(mutex_) = 0;  // removals
   std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // While it is not on:
-  bool missed_removal_ KVCOVE_GUARDED_BY(mutex_) = false;
-  struct StoredKey {
-    SlotId slot;
-    Generation generation;
-    std::string key;
-  };
-  std::vector<StoredKey> stored_ KVCOVE_GUARDED_BY(mutex_);
   bool noted_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool must_be_struck_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Removals of older values: open until they are durable.
-  std::shared_ptr<TierRemoval> older_ KVCOVE_GUARDED_BY(mutex_) = std::make_shared<TierRemoval>();
   disklog::Counters former_ KVCOVE_GUARDED_BY(mutex_);  // of logs that were open before
   // Of Tick: since when nothing has gone on. A process that was stopped counts little.
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -22,13 +22,13 @@ void Tiering::SetOn() {
 
 bool Tiering::MayReuse() const {
   const MutexLock lock(mutex_);
-  return Reusable();
+  return fences_.Reusable();
 }
 
 bool Tiering::SetOnAgain(bool empty) {
   NoteProgress();
   const MutexLock lock(mutex_);
-  if (!empty && !Reusable()) return false;
+  if (!empty && !fences_.Reusable()) return false;
   // It stays aside until the next start, or in a cluster is told first (BeginTelling).
   if (unmounted_ || voided_ || (!empty && options_.listed && aside_)) return false;
   // It was opened anew for an upgrade, and must be emptied.
@@ -47,10 +47,8 @@ void Tiering::UseAgain() {
   aside_.reset();
   stat_.aside = false;
   stalled_ns_ = 0;
-  missed_removal_ = false;
   must_be_struck_ = false;
-  older_ = std::make_shared<TierRemoval>();
-  for (const auto& [slot, generation, key] : std::exchange(stored_, {})) {
+  for (const auto& [slot, generation, key] : fences_.UseAgain()) {
     if (header_.tier().HasTag(TagOf(slot, generation, key))) RemoveOlder(slot, generation, key);
   }
 }
@@ -58,7 +56,7 @@ void Tiering::UseAgain() {
 bool Tiering::BeginTelling() {
   NoteProgress();
   const MutexLock lock(mutex_);
-  if (!Reusable() || unmounted_ || voided_) return false;
+  if (!fences_.Reusable() || unmounted_ || voided_) return false;
   UseAgain();
   telling_ = true;
   away_ = true;
@@ -76,14 +74,14 @@ bool Tiering::Tells(SlotId slot, Generation generation, std::string_view key) co
   if (!on_ && !telling_) return false;
   const std::uint64_t tag = TagOf(slot, generation, key);
   if (on_) return queue_.Pending(tag) || header_.tier().Holds(tag);
-  return header_.tier().HasTag(tag) && !removing_.contains(tag);
+  return header_.tier().HasTag(tag) && !fences_.Removes(tag);
 }
 
 Status Tiering::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
   const MutexLock lock(mutex_);
   while (true) {
     if (!telling_ || era_ != era) return kvcove::Fail(Code::kUnavailable, "it failed again");
-    if (unproven_ == 0) return {};
+    if (!fences_.unproven()) return {};
     const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) return kvcove::Fail(Code::kTimeout, "removals are not proven yet");
     proven_.WaitFor(mutex_, std::chrono::nanoseconds(left));
@@ -111,7 +109,9 @@ std::optional<std::uint64_t> Tiering::Unnoted() const {
   return on_ && !noted_ ? std::optional(era_) : std::nullopt;
 }
 
-bool Tiering::IsSettled(std::uint64_t era) const { return on_ && era_ == era && older_->open == 0; }
+bool Tiering::IsSettled(std::uint64_t era) const {
+  return on_ && era_ == era && fences_.older_proven();
+}
 
 bool Tiering::Settled(std::uint64_t era) const {
   const MutexLock lock(mutex_);
@@ -168,8 +168,7 @@ void Tiering::Void(const std::string& why) {
 // It has missed whatever made the rest of the pool what it is now.
 void Tiering::UseAnew() {
   const MutexLock lock(mutex_);
-  if (!std::exchange(voided_, false)) return;
-  missed_removal_ = true;
+  if (std::exchange(voided_, false)) fences_.Miss();
 }
 
 bool Tiering::MayOpen() const {
@@ -180,7 +179,7 @@ bool Tiering::MayOpen() const {
 bool Tiering::MissAll(const std::string& why) {
   const MutexLock lock(mutex_);
   if (!aside_ && !telling_) return false;
-  missed_removal_ = true;
+  fences_.Miss();
   if (telling_) (void)TakeAside(why);
   return true;
 }
@@ -209,13 +208,9 @@ void Tiering::EndEra() {
   on_ = false;
   telling_ = false;
   ++era_;
-  if (unproven_ > 0) missed_removal_ = true;
-  unproven_ = 0;
+  fences_.EndEra();
   loads_.FailAll(MissReason::kDiskFailed);
-  orders_.clear();
   stat_.dropped_other += queue_.Clear();
-  removing_.clear();
-  std::erase_if(matching_, [](const Matching& one) { return one.ordered; });
   proven_.NotifyAll();
 }
 
@@ -231,7 +226,7 @@ bool Tiering::Pause() {
     });
     if (!aside_) EndEra();
     queue_.Reopen();
-    whole = !missed_removal_ && stored_.empty();
+    whole = fences_.Whole();
     if (options_.listed && !whole) inventory_.LoseAll();
     ready = loads_.TakeReady();
   }

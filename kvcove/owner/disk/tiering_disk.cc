@@ -19,36 +19,30 @@ std::vector<disklog::SlotGeneration> Tiering::Generations() const {
   std::vector<disklog::SlotGeneration> all(kMaxSlots);
   for (std::size_t i = 0; i < all.size(); ++i) all[i].slot = static_cast<SlotId>(i);
   const MutexLock lock(mutex_);
-  for (const auto& [slot, update] : slots_) all[slot].generation = update.generation;
+  for (const auto& [slot, update] : fences_.slots()) all[slot].generation = update.generation;
   return all;
 }
 
 std::string Tiering::NameOf(SlotId slot) const {
   const MutexLock lock(mutex_);
-  return NameIn(slot);
-}
-
-std::string Tiering::NameIn(SlotId slot) const {
-  const auto known = slots_.find(slot);
-  return known == slots_.end() ? std::string() : known->second.name;
+  return fences_.NameOf(slot);
 }
 
 std::vector<SlotUpdate> Tiering::Slots() const {
   std::vector<SlotUpdate> slots;
   const MutexLock lock(mutex_);
-  for (const auto& [slot, update] : slots_) slots.push_back(update);
+  for (const auto& [slot, update] : fences_.slots()) slots.push_back(update);
   return slots;
 }
 
 std::vector<TierOrder> Tiering::TakeOrders() {
   const MutexLock lock(mutex_);
-  return std::exchange(orders_, {});
+  return fences_.TakeOrders();
 }
 
 void Tiering::DropGenerationOrders() {
   const MutexLock lock(mutex_);
-  std::erase_if(orders_,
-                [](const TierOrder& order) { return order.kind == TierOrder::Kind::kGeneration; });
+  fences_.DropGenerationOrders();
 }
 
 // Here, where nothing is between the queue and the log: each value is counted once.
@@ -66,22 +60,14 @@ void Tiering::RemoveQueued(const TierOrder& order) {
 }
 
 void Tiering::Applied(const TierOrder& order) {
+  const std::vector<std::uint64_t> tags = TagsOf(order);
   const MutexLock lock(mutex_);
-  for (const std::string& key : order.keys) {
-    const auto one = removing_.find(TagOf(order.slot, order.generation, key));
-    if (one != removing_.end() && --one->second == 0) removing_.erase(one);
-  }
+  fences_.Applied(tags);
 }
 
 void Tiering::Proven(const TierOrder& order, std::uint64_t removed) {
   const MutexLock lock(mutex_);
-  if (order.kind == TierOrder::Kind::kRemoveMatching) {
-    const auto ordered = FindMatching(order.slot, order.pattern, /*ordered=*/true);
-    if (ordered != matching_.end()) matching_.erase(ordered);
-  }
-  if (unproven_ > 0) --unproven_;
-  order.removal->removed += removed;
-  --order.removal->open;
+  fences_.Proven(order, removed);
   proven_.NotifyAll();
 }
 
@@ -149,7 +135,7 @@ HandedDemotion Tiering::HandFirst() {
   std::shared_ptr<Demotion> first = queue_.First(dropped);
   for (const auto& one : dropped) EndPending(*one, /*written=*/false);
   if (first == nullptr) return {};
-  std::string name = NameIn(first->slot);
+  std::string name = fences_.NameOf(first->slot);
   return {.demotion = std::move(first), .name = std::move(name)};
 }
 
@@ -254,7 +240,7 @@ std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(std::optional<Sl
 
 bool Tiering::Idle() const {
   const MutexLock lock(mutex_);
-  return aside_ || (queue_.idle() && orders_.empty() && unproven_ == 0);
+  return aside_ || (queue_.idle() && !fences_.orders() && !fences_.unproven());
 }
 
 bool Tiering::Add(const Id128& hash, Generation generation) {
