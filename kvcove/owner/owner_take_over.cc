@@ -101,7 +101,7 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 Status Owner::MayPauseDisks() const {
   bool settled = opening_.settled() && !disks_.Opening();
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    settled = settled && !disks_.set()[i].Telling();
+    settled = settled && !disks_.set()[i].state().telling_in();
   }
   if (settled) return {};
   return Fail(Code::kInProgress, "its disk is still being opened; try again");

@@ -207,11 +207,11 @@ class DiskRetryTest : public testing::Test, private Promoter {
     int next = 0;
     ASSERT_TRUE(Becomes([&] {
       Evict("broken" + std::to_string(next++));
-      return tiering_->aside().has_value();
+      return tiering_->state().aside();
     }));
   }
   bool Works() {
-    return Becomes([&] { return !tiering_->aside(); });
+    return Becomes([&] { return !tiering_->state().aside(); });
   }
   wire::LoadResult Promote(const Load&, std::span<const std::byte>) override {
     return {.code = Code::kOk};
@@ -246,7 +246,7 @@ TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
   EXPECT_FALSE(OnDisk("before"));
   const int before = opened_;
   ASSERT_TRUE(Becomes([&] { return opened_ > before + 3; })) << "it is tried again and again";
-  EXPECT_TRUE(tiering_->aside());
+  EXPECT_TRUE(tiering_->state().aside());
   broken_ = false;
   ASSERT_TRUE(Works());
   EXPECT_TRUE(OnDisk("before"));
@@ -313,12 +313,12 @@ TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
 TEST_F(DiskRetryTest, AnUnmountedDiskIsNotTriedAgain) {
   ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
   tiering_->Unmount("a test");
-  EXPECT_FALSE(tiering_->TriesAgain());
+  EXPECT_FALSE(tiering_->state().tries_again());
   const int before = opened_;
   // Long enough for the other disk to be set aside and used again.
   (*set_)[1].SetAside("a test");
-  ASSERT_TRUE(Becomes([&] { return !(*set_)[1].aside(); }));
-  EXPECT_TRUE(tiering_->aside());
+  ASSERT_TRUE(Becomes([&] { return !(*set_)[1].state().aside(); }));
+  EXPECT_TRUE(tiering_->state().aside());
   EXPECT_EQ(opened_, before);
 }
 
@@ -392,7 +392,7 @@ TEST_F(DiskRetryTest, OneOfTwoBreaksAndTheOtherGoesOn) {
   EXPECT_GT(on, 8);
   EXPECT_LT(on, 32);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_FALSE((*set_)[1].aside());
+  EXPECT_FALSE((*set_)[1].state().aside());
   for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 1) << key;
   // What goes to the other disk while this one is set aside.
   for (const std::string& key : Keys("meanwhile", 20)) {

@@ -125,7 +125,7 @@ class TierWorld {
       return;
     }
     life_->Step();
-    if (life_->tiering->aside()) Rest();
+    if (life_->tiering->state().aside()) Rest();
   }
 
   void Rest() {
@@ -173,7 +173,7 @@ class TierWorld {
   }
   void StopInOrder() {
     life_->tiering->Close();
-    const auto aside = [&] { return life_->tiering->aside().has_value(); };
+    const auto aside = [&] { return life_->tiering->state().aside(); };
     life_->Until([&] { return aside() || life_->tiering->Idle(); });
     if (aside()) return;
     life_->disk->Stop();

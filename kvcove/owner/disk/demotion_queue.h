@@ -66,9 +66,8 @@ class DemotionQueue {
   bool Push(const std::shared_ptr<Demotion>& demotion);
   // Its bytes are in the ring. Pairs with First and Queued, which read them.
   static void Fill(Demotion& demotion) { demotion.filled.store(true, std::memory_order_release); }
-  // Takes nothing more, until Reopen.
-  void Close() { closed_ = true; }
-  void Reopen() { closed_ = false; }
+  // A queue that is closed takes nothing more.
+  void SetClosed(bool closed) { closed_ = closed; }
   bool closed() const { return closed_; }
 
   // ---- what is pending: queued, or in the log and not written yet
@@ -101,7 +100,6 @@ class DemotionQueue {
   void FreeMemory() { ring_.Clear(); }
 
   // ---- figures
-  bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
   bool idle() const { return queue_.empty() && pending_.empty(); }
   const ByteRing& ring() const { return ring_; }

@@ -165,11 +165,11 @@ TEST_F(DemotionQueueTest, AnErasEndForgetsAllAndWhatEndsLaterCountsNoMore) {
   Push(3, kQueueBytes);
 }
 
-TEST_F(DemotionQueueTest, IsClosedUntilItIsReopened) {
+TEST_F(DemotionQueueTest, IsClosedUntilItIsOpenAgain) {
   EXPECT_FALSE(queue_.closed());
-  queue_.Close();
+  queue_.SetClosed(true);
   EXPECT_TRUE(queue_.closed());
-  queue_.Reopen();
+  queue_.SetClosed(false);
   EXPECT_FALSE(queue_.closed());
 }
 

@@ -155,7 +155,7 @@ class Tiers final : public Promoter {
   }
   Status Remove(const std::string& key) {
     const auto removal = BeginRemove(key);
-    Until([&] { return Proven(*removal) || tiering->aside(); });
+    Until([&] { return Proven(*removal) || tiering->state().aside(); });
     return Proven(*removal);
   }
   std::shared_ptr<TierRemoval> BeginRemoveMatching(const std::string& pattern,
@@ -172,7 +172,7 @@ class Tiers final : public Promoter {
   Result<std::uint64_t> RemoveMatching(const std::string& pattern) {
     std::uint64_t removed = 0;
     const auto removal = BeginRemoveMatching(pattern, &removed);
-    Until([&] { return Proven(*removal) || tiering->aside(); });
+    Until([&] { return Proven(*removal) || tiering->state().aside(); });
     KVCOVE_TRY(Proven(*removal));
     return removed + removal->removed;
   }

@@ -75,7 +75,7 @@ TEST_F(DiskSetTest, ADiskThatIsUsedAgainAtOnceStillTellsWhatItHolds) {
   disk.inventory().SetZones(3);
   for (int round = 0; round < 1000; ++round) {
     std::thread of_disk([&] {
-      while (!disk.aside()) std::this_thread::yield();
+      while (!disk.state().aside()) std::this_thread::yield();
       EXPECT_TRUE(disk.SetOnAgain(/*empty=*/true));
     });
     EXPECT_TRUE(disk.SetAside("a test"));

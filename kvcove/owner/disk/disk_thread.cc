@@ -179,13 +179,13 @@ Status DiskThread::Resume(const Id128& disk) {
 
 void DiskThread::Run() {
   while (!stopping_) {
-    if (tiering_.aside()) {
+    if (tiering_.state().aside()) {
       Strike();
       Rest();
     } else if (disk_ == nullptr) {
       OpenFirst();
     } else {
-      disk_->Step(tiering_.Unnoted() ? kSettleWaitNs : kIdleWaitNs);
+      disk_->Step(tiering_.state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
       Settle();
     }
   }
@@ -224,7 +224,7 @@ void DiskThread::OpenFirst() {
 // ---- its note
 
 void DiskThread::Strike() {
-  if (!tiering_.MustBeStruck()) return;
+  if (!tiering_.state().must_be_struck()) return;
   if (const Status struck = Forget(); !struck) {
     if (const auto lines = unstruck_.Due(clock_.NowNs()); lines > 0) {
       LogWarn("disk {} is set aside, but the note cannot be written to say so: {} ({} times)",
@@ -235,7 +235,7 @@ void DiskThread::Strike() {
 
 // A put that began before it was on may end later, over what it holds.
 void DiskThread::Settle() {
-  const std::optional<std::uint64_t> era = tiering_.Unnoted();
+  const std::optional<std::uint64_t> era = tiering_.state().unnoted_in();
   if (!era) return;
   const Promoter::Puts puts = promoter_.PutsUnderWay();
   if (settles_ != era) {
@@ -277,7 +277,7 @@ void DiskThread::Rest() {
     stuck_log_.reset();
     stuck_.reset();
   }
-  if (!tiering_.MayOpen() || !retry_.Due(clock_.NowNs())) {
+  if (!tiering_.state().may_open() || !retry_.Due(clock_.NowNs())) {
     const MutexLock lock(mutex_);
     if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kIdleWaitNs));
     return;
@@ -360,7 +360,7 @@ Status DiskThread::OpenFoundAgain() {
     if (tiering_.MayReuse()) {
       Use(std::move(log));
       // After an upgrade it was not away: the master knows what it holds.
-      const bool tells = tiering_.listed() && tiering_.away();
+      const bool tells = tiering_.listed() && tiering_.state().away();
       if (tells ? tiering_.BeginTelling() : tiering_.SetOnAgain(/*empty=*/false)) {
         return {};
       }
@@ -369,7 +369,7 @@ Status DiskThread::OpenFoundAgain() {
       return Fail(Code::kInProgress, "a removal came between; the next attempt empties the disk");
     }
   }
-  if (!tiering_.MayOpen()) return Fail(Code::kStale, "it was voided meanwhile");
+  if (!tiering_.state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
   tiering_.DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());
@@ -398,14 +398,14 @@ void DiskThread::Drain() {
 void DiskThread::WriteQueued() {
   const auto late = [&] { return clock_.NowNs() >= stop_by_ns_.load(); };
   const auto settles = [&] {
-    const auto era = tiering_.Unnoted();
+    const auto era = tiering_.state().unnoted_in();
     return era && !tiering_.Settled(*era);
   };
-  while (!tiering_.aside() && (!tiering_.Idle() || settles()) && !late()) {
+  while (!tiering_.state().aside() && (!tiering_.Idle() || settles()) && !late()) {
     disk_->Step(kMillisecond);
   }
   Settle();
-  if (!tiering_.Idle() || tiering_.aside()) return;
+  if (!tiering_.Idle() || tiering_.state().aside()) return;
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
 }

@@ -260,7 +260,7 @@ void DiskWorker::StartRead(const std::shared_ptr<Load>& load, const disklog::Fou
 
 void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::byte> buffer,
                        const disklog::ReadResult& result) {
-  if (tiering_.aside()) return;  // nobody waits, and the owner may be gone
+  if (tiering_.state().aside()) return;  // nobody waits, and the owner may be gone
   if (result.miss == ReadMiss::kNone) {
     read_errors_ = 0;
     load->put = result.version;

@@ -335,14 +335,14 @@ TEST_F(DiskWorkerTest, ADiskThatHangsCostsMissesAndIsSetAside) {
   const auto removal = tiers_.BeginRemove("none");
   ASSERT_TRUE(tiers_.Until([&] { return batch->answered; }));
   EXPECT_EQ(batch->results[0].reason, MissReason::kDiskTimeout);
-  EXPECT_FALSE(tiers_.tiering->aside());
+  EXPECT_FALSE(tiers_.tiering->state().aside());
   EXPECT_EQ(tiers_.Proven(*removal).error().code, Code::kTimeout);
-  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->aside().has_value(); }));
+  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->state().aside(); }));
   EXPECT_EQ(tiers_.Proven(*removal).error().code, Code::kUnavailable);
   EXPECT_FALSE(tiers_.OnDisk("key"));
   EXPECT_EQ(tiers_.Get("key"), "");
   EXPECT_EQ(tiers_.Put("key", 8), Code::kExists) << "the next start might find it there";
-  EXPECT_TRUE(tiers_.tiering->MustBeStruck());
+  EXPECT_TRUE(tiers_.tiering->state().must_be_struck());
   tiers_.tiering->Struck();
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
@@ -359,18 +359,18 @@ TEST_F(DiskWorkerTest, AProcessThatWasStoppedDoesNotTakeTheDiskForHanging) {
   for (int i = 0; i < 5; ++i) tiers_.Step();
   tiers_.clock.AdvanceNs(60 * kSecond);
   tiers_.Step();
-  EXPECT_FALSE(tiers_.tiering->aside());
+  EXPECT_FALSE(tiers_.tiering->state().aside());
 }
 
 TEST_F(DiskWorkerTest, ADiskThatFailsToWriteIsSetAside) {
   PutDown("key", 7);
   tiers_.device->faults.write_error = ENOSPC;
-  for (int i = 0; i < 400 && !tiers_.tiering->aside(); ++i) {
+  for (int i = 0; i < 400 && !tiers_.tiering->state().aside(); ++i) {
     tiers_.Put("key" + std::to_string(i), 1);
     tiers_.clock.AdvanceNs(20 * kMillisecond);
     tiers_.Step();
   }
-  ASSERT_TRUE(tiers_.tiering->aside());
+  ASSERT_TRUE(tiers_.tiering->state().aside());
   EXPECT_EQ(tiers_.Put("after", 9), Code::kOk);
   EXPECT_TRUE(tiers_.Get("after") == ValueOf(9));
   EXPECT_EQ(tiers_.Get("key"), "");
@@ -380,11 +380,11 @@ TEST_F(DiskWorkerTest, ADiskThatFailsToReadIsSetAside) {
   PutDown("key", 7);
   tiers_.device->faults.read_error = EIO;
   MissReason reason = MissReason::kNone;
-  for (int i = 0; i < 20 && !tiers_.tiering->aside(); ++i) {
+  for (int i = 0; i < 20 && !tiers_.tiering->state().aside(); ++i) {
     EXPECT_EQ(tiers_.Get("key", &reason), "");
     EXPECT_EQ(reason, MissReason::kDiskFailed);
   }
-  EXPECT_TRUE(tiers_.tiering->aside());
+  EXPECT_TRUE(tiers_.tiering->state().aside());
 }
 
 // ---- set aside, and used again
@@ -395,7 +395,7 @@ TEST_F(DiskWorkerTest, ADiskThatMissedNothingIsUsedAgainWithWhatItHolds) {
   EXPECT_EQ(tiers_.Get("key"), "");
   EXPECT_EQ(tiers_.Put("other", 8), Code::kOk) << "memory goes on";
   ASSERT_TRUE(tiers_.UseAgain());
-  EXPECT_FALSE(tiers_.tiering->aside());
+  EXPECT_FALSE(tiers_.tiering->state().aside());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(7));
   tiers_.Evict("other");
   ASSERT_TRUE(tiers_.Settle());
@@ -461,17 +461,17 @@ TEST_F(DiskWorkerTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
   tiers_.Put("key", 7);
   tiers_.Evict("key");
   ASSERT_TRUE(tiers_.Settle());
-  EXPECT_FALSE(tiers_.tiering->Unnoted());
+  EXPECT_FALSE(tiers_.tiering->state().unnoted_in());
   tiers_.Fail(5);
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   ASSERT_TRUE(tiers_.UseAgain());
-  const auto era = tiers_.tiering->Unnoted();
+  const auto era = tiers_.tiering->state().unnoted_in();
   ASSERT_TRUE(era);
   EXPECT_FALSE(tiers_.tiering->Settled(*era)) << "a start now would find the older value";
   EXPECT_FALSE(tiers_.tiering->BeginNote(*era));
   ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->Settled(*era); }));
   EXPECT_TRUE(tiers_.tiering->BeginNote(*era));
-  EXPECT_FALSE(tiers_.tiering->Unnoted());
+  EXPECT_FALSE(tiers_.tiering->state().unnoted_in());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
@@ -480,12 +480,12 @@ TEST_F(DiskWorkerTest, ADiskThatIsSetAsideWhileItIsNotedMustBeStruckBeforeItsKey
   PutDown("key", 7);
   tiers_.Fail(5);
   ASSERT_TRUE(tiers_.UseAgain());
-  const auto era = tiers_.tiering->Unnoted();
+  const auto era = tiers_.tiering->state().unnoted_in();
   ASSERT_TRUE(era);
   ASSERT_TRUE(tiers_.tiering->BeginNote(*era));
   tiers_.tiering->SetAside("a test");
   EXPECT_EQ(tiers_.Put("key", 8), Code::kExists);
-  EXPECT_TRUE(tiers_.tiering->MustBeStruck());
+  EXPECT_TRUE(tiers_.tiering->state().must_be_struck());
   tiers_.tiering->Struck();
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   EXPECT_FALSE(tiers_.tiering->BeginNote(*era)) << "of an era that is over";

@@ -23,7 +23,7 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   std::vector<TierObject> lost;
   for (std::size_t i = 0; i < set.size() && lost.size() < at_most; ++i) {
     // What it lost and got again is not found before it is open again (an upgrade).
-    if (set[i].Opening()) continue;
+    if (set[i].state().opening()) continue;
     std::ranges::move(set[i].inventory().TakeLost(at_most - lost.size()), std::back_inserter(lost));
   }
   for (std::size_t begin = 0; begin < lost.size(); begin += Memory::kSlice) {
@@ -46,7 +46,7 @@ bool InventoryWalk::TakeGoneOverflow() {
     if (!tiering.inventory().TakeLostAll()) continue;
     // Durably, before others may store what it has: should this process end, the next one must not
     // use it. If that fails, it is tried again with the next round.
-    if (tiering.away() && !disks_.Forget(i)) {
+    if (tiering.state().away() && !disks_.Forget(i)) {
       tiering.inventory().LoseAll();
     } else {
       disk = true;
@@ -118,7 +118,7 @@ std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t 
     }
     if (zone == 0) {
       told_eras_.resize(set.size());
-      told_eras_[disk] = set[disk].Telling();
+      told_eras_[disk] = set[disk].state().telling_in();
     }
     if (!ReadZone(disk, zone)) break;
     ++cursor;
@@ -135,7 +135,7 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   }
   zone_ = std::move(zone->objects);
   told_ = 0;
-  returns_ = disks_.set()[disk].away();
+  returns_ = disks_.set()[disk].state().away();
   return true;
 }
 
@@ -176,7 +176,7 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
 
 std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
   for (std::size_t i = 0; disks_.open() && i < disks_.set().size(); ++i) {
-    if (disks_.set()[i].Telling()) return FirstZoneOf(i);
+    if (disks_.set()[i].state().telling_in()) return FirstZoneOf(i);
   }
   return std::nullopt;
 }

@@ -58,14 +58,14 @@ DiskThread* OwnerDisks::ThreadOf(std::size_t disk) const {
 
 bool OwnerDisks::Opening() const {
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].Opening()) return true;
+    if ((*set_)[i].state().opening()) return true;
   }
   return false;
 }
 
 bool OwnerDisks::Away() const {
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].away()) return true;
+    if ((*set_)[i].state().away()) return true;
   }
   return false;
 }
@@ -83,18 +83,18 @@ void OwnerDisks::Tick() {
     if (threads_[i] == nullptr) continue;
     Tiering& tiering = (*set_)[i];
     if (tiering.Tick(clock_.NowNs())) threads_[i]->Wake();
-    const auto why = tiering.aside();
-    if (why.has_value() == logged_aside_[i]) continue;
-    logged_aside_[i] = why.has_value();
+    const DiskState state = tiering.state();
+    if (state.aside() == logged_aside_[i]) continue;
+    logged_aside_[i] = state.aside();
     const std::string& path = threads_[i]->path();
-    if (why) {
-      LogError("disk {} is set aside: {}. {}{}", path, *why,
+    if (state.aside()) {
+      LogError("disk {} is set aside: {}. {}{}", path, state.why(),
                threads_.size() == 1 ? "Memory goes on" : "Memory and the other disks go on",
-               tiering.TriesAgain() ? ", and the disk is tried again from time to time"
-                                    : "; restart this owner to use the disk again");
+               state.tries_again() ? ", and the disk is tried again from time to time"
+                                   : "; restart this owner to use the disk again");
     } else {
       LogWarn("disk {} is used again{}", path,
-              tiering.away() ? " once the master has heard what it holds" : "");
+              state.away() ? " once the master has heard what it holds" : "");
     }
   }
 }
@@ -187,7 +187,7 @@ void OwnerDisks::Drain() const {
   const std::int64_t until_ns = clock_.NowNs() + kDrainForUpgradeNs;
   for (std::size_t i = 0; i < set_->size(); ++i) {
     const Tiering& tiering = (*set_)[i];
-    while ((tiering.Opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
+    while ((tiering.state().opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
     }
   }
@@ -235,7 +235,7 @@ HandedDisks OwnerDisks::HandOver() const {
   handed.numbers = numbers_;
   if (!options_.cluster) return handed;
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    handed.asides.push_back((*set_)[i].aside().value_or(""));
+    handed.asides.push_back((*set_)[i].state().why());
   }
   handed.slots = (*set_)[0].Slots();
   return handed;

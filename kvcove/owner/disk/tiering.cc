@@ -60,7 +60,7 @@ bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) co
   std::uint64_t tag = 0;
   {
     const MutexLock lock(mutex_);
-    if (!on_) return false;
+    if (!state_.on()) return false;
     tag = TagOf(slot, generation, key);
     if (queue_.Pending(tag)) return true;
   }
@@ -69,8 +69,8 @@ bool Tiering::Holds(SlotId slot, Generation generation, std::string_view key) co
 
 bool Tiering::Covers(SlotId slot, Generation generation, std::string_view key) {
   const MutexLock lock(mutex_);
-  if (on_ || !noted_ || !header_.tier().HasTag(TagOf(slot, generation, key))) return false;
-  return must_be_struck_ = true;
+  if (state_.on()) return false;
+  return header_.tier().HasTag(TagOf(slot, generation, key)) && state_.Cover();
 }
 
 void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
@@ -78,8 +78,8 @@ void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
   bool returned = false;
   {
     const MutexLock lock(mutex_);
-    const bool there = on_ || telling_;
-    returned = on_ && comes_up;
+    const bool there = state_.on() || state_.telling();
+    returned = state_.on() && comes_up;
     if (!there) fences_.Remember(slot, generation, key);
     // Its put began while the disk was away.
     if (there && !comes_up && header_.tier().HasTag(TagOf(slot, generation, key))) {
@@ -94,7 +94,7 @@ void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
 
 void Tiering::Forsake(SlotId slot, Generation generation, std::string_view key) {
   const MutexLock lock(mutex_);
-  if (telling_) RemoveOlder(slot, generation, key);
+  if (state_.telling()) RemoveOlder(slot, generation, key);
 }
 
 void Tiering::Fence(std::uint64_t tag) {
@@ -113,16 +113,17 @@ void Tiering::RemoveOlder(SlotId slot, Generation generation, std::string_view k
 Tiering::Admission Tiering::Admit(const EvictedObject& object,
                                   const std::shared_ptr<Demotion>& demotion) {
   const MutexLock lock(mutex_);
-  demotion->era = era_;
+  demotion->era = state_.era();
   demotion->tag = TagOf(object.slot, object.generation, object.key);
   // What is being told may have been passed over because memory had it: it is kept then, too.
-  const bool there = (on_ || telling_) && !queue_.closed() && header_.tier().HasTag(demotion->tag);
-  if (!there && (!on_ || queue_.closed())) {
+  const bool there =
+      (state_.on() || state_.telling()) && !queue_.closed() && header_.tier().HasTag(demotion->tag);
+  if (!there && (!state_.on() || queue_.closed())) {
     common_.rules.OnRemove(object.id);
     ++stat_.dropped_other;
     // A disk that is closed and opened again, for an upgrade, may have it: it stays listed until
     // that is known (Owner::TakeGone).
-    const bool opens = options_.listed && !aside_ && !telling_;
+    const bool opens = options_.listed && !state_.aside() && !state_.telling();
     if (!opens) return Admission::kRefused;
     inventory_.Lose(
         {.slot = object.slot, .generation = object.generation, .key = std::string(object.key)});
@@ -169,7 +170,7 @@ std::uint64_t Tiering::SpareBytes() const {
   constexpr std::uint64_t kAny = ~std::uint64_t{0};
   if (!common_.rules.keeps()) return kAny;
   const MutexLock lock(mutex_);
-  if (!on_ || queue_.closed()) return kAny;  // it drops what it gets
+  if (!state_.on() || queue_.closed()) return kAny;  // it drops what it gets
   if (queue_.size() > options_.queue_objects / 2) return 0;
   const std::uint64_t half = queue_.ring().size() / 2;
   return half - std::min(half, queue_.ring().used());
@@ -180,7 +181,7 @@ std::uint64_t Tiering::RoomToComeUp() const {
   constexpr std::uint64_t kAny = ~std::uint64_t{0};
   if (!common_.rules.keeps()) return kAny;
   const MutexLock lock(mutex_);
-  if (!on_ || queue_.closed()) return kAny;  // it drops what it gets
+  if (!state_.on() || queue_.closed()) return kAny;  // it drops what it gets
   const ByteRing& ring = queue_.ring();
   const std::uint64_t taken = std::max(ring.used(), ring.size() / 8 * 5);
   return ring.size() - std::min(ring.size(), taken);
@@ -188,7 +189,7 @@ std::uint64_t Tiering::RoomToComeUp() const {
 
 std::uint64_t Tiering::coming() const {
   const MutexLock lock(mutex_);
-  return aside_ ? 0 : coming_.load(std::memory_order_relaxed);
+  return state_.aside() ? 0 : coming_.load(std::memory_order_relaxed);
 }
 
 bool Tiering::TakeComing(std::uint64_t bytes) {
@@ -241,7 +242,7 @@ void Tiering::SetSlots(const std::vector<SlotUpdate>& updates) {
 bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
   const MutexLock lock(mutex_);
   if (loads_.ended()) return loads_.Refuse(*batch, MissReason::kUnavailable);
-  if (aside_ || telling_) return loads_.Refuse(*batch, MissReason::kDiskFailed);
+  if (state_.aside() || state_.telling()) return loads_.Refuse(*batch, MissReason::kDiskFailed);
   Load load = wanted;
   load.tag = TagOf(wanted.slot, wanted.generation, wanted.key);
   load.share = ShareOf(wanted.slot);
@@ -253,7 +254,7 @@ bool Tiering::AddLoad(const std::shared_ptr<LoadBatch>& batch, const Load& wante
 
 bool Tiering::Wanted(const Load& load) const {
   const MutexLock lock(mutex_);
-  return !load.cancelled && !aside_ && !fences_.Hides(load.slot, load.key) &&
+  return !load.cancelled && !state_.aside() && !fences_.Hides(load.slot, load.key) &&
          DiskLoads::Waits(load);
 }
 
@@ -280,7 +281,7 @@ void Tiering::Remove(SlotId slot, Generation generation, std::span<const std::st
                   .removal = removal};
   const std::vector<std::uint64_t> tags = TagsOf(order);
   const MutexLock lock(mutex_);
-  if (!fences_.Join(*removal, era_, aside_.has_value())) {
+  if (!fences_.Join(*removal, state_.era(), state_.aside())) {
     // In a cluster the note does not name the disk while it is away, so another process does not
     // use what it holds. This one remembers what is to be removed.
     if (!options_.listed) fences_.Miss();
@@ -305,7 +306,7 @@ void Tiering::EndMatching(SlotId slot, std::string_view pattern) {
 void Tiering::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                              const std::shared_ptr<TierRemoval>& removal) {
   const MutexLock lock(mutex_);
-  if (!fences_.Join(*removal, era_, aside_.has_value())) {
+  if (!fences_.Join(*removal, state_.era(), state_.aside())) {
     fences_.EndMatching(slot, pattern);
     fences_.Miss();
     return;
@@ -354,7 +355,7 @@ void Tiering::Begin(const std::shared_ptr<LoadBatch>& batch) {
 Status Tiering::AwaitRemoval(const TierRemoval& removal, std::int64_t deadline_ns) {
   const MutexLock lock(mutex_);
   while (removal.open > 0) {
-    if (aside_ || removal.missed || removal.era != era_) {
+    if (state_.aside() || removal.missed || removal.era != state_.era()) {
       return Fail(Code::kUnavailable, "the disk has missed a removal while it was set aside");
     }
     const std::int64_t left = LeftNs(deadline_ns, clock_);
@@ -377,13 +378,14 @@ bool Tiering::Tick(std::int64_t now_ns) {
   {
     const MutexLock lock(mutex_);
     loads_.Expire(now_ns);
-    wake = !queue_.empty();
+    wake = queue_.size() > 0;
     const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
     stalled_ns_ += std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
     last_tick_ns_ = now_ns;
     if (std::exchange(seen_progress_, progress) != progress) stalled_ns_ = 0;
-    if ((on_ || telling_) && stalled_ns_ > options_.hang_ns) {
-      (void)TakeAside("it has answered nothing for seconds");
+    const bool used = state_.on() || state_.telling();
+    if (used && stalled_ns_ > options_.hang_ns) {
+      if (state_.SetAside("it has answered nothing for seconds")) EndUse();
     }
     ready = loads_.TakeReady();
   }
@@ -393,7 +395,7 @@ bool Tiering::Tick(std::int64_t now_ns) {
 
 bool Tiering::HasWork() const {
   const MutexLock lock(mutex_);
-  return fences_.orders() || !loads_.empty() || !queue_.empty();
+  return fences_.orders() || !loads_.empty() || queue_.size() > 0;
 }
 
 TierStat Tiering::Stat() const {
@@ -407,8 +409,9 @@ TierStat Tiering::Stat() const {
   stat.load_timeouts = loads.timeouts;
   stat.load_failed = loads.failed;
   stat.load_no_room = loads.no_room;
-  stat.retry_at_ns =
-      aside_ && !unmounted_ && !voided_ ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
+  stat.aside = state_.aside();
+  const bool retried = state_.state() == DiskState::State::kAside;
+  stat.retry_at_ns = retried ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
   return stat;
 }
 

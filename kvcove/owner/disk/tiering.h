@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One disk below an owner's memory, without its I/O: what waits for the disk's thread, what is
-// fenced, and which calls wait for an answer. docs/ssd.md has the prose.
+// One disk below an owner's memory, without its I/O. It orders the calls of the owner and of the
+// disk's thread over its parts, under the one lock of all of them:
+//
+//   DiskState       whether the disk is used, and whether the owner's note names it
+//   DiskFences      removals and resets that it must apply, what they fence, and what it has missed
+//   DiskLoads       who waits for which of its values
+//   DemotionQueue   evicted values that wait for its log
+//   DiskShares      what namespaces may have of it
+//
+// A step that concerns several parts is one hold. docs/ssd.md has the prose.
 //
 //   memory --evicted--> queued (bytes copied) --> in the log --> on disk --read, verified--> memory
 //                         \ queue full, removed:    \ failed:       \ removed, reset, damaged,
@@ -27,32 +35,8 @@
 // removed from it, as the newer value is the one that was seen last. Removals and copies into the
 // queue that began before belong to the former era, and are not taken for the new one's.
 //
-// The owner's note (owner/disk/known_disks.h) says which disks the next start may use. Should this
-// process be killed, no older value may come back in place of one that was stored while the disk
-// was not on. So values are stored over what a disk holds only while the note does not name it:
-//
-//   from      when                                                              to
-//
-//   named     it is set aside, and a key that it holds is put: the answer is    struck
-//             `exists` until the note is written
-//
-//   named     it is handed over to a successor's process                        struck
-//
-//   struck    it is on again, the puts that began before are over, and what     named
-//             was replaced is removed from it durably
-//
 // In a cluster, where a master lists what the disk has (TieringOptions::listed), a disk that works
-// again is told first: its log is open, removals reach it, but nothing is found on it and nothing
-// goes down before the master has accepted what it holds (inventory_walk.h). What is stored
-// meanwhile is removed from it at once.
-//
-//   on --SetAside--> aside --opened, BeginTelling--> telling --told, SetOnTold--> on
-//                      ^                                |
-//                      +------------- fails ------------+
-//
-// Opening. Before it is on for the first time, and while it is paused for an upgrade of the process
-// (docs/upgrade.md), nothing is found on it. Removals are ordered and wait for the log, and what is
-// stored is remembered as above. So an owner may serve its memory before its disk is open.
+// again is reported first (inventory_walk.h). What is stored meanwhile is removed from it at once.
 //
 // Threads. Thread-safe. `mutex_` comes after the owner's lock. The owner's side calls LowerTier and
 // "under the owner's lock" below; the disk's side belongs to the disk's thread. Nothing here waits
@@ -77,6 +61,7 @@
 #include "kvcove/owner/disk/disk_shared.h"
 #include "kvcove/owner/disk/disk_shares.h"
 #include "kvcove/owner/disk/disk_stat.h"
+#include "kvcove/owner/disk/disk_state.h"
 #include "kvcove/segment/view.h"
 
 namespace kvcove::owner {
@@ -150,8 +135,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   void Cancel(const std::shared_ptr<LoadBatch>& batch);
   // For the master: what lies on the disk, and what does no more.
   DiskInventory& inventory() { return inventory_; }
-  // While it is being told: the era in which it is, else nothing.
-  std::optional<std::uint64_t> Telling() const;
   // May the object be told: it is there, and nothing removes it just now. Under the owner's lock.
   bool Tells(SlotId slot, Generation generation, std::string_view key) const;
   // What was told is accepted, or removed: waits until removals from it are proven, up to
@@ -169,8 +152,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool SetAside(const std::string& why);
   // The same, and it is not tried again.
   void Unmount(const std::string& why);
-  // False: it was unmounted.
-  bool TriesAgain() const;
   // While it is set aside: not before this time. By the disk's thread.
   void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
   // What it holds counts no more: it is set aside, and not tried again before UseAnew. Under a lock
@@ -179,9 +160,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // Another master does not know what others have stored while this disk was away, so what it holds
   // is not used again. Under a lock of the caller's. True: it was away.
   bool MissAll(const std::string& why);
-  // Set aside, or not told yet.
-  bool away() const { return away_.load(std::memory_order_acquire); }
-  std::optional<std::string> aside() const;
+  // As it is now.
+  DiskState state() const;
   // The owner ends: what is evicted from now on is dropped.
   void Close();
   // The note names it no more, durably.
@@ -190,8 +170,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // process. Until then nothing is found on it, removals wait, and what is stored is remembered.
   // False: what the disk holds must not be used, so it must be forgotten durably.
   bool Pause();
-  // Paused, or not open for the first time yet.
-  bool Opening() const;
   // Every call that waits is answered when it returns, and none is taken any more.
   void EndLoads();
   TierStat Stat() const;
@@ -204,8 +182,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // After Void, else nothing: it is tried again from now on, and emptied. Not while it is being
   // opened: an attempt that began before Void fails, for it opens the disk as whatever it was.
   void UseAnew();
-  // It may be opened now.
-  bool MayOpen() const;
   // Its log is about to be opened: what the table has of it is of before.
   void Attach();
   // Its objects are known.
@@ -214,10 +190,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool MayReuse() const;
   // Its objects are known again, or it is `empty`. False: its content may not be used.
   bool SetOnAgain(bool empty);
-  // A put of what it holds waits until it is struck from the note.
-  bool MustBeStruck() const;
-  // The era in which it is on while the note does not name it.
-  std::optional<std::uint64_t> Unnoted() const;
   // In that era, still: what was stored before it was on is removed from it, durably.
   bool Settled(std::uint64_t era) const;
   // May the note name it, in that era, as it is settled? If so, it counts as named from here on: if
@@ -235,9 +207,9 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::vector<TierOrder> TakeOrders();
   // The log that is about to be opened knows the generations of now. Removals are for it.
   void DropGenerationOrders();
-  // The log has forgotten the order's keys: they may be asked for again.
-  // Before the walk over the log: what waits for it.
+  // Before the walk over the log: removes what waits for the log, and matches.
   void RemoveQueued(const TierOrder& order);
+  // The log has forgotten the order's keys: they may be asked for again.
   void Applied(const TierOrder& order);
   // Its tombstones are synced.
   void Proven(const TierOrder& order, std::uint64_t removed);
@@ -252,8 +224,6 @@ class Tiering final : public LowerTier, public disklog::Presence {
   // would evict might find no room in the queue of some disk of the owner.
   bool TakeComing(std::uint64_t bytes);
   void EndComing(std::uint64_t bytes) { coming_.fetch_sub(bytes, std::memory_order_relaxed); }
-  // Of a disk that is set aside: 0.
-  std::uint64_t coming() const;
   // False: the batch has brought up as much as it may; it asks again. Or nobody waits any more, for
   // the disk has been set aside since FirstLoad. The load is over then.
   bool TakeLoad(const std::shared_ptr<Load>& load, std::uint64_t bytes);
@@ -300,13 +270,16 @@ class Tiering final : public LowerTier, public disklog::Presence {
   enum class Admission { kQueued, kKept, kRefused };
   Admission Admit(const EvictedObject& object, const std::shared_ptr<Demotion>& demotion);
   bool IsSettled(std::uint64_t era) const KVCOVE_REQUIRES(mutex_);
+  // Bytes that are being promoted; 0 of a disk that is set aside.
+  std::uint64_t coming() const;
   std::vector<std::uint64_t> TagsOf(const TierOrder& order) const;
   void UseAgain() KVCOVE_REQUIRES(mutex_);
   void Fence(std::uint64_t tag) KVCOVE_REQUIRES(mutex_);
   void RemoveOlder(SlotId slot, Generation generation, std::string_view key)
       KVCOVE_REQUIRES(mutex_);
-  // False: it was set aside before, for another reason.
-  bool TakeAside(const std::string& why) KVCOVE_REQUIRES(mutex_);
+  // After DiskState has ended an era: the disk is set aside.
+  void EndUse() KVCOVE_REQUIRES(mutex_);
+  // After DiskState has ended an era, also for a pause.
   void EndEra() KVCOVE_REQUIRES(mutex_);
   void DropQueued(Demotion& demotion) KVCOVE_REQUIRES(mutex_);
   disklog::ShareNumber ShareOf(SlotId slot) const KVCOVE_REQUIRES(mutex_);
@@ -337,20 +310,12 @@ class Tiering final : public LowerTier, public disklog::Presence {
   mutable Mutex mutex_;
   CondVar proven_;
   CondVar answered_;
-  bool on_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::optional<std::string> aside_ KVCOVE_GUARDED_BY(mutex_);
-  bool telling_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool unmounted_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool voided_ KVCOVE_GUARDED_BY(mutex_) = false;  // until UseAnew
-  std::atomic<bool> away_{false};                  // aside_ or telling_
+  DiskState state_ KVCOVE_GUARDED_BY(mutex_);
   DiskFences fences_ KVCOVE_GUARDED_BY(mutex_);
   DiskShares quotas_ KVCOVE_GUARDED_BY(mutex_);
   // What Void and MissAll end is answered by the next call that answers anything.
   DiskLoads loads_ KVCOVE_GUARDED_BY(mutex_);
   DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool noted_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool must_be_struck_ KVCOVE_GUARDED_BY(mutex_) = false;
   disklog::Counters former_ KVCOVE_GUARDED_BY(mutex_);  // of logs that were open before
   // Of Tick: since when nothing has gone on. A process that was stopped counts little.
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -13,10 +13,9 @@ namespace kvcove::owner {
 void Tiering::SetOn() {
   NoteProgress();
   const MutexLock lock(mutex_);
-  noted_ = true;
-  if (aside_) return;  // it was unmounted while it was opened
+  state_.Name();
+  if (!state_.SetOn()) return;  // it was unmounted while it was opened
   common_.tags.SetOn(shares_);
-  on_ = true;
   inventory_.Begin();
 }
 
@@ -29,14 +28,15 @@ bool Tiering::SetOnAgain(bool empty) {
   NoteProgress();
   const MutexLock lock(mutex_);
   if (!empty && !fences_.Reusable()) return false;
-  // It stays aside until the next start, or in a cluster is told first (BeginTelling).
-  if (unmounted_ || voided_ || (!empty && options_.listed && aside_)) return false;
+  // In a cluster the master hears first what it holds (BeginTelling).
+  if (!empty && options_.listed && state_.away()) return false;
+  const bool opens = state_.opening();
+  // It stays aside until the next start.
+  if (!state_.Use(DiskState::State::kOn)) return false;
   // It was opened anew for an upgrade, and must be emptied.
-  if (options_.listed && empty && !aside_) inventory_.LoseAll();
+  if (options_.listed && empty && opens) inventory_.LoseAll();
   UseAgain();
   common_.tags.SetOn(shares_);
-  on_ = true;
-  away_ = false;
   inventory_.Begin();
   return true;
 }
@@ -44,10 +44,7 @@ bool Tiering::SetOnAgain(bool empty) {
 void Tiering::UseAgain() {
   // A copy that began before may go on: it is of a value that was forgotten.
   queue_.FreeMemory();
-  aside_.reset();
-  stat_.aside = false;
   stalled_ns_ = 0;
-  must_be_struck_ = false;
   for (const auto& [slot, generation, key] : fences_.UseAgain()) {
     if (header_.tier().HasTag(TagOf(slot, generation, key))) RemoveOlder(slot, generation, key);
   }
@@ -56,31 +53,24 @@ void Tiering::UseAgain() {
 bool Tiering::BeginTelling() {
   NoteProgress();
   const MutexLock lock(mutex_);
-  if (!fences_.Reusable() || unmounted_ || voided_) return false;
+  if (!fences_.Reusable() || !state_.Use(DiskState::State::kTelling)) return false;
   UseAgain();
-  telling_ = true;
-  away_ = true;
   inventory_.Begin();
   return true;
 }
 
-std::optional<std::uint64_t> Tiering::Telling() const {
-  const MutexLock lock(mutex_);
-  return telling_ ? std::optional(era_) : std::nullopt;
-}
-
 bool Tiering::Tells(SlotId slot, Generation generation, std::string_view key) const {
   const MutexLock lock(mutex_);
-  if (!on_ && !telling_) return false;
+  if (!state_.on() && !state_.telling()) return false;
   const std::uint64_t tag = TagOf(slot, generation, key);
-  if (on_) return queue_.Pending(tag) || header_.tier().Holds(tag);
+  if (state_.on()) return queue_.Pending(tag) || header_.tier().Holds(tag);
   return header_.tier().HasTag(tag) && !fences_.Removes(tag);
 }
 
 Status Tiering::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
   const MutexLock lock(mutex_);
   while (true) {
-    if (!telling_ || era_ != era) return kvcove::Fail(Code::kUnavailable, "it failed again");
+    if (state_.telling_in() != era) return kvcove::Fail(Code::kUnavailable, "it failed again");
     if (!fences_.unproven()) return {};
     const std::int64_t left = LeftNs(deadline_ns, clock_);
     if (left <= 0) return kvcove::Fail(Code::kTimeout, "removals are not proven yet");
@@ -91,26 +81,13 @@ Status Tiering::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
 bool Tiering::SetOnTold(std::uint64_t era) {
   NoteProgress();
   const MutexLock lock(mutex_);
-  if (!telling_ || era_ != era) return false;
-  telling_ = false;
+  if (!state_.SetOnTold(era)) return false;
   common_.tags.SetOn(shares_);
-  on_ = true;
-  away_ = false;
   return true;
 }
 
-bool Tiering::MustBeStruck() const {
-  const MutexLock lock(mutex_);
-  return noted_ && must_be_struck_;
-}
-
-std::optional<std::uint64_t> Tiering::Unnoted() const {
-  const MutexLock lock(mutex_);
-  return on_ && !noted_ ? std::optional(era_) : std::nullopt;
-}
-
 bool Tiering::IsSettled(std::uint64_t era) const {
-  return on_ && era_ == era && fences_.older_proven();
+  return state_.on() && state_.era() == era && fences_.older_proven();
 }
 
 bool Tiering::Settled(std::uint64_t era) const {
@@ -121,27 +98,30 @@ bool Tiering::Settled(std::uint64_t era) const {
 bool Tiering::BeginNote(std::uint64_t era) {
   const MutexLock lock(mutex_);
   if (!IsSettled(era)) return false;
-  return noted_ = true;
+  state_.Name();
+  return true;
 }
 
 bool Tiering::BeginNoteEmpty() {
   const MutexLock lock(mutex_);
-  if (unmounted_ || voided_) return false;
-  return noted_ = true;
+  if (!state_.may_open()) return false;
+  state_.Name();
+  return true;
 }
 
 // ---- any thread
 
 void Tiering::Struck() {
   const MutexLock lock(mutex_);
-  noted_ = must_be_struck_ = false;
+  state_.Strike();
 }
 
 bool Tiering::SetAside(const std::string& why) {
   DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    if (!TakeAside(why)) return false;
+    if (!state_.SetAside(why)) return false;
+    EndUse();
     ready = loads_.TakeReady();
   }
   Answer(ready);
@@ -152,8 +132,8 @@ void Tiering::Unmount(const std::string& why) {
   DiskLoads::Ready ready;
   {
     const MutexLock lock(mutex_);
-    unmounted_ = true;
-    (void)TakeAside(why);
+    if (state_.state() == DiskState::State::kVoided) fences_.Miss();
+    if (state_.Unmount(why)) EndUse();
     ready = loads_.TakeReady();
   }
   Answer(ready);
@@ -161,53 +141,35 @@ void Tiering::Unmount(const std::string& why) {
 
 void Tiering::Void(const std::string& why) {
   const MutexLock lock(mutex_);
-  voided_ = true;
-  (void)TakeAside(why);
+  if (state_.state() == DiskState::State::kUnmounted) fences_.Miss();
+  if (state_.Void(why)) EndUse();
 }
 
 // It has missed whatever made the rest of the pool what it is now.
 void Tiering::UseAnew() {
   const MutexLock lock(mutex_);
-  if (std::exchange(voided_, false)) fences_.Miss();
-}
-
-bool Tiering::MayOpen() const {
-  const MutexLock lock(mutex_);
-  return !unmounted_ && !voided_;
+  if (state_.UseAnew()) fences_.Miss();
 }
 
 bool Tiering::MissAll(const std::string& why) {
   const MutexLock lock(mutex_);
-  if (!aside_ && !telling_) return false;
+  if (!state_.aside() && !state_.telling()) return false;
   fences_.Miss();
-  if (telling_) (void)TakeAside(why);
+  if (state_.SetAside(why)) EndUse();
   return true;
-}
-
-bool Tiering::TriesAgain() const {
-  const MutexLock lock(mutex_);
-  return !unmounted_;
 }
 
 // All in one hold: the disk's thread may use the disk again as soon as the lock is free, and this
 // must not end the inventory that begins then.
-bool Tiering::TakeAside(const std::string& why) {
-  if (aside_) return false;
-  aside_ = why;
-  away_ = true;
-  stat_.aside = true;
+void Tiering::EndUse() {
   ++stat_.asides;
   EndEra();
   if (options_.listed) inventory_.LoseAll();
-  return true;
 }
 
 void Tiering::EndEra() {
   common_.tags.SetOff(shares_);
   inventory_.End();
-  on_ = false;
-  telling_ = false;
-  ++era_;
   fences_.EndEra();
   loads_.FailAll(MissReason::kDiskFailed);
   stat_.dropped_other += queue_.Clear();
@@ -224,8 +186,8 @@ bool Tiering::Pause() {
     queue_.EachPending([&](const Demotion& one) {
       Lost({.slot = one.slot, .generation = one.generation, .key = one.key});
     });
-    if (!aside_) EndEra();
-    queue_.Reopen();
+    if (state_.Pause()) EndEra();
+    queue_.SetClosed(false);
     whole = fences_.Whole();
     if (options_.listed && !whole) inventory_.LoseAll();
     ready = loads_.TakeReady();
@@ -234,14 +196,9 @@ bool Tiering::Pause() {
   return whole;
 }
 
-bool Tiering::Opening() const {
+DiskState Tiering::state() const {
   const MutexLock lock(mutex_);
-  return !on_ && !aside_ && !telling_;
-}
-
-std::optional<std::string> Tiering::aside() const {
-  const MutexLock lock(mutex_);
-  return aside_;
+  return state_;
 }
 
 }  // namespace kvcove::owner

@@ -162,7 +162,7 @@ void Tiering::Landed(Demotion& demotion, bool written) {
 void Tiering::EndPending(Demotion& demotion, bool written) {
   for (const auto& load : std::exchange(demotion.awaited, {})) loads_.Requeue(load);
   // It was removed, and its key stored and evicted again.
-  if (!queue_.End(demotion, era_)) return;
+  if (!queue_.End(demotion, state_.era())) return;
   if (!written) common_.tags.Remove(demotion.tag);
   if (!options_.listed || header_.tier().Holds(demotion.tag)) return;
   inventory_.Lose({.slot = demotion.slot, .generation = demotion.generation, .key = demotion.key});
@@ -225,7 +225,7 @@ std::vector<std::pair<SessionNumber, std::int64_t>> Tiering::HoldersOf(const Loa
 
 void Tiering::Close() {
   const MutexLock lock(mutex_);
-  queue_.Close();
+  queue_.SetClosed(true);
 }
 
 bool Tiering::Drained() const {
@@ -240,7 +240,7 @@ std::vector<std::shared_ptr<const Demotion>> Tiering::PendingOf(std::optional<Sl
 
 bool Tiering::Idle() const {
   const MutexLock lock(mutex_);
-  return aside_ || (queue_.idle() && !fences_.orders() && !fences_.unproven());
+  return state_.aside() || (queue_.idle() && !fences_.orders() && !fences_.unproven());
 }
 
 bool Tiering::Add(const Id128& hash, Generation generation) {
