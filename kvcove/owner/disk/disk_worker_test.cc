@@ -667,6 +667,18 @@ TEST(TierRateTest, ANamespaceBeyondItsReadRateWaits) {
   EXPECT_GT(tiers.clock.NowNs() - begun_ns, kSecond / 2);
 }
 
+// It had not been accepted by the former master, and the other one does not know what it has
+// missed.
+TEST(ListedTierTest, ADiskThatWasPausedWhileItWasReportedMissesAllUnderAnotherMaster) {
+  Tiers tiers(Tiers::Formatted(1), kFirst, {.queue_bytes = 128 << 10, .listed = true});
+  tiers.Fail(2);
+  ASSERT_TRUE(tiers.tiering->BeginTelling());
+  EXPECT_TRUE(tiers.tiering->Pause());
+  EXPECT_TRUE(tiers.tiering->state().away());
+  EXPECT_TRUE(tiers.tiering->MissAll("another master"));
+  EXPECT_FALSE(tiers.tiering->MayReuse());
+}
+
 TEST_F(DiskWorkerTest, WaitersAreAnsweredWhenTheOwnerEnds) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;

@@ -153,9 +153,10 @@ void Tiering::UseAnew() {
 
 bool Tiering::MissAll(const std::string& why) {
   const MutexLock lock(mutex_);
-  if (!state_.aside() && !state_.telling()) return false;
+  if (!state_.away()) return false;
   fences_.Miss();
-  if (state_.SetAside(why)) EndUse();
+  // One that was paused while it was reported is being opened, and will be opened empty.
+  if (state_.telling() && state_.SetAside(why)) EndUse();
   return true;
 }
 
