@@ -35,20 +35,19 @@ SchedulerRole::SchedulerRole(const SchedulerOptions& options, Store& store, Look
       store_(store),
       runner_(runner),
       clock_(clock),
-      budget_ns_(options.lookup_budget.count() * kMillisecond),
-      weights_(Weights::kKnown),
-      changes_(options.shape.world(), 0),
+      budget_(options.lookup_budget),
+      marks_(options.blocks),
+      weights_(options_, clock.NowNs()),
+      adapters_(options.shape.world(), options.engine),
+      bindings_(options_),
       gauges_(options.shape.world()),
-      rank_adapters_(options.shape.world()),
-      adapters_seen_(options.shape.world(), 0),
       events_({.enabled = options.events, .engine = options.engine}),
       costs_(options.costs) {
-  {
-    const MutexLock lock(mutex_);
-    if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
-    if (options_.bind_in_thread && options_.versions == VersionSource::kNone) (void)BindingOf({});
-  }
   if (!options_.bind_in_thread) return;
+  if (options_.versions == VersionSource::kNone) {
+    const MutexLock lock(mutex_);
+    bindings_.Add({}, clock_.NowNs());
+  }
   auto binder = StartThread("kvcove-bind", [this] { BindInThread(); });
   if (binder) binder_ = std::move(*binder);
   if (!binder) started_ = std::unexpected(binder.error());
@@ -79,29 +78,11 @@ bool SchedulerRole::Keep(Request& request, const NewHashes& read) {
   return true;
 }
 
-std::string SchedulerRole::VersionOf(std::string_view salt) const {
-  switch (options_.versions) {
-    case VersionSource::kSalt:
-      return std::string(salt);
-    case VersionSource::kNone:
-      return {};
-    default:
-      return version_;
-  }
-}
-
 std::string_view SchedulerRole::HashOf(const Request& request, std::uint32_t group,
                                        std::uint64_t chunk) const {
   const std::uint64_t hashes =
       options_.shape.groups[group].chunk_tokens / options_.shape.hash_tokens;
   return request.hashes[(chunk + 1) * hashes - 1];
-}
-
-SchedulerRole::BlockMark& SchedulerRole::MarkOf(BlockId block) {
-  if (block >= marks_.size()) {
-    marks_.resize(std::max<std::size_t>({options_.blocks, block + 1ULL, marks_.size() * 2}));
-  }
-  return marks_[block];
 }
 
 void SchedulerRole::Hint(std::string_view id, const RequestHints& hints) {
@@ -125,7 +106,7 @@ void SchedulerRole::Finished(std::string_view id) {
 }
 
 Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
-  if (!options_.bind_in_thread) (void)BindOne(kCaptureTimeout);
+  if (!options_.bind_in_thread) (void)BindOne(StepBudget::kCaptureTimeout);
   PollGenerations();
   if (!options_.bind_in_thread) NameVersions();
   const bool closed = store_.closed();
@@ -135,27 +116,23 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     lines.Info("{}: the reset is proven after {:.1f} s; look-ups and stores go on", options_.engine,
                static_cast<double>(clock_.NowNs() - closed_since_ns_) / 1e9);
     closed_since_ns_ = 0;
-    ForgetBindings();
+    bindings_.Forget();
     NewEpoch(/*blocks=*/false);
   }
-  if (options_.bind_in_thread && !names_due_ && NamesDue()) {
-    names_due_ = true;
-    bind_wanted_.NotifyOne();
+  if (options_.bind_in_thread) {
+    bindings_.QueueNames(HaveSalts(), clock_.NowNs());
+    WakeBinder();
   }
-  budget_ns_ = options_.lookup_budget.count() * kMillisecond;
-  capture_ns_ = 0;
+  budget_.BeginStep();
   // No rank has said yet with which weights this step computes.
-  if (weights_ != Weights::kKnown) StopStoring([](const Request&) { return true; });
+  if (!weights_.known()) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};
   plan.pool = options_.pool;
   plan.engine = options_.engine_socket;
   plan.step = BeginStep();
-  if (!adapters_.empty()) plan.adapters = adapters_seen_;
-  if (weights_ == Weights::kAwaited && !fingerprint_told_) {
-    plan.fingerprint = fingerprint_asked_;
-    fingerprint_told_ = true;
-  }
+  plan.adapters = adapters_.Seen();
+  plan.fingerprint = weights_.TakeQuestion();
   pins = std::move(pins_);
   pins_.clear();
   return plan;
@@ -168,19 +145,15 @@ std::vector<BlockId> SchedulerRole::TakeUnpins() {
 
 bool SchedulerRole::Pending() const {
   const MutexLock lock(mutex_);
-  // At its start an engine has no requests: a step without any asks the ranks for their weights, so
-  // that the first request need not wait for that.
-  // One whose peers wait for its experts does so after each update.
-  const bool asks = weights_ == Weights::kAwaited && !fingerprint_told_ &&
-                    (fingerprint_asked_ == 1 || has_peers_);
-  return asks || !saves_.empty() || !loads_.empty() || !unpins_.empty() || !plan_.empty();
+  return weights_.AsksAtOnce() || !saves_.empty() || !loads_.empty() || !unpins_.empty() ||
+         !plan_.empty();
 }
 
 void SchedulerRole::OnReport(const Report& report) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  if (report.rank >= changes_.size()) {
-    lines.Error("{}: a report of rank {} of {}", options_.engine, report.rank, changes_.size());
+  if (report.rank >= gauges_.size()) {
+    lines.Error("{}: a report of rank {} of {}", options_.engine, report.rank, gauges_.size());
     return;
   }
   stats_.ranks.Add(report.counters);
@@ -213,7 +186,7 @@ SchedulerStats SchedulerRole::stats() const {
   SchedulerStats stats = stats_;
   stats.events_dropped = events_.dropped();
   stats.costs = costs_.costs(clock_.NowNs());
-  stats.closed = closed || weights_ != Weights::kKnown ? 1 : 0;
+  stats.closed = closed || !weights_.known() ? 1 : 0;
   return stats;
 }
 

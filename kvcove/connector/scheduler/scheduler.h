@@ -20,6 +20,11 @@
 // role's. So a call that needs the engine's data has three parts: decide under the lock what is
 // needed, read it without the lock, act under the lock on the state of that moment. A reset in
 // between is seen by the last part through the epochs, as one just before the call would be.
+//
+// The role keeps the order of calls, the lock, the threads and the calls of the pool. Its state is
+// in parts that have none of these: WeightsState (which version), Adapters, Bindings (generations,
+// and the binder's work), Marks (blocks), StepBudget, Events, CostModel. One lock guards all of
+// them, as a report or a reset changes several at once.
 #pragma once
 
 #include <array>
@@ -39,10 +44,14 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/connector/plan.h"
+#include "kvcove/connector/scheduler/adapters.h"
+#include "kvcove/connector/scheduler/bindings.h"
 #include "kvcove/connector/scheduler/events.h"
-#include "kvcove/connector/scheduler/fingerprints.h"
 #include "kvcove/connector/scheduler/lookup.h"
+#include "kvcove/connector/scheduler/marks.h"
 #include "kvcove/connector/scheduler/scheduler_types.h"
+#include "kvcove/connector/scheduler/step_budget.h"
+#include "kvcove/connector/scheduler/weights_state.h"
 
 namespace kvcove::connector {
 
@@ -111,10 +120,7 @@ class SchedulerRole {
   // kFingerprint, with experts on other engines: what this one has, under the number of the
   // question to its ranks; none while that is not known, or enough to name the weights. A change of
   // the number is a change of the weights.
-  struct OwnWeights {
-    std::uint64_t number = 0;
-    std::string text;
-  };
+  using OwnWeights = WeightsState::OwnWeights;
   std::optional<OwnWeights> TakesPeers() const;
   // What the data-parallel peers have (fingerprints.h), each time that it changes; fewer than there
   // are: the others do not know now, and nothing is found or stored until they do. `alone`: do
@@ -132,8 +138,6 @@ class SchedulerRole {
   SchedulerStats stats() const;
 
  private:
-  static constexpr std::chrono::milliseconds kCaptureTimeout{5};  // a step, all versions together
-  enum class Weights : std::uint8_t { kKnown, kChanging, kAwaited };
   struct Request {
     HashList hashes;
     std::uint64_t prompt_tokens = 0;
@@ -199,12 +203,8 @@ class SchedulerRole {
   // False: the request has ended, or begun anew, since ReadHashes was given its `known`.
   static bool Keep(Request& request, const NewHashes& read);
   static void DropLookup(Request& request);
-  std::string VersionOf(std::string_view salt) const KVCOVE_REQUIRES(mutex_);
   // Gives the request what is known of its adapter; false: nothing is.
   bool BindAdapter(Request& request, AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
-  void TakeAdapters(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  // The ranks' digests of one adapter, together; empty while one of them does not have it.
-  std::string DigestOf(AdapterId adapter) const KVCOVE_REQUIRES(mutex_);
   // Its requests store nothing more, and what they load or have looked up is void.
   void VoidAdapter(AdapterId adapter) KVCOVE_REQUIRES(mutex_);
   Match MatchOnce(const RequestView& view, std::uint64_t computed_tokens, bool& again)
@@ -227,40 +227,20 @@ class SchedulerRole {
   // Requests that match store nothing more. Steps of a request that fill no block are not told to
   // the role, so it cannot wait for the request's next step.
   void StopStoring(const std::function<bool(const Request&)>& matches) KVCOVE_REQUIRES(mutex_);
-  // What is known of a version's generation. It is asked for in the engine's thread only while it
-  // is bound: the answer is then in memory. Else a binder asks, and nothing waits.
-  struct Binding {
-    bool bound = false;
-    bool was_bound = false;     // before: its requests do not wait for it any more
-    bool queued = false;        // in to_bind_, or being asked for
-    bool late = false;          // the pool did not answer the last try in time
-    bool refused = false;       // it would refuse the next try, too: its requests store nothing
-    std::int64_t since_ns = 0;  // when it was first wanted
-  };
-  Binding& BindingOf(const std::string& version) KVCOVE_REQUIRES(mutex_);
-  void Want(const std::string& version, Binding& binding) KVCOVE_REQUIRES(mutex_);
+  // Wakes the binder if something was queued for it: behind each call of bindings_ that may queue.
+  void WakeBinder() KVCOVE_REQUIRES(mutex_);
   // The token of a version, from the pool; an exception is kInternal.
   Result<Token> AskFor(const std::string& version, std::chrono::milliseconds timeout)
       KVCOVE_EXCLUDES(mutex_);
-  // Where the pool would refuse the next try as well, there is none, and it is told once.
-  void Refuse(std::string_view version, Binding& binding, const Error& error, LinesAfterLock& lines)
-      KVCOVE_REQUIRES(mutex_);
-  // Behind a proven reset: the next requests wait for the new generation, as those of another
-  // version do, and ask for it. Before there is work, engines that reset after one update share it.
-  void ForgetBindings() KVCOVE_REQUIRES(mutex_);
-  // Its requests should wait a little: it is being bound for the first time.
+  // Takes over what an answer of the pool has changed.
+  void Learn(const Bindings::Answer& answer, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Whether the version's requests should wait a little (Bindings::Awaits).
   bool Binds(const std::string& version) KVCOVE_REQUIRES(mutex_);
   // Gives the binder what is left of the step's budget.
   void AwaitBinding(std::string_view salt) KVCOVE_EXCLUDES(mutex_);
-  // The token of a bound version, within what the step has left for captures. A pool that does not
-  // answer in that time said the last one: if that is too old by now, the pool refuses what is
-  // stored under it, and nothing else is lost.
+  // The token of a bound version, within what the step has left for captures (bindings.h).
   std::optional<Token> Capture(const std::string& version) KVCOVE_EXCLUDES(mutex_);
-  // A step's captures and look-ups together take no longer than kCaptureTimeout, as far as they can
-  // be told to.
-  std::chrono::milliseconds LeftForCapture() const KVCOVE_REQUIRES(mutex_);
-  std::optional<Token> LastToken(std::string_view version) const KVCOVE_REQUIRES(mutex_);
-  // Asks for the oldest version in to_bind_; false: there was none, or no answer.
+  // Asks for the version that was queued first; false: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
   void BindInThread() KVCOVE_EXCLUDES(mutex_);
   // Asks the pool for the token that a request's first step needs.
@@ -285,31 +265,18 @@ class SchedulerRole {
       KVCOVE_REQUIRES(mutex_);
   // Of the request's own; it stays while the request's hashes do.
   std::string_view HashOf(const Request& request, std::uint32_t group, std::uint64_t chunk) const;
-  // What is known of a block's contents.
-  struct BlockMark {
-    std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
-    std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
-    std::uint64_t adapter_tag = 0;  // of the adapter that took part
-    JobId awaits = 0;               // the synchronous load whose report says whether it is right
-  };
-  BlockMark& MarkOf(BlockId block) KVCOVE_REQUIRES(mutex_);
   // A new epoch for look-ups and loads; `blocks`: for what the engine has computed, too.
   void NewEpoch(bool blocks) KVCOVE_REQUIRES(mutex_);
   void UseUnlessWeightsMoved() KVCOVE_EXCLUDES(mutex_);
-  void Notice(std::string_view version, const Token& token, LinesAfterLock& lines)
-      KVCOVE_REQUIRES(mutex_);
   void PollGenerations() KVCOVE_EXCLUDES(mutex_);
-  // What the pool should know of the versions in use, now and then: on the binder's thread, if
-  // there is one.
-  bool NamesDue() const KVCOVE_REQUIRES(mutex_);
+  // Each request names its version, and there are requests.
+  bool HaveSalts() const KVCOVE_REQUIRES(mutex_);
+  // Tells the pool which versions are in use: on the binder's thread, if there is one.
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
-  void AwaitFingerprints() KVCOVE_REQUIRES(mutex_);
-  // Once all ranks have answered: their version.
-  void AdoptFingerprints(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  // The same, once the ranks' are there: with what the peers have.
-  void AdoptWithPeers(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  void Adopt(const std::string& version, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Makes void what depends on the weights of before.
+  void Apply(WeightsState::Change change, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void TakeAdapters(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeLoads(const Report& report) KVCOVE_REQUIRES(mutex_);
   // All ranks have reported a synchronous load: what it brought, and what was computed on it, may
   // be stored only now.
@@ -351,49 +318,18 @@ class SchedulerRole {
   std::vector<BlockId> pins_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<BlockId> unpins_ KVCOVE_GUARDED_BY(mutex_);
   JobId last_job_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t budget_ns_ KVCOVE_GUARDED_BY(mutex_);  // left in this step
-  // Of look-ups and loads; of blocks. A block's mark is 0 or the latter when it was computed.
-  std::uint64_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
-  std::uint64_t block_epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;
-  std::vector<BlockMark> marks_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<std::string, Token, std::less<>> tokens_ KVCOVE_GUARDED_BY(mutex_);  // last seen
-  // Weights.
-  Weights weights_ KVCOVE_GUARDED_BY(mutex_);
-  std::string version_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t fingerprint_asked_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool fingerprint_told_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::int64_t awaited_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> changes_ KVCOVE_GUARDED_BY(mutex_);                // by rank
-  std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
-  std::map<std::uint32_t, std::string> fingerprints_ KVCOVE_GUARDED_BY(mutex_);
-  std::optional<WeightsPrint> own_weights_ KVCOVE_GUARDED_BY(mutex_);  // all ranks'
-  std::vector<std::string> peers_ KVCOVE_GUARDED_BY(mutex_);
-  bool alone_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool has_peers_ KVCOVE_GUARDED_BY(mutex_) = false;  // some experts are theirs
-  // LoRA adapters. A tag is never used again: blocks that were computed with an adapter before it
-  // changed are not those of after it has changed back.
-  struct Adapter {
-    std::string digest;
-    std::uint64_t tag = 0;
-    bool there = false;  // on every rank
-  };
-  std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t last_tag_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::vector<std::map<AdapterId, std::string>> rank_adapters_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> adapters_seen_ KVCOVE_GUARDED_BY(mutex_);  // numbers, by rank
-  std::map<std::string, Binding, std::less<>> bindings_ KVCOVE_GUARDED_BY(mutex_);
-  std::deque<std::string> to_bind_ KVCOVE_GUARDED_BY(mutex_);
+  StepBudget budget_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 1;  // of look-ups and loads; blocks': marks_
+  Marks marks_ KVCOVE_GUARDED_BY(mutex_);
+  WeightsState weights_ KVCOVE_GUARDED_BY(mutex_);
+  Adapters adapters_ KVCOVE_GUARDED_BY(mutex_);
+  Bindings bindings_ KVCOVE_GUARDED_BY(mutex_);
   CondVar bind_wanted_, bound_;
-  std::int64_t capture_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // spent in this step
+  std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool names_changed_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool names_due_ KVCOVE_GUARDED_BY(mutex_) = false;  // the binder tells them
-  std::int64_t named_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
-  bool weights_moved_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last reset, as far as is seen
   bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;   // a rank can never open it
-  bool refusal_told_ KVCOVE_GUARDED_BY(mutex_) = false;   // of a version's generation
   Events events_ KVCOVE_GUARDED_BY(mutex_);
   struct TimedStep {
     std::uint64_t number = 0;

@@ -38,11 +38,7 @@ void SchedulerRole::TakeSaves(const Report& report, LinesAfterLock& lines) {
 }
 
 bool SchedulerRole::IsCurrent(const Save& save) const {
-  if (save.block_epoch != block_epoch_) return false;
-  const AdapterPrint& adapter = save.order.adapter;
-  if (adapter.id == 0) return true;
-  const auto at = adapters_.find(adapter.id);
-  return at != adapters_.end() && at->second.digest == adapter.digest;
+  return save.block_epoch == marks_.epoch() && adapters_.IsCurrent(save.order.adapter);
 }
 
 void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
@@ -55,8 +51,7 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
     --stats_.pinned_blocks;
     if (save.missing.contains(i)) {
       // A request that computes on with it, or finds it in the engine's own cache, may store it.
-      BlockMark& mark = MarkOf(place.block);
-      if (mark.stored == block_epoch_) mark.stored = 0;
+      marks_.Unstored(place.block);
       continue;
     }
     if (!current) continue;

@@ -45,7 +45,7 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
                       .sync = !options_.load_async},
             .epoch = epoch_,
             .adapter_tag = request.adapter_tag,
-            .block_epoch = block_epoch_};
+            .block_epoch = marks_.epoch()};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     // Every block that the engine has allocated for the hit, not only those that the shape says it
@@ -59,7 +59,7 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
     for (std::uint64_t c = own; c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
       // Whatever the block held before is gone. It is marked when the load has ended.
-      MarkOf(tables[g][c]) = {.awaits = load.order.sync ? load.order.job : 0};
+      marks_.BeginLoad(tables[g][c], load.order.sync ? load.order.job : 0);
       // No value has the empty hash.
       load.order.chunks.push_back(
           {.group = g,
@@ -103,9 +103,7 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
     }
     if (load.wanted) TellLoaded(load, lines);  // one that was cancelled brought nothing
     for (const ChunkPlace& place : load.order.chunks) {
-      if (load.failed.contains(place.block)) continue;
-      MarkOf(place.block) = {
-          .epoch = block_epoch_, .stored = block_epoch_, .adapter_tag = load.adapter_tag};
+      if (!load.failed.contains(place.block)) marks_.Loaded(place.block, load.adapter_tag);
     }
   }
   const auto request = requests_.find(id);
@@ -146,7 +144,7 @@ JobId SchedulerRole::SyncLoadOf(std::string_view request) const {
 
 void SchedulerRole::EndSyncLoad(const Load& load) {
   if (!load.failed.empty()) ++stats_.loads_failed;
-  const bool current = load.epoch == epoch_ && load.block_epoch == block_epoch_;
+  const bool current = load.epoch == epoch_ && load.block_epoch == marks_.epoch();
   bool dependent = current && load.failed.empty();
   const auto request = load.wanted ? requests_.find(load.order.request) : requests_.end();
   if (request != requests_.end()) {
@@ -156,18 +154,17 @@ void SchedulerRole::EndSyncLoad(const Load& load) {
     dependent = request->second.may_store;
   }
   if (!current) return;
-  const auto settle = [&](BlockId block, std::uint64_t stored) KVCOVE_REQUIRES(mutex_) {
-    BlockMark& mark = MarkOf(block);
-    if (mark.awaits != load.order.job) return;  // another request has the block now
-    mark = {.epoch = block_epoch_, .stored = stored, .adapter_tag = load.adapter_tag};
-  };
+  const JobId job = load.order.job;
   for (const ChunkPlace& place : load.order.chunks) {
-    if (!load.failed.contains(place.block)) settle(place.block, block_epoch_);
+    if (load.failed.contains(place.block)) continue;
+    marks_.Settle(place.block, job, /*loaded=*/true, load.adapter_tag);
   }
   // Else they stay without a mark, also in the engine's own cache: nothing that begins on them is
   // stored.
   if (!dependent) return;
-  for (const BlockId block : load.dependent) settle(block, 0);
+  for (const BlockId block : load.dependent) {
+    marks_.Settle(block, job, /*loaded=*/false, load.adapter_tag);
+  }
 }
 
 }  // namespace kvcove::connector

@@ -25,14 +25,14 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
   Request& request = Find(view);
   request.computed_tokens = computed_tokens;
   request.known_tokens = computed_tokens;
-  request.known_epoch = block_epoch_;
-  request.version = VersionOf(view.salt);
+  request.known_epoch = marks_.epoch();
+  request.version = weights_.VersionOf(view.salt);
   if (!BindAdapter(request, view.adapter)) return nullptr;
   if ((!options_.lookup && !options_.save) || without_pool_) return nullptr;
-  if (request.lookup_over || weights_ == Weights::kChanging) return nullptr;
-  if (weights_ == Weights::kAwaited) {
+  if (request.lookup_over || weights_.changing()) return nullptr;
+  if (weights_.awaited()) {
     // The ranks answer with the next step's report.
-    match.ask_again = now - awaited_since_ns_ < options_.fingerprint_timeout.count() * kMillisecond;
+    match.ask_again = weights_.MayWait(now);
     if (match.ask_again) ++stats_.asked_again;
     return nullptr;
   }
@@ -122,7 +122,7 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
   std::int64_t budget_ns = 0;
   {
     const MutexLock lock(mutex_);
-    budget_ns = std::max<std::int64_t>(budget_ns_, 0);
+    budget_ns = budget_.ForLookups();
   }
   const std::int64_t start = clock_.NowNs();
   // Rounded up: what is left of a budget is never a whole look-up's end.
@@ -132,7 +132,7 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
 
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  budget_ns_ -= now - start;
+  budget_.AddLookup(now - start);
   stats_.lookup_ns += static_cast<std::uint64_t>(now - start);
   const auto at = requests_.find(view.id);
   if (at == requests_.end()) return {};
@@ -187,8 +187,8 @@ Result<std::uint64_t> SchedulerRole::Ask(const std::vector<std::string>& hashes,
   for (const std::string& hash : hashes) question.hashes.Add(hash);
   {
     const MutexLock lock(mutex_);
-    if (weights_ != Weights::kKnown) return Fail(Code::kClosed, "the weights are changing");
-    question.version = VersionOf(salt);
+    if (!weights_.known()) return Fail(Code::kClosed, "the weights are changing");
+    question.version = weights_.VersionOf(salt);
   }
   Lookup lookup(options_.shape, keys_, std::move(question));
   const std::int64_t deadline_ns = clock_.NowNs() + timeout.count() * kMillisecond;

@@ -32,11 +32,7 @@ void SchedulerRole::Copied(const std::vector<std::pair<BlockId, BlockId>>& copie
   const MutexLock lock(mutex_);
   for (const auto& [from, to] : copies) {
     if (from == kNullBlock || to == kNullBlock) continue;
-    const BlockMark mark = MarkOf(from);
-    MarkOf(to) = mark;
-    // The part of a chunk that it holds is nothing that could have been stored.
-    MarkOf(to).stored = 0;
-    const auto load = loads_.find(mark.awaits);
+    const auto load = loads_.find(marks_.Copy(from, to));
     if (load != loads_.end()) load->second.dependent.push_back(to);
   }
 }
@@ -46,8 +42,8 @@ std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
   std::string version;
   {
     const MutexLock lock(mutex_);
-    version = VersionOf(part.request.salt);
-    if (weights_ != Weights::kKnown || without_pool_) return std::nullopt;
+    version = weights_.VersionOf(part.request.salt);
+    if (!weights_.known() || without_pool_) return std::nullopt;
   }
   return Capture(version);
 }
@@ -68,11 +64,9 @@ bool SchedulerRole::Concerns(const Request& request, const ScheduledPart& part) 
 void SchedulerRole::Compute(Request& request, const ScheduledPart& part, const BlockTables& tables,
                             const std::optional<Token>& token) {
   if (part.started) Begin(request, part, tables, token);
-  const bool kept = request.epoch == block_epoch_;
+  const bool kept = request.epoch == marks_.epoch();
   // The step may run under other weights than those that the request's salt names.
-  const bool other_weights =
-      options_.versions == VersionSource::kSalt && !version_.empty() && version_ != request.version;
-  if (!kept || other_weights || without_pool_ || weights_ != Weights::kKnown) {
+  if (!kept || weights_.DifferFrom(request.version) || without_pool_ || !weights_.known()) {
     request.may_store = false;
   }
   Mark(request, part, tables);
@@ -88,10 +82,10 @@ void SchedulerRole::StopStoring(const std::function<bool(const Request&)>& match
 
 void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const BlockTables& tables,
                           const std::optional<Token>& token) {
-  request.version = VersionOf(part.request.salt);
+  request.version = weights_.VersionOf(part.request.salt);
   request.may_store = BindAdapter(request, part.request.adapter) && token.has_value();
   request.token = token.value_or(Token{});
-  request.epoch = block_epoch_;
+  request.epoch = marks_.epoch();
   DropLookup(request);
   request.lookup_over = false;
   request.marked_chunks.assign(tables.size(), 0);
@@ -108,11 +102,7 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
       // Blocks of an older epoch, or of an adapter that has changed since, in the engine's own
       // cache: nothing that depends on them is stored. Nor on those of another request's load
       // that may still fail.
-      const BlockMark& mark = MarkOf(block);
-      if (own_load != 0 && mark.awaits == own_load) continue;
-      if (mark.epoch != block_epoch_ || mark.adapter_tag != request.adapter_tag) {
-        request.may_store = false;
-      }
+      if (!marks_.MayBeginOn(block, request.adapter_tag, own_load)) request.may_store = false;
     }
   }
   if (!options_.save || request.may_store) return;
@@ -125,15 +115,14 @@ void SchedulerRole::MarkSiblings(Request& request, const ScheduledPart& part,
   if (!known || part.computed_tokens <= *known) return;
   ++stats_.sibling_requests;
   // A reset, or other weights, may have come while it loaded.
-  const bool trusted = options_.trust_siblings && request.known_epoch == block_epoch_;
+  const bool trusted = options_.trust_siblings && request.known_epoch == marks_.epoch();
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const std::uint64_t end = CeilDiv(part.computed_tokens, chunk_tokens);
     for (std::uint64_t c = *known / chunk_tokens; c < end && c < tables[g].size(); ++c) {
       if (tables[g][c] == kNullBlock) continue;
       // Whatever the block held before is gone, and so is what was known of it.
-      MarkOf(tables[g][c]) = {.epoch = trusted ? block_epoch_ : 0,
-                              .adapter_tag = request.adapter_tag};
+      marks_.Computed(tables[g][c], trusted, request.adapter_tag);
     }
   }
 }
@@ -141,7 +130,7 @@ void SchedulerRole::MarkSiblings(Request& request, const ScheduledPart& part,
 void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const BlockTables& tables) {
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
   const JobId awaits = request.may_store ? SyncLoadOf(part.request.id) : 0;
-  const std::uint64_t epoch = request.may_store && awaits == 0 ? block_epoch_ : 0;
+  const bool storable = request.may_store && awaits == 0;
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const std::uint64_t end =
@@ -151,11 +140,10 @@ void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const Bloc
         std::min(request.marked_chunks[g], part.computed_tokens / chunk_tokens);
     for (std::uint64_t c = first; c < end; ++c) {
       if (tables[g][c] == kNullBlock) continue;
-      BlockMark& mark = MarkOf(tables[g][c]);
       if (c < request.marked_chunks[g]) {
-        if (epoch == 0) mark.epoch = 0;
+        if (!storable) marks_.Void(tables[g][c]);
       } else {
-        mark = {.epoch = epoch, .adapter_tag = request.adapter_tag, .awaits = awaits};
+        marks_.Computed(tables[g][c], storable, request.adapter_tag, awaits);
         if (awaits != 0) loads_.at(awaits).dependent.push_back(tables[g][c]);
       }
     }
@@ -183,9 +171,7 @@ std::vector<ChunkPlace> SchedulerRole::SavableChunks(Request& request, const Sch
     if (block == kNullBlock) continue;
     // A state is that of a chunk's end only when the step ends there.
     if (shape.kind == GroupKind::kState && after != (c + 1) * shape.chunk_tokens) continue;
-    BlockMark& mark = MarkOf(block);
-    if (mark.epoch != block_epoch_ || mark.stored == block_epoch_) continue;
-    mark.stored = block_epoch_;
+    if (!marks_.BeginSave(block)) continue;
     if (chunks.empty() && c > 0) {
       chunks.push_back({.group = group,
                         .chunk = c - 1,
@@ -229,7 +215,7 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   plan_.saves.push_back(order);
   const JobId job = order.job;
   saves_.emplace(job, Save{.order = std::move(order),
-                           .block_epoch = block_epoch_,
+                           .block_epoch = marks_.epoch(),
                            .ranks_left = options_.shape.world()});
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs: resets, generations of the pool, and versions of the weights.
+// Epochs: resets, generations of the pool, versions of the weights, and LoRA adapters.
 #include <algorithm>
 #include <exception>
 #include <utility>
 
-#include "kvcove/connector/scheduler/fingerprints.h"
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {
@@ -12,53 +11,76 @@ namespace {
 
 constexpr std::size_t kMostPolled = 16;  // versions a step
 constexpr std::chrono::milliseconds kNamingTimeout{20};
-constexpr std::int64_t kNamingEveryNs = kSecond;
 
 }  // namespace
 
 void SchedulerRole::TakeWeights(const Report& report, LinesAfterLock& lines) {
-  const bool changed = report.weight_changes > changes_[report.rank];
-  if (changed) {
-    changes_[report.rank] = report.weight_changes;
-    weights_moved_ = true;
+  const std::int64_t now = clock_.NowNs();
+  Apply(weights_.TakeChanges(report, now), lines);
+  Apply(weights_.TakeFingerprint(report, now, lines), lines);
+}
+
+void SchedulerRole::Apply(WeightsState::Change change, LinesAfterLock& lines) {
+  switch (change) {
+    case WeightsState::Change::kNone:
+      return;
+    case WeightsState::Change::kUnsettled:
+      return NewEpoch(/*blocks=*/false);
+    case WeightsState::Change::kOther:
+      events_.Clear(lines);  // what was told is not found under these
+      break;
+    case WeightsState::Change::kFirst:
+      break;
   }
-  if (options_.versions != VersionSource::kFingerprint) return;
-  if (changed && weights_ != Weights::kChanging) {
-    NewEpoch(/*blocks=*/false);
-    AwaitFingerprints();
+  bindings_.NamesChanged();
+  if (options_.bind_in_thread) bindings_.Add(weights_.version(), clock_.NowNs());
+  WakeBinder();
+  NewEpoch(/*blocks=*/true);
+}
+
+bool SchedulerRole::BindAdapter(Request& request, AdapterId adapter) const {
+  request.adapter = {.id = adapter, .digest = {}};
+  request.adapter_tag = 0;
+  if (adapter == 0) return true;
+  const Adapters::Known* const known = adapters_.Find(adapter);
+  if (known == nullptr) return false;
+  request.adapter.digest = known->digest;
+  request.adapter_tag = known->tag;
+  return true;
+}
+
+void SchedulerRole::TakeAdapters(const Report& report, LinesAfterLock& lines) {
+  const Adapters::Change change = adapters_.Take(report, lines);
+  for (const AdapterId adapter : change.voided) VoidAdapter(adapter);
+  // Block hashes have its name alone, so it is not known which of those that were told are its.
+  if (change.other) events_.Clear(lines);
+}
+
+void SchedulerRole::VoidAdapter(AdapterId adapter) {
+  for (auto& [id, request] : requests_) {
+    if (request.adapter.id != adapter) continue;
+    request.may_store = false;
+    DropLookup(request);
+    request.tiers = {};
   }
-  if (weights_ == Weights::kAwaited && report.fingerprint_asked == fingerprint_asked_) {
-    if (report.fingerprint_changes == changes_[report.rank]) {
-      fingerprints_[report.rank] = report.fingerprint;
-      AdoptFingerprints(lines);
-    } else {
-      AwaitFingerprints();  // it has changed since
-    }
+  for (auto& [job, load] : loads_) {
+    if (load.order.adapter.id == adapter) load.epoch = 0;
   }
+}
+
+bool SchedulerRole::HasAdapter(AdapterId adapter) const {
+  const MutexLock lock(mutex_);
+  return adapters_.Find(adapter) != nullptr;
 }
 
 void SchedulerRole::NewEpoch(bool blocks) {
   ++epoch_;
   ++stats_.epochs;
-  if (blocks) ++block_epoch_;
+  if (blocks) marks_.BeginEpoch();
   for (auto& [id, request] : requests_) {
     DropLookup(request);
     request.tiers = {};
   }
-}
-
-void SchedulerRole::Notice(std::string_view version, const Token& token, LinesAfterLock& lines) {
-  auto at = tokens_.find(version);
-  if (at == tokens_.end()) {
-    if (tokens_.size() > 64) tokens_.clear();
-    tokens_.emplace(std::string(version), token);
-    return;
-  }
-  if (at->second == token) return;
-  at->second = token;
-  lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
-  events_.Clear(lines);
-  NewEpoch(/*blocks=*/true);
 }
 
 void SchedulerRole::PollGenerations() {
@@ -74,27 +96,25 @@ void SchedulerRole::PollGenerations() {
       if (load.epoch == epoch_) add(load.order.version);
     }
     for (const auto& [id, request] : requests_) {
-      if (request.may_store && request.epoch == block_epoch_) add(request.version);
+      if (request.may_store && request.epoch == marks_.epoch()) add(request.version);
       if (versions.size() >= kMostPolled) break;
     }
   }
   for (const std::string& version : versions) (void)Capture(version);
 }
 
-bool SchedulerRole::NamesDue() const {
-  const bool salts = options_.versions == VersionSource::kSalt && !requests_.empty();
-  return (names_changed_ || salts) && clock_.NowNs() - named_ns_ >= kNamingEveryNs;
+bool SchedulerRole::HaveSalts() const {
+  return options_.versions == VersionSource::kSalt && !requests_.empty();
 }
 
 void SchedulerRole::NameVersions() {
   std::set<std::string> names;
   {
     const MutexLock lock(mutex_);
-    if (!NamesDue()) return;
-    const bool salts = options_.versions == VersionSource::kSalt;
-    named_ns_ = clock_.NowNs();
-    names_changed_ = false;
-    if (!version_.empty()) names.insert(version_);
+    const bool salts = HaveSalts();
+    if (!bindings_.NamesDue(salts, clock_.NowNs())) return;
+    bindings_.BeginNaming(clock_.NowNs());
+    if (!weights_.version().empty()) names.insert(weights_.version());
     for (const auto& [id, request] : requests_) {
       if (salts && !request.version.empty()) names.insert(request.version);
     }
@@ -121,11 +141,9 @@ bool SchedulerRole::Reset() {
     saves = saves_.size();
     stats_.reset_voided_jobs += loads + saves;
     NewEpoch(/*blocks=*/true);
-    tokens_.clear();
+    bindings_.ForgetTokens();
     events_.Clear(lines);
-    const bool versioned = options_.versions == VersionSource::kFingerprint ||
-                           options_.versions == VersionSource::kEngine;
-    if (versioned && !version_.empty()) options.version = version_;
+    options.version = weights_.ResetVersion();
   }
   const std::int64_t start = clock_.NowNs();
   const Status status = store_.Reset(options);
@@ -138,7 +156,7 @@ bool SchedulerRole::Reset() {
   ++(status ? stats_.resets_proven : stats_.resets_failed);
   if (status) {
     reset_refused_ = false;
-    ForgetBindings();
+    bindings_.Forget();
     stats_.reset_time.Add(took_ns);
     lines.Info("{}: reset in {:.1f} ms (number {}); {} loads and {} saves were under way, and void",
                options_.engine, ms, stats_.resets_proven, loads, saves);
@@ -168,128 +186,56 @@ bool SchedulerRole::Reset() {
 void SchedulerRole::UseUnlessWeightsMoved() {
   {
     const MutexLock lock(mutex_);
-    const bool moved = std::exchange(weights_moved_, false);
+    const bool moved = weights_.TakeMoved();
     if (moved || options_.versions != VersionSource::kNone) return;
   }
   // Without versions, engines that reset after one update share the generation until one of them
   // uses it. This reset followed no update, so an engine that resets for newer weights must not
   // share it.
-  (void)store_.Capture({}, kCaptureTimeout);
+  (void)store_.Capture({}, StepBudget::kCaptureTimeout);
 }
 
 void SchedulerRole::WeightsChanging() {
+  LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  weights_moved_ = true;
-  if (options_.versions != VersionSource::kFingerprint &&
-      options_.versions != VersionSource::kEngine) {
-    return;
-  }
-  weights_ = Weights::kChanging;
-  NewEpoch(/*blocks=*/false);
+  Apply(weights_.Changing(), lines);
 }
 
 void SchedulerRole::WeightsChanged() {
   const MutexLock lock(mutex_);
-  // With kEngine the version says that they are the new ones.
-  if (options_.versions == VersionSource::kFingerprint) AwaitFingerprints();
-}
-
-void SchedulerRole::AwaitFingerprints() {
-  weights_ = Weights::kAwaited;
-  ++fingerprint_asked_;
-  fingerprint_told_ = false;
-  awaited_since_ns_ = clock_.NowNs();
-  fingerprints_.clear();
-  own_weights_.reset();
-  peers_.clear();
-  alone_ = false;
+  weights_.Changed(clock_.NowNs());
 }
 
 void SchedulerRole::StartWith(const std::vector<std::string>& fingerprints) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  if (options_.versions != VersionSource::kFingerprint || weights_ != Weights::kAwaited ||
-      fingerprints.size() != changes_.size()) {
-    return;
-  }
-  for (std::uint32_t rank = 0; rank < fingerprints.size(); ++rank) {
-    fingerprints_[rank] = fingerprints[rank];
-  }
-  AdoptFingerprints(lines);
-}
-
-void SchedulerRole::AdoptFingerprints(LinesAfterLock& lines) {
-  if (weights_ != Weights::kAwaited || fingerprints_.size() != changes_.size()) return;
-  std::vector<std::string> ranks;
-  for (const auto& [rank, fingerprint] : fingerprints_) ranks.push_back(fingerprint);
-  Result<WeightsPrint> own = Joined(ranks);
-  if (!own) {
-    lines.Error("{}: a rank's fingerprint cannot be read ({}): nothing is found or stored",
-                options_.engine, own.error().detail);
-    return;
-  }
-  own_weights_ = std::move(*own);
-  has_peers_ = !own_weights_->complete();
-  AdoptWithPeers(lines);
-}
-
-void SchedulerRole::AdoptWithPeers(LinesAfterLock& lines) {
-  const std::optional<std::string> version =
-      alone_ ? VersionAlone(*own_weights_) : VersionWith(*own_weights_, peers_);
-  if (version) return Adopt(*version, lines);
-  if (weights_ != Weights::kKnown) return;
-  // A peer's weights are changing. The ranks of this engine need not be asked again for that.
-  weights_ = Weights::kAwaited;
-  awaited_since_ns_ = clock_.NowNs();
-  NewEpoch(/*blocks=*/false);
+  Apply(weights_.StartWith(fingerprints, clock_.NowNs(), lines), lines);
 }
 
 std::optional<SchedulerRole::OwnWeights> SchedulerRole::TakesPeers() const {
   const MutexLock lock(mutex_);
-  if (weights_ == Weights::kChanging || !own_weights_ || own_weights_->complete()) {
-    return std::nullopt;
-  }
-  return OwnWeights{.number = fingerprint_asked_, .text = TextOf(*own_weights_)};
+  return weights_.TakesPeers();
 }
 
 void SchedulerRole::SetPeers(std::uint64_t number, const std::vector<std::string>& peers,
                              bool alone) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  if (number != fingerprint_asked_ || weights_ == Weights::kChanging || !own_weights_) return;
-  peers_ = peers;
-  alone_ = alone;
-  AdoptWithPeers(lines);
-}
-
-void SchedulerRole::Adopt(const std::string& version, LinesAfterLock& lines) {
-  weights_ = Weights::kKnown;
-  if (version == version_) return;
-  if (!version_.empty()) {
-    lines.Info("{}: other weights: {} (was {})", options_.engine, version, version_);
-    events_.Clear(lines);  // what was told is not found under these
-  }
-  version_ = version;
-  names_changed_ = true;
-  if (options_.bind_in_thread) (void)BindingOf(version);
-  NewEpoch(/*blocks=*/true);
+  Apply(weights_.SetPeers(number, peers, alone, clock_.NowNs(), lines), lines);
 }
 
 void SchedulerRole::SetVersion(std::string_view version) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  if (options_.versions == VersionSource::kEngine) {
-    Adopt(std::string(version), lines);
-  } else if (options_.versions == VersionSource::kSalt) {
-    version_ = version;
-    names_changed_ = true;
-    StopStoring([&](const Request& request) { return request.version != version; });
-  }
+  Apply(weights_.SetVersion(version, lines), lines);
+  if (options_.versions != VersionSource::kSalt) return;
+  bindings_.NamesChanged();
+  StopStoring([&](const Request& request) { return request.version != version; });
 }
 
 std::string SchedulerRole::version() const {
   const MutexLock lock(mutex_);
-  return version_;
+  return weights_.version();
 }
 
 }  // namespace kvcove::connector

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generations of versions, as far as they are known, and the work of the binder's thread.
+//
+// A session of the pool that has bound a version answers from memory. Its first answer, and one
+// after a reset of others, crosses to the pool, which may be slow. So the engine's thread asks for
+// a version only while it is bound; else the version is queued, and the binder asks for it.
+//
+//   unknown --Add--> queued --Next--> asked --Answered--> bound
+//                      ^                         |          | a capture fails
+//                      +---- no answer ----------+          v
+//                      +------------------------------- not bound
+//   asked --Answered: the pool would refuse the next try, too--> refused, until Forget
+//
+// Where there is no binder's thread (simulations), the engine's thread asks for a version at once
+// when it is new.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/result.h"
+#include "kvcove/connector/scheduler/scheduler_types.h"
+
+namespace kvcove::connector {
+
+// Does no I/O: its owner asks the pool, between two calls. Needs its owner's lock.
+class Bindings {
+ public:
+  // The options outlive it.
+  explicit Bindings(const SchedulerOptions& options) : options_(options) {}
+
+  // Makes the version known; the binder asks for it.
+  void Add(const std::string& version, std::int64_t now_ns) { (void)Of(version, now_ns); }
+  // Whether the version's requests should wait a little: it is being bound for the first time, and
+  // what they compute until then could not be stored.
+  bool Awaits(const std::string& version, std::int64_t now_ns);
+
+  // The token for a request's first step. `ask`: the pool has to be asked, for no longer than
+  // `timeout`, and EndCapture takes the answer. Else `token` is what may be used, if anything.
+  struct Question {
+    bool ask = false;
+    std::chrono::milliseconds timeout{};
+    std::optional<Token> token;
+  };
+  // `left`: what the step has for captures. With nothing left the last token is used. A pool that
+  // does not answer in time said the last one, too: if that is too old by now, the pool refuses
+  // what is stored under it, and nothing else is lost.
+  Question BeginCapture(const std::string& version, std::chrono::milliseconds left,
+                        std::int64_t now_ns);
+  struct Answer {
+    std::optional<Token> token;
+    bool ends_waits = false;  // requests that Awaits held back need not wait longer
+    bool moved = false;       // another generation than before: what was computed before is void
+  };
+  Answer EndCapture(const std::string& version, const Result<Token>& token, std::int64_t now_ns,
+                    LinesAfterLock& lines);
+
+  // The binder's work. Takes the version that was queued first; none: nothing is queued.
+  std::optional<std::string> Next();
+  Answer Answered(const std::string& version, const Result<Token>& token, LinesAfterLock& lines);
+  bool idle() const { return queue_.empty() && !names_queued_; }
+  // True: a version is queued. Versions go first, as requests wait for them. False: names are
+  // due, and are taken off the queue.
+  bool BindsNext();
+  // Whether something was queued since the last call: then the binder has to be woken.
+  bool TakeQueued() { return std::exchange(queued_, false); }
+
+  // The names of versions in use, which the pool should have now and then. `salts`: each request
+  // names its version, and there are requests.
+  void NamesChanged() { names_changed_ = true; }
+  bool NamesDue(bool salts, std::int64_t now_ns) const;
+  void QueueNames(bool salts, std::int64_t now_ns);
+  void BeginNaming(std::int64_t now_ns);
+
+  // Before a reset: the next token is no news.
+  void ForgetTokens() { tokens_.clear(); }
+  // Forgets all bindings after a proven reset: the next requests wait for the new generation, as
+  // those of another version do, and ask for it. Before there is work, engines that reset after one
+  // update share it.
+  void Forget();
+
+ private:
+  struct Binding {
+    bool bound = false;
+    bool was_bound = false;     // before: its requests do not wait for it any more
+    bool queued = false;        // or being asked for
+    bool late = false;          // the pool did not answer the last try in time
+    bool refused = false;       // it would refuse the next try, too: its requests store nothing
+    std::int64_t since_ns = 0;  // when it was first wanted
+  };
+  Binding& Of(const std::string& version, std::int64_t now_ns);
+  void Want(const std::string& version, Binding& binding);
+  // Decides whether a failed try is repeated; logs a refusal once. True: nobody should wait.
+  bool Refuse(std::string_view version, Binding& binding, const Error& error,
+              LinesAfterLock& lines);
+  std::optional<Token> LastToken(std::string_view version) const;
+  // True when the pool has another generation than at the last token.
+  bool Notice(std::string_view version, const Token& token, LinesAfterLock& lines);
+
+  const SchedulerOptions& options_;
+  std::map<std::string, Token, std::less<>> tokens_;  // last seen
+  std::map<std::string, Binding, std::less<>> bindings_;
+  std::deque<std::string> queue_;
+  bool queued_ = false;
+  bool refusal_logged_ = false;
+  bool names_changed_ = false;
+  bool names_queued_ = false;
+  std::int64_t named_ns_ = 0;
+};
+
+}  // namespace kvcove::connector

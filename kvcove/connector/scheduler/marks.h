@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks of the engine's blocks, which say what they hold: in which epoch they were computed or
+// loaded, whether the pool has them, and which adapter took part.
+//
+// A reset, another generation or other weights begin an epoch. Every mark of an older one is then
+// void without being touched: a block may be stored, and a request that begins on it may store,
+// only while its mark is of the current epoch.
+//
+//   nothing --Computed--> computed --BeginSave--> stored --Unstored--> computed
+//   any --BeginLoad--> nothing --Loaded, or Settle with the load that it awaits--> stored
+//   any --Void--> nothing
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kvcove/connector/plan.h"
+
+namespace kvcove::connector {
+
+// Does no I/O. Needs its owner's lock. The null block has no mark: callers leave it out.
+class Marks {
+ public:
+  // `blocks`: of the engine; 0: unknown, and the table grows with the blocks that it sees.
+  explicit Marks(std::uint64_t blocks) : blocks_(blocks) {}
+
+  std::uint64_t epoch() const { return epoch_; }
+  void BeginEpoch() { ++epoch_; }
+
+  // The engine computes a block anew. `storable` false: nothing that begins on it may be stored.
+  // `awaits`: the synchronous load on whose blocks it is computed; Settle decides later.
+  void Computed(BlockId block, bool storable, std::uint64_t adapter_tag, JobId awaits = 0);
+  // Takes away what was known, as a request that may not store computes on in the block.
+  void Void(BlockId block) { At(block).epoch = 0; }
+  // A load may overwrite the block from now on. `awaits`: its job, if it is synchronous.
+  void BeginLoad(BlockId block, JobId awaits) { At(block) = {.awaits = awaits}; }
+  // The block holds what the pool has.
+  void Loaded(BlockId block, std::uint64_t adapter_tag);
+  // The synchronous load `job` has ended well. `loaded`: the block holds what the pool has; else
+  // what was computed behind it. Does nothing when another request has the block now.
+  void Settle(BlockId block, JobId job, bool loaded, std::uint64_t adapter_tag);
+  // Copies what is known of `from` to `to`, except that it is stored: a copy is of a part of a
+  // chunk, which is never a value of its own. Returns the load that the copy awaits, 0 for none.
+  JobId Copy(BlockId from, BlockId to);
+
+  // Whether what is computed behind this block may be stored: the block is of this epoch and of
+  // this adapter, or it awaits the request's own load (0: there is none).
+  bool MayBeginOn(BlockId block, std::uint64_t adapter_tag, JobId own_load);
+  // True once an epoch: the block may be stored, and is not yet. It counts as stored from now on.
+  bool BeginSave(BlockId block);
+  // The save has failed: another request may store the block.
+  void Unstored(BlockId block);
+
+ private:
+  struct Mark {
+    std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
+    std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
+    std::uint64_t adapter_tag = 0;  // of the adapter that took part
+    JobId awaits = 0;               // the synchronous load whose report says whether it is right
+  };
+  Mark& At(BlockId block);
+
+  const std::uint64_t blocks_;
+  std::uint64_t epoch_ = 1;
+  std::vector<Mark> marks_;
+};
+
+}  // namespace kvcove::connector
