@@ -7,7 +7,6 @@
 
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
-#include "kvcove/connector/worker/worker_job.h"
 
 namespace kvcove::connector {
 
@@ -15,6 +14,8 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
     : options_(options),
       keys_(options.shape),
       clock_(clock),
+      jobs_(options.most_queued),
+      results_(options.tier_log),
       in_place_{std::make_shared<InPlaceBudget>(options.in_place_bytes),
                 std::make_shared<InPlaceBudget>(options.in_place_bytes)} {
   {
@@ -44,7 +45,7 @@ WorkerRole::~WorkerRole() {
     const MutexLock lock(mutex_);
     stopping_ = true;
     pins = std::move(pins_);
-    for (const auto& job : running_) job->cancelled = true;
+    jobs_.CancelRunning([](const Job&) { return true; });
     changed_.NotifyAll();
     stepped_.NotifyAll();
   }
@@ -55,66 +56,27 @@ WorkerRole::~WorkerRole() {
   queue->Forget(this);
 }
 
-void WorkerRole::Shard::Add(const BlockRuns& layer, std::uint32_t of_part) {
-  blocks = runs.empty() ? layer.blocks : std::min(blocks, layer.blocks);
-  for (const Run& run : layer.runs) {
-    const Descriptor next{.base = layer.base + run.offset,
-                          .block_stride = layer.block_stride,
-                          .bytes = run.bytes,
-                          .part = of_part};
-    if (!runs.empty() && runs.back().base + runs.back().bytes == next.base &&
-        runs.back().block_stride == next.block_stride && runs.back().part == next.part) {
-      runs.back().bytes += next.bytes;
-    } else {
-      runs.push_back(next);
-    }
-  }
-  bytes += layer.bytes;
-}
-
 Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
-  Shards shards(options_.shape.groups.size());
-  for (std::uint32_t g = 0; g < shards.size(); ++g) {
-    for (Part& part : keys_.PartsOf(options_.rank, g)) shards[g].push_back({.part = part});
-  }
+  Shards shards(options_.shape, keys_, options_.rank, layers.size(), options_.layer_parts);
   transport::DeviceQueue* queue = nullptr;
-  std::map<std::string, std::uint32_t, std::less<>> part_of_layer;
-  std::uint64_t number = 0;
   for (const LayerMemory& layer : layers) {
-    const auto part = static_cast<std::uint32_t>(number++ * options_.layer_parts / layers.size());
-    part_of_layer[layer.name] = part;
-    if (layer.group >= shards.size()) {
-      return kvcove::Fail(Code::kInvalid, fmt::format("KV layer '{}': there is no KV group {}",
-                                                      layer.name, layer.group));
-    }
-    std::uint64_t heads = 1;
-    for (const Axis& axis : layer.axes) {
-      if (axis.kind == AxisKind::kHead) heads = axis.count;
-    }
-    std::vector<Shard>& parts = shards[layer.group];
-    for (Shard& shard : parts) {
-      // A rank that has one part has it whole, whatever its heads are called.
-      const bool whole = parts.size() == 1;
-      KVCOVE_ASSIGN(BlockRuns runs,
-                    RunsOf(layer, whole ? 0 : shard.part.first_head,
-                           whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));
-      shard.device = options_.device != nullptr && options_.device->Owns(layer.base);
+    KVCOVE_ASSIGN(const std::vector<BlockRuns> runs, shards.RunsIn(layer));
+    const bool device = options_.device != nullptr && options_.device->Owns(layer.base);
+    for (const BlockRuns& of_shard : runs) {
       transport::DeviceQueue* of_layer = nullptr;
-      if (shard.device) {
-        KVCOVE_ASSIGN(of_layer, Probe(layer, runs));
+      if (device) {
+        KVCOVE_ASSIGN(of_layer, Probe(layer, of_shard));
       }
       if (of_layer != queue && &layer != &layers.front()) {
-        return kvcove::Fail(Code::kInvalid,
-                            fmt::format("KV layer '{}' lies on another device than layer '{}'",
-                                        layer.name, layers.front().name));
+        return Fail(Code::kInvalid,
+                    fmt::format("KV layer '{}' lies on another device than layer '{}'", layer.name,
+                                layers.front().name));
       }
       queue = of_layer;
-      shard.Add(runs, part);
     }
+    shards.Add(layer, runs, device);
   }
-  for (std::uint32_t g = 0; g < shards.size(); ++g) {
-    for (const Shard& shard : shards[g]) KVCOVE_TRY(CheckObjectSize(shard.bytes));
-  }
+  KVCOVE_TRY(shards.Check());
   if (queue != nullptr) {
     LogInfo("{}: rank {}: KV by way of {}, {} pinned", options_.engine, options_.number,
             queue->Describe(), FormatSize(queue->stats().pinned_bytes));
@@ -126,7 +88,6 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
     const MutexLock lock(mutex_);
     quiet_saves_ = queue == nullptr && options_.threads > 0;
     queue_ = queue;
-    part_of_layer_ = std::move(part_of_layer);
     shards_ = std::make_shared<const Shards>(std::move(shards));
     changed_.NotifyAll();
   }
@@ -150,10 +111,10 @@ Result<transport::DeviceQueue*> WorkerRole::Probe(const LayerMemory& layer,
       found = *queue;
       continue;
     }
-    return kvcove::Fail(copied.error().code,
-                        fmt::format("KV layer '{}': its device memory at {:#x} cannot be copied: "
-                                    "{}",
-                                    layer.name, address, copied.error().detail));
+    return Fail(copied.error().code,
+                fmt::format("KV layer '{}': its device memory at {:#x} cannot be copied: "
+                            "{}",
+                            layer.name, address, copied.error().detail));
   }
   return found;
 }
@@ -169,46 +130,38 @@ bool WorkerRole::Unregister() {
 void WorkerRole::LetGo() {
   // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
   // (Python's GIL), and a thread that holds them may wait for ours.
-  std::deque<std::shared_ptr<Job>> dropped;
+  std::vector<std::shared_ptr<Job>> dropped;
   std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   shards_.reset();
   FailQueued(dropped, steps, lines);
-  for (const auto* jobs : {&running_, &flying_}) {
-    for (const auto& job : *jobs) job->cancelled = true;
-  }
-  while (!running_.empty()) changed_.Wait(mutex_);
+  CancelMoving([](const Job&) { return true; });
+  while (jobs_.running()) changed_.Wait(mutex_);
 }
 
-void WorkerRole::FailQueued(std::deque<std::shared_ptr<Job>>& dropped,
+void WorkerRole::FailQueued(std::vector<std::shared_ptr<Job>>& dropped,
                             std::deque<ComputedStep>& steps, LinesAfterLock& lines) {
-  steps.swap(steps_);
-  for (ComputedStep& step : marked_steps_) steps.push_back(std::move(step));
-  marked_steps_.clear();
-  undue_saves_ = 0;
+  steps = steps_.TakeAll();
+  dropped = jobs_.TakeAll();
+  const auto fail = [&](const std::shared_ptr<Job>& job) KVCOVE_REQUIRES(mutex_) {
+    job->FailAll();
+    End(job, lines);
+  };
   for (const ComputedStep& step : steps) {
-    for (const auto& job : step.saves) {
-      job->FailAll();
-      End(job, lines);
-    }
+    for (const auto& job : step.saves) fail(job);
   }
-  for (auto* queue : {&loads_, &saves_}) {
-    for (auto& job : *queue) {
-      job->FailAll();
-      End(job, lines);
-      dropped.push_back(std::move(job));
-    }
-    queue->clear();
-  }
+  for (const auto& job : dropped) fail(job);
+}
+
+void WorkerRole::CancelMoving(const std::function<bool(const Job&)>& matches) {
+  jobs_.CancelRunning(matches);
+  moves_.Cancel(matches);
 }
 
 std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
   const MutexLock lock(mutex_);
-  std::vector<std::uint64_t> bytes;
-  if (shards_ == nullptr) return bytes;
-  for (const auto& group : *shards_) bytes.push_back(group.empty() ? 0 : group.front().bytes);
-  return bytes;
+  return shards_ == nullptr ? std::vector<std::uint64_t>{} : shards_->ChunkBytes();
 }
 
 void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
@@ -226,7 +179,7 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
 }
 
 void WorkerRole::FailWaiting() {
-  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::vector<std::shared_ptr<Job>> dropped;  // as in LetGo
   std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
@@ -235,7 +188,7 @@ void WorkerRole::FailWaiting() {
 }
 
 void WorkerRole::DoWithout() {
-  std::deque<std::shared_ptr<Job>> dropped;  // as in LetGo
+  std::vector<std::shared_ptr<Job>> dropped;  // as in LetGo
   std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
@@ -257,16 +210,11 @@ void WorkerRole::WeightsChanging() {
   if (!options_.fingerprints) return;
   gate_closed_ = true;
   // What is being loaded was computed with the weights of before.
-  for (const auto& job : loads_) {
+  for (const auto& job : jobs_.TakeLoads([](const Job&) { return true; })) {
     job->FailAll();
     End(job, lines);
   }
-  loads_.clear();
-  for (const auto* jobs : {&running_, &flying_}) {
-    for (const auto& job : *jobs) {
-      if (job->load) job->cancelled = true;
-    }
-  }
+  CancelMoving([](const Job& job) { return job.load; });
 }
 
 bool WorkerRole::FingerprintWanted() const {

@@ -14,6 +14,11 @@
 // mover when its bytes are on the host. Where the pool's memory on this host is pinned, the device
 // copies out of it and into it, and there is no other memory in between (worker_in_place.cc).
 // docs/device.md has the picture.
+//
+// The role keeps the order of calls, the lock, the threads, and the calls of the pool and of the
+// device. Its state is in parts that have none of these: Shards (where objects lie), JobQueue and
+// ComputedSteps (what waits and runs), DeviceMoves (what is on the device), JobResults (what has
+// ended). One lock guards them: a job that ends leaves one part and enters another at once.
 #pragma once
 
 #include <atomic>
@@ -34,9 +39,14 @@
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/shape.h"
 #include "kvcove/connector/store.h"
+#include "kvcove/connector/worker/device_moves.h"
 #include "kvcove/connector/worker/in_place.h"
+#include "kvcove/connector/worker/job.h"
+#include "kvcove/connector/worker/job_queue.h"
+#include "kvcove/connector/worker/job_results.h"
 #include "kvcove/connector/worker/layout.h"
 #include "kvcove/connector/worker/segment_pins.h"
+#include "kvcove/connector/worker/shards.h"
 #include "kvcove/transport/device_queue.h"
 
 namespace kvcove::connector {
@@ -83,13 +93,6 @@ struct WorkerOptions {
   bool tier_log = false;  // a line a load
   NamespacePriority priority =
       NamespacePriority::kUnsaid;  // of this engine's namespace, said with each save
-};
-
-// What the engine must know after a step.
-struct Ended {
-  std::vector<std::string> loaded;     // requests whose load has ended, well or not
-  std::vector<BlockId> failed_blocks;  // of them: they hold nothing that can be used
-  std::vector<std::string> failed;     // requests with such blocks
 };
 
 // Thread-safe.
@@ -158,39 +161,7 @@ class WorkerRole {
   std::uint64_t PinOne();
 
  private:
-  struct Job;
-  struct Tally;
-  struct Batch;
-  // A run of bytes that every block has, at a place of its own.
-  struct Descriptor {
-    std::uintptr_t base = 0;  // of block 0
-    std::uint64_t block_stride = 0;
-    std::uint64_t bytes = 0;
-    std::uint32_t part = 0;  // of layer_parts
-  };
-  struct Shard {
-    Part part;
-    std::vector<Descriptor> runs;  // in an object's order; what touches is one, across layers
-    std::uint64_t blocks = 0;      // that all of its layers have
-    std::uint64_t bytes = 0;
-    bool device = false;  // whether its layers lie in memory that the host cannot read
-    void Add(const BlockRuns& layer, std::uint32_t of_part);
-  };
-  // By group. Immutable; a job keeps what it was queued with.
-  using Shards = std::vector<std::vector<Shard>>;
-  struct Item;
-
-  // The saves of a step that the device may still be computing.
-  struct ComputedStep {
-    std::shared_ptr<std::function<void()>> ready;
-    std::shared_ptr<const transport::DeviceMark> mark;  // else
-    std::vector<std::shared_ptr<Job>> saves;
-  };
-
-  // Which jobs a thread runs. Saves of host memory, where the forward pass needs the processors,
-  // are one thread's, of low priority; movers then run loads only. Of a device's memory the saver
-  // and all movers but the first save, so that no load ever waits for a pool that is slow to take.
-  enum class Share : std::uint8_t { kAll, kLoads, kSaves };
+  using Share = JobQueue::Share;
   enum class Thread : std::uint8_t { kFirstMover, kMover, kSaver };
   std::shared_ptr<Job> NextJob(Share share) KVCOVE_REQUIRES(mutex_);
   // What a thread has to run now; none: nothing.
@@ -206,15 +177,6 @@ class WorkerRole {
   // The step's orders become jobs that are due at once, or jobs of `step`.
   void QueueSaves(ComputedStep& step, bool marked, bool at_once, LinesAfterLock& lines)
       KVCOVE_REQUIRES(mutex_);
-  // Both take what they need out of the order.
-  std::shared_ptr<Job> LoadJob(LoadOrder& order) KVCOVE_REQUIRES(mutex_);
-  std::shared_ptr<Job> SaveJob(SaveOrder& order) KVCOVE_REQUIRES(mutex_);
-  // The objects of a job: keys and places. On the mover that runs its first batch, as the engine's
-  // thread waits for Begin and FinishStep.
-  void Prepare(Job& job) const;
-  void AddItems(Job& job, std::uint32_t place, const Hints& hints) const;
-  // Where the blocks of items [from, to) lie.
-  static void Place(Job& job, std::size_t from, std::size_t to);
   enum class Ran : std::uint8_t { kMore, kOver, kBlocked };
   Ran RunBatch(Job& job, Store& store);
   void LoadBatch(Job& job, Store& store, std::size_t from, std::size_t to);
@@ -223,7 +185,6 @@ class WorkerRole {
   // that came whole.
   std::vector<std::size_t> JudgeLoad(Job& job, Store& store, std::span<const std::size_t> items,
                                      std::span<const ItemResult> results);
-  static void CountLoaded(Tally& tally, const Item& item, Tier tier);
 
   // ---- a device's memory
   // All three: false where no memory is free now, and some of what is lent will be.
@@ -236,20 +197,15 @@ class WorkerRole {
   // waits for memory.
   const std::vector<std::size_t>& Wanted(Job& job, Store& store, std::size_t from, std::size_t to);
   void Submit(const std::shared_ptr<Batch>& batch);
-  // Its copies, by part.
-  void PlanCopies(Batch& batch) const;
   // From here on its end is told when all its parts are over.
   void Fly(const std::shared_ptr<Batch>& batch);
   void SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t part);
   // On kvcove-device: one part of a batch is over.
   void PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done);
-  void CountDeviceTime(const Batch& batch) KVCOVE_REQUIRES(mutex_);
   void EndBatch(Batch& batch, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Puts a save's batch whose bytes have come. False when there is none.
   bool RunFetched();
   void StoreFetched(Batch& batch, Store& store);
-  // Of a save that is cancelled: they are not stored, and are told as missing.
-  static void DropItems(const Job& job, Tally& tally, std::span<const std::size_t> items);
 
   // ---- in place
   void StartPins();
@@ -297,8 +253,10 @@ class WorkerRole {
   // Of Unregister: everything but what the device does.
   void LetGo();
   // Fails what is queued. `dropped` and `steps` get what must be destroyed without the lock.
-  void FailQueued(std::deque<std::shared_ptr<Job>>& dropped, std::deque<ComputedStep>& steps,
+  void FailQueued(std::vector<std::shared_ptr<Job>>& dropped, std::deque<ComputedStep>& steps,
                   LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  // Jobs that run or are on the device move no further batch.
+  void CancelMoving(const std::function<bool(const Job&)>& matches) KVCOVE_REQUIRES(mutex_);
   // Until nothing is on the device. False: the device's timeout has passed.
   bool AwaitFlights();
   // Of these items, those that are not in the pool. What has another size there is removed first.
@@ -316,7 +274,6 @@ class WorkerRole {
   // nobody can store others.
   void RemoveMisfits(Job& job, Store& store, const std::vector<std::size_t>& items,
                      std::uint64_t found_bytes);
-  std::size_t BatchEnd(const Job& job) const;
   // A copy of `items` values that failed is counted, and said now and then.
   void CountCopyErrors(const Job& job, Tally& tally, std::size_t items, const Status& status,
                        LinesAfterLock& lines);
@@ -324,14 +281,9 @@ class WorkerRole {
   Result<transport::DeviceQueue*> Probe(const LayerMemory& layer, const BlockRuns& runs) const;
   bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
   void End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  void Fail(const LoadOrder& order, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Those that have waited for one for as long as a call may take. False: none.
   bool FailLoadsWithoutStore(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
-  void Drop(const SaveOrder& order) KVCOVE_REQUIRES(mutex_);
-  static void SayTiers(const Job& job, LinesAfterLock& lines);
   void Loop(Thread thread);
-  void AddDeviceStats(Report& report, const transport::DeviceQueueStats& now)
-      KVCOVE_REQUIRES(mutex_);
 
   const WorkerOptions options_;
   const Keys keys_;
@@ -342,39 +294,18 @@ class WorkerRole {
   std::shared_ptr<const Shards> shards_ KVCOVE_GUARDED_BY(mutex_);  // null: no memory
   std::shared_ptr<Store> store_ KVCOVE_GUARDED_BY(mutex_);
   std::atomic<bool> ask_first_{false};
-  std::deque<std::shared_ptr<Job>> loads_ KVCOVE_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<Job>> saves_ KVCOVE_GUARDED_BY(mutex_);
-  std::deque<ComputedStep> steps_ KVCOVE_GUARDED_BY(mutex_);
-  std::deque<ComputedStep> marked_steps_ KVCOVE_GUARDED_BY(mutex_);
-  std::size_t undue_saves_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of steps_ and marked_steps_
-  std::set<std::shared_ptr<Job>> running_ KVCOVE_GUARDED_BY(mutex_);
-  std::set<std::shared_ptr<Job>> flying_ KVCOVE_GUARDED_BY(mutex_);  // with batches on the device
-  std::deque<std::shared_ptr<Batch>> fetched_ KVCOVE_GUARDED_BY(mutex_);
-  // Of each way: batches that hold pinned memory, and whether jobs wait until one of them is over.
-  struct Flow {
-    std::size_t batches = 0;
-    bool blocked = false;
-  };
-  const Flow& FlowOf(bool load) const KVCOVE_REQUIRES(mutex_) {
-    return load ? load_flow_ : save_flow_;
-  }
-  Flow& FlowOf(bool load) KVCOVE_REQUIRES(mutex_) { return load ? load_flow_ : save_flow_; }
-  Flow load_flow_ KVCOVE_GUARDED_BY(mutex_);
-  Flow save_flow_ KVCOVE_GUARDED_BY(mutex_);
+  JobQueue jobs_ KVCOVE_GUARDED_BY(mutex_);
+  ComputedSteps steps_ KVCOVE_GUARDED_BY(mutex_);
+  DeviceMoves moves_ KVCOVE_GUARDED_BY(mutex_);
+  JobResults results_ KVCOVE_GUARDED_BY(mutex_);
   // Of the memory that is registered; null where it is the host's.
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
-  std::map<std::string, std::uint32_t, std::less<>> part_of_layer_ KVCOVE_GUARDED_BY(mutex_);
-  transport::DeviceQueueStats told_stats_ KVCOVE_GUARDED_BY(mutex_);
-  // When the last ticket of each way ended: the device begins the next one then.
-  std::array<std::int64_t, transport::kDeviceWays> device_done_ns_ KVCOVE_GUARDED_BY(mutex_){};
   std::shared_ptr<SegmentPins> pins_ KVCOVE_GUARDED_BY(mutex_);  // of store_, for queue_
   // Transfers may outlive this.
   const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;
   std::int64_t save_in_place_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
-  std::set<std::shared_ptr<Job>> sync_jobs_ KVCOVE_GUARDED_BY(mutex_);  // that are not over
-  Ended ended_ KVCOVE_GUARDED_BY(mutex_);
-  Report report_ KVCOVE_GUARDED_BY(mutex_);
+  Report report_ KVCOVE_GUARDED_BY(mutex_);                      // what it says beside results_
   std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;

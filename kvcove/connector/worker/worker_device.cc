@@ -5,14 +5,13 @@
 //   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
 //          kvcove-device: PartDone -> EndBatch
 //   save   Lend, Submit; the mover goes on.
-//          kvcove-device: PartDone -> fetched_; a mover: RunFetched: Put -> EndBatch
+//          kvcove-device: PartDone -> Fetched; a mover: RunFetched: Put -> EndBatch
 //
-// A job's mover writes its own tally; batches have tallies of their own, which EndBatch adds to
-// `landed` under the role's lock, and End joins both.
+// A job's mover writes its own tally; batches have tallies of their own, which DeviceMoves::End
+// adds to `landed` under the role's lock, and JobResults::End joins both.
 #include <exception>
 
 #include "kvcove/connector/worker/worker.h"
-#include "kvcove/connector/worker/worker_job.h"
 
 namespace kvcove::connector {
 
@@ -96,7 +95,7 @@ const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::
 bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
   // What is there already is not copied from the device.
   const std::vector<std::size_t>& items = Wanted(job, store, from, to);
-  if (job.cancelled) DropItems(job, job, items);
+  if (job.cancelled) job.DropItems(job, items);
   if (items.empty() || job.cancelled) return true;
   if (SavesInPlace()) {
     const auto in_place = TakeInPlace(DeviceWay::kSave, job.BytesOf(items), /*bounded=*/true);
@@ -116,7 +115,7 @@ bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
     bool comes_back = false;
     {
       const MutexLock lock(mutex_);
-      comes_back = save_flow_.batches > 0;
+      comes_back = moves_.batches(/*load=*/false) > 0;
     }
     if (comes_back) return false;
     host = queue.Lend(DeviceWay::kSave, bytes, DeviceDeadline());
@@ -140,37 +139,14 @@ bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
 }
 
 void WorkerRole::Submit(const std::shared_ptr<Batch>& batch) {
-  PlanCopies(*batch);
+  batch->PlanCopies(options_.layer_parts);
   Fly(batch);
   for (std::uint32_t part = 0; part < batch->copies.size(); ++part) SubmitPart(batch, part);
 }
 
-void WorkerRole::PlanCopies(Batch& batch) const {
-  const Job& job = *batch.job;
-  // Parts matter to loads that the stream waits for; others go as one.
-  batch.copies.resize(job.sync ? options_.layer_parts : 1);
-  for (const Batch::Value& value : batch.values) {
-    const Item& item = job.items[value.item];
-    const std::uint64_t block = job.chunks[item.place].block;
-    HostCursor cursor(value.host);
-    for (const Descriptor& run : item.shard->runs) {
-      std::vector<transport::DeviceCopy>& copies = batch.copies[job.sync ? run.part : 0];
-      std::uintptr_t device = run.base + block * run.block_stride;
-      for (const std::span<std::byte> piece : cursor.Take(run.bytes)) {
-        copies.push_back({.host = piece.data(), .device = device, .bytes = piece.size()});
-        device += piece.size();
-      }
-    }
-  }
-}
-
 void WorkerRole::Fly(const std::shared_ptr<Batch>& batch) {
   const MutexLock lock(mutex_);
-  batch->submitted_ns = clock_.NowNs();
-  batch->parts_left = static_cast<std::uint32_t>(batch->copies.size());
-  ++batch->job->in_flight;
-  ++FlowOf(batch->job->load).batches;
-  flying_.insert(batch->job);
+  moves_.Begin(*batch, clock_.NowNs());
 }
 
 void WorkerRole::SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t part) {
@@ -186,7 +162,7 @@ void WorkerRole::SubmitPart(const std::shared_ptr<Batch>& batch, std::uint32_t p
   }
   if (!job.sync) return;
   const MutexLock lock(mutex_);
-  job.parts.push_back({.ticket = *ticket, .number = part});
+  DeviceMoves::Submitted(job, *ticket, part);
 }
 
 void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::DeviceDone& done) {
@@ -194,20 +170,7 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
   LinesAfterLock lines;
   {
     const MutexLock lock(mutex_);
-    Counters& counters = batch->tally.counters;
-    auto& moved = load ? counters.device_load_bytes : counters.device_save_bytes;
-    auto& in_place =
-        load ? counters.device_load_in_place_bytes : counters.device_save_in_place_bytes;
-    if (done.status) {
-      for (std::size_t path = 0; path < moved.size(); ++path) {
-        moved[path] += done.moved[path];
-        if (batch->in_place != nullptr) in_place += done.moved[path];
-      }
-      (load ? counters.device_load_time : counters.device_save_time).Add(done.ns);
-    }
-    CountDeviceTime(*batch);
-    if (!done.status && batch->status) batch->status = done.status;
-    if (--batch->parts_left > 0) return;
+    if (!moves_.PartDone(*batch, done, clock_.NowNs())) return;
     if (!batch->status) {
       CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
     }
@@ -229,46 +192,12 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
     in_place = std::move(batch->in_place);
     return EndBatch(*batch, lines);
   }
-  fetched_.push_back(batch);
+  moves_.Fetched(batch);
   changed_.NotifyAll();
 }
 
-void WorkerRole::CountDeviceTime(const Batch& batch) {
-  // It has begun behind the step's mark and behind what was submitted before it: those waits are no
-  // property of its bytes.
-  Job& job = *batch.job;
-  const DeviceWay way = job.load ? DeviceWay::kLoad : DeviceWay::kSave;
-  const std::int64_t now = clock_.NowNs();
-  std::int64_t& before_ns = device_done_ns_[static_cast<std::size_t>(way)];
-  const std::int64_t reached_ns =
-      job.reached_ns == nullptr ? 0 : job.reached_ns->load(std::memory_order_relaxed);
-  job.AddBusy(std::max({batch.submitted_ns, before_ns, reached_ns}), now);
-  before_ns = now;
-}
-
 void WorkerRole::EndBatch(Batch& batch, LinesAfterLock& lines) {
-  const std::shared_ptr<Job> job = batch.job;
-  for (const Batch::Value& value : batch.values) {
-    const Item& item = job->items[value.item];
-    if (!batch.status || value.voided) {
-      batch.tally.bad.insert(item.place);
-      ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
-      // Else the device's driver has refused it, which is no tier's fault.
-      if (value.voided) {
-        ++batch.tally.counters.failed_by_tier[static_cast<std::size_t>(value.tier)];
-      }
-    } else if (job->load) {
-      CountLoaded(batch.tally, item, value.tier);
-    }
-  }
-  job->landed.Add(batch.tally);
-  Flow& flow = FlowOf(job->load);
-  --flow.batches;
-  flow.blocked = false;
-  if (--job->in_flight == 0) {
-    flying_.erase(job);
-    if (job->over) End(job, lines);
-  }
+  if (moves_.End(batch)) End(batch.job, lines);
   changed_.NotifyAll();
 }
 
@@ -277,9 +206,9 @@ bool WorkerRole::RunFetched() {
   std::shared_ptr<Store> store;
   {
     const MutexLock lock(mutex_);
-    if (fetched_.empty() || store_ == nullptr) return false;
-    batch = std::move(fetched_.front());
-    fetched_.pop_front();
+    if (store_ == nullptr) return false;
+    batch = moves_.TakeFetched();
+    if (batch == nullptr) return false;
     store = store_;
   }
   const Job& job = *batch->job;
@@ -289,7 +218,7 @@ bool WorkerRole::RunFetched() {
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job.id, job.request,
              error.what());
-    status = kvcove::Fail(Code::kInternal, error.what());
+    status = Fail(Code::kInternal, error.what());
   }
   batch->host.reset();
   batch->in_place.reset();
@@ -300,18 +229,13 @@ bool WorkerRole::RunFetched() {
   return true;
 }
 
-void WorkerRole::DropItems(const Job& job, Tally& tally, std::span<const std::size_t> items) {
-  for (const std::size_t i : items) tally.bad.insert(job.items[i].place);
-  tally.counters.dropped_keys += items.size();
-}
-
 void WorkerRole::StoreFetched(Batch& batch, Store& store) {
   Job& job = *batch.job;
   if (!batch.status) {
     batch.in_place->space.Abort();
     return;
   }
-  if (job.cancelled) return DropItems(job, batch.tally, batch.Items());  // its end aborts
+  if (job.cancelled) return job.DropItems(batch.tally, batch.Items());  // its end aborts
   if (batch.in_place != nullptr) return CommitInPlace(batch);
   std::vector<ConstBuffer> pieces;
   std::vector<std::size_t> ends;
@@ -327,26 +251,23 @@ void WorkerRole::StoreFetched(Batch& batch, Store& store) {
 
 void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,
                              const Status& status) {
-  ComputedStep step;
+  std::optional<ComputedStep> step;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  // Unregister may have ended it meanwhile.
-  const auto at = std::ranges::find(marked_steps_, mark, &ComputedStep::mark);
-  if (at == marked_steps_.end()) return;
-  step = std::move(*at);
-  marked_steps_.erase(at);
+  step = steps_.Take(mark);
+  if (!step) return;
   if (!status) {
     lines.Error("{}: what a step computed cannot be saved: {}", options_.engine,
                 status.error().detail);
   }
-  StepDone(step, status ? std::string() : status.error().detail, lines);
+  StepDone(*step, status ? std::string() : status.error().detail, lines);
 }
 
 bool WorkerRole::AwaitFlights() {
   const std::int64_t deadline = DeviceDeadline();
   const auto left = [&] {
     const MutexLock lock(mutex_);
-    return !flying_.empty();
+    return !moves_.empty();
   };
   // Without threads of the role the caller's does their work.
   while (options_.threads == 0 && left()) {
@@ -357,12 +278,11 @@ bool WorkerRole::AwaitFlights() {
   std::vector<std::shared_ptr<Batch>>
       let_go;  // after the lock, as what they reserved is given back
   const MutexLock lock(mutex_);
-  while (!flying_.empty()) {
+  while (!moves_.empty()) {
     // Movers that have ended put nothing any more.
-    if (stopping_ && !fetched_.empty()) {
-      const std::shared_ptr<Batch>& batch = let_go.emplace_back(std::move(fetched_.front()));
-      fetched_.pop_front();
-      batch->status = kvcove::Fail(Code::kUnavailable, "the role ends");
+    if (stopping_ && moves_.has_fetched()) {
+      const std::shared_ptr<Batch>& batch = let_go.emplace_back(moves_.TakeFetched());
+      batch->status = Fail(Code::kUnavailable, "the role ends");
       EndBatch(*batch, lines);
       continue;
     }
@@ -371,18 +291,6 @@ bool WorkerRole::AwaitFlights() {
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(wait));
   }
   return true;
-}
-
-void WorkerRole::AddDeviceStats(Report& report, const transport::DeviceQueueStats& now) {
-  Counters& counters = report.counters;
-  counters.device_load_ns += now.busy_ns[0] - told_stats_.busy_ns[0];
-  counters.device_save_ns += now.busy_ns[1] - told_stats_.busy_ns[1];
-  counters.device_tickets = now.tickets;
-  counters.device_lent_bytes = now.lent_bytes;
-  counters.device_pinned_bytes = now.pinned_bytes;
-  for (const auto& budget : in_place_) counters.device_in_place_bytes += budget->bytes();
-  counters.device_segment_pinned_bytes = pins_ == nullptr ? 0 : pins_->bytes();
-  told_stats_ = now;
 }
 
 }  // namespace kvcove::connector

@@ -2,7 +2,7 @@
 // Batches whose host memory is the pool's own: a device copies out of a segment and into it.
 //
 //   load   Borrow, Submit with the loan; kvcove-device: PartDone -> Revalidate -> EndBatch
-//   save   Reserve, Submit with the reservation; kvcove-device: PartDone -> fetched_;
+//   save   Reserve, Submit with the reservation; kvcove-device: PartDone -> Fetched;
 //          a mover: CommitInPlace -> EndBatch, or Abort if the device failed
 //
 // The loan and the reservation are the transfer's HostMemory: the queue keeps them until the ticket
@@ -13,7 +13,6 @@
 #include <fmt/core.h>
 
 #include "kvcove/connector/worker/worker.h"
-#include "kvcove/connector/worker/worker_job.h"
 
 namespace kvcove::connector {
 namespace {
@@ -80,7 +79,7 @@ std::optional<WorkerRole::InPlace> WorkerRole::TakeInPlace(transport::DeviceWay 
 bool WorkerRole::WaitsFor(const std::optional<InPlace>& in_place, bool load) const {
   if (!in_place || in_place->memory != nullptr) return false;
   const MutexLock lock(mutex_);
-  return FlowOf(load).batches > 0;
+  return moves_.batches(load) > 0;
 }
 
 WorkerRole::Lent WorkerRole::Lend(Job& job, Store& store, const InPlace& in_place,
@@ -143,7 +142,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const InPlace& in_place,
                              const std::vector<std::size_t>& items) {
   std::vector<ReserveItem> wanted;
   for (const std::size_t i : items) {
-    const Item& item = job.items[i];
+    const Job::Item& item = job.items[i];
     wanted.push_back(
         {.key = item.key, .size_bytes = item.bytes, .after = item.after, .hints = item.hints});
   }
@@ -177,7 +176,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const InPlace& in_place,
   job.counters.existing_keys += CountPuts(job, job, over, results).size();
   batch->host = batch->in_place = in_place.memory;
   if (job.cancelled) {
-    DropItems(job, job, batch->Items());
+    job.DropItems(job, batch->Items());
   } else if (!batch->values.empty()) {
     Submit(batch);
   }

@@ -14,7 +14,6 @@
 // device is, and the engine computes these blocks again.
 #include "kvcove/base/interrupt.h"
 #include "kvcove/connector/worker/worker.h"
-#include "kvcove/connector/worker/worker_job.h"
 
 namespace kvcove::connector {
 
@@ -33,12 +32,12 @@ bool WorkerRole::LoadForStream(Job& job, Store& store) {
   while (job.next < job.items.size() && !job.cancelled && !job.Hopeless(options_.shape)) {
     waits = lent.size() * options_.layer_parts >= kMostTickets;
     if (waits) break;
-    const std::size_t to = BatchEnd(job);
+    const std::size_t to = job.BatchEnd(options_.batch_bytes);
     std::vector<std::size_t> items = Job::Range(job.next, to);
     bool may_wait = !lent.empty();  // what holds the pool's memory gives it back
     {
       const MutexLock lock(mutex_);
-      may_wait = may_wait || load_flow_.batches > 0;
+      may_wait = may_wait || moves_.batches(/*load=*/true) > 0;
     }
     if (const auto in_place = TakeInPlace(DeviceWay::kLoad, job.BytesOf(items), false)) {
       Lent some = Lend(job, store, *in_place, std::move(items), may_wait);
@@ -58,7 +57,7 @@ bool WorkerRole::LoadForStream(Job& job, Store& store) {
 void WorkerRole::SubmitByLayers(Job& job, const std::vector<std::shared_ptr<Batch>>& batches,
                                 bool last) {
   for (const std::shared_ptr<Batch>& batch : batches) {
-    PlanCopies(*batch);
+    batch->PlanCopies(options_.layer_parts);
     Fly(batch);
   }
   for (std::uint32_t part = 0; part < options_.layer_parts; ++part) {
@@ -79,34 +78,28 @@ void WorkerRole::WaitForLayer(std::string_view layer, StreamHandle stream) {
   std::uint32_t part = kAllParts;
   {
     const MutexLock lock(mutex_);
-    if (sync_jobs_.empty() && flying_.empty()) return;
-    if (const auto at = part_of_layer_.find(layer); at != part_of_layer_.end()) part = at->second;
+    if (!jobs_.has_sync() && moves_.empty()) return;
+    const std::uint32_t* const known = shards_ == nullptr ? nullptr : shards_->PartOf(layer);
+    if (known != nullptr) part = *known;
   }
   AwaitSubmitted(part);
   WaitOnStream(stream, part);
 }
 
 void WorkerRole::AwaitSubmitted(std::uint32_t part) {
-  const auto left = [this, part]() KVCOVE_REQUIRES(mutex_) {
-    return std::ranges::any_of(sync_jobs_, [part](const std::shared_ptr<Job>& job) {
-      return job->submitted_parts <= part;
-    });
-  };
   // Without threads of the role the caller's does their work.
   while (options_.threads == 0) {
     {
       const MutexLock lock(mutex_);
-      if (!left()) return;
+      if (!jobs_.SyncBehind(part)) return;
     }
     if (!RunOne()) break;
   }
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  while (left() && !stopping_) {
+  while (jobs_.SyncBehind(part) && !stopping_) {
     // The engine's memory is its own again only when no mover writes there: they end soon.
-    if (Interrupt::Ended()) {
-      for (const std::shared_ptr<Job>& job : sync_jobs_) job->cancelled = true;
-    }
+    if (Interrupt::Ended()) jobs_.CancelSync();
     if (store_ != nullptr) {
       changed_.Wait(mutex_);
     } else if (!FailLoadsWithoutStore(lines)) {
@@ -121,14 +114,7 @@ void WorkerRole::WaitOnStream(StreamHandle stream, std::uint32_t part) {
   std::vector<transport::DeviceTicket> tickets;
   {
     const MutexLock lock(mutex_);
-    for (const std::shared_ptr<Job>& job : flying_) {
-      // Once a ticket: the stream then waits for it whatever comes.
-      std::erase_if(job->parts, [&](const Job::Part& each) {
-        if (each.number > part) return false;
-        tickets.push_back(each.ticket);
-        return true;
-      });
-    }
+    tickets = moves_.TakeTickets(part);
   }
   for (const transport::DeviceTicket ticket : tickets) {
     const Status waits = queue->StreamWait(stream, ticket);

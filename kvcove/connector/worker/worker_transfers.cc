@@ -3,7 +3,6 @@
 #include <exception>
 
 #include "kvcove/connector/worker/worker.h"
-#include "kvcove/connector/worker/worker_job.h"
 
 namespace kvcove::connector {
 namespace {
@@ -41,13 +40,6 @@ void WorkerRole::RemoveMisfits(Job& job, Store& store, const std::vector<std::si
   }
 }
 
-void WorkerRole::CountLoaded(Tally& tally, const Item& item, Tier tier) {
-  ++tally.counters.loaded_keys;
-  tally.counters.loaded_bytes += item.bytes;
-  ++tally.counters.keys_by_tier[static_cast<std::size_t>(tier)];
-  tally.counters.bytes_by_tier[static_cast<std::size_t>(tier)] += item.bytes;
-}
-
 std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
                                                std::span<const std::size_t> items,
                                                std::span<const ItemResult> results) {
@@ -56,7 +48,7 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
   for (std::size_t k = 0; k < items.size(); ++k) {
-    const Item& item = job.items[items[k]];
+    const Job::Item& item = job.items[items[k]];
     const ItemResult& result = results[k];
     const bool placed = !job.bad.contains(item.place);
     // A value of another size is not what was asked for, whatever its key says.
@@ -94,7 +86,7 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
   std::vector<ItemResult> results(items.size());
   (void)store.Get(items, results, {.timeout = options_.timeout, .version = job.version});
   for (const std::size_t k : JudgeLoad(job, store, which, results)) {
-    CountLoaded(job, job.items[which[k]], results[k].tier);
+    Job::CountLoaded(job, job.items[which[k]], results[k].tier);
   }
 }
 
@@ -149,7 +141,7 @@ std::vector<std::size_t> WorkerRole::PutItems(Job& job, Store& store,
   ends.reserve(which.size());
   pieces.reserve(job.pieces.size());
   for (const std::size_t i : which) {
-    const Item& item = job.items[i];
+    const Job::Item& item = job.items[i];
     if (item.pieces.empty()) {
       job.bad.insert(item.place);
       ++job.counters.refused_keys;
@@ -173,7 +165,7 @@ std::vector<std::size_t> WorkerRole::PutValues(Job& job, Tally& tally, Store& st
   items.reserve(which.size());
   std::size_t from = 0;
   for (std::size_t k = 0; k < which.size(); ++k) {
-    const Item& item = job.items[which[k]];
+    const Job::Item& item = job.items[which[k]];
     items.push_back({.key = item.key,
                      .value = pieces.subspan(from, ends[k] - from),
                      .after = item.after,
@@ -192,7 +184,7 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, Tally& tally,
   bool pressed = false;
   bool stale = false;
   for (std::size_t k = 0; k < items.size(); ++k) {
-    const Item& item = job.items[items[k]];
+    const Job::Item& item = job.items[items[k]];
     switch (results[k].code) {
       case Code::kOk:
         ++tally.counters.saved_keys;

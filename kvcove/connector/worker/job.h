@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A load or a save of one rank, as its role queues and runs it. Only the role's own files include
-// it.
+// A load or a save of one rank, as its role queues and runs it, and a batch of it between host and
+// device.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -15,23 +14,18 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/connector/worker/worker.h"
+#include "kvcove/base/log.h"
+#include "kvcove/connector/plan.h"
+#include "kvcove/connector/shape.h"
+#include "kvcove/connector/store.h"
+#include "kvcove/connector/worker/in_place.h"
+#include "kvcove/connector/worker/shards.h"
+#include "kvcove/transport/device_queue.h"
 
 namespace kvcove::connector {
 
-// One object: a part of a chunk.
-struct WorkerRole::Item {
-  std::uint32_t place = 0;  // in the order's chunks
-  std::string_view key;     // in the job's text
-  std::string_view after;
-  Hints hints;
-  std::uint64_t bytes = 0;
-  const Shard* shard = nullptr;     // of the job's shards
-  std::span<MutableBuffer> pieces;  // while its batch runs
-};
-
-// What became of values.
-struct WorkerRole::Tally {
+// The outcome of values.
+struct Tally {
   std::set<std::uint32_t> bad;      // places that failed
   std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
   Counters counters;
@@ -44,7 +38,18 @@ struct WorkerRole::Tally {
 
 // Its fields are written by the thread that runs it, and by others only while it is queued, but for
 // those at the end, which belong to the role's lock.
-struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
+struct Job : Tally, std::enable_shared_from_this<Job> {
+  // One object: a part of a chunk.
+  struct Item {
+    std::uint32_t place = 0;  // in the order's chunks
+    std::string_view key;     // in the job's text
+    std::string_view after;
+    Hints hints;
+    std::uint64_t bytes = 0;
+    const Shard* shard = nullptr;     // of the job's shards
+    std::span<MutableBuffer> pieces;  // while its batch runs
+  };
+
   JobId id = 0;
   bool load = false;
   bool sync = false;
@@ -86,17 +91,27 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
   std::uint32_t submitted_parts = 0;  // of it: the stream can wait for all of these
   std::set<std::uint32_t> told;       // places that were told as failed before its end
 
+  // Both take what they need out of the order.
+  static std::shared_ptr<Job> Of(LoadOrder& order, std::shared_ptr<const Shards> shards);
+  static std::shared_ptr<Job> Of(SaveOrder& order, std::shared_ptr<const Shards> shards);
+
+  // Makes the objects of the job: keys and places. The mover that runs its first batch does it, as
+  // the engine's thread waits for Begin and FinishStep. Each save names the `priority`.
+  void Prepare(const EngineShape& shape, const Keys& keys, const Rank& rank,
+               NamespacePriority priority);
+  // Finds where the blocks of items [from, to) lie.
+  void Place(std::size_t from, std::size_t to);
+  // The end of the batch that begins at `next`.
+  std::size_t BatchEnd(std::uint64_t batch_bytes) const;
+  // Logs from which tiers the job was loaded, in the words of the drop-in's log.
+  void SayTiers(LinesAfterLock& lines) const;
+
   void AddBusy(std::int64_t from_ns, std::int64_t to_ns) {
     busy_ns += std::max<std::int64_t>(to_ns - std::max(from_ns, busy_until_ns), 0);
     busy_until_ns = std::max(busy_until_ns, to_ns);
   }
   std::uint64_t objects() const { return prepared ? items.size() : chunks.size(); }
-  bool device() const {
-    for (const auto& group : *shards) {
-      for (const Shard& shard : group) return shard.device;
-    }
-    return false;
-  }
+  bool device() const { return shards->device(); }
   static std::vector<std::size_t> Range(std::size_t from, std::size_t to) {
     std::vector<std::size_t> items(to - from);
     std::iota(items.begin(), items.end(), from);
@@ -107,20 +122,27 @@ struct WorkerRole::Job : Tally, std::enable_shared_from_this<WorkerRole::Job> {
     for (const std::size_t i : which) bytes += items[i].bytes;
     return bytes;
   }
+  // Counts a value that was loaded.
+  static void CountLoaded(Tally& tally, const Item& item, Tier tier);
+  // Drops values of a save that is cancelled: they are not stored, and are reported as missing.
+  void DropItems(Tally& tally, std::span<const std::size_t> which) const;
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
   // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
   bool Hopeless(const EngineShape& shape) const { return load && !bad.empty() && shape.all_full(); }
-  // What has not been moved yet.
+  // Fails what has not been moved yet.
   void FailRest() {
     if (!prepared) FailAll();
     for (; next < items.size(); ++next) bad.insert(items[next].place);
   }
+
+ private:
+  void AddItems(std::uint32_t place, const Hints& chunk_hints);
 };
 
-// A batch between host and device: its values, in order, and what of them has come so far.
-struct WorkerRole::Batch {
+// A batch between host and device: its values, in order, and how far each has been moved.
+struct Batch {
   std::shared_ptr<Job> job;
   struct Value {
     std::size_t item = 0;
@@ -135,6 +157,9 @@ struct WorkerRole::Batch {
     for (const Value& value : values) items.push_back(value.item);
     return items;
   }
+  // Makes its copies, by part. Parts matter to loads that the stream waits for; others go as one.
+  void PlanCopies(std::uint32_t layer_parts);
+
   std::int64_t submitted_ns = 0;
   std::shared_ptr<const transport::HostMemory> host;
   std::shared_ptr<InPlaceMemory> in_place;  // `host`, where that is memory of the pool

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of one rank that wait for a mover or are run by one, and steps whose saves are not due yet.
+//
+//   load  Add --Next--> running --PutBack--> waits again, before newer ones --Next--> ... --Ran-->
+//   save  a step's (ComputedSteps) --Add when it is computed--> as above
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvcove/connector/worker/job.h"
+#include "kvcove/transport/device_queue.h"
+
+namespace kvcove::connector {
+
+// Does no I/O. Needs its owner's lock.
+class JobQueue {
+ public:
+  using JobPtr = std::shared_ptr<Job>;
+  using Matches = std::function<bool(const Job&)>;
+  // Which jobs a thread runs. Saves of host memory, where the forward pass needs the processors,
+  // are one thread's, of low priority; movers then run loads only. A device's memory is saved by
+  // the saver and all movers but the first, so that no load ever waits for a pool that is slow.
+  enum class Share : std::uint8_t { kAll, kLoads, kSaves };
+
+  // At most `most_queued` jobs of each kind wait.
+  explicit JobQueue(std::uint32_t most_queued) : most_queued_(most_queued) {}
+
+  // Whether one more load, or save, is too much. `undue_saves`: of steps that are not computed.
+  bool Full(bool load, std::size_t undue_saves) const {
+    return (load ? loads_.size() : saves_.size() + undue_saves) >= most_queued_;
+  }
+  void Add(JobPtr job, std::int64_t now_ns);
+  // The oldest job of the share that is not blocked, loads first; it runs from now on. Null: none.
+  JobPtr Next(Share share, bool loads_blocked, bool saves_blocked);
+  // The job runs no more, but has more to move: its turn comes again before newer ones of its kind.
+  void PutBack(const JobPtr& job);
+  void Ran(const JobPtr& job) { running_.erase(job); }
+
+  bool has_loads() const { return !loads_.empty(); }
+  bool has_saves() const { return !saves_.empty(); }
+  bool running() const { return !running_.empty(); }
+  std::size_t size() const { return loads_.size() + saves_.size() + running_.size(); }
+
+  // Take jobs that wait off the queue, in order; the caller ends them.
+  std::vector<JobPtr> TakeLoads(const Matches& matches);
+  std::vector<JobPtr> TakeAll();
+  // A job that runs moves no further batch.
+  void CancelRunning(const Matches& matches);
+
+  // Synchronous loads that are not over: the engine's step waits for them.
+  void AddSync(const JobPtr& job) { sync_.insert(job); }
+  // True: it was one of them.
+  bool EndSync(const JobPtr& job) { return sync_.erase(job) > 0; }
+  bool has_sync() const { return !sync_.empty(); }
+  // Whether one of them has not submitted the parts up to `part` yet.
+  bool SyncBehind(std::uint32_t part) const;
+  void CancelSync();
+
+ private:
+  const std::uint32_t most_queued_;
+  std::deque<JobPtr> loads_;
+  std::deque<JobPtr> saves_;
+  std::set<JobPtr> running_;
+  std::set<JobPtr> sync_;
+};
+
+// The saves of a step that the device, or the engine, may still be computing.
+struct ComputedStep {
+  std::shared_ptr<std::function<void()>> ready;
+  std::shared_ptr<const transport::DeviceMark> mark;  // else
+  std::vector<std::shared_ptr<Job>> saves;
+};
+
+// Steps whose saves are not due. Those with a mark end in any order, as the device reports; others
+// one after the other, as a thread waits for each. Does no I/O. Needs its owner's lock. Whoever
+// takes a step destroys it without that lock: the end of `ready` may need the engine's own locks
+// (Python's GIL), and a thread that holds them may wait for the role's.
+class ComputedSteps {
+ public:
+  using Ready = std::shared_ptr<std::function<void()>>;
+
+  void Add(ComputedStep step);
+  // The `ready` of the oldest step without a mark; null: there is none.
+  Ready front() const { return steps_.empty() ? nullptr : steps_.front().ready; }
+  // Both: none if the step was taken meanwhile (Unregister).
+  std::optional<ComputedStep> Take(const Ready& ready);
+  std::optional<ComputedStep> Take(const std::shared_ptr<const transport::DeviceMark>& mark);
+  std::deque<ComputedStep> TakeAll();
+  // The number of saves of all steps.
+  std::size_t saves() const { return saves_; }
+
+ private:
+  std::deque<ComputedStep> steps_;
+  std::deque<ComputedStep> marked_;
+  std::size_t saves_ = 0;
+};
+
+}  // namespace kvcove::connector

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/connector/worker/job_queue.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcove::connector {
+namespace {
+
+using Share = JobQueue::Share;
+
+std::shared_ptr<Job> QueuedJob(JobId id, bool load) {
+  auto job = std::make_shared<Job>();
+  job->id = id;
+  job->load = load;
+  return job;
+}
+
+class JobQueueTest : public testing::Test {
+ protected:
+  std::shared_ptr<Job> Add(JobId id, bool load, std::int64_t now_ns = 1) {
+    auto job = QueuedJob(id, load);
+    queue_.Add(job, now_ns);
+    return job;
+  }
+  JobId Next(Share share = Share::kAll, bool loads_blocked = false, bool saves_blocked = false) {
+    const auto job = queue_.Next(share, loads_blocked, saves_blocked);
+    return job == nullptr ? 0 : job->id;
+  }
+  JobQueue queue_{3};
+};
+
+TEST_F(JobQueueTest, LoadsGoBeforeSavesTheOldestFirst) {
+  Add(1, /*load=*/false);
+  Add(2, /*load=*/true);
+  Add(3, /*load=*/true);
+  EXPECT_EQ(queue_.size(), 3U);
+  EXPECT_EQ(Next(), 2U);
+  EXPECT_EQ(Next(), 3U);
+  EXPECT_EQ(Next(), 1U);
+  EXPECT_EQ(Next(), 0U);
+  EXPECT_TRUE(queue_.running());
+  EXPECT_EQ(queue_.size(), 3U) << "they run";
+}
+
+TEST_F(JobQueueTest, AThreadTakesItsShareAndNothingThatIsBlocked) {
+  Add(1, false);
+  Add(2, true);
+  EXPECT_EQ(Next(Share::kLoads, /*loads_blocked=*/true), 0U);
+  EXPECT_EQ(Next(Share::kSaves, false, /*saves_blocked=*/true), 0U);
+  EXPECT_EQ(Next(Share::kSaves), 1U);
+  EXPECT_EQ(Next(Share::kSaves), 0U);
+  EXPECT_EQ(Next(Share::kLoads), 2U);
+  Add(3, false);
+  Add(4, true);
+  EXPECT_EQ(Next(Share::kAll, /*loads_blocked=*/true), 3U);
+}
+
+TEST_F(JobQueueTest, AJobThatWasPutBackIsNext) {
+  Add(1, true);
+  Add(2, true);
+  const auto job = queue_.Next(Share::kAll, false, false);
+  queue_.PutBack(job);
+  EXPECT_FALSE(queue_.running());
+  EXPECT_EQ(Next(), 1U);
+  queue_.Ran(job);
+  EXPECT_EQ(queue_.size(), 1U);
+}
+
+TEST_F(JobQueueTest, EachKindHasItsBound) {
+  EXPECT_FALSE(queue_.Full(/*load=*/false, /*undue_saves=*/2));
+  EXPECT_TRUE(queue_.Full(false, 3));
+  EXPECT_FALSE(queue_.Full(true, 3)) << "saves take no load's place";
+  Add(1, true);
+  Add(2, true);
+  EXPECT_FALSE(queue_.Full(true, 0));
+  Add(3, true);
+  EXPECT_TRUE(queue_.Full(true, 0));
+  EXPECT_FALSE(queue_.Full(false, 0));
+  (void)Next();
+  EXPECT_FALSE(queue_.Full(true, 0));
+}
+
+TEST_F(JobQueueTest, LoadsAreTakenOffTheQueue) {
+  Add(1, true, /*now_ns=*/10);
+  Add(2, true, /*now_ns=*/20);
+  Add(3, false, /*now_ns=*/10);
+  const auto late = queue_.TakeLoads([](const Job& job) { return job.since_ns <= 10; });
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late[0]->id, 1U);
+  const auto all = queue_.TakeAll();
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0]->id, 2U);
+  EXPECT_EQ(all[1]->id, 3U);
+  EXPECT_FALSE(queue_.has_loads());
+  EXPECT_FALSE(queue_.has_saves());
+}
+
+TEST_F(JobQueueTest, OnlyWhatRunsIsCancelled) {
+  const auto runs = Add(1, true);
+  const auto waits = Add(2, true);
+  ASSERT_EQ(Next(), 1U);
+  queue_.CancelRunning([](const Job& job) { return !job.load; });
+  EXPECT_FALSE(runs->cancelled);
+  queue_.CancelRunning([](const Job& job) { return job.load; });
+  EXPECT_TRUE(runs->cancelled);
+  EXPECT_FALSE(waits->cancelled);
+}
+
+TEST_F(JobQueueTest, AStepWaitsForSynchronousLoadsUpToAPart) {
+  const auto job = QueuedJob(1, true);
+  EXPECT_FALSE(queue_.SyncBehind(0));
+  queue_.AddSync(job);
+  EXPECT_TRUE(queue_.SyncBehind(0));
+  job->submitted_parts = 1;
+  EXPECT_FALSE(queue_.SyncBehind(0));
+  EXPECT_TRUE(queue_.SyncBehind(1));
+  queue_.CancelSync();
+  EXPECT_TRUE(job->cancelled);
+  EXPECT_TRUE(queue_.has_sync()) << "its mover may still write";
+  EXPECT_TRUE(queue_.EndSync(job));
+  EXPECT_FALSE(queue_.EndSync(job));
+  EXPECT_FALSE(queue_.SyncBehind(1));
+}
+
+class ComputedStepsTest : public testing::Test {
+ protected:
+  class FakeMark final : public transport::DeviceMark {};
+  static ComputedStep Step(std::size_t saves, std::shared_ptr<const transport::DeviceMark> mark) {
+    ComputedStep step{
+        .ready = std::make_shared<std::function<void()>>(), .mark = std::move(mark), .saves = {}};
+    for (std::size_t i = 0; i < saves; ++i) step.saves.push_back(QueuedJob(i + 1, false));
+    return step;
+  }
+  ComputedSteps steps_;
+};
+
+TEST_F(ComputedStepsTest, StepsWithoutAMarkComeOneAfterTheOther) {
+  EXPECT_EQ(steps_.front(), nullptr);
+  steps_.Add(Step(1, nullptr));
+  steps_.Add(Step(2, nullptr));
+  EXPECT_EQ(steps_.saves(), 3U);
+  const auto first = steps_.front();
+  EXPECT_EQ(steps_.Take(first)->saves.size(), 1U);
+  EXPECT_FALSE(steps_.Take(first)) << "it was taken";
+  EXPECT_NE(steps_.front(), nullptr);
+  EXPECT_EQ(steps_.saves(), 2U);
+}
+
+TEST_F(ComputedStepsTest, MarkedStepsComeInAnyOrder) {
+  const auto first = std::make_shared<const FakeMark>();
+  const auto second = std::make_shared<const FakeMark>();
+  steps_.Add(Step(1, first));
+  steps_.Add(Step(2, second));
+  EXPECT_EQ(steps_.front(), nullptr) << "no thread waits for them";
+  const auto taken = steps_.Take(std::shared_ptr<const transport::DeviceMark>(second));
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->saves.size(), 2U);
+  EXPECT_FALSE(steps_.Take(std::shared_ptr<const transport::DeviceMark>(second)));
+  EXPECT_EQ(steps_.saves(), 1U);
+}
+
+TEST_F(ComputedStepsTest, AllAreTakenWhereTheMemoryIsLetGo) {
+  steps_.Add(Step(1, std::make_shared<const FakeMark>()));
+  steps_.Add(Step(2, nullptr));
+  const auto ready = steps_.front();
+  EXPECT_EQ(steps_.TakeAll().size(), 2U);
+  EXPECT_EQ(steps_.saves(), 0U);
+  EXPECT_FALSE(steps_.Take(ready));
+}
+
+}  // namespace
+}  // namespace kvcove::connector
