@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvcove._environment import is_true
+
 _log = logging.getLogger("kvcove.mooncake")
 
 _UNITS = {"": 1, "b": 1}
@@ -258,13 +260,6 @@ def master_in(path: str) -> str:
     if not isinstance(master, str) or not master.strip():
         raise ValueError(f"{path}: master_server_address is missing")
     return master.strip()
-
-
-def is_true(value: object) -> bool:
-    """Whether a setting, as a bool, number or text, is switched on."""
-    if isinstance(value, str):
-        return value.strip().lower() in ("1", "true", "yes", "on")
-    return bool(value)
 
 
 def _port(value: object, name: str) -> int:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kvcove
-from kvcove.mooncake._config import is_true, parse_size
+from kvcove._environment import asked_for_disk
+from kvcove.mooncake._config import parse_size
 from kvcove.mooncake._http import open_url
 
 __all__ = [
     "DiskPlace",
     "Offload",
-    "asked_by_environment",
     "from_master",
     "incarnation_of",
     "puts_wait",
@@ -63,14 +63,6 @@ _UNLIKE = {
         "each owner has a log on a disk of its own; no directory is shared by hosts",
     ),
 }
-
-
-def asked_by_environment() -> str:
-    """Return the variable that asks for an SSD tier, with its value; empty: none does."""
-    for name in ("MOONCAKE_ENABLE_OFFLOAD", "MOONCAKE_OFFLOAD_ENABLED"):
-        if is_true(os.environ.get(name, "")):
-            return f"{name}={os.environ[name]}"
-    return ""
 
 
 def _limit() -> int | None:
@@ -278,7 +270,7 @@ def wanted(asked: bool, path: str, told: Mapping[str, object], memory: int) -> O
     ValueError
         What is asked for cannot be.
     """
-    by_environment = asked_by_environment()
+    by_environment = asked_for_disk()
     root = str(told.get("root_fs_dir") or "")
     if memory <= 0 or not (asked or by_environment or root):
         return None

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import kvcove
 from kvcove import _native
+from kvcove._environment import is_true
 from kvcove._native import Owner, Pool, Session
 from kvcove.mooncake import _address, _config, _offload
 from kvcove.mooncake._http import with_loopback
@@ -42,9 +43,9 @@ def _fences_queues() -> bool:
     text = os.environ.get(_FENCE, "").strip().lower()
     if text in ("", "auto"):
         return any(name.startswith(_QUEUEING) for name in sys.modules)
-    if not _config.is_true(text) and text not in ("0", "false", "no", "off"):
+    if not is_true(text) and text not in ("0", "false", "no", "off"):
         raise ValueError(f"{_FENCE}={text!r}: it takes 1, 0 or auto")
-    return _config.is_true(text)
+    return is_true(text)
 
 
 def _raises_unproven() -> bool:

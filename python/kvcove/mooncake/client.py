@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 
 import kvcove
+from kvcove._environment import asked_for_disk
 from kvcove.mooncake import _address, _config
 from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
 from kvcove.mooncake._http import (
@@ -27,7 +28,6 @@ from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._offload import (
     DiskPlace,
     Offload,
-    asked_by_environment,
     from_master,
     incarnation_of,
     wanted,
@@ -221,7 +221,7 @@ def _take_disk(values: Values, master: str, until: float) -> tuple[DiskPlace, Of
     told: Mapping[str, object] = {}
     incarnation = ""
     # Who asks for no disk gets one by the master's -root_fs_dir alone, and waits for no master here.
-    pool = _pool_at(master, until if asked or asked_by_environment() else 0.0)
+    pool = _pool_at(master, until if asked or asked_for_disk() else 0.0)
     if pool is not None:
         with pool:
             _, admin = pool.settings()

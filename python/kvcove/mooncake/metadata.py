@@ -15,8 +15,8 @@ import threading
 from typing import Any
 from urllib.parse import urlencode
 
+from kvcove._environment import is_true
 from kvcove.mooncake._address import is_loopback
-from kvcove.mooncake._config import is_true
 from kvcove.mooncake._http import (
     MAX_BODY,
     Answer,

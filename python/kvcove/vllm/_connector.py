@@ -18,7 +18,7 @@ from typing import Any
 
 import kvcove
 from kvcove import _native, engines
-from kvcove.mooncake._offload import asked_by_environment
+from kvcove._environment import asked_for_disk
 from kvcove.vllm import _adapters, _compat, _experts, _watch, _weights
 from kvcove.vllm._check import LoadCheck
 from kvcove.vllm._compat import (
@@ -289,7 +289,7 @@ class _SchedulerSide:
     def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
-        if told := asked_by_environment():
+        if told := asked_for_disk():
             _log.warning(
                 "kvcove: %s means nothing here: the pool's owners have a disk, or none ('kvcove owner "
                 '--disk PATH:SIZE\'), and an embedded pool has one with "disk": "DIRECTORY"',
