@@ -130,7 +130,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan_ = {};
   plan.pool = options_.pool;
   plan.engine = options_.engine_socket;
-  plan.step = BeginStep();
+  plan.step = steps_.Begin(clock_.NowNs());
   plan.adapters = adapters_.Seen();
   plan.fingerprint = weights_.TakeQuestion();
   pins = std::move(pins_);

@@ -23,13 +23,12 @@
 //
 // The role keeps the order of calls, the lock, the threads and the calls of the pool. Its state is
 // in parts that have none of these: WeightsState (which version), Adapters, Bindings (generations,
-// and the binder's work), Marks (blocks), StepBudget, Events, CostModel. One lock guards all of
-// them, as a report or a reset changes several at once.
+// and the binder's work), Marks (blocks), StepBudget, StepTimes, Events, CostModel. One lock guards
+// all of them, as a report or a reset changes several at once.
 #pragma once
 
 #include <array>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,6 +50,7 @@
 #include "kvcove/connector/scheduler/marks.h"
 #include "kvcove/connector/scheduler/scheduler_types.h"
 #include "kvcove/connector/scheduler/step_budget.h"
+#include "kvcove/connector/scheduler/step_times.h"
 #include "kvcove/connector/scheduler/weights_state.h"
 
 namespace kvcove::connector {
@@ -297,9 +297,7 @@ class SchedulerRole {
   Tier TierOf(const Request& request, std::uint64_t token) const;
   // Where the load of a hit should end; counts what is left out.
   std::uint64_t LoadEnd(Request& request, std::uint64_t hit) KVCOVE_REQUIRES(mutex_);
-  // What the next step computes, for the cost model.
-  void CountStep(const Request& request, const ScheduledPart& part) KVCOVE_REQUIRES(mutex_);
-  std::uint64_t BeginStep() KVCOVE_REQUIRES(mutex_);
+  // Measures a step for the cost model.
   void TakeStep(const Report& report) KVCOVE_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
@@ -331,17 +329,8 @@ class SchedulerRole {
   bool reset_refused_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the last proven one
   bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;   // a rank can never open it
   Events events_ KVCOVE_GUARDED_BY(mutex_);
-  struct TimedStep {
-    std::uint64_t number = 0;
-    std::uint64_t tokens = 0;  // of prompts
-    double context_tokens = 0;
-    std::int64_t since_ns = 0;
-  };
   CostModel costs_ KVCOVE_GUARDED_BY(mutex_);
-  TimedStep next_step_ KVCOVE_GUARDED_BY(mutex_);
-  std::deque<TimedStep> steps_ KVCOVE_GUARDED_BY(mutex_);  // under way
-  std::uint64_t last_step_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t reported_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // the last one
+  StepTimes steps_ KVCOVE_GUARDED_BY(mutex_);
   SchedulerStats stats_ KVCOVE_GUARDED_BY(mutex_);
   Status started_;
   std::thread binder_;

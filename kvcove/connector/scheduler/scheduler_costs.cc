@@ -5,11 +5,6 @@
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {
-namespace {
-
-constexpr std::size_t kMostSteps = 64;  // under way; a step that no rank reports is forgotten
-
-}  // namespace
 
 void SchedulerRole::KeepTiers(Request& request, const Lookup& lookup) {
   for (const Lookup::Seen& seen : lookup.seen()) {
@@ -48,34 +43,9 @@ std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {
   return end;
 }
 
-void SchedulerRole::CountStep(const Request& request, const ScheduledPart& part) {
-  if (part.computed_tokens >= request.prompt_tokens) return;  // it decodes
-  next_step_.tokens += part.scheduled_tokens;
-  next_step_.context_tokens +=
-      static_cast<double>(part.scheduled_tokens) *
-      (static_cast<double>(part.computed_tokens) + static_cast<double>(part.scheduled_tokens) / 2);
-}
-
-std::uint64_t SchedulerRole::BeginStep() {
-  TimedStep step = std::exchange(next_step_, {});
-  if (step.tokens == 0) return 0;
-  step.number = ++last_step_;
-  step.since_ns = clock_.NowNs();
-  steps_.push_back(step);
-  if (steps_.size() > kMostSteps) steps_.pop_front();
-  return step.number;
-}
-
 void SchedulerRole::TakeStep(const Report& report) {
-  const std::int64_t now = clock_.NowNs();
-  while (!steps_.empty() && report.step != 0 && steps_.front().number <= report.step) {
-    const TimedStep& step = steps_.front();
-    // An engine that plans a step while the one before still runs begins it when that has ended.
-    const std::int64_t since = std::max(step.since_ns, reported_ns_);
-    if (step.number == report.step) costs_.AddStep(step.tokens, step.context_tokens, now - since);
-    steps_.pop_front();
-  }
-  reported_ns_ = now;
+  const auto step = steps_.Reported(report.step, clock_.NowNs());
+  if (step) costs_.AddStep(step->tokens, step->context_tokens, step->ns);
 }
 
 }  // namespace kvcove::connector

@@ -13,7 +13,8 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   {
     const MutexLock lock(mutex_);
     const Request& request = Find(part.request);
-    CountStep(request, part);
+    const bool decodes = part.computed_tokens >= request.prompt_tokens;
+    if (!decodes) steps_.AddPrompt(part.computed_tokens, part.scheduled_tokens);
     if (!Concerns(request, part)) return;
     known = request.hashes.size();
   }

@@ -16,12 +16,9 @@ WorkerRole::WorkerRole(const WorkerOptions& options, const Clock& clock)
       clock_(clock),
       jobs_(options.most_queued),
       results_(options.tier_log),
+      gate_(options.number, options.fingerprints),
       in_place_{std::make_shared<InPlaceBudget>(options.in_place_bytes),
                 std::make_shared<InPlaceBudget>(options.in_place_bytes)} {
-  {
-    const MutexLock lock(mutex_);
-    report_.rank = options_.number;
-  }
   if (options_.threads > 0) started_ = StartThreads();
 }
 
@@ -192,8 +189,7 @@ void WorkerRole::DoWithout() {
   std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  without_pool_ = true;
-  report_.without_pool = true;
+  gate_.DoWithout();
   FailQueued(dropped, steps, lines);
   changed_.NotifyAll();
 }
@@ -206,9 +202,7 @@ bool WorkerRole::connected() const {
 void WorkerRole::WeightsChanging() {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
-  ++weight_changes_;
-  if (!options_.fingerprints) return;
-  gate_closed_ = true;
+  if (!gate_.WeightsChanging()) return;
   // What is being loaded was computed with the weights of before.
   for (const auto& job : jobs_.TakeLoads([](const Job&) { return true; })) {
     job->FailAll();
@@ -219,38 +213,17 @@ void WorkerRole::WeightsChanging() {
 
 bool WorkerRole::FingerprintWanted() const {
   const MutexLock lock(mutex_);
-  return fingerprint_wanted_ != 0;
+  return gate_.FingerprintWanted();
 }
 
 void WorkerRole::SetFingerprint(std::string fingerprint) {
   const MutexLock lock(mutex_);
-  report_.fingerprint_asked = std::exchange(fingerprint_wanted_, 0);
-  report_.fingerprint = std::move(fingerprint);
-  report_.fingerprint_changes = weight_changes_;
-  gate_closed_ = false;
+  gate_.SetFingerprint(std::move(fingerprint));
 }
 
 void WorkerRole::SetAdapters(const std::vector<AdapterPrint>& adapters) {
   const MutexLock lock(mutex_);
-  std::map<AdapterId, Adapter> now;
-  bool changed = adapters.size() != adapters_.size();
-  for (const AdapterPrint& print : adapters) {
-    const auto before = adapters_.find(print.id);
-    const bool same = before != adapters_.end() && before->second.digest == print.digest;
-    now[print.id] =
-        same ? before->second : Adapter{.digest = print.digest, .since = adapters_number_ + 1};
-    changed = changed || !same;
-  }
-  if (!changed) return;
-  adapters_ = std::move(now);
-  report_.adapters_number = ++adapters_number_;
-  report_.adapters = adapters;
-}
-
-bool WorkerRole::AdapterStands(const AdapterPrint& adapter) const {
-  if (adapter.id == 0) return true;
-  const auto at = adapters_.find(adapter.id);
-  return at != adapters_.end() && at->second.since <= adapters_known_;
+  gate_.SetAdapters(adapters);
 }
 
 }  // namespace kvcove::connector

@@ -17,17 +17,16 @@
 //
 // The role keeps the order of calls, the lock, the threads, and the calls of the pool and of the
 // device. Its state is in parts that have none of these: Shards (where objects lie), JobQueue and
-// ComputedSteps (what waits and runs), DeviceMoves (what is on the device), JobResults (what has
-// ended). One lock guards them: a job that ends leaves one part and enters another at once.
+// ComputedSteps (what waits and runs), Gate (whether it may), DeviceMoves (what is on the device),
+// JobResults (what has ended). One lock guards them: a job that ends leaves one part and enters
+// another at once.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -40,6 +39,7 @@
 #include "kvcove/connector/shape.h"
 #include "kvcove/connector/store.h"
 #include "kvcove/connector/worker/device_moves.h"
+#include "kvcove/connector/worker/gate.h"
 #include "kvcove/connector/worker/in_place.h"
 #include "kvcove/connector/worker/job.h"
 #include "kvcove/connector/worker/job_queue.h"
@@ -279,7 +279,6 @@ class WorkerRole {
                        LinesAfterLock& lines);
   // The queue that moves bytes of a layer; its first and last byte are read.
   Result<transport::DeviceQueue*> Probe(const LayerMemory& layer, const BlockRuns& runs) const;
-  bool AdapterStands(const AdapterPrint& adapter) const KVCOVE_REQUIRES(mutex_);
   void End(const std::shared_ptr<Job>& job, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Those that have waited for one for as long as a call may take. False: none.
   bool FailLoadsWithoutStore(LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
@@ -298,6 +297,7 @@ class WorkerRole {
   ComputedSteps steps_ KVCOVE_GUARDED_BY(mutex_);
   DeviceMoves moves_ KVCOVE_GUARDED_BY(mutex_);
   JobResults results_ KVCOVE_GUARDED_BY(mutex_);
+  Gate gate_ KVCOVE_GUARDED_BY(mutex_);
   // Of the memory that is registered; null where it is the host's.
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
   std::shared_ptr<SegmentPins> pins_ KVCOVE_GUARDED_BY(mutex_);  // of store_, for queue_
@@ -305,20 +305,7 @@ class WorkerRole {
   const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;
   std::int64_t save_in_place_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<SaveOrder> step_saves_ KVCOVE_GUARDED_BY(mutex_);  // of the step that is running
-  Report report_ KVCOVE_GUARDED_BY(mutex_);                      // what it says beside results_
-  std::uint64_t weight_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool gate_closed_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool without_pool_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::uint64_t fingerprint_wanted_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;  // Plan::step, until it is reported
-  std::int64_t pressure_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  struct Adapter {
-    std::string digest;
-    std::uint64_t since = 0;  // the number that it came with
-  };
-  std::map<AdapterId, Adapter> adapters_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t adapters_number_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of changes so far
-  std::uint64_t adapters_known_ KVCOVE_GUARDED_BY(mutex_) = 0;   // by the step's plan
+  std::uint64_t step_ KVCOVE_GUARDED_BY(mutex_) = 0;             // Plan::step, until it is reported
   bool quiet_saves_ KVCOVE_GUARDED_BY(mutex_) = false;           // the memory is the host's
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   CondVar stepped_;  // steps_ has one more, there is a store, or the role stops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's plan orders becomes jobs; what has ended is told at the next report.
-#include <exception>
+#include <set>
+#include <utility>
 
 #include "kvcove/connector/worker/worker.h"
 
@@ -42,10 +43,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
     }
   }
   const MutexLock lock(mutex_);
-  if (plan.fingerprint != 0) fingerprint_wanted_ = plan.fingerprint;
+  gate_.TakePlan(plan);
   step_ = plan.step;
-  const bool told = plan.adapters.size() > options_.number;
-  adapters_known_ = told ? plan.adapters[options_.number] : 0;
   const std::set<JobId> cancelled(plan.cancelled.begin(), plan.cancelled.end());
   if (!cancelled.empty()) {
     const auto matches = [&](const Job& job) { return cancelled.contains(job.id); };
@@ -57,8 +56,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   }
   for (const LoadOrder& order : plan.refused) results_.Fail(order, lines);
   for (LoadOrder& order : plan.loads) {
-    if (gate_closed_ || without_pool_ || shards_ == nullptr || unmarked ||
-        cancelled.contains(order.job) || !AdapterStands(order.adapter)) {
+    if (!gate_.Loads(order.adapter) || shards_ == nullptr || unmarked ||
+        cancelled.contains(order.job)) {
       results_.Fail(order, lines);
       continue;
     }
@@ -113,8 +112,7 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
 
 void WorkerRole::QueueSaves(ComputedStep& step, bool marked, bool at_once, LinesAfterLock& lines) {
   for (SaveOrder& order : std::exchange(step_saves_, {})) {
-    if (gate_closed_ || without_pool_ || shards_ == nullptr ||
-        clock_.NowNs() < pressure_until_ns_ || !AdapterStands(order.adapter) ||
+    if (!gate_.Saves(order.adapter, clock_.NowNs()) || shards_ == nullptr ||
         (marked && step.mark == nullptr)) {
       results_.Drop(order);
       continue;
@@ -147,11 +145,9 @@ Report WorkerRole::TakeReport() {
   const transport::DeviceQueueStats stats =
       queue == nullptr ? transport::DeviceQueueStats{} : queue->stats();
   const MutexLock lock(mutex_);
-  Report report = std::exchange(report_, {});
+  Report report = gate_.TakeReport();
   results_.TakeInto(report);
-  report_.rank = options_.number;
   report.step = std::exchange(step_, 0);
-  report.weight_changes = weight_changes_;
   Counters& counters = report.counters;
   counters.queued_jobs = jobs_.size() + steps_.saves() + moves_.jobs();
   if (queue == nullptr) return report;

@@ -212,7 +212,7 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, Tally& tally,
   if (stale) job.cancelled = true;  // the rest would be refused, too
   if (!pressed) return there;
   const MutexLock lock(mutex_);
-  pressure_until_ns_ = clock_.NowNs() + options_.pressure.count() * kMillisecond;
+  gate_.SetPressure(clock_.NowNs() + options_.pressure.count() * kMillisecond);
   job.cancelled = true;
   return there;
 }
