@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Layers only look downward: what each module may include of the others. kvcove/version.h belongs to base.
+# No source but kvcove/transport/pick names one of the transports: all others use transport/peer.h.
 # And no source asks the locale of the program that loads it what a letter or a number is (kvcove/base/text.h).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,6 +47,7 @@ declare -A folders=(
   [connector/worker]="top worker"
   [transport/top]="top"
   [transport/tcp]="top tcp"
+  [transport/pick]="top tcp pick"
   [transport/cuda]="top cuda"
 )
 bad=0
@@ -77,10 +79,22 @@ while IFS=: read -r file line include; do
   fi
 done < <(grep -rnE '#include "kvcove/[a-z]+/' kvcove --include='*.cc' --include='*.h' \
   --exclude='*_test.cc' --exclude='*_fixture.h' --exclude='fake_*.h' --exclude='test_*.h' || true)
+# A transport is a folder that pick/ includes; inside of the module its namespace is named without the module's.
+transports=$(grep -oP '#include "kvcove/transport/\K(?!pick)[a-z]+(?=/)' kvcove/transport/pick/transports.cc | sort -u | paste -sd'|')
+while IFS=: read -r file line text; do
+  [[ $file =~ ^kvcove/transport/($transports|pick)/ ]] && continue
+  echo "$file:$line: only kvcove/transport/pick names a transport; transport/peer.h is for all others: ${text# }"
+  bad=1
+done < <(
+  roots=(kvcove tests python)
+  [ -d lab ] && roots+=(lab)
+  grep -rnE "#include \"kvcove/transport/($transports)/|\btransport::($transports)\b" "${roots[@]}" --include='*.cc' --include='*.h' || true
+  grep -rnE "\b($transports)::" kvcove/transport --include='*.cc' --include='*.h' || true
+)
 of_the_locale='\b(strto(l|ll|ul|ull|f|d|ld|imax|umax)|sto(i|l|ll|ul|ull|f|d|ld)|ato(i|l|ll|f)|to(lower|upper)|is(alpha|alnum|digit|xdigit|lower|upper|space|blank|cntrl|graph|print|punct))\('
 while IFS=: read -r file line text; do
   echo "$file:$line: the locale decides about this; kvcove/base/text.h and std::from_chars do not ask it: ${text# }"
   bad=1
 done < <(grep -rnE "$of_the_locale" kvcove python/kvcove/native --include='*.cc' --include='*.h' --exclude='*_test.cc' --exclude=text.h || true)
-[ $bad -eq 0 ] && echo "layers: every include looks downward; no source asks the locale"
+[ $bad -eq 0 ] && echo "layers: every include looks downward; no source names a transport; no source asks the locale"
 exit $bad

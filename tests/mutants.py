@@ -28,6 +28,7 @@ TESTS = [
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
     "master_etcd_store_test", "pool_masters_test", "rpc_client_test", "requester_completion_test",
+    "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
 PROGRAMS = ["master_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
             "sim_tests", "pool_tests", "rpc_tests"]  # fmt: skip
@@ -46,6 +47,12 @@ MUTANTS = [
      "    if (!one.transfer->Abort()) continue;\n", "    (void)one.transfer->Abort();\n"),
     ("transfer: a call is over when nothing of it can land any more", "transport/run.cc",
      "      landing->Begin();\n", ""),
+    ("transfer: a value that may still be read is busy whatever other owners say", "requester/cluster/remote_write.cc",
+     "      if (result.code == Code::kBufferBusy) continue;\n", ""),
+    ("transfer: what is copied stays lent while it may be read", "owner/data/copier.cc",
+     "  call.on_quiet = [kept = lent]() mutable { kept.reset(); };\n", ""),
+    ("transfer: a copier ends when nothing of its owner is read any more", "owner/data/copier.cc",
+     "    while (batches_ > 0) changed_.Wait(mutex_);\n", ""),
     ("shards: no walk begins while a put that was answered before is being completed", "owner/link/link_core_shards.cc",
      "  return completing_.empty() || completing_.begin()->second == shards_.restarts();\n", "  return true;\n"),
     ("shards: a walk ends only once its refusals are acted on", "owner/link/link_core_shards.cc",

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "kvcove/requester/session.h"
+#include "kvcove/transport/pick/transports.h"
 #include "kvcove/transport/registry.h"
-#include "kvcove/transport/tcp/peer.h"
 
 namespace kvcove::pool {
 
@@ -34,7 +34,7 @@ class Connection {
   }
 
  private:
-  transport::Registry registry_{{&transport::tcp::Sockets()}};
+  transport::Registry registry_{transport::Transports()};
 };
 
 // Why no owner serves the socket `path`: there is none, or nobody listens there any more. Nothing:

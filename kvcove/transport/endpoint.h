@@ -4,12 +4,14 @@
 // that the reply's head decides). The head is a message of wire/; a transport never looks into it.
 //
 // What a transport implements
+//   Transport::Connect   returns a peer (transport/peer.h), which is the endpoint of one server.
+//   Transport::Serve     opens a server (transport/peer.h), which drives the steps of `Served`
+//                        exchanges (transport/service.h).
+//   Transport::Register  makes memory known to the device, where a device moves it.
+//   Transport::Wait      sleeps until one of the given transfers may move.
 //   Endpoint::Start      begins an exchange with one peer: finds a connection or makes one.
 //   Transfer::Advance    moves what can move now, and never waits.
 //   Transfer::Abort      stops it, and says when nothing can land any more (below).
-//   Transport::Wait      sleeps until one of the given transfers may move.
-//   Transport::Register  makes memory known to the device, where a device moves it.
-//   and for the other side transport/service.h: it drives the steps of a `Served` exchange.
 //
 // States of a transfer
 //   kRequest  the request's head and pieces go out; the caller's `out` memory is read
@@ -23,7 +25,8 @@
 // that `on_quiet` is called after Abort() has returned false. A transport that moves bytes with the
 // processor (TCP) stops at once and returns true. One whose device writes by itself
 // returns false, keeps all that the device may touch, and calls `on_quiet` when the device has said
-// that it is finished, or that its queue pair is gone.
+// that it is finished, or that its queue pair is gone. The exchange, its transfer and its endpoint
+// may be gone by then, so the transport takes `on_quiet` out of the exchange within Abort().
 //
 // Threads. An endpoint and a transport are thread-safe. A transfer belongs to one thread at a time.
 // Failure. A peer that answers with an error, closes, or answers garbage ends its own exchange
@@ -35,11 +38,17 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/result.h"
 #include "kvcove/wire/frame.h"
+
+namespace kvcove::rpc {
+class Gate;
+struct Address;
+}  // namespace kvcove::rpc
 
 namespace kvcove::transport {
 
@@ -84,8 +93,9 @@ class Transfer {
   // Moves what can move without waiting. True if anything did, or it ended.
   virtual bool Advance() = 0;
   virtual bool done() const = 0;
-  // Ends it without an answer, and sets no status. True: nothing lands from now on. False:
-  // Exchange::on_quiet is called later; the exchange may be gone by then.
+  // Ends it without an answer: sets no status, and calls neither `on_reply` nor `on_bytes` any
+  // more. True: nothing lands from now on. False: Exchange::on_quiet is called later, without a
+  // lock; the exchange may be gone by then.
   [[nodiscard]] virtual bool Abort() = 0;
 };
 
@@ -96,10 +106,25 @@ class Registered {
   virtual ~Registered() = default;
 };
 
-// One way to move bytes; one object for all of its endpoints.
+class Peer;
+struct PeerOptions;
+class Server;
+struct ServerOptions;
+class Service;
+
+// One way to move bytes; one object for all of its peers and servers, which outlives them.
 class Transport {
  public:
   virtual ~Transport() = default;
+  // For logs and tests.
+  virtual std::string_view name() const = 0;
+  // Returns the peer at this address. Waits for nothing: the first exchange or probe connects.
+  virtual std::shared_ptr<Peer> Connect(const rpc::Address& address, const PeerOptions& options,
+                                        const Clock& clock) = 0;
+  // Returns a server that listens already. `gate` says who is let in; it and the service outlive
+  // the server. Errors: kUnavailable, kInvalid.
+  virtual Result<std::unique_ptr<Server>> Serve(const ServerOptions& options, rpc::Gate& gate,
+                                                Service& service, const Clock& clock) = 0;
   // Pieces of exchanges may lie anywhere; those in registered memory cost no registration of their
   // own. Null where the transport needs none. Errors: kInvalid for memory that the device cannot
   // reach, kLimit when it can hold no more.

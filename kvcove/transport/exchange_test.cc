@@ -10,8 +10,9 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
-#include "kvcove/transport/tcp/peer.h"
-#include "kvcove/transport/tcp/server.h"
+#include "kvcove/transport/fake_late_transport.h"
+#include "kvcove/transport/peer.h"
+#include "kvcove/transport/pick/transports.h"
 
 namespace kvcove::transport {
 namespace {
@@ -100,18 +101,13 @@ class EchoService final : public Service {
   };
 };
 
-// Each transport.
-enum class Over : std::uint8_t { kTcp };
-
-class ExchangeTest : public testing::TestWithParam<Over> {
+class ExchangeTest : public testing::TestWithParam<Transport*> {
  protected:
   void SetUp() override {
-    tcp::ServerOptions options;
-    options.stall_ns = 20 * kSecond;
-    auto server = tcp::Server::Open(options, gate_, service_, TheClock());
+    auto server = GetParam()->Serve({.stall_ns = 20 * kSecond}, gate_, service_, TheClock());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
-    endpoint_ = std::make_unique<tcp::Peer>(server_->address(), rpc::Access{}, TheClock());
+    peer_ = GetParam()->Connect(server_->address(), {}, TheClock());
   }
   struct Call {
     std::string out;
@@ -121,7 +117,7 @@ class ExchangeTest : public testing::TestWithParam<Over> {
   };
   Exchange Make(Call& call, const std::string& head) {
     Exchange exchange;
-    exchange.to = endpoint_.get();
+    exchange.to = peer_.get();
     exchange.method = wire::Method::kDataPut;
     exchange.head = head;
     exchange.out = {
@@ -152,8 +148,8 @@ class ExchangeTest : public testing::TestWithParam<Over> {
 
   EchoService service_;
   rpc::Gate gate_{nullptr};
-  std::unique_ptr<tcp::Server> server_;
-  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<Server> server_;
+  std::shared_ptr<Peer> peer_;
 };
 
 TEST_P(ExchangeTest, PayloadOfEverySizeComesBackWhole) {
@@ -205,13 +201,21 @@ TEST_P(ExchangeTest, WhatIsLateHasEndedAtBothSides) {
   EXPECT_EQ(exchange.status.error().code, Code::kTimeout);
   EXPECT_EQ(call.in, "..........");
   // A socket's other side learns of it when the server ends, or when it wants to answer.
-  if (server_ != nullptr) server_->Stop();
+  server_->Stop();
   EXPECT_EQ(service_.running, 0);
   EXPECT_EQ(service_.visits, service_.ended_visits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ExchangeTest, testing::Values(Over::kTcp),
-                         [](const auto&) { return "Tcp"; });
+// Every transport of this build, and that of the other tests.
+std::vector<Transport*> AllTransports() {
+  static LateTransport late;
+  std::vector<Transport*> all = Transports();
+  all.push_back(&late);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, ExchangeTest, testing::ValuesIn(AllTransports()),
+                         [](const auto& test) { return std::string(test.param->name()); });
 
 }  // namespace
 }  // namespace kvcove::transport

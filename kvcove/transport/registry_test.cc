@@ -5,11 +5,21 @@
 
 #include <optional>
 
+#include "kvcove/transport/peer.h"
+
 namespace kvcove::transport {
 namespace {
 
 class CountingTransport final : public Transport {
  public:
+  std::string_view name() const override { return "fake"; }
+  std::shared_ptr<Peer> Connect(const rpc::Address&, const PeerOptions&, const Clock&) override {
+    return nullptr;
+  }
+  Result<std::unique_ptr<Server>> Serve(const ServerOptions&, rpc::Gate&, Service&,
+                                        const Clock&) override {
+    return Fail(Code::kInternal, "these tests have no server");
+  }
   Result<std::unique_ptr<Registered>> Register(std::span<std::byte> memory) override {
     if (memory.size() > most) return Fail(Code::kLimit, "the device can hold no more");
     return std::make_unique<One>(known);

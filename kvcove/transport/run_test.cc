@@ -6,6 +6,7 @@
 #include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/transport/endpoint.h"
 #include "kvcove/transport/landing.h"
+#include "kvcove/transport/peer.h"
 
 namespace kvcove::transport {
 namespace {
@@ -23,6 +24,14 @@ struct Behaviour {
 class FakeTransport final : public Transport {
  public:
   explicit FakeTransport(FakeClock& clock) : clock_(clock) {}
+  std::string_view name() const override { return "fake"; }
+  std::shared_ptr<Peer> Connect(const rpc::Address&, const PeerOptions&, const Clock&) override {
+    return nullptr;
+  }
+  Result<std::unique_ptr<Server>> Serve(const ServerOptions&, rpc::Gate&, Service&,
+                                        const Clock&) override {
+    return Fail(Code::kInternal, "these tests have no server");
+  }
   Result<std::unique_ptr<Registered>> Register(std::span<std::byte>) override {
     return std::unique_ptr<Registered>();
   }

@@ -12,7 +12,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/http/server.h"
-#include "kvcove/requester/cluster/peers.h"
+#include "kvcove/rpc/client.h"
 #include "tests/fault/cluster_fault_fixture.h"
 #include "tests/slowness.h"
 
@@ -312,9 +312,9 @@ TEST_F(ClusterFaultTest, AWriterThatDiesInMidPutFreesItsKey) {
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
       Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 15 * kSecond)).owners;
-  transport::tcp::Peer peer(Must(rpc::ParseAddress(owners[0].address, 0)), {},
-                            SystemClock::Instance());
-  UniqueFd fd = std::move(Must(peer.Take(SystemClock::Instance().NowNs() + 15 * kSecond)).fd);
+  UniqueFd fd = Must(rpc::Client::Connect(Must(rpc::ParseAddress(owners[0].address, 0)), {},
+                                          SystemClock::Instance().NowNs() + 15 * kSecond))
+                    .TakeFd();
   const std::string body =
       wire::Encode(wire::DataPut{.token = token,
                                  .items = {{.key = "torn", .after = "", .size_bytes = 3000}},

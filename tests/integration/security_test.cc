@@ -15,7 +15,8 @@
 #include "kvcove/master/server/tasks.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/rpc/gate.h"
-#include "kvcove/transport/tcp/peer.h"
+#include "kvcove/transport/peer.h"
+#include "kvcove/transport/pick/transports.h"
 #include "kvcove/wire/master_stub.h"
 #include "kvcove/wire/tasks.h"
 #include "tests/becomes.h"
@@ -360,16 +361,17 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
   EXPECT_FALSE(stub.Remove(token, keys, Soon()));
   EXPECT_FALSE(stub.RemoveMatching(token, "*", Soon()));
   for (const auto& owner : owners_) {
-    transport::tcp::Peer peer(Must(rpc::ParseAddress(owner->host().address(), 0)),
-                              AccessOf("globex"), SystemClock::Instance());
-    const auto objects = wire::MakeObjectStub(peer.channel());
+    const auto peer =
+        transport::Preferred().Connect(Must(rpc::ParseAddress(owner->host().address(), 0)),
+                                       {.access = AccessOf("globex")}, SystemClock::Instance());
+    const auto objects = wire::MakeObjectStub(peer->channel());
     EXPECT_EQ(
         objects->Page({.at_most = 10, .slot = token.slot, .with_keys = true}, Soon()).error().code,
         Code::kDenied);
     EXPECT_EQ(objects->Page({.at_most = 10, .with_keys = true}, Soon()).error().code,
               Code::kInvalid);
     transport::Exchange get;
-    get.to = &peer;
+    get.to = peer.get();
     get.method = wire::Method::kDataGet;
     get.head = wire::Encode(wire::DataGet{.token = token, .keys = {"secret"}, .room = {1 << 20}});
     std::vector<wire::DataValue> values;
@@ -378,7 +380,7 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
       return std::vector<transport::Piece>();
     };
     transport::Exchange put;
-    put.to = &peer;
+    put.to = peer.get();
     put.method = wire::Method::kDataPut;
     put.head =
         wire::Encode(wire::DataPut{.token = token,
@@ -398,18 +400,18 @@ TEST_F(SecurityTest, AnotherTenantsSlotIsOfNoUse) {
     EXPECT_EQ(values[0].code, Code::kMiss);
     EXPECT_EQ(values[0].reason, MissReason::kDenied);
     EXPECT_THAT(codes, testing::ElementsAre(Code::kDenied));
-    EXPECT_EQ(wire::MakeObjectStub(peer.channel())->StatObjects(token, keys, Soon()).error().code,
+    EXPECT_EQ(wire::MakeObjectStub(peer->channel())->StatObjects(token, keys, Soon()).error().code,
               Code::kDenied);
-    EXPECT_EQ(wire::MakeObjectStub(peer.channel())
+    EXPECT_EQ(wire::MakeObjectStub(peer->channel())
                   ->Pin(token, keys, wire::PinKind::kHard, 0, Soon())
                   .error()
                   .code,
               Code::kDenied);
-    EXPECT_EQ(wire::MakeObjectStub(peer.channel())->Stat(Soon()).error().code, Code::kDenied);
+    EXPECT_EQ(wire::MakeObjectStub(peer->channel())->Stat(Soon()).error().code, Code::kDenied);
     // What tasks are made of is for the master alone.
     const std::string page = wire::Encode(wire::InventoryRequest{.at_most = 9});
     EXPECT_FALSE(
-        peer.channel().Call(wire::Method::kInventory, std::as_bytes(std::span(page)), Soon()));
+        peer->channel().Call(wire::Method::kInventory, std::as_bytes(std::span(page)), Soon()));
   }
   EXPECT_TRUE(Get(*mine, "secret").ok());
   EXPECT_EQ(Get(*mine, "planted", 5).code, Code::kMiss);

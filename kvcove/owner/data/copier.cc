@@ -19,15 +19,39 @@ constexpr std::int64_t kLookNs = 50 * kMillisecond;  // how often a wait looks w
 
 }  // namespace
 
-// Objects that travel together: same generation, same number of copies.
-struct Copier::Batch {
-  std::uint64_t copied_at = 0;
+// Objects that travel together: same generation, same number of copies. Its end gives them back.
+class Copier::Batch {
+ public:
+  Batch(Copier& copier, std::uint64_t copied_at_removal)
+      : copied_at(copied_at_removal), copier_(copier) {
+    const MutexLock lock(copier_.mutex_);
+    ++copier_.batches_;
+  }
+  ~Batch() {
+    for (const CopyLoan& copy : loans) copier_.owner_.data_side().Return({&copy.loan, 1});
+    // Notified under the lock: the copier may be gone right behind it.
+    const MutexLock lock(copier_.mutex_);
+    --copier_.batches_;
+    copier_.changed_.NotifyAll();
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  const std::uint64_t copied_at;
   std::uint64_t bytes = 0;
   std::vector<CopyLoan> loans;
   std::vector<std::size_t> which;  // items of the request
+
+ private:
+  Copier& copier_;
 };
 
+// The owner's memory may be unmapped right behind this.
 Copier::~Copier() {
+  {
+    const MutexLock lock(mutex_);
+    while (batches_ > 0) changed_.Wait(mutex_);
+  }
   if (session_ != 0) owner_.data_side().EndSession(session_);
 }
 
@@ -87,25 +111,27 @@ Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
   return !item.key.empty() && owner_.data_side().OnDisk(item) ? Code::kInProgress : Code::kMiss;
 }
 
-std::shared_ptr<transport::tcp::Peer> Copier::PeerAt(const rpc::Address& address,
-                                                     const std::string& tenant) {
+std::shared_ptr<transport::Peer> Copier::PeerAt(const rpc::Address& address,
+                                                const std::string& tenant) {
   const MutexLock lock(mutex_);
   if (peers_.size() > kMaxPeers) peers_.clear();
-  std::shared_ptr<transport::tcp::Peer>& peer = peers_[address.ToString() + " " + tenant];
+  std::shared_ptr<transport::Peer>& peer = peers_[address.ToString() + " " + tenant];
   if (peer == nullptr) {
-    peer = std::make_shared<transport::tcp::Peer>(
-        address, tenant.empty() ? access_ : rpc::TenantAccess(credentials_, tenant, access_.tls),
+    const rpc::Access& own = options_.access;
+    peer = options_.transport->Connect(
+        address,
+        {.access = tenant.empty() ? own : rpc::TenantAccess(options_.credentials, tenant, own.tls)},
         clock_);
   }
   return peer;
 }
 
-std::shared_ptr<transport::tcp::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
-                                                  transport::Exchange& call,
-                                                  std::int64_t deadline_ns) {
+std::shared_ptr<transport::Peer> Copier::Run(const rpc::Address& to, SlotId slot,
+                                             transport::Exchange& call, std::int64_t deadline_ns) {
   std::optional<std::string> own;
-  if (credentials_ != nullptr)
-    own = credentials_->TenantWithOwner(owner_.data_side().TenantOfSlot(slot));
+  if (options_.credentials != nullptr) {
+    own = options_.credentials->TenantWithOwner(owner_.data_side().TenantOfSlot(slot));
+  }
   const auto with = [&](const std::string& tenant) {
     auto peer = PeerAt(to, tenant);
     call.to = peer.get();
@@ -140,29 +166,28 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   KVCOVE_ASSIGN(const rpc::Address to, rpc::ParseAddress(request.to, 0));
   const std::int64_t deadline_ns =
       clock_.NowNs() + std::clamp<std::int64_t>(request.budget_ms, 1, 60'000) * kMillisecond;
-  const std::shared_ptr<transport::tcp::Peer> peer = PeerAt(to, {});
+  const std::shared_ptr<transport::Peer> peer = PeerAt(to, {});
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
   std::size_t up = 0;  // what lies on disks has come up to here
   while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
     // What is applied is read before the values: each removal up to it is applied already.
-    Batch batch{.copied_at = owner_.link_side().applied(), .loans = {}, .which = {}};
-    if (batch.copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
-    while (at < request.items.size() && batch.loans.size() < kBatchItems &&
-           Take(request, at, up, deadline_ns, batch, codes)) {
+    const auto batch = std::make_shared<Batch>(*this, owner_.link_side().applied());
+    if (batch->copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
+    while (at < request.items.size() && batch->loans.size() < kBatchItems &&
+           Take(request, at, up, deadline_ns, *batch, codes)) {
     }
-    if (!batch.loans.empty()) Send(to, batch, deadline_ns, codes);
+    if (!batch->loans.empty()) Send(to, batch, deadline_ns, codes);
     std::vector<wire::CopyRequest::Item> moved;
-    for (std::size_t i = 0; i < batch.loans.size(); ++i) {
-      const Code code = codes[batch.which[i]];
+    for (std::size_t i = 0; i < batch->loans.size(); ++i) {
+      const Code code = codes[batch->which[i]];
       if (request.move && (code == Code::kOk || code == Code::kExists)) {
-        moved.push_back({.id = batch.loans[i].id, .version = batch.loans[i].loan.version});
+        moved.push_back({.id = batch->loans[i].id, .version = batch->loans[i].loan.version});
       }
     }
     // Before they are given back: what is lent is not evicted.
     owner_.removals().Drop(moved);
-    for (const CopyLoan& copy : batch.loans) owner_.data_side().Return({&copy.loan, 1});
   }
   return codes;
 }
@@ -193,12 +218,13 @@ bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t
   return true;
 }
 
-void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadline_ns,
-                  std::vector<Code>& codes) {
+void Copier::Send(const rpc::Address& to, const std::shared_ptr<Batch>& lent,
+                  std::int64_t deadline_ns, std::vector<Code>& codes) {
+  const Batch& batch = *lent;
   const std::int64_t left_ms = (deadline_ns - clock_.NowNs()) / kMillisecond;
   wire::DataPut put{.token = batch.loans.front().token,
                     .items = {},
-                    .no_checksum = !checksum_,
+                    .no_checksum = !options_.checksum,
                     .budget_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(left_ms, 1)),
                     .copies = batch.loans.front().copies,
                     .no_evict = true,
@@ -210,7 +236,7 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
         {.key = copy.key,
          .after = {},
          .size_bytes = loan.size_bytes,
-         .checksum = !checksum_ ? 0
+         .checksum = !options_.checksum ? 0
                      : loan.has_checksum
                          ? loan.checksum
                          : ChecksumOf(owner_.memory().payload(), loan.extents, loan.size_bytes),
@@ -227,10 +253,14 @@ void Copier::Send(const rpc::Address& to, const Batch& batch, std::int64_t deadl
     KVCOVE_ASSIGN(answers, wire::DecodeCodes(body, batch.loans.size()));
     return std::vector<transport::Piece>();
   };
+  // A transfer that could not be stopped keeps the batch, and gives its objects back when it is
+  // quiet.
+  call.on_quiet = [kept = lent]() mutable { kept.reset(); };
   const auto peer = Run(to, put.token.slot, call, deadline_ns);
   std::vector<std::string_view> pinned;
   for (std::size_t i = 0; i < batch.loans.size(); ++i) {
-    const Code code = call.status ? answers[i] : call.status.error().code;
+    Code code = call.status ? answers[i] : call.status.error().code;
+    if (code == Code::kBufferBusy) code = Code::kTimeout;  // the buffers are this owner's own
     codes[batch.which[i]] = code;
     if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
   }

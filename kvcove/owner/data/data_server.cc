@@ -10,7 +10,7 @@
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/load_report.h"
 #include "kvcove/rpc/workers.h"
-#include "kvcove/transport/tcp/server.h"
+#include "kvcove/transport/peer.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/host_wire.h"
 
@@ -143,7 +143,12 @@ class DataServer::Impl final : public transport::Service {
         clock_(clock),
         gate_(options.credentials),
         own_tag_(TenantTag(options.tenant)),
-        copier_(owner, options.access, options.credentials, options.checksum, clock),
+        copier_(owner,
+                {.access = options.access,
+                 .credentials = options.credentials,
+                 .checksum = options.checksum,
+                 .transport = options.transport},
+                clock),
         data_(owner.data_side(),
               {.checksum = options.checksum,
                .own_tag = own_tag_,
@@ -156,7 +161,7 @@ class DataServer::Impl final : public transport::Service {
   Status Start() {
     KVCOVE_TRY(workers_->Start());
     KVCOVE_ASSIGN(server_,
-                  transport::tcp::Server::Open(
+                  options_.transport->Serve(
                       {.listen = options_.listen,
                        .name = "the owner's data server",
                        .loops = options_.loops,
@@ -191,19 +196,19 @@ class DataServer::Impl final : public transport::Service {
   void Collect(http::Metrics& metrics) const {
     const DataCounters& counters = data_.counters();
     const auto number = [](const auto& value) { return static_cast<double>(value.load()); };
+    const transport::ConnectionCounts connections = server_->Connections();
     metrics.Gauge("kvcove_owner_data_connections", "open connections of other hosts",
-                  static_cast<double>(server_->connections().open()));
+                  connections.open);
     metrics.Gauge("kvcove_owner_data_connections_max", "beyond, new ones are closed at once",
-                  static_cast<double>(server_->connections().max()));
+                  connections.max);
     metrics.Counter("kvcove_owner_data_connections_refused_total",
                     "connections that were closed at once or could not be accepted",
-                    static_cast<double>(server_->connections().refused()));
+                    static_cast<double>(connections.refused));
     metrics.Gauge("kvcove_owner_data_connections_unproven",
-                  "data connections that have proven nothing yet",
-                  static_cast<double>(server_->unproven().open()));
+                  "data connections that have proven nothing yet", connections.unproven);
     metrics.Counter("kvcove_owner_data_connections_displaced_total",
                     "connections that had proven nothing and gave way to newer ones",
-                    static_cast<double>(server_->unproven().displaced()));
+                    static_cast<double>(connections.displaced));
     rpc::CollectLoad(metrics, "kvcove_owner", Load());
     metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent",
                     number(counters.sent_bytes));
@@ -330,7 +335,7 @@ class DataServer::Impl final : public transport::Service {
   DataService data_;
   const std::shared_ptr<rpc::CallLimits> admission_;
   std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(2);
-  std::unique_ptr<transport::tcp::Server> server_;
+  std::unique_ptr<transport::Server> server_;
 };
 
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The endpoint of an owner for other hosts: batches of values through `DataService`, and small
-// calls (pins, statistics, inventories, copies for the master's tasks), over TCP
-// (transport/tcp/server.h).
+// calls (pins, statistics, inventories, copies for the master's tasks), over the transport of the
+// options.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/transport/pick/transports.h"
 
 namespace kvcove::owner {
 
@@ -25,6 +26,7 @@ struct DataServerOptions {
   std::shared_ptr<rpc::Credentials> credentials;
   std::shared_ptr<rpc::Tls> tls;  // null: in the clear
   rpc::Access access;             // to other owners, for copies
+  kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
   // No engine that works as it should meets them; docs/security.md says how to choose others.
   rpc::CallLimitsOptions limits{.tenant = {.calls_per_second = 200'000, .bytes = 16ULL << 30},
                                 .all = {.bytes = 64ULL << 30}};
@@ -36,6 +38,7 @@ class DataServer {
   // Listens when it returns. Errors: kUnavailable, kInvalid.
   static Result<std::unique_ptr<DataServer>> Open(Owner& owner, const DataServerOptions& options,
                                                   const Clock& clock);
+  // Waits until nothing can land in, or be read from, the owner's memory.
   ~DataServer();
   const rpc::Address& address() const;
   void Collect(http::Metrics& metrics) const;

@@ -85,7 +85,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
         const std::int64_t due_ns = raw->master_breaker_.ProbeDueNs();
         return due_ns == rpc::Breaker::kNever ? due_ns : due_ns + later_ns;
       },
-      options.access, clock);
+      *options.transport, options.access, clock);
   KVCOVE_TRY(host->peers_->Start());
   host->peers_now_.store(host->peers_.get(), std::memory_order_release);
   return host;

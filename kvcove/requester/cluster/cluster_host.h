@@ -16,6 +16,7 @@
 #include "kvcove/requester/types.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/workers.h"
+#include "kvcove/transport/pick/transports.h"
 #include "kvcove/wire/master_stub.h"
 
 namespace kvcove::requester {
@@ -31,6 +32,8 @@ struct ClusterHostOptions {
   rpc::Access access;
   Placement placement = Placement::kLocalFirst;  // of sessions that name none
   WarmOptions warm;                              // of the owner on this host
+  // Moves values between this process and owners on other hosts.
+  kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
 };
 
 // Thread-safe.

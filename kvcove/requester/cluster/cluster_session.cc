@@ -197,8 +197,8 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   for (std::size_t k = 0; k < which.size(); ++k) {
     const Code code = results[which[k]].code;
     if (found.places[k].second == wire::kNoOwner || code == Code::kOk ||
-        code == Code::kBufferTooSmall || code == Code::kInvalid) {
-      continue;
+        code == Code::kBufferTooSmall || code == Code::kInvalid || code == Code::kBufferBusy) {
+      continue;  // the first owner may still write into a busy buffer: nobody else may
     }
     again.push_back(which[k]);
     owners.push_back(found.places[k].second);
@@ -245,7 +245,7 @@ std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::s
                                       std::span<const GetItem> items, std::span<ItemResult> results,
                                       std::int64_t deadline_ns) {
   // Once an owner: one that is not known costs a call to the master.
-  std::map<wire::OwnerNumber, std::shared_ptr<transport::tcp::Peer>> peers;
+  std::map<wire::OwnerNumber, std::shared_ptr<transport::Peer>> peers;
   RemoteRead read(token, host_->options().checksum, items, results);
   for (std::size_t k = 0; k < which.size(); ++k) {
     const auto [at, fresh] = peers.try_emplace(owners[k]);

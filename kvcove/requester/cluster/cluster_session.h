@@ -87,7 +87,7 @@ class ClusterSession final : public Session {
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
   // As GetFrom. `tried` gets those that were asked.
-  using TriedPeers = std::vector<std::shared_ptr<transport::tcp::Peer>>;
+  using TriedPeers = std::vector<std::shared_ptr<transport::Peer>>;
   std::uint32_t PutTo(const Token& token, std::span<const PutItem> items,
                       std::span<const std::vector<std::size_t>> parts,
                       std::span<const wire::OwnerNumber> owners,

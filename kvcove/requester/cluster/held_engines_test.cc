@@ -9,7 +9,7 @@
 namespace kvcove::requester {
 namespace {
 
-class FakeMaster final : public wire::GenerationService {
+class AskedMaster final : public wire::GenerationService {
  public:
   Result<wire::Registration> Register(const wire::RegisterRequest& request, std::int64_t) override {
     if (refused.contains(request.engine)) return std::unexpected(refusal);
@@ -40,7 +40,7 @@ class HeldEnginesTest : public testing::Test {
   }
   Status Repeat() { return held_.Repeat(master_, kSecond); }
 
-  FakeMaster master_;
+  AskedMaster master_;
   HeldEngines held_;
 };
 

@@ -26,9 +26,13 @@ std::int64_t RefreshNs(std::size_t owners) {
 
 }  // namespace
 
-Peers::Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
-             const Clock& clock)
-    : ask_(std::move(ask)), master_due_(std::move(master_due)), access_(access), clock_(clock) {
+Peers::Peers(Ask ask, std::function<std::int64_t()> master_due, transport::Transport& transport,
+             const rpc::Access& access, const Clock& clock)
+    : ask_(std::move(ask)),
+      master_due_(std::move(master_due)),
+      transport_(transport),
+      access_(access),
+      clock_(clock) {
   Refresh(Asker::kBackground, rpc::Breaker::kNever);
 }
 
@@ -64,7 +68,7 @@ void Peers::Refresh(Asker asker, std::int64_t deadline_ns) {
     const auto address = rpc::ParseAddress(owner.address, 0);
     if (!address) continue;
     peers_[owner.address] =
-        std::make_shared<transport::tcp::Peer>(*address, access_, clock_, [this] { Wake(); });
+        transport_.Connect(*address, {.access = access_, .on_doubt = [this] { Wake(); }}, clock_);
   }
   std::erase_if(peers_, [&](const auto& peer) { return !named.contains(peer.first); });
 }
@@ -84,8 +88,7 @@ std::vector<wire::OwnerNumber> Peers::Broken() const {
   return broken;
 }
 
-std::shared_ptr<transport::tcp::Peer> Peers::Get(wire::OwnerNumber number,
-                                                 std::int64_t deadline_ns) {
+std::shared_ptr<transport::Peer> Peers::Get(wire::OwnerNumber number, std::int64_t deadline_ns) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     {
       const MutexLock lock(mutex_);
@@ -100,8 +103,8 @@ std::shared_ptr<transport::tcp::Peer> Peers::Get(wire::OwnerNumber number,
   return nullptr;
 }
 
-std::vector<std::shared_ptr<transport::tcp::Peer>> Peers::All() const {
-  std::vector<std::shared_ptr<transport::tcp::Peer>> all;
+std::vector<std::shared_ptr<transport::Peer>> Peers::All() const {
+  std::vector<std::shared_ptr<transport::Peer>> all;
   const MutexLock lock(mutex_);
   for (const auto& [address, peer] : peers_) all.push_back(peer);
   return all;

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "kvcove/base/result.h"
-#include "kvcove/transport/tcp/peer.h"
+#include "kvcove/rpc/breaker.h"
+#include "kvcove/transport/peer.h"
 #include "kvcove/wire/cluster.h"
 
 namespace kvcove::requester {
@@ -31,8 +32,8 @@ class Peers {
       Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns)>;
   // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs); called without a
   // lock.
-  Peers(Ask ask, std::function<std::int64_t()> master_due, const rpc::Access& access,
-        const Clock& clock);
+  Peers(Ask ask, std::function<std::int64_t()> master_due, transport::Transport& transport,
+        const rpc::Access& access, const Clock& clock);
   ~Peers();
   // They are kept up to date from now on. Errors: as StartThread.
   Status Start();
@@ -44,17 +45,18 @@ class Peers {
   // Whom this process passes over now.
   std::vector<wire::OwnerNumber> Broken() const;
   // Null for a number that is not known (yet). Asks the master for one that is not.
-  std::shared_ptr<transport::tcp::Peer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
+  std::shared_ptr<transport::Peer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
 
  private:
   void Refresh(Asker asker, std::int64_t deadline_ns);
   void Run();
   // Until it is time to refresh or to probe. False: stop.
   bool Sleep(std::int64_t refresh_ns);
-  std::vector<std::shared_ptr<transport::tcp::Peer>> All() const;
+  std::vector<std::shared_ptr<transport::Peer>> All() const;
 
   const Ask ask_;
   const std::function<std::int64_t()> master_due_;
+  transport::Transport& transport_;
   const rpc::Access access_;
   const Clock& clock_;
   mutable Mutex mutex_;
@@ -62,7 +64,7 @@ class Peers {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool woken_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the thread last asked who is due
   std::vector<wire::OwnerStat> owners_ KVCOVE_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<transport::tcp::Peer>> peers_
+  std::map<std::string, std::shared_ptr<transport::Peer>> peers_
       KVCOVE_GUARDED_BY(mutex_);  // by address
   std::thread thread_;
 };

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <thread>
 
+#include "kvcove/transport/pick/transports.h"
+
 namespace kvcove::requester {
 namespace {
 
@@ -18,7 +20,7 @@ TEST(PeersTest, AskingForAnOwnerThatIsNotKnownWaitsNoLongerThanItsCaller) {
         if (asker == Asker::kCall) asked_until_ns = deadline_ns;
         return Fail(Code::kTimeout, "the master is frozen");
       },
-      [] { return rpc::Breaker::kNever; }, {}, SystemClock::Instance());
+      [] { return rpc::Breaker::kNever; }, transport::Preferred(), {}, SystemClock::Instance());
   ASSERT_TRUE(peers.Start());
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 5 * kMillisecond;
   EXPECT_EQ(peers.Get(7, deadline_ns), nullptr);
@@ -41,7 +43,7 @@ TEST(PeersTest, TheMasterIsAskedAboutWithoutALock) {
         }
         return rpc::Breaker::kNever;
       },
-      {}, SystemClock::Instance());
+      transport::Preferred(), {}, SystemClock::Instance());
   ASSERT_TRUE(peers.Start());
   known = &peers;
   const std::int64_t until_ns = SystemClock::Instance().NowNs() + 60 * kSecond;

@@ -226,5 +226,35 @@ TEST(RemoteWriteTest, AnsweredCopiesAreCountedAndTheFirstRefusalStays) {
   EXPECT_EQ(results[1].code, Code::kUnavailable) << "the last answer, while nobody has it";
 }
 
+// The caller may change a value again when it has the result: as long as one owner may still read
+// it, no other owner's answer says so.
+TEST(RemoteWriteTest, AValueThatMayStillBeReadIsBusyWhateverOtherOwnersSay) {
+  const ConstBuffer piece{.data = "value", .size = 5};
+  const std::vector<PutItem> items = {{.key = "a", .value = {&piece, 1}, .after = {}}};
+  const std::vector<std::uint32_t> groups = {7};
+  const std::vector<std::size_t> which = {0};
+  const std::vector<Code> codes = {Code::kOk};
+  const std::string stored = wire::Encode(std::span<const Code>(codes));
+  NoEndpoint owner;
+  for (const std::size_t busy : {0, 1, 2}) {
+    std::vector<ItemResult> results(1, ItemResult{.code = Code::kUnavailable, .replicas = 0});
+    RemoteWrite write({.deadline_ns = kSecond}, items, groups, results);
+    for (int i = 0; i < 3; ++i) write.Add(which, owner, 0);
+    const auto exchanges = write.Exchanges();
+    exchanges[(busy + 1) % 3].status = Fail(Code::kNoSpace, "full");
+    ASSERT_TRUE(exchanges[(busy + 2) % 3].on_reply(std::as_bytes(std::span(stored))));
+    exchanges[(busy + 2) % 3].status = {};
+    exchanges[busy].status = Fail(Code::kBufferBusy, "the device still reads");
+    write.Finish();
+    EXPECT_EQ(results[0].code, Code::kBufferBusy) << busy;
+    // Nor does the next owner that is asked.
+    RemoteWrite next({.deadline_ns = kSecond}, items, groups, results);
+    next.Add(which, owner, 0);
+    next.Exchanges()[0].status = Fail(Code::kUnavailable, "gone");
+    next.Finish();
+    EXPECT_EQ(results[0].code, Code::kBufferBusy) << busy;
+  }
+}
+
 }  // namespace
 }  // namespace kvcove::requester

@@ -71,7 +71,12 @@ void RemoteWrite::Finish() {
     for (std::size_t k = 0; k < part.which.size(); ++k) {
       ItemResult& result = results_[part.which[k]];
       const Code code = status ? part.codes[k] : status.error().code;
-      if (code == Code::kOk || code == Code::kNotListed) {
+      // It stays whatever other owners answer: as long as one may still read the value's memory,
+      // its caller must not change that.
+      if (result.code == Code::kBufferBusy) continue;
+      if (code == Code::kBufferBusy) {
+        result.code = code;
+      } else if (code == Code::kOk || code == Code::kNotListed) {
         ++result.replicas;
         result.code = Code::kOk;
         result.listed = code == Code::kOk;

@@ -10,6 +10,8 @@
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/transport/tcp/parts.h"
+#include "kvcove/transport/tcp/server.h"
+#include "kvcove/transport/tcp/sockets.h"
 
 namespace kvcove::transport::tcp {
 namespace {
@@ -198,6 +200,15 @@ class SocketTransfer final : public Transfer {
 // Sockets need no registration, and poll() waits for any of them.
 class SocketTransport final : public Transport {
  public:
+  std::string_view name() const override { return "tcp"; }
+  std::shared_ptr<transport::Peer> Connect(const rpc::Address& address, const PeerOptions& options,
+                                           const Clock& clock) override {
+    return std::make_shared<Peer>(address, options.access, clock, options.on_doubt);
+  }
+  Result<std::unique_ptr<transport::Server>> Serve(const ServerOptions& options, rpc::Gate& gate,
+                                                   Service& service, const Clock& clock) override {
+    return Server::Open(options, gate, service, clock);
+  }
   Result<std::unique_ptr<Registered>> Register(std::span<std::byte> /*memory*/) override {
     return std::unique_ptr<Registered>();
   }

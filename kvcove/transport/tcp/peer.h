@@ -18,15 +18,12 @@
 #include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/guarded_channel.h"
-#include "kvcove/transport/endpoint.h"
+#include "kvcove/transport/peer.h"
 
 namespace kvcove::transport::tcp {
 
-// TCP as a transport. Sockets need no registration.
-Transport& Sockets();
-
 // One owner's data server. Thread-safe.
-class Peer final : public Endpoint {
+class Peer final : public transport::Peer {
  public:
   // `on_doubt` is called, without a lock, when the peer becomes worth a probe: ProbeDueNs().
   Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock,
@@ -34,9 +31,8 @@ class Peer final : public Endpoint {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  const rpc::Address& address() const { return address_; }
-  // For small calls (pins, statistics).
-  wire::Channel& channel() { return patient_; }
+  const rpc::Address& address() const override { return address_; }
+  wire::Channel& channel() override { return patient_; }
 
   Transport& transport() override;
   Result<std::unique_ptr<Transfer>> Start(Exchange& exchange, std::int64_t deadline_ns,
@@ -61,11 +57,9 @@ class Peer final : public Endpoint {
   // Another connection instead of a kept one that had ended.
   Result<UniqueFd> ConnectAgain();
 
-  // True while calls to it mostly fail at once.
-  bool broken() const { return breaker_.broken(); }
-  std::int64_t ProbeDueNs() const { return breaker_.ProbeDueNs(); }
-  // Tries to reach it; the breaker trusts it again if it answers.
-  void Probe();
+  bool broken() const override { return breaker_.broken(); }
+  std::int64_t ProbeDueNs() const override { return breaker_.ProbeDueNs(); }
+  void Probe() override;
 
  private:
   static constexpr std::size_t kMaxIdle = 16;

@@ -158,7 +158,7 @@ TEST_F(LimitedPeerTest, ACallBeyondTheLimitIsBusyAndItsPayloadIsThrownAway) {
   Await(busy);
   // The connection lives; its next call is served when there is room again.
   EXPECT_TRUE(Call(peer, wire::Method::kDataPut));
-  EXPECT_EQ(server_->connections().open(), 1U);
+  EXPECT_EQ(server_->Connections().open, 1U);
   EXPECT_TRUE(NothingInFlight());
 }
 

@@ -12,6 +12,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/listener.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/transport/tcp/connection.h"
 
@@ -228,8 +229,15 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { Stop(); }
 void Server::Stop() { impl_->Stop(); }
 const rpc::Address& Server::address() const { return impl_->address(); }
-const ConnectionLimit& Server::connections() const { return impl_->listener().connections(); }
-const rpc::Unproven& Server::unproven() const { return impl_->listener().unproven(); }
+ConnectionCounts Server::Connections() const {
+  const ConnectionLimit& limit = impl_->listener().connections();
+  const rpc::Unproven& unproven = impl_->listener().unproven();
+  return {.open = limit.open(),
+          .max = limit.max(),
+          .refused = limit.refused(),
+          .unproven = static_cast<std::uint32_t>(unproven.open()),
+          .displaced = unproven.displaced()};
+}
 
 Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& options, rpc::Gate& gate,
                                              Service& service, const Clock& clock) {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/pick/transports.h"
+
+#include "kvcove/transport/tcp/sockets.h"
+
+namespace kvcove::transport {
+
+const std::vector<Transport*>& Transports() {
+  static const std::vector<Transport*> all = {&tcp::Sockets()};
+  return all;
+}
+
+Transport& Preferred() { return *Transports().front(); }
+
+}  // namespace kvcove::transport
