@@ -121,9 +121,9 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
     tenant_access = rpc::TenantAccess(member.credentials, member.tenant, member.tls);
   }
   // What this host's own processes ask of the master, they ask as their tenant.
-  channel_ = std::make_unique<rpc::TcpChannel>(member.master, tenant_access);
-  patient_ = std::make_unique<rpc::PatientChannel>(*channel_, *clock_);
-  master_ = std::make_unique<wire::MasterStub>(*patient_, process_);
+  master_link_ = std::make_unique<rpc::Link>(member.master, tenant_access,
+                                             rpc::LinkOptions{.peer = "the master"}, *clock_);
+  master_ = std::make_unique<wire::MasterStub>(master_link_->channel(rpc::kPatient), process_);
   control_ = master_.get();
   authority_ = "master:" + member.master.ToString();
   link.master = member.master;
@@ -332,7 +332,7 @@ void LocalHost::EndSession(wire::SessionNumber number) {
 std::size_t LocalHost::TellEnds(std::span<const HostEngines::Engine> engines) {
   // Over a connection of its own, whose hello shows that the master answers. A frozen master would
   // find a call in its socket when it thaws, and end an engine that runs again.
-  rpc::TcpChannel channel(channel_->address(), channel_->access());
+  rpc::TcpChannel channel(master_link_->address(), master_link_->access());
   wire::MasterStub stub(channel, process_);
   std::size_t told = 0;
   for (const auto& [name, engine] : engines) {

@@ -16,8 +16,7 @@
 #include "kvcove/pool/host_control.h"
 #include "kvcove/pool/host_engines.h"
 #include "kvcove/requester/local/attachment.h"
-#include "kvcove/rpc/busy.h"
-#include "kvcove/rpc/channel.h"
+#include "kvcove/rpc/link.h"
 #include "kvcove/rpc/workers.h"
 
 namespace kvcove::pool {
@@ -152,8 +151,7 @@ class LocalHost final {
   std::shared_ptr<HostControl> alone_;
   // Of a cluster:
   rpc::Access access_;
-  std::unique_ptr<rpc::TcpChannel> channel_;
-  std::unique_ptr<rpc::PatientChannel> patient_;
+  std::unique_ptr<rpc::Link> master_link_;  // of this host's own processes
   std::unique_ptr<owner::DataServer> data_server_;
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;

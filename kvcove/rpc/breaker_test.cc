@@ -5,8 +5,6 @@
 
 #include <vector>
 
-#include "kvcove/rpc/guarded_channel.h"
-
 namespace kvcove::rpc {
 namespace {
 
@@ -202,72 +200,6 @@ TEST_F(BreakerTest, TheBackgroundProbesSoonAndThenLessOften) {
   EXPECT_EQ(pauses_ms, (std::vector<std::int64_t>{5, 5, 10, 20, 40, 80, 160, 250}));
   EXPECT_EQ(breaker_.End(breaker_.BeginProbe(Breaker::kNever), Outcome::kAnswered),
             Change::kMended);
-}
-
-// Answers as it is told to, and notes for how long it was asked.
-class FakeChannel final : public wire::Channel {
- public:
-  explicit FakeChannel(FakeClock& clock) : clock_(clock) {}
-  Result<std::string> Call(wire::Method /*method*/, std::span<const std::byte> /*body*/,
-                           std::int64_t deadline_ns) override {
-    given_ns = deadline_ns - clock_.NowNs();
-    ++calls;
-    if (error == Code::kOk) return std::string("answer");
-    if (error == Code::kTimeout) clock_.AdvanceNs(given_ns);
-    return std::unexpected(Error{.code = error, .detail = {}, .answered = answered});
-  }
-  Code error = Code::kOk;
-  bool answered = false;
-  int calls = 0;
-  std::int64_t given_ns = 0;
-
- private:
-  FakeClock& clock_;
-};
-
-TEST(GuardedChannelTest, AsksADeadPeerBrieflyAndThenNotAtAll) {
-  FakeClock clock;
-  FakeChannel inner(clock);
-  Breaker breaker(clock);
-  std::vector<Change> changes;
-  GuardedChannel channel(inner, breaker, "the master",
-                         [&](Change change) { changes.push_back(change); });
-  const auto call = [&] {
-    return channel.Call(wire::Method::kLookup, {}, clock.NowNs() + kSecond);
-  };
-  EXPECT_EQ(*call(), "answer");
-  inner.error = Code::kStale;  // an answer, too
-  for (int i = 0; i < 1000; ++i) ASSERT_EQ(call().error().code, Code::kStale);
-  inner.error = Code::kTimeout;
-  EXPECT_EQ(call().error().code, Code::kTimeout) << "its own deadline";
-  EXPECT_EQ(call().error().code, Code::kUnavailable) << "not its own deadline";
-  EXPECT_EQ(inner.given_ns, 10 * kMillisecond);
-  const int calls = inner.calls;
-  EXPECT_EQ(call().error().code, Code::kUnavailable);
-  EXPECT_EQ(inner.calls, calls);
-  clock.AdvanceNs(kSecond);
-  inner.error = Code::kOk;
-  EXPECT_EQ(*call(), "answer");
-  EXPECT_EQ(changes, (std::vector<Change>{Change::kSuspected, Change::kBroken, Change::kMended}));
-}
-
-// A master whose control store is full refuses new namespaces, and looks up what it has.
-TEST(GuardedChannelTest, APeerThatAnswersThatSomethingIsUnavailableIsTrusted) {
-  FakeClock clock;
-  FakeChannel inner(clock);
-  Breaker breaker(clock);
-  GuardedChannel channel(inner, breaker, "the master", [](Change) { FAIL(); });
-  inner.answered = true;
-  for (const Code code : {Code::kUnavailable, Code::kTimeout}) {
-    for (int i = 0; i < 10; ++i) {
-      inner.error = code;
-      EXPECT_EQ(channel.Call(wire::Method::kRegister, {}, clock.NowNs() + kSecond).error().code,
-                code);
-      inner.error = Code::kOk;
-      EXPECT_TRUE(channel.Call(wire::Method::kLookup, {}, clock.NowNs() + kSecond));
-      EXPECT_EQ(inner.given_ns, kSecond);
-    }
-  }
 }
 
 }  // namespace

@@ -77,18 +77,4 @@ std::optional<Error> BusyUntil::Now(std::int64_t now_ns) const {
                .answered = true};
 }
 
-Result<std::string> PatientChannel::Call(wire::Method method, std::span<const std::byte> body,
-                                         std::int64_t deadline_ns) {
-  while (true) {
-    const std::int64_t now_ns = clock_.NowNs();
-    std::optional<Error> known = busy_.Now(now_ns);
-    Result<std::string> reply = known ? Result<std::string>(std::unexpected(std::move(*known)))
-                                      : channel_.Call(method, body, deadline_ns);
-    if (reply) return reply;
-    const std::optional<std::uint32_t> retry_after_ms = BusyIn(reply.error());
-    if (retry_after_ms && !known) busy_.Note(*retry_after_ms, clock_.NowNs());
-    if (!retry_after_ms || !WaitWhileBusy(*retry_after_ms, deadline_ns, clock_)) return reply;
-  }
-}
-
 }  // namespace kvcove::rpc

@@ -57,21 +57,6 @@ class BusyUntil {
   std::atomic<std::int64_t> until_ns_{0};
 };
 
-// Calls that wait while the server is busy, as long as their deadline allows; then the error is the
-// server's. Thread-safe, like the channel, which outlives it. Destruction needs no call under way.
-class PatientChannel final : public wire::Channel {
- public:
-  PatientChannel(wire::Channel& channel, const Clock& clock) : channel_(channel), clock_(clock) {}
-
-  Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
-                           std::int64_t deadline_ns) override;
-
- private:
-  wire::Channel& channel_;
-  const Clock& clock_;
-  BusyUntil busy_;
-};
-
 // Sleeps until the server may be asked again. False: that is not before the deadline, and it did
 // not wait.
 bool WaitWhileBusy(std::uint32_t retry_after_ms, std::int64_t deadline_ns, const Clock& clock);

@@ -46,14 +46,12 @@ bool AreNeighbours(std::string_view host, std::string_view other) {
 ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
     : options_(options),
       clock_(clock),
-      channel_(options.master, options.access),
-      patient_(channel_, clock),
-      stub_(patient_, process_),
-      master_breaker_(clock),
-      guarded_(channel_, master_breaker_, "the master",
-               [this](rpc::Breaker::Change change) { NoteMaster(change); }),
-      patient_guarded_(guarded_, clock),
-      guarded_stub_(patient_guarded_, process_),
+      link_(options.master, options.access,
+            {.peer = "the master",
+             .on_change = [this](rpc::Breaker::Change change) { NoteMaster(change); }},
+            clock),
+      stub_(link_.channel(rpc::kPatient), process_),
+      guarded_stub_(link_.channel(rpc::kPatientGuarded), process_),
       shards_(
           options.access,
           [this](const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns) {
@@ -82,7 +80,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
         return raw->AskOwners(asker, std::move(passed_over), deadline_ns);
       },
       [raw = host.get(), later_ns = static_cast<std::int64_t>(RandomU64() % kProbeSpreadNs)] {
-        const std::int64_t due_ns = raw->master_breaker_.ProbeDueNs();
+        const std::int64_t due_ns = raw->link_.breaker().ProbeDueNs();
         return due_ns == rpc::Breaker::kNever ? due_ns : due_ns + later_ns;
       },
       *options.transport, options.access, clock);
@@ -100,9 +98,9 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
     shards_.SetMap(std::move(reply.map));
     return std::move(reply.owners);
   }
-  const rpc::Breaker::Pass pass = master_breaker_.BeginProbe(until_ns);
+  const rpc::Breaker::Pass pass = link_.breaker().BeginProbe(until_ns);
   auto reply = stub_.Owners(until_ns, TakeReport(std::move(passed_over)));
-  NoteMaster(master_breaker_.End(
+  NoteMaster(link_.breaker().End(
       pass, reply ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(reply.error())));
   if (!reply) return std::unexpected(reply.error());
   NoteSettings(std::move(reply->settings));

@@ -14,7 +14,7 @@
 #include "kvcove/requester/cluster/shard_lookup.h"
 #include "kvcove/requester/local/local_owners.h"
 #include "kvcove/requester/types.h"
-#include "kvcove/rpc/busy.h"
+#include "kvcove/rpc/link.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/transport/pick/transports.h"
 #include "kvcove/wire/master_stub.h"
@@ -58,7 +58,7 @@ class ClusterHost final : public LookupService {
   wire::MasterSettings Settings() KVCOVE_EXCLUDES(settings_mutex_);
 
   // Of several masters the one that is asked now.
-  rpc::Address master_address() const { return channel_.address(); }
+  rpc::Address master_address() const { return link_.address(); }
   // What the master's metrics show of this process, and its `why` of keys whose slot is known.
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
   // A session of the engine begins or ends; the master hears of the last one's end a little later.
@@ -97,13 +97,9 @@ class ClusterHost final : public LookupService {
   const ClusterHostOptions options_;
   const Clock& clock_;
   const Id128 process_ = RandomId();  // keeps this process's registrations alive
-  rpc::TcpChannel channel_;
-  rpc::PatientChannel patient_;
+  rpc::Link link_;                    // to the master
   wire::MasterStub stub_;
-  rpc::Breaker master_breaker_;
-  rpc::GuardedChannel guarded_;
-  rpc::PatientChannel patient_guarded_;  // a busy master is one that answers
-  wire::MasterStub guarded_stub_;
+  wire::MasterStub guarded_stub_;  // fails at once while the master does not answer
   ShardLookup shards_;
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};

@@ -15,7 +15,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/rpc/breaker.h"
 #include "kvcove/rpc/channel.h"
-#include "kvcove/rpc/guarded_channel.h"
+#include "kvcove/rpc/link.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/wire/master_stub.h"
 
@@ -43,13 +43,9 @@ class ShardLookup {
  private:
   struct Peer {
     Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock)
-        : channel(address, access),
-          breaker(clock),
-          guarded(channel, breaker, "a shard of the directory", [](rpc::Breaker::Change) {}),
-          stub(guarded) {}
-    rpc::TcpChannel channel;
-    rpc::Breaker breaker;
-    rpc::GuardedChannel guarded;
+        : link(address, access, {.peer = "a shard of the directory"}, clock),
+          stub(link.channel(rpc::kGuarded)) {}
+    rpc::Link link;
     wire::MasterStub stub;
   };
   // The keys of one shard.

@@ -238,10 +238,9 @@ Peer::Peer(const rpc::Address& address, const rpc::Access& access, const Clock& 
       access_(access),
       clock_(clock),
       on_doubt_(std::move(on_doubt)),
-      channel_(address, access),
-      breaker_(clock),
-      guarded_(channel_, breaker_, "the owner", [this](Breaker::Change change) { Note(change); }),
-      patient_(guarded_, clock) {}
+      link_(address, access,
+            {.peer = "the owner", .on_change = [this](Breaker::Change change) { Note(change); }},
+            clock) {}
 
 Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(address_, access_, deadline_ns));
@@ -272,11 +271,11 @@ void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
     outcome =
         fd.error().code == Code::kInvalid ? Breaker::Outcome::kLost : rpc::OutcomeOf(fd.error());
   }
-  Note(breaker_.End(pass, outcome));
+  Note(link_.breaker().End(pass, outcome));
 }
 
 Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns) {
-  std::optional<Breaker::Pass> pass = breaker_.Begin(deadline_ns);
+  std::optional<Breaker::Pass> pass = link_.breaker().Begin(deadline_ns);
   if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
   if (!pass->probe) {
     if (UniqueFd fd = TakeIdle(); fd.valid()) return Line{std::move(fd), *pass, /*kept=*/true};
@@ -290,14 +289,14 @@ Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until
   if (!fd) return std::unexpected(fd.error());
   if (pass->probe) {
     // It lives: the exchange has all of its own time.
-    pass = breaker_.Begin(deadline_ns);
+    pass = link_.breaker().Begin(deadline_ns);
     if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
   }
   return Line{std::move(*fd), *pass};
 }
 
 void Peer::End(const Breaker::Pass& pass, Breaker::Outcome outcome, bool teaches) {
-  Note(breaker_.End(pass, outcome, teaches));
+  Note(link_.breaker().End(pass, outcome, teaches));
 }
 
 void Peer::NoteError(const Error& error) {
@@ -329,7 +328,7 @@ void Peer::Note(Breaker::Change change) {
 }
 
 void Peer::Probe() {
-  const Breaker::Pass pass = breaker_.BeginProbe(clock_.NowNs() + kProbeNs);
+  const Breaker::Pass pass = link_.breaker().BeginProbe(clock_.NowNs() + kProbeNs);
   auto fd = Connect(pass.until_ns);
   EndProbe(pass, fd);
   if (fd) Keep(std::move(*fd));

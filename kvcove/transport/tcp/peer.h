@@ -16,8 +16,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/breaker.h"
 #include "kvcove/rpc/busy.h"
-#include "kvcove/rpc/channel.h"
-#include "kvcove/rpc/guarded_channel.h"
+#include "kvcove/rpc/link.h"
 #include "kvcove/transport/peer.h"
 
 namespace kvcove::transport::tcp {
@@ -32,7 +31,7 @@ class Peer final : public transport::Peer {
   Peer& operator=(const Peer&) = delete;
 
   const rpc::Address& address() const override { return address_; }
-  wire::Channel& channel() override { return patient_; }
+  wire::Channel& channel() override { return link_.channel(rpc::kPatientGuarded); }
 
   Transport& transport() override;
   Result<std::unique_ptr<Transfer>> Start(Exchange& exchange, std::int64_t deadline_ns,
@@ -49,7 +48,7 @@ class Peer final : public transport::Peer {
   Result<Line> Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns = rpc::Breaker::kNever);
   // `teaches`: see Breaker::End().
   void End(const rpc::Breaker::Pass& pass, rpc::Breaker::Outcome outcome, bool teaches);
-  void Heard() { breaker_.Heard(); }
+  void Heard() { link_.breaker().Heard(); }
   // It has answered an exchange with this error.
   void NoteError(const Error& error);
   void Keep(UniqueFd fd);
@@ -57,8 +56,8 @@ class Peer final : public transport::Peer {
   // Another connection instead of a kept one that had ended.
   Result<UniqueFd> ConnectAgain();
 
-  bool broken() const override { return breaker_.broken(); }
-  std::int64_t ProbeDueNs() const override { return breaker_.ProbeDueNs(); }
+  bool broken() const override { return link_.breaker().broken(); }
+  std::int64_t ProbeDueNs() const override { return link_.breaker().ProbeDueNs(); }
   void Probe() override;
 
  private:
@@ -73,11 +72,8 @@ class Peer final : public transport::Peer {
   const rpc::Access access_;
   const Clock& clock_;
   const std::function<void()> on_doubt_;
-  rpc::TcpChannel channel_;
-  rpc::Breaker breaker_;
-  rpc::GuardedChannel guarded_;
-  rpc::PatientChannel patient_;
-  rpc::BusyUntil busy_;
+  rpc::Link link_;       // small calls; exchanges share its breaker
+  rpc::BusyUntil busy_;  // of exchanges
   Mutex mutex_;
   std::vector<UniqueFd> idle_ KVCOVE_GUARDED_BY(mutex_);
 };
