@@ -8,9 +8,9 @@
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"
 #include "kvcove/master/server/admin.h"
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/tasks.h"
 #include "kvcove/pool/elected_master.h"
-#include "kvcove/pool/master_process.h"
-#include "kvcove/rpc/inherited.h"
 
 namespace kvcove::cli {
 namespace {
@@ -36,10 +36,9 @@ struct MasterOptions {
   bool exit_with_parent = false;
 };
 
-Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options,
+Result<master::MasterServerOptions> ServerOptionsOf(const MasterOptions& options,
                                                     const SecurityOptions::Loaded& security) {
-  pool::MasterProcessOptions process;
-  master::MasterServerOptions& cluster = process.server;
+  master::MasterServerOptions cluster;
   KVCOVE_ASSIGN(cluster.listen, ListenOption(options.listen, 7400, options.security));
   cluster.credentials = security.credentials;
   cluster.tls = security.tls;
@@ -58,15 +57,13 @@ Result<pool::MasterProcessOptions> ProcessOptionsOf(const MasterOptions& options
   cluster.master.max_entries = options.max_entries;
   cluster.master.tenant_entries = options.tenant_entries;
   cluster.master.member_ttl_ns = static_cast<std::int64_t>(options.member_ttl_s * 1e9);
-  KVCOVE_ASSIGN(process.tasks.bytes_per_second, options.task_rate.Bytes("--task-rate"));
-  process.take_over = options.take_over;
-  process.on_taken_over = [](std::int32_t pid) {
-    LogInfo("process {} has taken over; this one ends", pid);
-    NotifySuccessor(pid);
-    // No destructor runs: the data directory and the sockets are the other process's.
-    std::_Exit(0);
-  };
-  return process;
+  return cluster;
+}
+
+Result<master::TaskOptions> TaskOptionsOf(const MasterOptions& options) {
+  master::TaskOptions tasks;
+  KVCOVE_ASSIGN(tasks.bytes_per_second, options.task_rate.Bytes("--task-rate"));
+  return tasks;
 }
 
 // Where the other masters send clients; empty: to `listen`.
@@ -95,16 +92,12 @@ void SayMachine(const MasterOptions& options) {
 
 // One of several masters.
 Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Loaded& security) {
-  if (options.take_over) {
-    return Fail(Code::kInvalid,
-                "--take-over is for the only master of a pool; of several, stop one and start it "
-                "again: another one leads meanwhile");
-  }
   pool::ElectedMasterOptions elected;
   elected.announced_admin = options.announced_admin;
-  KVCOVE_ASSIGN(elected.process, ProcessOptionsOf(options, security));
-  elected.process.server.data_directory.clear();
-  KVCOVE_ASSIGN(elected.advertise, Advertised(options, elected.process.server.listen));
+  KVCOVE_ASSIGN(elected.server, ServerOptionsOf(options, security));
+  elected.server.data_directory.clear();
+  KVCOVE_ASSIGN(elected.tasks, TaskOptionsOf(options));
+  KVCOVE_ASSIGN(elected.advertise, Advertised(options, elected.server.listen));
   KVCOVE_ASSIGN(elected.admin, AdminOption(options.admin, options.security));
   KVCOVE_ASSIGN(elected.metrics, MetricsOption(options.metrics, options.security));
   KVCOVE_ASSIGN(elected.etcd, options.store.Etcd());
@@ -125,10 +118,17 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
 }
 
 Result<int> Run(const MasterOptions& options) {
+  if (options.take_over) {
+    return Fail(Code::kInvalid,
+                "--take-over: a master is not taken over any more. Run several, so that a standby "
+                "leads while one is replaced (docs/ha.md), or stop this one and start it again "
+                "with its --data (docs/control-store.md)");
+  }
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
   if (!options.store.place.empty()) return RunElected(options, security);
-  KVCOVE_ASSIGN(const pool::MasterProcessOptions process_options,
-                ProcessOptionsOf(options, security));
+  KVCOVE_ASSIGN(const master::MasterServerOptions server_options,
+                ServerOptionsOf(options, security));
+  KVCOVE_ASSIGN(const master::TaskOptions task_options, TaskOptionsOf(options));
   KVCOVE_ASSIGN(const std::optional<rpc::Address> admin_address,
                 AdminOption(options.admin, options.security));
   KVCOVE_ASSIGN(const std::optional<rpc::Address> metrics_address,
@@ -136,34 +136,30 @@ Result<int> Run(const MasterOptions& options) {
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto process, pool::MasterProcess::Open(process_options, SystemClock::Instance()));
-  master::MasterServer& master = process->server();
+  KVCOVE_ASSIGN(auto master, master::MasterServer::Open(server_options, SystemClock::Instance()));
+  auto tasks = std::make_unique<master::Tasks>(*master, task_options, SystemClock::Instance());
+  KVCOVE_TRY(tasks->Begin());
   std::unique_ptr<master::Admin> admin;
   if (admin_address || metrics_address) {
-    auto opened = master::Admin::Open(master, process->tasks(),
-                                      {.listen = admin_address,
-                                       .metrics = metrics_address,
-                                       .credentials = security.credentials,
-                                       .tls = security.tls},
-                                      SystemClock::Instance());
-    // The process that was taken over has ended: too late to refuse anything.
-    if (!opened && !options.take_over) return std::unexpected(opened.error());
-    if (!opened) LogError("no admin endpoint: {}", opened.error().ToString());
-    if (opened) admin = std::move(*opened);
-    if (admin && metrics_address) LogMetrics(admin->metrics_address(), security);
-    if (admin && admin_address && options.announced_admin.empty()) {
-      master.SetAdmin(admin->address().ToString());
+    KVCOVE_ASSIGN(admin, master::Admin::Open(*master, *tasks,
+                                             {.listen = admin_address,
+                                              .metrics = metrics_address,
+                                              .credentials = security.credentials,
+                                              .tls = security.tls},
+                                             SystemClock::Instance()));
+    if (metrics_address) LogMetrics(admin->metrics_address(), security);
+    if (admin_address && options.announced_admin.empty()) {
+      master->SetAdmin(admin->address().ToString());
     }
   }
-  rpc::DropInherited();
-  LogInfo("master at {} (data in '{}', admin {})", master.address().ToString(),
-          options.data_directory,
-          admin && admin_address ? "http://" + admin->address().ToString() : "off");
+  LogInfo("master at {} (data in '{}', admin {})", master->address().ToString(),
+          options.data_directory, admin_address ? "http://" + admin->address().ToString() : "off");
   SayMachine(options);
   NotifyReady();
   stop.Wait();
   admin.reset();
-  process.reset();
+  tasks.reset();
+  master.reset();
   LogInfo("stopped");
   return 0;
 }
@@ -225,13 +221,7 @@ void AddMaster(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   AddSecurityOptions(*master, options->security);
   AddLimitOptions(*master, options->limits);
-  master
-      ->add_flag(
-          "--take-over", options->take_over,
-          "take leases, directory, connections and store over from the master that runs with "
-          "this --data now, which then ends; no lease ends, nothing is lost "
-          "(docs/upgrade.md)")
-      ->configurable(false);
+  master->add_flag("--take-over", options->take_over)->group("")->configurable(false);
   master->add_flag("--exit-with-parent", options->exit_with_parent)->group("")->configurable(false);
   master->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }

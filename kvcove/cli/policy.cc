@@ -52,7 +52,7 @@ std::vector<Row> RowsOf(const PolicyOptions& options, const std::vector<policy::
                       }});
     }
   } else {
-    for (const std::string_view name : policy::PolicyNames()) {
+    for (const std::string_view name : policy::SimulatedPolicies()) {
       rows.push_back({std::string(name), [&, name](std::uint64_t capacity) {
                         return policy::Simulate(name, chains, capacity);
                       }});

@@ -13,6 +13,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/policy/policy.h"
 #include "kvcove/pool/daemon.h"
 #include "kvcove/replay/report.h"
 
@@ -441,7 +442,8 @@ void AddReplay(CLI::App& app, Action& chosen) {
   replay->add_option("--memory", options->memory.text, "the pool's memory instead of --blocks");
   replay->add_option("--block-bytes", options->block_bytes.text, "bytes a block of 512 tokens")
       ->capture_default_str();
-  replay->add_option("--policy", options->policy, "default, lru or s3fifo")->capture_default_str();
+  replay->add_option("--policy", options->policy, policy::ListPolicies(policy::PolicyNames()))
+      ->capture_default_str();
   replay->add_option(
       "--disk", options->disk,
       "DIRECTORY:SIZE, such as /mnt/nvme0:10GiB: a disk below the pool's memory, in a "

@@ -11,6 +11,7 @@
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/net/rdma.h"
+#include "kvcove/policy/policy.h"
 #include "kvcove/pool/admin.h"
 #include "kvcove/pool/daemons.h"
 #include "kvcove/pool/masters.h"
@@ -300,17 +301,16 @@ Result<int> RunOwner(const OwnerOptions& options) {
 
 void AddField(CLI::App& app, ServeOptions& options, const pool::OwnerField& field) {
   const std::string flag = pool::FlagOf(field);
-  const std::string help(field.help);
   if (field.kind == pool::OwnerField::Kind::kMany) {
-    app.add_option(flag, options.lists[field.key], help)->allow_extra_args(false);
+    app.add_option(flag, options.lists[field.key], field.help)->allow_extra_args(false);
     return;
   }
   std::string& text = options.texts[field.key];
   text = field.standard;
   if (field.kind == pool::OwnerField::Kind::kOne) {
-    app.add_option(flag, text, help)->capture_default_str();
+    app.add_option(flag, text, field.help)->capture_default_str();
   } else {
-    app.add_flag_callback(flag, [&text] { text = "0"; }, help);
+    app.add_flag_callback(flag, [&text] { text = "0"; }, field.help);
   }
 }
 

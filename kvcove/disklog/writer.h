@@ -76,7 +76,6 @@ class Writer {
     const auto open = open_.find(zone);
     return open == open_.end() || open->second->sealing ? nullptr : &open->second->summary;
   }
-  std::uint64_t largest_record() const { return largest_record_; }
   std::uint8_t move_stream() const { return streams_; }
   std::uint8_t tombstone_stream() const { return static_cast<std::uint8_t>(streams_ + 1); }
   std::uint8_t brief_stream() const { return static_cast<std::uint8_t>(streams_ + 2); }

@@ -20,6 +20,7 @@ namespace {
 namespace beast = boost::beast;
 
 constexpr std::size_t kReadBytes = 64U << 10;
+constexpr std::size_t kMaxAnswerBytes = 64U << 20;
 
 }  // namespace
 
@@ -107,7 +108,7 @@ Result<Response> Connection::Post(const PostOptions& options, std::int64_t deadl
   if (const Status sent = Send(request, deadline_ns); !sent) {
     answer = std::unexpected(sent.error());
   } else {
-    answer = Receive(options.max_answer_bytes, deadline_ns);
+    answer = Receive(kMaxAnswerBytes, deadline_ns);
   }
   if (!answer) fd_.Reset();
   return answer;

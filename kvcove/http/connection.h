@@ -17,7 +17,6 @@ struct PostOptions {
   std::string_view target;         // path, encoded
   std::string_view authorization;  // the header's value, or empty
   std::string_view body;           // JSON
-  std::size_t max_answer_bytes = 64U << 20;
 };
 
 class Connection {

@@ -11,20 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/base/carry.h"
-
 namespace kvcove::http {
 
 // How long calls took, in powers of two from 1 us to 33 s. Thread-safe, without a lock.
 class Histogram {
  public:
   void Add(std::int64_t duration_ns);
-  // While nobody adds.
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    for (auto& count : counts_) CarryAtomic(ar, count);
-    CarryAtomic(ar, sum_ns_);
-  }
 
  private:
   friend class Metrics;

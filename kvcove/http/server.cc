@@ -38,6 +38,7 @@ using boost::system::error_code;
 // Behind TLS a connection is a Unix socket.
 using Protocol = asio::generic::stream_protocol;
 
+constexpr std::size_t kMaxBodyBytes = 64U << 10;
 constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
 constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
@@ -246,7 +247,7 @@ class Server::Impl {
 
   asio::awaitable<void> Serve(Stream stream) {
     try {
-      beast::flat_buffer buffer(kMaxHeaderBytes + options_.max_body_bytes);
+      beast::flat_buffer buffer(kMaxHeaderBytes + kMaxBodyBytes);
       bool more = true;
       while (more) more = co_await ServeOne(stream, buffer);
     } catch (const std::exception& error) {
@@ -261,7 +262,7 @@ class Server::Impl {
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(kMaxHeaderBytes);
-    parser.body_limit(options_.max_body_bytes);
+    parser.body_limit(kMaxBodyBytes);
     error_code error;
     {
       const Wait wait(*this, stream);  // one deadline for all of the request

@@ -57,7 +57,6 @@ struct ServerOptions {
   // At the limit a new connection takes the place of the one that has waited longest for its
   // client. Operators need few; more would take the descriptors of owners and engines.
   std::size_t max_connections = 128;
-  std::size_t max_body_bytes = 64U << 10;
   // True if the header's value lets this caller in, for a route of its own or one with `metrics`;
   // null: everyone.
   std::function<bool(const std::string& authorization, bool metrics)> authorize;

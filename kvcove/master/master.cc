@@ -190,42 +190,6 @@ void Master::Tick() {
   shards_->Tick();
 }
 
-namespace {
-
-template <typename Ar>
-void CarryPlan(Ar& ar, StartPlan& plan, std::uint64_t& revision) {
-  CarryAll(ar, plan.leadership, *plan.state.pool, plan.unknown_leases_until_ns, revision);
-}
-
-}  // namespace
-
-void Master::Save(StateWriter& ar) {
-  StartPlan plan;
-  plan.leadership = control_->leadership();
-  plan.state.pool = keeper_->pool();
-  plan.unknown_leases_until_ns = keeper_->proven_from_ns();
-  std::uint64_t revision = commits_.revision();
-  CarryPlan(ar, plan, revision);
-  CarryOne(ar, standings_);
-  directory_.Save(ar);
-  control_->Save(ar);
-  keeper_->Save(ar);
-}
-
-Master::Carried Master::PlanOf(StateReader& ar) {
-  Carried carried;
-  carried.plan.state.pool.emplace();
-  CarryPlan(ar, carried.plan, carried.revision);
-  return carried;
-}
-
-void Master::Load(StateReader& ar, Directory::Shards ahead) {
-  CarryOne(ar, standings_);
-  directory_.Load(ar, std::move(ahead));
-  control_->Load(ar);
-  keeper_->Load(ar);
-}
-
 void Master::Stop(Reply<void> done) {
   shards_->Stop();
   control_->Stop();

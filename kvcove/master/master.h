@@ -86,22 +86,6 @@ class Master {
   std::uint64_t revision() const { return commits_.revision(); }
   std::uint64_t term() const { return term_; }
 
-  // ---- for a successor's process (docs/upgrade.md)
-  // Between the two, watches do not wait.
-  void BeginPause() { control_->BeginPause(); }
-  void EndPause() { control_->EndPause(); }
-  bool Idle() const { return control_->Idle() && keeper_->Idle(); }
-  // Of an idle one, while nobody calls it and its store is at rest. What PlanOf and Load read.
-  void Save(StateWriter& ar);
-  struct Carried {
-    StartPlan plan;
-    std::uint64_t revision = 0;  // of the store
-  };
-  // To construct the successor with; it is not started.
-  static Carried PlanOf(StateReader& ar);
-  // `ahead`: DirectoryService::LoadAhead.
-  void Load(StateReader& ar, Directory::Shards ahead);
-
  private:
   static constexpr std::int64_t kHour = 3600 * kSecond;
   struct Removing;

@@ -117,32 +117,9 @@ class MasterTest : public testing::Test {
     clock_.AdvanceNs(ns);
     master_->Tick();
   }
-  // The master goes on as another object, as in a successor's process. `between`: what happens
-  // after the directory was copied.
-  void HandOver(const std::function<void()>& between = [] {}) {
-    StateWriter ahead = *StateWriter::Open();
-    master_->directory().SaveAhead(ahead);
-    between();
-    master_->BeginPause();
-    ASSERT_TRUE(master_->Idle());
-    StateWriter rest = *StateWriter::Open();
-    master_->Save(rest);
-    const UniqueFd files[] = {*ahead.Finish(), *rest.Finish()};
-    StateReader first = *StateReader::Open(files[0]);
-    StateReader second = *StateReader::Open(files[1]);
-    Directory::Shards shards = DirectoryService::LoadAhead(first);
-    const Master::Carried carried = Master::PlanOf(second);
-    EXPECT_EQ(carried.revision, store_.revision);
-    former_ = std::exchange(
-        master_, std::make_unique<Master>(MasterOptions{.generations = {}}, carried.plan, store_,
-                                          carried.revision, clock_));
-    master_->Load(second, std::move(shards));
-    EXPECT_TRUE(first.ok() && second.ok());
-  }
 
   FakeClock clock_;
   FakeStore store_;
-  std::unique_ptr<Master> former_;  // the one that was taken over
   std::unique_ptr<Master> master_;
 };
 
@@ -405,115 +382,6 @@ TEST_F(MasterTest, AfterAStartNothingIsCalledNeverPut) {
   Pass(2 * kSecond);
   EXPECT_EQ((*master_->Lookup(TokenOf(m), hashes))[0].reason, MissReason::kNeverPut);
   EXPECT_EQ(master_->directory().Why(m.slot, "k")->count, 2U);
-}
-
-// ---- hand-over to a successor's process
-
-TEST_F(MasterTest, ToItsOwnersASuccessorIsTheSameMaster) {
-  Pass(2 * kSecond);
-  const auto owner = Join();
-  const Registration m = Register();
-  ASSERT_TRUE(Renew(owner));
-  ASSERT_EQ(List(owner, m, "k"), Code::kOk);
-  const std::size_t commits = store_.commits;
-  HandOver([&] { ASSERT_EQ(List(owner, m, "later", 2), Code::kOk); });
-  EXPECT_TRUE(Found(m, "k"));
-  EXPECT_TRUE(Found(m, "later"));
-  EXPECT_TRUE(Renew(owner)) << "without a hello";
-  EXPECT_EQ(List(owner, m, "third", 3), Code::kOk);
-  EXPECT_TRUE(Found(m, "third"));
-  EXPECT_EQ(master_->term(), former_->term());
-  EXPECT_EQ(store_.commits, commits) << "no new term, no wait for leases";
-  const auto again = Hello(Again(owner));
-  ASSERT_TRUE(again.ok());
-  EXPECT_TRUE(again->resumed);
-  EXPECT_EQ(Register().generation, m.generation);
-}
-
-TEST_F(MasterTest, AResetWaitsForALeaseThatTheFormerMasterGave) {
-  Pass(2 * kSecond);
-  const auto owner = Join();
-  const Registration m = Register();
-  ASSERT_TRUE(Renew(owner));
-  HandOver();
-  const auto reset = Reset(1);
-  EXPECT_FALSE(reset.came()) << "its owner shows the old generation for as long as its lease runs";
-  Pass(kSecond / 2);
-  EXPECT_FALSE(reset.came());
-  Pass(kSecond);
-  EXPECT_TRUE(reset.ok());
-  EXPECT_EQ(master_->Lookup(TokenOf(m), {}).error().code, Code::kStale);
-}
-
-TEST_F(MasterTest, AResetThatWasAnsweredIsKnownToTheSuccessorAndRaisedOnce) {
-  Pass(2 * kSecond);
-  const Registration before = Register();
-  ASSERT_TRUE(Reset(7).ok());
-  const Registration after = Register();
-  ASSERT_NE(after.generation, before.generation);
-  HandOver();
-  EXPECT_EQ(master_->Lookup(TokenOf(before), {}).error().code, Code::kStale);
-  ASSERT_TRUE(Reset(7).ok()) << "a repetition";
-  EXPECT_EQ(Register().generation, after.generation);
-}
-
-TEST_F(MasterTest, ARemovalThatAnOwnerHasNotAppliedReachesItFromTheSuccessor) {
-  Pass(2 * kSecond);
-  const auto owner = Join();
-  const Registration m = Register();
-  ASSERT_TRUE(Renew(owner));
-  ASSERT_EQ(List(owner, m, "k"), Code::kOk);
-  const auto removed = Remove(m, {"k"});
-  EXPECT_FALSE(removed.came());
-  EXPECT_FALSE(master_->Idle()) << "it cannot be handed over now";
-  Pass(2 * kSecond);  // the lease runs out: a barrier proves it
-  ASSERT_TRUE(removed.ok());
-  HandOver();
-  const auto back = Hello(Again(owner));
-  ASSERT_TRUE(back.ok());
-  const auto renewal = master_->control().Renew(
-      {.number = back->number, .epoch = back->epoch, .table = master_->control().Count().table});
-  ASSERT_TRUE(renewal);
-  EXPECT_EQ(renewal->hidden, std::vector<SlotId>{m.slot}) << "the barrier stands";
-  const Answer<wire::RemovalsPage> page;
-  master_->control().Removals({.number = back->number,
-                               .epoch = back->epoch,
-                               .after = back->removals,
-                               .matched = {},
-                               .dropped = 0},
-                              page.Into());
-  ASSERT_TRUE(page.ok());
-  ASSERT_EQ(page->removals.size(), 1U);
-  EXPECT_EQ(page->removals[0].keys, std::vector<std::string>{"k"});
-}
-
-TEST_F(MasterTest, WatchesDoNotWaitWhileItIsHandedOver) {
-  Pass(2 * kSecond);
-  const auto owner = Join();
-  Register();
-  ASSERT_TRUE(Renew(owner));
-  const auto first = master_->control().Renew(
-      {.number = owner.number, .epoch = owner.epoch, .table = master_->control().Count().table});
-  const wire::WatchRequest request{.number = owner.number,
-                                   .epoch = owner.epoch,
-                                   .table = first->changes.to,
-                                   .naming = first->changes.naming};
-  const Answer<wire::Changes> waiting;
-  master_->control().Watch(request, waiting.Into());
-  EXPECT_FALSE(waiting.came());
-  master_->BeginPause();
-  ASSERT_TRUE(waiting.ok());
-  EXPECT_TRUE(waiting->slots.empty()) << "without news";
-  const Answer<wire::Changes> next;
-  master_->control().Watch(request, next.Into());
-  EXPECT_TRUE(next.ok());
-  EXPECT_EQ(master_->control().Forget(owner.number).error().code, Code::kUnavailable);
-  EXPECT_EQ(master_->control().SetDraining(owner.number, true).error().code, Code::kUnavailable);
-  master_->EndPause();
-  const Answer<wire::Changes> again;
-  master_->control().Watch(request, again.Into());
-  EXPECT_FALSE(again.came());
-  EXPECT_TRUE(master_->control().SetDraining(owner.number, true));
 }
 
 }  // namespace

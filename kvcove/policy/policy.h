@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -63,10 +64,10 @@ class EvictionPolicy {
   virtual std::string_view name() const = 0;
 };
 
-// `name`: "default", "lru" or "s3fifo". `capacity_bytes`: what the objects may occupy together.
-// Errors: kInvalid, naming the right ones.
-Result<std::unique_ptr<EvictionPolicy>> MakePolicy(std::string_view name,
-                                                   std::uint64_t capacity_bytes);
+// `name`: one of PolicyNames(). Errors: kInvalid, naming the right ones.
+Result<std::unique_ptr<EvictionPolicy>> MakePolicy(std::string_view name);
 std::vector<std::string_view> PolicyNames();
+// "a, b or c".
+std::string ListPolicies(const std::vector<std::string_view>& names);
 
 }  // namespace kvcove::policy

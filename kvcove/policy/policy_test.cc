@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicyTest, testing::Values("default", "
 
 // Random events: a victim is always something that is there and may go.
 TEST_P(EveryPolicyTest, NamesOnlyVictimsThatAreThere) {
-  auto policy = *MakePolicy(GetParam(), 200);
+  auto policy = *MakeSimulatedPolicy(GetParam(), 200);
   Random random(3);
   std::set<ObjectId> there;
   for (int step = 0; step < 50000; ++step) {
@@ -50,7 +50,7 @@ TEST_P(EveryPolicyTest, NamesOnlyVictimsThatAreThere) {
 }
 
 TEST_P(EveryPolicyTest, FindsTheOneThatMayGo) {
-  auto policy = *MakePolicy(GetParam(), 100);
+  auto policy = *MakeSimulatedPolicy(GetParam(), 100);
   for (ObjectId id = 0; id < 100; ++id) {
     policy->OnPut({.id = id,
                    .key = Mix64(id + 1),
@@ -64,7 +64,7 @@ TEST_P(EveryPolicyTest, FindsTheOneThatMayGo) {
 }
 
 TEST(DefaultPolicyTest, GivesUpTailsBeforeTheirPrefix) {
-  auto policy = *MakePolicy("default", 100);
+  auto policy = *MakePolicy("default");
   for (ObjectId id = 0; id < 10; ++id) {
     policy->OnPut({.id = id,
                    .key = Mix64(id + 1),
@@ -94,7 +94,7 @@ TEST(SimulateTest, TheOptimumIsNeverBeaten) {
   }
   for (const std::uint64_t capacity : {50, 200, 400}) {
     const double best = SimulateOptimum(requests, capacity).ratio();
-    for (const auto name : PolicyNames())
+    for (const auto name : SimulatedPolicies())
       EXPECT_LE(Simulate(name, requests, capacity)->ratio(), best + 0.01) << name;
   }
 }
@@ -107,9 +107,19 @@ TEST(SimulateTest, CountsLeadingRunsOnly) {
 }
 
 TEST(MakePolicyTest, NamesTheRightOnes) {
-  const auto made = MakePolicy("arc", 1);
+  for (const char* wrong : {"arc", "s3fifo"}) {
+    const auto made = MakePolicy(wrong);
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().detail,
+              std::string("'") + wrong + "' is not an eviction policy; use default or lru");
+  }
+}
+
+TEST(MakePolicyTest, OfASimulationHasThoseThatAreComparedToo) {
+  const auto made = MakeSimulatedPolicy("arc", 1);
   ASSERT_FALSE(made);
-  EXPECT_NE(made.error().detail.find("s3fifo"), std::string::npos);
+  EXPECT_EQ(made.error().detail, "'arc' is not an eviction policy; use default, lru or s3fifo");
+  for (const auto name : PolicyNames()) EXPECT_EQ((*MakeSimulatedPolicy(name, 1))->name(), name);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // S3-FIFO as published (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023):
 // a small queue of 10 % for what is new, a main queue, and a ghost queue of keys as long as the
-// main queue.
+// main queue. It is simulated for comparison (policy/simulate.h); no owner runs it.
 #pragma once
 
 #include <deque>
@@ -14,15 +14,17 @@ namespace kvcove::policy {
 
 class S3Fifo final : public EvictionPolicy {
  public:
+  static constexpr std::string_view kName = "s3fifo";
   explicit S3Fifo(std::uint64_t capacity_bytes) : small_limit_bytes_(capacity_bytes / 10) {}
 
   void OnPut(const PutEvent& event) override;
   void OnHit(ObjectId id) override;
   void OnRemove(ObjectId id, bool evicted) override;
   ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
-  void Save(StateWriter& ar) override { Carry(ar); }
-  void Load(StateReader& ar) override { Carry(ar); }
-  std::string_view name() const override { return "s3fifo"; }
+  // A simulation has no successor.
+  void Save(StateWriter& /*ar*/) override {}
+  void Load(StateReader& /*ar*/) override {}
+  std::string_view name() const override { return kName; }
 
  private:
   struct Node {
@@ -33,11 +35,6 @@ class S3Fifo final : public EvictionPolicy {
     bool in_main = false;
   };
 
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, nodes_, small_, main_, small_bytes_, small_count_, main_count_, ghost_,
-             ghost_keys_);
-  }
   void Unlink(ObjectId id);
   void PushMain(ObjectId id);
   void Remember(std::uint64_t key);

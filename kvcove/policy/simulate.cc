@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/policy/simulate.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
@@ -8,8 +10,23 @@
 
 #include "kvcove/base/random.h"
 #include "kvcove/policy/lru.h"
+#include "kvcove/policy/s3fifo.h"
 
 namespace kvcove::policy {
+
+std::vector<std::string_view> SimulatedPolicies() {
+  std::vector<std::string_view> names = PolicyNames();
+  names.emplace_back(S3Fifo::kName);
+  return names;
+}
+
+Result<std::unique_ptr<EvictionPolicy>> MakeSimulatedPolicy(std::string_view name,
+                                                            std::uint64_t capacity_blocks) {
+  if (name == S3Fifo::kName) return std::make_unique<S3Fifo>(capacity_blocks);
+  if (auto made = MakePolicy(name)) return made;
+  return Fail(Code::kInvalid, fmt::format("'{}' is not an eviction policy; use {}", name,
+                                          ListPolicies(SimulatedPolicies())));
+}
 
 void PolicyBlocks::Put(std::uint32_t block, std::uint32_t parent) {
   auto id = static_cast<ObjectId>(blocks_.size());
@@ -81,7 +98,7 @@ HitCount Simulate(std::unique_ptr<EvictionPolicy> policy, std::span<const Chain>
 
 Result<HitCount> Simulate(std::string_view policy, std::span<const Chain> requests,
                           std::uint64_t capacity_blocks) {
-  KVCOVE_ASSIGN(auto made, MakePolicy(policy, capacity_blocks));
+  KVCOVE_ASSIGN(auto made, MakeSimulatedPolicy(policy, capacity_blocks));
   return Simulate(std::move(made), requests, capacity_blocks);
 }
 
@@ -141,7 +158,7 @@ HitCount SimulateOptimum(std::span<const Chain> requests, std::uint64_t capacity
 Result<TwoLevelCount> SimulateTwoLevels(std::string_view shared_policy,
                                         std::span<const Chain> requests, std::uint32_t engines,
                                         std::uint64_t own_blocks, std::uint64_t shared_blocks) {
-  KVCOVE_ASSIGN(auto made, MakePolicy(shared_policy, shared_blocks));
+  KVCOVE_ASSIGN(auto made, MakeSimulatedPolicy(shared_policy, shared_blocks));
   CacheSimulator shared(std::move(made), shared_blocks);
   std::vector<CacheSimulator> own;
   for (std::uint32_t i = 0; i < engines; ++i) own.emplace_back(std::make_unique<Lru>(), own_blocks);

@@ -11,6 +11,12 @@
 
 namespace kvcove::policy {
 
+// `name`: one of SimulatedPolicies(), which are the pool's (PolicyNames) and those that are only
+// compared with them. `capacity_blocks`: how many objects there may be. Errors: as MakePolicy.
+Result<std::unique_ptr<EvictionPolicy>> MakeSimulatedPolicy(std::string_view name,
+                                                            std::uint64_t capacity_blocks);
+std::vector<std::string_view> SimulatedPolicies();
+
 // The blocks of one request, in the order of its chain; equal numbers are equal blocks.
 using Chain = std::vector<std::uint32_t>;
 

@@ -217,11 +217,11 @@ Result<TwoTierCount> SimulateTwoTiers(const TwoTierOptions& options,
   if (options.memory_blocks == 0 || options.disk_blocks == 0) {
     return Fail(Code::kInvalid, "two tiers: give each of them at least one block");
   }
-  KVCOVE_ASSIGN(auto memory, MakePolicy(options.memory_policy, options.memory_blocks));
-  KVCOVE_ASSIGN(auto disk,
-                MakePolicy(options.disk_policy, options.descent == Descent::kApart
-                                                    ? options.disk_blocks
-                                                    : options.memory_blocks + options.disk_blocks));
+  KVCOVE_ASSIGN(auto memory, MakeSimulatedPolicy(options.memory_policy, options.memory_blocks));
+  KVCOVE_ASSIGN(auto disk, MakeSimulatedPolicy(options.disk_policy,
+                                               options.descent == Descent::kApart
+                                                   ? options.disk_blocks
+                                                   : options.memory_blocks + options.disk_blocks));
   TwoTiers tiers(options, std::move(memory), std::move(disk));
   for (const Chain& chain : requests) tiers.Request(chain);
   return tiers.count();

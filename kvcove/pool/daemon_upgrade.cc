@@ -225,7 +225,7 @@ Result<Daemon::Taking> Daemon::PrepareTaking(const DaemonOptions& options) {
   KVCOVE_ASSIGN(taking.host_options, HostOptionsOf(options));
   KVCOVE_ASSIGN(taking.owner_options,
                 owner::Owner::Complete(LocalHost::OwnerOptionsOf(taking.host_options)));
-  KVCOVE_TRY(policy::MakePolicy(taking.owner_options.policy, taking.owner_options.memory_bytes));
+  KVCOVE_TRY(policy::MakePolicy(taking.owner_options.policy));
   return taking;
 }
 

@@ -44,7 +44,7 @@ class ElectedMaster::Impl {
       : options_(options), clock_(clock), client_(options.etcd, clock) {}
   ~Impl();
   Status Open();
-  const rpc::Address& address() const { return options_.process.server.listen; }
+  const rpc::Address& address() const { return options_.server.listen; }
   const std::optional<rpc::Address>& admin() const { return options_.admin; }
 
  private:
@@ -90,7 +90,7 @@ Status ElectedMaster::Impl::Open() {
                                  checked.error().code == Code::kTimeout);
   if (!checked && !away) return checked;
   if (away) LogWarn("this master waits for etcd: {}", checked.error().detail);
-  KVCOVE_ASSIGN(listener_, Listen(options_.process.server.listen));
+  KVCOVE_ASSIGN(listener_, Listen(options_.server.listen));
   if (options_.admin) {
     KVCOVE_ASSIGN(admin_listener_, Listen(*options_.admin));
   }
@@ -124,7 +124,7 @@ void ElectedMaster::Impl::LendListeners() {
 
 Status ElectedMaster::Impl::OpenStandby() {
   LendListeners();
-  const master::MasterServerOptions& server = options_.process.server;
+  const master::MasterServerOptions& server = options_.server;
   std::optional<master::ShardReplicaOptions> shard;
   if (server.master.shards) {
     shard = {.address = self_.address,
@@ -197,26 +197,29 @@ ElectedMaster::Impl::LeadershipPtr ElectedMaster::Impl::AwaitLeadership() {
 
 Status ElectedMaster::Impl::Lead(const LeadershipPtr& leadership) {
   LendListeners();
-  MasterProcessOptions options = options_.process;
-  options.server.leadership = leadership;
-  KVCOVE_ASSIGN(const std::unique_ptr<MasterProcess> process, MasterProcess::Open(options, clock_));
+  master::MasterServerOptions options = options_.server;
+  options.leadership = leadership;
+  KVCOVE_ASSIGN(const std::unique_ptr<master::MasterServer> server,
+                master::MasterServer::Open(options, clock_));
+  // They end before the server that they ask.
+  master::Tasks tasks(*server, options_.tasks, clock_);
+  KVCOVE_TRY(tasks.Begin());
   // From here on the port is the leader's; who is connected to the standby comes again.
   standby_.reset();
-  master::MasterServer& server = process->server();
   std::unique_ptr<master::Admin> admin;
   if (options_.admin || options_.metrics) {
-    auto opened = master::Admin::Open(server, process->tasks(),
+    auto opened = master::Admin::Open(*server, tasks,
                                       {.listen = options_.admin,
                                        .metrics = options_.metrics,
-                                       .credentials = options.server.credentials,
-                                       .tls = options.server.tls},
+                                       .credentials = options.credentials,
+                                       .tls = options.tls},
                                       clock_);
     if (opened) admin = std::move(*opened);
     if (!opened) LogError("no admin endpoint: {}", opened.error().ToString());
-    if (admin && options_.admin) server.SetAdmin(self_.admin);
+    if (admin && options_.admin) server->SetAdmin(self_.admin);
   }
   (void)rpc::DropInherited();
-  LogInfo("this master leads as {} (term {})", self_.address, server.master().term());
+  LogInfo("this master leads as {} (term {})", self_.address, server->master().term());
   while (!stopping() && !leadership->WaitLost(kPollNs)) {
   }
   if (leadership->lost()) {

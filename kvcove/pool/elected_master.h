@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of several masters: a standby until etcd makes it the leader, then a `MasterProcess`, and a
+// One of several masters: a standby until etcd makes it the leader, then a `MasterServer`, and a
 // standby again when it does not lead any more. docs/ha.md has the prose.
 //
 //   standby --campaign won, facts read--> leader --lost--> standby
@@ -12,13 +12,15 @@
 #include <optional>
 #include <string>
 
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/tasks.h"
 #include "kvcove/master/store/etcd_client.h"
-#include "kvcove/pool/master_process.h"
 
 namespace kvcove::pool {
 
 struct ElectedMasterOptions {
-  MasterProcessOptions process;  // without a data directory
+  master::MasterServerOptions server;  // without a data directory
+  master::TaskOptions tasks;
   master::EtcdOptions etcd;
   std::string advertise;                // how clients reach it; empty: where it listens
   std::optional<rpc::Address> admin;    // nothing: no admin endpoint

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kvcove/base/size.h"
+#include "kvcove/policy/policy.h"
 
 namespace kvcove::pool {
 namespace {
@@ -95,125 +96,131 @@ Status ReadBandwidths(std::string_view option, Texts texts, LocalHostOptions& op
 
 constexpr auto kMany = OwnerField::Kind::kMany;
 
-const OwnerField kFields[] = {
-    {.key = "memory",
-     .standard = "4GiB",
-     .help = "payload memory, such as 64GiB; 16TiB at most",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.memory_bytes, SizeOf(option, texts[0]));
-       return {};
-     }},
-    {.key = "granule",
-     .standard = "0",
-     .help = "memory is given out in units of so much, 64B to 4KiB (0: the smallest that --memory "
-             "allows: 64B up to 256GiB, 4KiB for 16TiB)",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.granule_bytes, SizeOf(option, texts[0]));
-       return {};
-     }},
-    {.key = "max_objects",
-     .standard = "0",
-     .help = "most objects at a time (0: one per 512 bytes of memory)",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.max_objects, CountOf(option, texts[0]));
-       return {};
-     }},
-    {.key = "policy",
-     .standard = "default",
-     .help = "eviction: default, lru or s3fifo",
-     .read = [](std::string_view, Texts texts, LocalHostOptions& options) -> Status {
-       options.owner.policy = texts[0];
-       return {};
-     }},
-    {.key = "quota",
-     .standard = "",
-     .help = "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated",
-     .kind = kMany,
-     .in_address = false,
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       for (const std::string& text : texts) {
-         KVCOVE_ASSIGN(const NamedQuota named, QuotaOf(option, text));
-         options.owner.quotas[named.name] = named.quota;
-       }
-       return {};
-     }},
-    {.key = "populate",
-     .standard = "1",
-     .help = "do not touch memory before it is used (the first puts are slower)",
-     .kind = OwnerField::Kind::kFlag,
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.populate, SwitchOf(option, texts[0]));
-       return {};
-     }},
-    {.key = "huge_pages",
-     .standard = "auto",
-     .help = "auto: where the host has enough of them; require: or do not start; off",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(option, texts[0]));
-       return {};
-     }},
-    {.key = "log_resets",
-     .standard = "1",
-     .help = "log no line for each reset, and for what it voids",
-     .kind = OwnerField::Kind::kFlag,
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.log_resets, SwitchOf(option, texts[0]));
-       return {};
-     }},
-    {.key = "disk",
-     .standard = "",
-     .help = "PATH:SIZE, such as /mnt/nvme0:500GiB: evicted values go to this directory, file or "
-             "block device, and come back from there, also after a restart; several share the load "
-             "by their size, repeated or with commas (docs/ssd.md)",
-     .kind = kMany,
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.disks,
-                     owner::ParseDisks(option, std::vector(texts.begin(), texts.end())));
-       return {};
-     }},
-    {.key = "disk_admit",
-     .standard = "policy",
-     .help =
-         "which evicted values go to the disk: policy (those that come back often enough), all, "
-         "keep (all, and puts are refused while the disk is behind), or never (what is there is "
-         "read, nothing is added)",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.disk_admit, owner::ParseDiskAdmit(option, texts[0]));
-       return {};
-     }},
-    {.key = "disk_write_rate",
-     .standard = "0",
-     .help = "evicted values are written at this rate at most, such as 200MiB/s, after a burst of "
-             "ten seconds' worth; the rest is dropped (0: any rate)",
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       KVCOVE_ASSIGN(options.owner.disk_write_rate, owner::ParseRate(option, texts[0]));
-       return {};
-     }},
-    {.key = "disk_quota",
-     .standard = "",
-     .help = "NAMESPACE=MAXIMUM[:GUARANTEED] of the disks, as --quota of memory; may be repeated "
-             "(docs/ssd.md)",
-     .kind = kMany,
-     .in_address = false,
-     .only_daemons = true,
-     .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-       for (const std::string& text : texts) {
-         KVCOVE_ASSIGN(const NamedQuota named, QuotaOf(option, text));
-         owner::DiskQuota& quota = options.owner.disk_quotas[named.name];
-         quota.maximum_bytes = named.quota.maximum_bytes;
-         quota.guaranteed_bytes = named.quota.guaranteed_bytes;
-       }
-       return {};
-     }},
-    {.key = "disk_bandwidth",
-     .standard = "",
-     .help = "NAMESPACE=READ[:WRITE] of all disks together, such as acme=500MiB/s:100MiB/s; 0: any "
-             "rate; may be repeated (docs/ssd.md)",
-     .kind = kMany,
-     .in_address = false,
-     .only_daemons = true,
-     .read = ReadBandwidths},
-};
+std::vector<OwnerField> MakeFields() {
+  return {
+      {.key = "memory",
+       .standard = "4GiB",
+       .help = "payload memory, such as 64GiB; 16TiB at most",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.memory_bytes, SizeOf(option, texts[0]));
+         return {};
+       }},
+      {.key = "granule",
+       .standard = "0",
+       .help =
+           "memory is given out in units of so much, 64B to 4KiB (0: the smallest that --memory "
+           "allows: 64B up to 256GiB, 4KiB for 16TiB)",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.granule_bytes, SizeOf(option, texts[0]));
+         return {};
+       }},
+      {.key = "max_objects",
+       .standard = "0",
+       .help = "most objects at a time (0: one per 512 bytes of memory)",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.max_objects, CountOf(option, texts[0]));
+         return {};
+       }},
+      {.key = "policy",
+       .standard = "default",
+       .help = "eviction: " + policy::ListPolicies(policy::PolicyNames()),
+       .read = [](std::string_view, Texts texts, LocalHostOptions& options) -> Status {
+         options.owner.policy = texts[0];
+         return {};
+       }},
+      {.key = "quota",
+       .standard = "",
+       .help = "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated",
+       .kind = kMany,
+       .in_address = false,
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         for (const std::string& text : texts) {
+           KVCOVE_ASSIGN(const NamedQuota named, QuotaOf(option, text));
+           options.owner.quotas[named.name] = named.quota;
+         }
+         return {};
+       }},
+      {.key = "populate",
+       .standard = "1",
+       .help = "do not touch memory before it is used (the first puts are slower)",
+       .kind = OwnerField::Kind::kFlag,
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.populate, SwitchOf(option, texts[0]));
+         return {};
+       }},
+      {.key = "huge_pages",
+       .standard = "auto",
+       .help = "auto: where the host has enough of them; require: or do not start; off",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(option, texts[0]));
+         return {};
+       }},
+      {.key = "log_resets",
+       .standard = "1",
+       .help = "log no line for each reset, and for what it voids",
+       .kind = OwnerField::Kind::kFlag,
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.log_resets, SwitchOf(option, texts[0]));
+         return {};
+       }},
+      {.key = "disk",
+       .standard = "",
+       .help =
+           "PATH:SIZE, such as /mnt/nvme0:500GiB: evicted values go to this directory, file or "
+           "block device, and come back from there, also after a restart; several share the load "
+           "by their size, repeated or with commas (docs/ssd.md)",
+       .kind = kMany,
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.disks,
+                       owner::ParseDisks(option, std::vector(texts.begin(), texts.end())));
+         return {};
+       }},
+      {.key = "disk_admit",
+       .standard = "policy",
+       .help =
+           "which evicted values go to the disk: policy (those that come back often enough), all, "
+           "keep (all, and puts are refused while the disk is behind), or never (what is there is "
+           "read, nothing is added)",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.disk_admit, owner::ParseDiskAdmit(option, texts[0]));
+         return {};
+       }},
+      {.key = "disk_write_rate",
+       .standard = "0",
+       .help =
+           "evicted values are written at this rate at most, such as 200MiB/s, after a burst of "
+           "ten seconds' worth; the rest is dropped (0: any rate)",
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         KVCOVE_ASSIGN(options.owner.disk_write_rate, owner::ParseRate(option, texts[0]));
+         return {};
+       }},
+      {.key = "disk_quota",
+       .standard = "",
+       .help = "NAMESPACE=MAXIMUM[:GUARANTEED] of the disks, as --quota of memory; may be repeated "
+               "(docs/ssd.md)",
+       .kind = kMany,
+       .in_address = false,
+       .only_daemons = true,
+       .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
+         for (const std::string& text : texts) {
+           KVCOVE_ASSIGN(const NamedQuota named, QuotaOf(option, text));
+           owner::DiskQuota& quota = options.owner.disk_quotas[named.name];
+           quota.maximum_bytes = named.quota.maximum_bytes;
+           quota.guaranteed_bytes = named.quota.guaranteed_bytes;
+         }
+         return {};
+       }},
+      {.key = "disk_bandwidth",
+       .standard = "",
+       .help =
+           "NAMESPACE=READ[:WRITE] of all disks together, such as acme=500MiB/s:100MiB/s; 0: any "
+           "rate; may be repeated (docs/ssd.md)",
+       .kind = kMany,
+       .in_address = false,
+       .only_daemons = true,
+       .read = ReadBandwidths},
+  };
+}
 
 template <typename Quotas>
 std::uint64_t GuaranteedBy(const Quotas& quotas) {
@@ -224,7 +231,10 @@ std::uint64_t GuaranteedBy(const Quotas& quotas) {
 
 }  // namespace
 
-std::span<const OwnerField> OwnerFields() { return kFields; }
+std::span<const OwnerField> OwnerFields() {
+  static const std::vector<OwnerField> fields = MakeFields();
+  return fields;
+}
 
 std::string FlagOf(const OwnerField& field) {
   std::string flag = field.kind == OwnerField::Kind::kFlag ? "--no-" : "--";

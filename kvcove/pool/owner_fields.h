@@ -18,7 +18,7 @@ struct OwnerField {
   // In an address, as `disk_admit=all`. The flag has '-' in place of '_': `--disk-admit all`.
   std::string_view key;
   std::string_view standard;  // the text that stands for none; shown by --help
-  std::string_view help;      // of the flag
+  std::string help;           // of the flag
   enum class Kind {
     kOne,   // given once
     kMany,  // may be repeated

@@ -10,8 +10,9 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/master/server/server.h"
+#include "kvcove/master/server/tasks.h"
 #include "kvcove/pool/daemon.h"
-#include "kvcove/pool/master_process.h"
 #include "kvcove/pool/pool.h"
 
 namespace kvcove::pool {
@@ -63,9 +64,19 @@ class RefusedThreadsTest : public testing::Test {
         ClusterMember{.master = master, .listen = {.host = "127.0.0.1", .port = 0}, .host = "host"};
     return options;
   }
-  MasterProcessOptions Master() const {
-    return {.server = {.listen = {.host = "127.0.0.1", .port = 0},
-                       .data_directory = directory_ + "/master"}};
+  struct Master {
+    std::unique_ptr<master::MasterServer> server;
+    std::unique_ptr<master::Tasks> tasks;
+  };
+  Result<Master> OpenMaster() const {
+    Master master;
+    KVCOVE_ASSIGN(master.server,
+                  master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = 0},
+                                              .data_directory = directory_ + "/master"},
+                                             clock_));
+    master.tasks = std::make_unique<master::Tasks>(*master.server, master::TaskOptions(), clock_);
+    KVCOVE_TRY(master.tasks->Begin());
+    return master;
   }
 
   const Clock& clock_ = SystemClock::Instance();
@@ -88,10 +99,10 @@ TEST_F(RefusedThreadsTest, APoolAtASocket) {
 }
 
 TEST_F(RefusedThreadsTest, AMasterAnOwnerAndARequester) {
-  OpensOrSaysWhy([&] { return MasterProcess::Open(Master(), clock_); }, 5);
-  const auto master = MasterProcess::Open(Master(), clock_);
+  OpensOrSaysWhy([&] { return OpenMaster(); }, 5);
+  const auto master = OpenMaster();
   ASSERT_TRUE(master) << master.error().ToString();
-  const rpc::Address address = (*master)->server().address();
+  const rpc::Address address = master->server->address();
   OpensOrSaysWhy([&] { return Daemon::Open(Member(address), clock_); }, 20);
   OpensOrSaysWhy(
       [&] { return Pool::Open("kvcove://" + address.ToString(), std::chrono::seconds(60)); }, 1);

@@ -192,12 +192,6 @@ std::string MismatchOne(const UpgradeHello& running, const UpgradeHello& asking)
   if (running.role != asking.role) {
     return fmt::format("it is 'kvcove {}', not 'kvcove {}'", running.role, asking.role);
   }
-  if (running.layout != asking.layout && running.role == "master") {
-    return fmt::format(
-        "its state has version {}, this build reads version {}: restart it instead, which loses no "
-        "fact",
-        running.layout, asking.layout);
-  }
   if (running.layout != asking.layout) {
     return fmt::format(
         "its memory has layout {}, this build writes layout {}: restart it instead, "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a daemon or a master goes from one process to another (docs/upgrade.md). The running process
+// How a daemon goes from one process to another (docs/upgrade.md). The running process
 // *gives*, the new one *takes*; they talk over a connection to the running one's socket.
 //
 //   takes                          gives                            who owns
@@ -13,9 +13,6 @@
 //   renews the lease; "mine" --->                                  new, once it is read
 //                            <---  "yours", and ends
 //   serves
-//
-// What an owner's lease is to a daemon, the leases that it gives are to a master: the hand-over is
-// done before one of them ends.
 //
 // A process with several daemons (--numa all) is handed over whole: files and state come once for
 // each, everything else once.
@@ -47,11 +44,11 @@ inline constexpr std::uint32_t kUpgradeVersion = 3;
 // What must be equal on both sides, or is refused with both values.
 struct UpgradeHello {
   std::uint32_t version = kUpgradeVersion;
-  std::uint32_t layout = 0;  // of the memory, or of a master's state
-  std::string role;          // "serve", "owner" or "master"
+  std::uint32_t layout = 0;  // of the memory
+  std::string role;          // "serve" or "owner"
   std::uint64_t memory_bytes = 0;
   std::uint64_t max_objects = 0;
-  std::string data;   // the directory of generations; of a master empty: its socket is there
+  std::string data;   // the directory of generations
   std::string disks;  // as options name them, with commas
   // In a cluster:
   std::string master;
@@ -76,7 +73,7 @@ struct UpgradeState {
 
 enum class UpgradeStage { kHello, kFiles, kMapped, kState, kLoaded, kGo };
 
-// One daemon of the process that gives, or its master. All calls come from the thread of Give.
+// One daemon of the process that gives. All calls come from the thread of Give.
 class UpgradeGiver {
  public:
   virtual ~UpgradeGiver() = default;

@@ -159,18 +159,6 @@ Status Session::RemoveMatchingAsync(CompletionQueue& queue, std::uint64_t tag,
                        return {};
                      });
 }
-Status Session::StatAsync(CompletionQueue& queue, std::uint64_t tag,
-                          std::span<const std::string_view> keys,
-                          std::span<std::optional<ObjectStat>> stats, const CallOptions& options) {
-  if (stats.size() < keys.size()) return Fail(Code::kInvalid, "less room for answers than keys");
-  return queue.Start(tag, options.timeout,
-                     [=, this, kept = KeptOptions(options)](std::chrono::milliseconds left,
-                                                            std::uint64_t&) -> Status {
-                       KVCOVE_ASSIGN(const auto answers, Stat(keys, kept.With(left)));
-                       std::copy(answers.begin(), answers.end(), stats.begin());
-                       return {};
-                     });
-}
 Status Session::ResetAsync(CompletionQueue& queue, std::uint64_t tag, const ResetOptions& options) {
   return queue.Start(tag, options.timeout,
                      [this, kept = options](std::chrono::milliseconds left, std::uint64_t&) {

@@ -196,9 +196,6 @@ class KVCOVE_API Session {
   // `pattern` is copied.
   Status RemoveMatchingAsync(CompletionQueue& queue, std::uint64_t tag, std::string_view pattern,
                              const CallOptions& options = {});
-  Status StatAsync(CompletionQueue& queue, std::uint64_t tag,
-                   std::span<const std::string_view> keys,
-                   std::span<std::optional<ObjectStat>> stats, const CallOptions& options = {});
   Status ResetAsync(CompletionQueue& queue, std::uint64_t tag, const ResetOptions& options = {});
 
  protected:

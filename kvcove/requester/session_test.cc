@@ -167,11 +167,6 @@ TEST(SessionTest, AsynchronousCallsKeepTheirOptionsAndTellTheirCounts) {
   EXPECT_EQ(queue.Next(milliseconds(5000))->count, 42U);
   ASSERT_TRUE(session.ResetAsync(queue, 4, {.version = "w"}));
   EXPECT_EQ(queue.Next(milliseconds(5000))->status.error().code, Code::kNotProven);
-  std::optional<ObjectStat> stat;
-  EXPECT_EQ(session.StatAsync(queue, 5, {&key, 1}, {}).error().code, Code::kInvalid);
-  ASSERT_TRUE(session.StatAsync(queue, 6, {&key, 1}, {&stat, 1}));
-  EXPECT_EQ(queue.Next(milliseconds(5000))->tag, 6U);
-  EXPECT_EQ(stat->size_bytes, 3U);
 }
 
 TEST(SessionTest, ItsMemoryIsFreedByItsParentOnly) {

@@ -4,25 +4,38 @@
 #include <algorithm>
 
 namespace kvcove::rpc {
+namespace {
+
+// A call's patience is eight times the usual latency, and a probe gets four times that; both
+// within:
+constexpr std::int64_t kMinPatienceNs = 250 * kMillisecond;
+constexpr std::int64_t kMaxPatienceNs = kSecond;
+constexpr std::int64_t kMinProbeNs = 10 * kMillisecond;
+constexpr std::int64_t kMaxProbeNs = 50 * kMillisecond;
+// Between probes of a broken peer: doubles with each that fails.
+constexpr std::int64_t kFirstPauseNs = 5 * kMillisecond;
+constexpr std::int64_t kMaxPauseNs = 250 * kMillisecond;
+
+}  // namespace
 
 std::int64_t Breaker::PatienceNs() const {
-  return std::clamp(8 * usual_ns_, options_.min_patience_ns, options_.max_patience_ns);
+  return std::clamp(8 * usual_ns_, kMinPatienceNs, kMaxPatienceNs);
 }
 
 std::int64_t Breaker::ProbeNs() const {
-  return std::clamp(4 * usual_ns_, options_.min_probe_ns, options_.max_probe_ns);
+  return std::clamp(4 * usual_ns_, kMinProbeNs, kMaxProbeNs);
 }
 
 void Breaker::Listen(std::int64_t now) {
   if (waiting_ > 0) silence_ns_ += now - listened_ns_;
   listened_ns_ = now;
   // Those that wait may be answered yet, so they are given more time than those that were missed.
-  if (state_ == State::kTrusted && silence_ns_ >= options_.max_patience_ns) Suspect(now);
+  if (state_ == State::kTrusted && silence_ns_ >= kMaxPatienceNs) Suspect(now);
 }
 
 void Breaker::Suspect(std::int64_t now) {
   state_ = State::kSuspected;
-  pause_ns_ = options_.first_pause_ns;
+  pause_ns_ = kFirstPauseNs;
   next_probe_ns_ = now + pause_ns_;
 }
 
@@ -47,7 +60,7 @@ Breaker::Pass Breaker::BeginProbe(std::int64_t deadline_ns) {
   const MutexLock lock(mutex_);
   const std::int64_t now = clock_.NowNs();
   Listen(now);
-  next_probe_ns_ = now + std::max(pause_ns_, options_.first_pause_ns);
+  next_probe_ns_ = now + std::max(pause_ns_, kFirstPauseNs);
   return Start(now, deadline_ns, /*probe=*/true);
 }
 
@@ -100,7 +113,7 @@ Breaker::Change Breaker::Fail(const Pass& pass, Outcome outcome, std::int64_t no
   if (!pass.probe || !shown) return Change::kNone;
   const bool broke = state_ == State::kSuspected;
   state_ = State::kBroken;
-  pause_ns_ = broke ? options_.first_pause_ns : std::min(2 * pause_ns_, options_.max_pause_ns);
+  pause_ns_ = broke ? kFirstPauseNs : std::min(2 * pause_ns_, kMaxPauseNs);
   next_call_ns_ = now + pause_ns_;
   next_probe_ns_ = now + pause_ns_;
   return broke ? Change::kBroken : Change::kNone;

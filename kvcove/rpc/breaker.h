@@ -25,17 +25,6 @@
 
 namespace kvcove::rpc {
 
-struct BreakerOptions {
-  // Patience is eight times the usual latency, and a probe gets four times that; both within:
-  std::int64_t min_patience_ns = 250 * kMillisecond;
-  std::int64_t max_patience_ns = kSecond;
-  std::int64_t min_probe_ns = 10 * kMillisecond;
-  std::int64_t max_probe_ns = 50 * kMillisecond;
-  // Between probes of a broken peer: doubles with each that fails.
-  std::int64_t first_pause_ns = 5 * kMillisecond;
-  std::int64_t max_pause_ns = 250 * kMillisecond;
-};
-
 // Thread-safe. Does no I/O: its users ask before a call, and report how it ended.
 class Breaker {
  public:
@@ -57,8 +46,7 @@ class Breaker {
   // What End() changed. Who gets kBroken or kMended writes the log line.
   enum class Change : std::uint8_t { kNone, kSuspected, kBroken, kMended };
 
-  explicit Breaker(const Clock& clock, const BreakerOptions& options = {})
-      : clock_(clock), options_(options) {}
+  explicit Breaker(const Clock& clock) : clock_(clock) {}
 
   // Empty: the call must fail at once.
   std::optional<Pass> Begin(std::int64_t deadline_ns);
@@ -86,7 +74,6 @@ class Breaker {
   Change Fail(const Pass& pass, Outcome outcome, std::int64_t now) KVCOVE_REQUIRES(mutex_);
 
   const Clock& clock_;
-  const BreakerOptions options_;
   mutable Mutex mutex_;
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kTrusted;
   std::int64_t usual_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;    // a moving average of latencies

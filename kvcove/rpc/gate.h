@@ -14,7 +14,6 @@
 #include <memory>
 #include <span>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/credentials.h"
@@ -53,19 +52,6 @@ class Gate {
     wire::AuthBytes nonce{};
     bool challenged = false;
     std::uint64_t version = 0;  // of the credentials that let it in
-
-    // To a successor, which may have other credentials: it looks anew whether these still count.
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      bool admitted = caller != nullptr;
-      Caller carried = admitted ? *caller : Caller();
-      CarryAll(ar, admitted, carried.tenant, carried.tag, carried.scopes, hello.tenant,
-               hello.key_id, hello.nonce, nonce, challenged);
-      if constexpr (Ar::kReads) {
-        caller = admitted ? std::make_shared<const Caller>(std::move(carried)) : nullptr;
-        version = 0;
-      }
-    }
   };
 
   // Null: every caller may do everything.

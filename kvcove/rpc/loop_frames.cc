@@ -94,7 +94,6 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
     Read(id, connection);
     return false;
   }
-  if (!handler_.MayBegin(static_cast<wire::Method>(header->method))) return false;
   // The body starts 24 bytes into an aligned buffer, so its fields are aligned.
   const std::span<const std::byte> body(connection.input.data() + wire::kFrameHeaderBytes,
                                         header->body_bytes);

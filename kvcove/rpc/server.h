@@ -61,9 +61,6 @@ class Handler {
   // True once the connection may send whole frames, not only short ones. Until then it is one of
   // the few that have proven nothing (rpc/unproven.h).
   virtual bool Admitted(ConnectionId id) const = 0;
-  // False: a request of this kind waits where it is, unread, until the server was paused and goes
-  // on, here or in a successor's process.
-  virtual bool MayBegin(wire::Method /*method*/) const { return true; }
   // For ServerOptions::admission: whose an admitted connection is, asked once, and what a call
   // draws from.
   virtual LimitedCaller CallerOf(ConnectionId /*id*/) const { return {}; }

@@ -116,7 +116,6 @@ Result<Place> Index::Insert(const NewEntry& entry) {
   record.meta.store(meta.word, std::memory_order_relaxed);
   record.first.store((std::uint64_t{entry.extents[0].start} << 32) | entry.object,
                      std::memory_order_relaxed);
-  record.tiers.store(EntryTiers::InMemory().word, std::memory_order_relaxed);
   std::atomic<std::uint64_t>* words = view_.WordsBehind(place);
   for (std::uint32_t i = 0; i < meta.extent_words(); ++i) {
     (words++)->store((std::uint64_t{entry.extents[i].start} << 32) | entry.extents[i].count,

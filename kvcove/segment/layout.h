@@ -16,7 +16,7 @@ namespace kvcove::segment {
 
 inline constexpr std::uint64_t kHeaderMagic = 0x31676573766b766bULL;   // "kvkvseg1"
 inline constexpr std::uint64_t kSessionMagic = 0x31736573766b766bULL;  // "kvkvses1"
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 
 inline constexpr std::uint32_t kMaxExtents = 64;  // of one object
 inline constexpr std::uint64_t kRecordUnit = 8;   // bytes; unit of a Place
@@ -55,8 +55,7 @@ struct Header {
   // known.
   alignas(64) std::atomic<std::uint64_t> free_bytes;
 
-  // The disk tier (segment/tier_table.h). Builds from before these fields write and read zeros
-  // here, as for an owner without a disk.
+  // The disk tier (segment/tier_table.h). Zeros for an owner without a disk.
   std::uint64_t tier_offset;  // tier_limit x TierBucket
   std::uint64_t tier_limit;
   std::uint64_t tier_seed;                  // of the disks' hashes; set before tier_on
@@ -84,9 +83,8 @@ struct Entry {
   std::atomic<Generation> generation;
   std::atomic<std::uint64_t> meta;   // see EntryMeta
   std::atomic<std::uint64_t> first;  // (first granule << 32) | object number of the owner
-  std::atomic<std::uint64_t> tiers;  // see EntryTiers
 };
-static_assert(sizeof(Entry) == 40);
+static_assert(sizeof(Entry) == 32);
 
 // Size of the value (29 bits: 1 to 256 MiB), of the key (11 bits: 1 to 1024), number of extents (1
 // to 64) and the slot, in one word. Found keeps the word, too: if it were stored in parts, it could
@@ -105,34 +103,6 @@ struct EntryMeta {
   SlotId slot() const { return static_cast<SlotId>(word >> 48); }
   // Words of the extent list behind the entry.
   std::uint32_t extent_words() const { return extents() > 1 ? extents() : 0; }
-};
-
-// Which of an owner's tiers have the value, and where on its disks, in one word:
-//
-//   bits 0 to 39   place on that disk, in units of 4 KiB: 4 PiB a disk
-//   bits 40 to 47  number of the disk
-//   bits 48 to 61  0
-//   bit 62         memory has it: the extents are valid
-//   bit 63         the disk has it: the place is valid
-//
-// The owner may set the disk's part while memory has the value; readers of memory do not look at
-// it. The memory's bit never changes under a version. A reader that knows no disks takes an entry
-// without it for none.
-struct EntryTiers {
-  static constexpr std::uint64_t kMemory = 1ULL << 62;
-  static constexpr std::uint64_t kDisk = 1ULL << 63;
-  static constexpr std::uint64_t kDiskUnit = 4096;
-  std::uint64_t word = 0;
-
-  static EntryTiers InMemory() { return {kMemory}; }
-  // `offset` is a multiple of kDiskUnit below 4 PiB.
-  EntryTiers WithDisk(std::uint8_t disk, std::uint64_t offset) const {
-    return {(word & kMemory) | kDisk | (std::uint64_t{disk} << 40) | (offset / kDiskUnit)};
-  }
-  bool in_memory() const { return (word & kMemory) != 0; }
-  bool on_disk() const { return (word & kDisk) != 0; }
-  std::uint8_t disk() const { return static_cast<std::uint8_t>(word >> 40); }
-  std::uint64_t disk_offset() const { return (word & ((1ULL << 40) - 1)) * kDiskUnit; }
 };
 
 // The session's page: the slots in which its readers name the entries that they read, its counters,

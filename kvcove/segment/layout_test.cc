@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kvcove/segment/index.h"
-#include "kvcove/segment/layout_v2.h"
 #include "kvcove/segment/reader.h"
 
 namespace kvcove::segment {
@@ -44,7 +43,7 @@ class LayoutTest : public testing::Test {
 TEST_F(LayoutTest, TheHeadersBytesAreThose) {
   EXPECT_EQ(Hex(data(), 136),
             "6b766b7673656731 "                   // magic
-            "0300000000100000 "                   // layout version, slots
+            "0400000000100000 "                   // layout version, slots
             "0100000000000000 0200000000000000 "  // segment id
             "00500d0400000000 "                   // bytes of the header file
             "0000100000000000 "                   // of the payload
@@ -79,61 +78,33 @@ TEST_F(LayoutTest, AnEntrysBytesAreThose) {
                                    .extents = extents});
   ASSERT_TRUE(place);
   EXPECT_EQ(*place, 8U);
-  EXPECT_EQ(Hex(&index.view().EntryAt(*place), 64),
+  EXPECT_EQ(Hex(&index.view().EntryAt(*place), 56),
             "1100000000000000 "  // version
             "0807060504030201 "  // generation
             "640000c000020300 "  // size, length of the key, number of extents, slot
             "0b00000005000000 "  // object, first granule
-            "0000000000000040 "  // in memory only
             "0100000005000000 0100000009000000 "  // extents
             "676f6c64656e0000");                  // key
   // The half of the hash, and the place.
   EXPECT_EQ(Hex(&index.view().bucket(0).element[0], 8), "08000000b56900de");
 }
 
-TEST_F(LayoutTest, TheWordOfTheTiersNamesAPlaceOnADisk) {
-  const EntryTiers memory = EntryTiers::InMemory();
-  EXPECT_TRUE(memory.in_memory());
-  EXPECT_FALSE(memory.on_disk());
-  const EntryTiers both = memory.WithDisk(200, (1ULL << 52) - 4096);
-  EXPECT_TRUE(both.in_memory());
-  EXPECT_TRUE(both.on_disk());
-  EXPECT_EQ(both.disk(), 200U);
-  EXPECT_EQ(both.disk_offset(), (1ULL << 52) - 4096);
-  EXPECT_EQ(both.WithDisk(1, 8192).word, 0xC000010000000002ULL);
-}
-
-// An owner with disks may be of a later build than this reader.
-TEST_F(LayoutTest, AnEntryThatMemoryHasNotIsNotFound) {
-  Index index(*Open());
-  const Extent extent{.start = 5, .count = 1};
-  const std::uint64_t hash = index.view().HashKey(0, "k");
-  const Place place = *index.Insert(
-      {.key = "k", .hash = hash, .size_bytes = 64, .version = 1, .extents = {&extent, 1}});
-  ASSERT_TRUE(index.view().Find(0, {.key = "k", .hash = hash}));
-  std::atomic<std::uint64_t>& tiers = index.view().EntryAt(place).tiers;
-  tiers = EntryTiers{}.WithDisk(0, 4096).word;
-  EXPECT_FALSE(index.view().Find(0, {.key = "k", .hash = hash}));
-  tiers = EntryTiers::InMemory().WithDisk(0, 4096).word;
-  EXPECT_TRUE(index.view().Find(0, {.key = "k", .hash = hash}));
-}
-
 TEST_F(LayoutTest, AHeaderOfAnotherLayoutIsRefused) {
   header().layout_version = kLayoutVersion + 1;
   EXPECT_EQ(Open().error().code, Code::kIncompatible);
-  std::vector<std::byte> old = v2::Header();
-  const Error error = HeaderView::Open(old.data(), old.size()).error();
+  header().layout_version = kLayoutVersion - 1;
+  const Error error = Open().error();
   EXPECT_EQ(error.code, Code::kIncompatible);
-  EXPECT_NE(error.detail.find("layout version 2, the process that wants to map it knows 3"),
+  EXPECT_NE(error.detail.find("layout version 3, the process that wants to map it knows 4"),
             std::string::npos)
       << error.detail;
 }
 
-TEST_F(LayoutTest, AHelloWithoutALayoutComesFromVersion2) {
-  EXPECT_TRUE(CheckLayout(3, 3));
-  EXPECT_TRUE(CheckLayout(2, 0));
-  EXPECT_EQ(CheckLayout(0, 3).error().code, Code::kIncompatible);
-  EXPECT_EQ(CheckLayout(3, 0).error().code, Code::kIncompatible);
+TEST_F(LayoutTest, AHelloWithAnotherLayoutOrNoneIsRefused) {
+  EXPECT_TRUE(CheckLayout(4, 4));
+  EXPECT_EQ(CheckLayout(3, 4).error().code, Code::kIncompatible);
+  EXPECT_EQ(CheckLayout(0, 4).error().code, Code::kIncompatible);
+  EXPECT_EQ(CheckLayout(4, 0).error().code, Code::kIncompatible);
 }
 
 TEST_F(LayoutTest, AHeaderThatContradictsItselfIsRefused) {
@@ -164,7 +135,7 @@ TEST(SessionPageTest, OfAnotherLayoutIsRefused) {
   auto* bytes = reinterpret_cast<std::byte*>(page.get());
   FormatSessionPage(bytes);
   EXPECT_TRUE(OpenSessionPage(bytes, sizeof(SessionPage)));
-  page->layout_version = 2;
+  page->layout_version = kLayoutVersion - 1;
   EXPECT_EQ(OpenSessionPage(bytes, sizeof(SessionPage)).error().code, Code::kIncompatible);
 }
 

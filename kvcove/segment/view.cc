@@ -62,9 +62,6 @@ std::uint64_t LoadTail(std::string_view key, std::size_t left) {
 }  // namespace
 
 Status CheckLayout(std::uint32_t owner, std::uint32_t reader) {
-  constexpr std::uint32_t kUntold = 2;
-  if (owner == 0) owner = kUntold;
-  if (reader == 0) reader = kUntold;
   if (owner == reader) return {};
   return Fail(
       Code::kIncompatible,
@@ -188,7 +185,6 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
   if (version == 0 || meta.slot() != slot || meta.key_bytes() != key.size()) return false;
   const Generation generation = entry.generation.load(std::memory_order_relaxed);
   const std::uint64_t first = entry.first.load(std::memory_order_relaxed);
-  const EntryTiers tiers{entry.tiers.load(std::memory_order_relaxed)};
   const std::atomic<std::uint64_t>* words = WordsBehind(place) + meta.extent_words();
   const char* bytes = key.data();
   const std::size_t whole = key.size() / 8;
@@ -204,9 +200,7 @@ bool HeaderView::Check(SlotId slot, std::string_view key, Place place, Found& fo
 #if !KVCOVE_THREAD_SANITIZER
   std::atomic_thread_fence(std::memory_order_acquire);
 #endif
-  if (differs != 0 || !tiers.in_memory() ||
-      entry.version.load(std::memory_order_acquire) != version)
-    return false;
+  if (differs != 0 || entry.version.load(std::memory_order_acquire) != version) return false;
   found.place = place;
   found.version = version;
   found.generation = generation;

@@ -6,7 +6,7 @@
 //   16 u64 call number
 //
 // The budget is what is left of the caller's time, in milliseconds: the server ends the call by
-// then. 0: the caller does not say. Builds from before the field send 0 and do not read it.
+// then. 0: the caller does not say.
 #pragma once
 
 #include <array>

@@ -77,7 +77,7 @@ bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
 
 // The first exchange of a connection. `layout`: the version of the segment's layout that each side
-// knows (segment/layout.h); 0: a build that does not say, which knows version 2.
+// knows (segment/layout.h). Another one is refused.
 struct Hello {
   std::string name;
   std::uint32_t layout = 0;

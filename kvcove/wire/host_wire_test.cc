@@ -332,7 +332,7 @@ TEST_F(HostWireTest, EveryCallEndsByTheBudgetOfItsFrame) {
   }
 }
 
-// A build from before the budget was in the frame sends 0 there, and its tables say it.
+// A frame that says no budget: the tables say it.
 TEST_F(HostWireTest, WithoutABudgetInTheFrameTheTablesCountsAndElseTenSeconds) {
   channel_.frame_deadline = 0;
   const std::int64_t now = SystemClock::Instance().NowNs();
@@ -443,7 +443,7 @@ TEST_F(HostWireTest, RequestsHaveTheseBytes) {
   }
 }
 
-TEST(HelloTest, BothSidesTellTheirLayoutAndBuildsBeforeItToldNone) {
+TEST(HelloTest, BothSidesTellTheirLayout) {
   const auto bytes = [](const std::string& text) { return std::as_bytes(std::span(text)); };
   const std::string hello = EncodeHello({.name = "n", .layout = 3});
   EXPECT_EQ(DecodeHello(bytes(hello))->name, "n");
@@ -451,10 +451,10 @@ TEST(HelloTest, BothSidesTellTheirLayoutAndBuildsBeforeItToldNone) {
   const std::string welcome =
       EncodeWelcome({.session = 7, .secret = {.high = 1, .low = 2}, .now_ns = 5, .layout = 3});
   EXPECT_EQ(DecodeWelcome(bytes(welcome))->layout, 3U);
-  // Flatbuffers leave out what is 0, so these are the bytes of a build without the field.
-  const std::string before = EncodeWelcome({.session = 7, .now_ns = 5});
-  EXPECT_EQ(DecodeWelcome(bytes(before))->session, 7U);
-  EXPECT_EQ(DecodeWelcome(bytes(before))->layout, 0U);
+  // Another program's hello may lack it, and says 0, which no layout is.
+  const std::string without = EncodeWelcome({.session = 7, .now_ns = 5});
+  EXPECT_EQ(DecodeWelcome(bytes(without))->session, 7U);
+  EXPECT_EQ(DecodeWelcome(bytes(without))->layout, 0U);
 }
 
 }  // namespace

@@ -98,8 +98,7 @@ struct RenewRequest {
   std::uint32_t disks_aside = 0;
   std::uint64_t disk_capacity_bytes = 0;
   std::uint64_t disk_bytes = 0;  // in use
-  // Its last lease, from whichever master of this incarnation, has not run out. Builds from before
-  // this field say no.
+  // Its last lease, from whichever master of this incarnation, has not run out.
   bool leased = false;
 };
 

@@ -136,8 +136,6 @@ TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
   const auto keys = Fill(200);
   const std::string store = directory() + "/master";
   StopMaster(SIGKILL);
-  // Without a killed master's socket for its successor, which std::filesystem does not copy.
-  std::filesystem::remove_all(store + "/upgrade");
   std::filesystem::copy(store, directory() + "/backup", std::filesystem::copy_options::recursive);
   StartMaster();
   WaitLive(2);

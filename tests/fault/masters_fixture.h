@@ -27,6 +27,7 @@ inline constexpr std::size_t kMasters = 3;
 
 class MastersTest : public ClusterFaultTest {
  protected:
+  MastersTest() { owner_memory_ = "64MiB"; }
   // Of --shards.
   virtual std::string Shards() const { return "off"; }
 
@@ -71,7 +72,7 @@ class MastersTest : public ClusterFaultTest {
   void StartOwnerHere(std::size_t i) {
     if (owners_.size() <= i) owners_.resize(i + 1);
     owners_[i] = Spawn({"owner", "--master", all_.ToString(), "--listen", "127.0.0.1:0", "--admin",
-                        "off", "--memory", "64MiB", "--no-populate", "--socket", SocketOf(i)},
+                        "off", "--memory", owner_memory_, "--no-populate", "--socket", SocketOf(i)},
                        fmt::format("host{}", i));
     AwaitLive(i + 1);
   }

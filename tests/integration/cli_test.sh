@@ -24,11 +24,17 @@ check() { # NAME EXPECTED-STATUS PATTERN-IN-OUTPUT COMMAND...
 }
 
 check "help" 0 "serve" "$kvcove" --help
-check "version" 0 "protocol 2, segment layout 3, control store 2" "$kvcove" --version
+check "version" 0 "protocol 2, segment layout 4, control store 2" "$kvcove" --version
 check "unknown option" 2 "did you mean '--memory'" "$kvcove" serve --memroy 4GiB
 check "a store without a prefix" 2 "write etcd://HOST:2379,HOST:2379,HOST:2379/PREFIX" "$kvcove" master --store etcd://h1:2379
 check "a store and a directory" 2 "excludes" "$kvcove" master --store etcd://h1/p --data "$directory/m"
-check "several masters are not taken over" 2 "stop one and start it again" "$kvcove" master --store etcd://h1/p --take-over
+for where in "--store etcd://h1/p" "--data $directory/m"; do
+  # shellcheck disable=SC2086  # two words
+  check "a master is not taken over: a standby" 2 "Run several, so that a standby leads" "$kvcove" master $where --take-over
+  # shellcheck disable=SC2086
+  check "a master is not taken over: start it again" 2 "start it again with its --data" "$kvcove" master $where --take-over
+done
+check "a master that is not taken over has touched nothing" 0 "untouched" sh -c "test -e $directory/m || echo untouched"
 check "shards of masters that believe no clock" 2 "does not go with --strict" "$kvcove" master --store etcd://h1/p --shards on --strict
 check "a master that clients cannot be sent to" 2 "say with --advertise" "$kvcove" master --store etcd://h1/p --listen 0.0.0.0:0 --insecure
 echo 'user = "kvcove"' >"$directory/user.toml"
@@ -44,7 +50,10 @@ check "unknown option of a subcommand's command" 2 "Run 'kvcove admin keys --hel
 check "no command" 2 "help" "$kvcove"
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
 check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
-check "wrong policy" 2 "s3fifo" "$kvcove" serve --policy best --memory 1MiB --socket "$directory/a/s"
+for policy in best s3fifo; do
+  check "wrong policy $policy" 2 "'$policy' is not an eviction policy; use default or lru" "$kvcove" serve --policy $policy --memory 1MiB --socket "$directory/a/s"
+done
+check "the policies in the help" 0 "eviction: default or lru" "$kvcove" serve --help
 check "wrong huge pages" 2 "give auto, require or off" "$kvcove" serve --huge-pages yes --memory 1MiB --socket "$directory/a/s"
 check "huge pages that the host lacks" 2 "sysctl -w vm.nr_hugepages=[0-9]+" "$kvcove" serve --huge-pages require --memory 190GiB --socket "$directory/a/s"
 check "wrong quota" 2 "acme=2GiB:1GiB" "$kvcove" serve --quota acme --memory 1MiB --socket "$directory/a/s"

@@ -142,7 +142,7 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
 TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarning) {
   const std::string path = directory_ + "/owner0/kvcove.sock";
   const std::string listening = directory_ + "/old/kvcove.sock";
-  requester::FakeDaemon old(listening, requester::FakeDaemon::Build::kVersion2);
+  requester::FakeDaemon old(listening, requester::FakeDaemon::Build::kOlder);
   old.Start();
   // In one step: an owner whose socket's name is free for a moment binds it again.
   std::filesystem::create_hard_link(listening, path + ".new");
@@ -165,9 +165,9 @@ TEST_F(ClusterTest, AnOwnerWithAnotherLayoutIsReachedThroughSocketsAfterOneWarni
     EXPECT_TRUE(Becomes([&] { return old.hellos > before; }));
   }
   const std::string log = testing::internal::GetCapturedStderr();
-  const std::size_t said = log.find("layout version 2");
+  const std::size_t said = log.find("layout version 3");
   EXPECT_NE(said, std::string::npos) << log;
-  EXPECT_EQ(log.find("layout version 2", said + 1), std::string::npos) << log;
+  EXPECT_EQ(log.find("layout version 3", said + 1), std::string::npos) << log;
   EXPECT_NE(log.find("travel over TCP"), std::string::npos) << log;
 }
 

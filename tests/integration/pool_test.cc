@@ -631,7 +631,7 @@ TEST(PoolAddressTest, WrongAddressesAreExplained) {
   EXPECT_THAT(detail("embedded:?memory=lots"), testing::HasSubstr("4GiB"));
   EXPECT_THAT(detail("embedded:?memory=100TiB"), testing::HasSubstr("1MiB"));
   EXPECT_THAT(detail("embedded:?memory=190GiB"), testing::HasSubstr("this host (MemAvailable"));
-  EXPECT_THAT(detail("embedded:?memory=1MiB&policy=best"), testing::HasSubstr("s3fifo"));
+  EXPECT_THAT(detail("embedded:?memory=1MiB&policy=best"), testing::HasSubstr("default or lru"));
   EXPECT_THAT(detail("tcp://x"), testing::HasSubstr("unix:"));
   EXPECT_EQ(Pool::Open("unix:/nowhere/kvcove.sock").error().code, Code::kUnavailable);
   EXPECT_EQ(Pool::Open("unix:" + std::string(200, 'x')).error().code, Code::kInvalid);

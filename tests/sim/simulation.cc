@@ -44,9 +44,9 @@ class World {
     payload_ = Zeroed(kPayload);
     if (!segment::FormatHeader(header_.get(), sizes, {1, 2}, options.seed)) std::abort();
     view_ = *segment::HeaderView::Open(header_.get(), bytes);
-    const char* policies[] = {"default", "lru", "s3fifo"};
+    const char* policies[] = {"default", "lru"};
     core_ = *owner::Core::Open(
-        {.payload_bytes = kPayload, .max_objects = 128, .policy = policies[options.seed % 3]},
+        {.payload_bytes = kPayload, .max_objects = 128, .policy = policies[options.seed % 2]},
         view_, payload_.get(), clock_);
     core_->AddPayloadBelow(kPayload);
     core_->RenewLease(clock_.NowNs() + kSecond);

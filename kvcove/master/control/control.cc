@@ -412,7 +412,7 @@ void Control::Watch(const wire::WatchRequest& request, Reply<wire::Changes> repl
                                    Fail(Code::kStale, "another watch took this one's place"));
     watches_.erase(at);
   }
-  if (paused_ || request.table != table_.revision() || request.naming != naming_ ||
+  if (request.table != table_.revision() || request.naming != naming_ ||
       (map_ != nullptr && map_->revision != request.map)) {
     return deferred.Answer<wire::Changes>(
         reply, ChangesSince(request.number, request.table, request.naming, request.map));
@@ -609,7 +609,6 @@ void Control::Tick() {
 Status Control::Forget(OwnerNumber number) {
   Deferred deferred(commits_);
   const MutexLock lock(mutex_);
-  if (paused_) return BeingTakenOver();
   KVCOVE_TRY(members_.MayForget(number, clock_.NowNs()));
   EndMember(number, deferred);
   return {};
@@ -617,7 +616,6 @@ Status Control::Forget(OwnerNumber number) {
 
 Status Control::SetDraining(OwnerNumber number, bool draining) {
   const MutexLock lock(mutex_);
-  if (paused_) return BeingTakenOver();
   return members_.SetDraining(number, draining);
 }
 

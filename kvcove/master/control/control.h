@@ -36,16 +36,7 @@ struct Leadership {
   std::vector<TermFact> terms;
   // No owner has joined under this id. If the store was lost, owners may know the pool by another.
   bool new_pool = false;
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, pool, position, terms, new_pool);
-  }
 };
-
-// Of what would change a state that a successor's process has already.
-inline std::unexpected<Error> BeingTakenOver() {
-  return Fail(Code::kUnavailable, "another process is taking this master over now; try again");
-}
 
 // Thread-safe.
 class Control final : public GenerationSink {
@@ -134,24 +125,6 @@ class Control final : public GenerationSink {
   // Ends every wait with kUnavailable; later calls fail, too.
   void Stop();
 
-  // ---- for a successor's process (docs/upgrade.md)
-  // Answers the watches, and from here on each at once: an owner's connection can move only while
-  // nothing is asked over it. What an operator changes is refused until EndPause.
-  void BeginPause();
-  void EndPause();
-  // Nobody waits for an answer that needs an owner or the store.
-  bool Idle() const;
-  // See Members. Until then somebody must renew leases.
-  std::optional<std::int64_t> FirstLeaseEndNs() const;
-  Leadership leadership() const;
-  // Of an idle one whose store is at rest.
-  void Save(StateWriter& ar);
-  // Into one with the same leadership.
-  void Load(StateReader& ar);
-  // Only these have come along. An owner whose connection has not is found until its lease ends: it
-  // connects again.
-  void KeepConnections(const std::set<std::uint64_t>& connections);
-
   // ---- administration
   // Ends a member. Errors: kDenied while its lease runs, kInvalid, kUnavailable.
   Status Forget(OwnerNumber number);
@@ -160,7 +133,7 @@ class Control final : public GenerationSink {
   std::vector<MemberDescription> Describe() const;
   // Returns true while objects may exist that are not listed yet, so that a miss is not final.
   bool Warming() const;
-  // Since this master, or the one that it has taken over, started.
+  // Since this master started.
   std::int64_t RunsForNs() const;
   bool LeaseRunning() const;
   struct Counts {
@@ -197,8 +170,6 @@ class Control final : public GenerationSink {
     Reply<wire::RemovalsPage> reply;
   };
 
-  template <typename Ar>
-  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   bool KnowsLessThan(const wire::Position& seen) const KVCOVE_REQUIRES(mutex_);
   // Returns true if the store was lost and the pool may still take the id that its owners know.
   bool MayAdopt() const KVCOVE_REQUIRES(mutex_);
@@ -240,7 +211,6 @@ class Control final : public GenerationSink {
   Leadership leadership_ KVCOVE_GUARDED_BY(mutex_);
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
   // The id that this master drew before the pool took its owners' id, and the owners that know the
   // pool by the drawn one.
   Id128 former_pool_ KVCOVE_GUARDED_BY(mutex_);

@@ -133,7 +133,7 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
   wire::RemovalsPage page = PageFor(request);
   // Also without removals: the owner may list nothing in the slots of `drop` before it has dropped
   // them.
-  if (paused_ || page.upto != request.after || !page.drop.empty()) {
+  if (page.upto != request.after || !page.drop.empty()) {
     return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
   }
   removal_watches_[request.number] = {

@@ -395,21 +395,4 @@ Generations::Refused GenerationKeeper::refused() const {
   return generations_.refused();
 }
 
-// ---- hand-over
-
-bool GenerationKeeper::Idle() const {
-  const MutexLock lock(mutex_);
-  return waiting_.empty() && !busy_ && proving_.empty();
-}
-
-void GenerationKeeper::Save(StateWriter& ar) {
-  const MutexLock lock(mutex_);
-  CarryAll(ar, generations_, pool_, expired_ns_);
-}
-
-void GenerationKeeper::Load(StateReader& ar) {
-  const MutexLock lock(mutex_);
-  CarryAll(ar, generations_, pool_, expired_ns_);
-}
-
 }  // namespace kvcove::master

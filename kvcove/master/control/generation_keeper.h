@@ -88,15 +88,6 @@ class GenerationKeeper {
   std::size_t used_slots() const;
   Generations::Refused refused() const;
 
-  // ---- for a successor's process (docs/upgrade.md)
-  // Nothing is being decided, stored or proven.
-  bool Idle() const;
-  std::int64_t proven_from_ns() const { return proven_from_ns_; }
-  // Of an idle one.
-  void Save(StateWriter& ar);
-  // Into one that has the same `proven_from_ns`.
-  void Load(StateReader& ar);
-
  private:
   enum class Kind { kRegister, kReset, kVoid, kPool };
   struct Operation {

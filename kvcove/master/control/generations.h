@@ -129,13 +129,6 @@ class Generations {
   };
   const Refused& refused() const { return refused_; }
 
-  // Registrations included. Between two decisions.
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, incarnation_, counter_, namings_, refused_, slots_by_name_, slots_,
-             slots_of_tenant_, engine_resets_, reset_ids_, registrations_);
-  }
-
  private:
   struct SlotState {
     SlotFact fact;
@@ -145,18 +138,10 @@ class Generations {
     std::uint64_t engine_raises = 0;  // the value of `raises` at the last raise by an engine
     std::string raised_by;            // the engine of that raise
     std::uint64_t named_last = 0;     // the value of `namings_` at the last naming
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, fact, revision, used, raises, engine_raises, raised_by, named_last);
-    }
   };
   struct TenantResets {
     std::deque<Id128> order;
     std::set<Id128> ids;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, order, ids);
-    }
   };
 
   Generation NextNumber();

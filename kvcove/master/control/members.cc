@@ -411,17 +411,6 @@ bool Members::LeaseRunning(std::int64_t now_ns) const {
       by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });
 }
 
-std::optional<std::int64_t> Members::FirstLeaseEndNs(std::int64_t now_ns) const {
-  std::optional<std::int64_t> first;
-  for (const auto& [id, number] : by_id_) {
-    const Member& member = at(number);
-    if (member.lease_until_ns <= now_ns) continue;
-    if (member.heard_ns + (options_.lease_ns / 2) < now_ns) continue;
-    if (!first || member.lease_until_ns < *first) first = member.lease_until_ns;
-  }
-  return first;
-}
-
 // ---- ends
 
 std::vector<std::string> Members::BeginEnd(OwnerNumber number) {

@@ -22,8 +22,8 @@
 
 #include "kvcove/master/control/store_doubt.h"
 #include "kvcove/master/store/facts.h"
-#include "kvcove/wire/carry_fields.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/owner_link.h"
 
 namespace kvcove::master {
 
@@ -179,9 +179,6 @@ class Members {
   // Returns the same for members with a running lease.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
-  // When the first of the leases ends that their owners still renew; nothing: there is none. An
-  // owner that has missed a renewal does not count: nobody can keep its lease from running out.
-  std::optional<std::int64_t> FirstLeaseEndNs(std::int64_t now_ns) const;
 
   // ---- ends
   // Begins the end of a member. Returns the keys of its facts; the caller deletes them from the
@@ -232,13 +229,6 @@ class Members {
   std::size_t barriers() const;
   std::size_t size() const { return by_id_.size(); }
 
-  // To a successor's process in the same term: to its owners it is the same master.
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, next_epoch_, next_serial_, next_drop_, next_barrier_, members_, by_id_, ended_,
-             ended_order_, doubt_);
-  }
-
  private:
   struct Barrier {
     BarrierFact fact;
@@ -268,11 +258,6 @@ class Members {
     std::uint64_t removals = 0;
     std::map<SlotId, Barrier> barriers;
     wire::RenewRequest last;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, id, fact, serial, hello, epoch, first_epoch, told_epoch, told, tell_first,
-               draining, ending, lease_until_ns, heard_ns, table, removals, barriers, last);
-    }
   };
   Member& at(OwnerNumber number) { return members_[number]; }
   const Member& at(OwnerNumber number) const { return members_[number]; }

@@ -15,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/model/ids.h"
 
@@ -31,10 +30,6 @@ class Registrations {
     bool bound = false;
     bool kept = false;  // registered without a holder: only End ends the binding
     std::set<Id128> holders;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, open, current_version, named, raises, bound, kept, holders);
-    }
   };
 
   // A holder counts for this long after its last call.
@@ -92,21 +87,11 @@ class Registrations {
   std::uint64_t version() const { return version_; }
   std::size_t size() const { return bindings_.size(); }
 
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, all_named_until_ns_, all_named_ended_, version_, bindings_, holders_, inherited_,
-             names_, by_tenant_);
-  }
-
  private:
   using Key = std::pair<std::string, std::string>;  // namespace, engine
   struct Holder {
     std::int64_t until_ns = 0;
     std::set<Key> bindings;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, until_ns, bindings);
-    }
   };
   void Erase(std::map<Key, Binding, std::less<>>::iterator at);
   void Unname(SlotId slot);

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/wire/carry_fields.h"
+#include "kvcove/wire/owner_link.h"
 
 namespace kvcove::master {
 
@@ -58,20 +58,10 @@ class RemovalLog {
   // Returns the removals after `after`, up to a page. `drop`: slots with a floor above `after`.
   wire::RemovalsPage After(std::uint64_t after) const;
 
-  // To a log of the same term.
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, last_, entries_, held_back_, slots_, bytes_, appended_);
-  }
-
  private:
   struct Entry {
     wire::Removal removal;
     std::uint64_t appended = 0;  // bytes appended up to and including this removal
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, removal, appended);
-    }
   };
   static std::size_t SizeOf(const wire::Removal& removal);
   void Erase(std::map<std::uint64_t, Entry>::iterator at);
@@ -80,10 +70,6 @@ class RemovalLog {
     std::uint64_t floor = 0;
     std::size_t bytes = 0;
     std::deque<std::uint64_t> numbers;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, last, floor, bytes, numbers);
-    }
   };
 
   const Limits limits_;

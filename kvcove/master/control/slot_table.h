@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "kvcove/wire/carry_fields.h"
+#include "kvcove/wire/owner_link.h"
 
 namespace kvcove::master {
 
@@ -35,19 +35,10 @@ class SlotTable {
   // Returns the slot's tenant; empty: it has none, or the slot is unknown.
   std::string_view TenantOfSlot(SlotId slot) const;
 
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, slots_, by_revision_);
-  }
-
  private:
   struct Slot {
     SlotUpdate update;
     std::uint64_t revision = 0;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, update, revision);
-    }
   };
   const std::size_t page_bytes_;
   std::map<SlotId, Slot> slots_;

@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/wire/owner_link.h"
@@ -48,19 +47,6 @@ class Standings {
     std::atomic<std::uint64_t> tenant{0};       // TenantTag of the only one it serves; 0: all
     std::atomic<bool> hides{false};             // some of its slots: see SetHidden
     std::atomic<bool> disk_away{false};         // one of its disks is set aside
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAtomic(ar, epoch);
-      CarryAtomic(ar, first_epoch);
-      CarryAtomic(ar, told_epoch);
-      CarryAtomic(ar, live_until_ns);
-      CarryAtomic(ar, present_until_ns);
-      CarryAtomic(ar, overtaken);
-      CarryAtomic(ar, tells_first);
-      CarryAtomic(ar, broken_at_ns);
-      CarryAtomic(ar, tenant);
-      CarryAtomic(ar, disk_away);
-    }
   };
   Owner& owner(OwnerNumber number) { return owners_[number]; }
   const Owner& owner(OwnerNumber number) const { return owners_[number]; }
@@ -224,17 +210,6 @@ class Standings {
     return slot < tenants_.size() ? tenants_[slot].load(std::memory_order_acquire) : ~0ULL;
   }
 
-  // While nobody uses it. What owners hide is set again by `Control`.
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    for (Owner& owner : owners_) owner.Carry(ar);
-    for (auto& generation : generations_) CarryAtomic(ar, generation);
-    for (auto& tenant : tenants_) CarryAtomic(ar, tenant);
-    CarryAtomic(ar, untold);
-    const MutexLock lock(barred_mutex_);
-    CarryOne(ar, barred_);
-  }
-
  private:
   static constexpr std::size_t kMaxGranted = 1 << 16;
 
@@ -242,7 +217,6 @@ class Standings {
   bool replica_ = false;        // set before the first call
   mutable Mutex barred_mutex_;  // innermost
   std::set<std::pair<OwnerNumber, SlotId>> barred_ KVCOVE_GUARDED_BY(barred_mutex_);
-  // Not carried: it matters with shards alone, whose leader does not hand over.
   std::set<std::pair<OwnerNumber, SlotId>> gave_way_ KVCOVE_GUARDED_BY(barred_mutex_);
   std::map<std::pair<OwnerNumber, SlotId>, std::pair<std::uint32_t, bool>> granted_
       KVCOVE_GUARDED_BY(barred_mutex_);

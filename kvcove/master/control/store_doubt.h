@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <set>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/wire/owner_link.h"
 
 namespace kvcove::master {
@@ -66,11 +65,6 @@ class StoreDoubt {
     const std::int64_t quarters = unheard_.empty() ? 0 : most ? 1 : 3;
     if (first_heard_ns_ != 0 && now_ns >= first_heard_ns_ + quarters * lease_ns_ / 4) Believe();
     return listed_.contains(number);
-  }
-
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, listed_, unheard_, first_heard_ns_);
   }
 
  private:

@@ -63,7 +63,6 @@ void Directory::Count(SlotId slot, int change) {
 // twice that.
 void Directory::Sweep(Shard& shard, std::size_t more) {
   if (shard.entries.empty() && more == 0) return;
-  ++shard.changes;
   std::vector<Entry> old;
   old.swap(shard.entries);
   std::size_t needed = 0;
@@ -101,7 +100,6 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
 // same run. An entry moves into the hole unless its home is after the hole.
 void Directory::Erase(Shard& shard, std::size_t at) {
   const std::size_t room = shard.entries.size();
-  ++shard.changes;
   --shard.used;
   Count(shard.entries[at].slot, -1);
   std::size_t hole = at;
@@ -145,7 +143,6 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
     others = others || entry.group != item.group;
   }
   if (own == nullptr && !may_grow) return Code::kLimit;
-  ++shard.changes;
   if (others) Supersede(shard, item, owner);
   if (own == nullptr) {
     own = &shard.entries[at];
@@ -329,7 +326,6 @@ void Directory::LoadEntry(const wire::ShardEntry& from) {
     if (entry.owner == from.owner) break;
     several = true;
   }
-  ++shard.changes;
   if (shard.entries[at].epoch == 0) {
     ++shard.used;
     shard.several |= several;
@@ -357,35 +353,6 @@ void Directory::ForgetSlices(std::size_t number, const Slices& slices) {
     any = true;
   }
   if (any) Sweep(shard, 0);
-}
-
-// ---- hand-over
-
-Directory::Shard Directory::CopyShard(std::size_t number) const { return shards_[number]; }
-
-void Directory::SaveRest(StateWriter& ar, std::span<const std::uint64_t> ahead) {
-  std::vector<std::uint32_t> changed;
-  for (std::uint32_t i = 0; i < kShards; ++i) {
-    if (i >= ahead.size() || ahead[i] != shards_[i].changes) changed.push_back(i);
-  }
-  CarryAll(ar, secret_, entries_, of_slot_, swept_, ghosts_, changed);
-  for (const std::uint32_t number : changed) CarryOne(ar, shards_[number]);
-}
-
-void Directory::LoadRest(StateReader& ar, Shards ahead) {
-  shards_ = std::move(ahead);
-  shards_.resize(kShards);
-  std::vector<std::uint32_t> changed;
-  CarryAll(ar, secret_, entries_, of_slot_, swept_, ghosts_, changed);
-  for (const std::uint32_t number : changed) {
-    if (number >= kShards) return ar.Fail();
-    CarryOne(ar, shards_[number]);
-  }
-  for (Shard& shard : shards_) shard.several = true;  // until its next sweep
-  if (of_slot_.size() == kMaxSlots && ghosts_.size() == kGhosts) return;
-  of_slot_.resize(kMaxSlots);
-  ghosts_.resize(kGhosts);
-  ar.Fail();
 }
 
 }  // namespace kvcove::master

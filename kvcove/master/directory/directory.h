@@ -24,7 +24,6 @@
 #include <utility>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/base/random.h"
 #include "kvcove/master/control/standings.h"
 #include "kvcove/wire/cluster.h"
@@ -86,17 +85,8 @@ class Directory {
   void LoadEntry(const wire::ShardEntry& entry);
   void ForgetSlices(std::size_t number, const Slices& slices);
 
-  // ---- for a successor's process (docs/upgrade.md). The table may be large, so it is copied shard
-  // by shard while calls are served; then, while none is, the shards that have changed since.
-  struct Shard;
-  using Shards = std::vector<Shard>;
-  Shard CopyShard(std::size_t number) const;
-  // `ahead`: Shard::changes of each as it was copied; may be empty.
-  void SaveRest(StateWriter& ar, std::span<const std::uint64_t> ahead);
-  // `ahead`: the copies.
-  void LoadRest(StateReader& ar, Shards ahead);
-
  private:
+  struct Shard;
   struct Entry {
     Id128 hash;
     std::uint32_t size_bytes : 29 = 0;
@@ -147,7 +137,7 @@ class Directory {
 
   Standings& standings_;
   std::uint64_t secret_ = RandomU64();
-  Shards shards_;
+  std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;
   std::vector<std::uint32_t> of_slot_ = std::vector<std::uint32_t>(kMaxSlots);
   std::size_t swept_ = 0;
@@ -162,14 +152,9 @@ class Directory {
 struct Directory::Shard {
   std::vector<Entry> entries;
   std::size_t used = 0;
-  std::uint64_t changes = 0;  // number of changes
   // True if some key may have several entries; each sweep computes it anew. False: a search ends at
   // the first live entry.
   bool several = false;
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, entries, used, changes);
-  }
 };
 
 inline Directory::Shard& Directory::ShardOf(const Id128& hash) {

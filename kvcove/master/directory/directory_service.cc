@@ -416,54 +416,6 @@ std::optional<RecentMiss> DirectoryService::MissOf(SlotId slot, const Id128& has
       .reason = missed.reason, .count = missed.count, .age_ns = clock_.NowNs() - missed.at_ns};
 }
 
-// ---- hand-over
-
-void DirectoryService::SaveAhead(StateWriter& ar) {
-  std::vector<std::uint64_t> ahead;
-  for (std::size_t i = 0; i < Directory::kShards; ++i) {
-    Directory::Shard shard = [&] {
-      const MutexLock lock(mutex_);
-      return directory_.CopyShard(i);
-    }();
-    CarryOne(ar, shard);
-    ahead.push_back(shard.changes);
-  }
-  const MutexLock lock(mutex_);
-  ahead_ = std::move(ahead);
-}
-
-Directory::Shards DirectoryService::LoadAhead(StateReader& ar) {
-  Directory::Shards shards(Directory::kShards);
-  for (Directory::Shard& shard : shards) CarryOne(ar, shard);
-  return shards;
-}
-
-template <typename Ar>
-void DirectoryService::CarryMembers(Ar& ar) {
-  CarryAll(ar, removals_, missed_, went_, went_order_, went_forgotten_, answered_, tellers_, full_,
-           all_full_, counted_ns_);
-  CarryAtomic(ar, refused_);
-  CarryAtomic(ar, lookups_);
-  CarryAtomic(ar, listed_);
-  CarryAtomic(ar, rejected_);
-}
-
-void DirectoryService::Save(StateWriter& ar) {
-  const MutexLock lock(mutex_);
-  CarryMembers(ar);
-  directory_.SaveRest(ar, ahead_);
-  ahead_.clear();
-}
-
-void DirectoryService::Load(StateReader& ar, Directory::Shards ahead) {
-  const MutexLock lock(mutex_);
-  CarryMembers(ar);
-  directory_.LoadRest(ar, std::move(ahead));
-  if (missed_.size() == kMissesKept) return;
-  missed_.resize(kMissesKept);
-  ar.Fail();
-}
-
 // ---- inspection
 
 std::uint64_t DirectoryService::entries() const {

@@ -116,14 +116,6 @@ class DirectoryService {
   std::uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
   std::size_t remembered_removals() const;
 
-  // ---- for a successor's process
-  // Every entry, while calls are served; counts as known to the successor from then on.
-  void SaveAhead(StateWriter& ar);
-  static Directory::Shards LoadAhead(StateReader& ar);
-  // What LoadAhead does not have. While nobody is served.
-  void Save(StateWriter& ar);
-  void Load(StateReader& ar, Directory::Shards ahead);
-
  private:
   struct Missed {
     std::uint64_t tag = 0;
@@ -137,13 +129,7 @@ class DirectoryService {
     std::uint64_t session = 0;
     std::uint64_t sequence = 0;
     std::vector<Code> codes;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, epoch, session, sequence, codes);
-    }
   };
-  template <typename Ar>
-  void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   Code ListOne(const wire::ListItem& item, const wire::ListRequest& request,
                std::span<const SlotId> drops, OwnerSlots& to_bar) KVCOVE_REQUIRES(mutex_);
   void Unlist(const wire::ListItem& item, OwnerNumber number) KVCOVE_REQUIRES(mutex_);
@@ -181,7 +167,6 @@ class DirectoryService {
   std::vector<std::uint64_t> elsewhere_ KVCOVE_GUARDED_BY(mutex_);  // by slot; empty: nothing
   Full told_full_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> ahead_ KVCOVE_GUARDED_BY(mutex_);  // of SaveAhead, by shard
   std::atomic<std::uint64_t> refused_{0};
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};

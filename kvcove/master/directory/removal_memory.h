@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/model/ids.h"
 
 namespace kvcove::master {
@@ -39,14 +38,6 @@ class RemovalMemory {
   }
   std::size_t size() const { return size_; }
 
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, size_, largest_, removed_at_, slots_);
-    if (slots_.size() == kMaxSlots) return;
-    ar.Fail();
-    slots_.resize(kMaxSlots);
-  }
-
  private:
   struct Removed {
     std::uint64_t tag = 0;
@@ -56,10 +47,6 @@ class RemovalMemory {
     std::deque<Removed> order;
     std::uint64_t floor = 0;
     std::uint64_t pattern = 0;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, order, floor, pattern);
-    }
   };
   // Forgets the oldest removal of the slot with the most, so that one tenant's removals do not
   // raise another tenant's floor. Searches for that slot again only when the last one found has

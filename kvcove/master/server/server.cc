@@ -80,20 +80,10 @@ Status MasterServer::Impl::Serve() {
   admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   // The ticks first: they bound the waits of an end that the others' failure begins.
-  KVCOVE_TRY(StartTick());
+  KVCOVE_ASSIGN(tick_, StartThread("kvcove-tick", [this] { Tick(); }));
   KVCOVE_TRY(shard_calls_->Start());
   KVCOVE_TRY(workers_->Start());
   return server_->Start();
-}
-
-Status MasterServer::Impl::StartTick() {
-  {
-    const MutexLock lock(tick_mutex_);
-    stopping_ = false;
-  }
-  if (tick_.joinable()) return {};
-  KVCOVE_ASSIGN(tick_, StartThread("kvcove-tick", [this] { Tick(); }));
-  return {};
 }
 
 void MasterServer::Impl::StopTick() {
@@ -159,11 +149,9 @@ void MasterServer::Collect(http::Metrics& metrics) const { impl_->Collect(metric
 
 Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request,
                                                std::int64_t deadline_ns) {
-  KVCOVE_TRY(impl_->BeginCall());
   auto outcome = impl_->Wait<ResetOutcome>([&](Reply<ResetOutcome> reply) {
     impl_->master().generations().Reset(request, deadline_ns, std::move(reply));
   });
-  impl_->EndCall();
   outcome = impl_->IfLeading(std::move(outcome));
   impl_->CountReset(outcome.has_value());
   return outcome;
@@ -171,11 +159,9 @@ Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request
 
 Result<std::uint64_t> MasterServer::RemovePattern(const Token& token, std::string_view pattern,
                                                   std::int64_t deadline_ns) {
-  KVCOVE_TRY(impl_->BeginCall());
   auto removed = impl_->Wait<Master::Removed>([&](Reply<Master::Removed> reply) {
     impl_->master().Remove(token, {}, pattern, deadline_ns, std::move(reply));
   });
-  impl_->EndCall();
   removed = impl_->IfLeading(std::move(removed));
   if (!removed) return std::unexpected(removed.error());
   return removed->matches;

@@ -96,42 +96,6 @@ class MasterServer {
                                       std::int64_t deadline_ns);
   void Collect(http::Metrics& metrics) const;
 
-  // ---- to a successor's process (docs/upgrade.md), in this order, from one thread. After an
-  // error, and after all of it, Thaw lets this one go on as if nothing had happened. Of state that
-  // another build may lay out otherwise.
-  static constexpr std::uint32_t kStateVersion = 4;
-  // The directory, while calls are served. Errors: kNoSpace.
-  Result<UniqueFd> SaveAhead();
-  // Of the data directory; the lock is that of all copies. Empty: there is no directory.
-  UniqueFd CopyLock() const;
-  // No call is served after it, and none is under way. Errors: kInProgress where a reset, a removal
-  // or another call that waits for owners or the disk does not end in time.
-  Status Quiet();
-  // Nothing touches the data directory after it. Errors: the store's.
-  Status Freeze();
-  // Until then leases must be renewed again; far away without leases.
-  std::int64_t LeaseUntilNs() const;
-  void Save(StateWriter& ar);
-  rpc::HandedServer HandOver();
-  void Thaw();
-
-  // ---- the successor
-  // What it reads while the running one still serves.
-  struct Ahead {
-    Directory::Shards directory;
-    std::unique_ptr<PosixFileSystem> disk;
-  };
-  // Errors: kInvalid, kIncompatible, those of PosixFileSystem::Adopt.
-  static Result<Ahead> LoadAhead(const MasterServerOptions& options, const UniqueFd& saved,
-                                 UniqueFd lock);
-  // Writes nothing and serves nobody before StartAdopted; destroyed before, it changes nothing.
-  // Errors: kIncompatible where state or store are not what this build, or the state, says.
-  static Result<std::unique_ptr<MasterServer>> Adopt(const MasterServerOptions& options,
-                                                     Ahead ahead, StateReader& state,
-                                                     rpc::HandedServer handed, const Clock& clock);
-  // Errors: as StartThread.
-  Status StartAdopted();
-
  private:
   class Impl;
   explicit MasterServer(std::unique_ptr<Impl> impl);

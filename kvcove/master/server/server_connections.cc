@@ -126,13 +126,6 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   if (const Status may = MayCall(*caller, method); !may) {
     return respond(rpc::ErrorReply(may.error()));
   }
-  if (IsSlow(method)) {
-    ++slow_calls_;
-    respond = [this, respond = std::move(respond)](rpc::Reply reply) {
-      respond(std::move(reply));
-      --slow_calls_;
-    };
-  }
   if (IsTimed(method)) {
     respond = [this, method, began = clock_.NowNs(),
                respond = std::move(respond)](rpc::Reply reply) {

@@ -68,20 +68,6 @@ class MasterServer::Impl final : public rpc::Handler {
   Status Open();
   void Stop();
 
-  // ---- server_upgrade.cc; as MasterServer has them
-  Result<UniqueFd> SaveAhead();
-  UniqueFd CopyLock() const;
-  Status Quiet();
-  Status Freeze();
-  std::int64_t LeaseUntilNs() const;
-  void Save(StateWriter& ar);
-  rpc::HandedServer HandOver() { return server_->HandOver(); }
-  void Thaw();
-  Status Adopt(Ahead ahead, StateReader& state, rpc::HandedServer handed);
-  Status StartAdopted();
-  // A call from within this process. Errors: kUnavailable while it is being taken over.
-  Status BeginCall();
-  void EndCall() { --slow_calls_; }
   void SetAdmin(std::string address) KVCOVE_EXCLUDES(settings_mutex_) {
     const MutexLock lock(settings_mutex_);
     settings_.admin = std::move(address);
@@ -111,7 +97,6 @@ class MasterServer::Impl final : public rpc::Handler {
   void OnClose(rpc::ConnectionId id) override;
   void OnProcessGone(std::uint64_t /*watch*/) override {}
   bool Admitted(rpc::ConnectionId id) const override;
-  bool MayBegin(wire::Method method) const override { return !held_ || !IsSlow(method); }
   rpc::LimitedCaller CallerOf(rpc::ConnectionId id) const override;
   rpc::Traffic TrafficOf(wire::Method method) const override;
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
@@ -123,27 +108,15 @@ class MasterServer::Impl final : public rpc::Handler {
     bool registers = false;  // holds registrations of its own
     bool owner = false;
     bool moved = false;  // to the loop of the leases
-    // A successor begins with all of them in one loop.
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, guest, registers, owner);
-    }
   };
 
   // Whether what is answered now may count.
   bool Leads() const { return options_.leadership == nullptr || options_.leadership->Leads(); }
   // Answers "not the leader" in place of what was decided, if that is so by then.
   rpc::Responder WhileLeading(rpc::Responder respond) const;
-  // It waits for owners or the disk.
-  static bool IsSlow(wire::Method method);
   rpc::ServerOptions ServerOptionsOf() const;
   Status Serve();
-  Status StartTick();
   void StopTick();
-  template <typename Ar>
-  void CarryCounters(Ar& ar);
-  // Those that have come along; the others' owners and sessions connect again.
-  void LoadConnections(StateReader& state, rpc::HandedServer& handed);
   // Null: in memory.
   Status OpenStore(std::unique_ptr<PosixFileSystem> disk, Opened& opened);
   Status StartMaster(const Opened& opened);
@@ -203,10 +176,7 @@ class MasterServer::Impl final : public rpc::Handler {
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::array<http::Histogram, wire::kMaxMethod + 1> times_;
 
-  std::atomic<std::uint32_t> slow_calls_{0};  // under way
-  std::atomic<bool> held_{false};             // slow calls wait for Thaw, or for the successor
-  std::int64_t still_since_ns_ = 0;           // Quiet
-  bool serves_ = false;                       // not an adopted one that was not started
+  bool serves_ = false;  // false also after an Open that failed before
 
   Mutex tick_mutex_;
   CondVar tick_changed_;

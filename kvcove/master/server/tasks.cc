@@ -14,6 +14,7 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::uint32_t kPage = 1024;
+constexpr std::size_t kMaxTasks = 256;  // that are remembered
 constexpr std::uint32_t kCopyBudgetMs = 20'000;
 constexpr std::int64_t kWatchOwnersNs = 500 * kMillisecond;
 constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: the owner knows
@@ -58,26 +59,8 @@ std::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
-Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock,
-             const CarriedTasks& carried)
-    : cluster_(cluster),
-      options_(options),
-      clock_(clock),
-      next_id_(carried.next_id),
-      copied_(carried.copied),
-      copied_bytes_(carried.copied_bytes) {
-  for (const CarriedTasks::Task& one : carried.tasks) {
-    auto task = std::make_shared<Task>();
-    task->stat = one.stat;
-    task->asked_for = one.asked_for;
-    if (task->stat.state == TaskState::kRunning) {
-      task->stat = TaskStat{};
-      task->stat.id = one.stat.id;
-      task->stat.request = one.stat.request;
-    }
-    tasks_.push_back(std::move(task));
-  }
-}
+Tasks::Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock)
+    : cluster_(cluster), options_(options), clock_(clock) {}
 
 Status Tasks::Begin() {
   KVCOVE_ASSIGN(thread_, StartThread("kvcove-tasks", [this] { Run(); }));
@@ -116,8 +99,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
 
 Result<std::uint64_t> Tasks::Queue(const TaskRequest& request, bool asked_for) {
   const MutexLock lock(mutex_);
-  if (handing_over_) return BeingTakenOver();
-  while (tasks_.size() >= options_.max_tasks) {
+  while (tasks_.size() >= kMaxTasks) {
     if (tasks_.front()->stat.state <= TaskState::kRunning) {
       return Fail(Code::kLimit, "too many tasks are waiting");
     }
@@ -136,7 +118,6 @@ Status Tasks::Cancel(std::uint64_t id) {
   TaskRequest request;
   {
     const MutexLock lock(mutex_);
-    if (handing_over_) return BeingTakenOver();
     const auto task = std::ranges::find(tasks_, id, [](const auto& one) { return one->stat.id; });
     if (task == tasks_.end()) return Fail(Code::kMiss, fmt::format("no task {}", id));
     (*task)->cancel = true;
@@ -150,24 +131,6 @@ Status Tasks::Cancel(std::uint64_t id) {
       (void)cluster_.master().control().SetDraining(owner.number, false);
   }
   return {};
-}
-
-CarriedTasks Tasks::BeginHandOver() {
-  const MutexLock lock(mutex_);
-  handing_over_ = true;
-  CarriedTasks carried{
-      .next_id = next_id_, .copied = copied_, .copied_bytes = copied_bytes_, .tasks = {}};
-  for (const auto& task : tasks_) {
-    carried.tasks.push_back({.stat = task->stat, .asked_for = task->asked_for});
-    if (!task->cancel || task->stat.state > TaskState::kRunning) continue;
-    carried.tasks.back().stat.state = TaskState::kCancelled;
-  }
-  return carried;
-}
-
-void Tasks::EndHandOver() {
-  const MutexLock lock(mutex_);
-  handing_over_ = false;
 }
 
 std::vector<TaskStat> Tasks::List() const {

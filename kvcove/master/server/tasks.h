@@ -9,8 +9,7 @@
 //   queued -> running -> done | failed | cancelled
 //
 // Tasks are forgotten with the master: to drain is to ask again. Nothing is lost by that: an object
-// leaves its owner only after the other one has it, listed. A successor's process (docs/upgrade.md)
-// gets the list, and begins those that are not done anew.
+// leaves its owner only after the other one has it, listed.
 #pragma once
 
 #include <deque>
@@ -20,7 +19,6 @@
 #include <thread>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
 #include "kvcove/master/server/server.h"
@@ -41,10 +39,6 @@ struct TaskRequest {
   std::optional<SlotId> slot;  // empty: all
   std::string prefix;          // of the keys
   bool one_key = false;        // the prefix is a whole key, and the slot is named
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, kind, from, to, slot, prefix, one_key);
-  }
 };
 
 struct TaskStat {
@@ -57,44 +51,18 @@ struct TaskStat {
   std::uint64_t left = 0;  // objects that found no room, or whose copy failed
   std::string message;     // why it failed, or what to know
   double seconds = 0;
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, id, request, state, looked_at, copied, copied_bytes, left, message, seconds);
-  }
-};
-
-// What a successor gets of them.
-struct CarriedTasks {
-  struct Task {
-    TaskStat stat;
-    bool asked_for = true;
-    template <typename Ar>
-    void Carry(Ar& ar) {
-      CarryAll(ar, stat, asked_for);
-    }
-  };
-  std::uint64_t next_id = 1;
-  std::uint64_t copied = 0;
-  std::uint64_t copied_bytes = 0;
-  std::vector<Task> tasks;  // oldest first
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, next_id, copied, copied_bytes, tasks);
-  }
 };
 
 struct TaskOptions {
   std::uint64_t bytes_per_second = 256ULL << 20;
   // How long owners must have stayed the same before lost replicas are looked for.
   std::int64_t repair_delay_ns = 5 * kSecond;
-  std::size_t max_tasks = 256;  // that are remembered
 };
 
 // Thread-safe.
 class Tasks {
  public:
-  Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock,
-        const CarriedTasks& carried = {});
+  Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock);
   // Tasks run from now on. Errors: as StartThread.
   Status Begin();
   // Cancels what runs.
@@ -107,9 +75,6 @@ class Tasks {
   Status Cancel(std::uint64_t id);
   std::vector<TaskStat> List() const;  // newest first
   void Collect(http::Metrics& metrics) const;
-  // Between the two, no task is begun or cancelled.
-  CarriedTasks BeginHandOver();
-  void EndHandOver();
 
  private:
   struct Task {
@@ -168,7 +133,6 @@ class Tasks {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool handing_over_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t next_id_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<Task>> tasks_ KVCOVE_GUARDED_BY(mutex_);  // oldest first
   std::uint64_t copied_ KVCOVE_GUARDED_BY(mutex_) = 0;

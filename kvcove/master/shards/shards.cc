@@ -8,6 +8,9 @@
 namespace kvcove::master {
 namespace {
 
+// At first nothing is listed: masters that follow by then get their parts before owners report
+// their inventories.
+constexpr std::int64_t kGatherNs = 200 * kMillisecond;
 constexpr std::size_t kAnsweredRemovals = 64;      // of one answer
 constexpr std::size_t kAnsweredBytes = 512 << 10;  // of their keys
 
@@ -35,7 +38,7 @@ void Shards::Begin(Control& control, std::function<std::int64_t()> leads_ns) {
   leads_ns_ = std::move(leads_ns);
   if (!options_.on) return;
   const MutexLock lock(mutex_);
-  gathers_until_ns_ = clock_.NowNs() + options_.gather_ns;
+  gathers_until_ns_ = clock_.NowNs() + kGatherNs;
   SetOwnSlices();
 }
 

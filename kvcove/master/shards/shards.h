@@ -33,12 +33,6 @@ struct ShardsOptions {
   bool on = false;  // other masters may join
   std::int64_t lease_ns = kSecond;
   std::int64_t hold_ns = 100 * kMillisecond;  // a request without news is answered after this
-  std::int64_t move_ns = 60 * kSecond;        // a move is abandoned after this
-  // For this long after the start no owner may list anything, so that masters that follow by then
-  // get their slices before owners list their inventories.
-  std::int64_t gather_ns = 200 * kMillisecond;
-  // Entries in one move. Listings of their keys wait until it ends.
-  std::uint64_t move_entries = 400'000;
 };
 
 // A shard as operators see it.

@@ -8,6 +8,9 @@
 namespace kvcove::master {
 namespace {
 
+constexpr std::int64_t kMoveNs = 60 * kSecond;  // after which a move is given up
+// Entries that move at a time: listings of their keys wait until they have moved.
+constexpr std::uint64_t kMoveEntries = 400'000;
 constexpr std::int64_t kPlanNs = 200 * kMillisecond;
 constexpr std::size_t kUneven = 64;    // slices; less is not worth a move
 constexpr std::size_t kLoaded = 1024;  // entries under one hold of the lock
@@ -64,7 +67,7 @@ void Shards::PlanMove() {
   const std::uint64_t entries =
       from == wire::kLeaderShard ? directory_.entries() : giver->second.entries;
   const std::uint64_t a_slice = entries / std::max<std::size_t>(have[from], 1) + 1;
-  const std::size_t count = std::clamp<std::size_t>(options_.move_entries / a_slice, 1, less);
+  const std::size_t count = std::clamp<std::size_t>(kMoveEntries / a_slice, 1, less);
   move_ = {.id = next_move_++, .from = from, .to = to, .address = {}, .slices = {}};
   if (giver != members_.end()) move_.address = giver->second.address;
   moving_.reset();
@@ -98,7 +101,7 @@ void Shards::CheckMove(Runs& runs) {
     stage_ = Stage::kLoading;
   }
   const bool loading = stage_ == Stage::kFreezing || stage_ == Stage::kLoading;
-  const bool late = clock_.NowNs() > move_began_ns_ + options_.move_ns;
+  const bool late = clock_.NowNs() > move_began_ns_ + kMoveNs;
   const bool failed = (to_leader ? own_failed_ : taker->failed) >= move_.id;
   if (loading && (late || failed)) {
     runs.emplace_back([id = move_.id] { LogWarn("move {} of the directory is given up", id); });

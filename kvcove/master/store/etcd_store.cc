@@ -17,6 +17,11 @@ using nlohmann::json;
 
 constexpr std::int64_t kRepeatNs = 50 * kMillisecond;
 constexpr std::int64_t kCallNs = 2 * kSecond;
+// Limits of one transaction of etcd; its own are 128 operations and 1.5 MiB where nobody raised
+// them. A larger one is stored in parts first, and one transaction makes them count.
+constexpr std::size_t kTransactionOperations = 100;
+constexpr std::size_t kTransactionBytes = 1 << 20;
+constexpr std::int64_t kEtcdLoadNs = 60 * kSecond;
 constexpr std::size_t kOperationBytes = 512;  // of a change beside its value, in etcd's form
 
 json RangeRequest(const std::string& from, const std::string& end, std::int64_t page,
@@ -212,7 +217,7 @@ class EtcdStore::Core {
 };
 
 Status EtcdStore::Core::Load(Opened& opened) {
-  const std::int64_t until_ns = clock_.NowNs() + options_.load_timeout_ns;
+  const std::int64_t until_ns = clock_.NowNs() + kEtcdLoadNs;
   KVCOVE_ASSIGN(EtcdSnapshot snapshot, ReadSnapshot(client_, options_.page, until_ns, clock_));
   // Otherwise another process has led since, and may write facts that this snapshot lacks.
   if (snapshot.leader_created != leadership_->create_revision()) {
@@ -257,7 +262,7 @@ Status EtcdStore::Core::Replace(const EtcdSnapshot& snapshot, const Facts& facts
   for (const auto& [key, fact] : facts) {
     operations.push_back(OperationOf(key, fact.value, fact.revision));
     bytes += kOperationBytes + fact.value.size();
-    if (operations.size() + 2 >= options_.max_operations || bytes > options_.max_bytes) {
+    if (operations.size() + 2 >= kTransactionOperations || bytes > kTransactionBytes) {
       KVCOVE_TRY(step());
     }
   }
@@ -306,8 +311,8 @@ EtcdStore::Core::Batch EtcdStore::Core::TakeBatch() {
   while (!queue_.empty() && !stops_) {
     Waiting& next = queue_.front();
     const std::size_t bytes = next.bytes + next.changes.size() * kOperationBytes;
-    const bool fits = batch.changes.size() + next.changes.size() < options_.max_operations &&
-                      batch.bytes + bytes <= options_.max_bytes;
+    const bool fits = batch.changes.size() + next.changes.size() < kTransactionOperations &&
+                      batch.bytes + bytes <= kTransactionBytes;
     if (!batch.done.empty() && !fits) break;
     ++revision;
     for (FactChange& change : next.changes) {
@@ -398,7 +403,7 @@ Status EtcdStore::Core::Write(const Batch& batch) {
                 .parts = 0,
                 .facts = FactsAfter(batch)};
   // One operation is for the head.
-  if (batch.changes.size() >= options_.max_operations || batch.bytes > options_.max_bytes) {
+  if (batch.changes.size() >= kTransactionOperations || batch.bytes > kTransactionBytes) {
     return WriteInParts(batch, next);
   }
   json operations = json::array();
@@ -444,7 +449,7 @@ Status EtcdStore::Core::ApplyParts() {
   for (const FactChange& change : unapplied_) {
     operations.push_back(OperationOf(change.key, change.value, head_.revision));
     bytes += kOperationBytes + (change.value ? change.value->size() : 0);
-    if (operations.size() + 1 >= options_.max_operations || bytes > options_.max_bytes) {
+    if (operations.size() + 1 >= kTransactionOperations || bytes > kTransactionBytes) {
       KVCOVE_TRY(flush());
     }
   }

@@ -26,13 +26,8 @@ struct EtcdStoreOptions {
   std::size_t max_queued = 4096;
   std::size_t max_queued_bytes = 16 << 20;
   std::uint64_t max_facts_bytes = 256 << 20;  // all of them; beyond, kLimit
-  // Limits of one transaction of etcd; etcd's defaults are 128 and 1.5 MiB. A larger commit is
-  // written in parts first, and one transaction makes them count.
-  std::size_t max_operations = 100;
-  std::size_t max_bytes = 1 << 20;
-  std::int64_t page = 512;  // keys that are read at a time
+  std::int64_t page = 512;                    // keys that are read at a time
   std::int64_t attempt_ns = kSecond;
-  std::int64_t load_timeout_ns = 60 * kSecond;
 };
 
 struct EtcdStoreStat {

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/base/carry.h"
 #include "kvcove/master/store/control_store.h"
 #include "kvcove/model/ids.h"
 
@@ -45,10 +44,6 @@ struct SlotFact {
   std::string name;
   std::string version;
   bool operator==(const SlotFact&) const = default;
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, generation, free, name, version);
-  }
 };
 
 // key "member/ID": the identity of an owner's memory.
@@ -60,10 +55,6 @@ struct MemberFact {
   std::string tenant;
   std::int64_t joined_s = 0;  // Unix time
   bool operator==(const MemberFact&) const = default;
-  template <typename Ar>
-  void Carry(Ar& ar) {
-    CarryAll(ar, number, disk, address, host, tenant, joined_s);
-  }
 };
 
 // key "barrier/ID/NNNNN": removals from the slot were proven, or values replaced, although the

@@ -19,6 +19,13 @@ constexpr std::int64_t kCompactAgainNs = 10 * kSecond;
 constexpr std::int64_t kLookAgainNs = 20 * kMillisecond;
 // The thread checks this often whether the file was removed.
 constexpr std::int64_t kLookForRemovalNs = kSecond;
+// Dead bytes for each live one, from which on the file is rewritten.
+constexpr std::uint64_t kDeadFactor = 2;
+// Between two attempts to rewrite the file after a fault: doubled from the first to the second.
+constexpr std::int64_t kFirstRetryNs = 100 * kMillisecond;
+constexpr std::int64_t kMaxRetryNs = kSecond;
+// How long the destructor waits for the disk.
+constexpr std::int64_t kCloseTimeoutNs = 2 * kSecond;
 constexpr auto kEndOfThread = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -43,8 +50,6 @@ class FileStore::Core {
   // then has no `done` left to call when the disk returns.
   bool Abandon();
   bool drained() const;
-  // After StopThread. False: the thread has ended.
-  bool GoOn();
 
  private:
   struct Queue {
@@ -167,7 +172,7 @@ bool FileStore::Core::RewriteIsDue() {
   if (file_.known()) {
     const std::uint64_t dead =
         file_.file_bytes() - std::min(file_.file_bytes(), file_.live_bytes());
-    return dead > options_.min_dead_bytes && dead > options_.dead_factor * file_.live_bytes() &&
+    return dead > options_.min_dead_bytes && dead > kDeadFactor * file_.live_bytes() &&
            now_ns >= compact_at_ns_;
   }
   if (retry_ns_ > 0) return now_ns >= retry_at_ns_;
@@ -241,7 +246,7 @@ bool FileStore::Core::Finish() {
 // make it durable although its callers get an error. So only a rewrite from the mirror helps.
 void FileStore::Core::Fault(const Error& error) {
   const bool begins = retry_ns_ == 0;
-  retry_ns_ = begins ? options_.first_retry_ns : std::min(2 * retry_ns_, options_.max_retry_ns);
+  retry_ns_ = begins ? kFirstRetryNs : std::min(2 * retry_ns_, kMaxRetryNs);
   retry_at_ns_ = options_.clock->NowNs() + retry_ns_;
   appended_.clear();
   const std::string reason =
@@ -344,12 +349,6 @@ bool FileStore::Core::StopThread(std::chrono::steady_clock::time_point until) {
   return ended_;
 }
 
-bool FileStore::Core::GoOn() {
-  MutexLock lock(mutex_);
-  stops_ = false;
-  return !std::exchange(ended_, false);
-}
-
 bool FileStore::Core::stops() const {
   MutexLock lock(mutex_);
   return stops_;
@@ -382,31 +381,15 @@ FileStore::~FileStore() {
     core_->Abandon();
     return;
   }
-  (void)Close(clock_.NowNs() + close_timeout_ns_);
+  (void)Close(clock_.NowNs() + kCloseTimeoutNs);
 }
 
 void FileStore::Commit(std::vector<FactChange> changes, Done done) {
   core_->Commit(std::move(changes), std::move(done));
 }
 
-Status FileStore::Rest(std::int64_t deadline_ns) {
-  const std::int64_t left_ns = std::max<std::int64_t>(0, deadline_ns - clock_.NowNs());
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(left_ns);
-  core_->AwaitDrained(until);
-  const std::string refuses = core_->stat().refuses;
-  if (!refuses.empty()) return Fail(Code::kUnavailable, refuses);
-  if (!core_->drained()) return Fail(Code::kTimeout, "the disk does not answer in time");
-  // It may be about to make the file smaller.
-  if (!core_->StopThread(until + kEndOfThread) && core_->GoOn()) {
-    return Fail(Code::kTimeout, "the disk does not answer in time");
-  }
-  thread_.join();
-  return {};
-}
-
 Status FileStore::Start() {
   if (thread_.joinable()) return {};
-  (void)core_->GoOn();
   KVCOVE_ASSIGN(thread_, StartThread("kvcove-store", [core = core_] { core->RunThread(); }));
   return {};
 }

@@ -29,16 +29,8 @@ struct FileStoreOptions {
   std::size_t max_queued_bytes = 16 << 20;
   // All facts in the file; beyond, kLimit at once.
   std::uint64_t max_facts_bytes = 256 << 20;
-  // The store rewrites the file when its dead bytes exceed both this and the live ones times the
-  // factor.
+  // The store rewrites the file when its dead bytes exceed both this and twice the live ones.
   std::uint64_t min_dead_bytes = 64 << 10;
-  std::uint64_t dead_factor = 2;
-  // The time between two attempts to rewrite the file after a fault doubles from the first value up
-  // to the second.
-  std::int64_t first_retry_ns = 100 * kMillisecond;
-  std::int64_t max_retry_ns = kSecond;
-  // How long the destructor waits for the disk.
-  std::int64_t close_timeout_ns = 2 * kSecond;
   const Clock* clock = &SystemClock::Instance();  // outlives the store
 };
 
@@ -61,7 +53,7 @@ class FileStore final : public ControlStore {
   // kIncompatible for a file of another version.
   static Result<std::unique_ptr<FileStore>> Open(std::unique_ptr<FileSystem> disk,
                                                  const FileStoreOptions& options, Opened& opened);
-  // Closes within `close_timeout_ns` if Start was called. Else fails the waiting commits and does
+  // Closes within 2 s if Start was called. Else fails the waiting commits and does
   // not touch the disk: this is how a simulation kills a process.
   ~FileStore() override;
 
@@ -74,10 +66,6 @@ class FileStore final : public ControlStore {
   // Writes one batch of commits, or tries once to recover from a fault; calls their `done`. Returns
   // false if there was nothing to do, or the disk is not ready. Only if Start was not called.
   bool Work();
-  // Waits for what was committed, and ends the thread: nothing touches the disk until Start.
-  // Commits that come meanwhile wait. Errors: kTimeout, kUnavailable where the disk refuses; then
-  // the thread goes on. With Start only.
-  Status Rest(std::int64_t deadline_ns);
   // Renames the file of format version 1 once the commits so far are done and one is durable. The
   // next start repeats this when it fails.
   void RetireV1();
@@ -91,12 +79,9 @@ class FileStore final : public ControlStore {
  private:
   class Core;
   FileStore(std::shared_ptr<Core> core, const FileStoreOptions& options)
-      : clock_(*options.clock),
-        close_timeout_ns_(options.close_timeout_ns),
-        core_(std::move(core)) {}
+      : clock_(*options.clock), core_(std::move(core)) {}
 
   const Clock& clock_;
-  const std::int64_t close_timeout_ns_;
   const std::shared_ptr<Core> core_;  // shared with the thread, which may have to be left behind
   std::thread thread_;
 };

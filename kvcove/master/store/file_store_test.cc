@@ -395,40 +395,6 @@ TEST_F(FileStoreThreadTest, CloseLeavesADiskThatHangsBehind) {
   EXPECT_FALSE(opened_.facts.contains("b"));
 }
 
-TEST_F(FileStoreThreadTest, AtRestItWritesNothingUntilItStartsAgain) {
-  auto store = *FileStore::Open(*PosixFileSystem::Open(path_), {}, opened_);
-  EXPECT_TRUE(store->Start());
-  std::atomic<int> done = 0;
-  const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
-  for (int i = 0; i < 100; ++i) store->Commit({{"a", std::to_string(i)}}, count);
-  ASSERT_TRUE(store->Rest(In(60 * kSecond)));
-  EXPECT_EQ(done, 100) << "what was committed is written first";
-  store->Commit({{"b", "1"}}, count);
-  EXPECT_EQ(store->stat().queued, 1U);
-  EXPECT_EQ(done, 100);
-  EXPECT_TRUE(store->Start());
-  ASSERT_TRUE(store->Rest(In(60 * kSecond)));
-  EXPECT_EQ(done, 101);
-  EXPECT_TRUE(store->Start());
-  ASSERT_TRUE(store->Close(In(60 * kSecond)));
-}
-
-TEST_F(FileStoreThreadTest, ADiskThatHangsDoesNotComeToRest) {
-  const auto gate = std::make_shared<Gate>();
-  auto store = *FileStore::Open(std::make_unique<BlockingDisk>(*PosixFileSystem::Open(path_), gate),
-                                {}, opened_);
-  EXPECT_TRUE(store->Start());
-  std::atomic<int> done = 0;
-  const auto count = [&](const Result<std::uint64_t>& revision) { done += revision ? 1 : 0; };
-  store->Commit({{"a", "1"}}, count);
-  gate->AwaitBlocked();
-  EXPECT_EQ(store->Rest(In(20 * kMillisecond)).error().code, Code::kTimeout);
-  gate->Open();
-  store->Commit({{"a", "2"}}, count);
-  ASSERT_TRUE(store->Rest(In(60 * kSecond))) << "its thread has gone on";
-  EXPECT_EQ(done, 2);
-}
-
 TEST(MemoryStoreTest, RevisionsComeInOrderAlsoFromWithinDone) {
   MemoryStore store;
   std::vector<std::uint64_t> revisions;

@@ -88,21 +88,6 @@ bool PosixFileSystem::Names(const std::string& name, const UniqueFd& file) const
          there.st_ino == open.st_ino;
 }
 
-Result<std::unique_ptr<PosixFileSystem>> PosixFileSystem::Adopt(const std::string& directory,
-                                                                UniqueFd lock) {
-  KVCOVE_ASSIGN(UniqueFd opened, OpenOwnDirectory(directory, DirectoryUse::kData));
-  std::unique_ptr<PosixFileSystem> disk(new PosixFileSystem(std::move(opened), directory));
-  if (!disk->Names("lock", lock)) {
-    return Fail(Code::kInvalid,
-                fmt::format("the lock that was sent is not that of '{}'", directory));
-  }
-  disk->lock_ = std::move(lock);
-  disk->writes_ = false;
-  // The same open file, so it is locked already; else this fails.
-  KVCOVE_TRY(disk->Lock(disk->lock_));
-  return disk;
-}
-
 Status PosixFileSystem::Lock(const UniqueFd& lock) const {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return {};
   return Fail(Code::kUnavailable, fmt::format("the data directory '{}' is in use by another "
@@ -111,9 +96,6 @@ Status PosixFileSystem::Lock(const UniqueFd& lock) const {
 }
 
 Status PosixFileSystem::MayWrite() {
-  if (!writes_) {
-    return Fail(Code::kUnavailable, fmt::format("'{}' is still another process's to write", path_));
-  }
   if (IsAway()) {
     KVCOVE_ASSIGN(directory_, OpenOwnDirectory(path_, DirectoryUse::kData));
     // The directory at this path now has none of this process's writes.
@@ -136,7 +118,6 @@ bool PosixFileSystem::IsAway() const {
 }
 
 Result<bool> PosixFileSystem::Keeps(const std::string& name) {
-  if (!writes_) return true;
   KVCOVE_TRY(MayWrite());
   if (std::exchange(moved_, false)) return false;
   if (file_.valid() && name_ == name) return Names(name, file_);

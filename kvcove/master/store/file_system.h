@@ -3,7 +3,6 @@
 // and loses unsynced bytes (tests/sim/fake_disk.h).
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,14 +54,6 @@ class PosixFileSystem final : public FileSystem {
   // another process uses it, kDenied when other users may write to it (base/directory.h), kInternal
   // when the file system refuses.
   static Result<std::unique_ptr<PosixFileSystem>> Open(const std::string& directory);
-  // The same with the lock that another process holds and has sent, so that the directory is locked
-  // all the while. That process may still write, so this one writes nothing before BeginToWrite.
-  // Errors: also kInvalid when the lock is another directory's.
-  static Result<std::unique_ptr<PosixFileSystem>> Adopt(const std::string& directory,
-                                                        UniqueFd lock);
-  void BeginToWrite() { writes_ = true; }
-  // To send to a successor.
-  const UniqueFd& lock() const { return lock_; }
 
   Result<std::optional<std::string>> Read(const std::string& name) override;
   Result<bool> Exists(const std::string& name) override;
@@ -81,7 +72,7 @@ class PosixFileSystem final : public FileSystem {
   Status Lock(const UniqueFd& lock) const;
   bool Names(const std::string& name, const UniqueFd& file) const;
   bool IsAway() const;
-  // An error before BeginToWrite, or when another process has the directory.
+  // An error when another process has the directory.
   Status MayWrite();
   // Opens the file for Append and Sync, unless it is the one that is open.
   Status Use(const std::string& name);
@@ -91,7 +82,6 @@ class PosixFileSystem final : public FileSystem {
   const std::string path_;  // absolute: the program may change its own directory
   bool moved_ = false;      // `directory_` is a new one, without this process's files
   UniqueFd lock_;
-  std::atomic<bool> writes_ = true;
   // Append and Sync use one descriptor: the kernel reports a write that fails in the background
   // only to descriptors that were open then.
   std::string name_;

@@ -112,35 +112,6 @@ TEST_F(PosixFileSystemTest, AfterItsLockWasRemovedAndTakenItWritesNothingMore) {
   EXPECT_EQ(*(*second)->Read("control"), "one two");
 }
 
-TEST_F(PosixFileSystemTest, ASuccessorGetsTheLockAndWritesWhenItIsTold) {
-  auto first = *PosixFileSystem::Open(path_);
-  ASSERT_TRUE(first->Write("control", "one"));
-  auto second = *PosixFileSystem::Adopt(path_, UniqueFd(dup(first->lock().get())));
-  EXPECT_EQ(*second->Read("control"), "one");
-  EXPECT_EQ(second->Append("control", "x").error().code, Code::kUnavailable);
-  EXPECT_EQ(second->Write("control", "x").error().code, Code::kUnavailable);
-  EXPECT_EQ(second->Rename("control", "x").error().code, Code::kUnavailable);
-  ASSERT_TRUE(first->Append("control", " two")) << "the first one is not hindered";
-  first.reset();
-  EXPECT_EQ(OpenCode(path_), Code::kUnavailable) << "it was locked all the while";
-  second->BeginToWrite();
-  ASSERT_TRUE(second->Append("control", " three"));
-  EXPECT_EQ(*second->Read("control"), "one two three");
-  second.reset();
-  EXPECT_EQ(OpenCode(path_), Code::kOk);
-}
-
-TEST_F(PosixFileSystemTest, TheLockOfAnotherDirectoryIsRefused) {
-  auto first = *PosixFileSystem::Open(path_);
-  auto other = *PosixFileSystem::Open(path_ + "/other");
-  const auto adopted = PosixFileSystem::Adopt(path_, UniqueFd(dup(other->lock().get())));
-  ASSERT_FALSE(adopted);
-  EXPECT_EQ(adopted.error().code, Code::kInvalid);
-  // A file that nobody has locked, or somebody else has.
-  UniqueFd opened(open((path_ + "/lock").c_str(), O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(PosixFileSystem::Adopt(path_, std::move(opened)).error().code, Code::kUnavailable);
-}
-
 TEST_F(PosixFileSystemTest, WhatOthersMayHavePutThereIsNotUsed) {
   std::filesystem::permissions(path_, std::filesystem::perms(0777));
   EXPECT_EQ(OpenCode(path_), Code::kDenied);

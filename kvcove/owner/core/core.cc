@@ -48,7 +48,7 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
 
 Result<std::unique_ptr<Core>> Core::Open(const CoreOptions& options, segment::HeaderView header,
                                          std::byte* payload, const Clock& clock) {
-  if (const auto made = policy::MakePolicy(options.policy, options.payload_bytes); !made) {
+  if (const auto made = policy::MakePolicy(options.policy); !made) {
     return std::unexpected(made.error());
   }
   return std::unique_ptr<Core>(new Core(options, header, payload, clock));

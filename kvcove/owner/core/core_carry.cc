@@ -38,7 +38,7 @@ void Spaces::Load(StateReader& ar) {
     if (const auto quota = quotas_.find(space.name); quota != quotas_.end()) {
       space.quota = quota->second;
     }
-    space.policy = *policy::MakePolicy(policy_, payload_bytes_);
+    space.policy = *policy::MakePolicy(policy_);
     by_name_.emplace(space.name, number);
     Change(number, Signed(objects), Signed(reserved), Signed(pinned));
   }
@@ -59,7 +59,7 @@ bool Spaces::LoadPolicies(StateReader& policies) {
 
 void Spaces::ForgetPolicies() {
   for (Space& space : spaces_) {
-    if (space.policy != nullptr) space.policy = *policy::MakePolicy(policy_, payload_bytes_);
+    if (space.policy != nullptr) space.policy = *policy::MakePolicy(policy_);
   }
 }
 

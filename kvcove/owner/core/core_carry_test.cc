@@ -91,7 +91,7 @@ TEST_F(CoreCarryTest, AnotherPolicyKeepsTheObjectsAndLearnsAnew) {
   TestCore test(Options("lru"));
   test.SetSlot(kCarriedSlot, kFirst);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("k{}", i)), Code::kOk);
-  EXPECT_FALSE(*Replace(test, Options("s3fifo")));
+  EXPECT_FALSE(*Replace(test, Options("default")));
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(test.Has(kCarriedSlot, fmt::format("k{}", i)));
   for (int i = 0; i < 2000; ++i)
     ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("n{}", i), 1000), Code::kOk);

@@ -72,7 +72,6 @@ class Reservations {
 
   void AddSession(SessionNumber session) { sessions_.try_emplace(session); }
   void EndSession(SessionNumber session);
-  bool HasSession(SessionNumber session) const { return sessions_.contains(session); }
   std::uint64_t reserved_bytes(SessionNumber session) const;
   // Returns the outcome of reservation `id`, for a repeated commit. Each session remembers its last
   // kRemembered outcomes.

@@ -32,7 +32,7 @@ Spaces::Number Spaces::Attach(const std::string& of) {
   const auto quota = quotas_.find(name);
   spaces_[number] = {.name = name,
                      .quota = quota == quotas_.end() ? Quota{} : quota->second,
-                     .policy = *policy::MakePolicy(policy_, payload_bytes_),
+                     .policy = *policy::MakePolicy(policy_),
                      .serial = next_serial_++,
                      .slots = 1};
   by_name_.emplace(name, number);

@@ -15,7 +15,6 @@
 
 #include "kvcove/base/random.h"
 #include "kvcove/rpc/server.h"
-#include "kvcove/segment/layout_v2.h"
 #include "kvcove/segment/reader.h"
 #include "kvcove/wire/host_wire.h"
 
@@ -23,18 +22,15 @@ namespace kvcove::requester {
 
 class FakeDaemon final : private rpc::Handler {
  public:
-  enum class Build { kThis, kVersion2 };
+  // An older build has another layout of the segment.
+  enum class Build { kThis, kOlder };
 
   explicit FakeDaemon(const std::string& path, Build build = Build::kThis) : build_(build) {
     const segment::HeaderSizes sizes{.max_objects = 1024, .payload_bytes = 1 << 20};
-    if (build == Build::kThis) {
-      header_ = File("header", segment::HeaderFileBytes(sizes), [&](std::byte* data) {
-        EXPECT_TRUE(segment::FormatHeader(data, sizes, RandomId(), RandomU64()));
-      });
-    } else {
-      const std::vector<std::byte> old = segment::v2::Header();
-      header_ = File("header", old.size(), [&](std::byte* data) { std::ranges::copy(old, data); });
-    }
+    header_ = File("header", segment::HeaderFileBytes(sizes), [&](std::byte* data) {
+      EXPECT_TRUE(segment::FormatHeader(data, sizes, RandomId(), RandomU64()));
+      reinterpret_cast<segment::Header*>(data)->layout_version = Layout();
+    });
     payload_ = File("payload", sizes.payload_bytes, [](std::byte*) {});
     page_ = File("page", sizeof(segment::SessionPage),
                  [](std::byte* data) { segment::FormatSessionPage(data); });
@@ -54,6 +50,9 @@ class FakeDaemon final : private rpc::Handler {
   std::atomic<int> goodbyes{0};
 
  private:
+  std::uint32_t Layout() const {
+    return segment::kLayoutVersion - (build_ == Build::kOlder ? 1 : 0);
+  }
   template <typename Format>
   static UniqueFd File(const char* name, std::size_t size, Format&& format) {
     UniqueFd fd = *CreateMemoryFile(name, size);
@@ -78,10 +77,9 @@ class FakeDaemon final : private rpc::Handler {
       for (const UniqueFd* fd : {&header_, &payload_, &page_}) {
         if (reply.fds.size() < files) reply.fds.emplace_back(fcntl(fd->get(), F_DUPFD_CLOEXEC, 0));
       }
-      reply.body =
-          wire::EncodeWelcome({.session = 1,
-                               .now_ns = SystemClock::Instance().NowNs() + clock_skew_ns,
-                               .layout = build_ == Build::kThis ? segment::kLayoutVersion : 0});
+      reply.body = wire::EncodeWelcome({.session = 1,
+                                        .now_ns = SystemClock::Instance().NowNs() + clock_skew_ns,
+                                        .layout = Layout()});
     }
     respond(std::move(reply));
   }

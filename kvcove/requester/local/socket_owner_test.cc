@@ -64,12 +64,12 @@ TEST_F(SocketOwnerTest, AnOwnerInAnotherTimeNamespaceIsRefused) {
 
 TEST_F(SocketOwnerTest, AnOwnerWithAnotherLayoutIsRefused) {
   daemon_.reset();
-  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kVersion2);
+  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kOlder);
   daemon_->Start();
   const auto host = Connect();
   ASSERT_FALSE(host);
   EXPECT_EQ(host.error().code, Code::kIncompatible);
-  EXPECT_NE(host.error().detail.find("layout version 2"), std::string::npos) << host.error().detail;
+  EXPECT_NE(host.error().detail.find("layout version 3"), std::string::npos) << host.error().detail;
 }
 
 TEST_F(SocketOwnerTest, AnOwnerThatComesBackWithAnotherLayoutIsWarnedOfOnce) {
@@ -79,7 +79,7 @@ TEST_F(SocketOwnerTest, AnOwnerThatComesBackWithAnotherLayoutIsWarnedOfOnce) {
   SetLogLevel(LogLevel::kWarn);
   testing::internal::CaptureStderr();
   daemon_.reset();
-  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kVersion2);
+  daemon_ = std::make_unique<FakeDaemon>(path(), FakeDaemon::Build::kOlder);
   daemon_->Start();
   EXPECT_TRUE(Becomes([&] { return host->refused() && daemon_->hellos > 1; }));
   EXPECT_EQ(host->Current(), nullptr);

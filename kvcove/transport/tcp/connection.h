@@ -42,7 +42,6 @@ class Connection {
 
   int fd() const { return arrival_.fd.get(); }
   bool is_unix() const { return arrival_.is_unix; }
-  UniqueFd ReleaseFd() { return std::move(arrival_.fd); }
   bool let_in() const { return guest_.caller != nullptr; }
   // When it is closed for being silent; 0: not.
   std::int64_t ends_ns() const { return ends_ns_; }

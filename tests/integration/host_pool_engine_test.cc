@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SGLang's way to keep KV, on the roles that vLLM's has.
-#include "kvcove/replay/host_pool_engine.h"
+#include "tests/integration/host_pool_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/replay/host_pool_engine.h"
+#include "tests/integration/host_pool_engine.h"
 
 #include <fmt/core.h>
 
