@@ -254,7 +254,7 @@ std::optional<ObjectStat> Core::StatObject(SlotId slot, std::string_view text) c
   return ObjectStat{.size_bytes = found.meta.size_bytes(),
                     .extents = found.meta.extents(),
                     .hard_pinned = object.hard_pinned,
-                    .soft_pinned = object.soft_pinned,
+                    .soft_pinned = room_.SoftPinned(found.object),
                     .held = object.held > 0};
 }
 
@@ -318,7 +318,7 @@ wire::InventoryReply Core::Page(const wire::InventoryRequest& request) const {
                              .slot = slot,
                              .copies = copies,
                              .hard_pinned = object.hard_pinned,
-                             .soft_pinned = object.soft_pinned,
+                             .soft_pinned = room_.SoftPinned(at),
                              .held = object.held > 0,
                              .on_disk = options_.lower != nullptr &&
                                         options_.lower->Holds(slot, objects_.GenerationOf(at), key),

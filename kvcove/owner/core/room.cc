@@ -111,10 +111,11 @@ void Room::GiveBack(const Reservation& reservation) {
 // ---- victims
 
 // Returns whether the object is held or softly pinned: then it is evicted last.
-bool Room::Spared(ObjectId id) const {
-  const Objects::Object& object = objects_[id];
-  if (object.held > 0) return true;
-  if (!object.soft_pinned) return false;
+bool Room::Spared(ObjectId id) const { return objects_[id].held > 0 || SoftPinned(id); }
+
+// Nothing clears the object's bit when the pin ends, so the bit alone only says where to look.
+bool Room::SoftPinned(ObjectId id) const {
+  if (!objects_[id].soft_pinned) return false;
   const auto pin = soft_pins_.find(id);
   return pin != soft_pins_.end() && pin->second > clock_.NowNs();
 }

@@ -94,6 +94,8 @@ class Room {
   // Hard-pins a current object. kLimit: the space's hard pins would exceed their bound (spaces.h).
   Code PinHard(ObjectId id);
   void PinSoft(ObjectId id, std::int64_t until_ns);
+  // Returns whether a soft pin of the object has not ended yet.
+  bool SoftPinned(ObjectId id) const;
   void Unpin(ObjectId id);
 
   Withdrawn& withdrawn() { return withdrawn_; }

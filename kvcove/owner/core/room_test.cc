@@ -93,6 +93,23 @@ TEST_F(RoomTest, ABatchMakesItsRoomAtOnceAndNoMore) {
   test_.core->CheckInvariants();
 }
 
+// What removes all that is not pinned asks by these.
+TEST_F(RoomTest, ASoftPinThatHasEndedIsNotListedAsOne) {
+  Fill(kRoomSlot, 0, 1);
+  const auto pinned = [&] {
+    const auto stat = test_.core->StatObject(kRoomSlot, Key(0));
+    const auto page = test_.core->Page({.at_most = 10, .slot = kRoomSlot, .prefix = {}});
+    EXPECT_EQ(page.objects.size(), 1U);
+    EXPECT_EQ(stat->soft_pinned, page.objects[0].soft_pinned);
+    return stat->soft_pinned;
+  };
+  EXPECT_FALSE(pinned());
+  test_.core->Pin(kRoomSlot, Key(0), PinKind::kSoft, kSecond / 2);
+  EXPECT_TRUE(pinned());
+  test_.clock.AdvanceNs(kSecond / 2);
+  EXPECT_FALSE(pinned());
+}
+
 TEST_F(RoomTest, SoftPinsGoLast) {
   Fill(kRoomSlot, 0, kObjects);
   for (std::uint64_t i = 0; i < 8; ++i) test_.core->Pin(kRoomSlot, Key(i), PinKind::kSoft, kSecond);

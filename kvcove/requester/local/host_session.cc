@@ -126,11 +126,12 @@ Status HostSession::AskInTurn(const Sessions& sessions, std::span<const Item> it
 }
 
 template <typename T>
-Result<T> HostSession::AskOne(const std::function<Result<T>(OwnerClient&)>& call) {
+Result<T> HostSession::AskOne(const CallOptions& options, const AskClient<T>& call) {
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   const std::size_t count = Owners();
   Result<T> answer = Fail(Code::kUnavailable, "no owner of this host is there");
   for (std::size_t i = 0; i < count; ++i) {
-    answer = call(At(i));
+    answer = call(At(i), i == 0 ? options : Left(options, deadline_ns));
     if (answer || answer.error().code != Code::kUnavailable) break;
   }
   return answer;
@@ -139,7 +140,8 @@ Result<T> HostSession::AskOne(const std::function<Result<T>(OwnerClient&)>& call
 Result<Token> HostSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   if (closed()) return NotProven();
-  return AskOne<Token>([&](OwnerClient& session) { return session.Capture(options); });
+  return AskOne<Token>(
+      options, [](OwnerClient& session, const CallOptions& left) { return session.Capture(left); });
 }
 
 // ---- look-ups and gets
@@ -268,10 +270,11 @@ Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<Item
                           const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   Status failed = At(0).Unpin(keys, results, options);
   std::vector<ItemResult> answers(keys.size());
   for (std::size_t owner = 1; owner < count; ++owner) {
-    const Status next = At(owner).Unpin(keys, answers, options);
+    const Status next = At(owner).Unpin(keys, answers, Left(options, deadline_ns));
     if (!next) failed = next;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (MayBeElsewhere(results[i])) Merge(results[i], answers[i]);
@@ -284,23 +287,27 @@ Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<Item
 Status HostSession::Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                            const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
-  return AskOne<void>([&](OwnerClient& session) { return session.Remove(keys, results, options); });
+  return AskOne<void>(options, [&](OwnerClient& session, const CallOptions& left) {
+    return session.Remove(keys, results, left);
+  });
 }
 
 Result<std::uint64_t> HostSession::RemoveMatching(std::string_view pattern,
                                                   const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  return AskOne<std::uint64_t>(
-      [&](OwnerClient& session) { return session.RemoveMatching(pattern, options); });
+  return AskOne<std::uint64_t>(options, [&](OwnerClient& session, const CallOptions& left) {
+    return session.RemoveMatching(pattern, left);
+  });
 }
 
 Result<std::vector<std::optional<ObjectStat>>> HostSession::Stat(
     std::span<const std::string_view> keys, const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
   const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   auto stats = At(0).Stat(keys, options);
   for (std::size_t owner = 1; owner < count; ++owner) {
-    auto more = At(owner).Stat(keys, options);
+    auto more = At(owner).Stat(keys, Left(options, deadline_ns));
     if (!more) continue;
     if (!stats) {
       stats = std::move(more);
@@ -317,6 +324,7 @@ Result<std::vector<StoredObject>> HostSession::List(std::string_view prefix,
                                                     const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   auto first = At(0).List(prefix, options);
   if (count == 1 || (!first && first.error().code == Code::kLimit)) return first;
   std::map<std::string, StoredObject> objects;
@@ -325,7 +333,7 @@ Result<std::vector<StoredObject>> HostSession::List(std::string_view prefix,
     for (StoredObject& object : *first) objects.emplace(object.key, std::move(object));
   }
   for (std::size_t owner = 1; owner < count; ++owner) {
-    auto more = At(owner).List(prefix, options);
+    auto more = At(owner).List(prefix, Left(options, deadline_ns));
     if (!more && more.error().code == Code::kLimit) return more;
     if (!more) continue;
     answered = true;
@@ -339,9 +347,10 @@ Result<std::vector<StoredObject>> HostSession::List(std::string_view prefix,
 Result<ObjectCount> HostSession::Count(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   auto sum = At(0).Count(options);
   for (std::size_t owner = 1; owner < count; ++owner) {
-    const auto more = At(owner).Count(options);
+    const auto more = At(owner).Count(Left(options, deadline_ns));
     if (!more) continue;
     if (!sum) {
       sum = more;
@@ -371,9 +380,10 @@ Status HostSession::NameVersions(std::span<const std::string> versions,
                                  const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   Status named = At(0).NameVersions(versions, options);
   for (std::size_t owner = 1; owner < count; ++owner) {
-    const Status more = At(owner).NameVersions(versions, options);
+    const Status more = At(owner).NameVersions(versions, Left(options, deadline_ns));
     if (!named && named.error().code == Code::kUnavailable) named = more;
   }
   return named;
@@ -382,8 +392,10 @@ Status HostSession::NameVersions(std::span<const std::string> versions,
 // ---- reset
 
 Status HostSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
-  Result<wire::ResetOutcome> outcome = AskOne<wire::ResetOutcome>(
-      [&](OwnerClient& session) { return session.AskReset(request, deadline_ns); });
+  Result<wire::ResetOutcome> outcome =
+      AskOne<wire::ResetOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
+        return session.AskReset(request, deadline_ns);
+      });
   if (!outcome) return std::unexpected(outcome.error());
   ForgetBindings(*outcome);
   return {};

@@ -95,7 +95,9 @@ class HostSession final : public Session {
                    std::span<ItemResult> results, const CallOptions& options, Call call);
   // Returns the answer of the first owner that is available.
   template <typename T>
-  Result<T> AskOne(const std::function<Result<T>(OwnerClient&)>& call);
+  using AskClient = std::function<Result<T>(OwnerClient& session, const CallOptions& left)>;
+  template <typename T>
+  Result<T> AskOne(const CallOptions& options, const AskClient<T>& call);
   CallOptions Left(const CallOptions& options, std::int64_t deadline_ns) const;
   // The facts of a PutItem or ReserveKey by which its owner is chosen.
   struct ToPut {

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/random.h"
+#include "kvcove/requester/local/host_session.h"
 
 namespace kvcove::requester {
 namespace {
@@ -31,8 +34,8 @@ class FakeOwner final : public wire::HostService {
     return No();
   }
   Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
-                      std::int64_t) override {
-    return No();
+                      std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
   // It takes what travels with a request, and has no room for what is to be reserved.
@@ -51,27 +54,36 @@ class FakeOwner final : public wire::HostService {
     return No();
   }
   Result<std::vector<Code>> Remove(const Token&, std::span<const std::string_view>,
-                                   std::int64_t) override {
-    return No();
+                                   std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
-  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view, std::int64_t) override {
-    return No();
+  Result<std::uint64_t> RemoveMatching(const Token&, std::string_view,
+                                       std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
   Result<std::vector<Code>> Pin(const Token&, std::span<const std::string_view>,
-                                std::optional<PinKind>, std::int64_t, std::int64_t) override {
-    return No();
+                                std::optional<PinKind>, std::int64_t,
+                                std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
   Result<std::vector<std::optional<ObjectStat>>> StatObjects(const Token&,
                                                              std::span<const std::string_view>,
-                                                             std::int64_t) override {
-    return No();
+                                                             std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
-  Result<wire::InventoryReply> Page(const wire::InventoryRequest&, std::int64_t) override {
-    return No();
+  Result<wire::InventoryReply> Page(const wire::InventoryRequest&,
+                                    std::int64_t deadline_ns) override {
+    return Late(deadline_ns);
   }
+  std::vector<std::int64_t> deadlines;  // of calls that it takes long to refuse
   Result<PoolStat> Stat(std::int64_t) override { return No(); }
 
  private:
+  std::unexpected<Error> Late(std::int64_t deadline_ns) {
+    deadlines.push_back(deadline_ns);
+    SleepNs(5 * kMillisecond);
+    return No();
+  }
   static std::unexpected<Error> No() { return Fail(Code::kUnavailable, "not in this test"); }
   int registrations_ = 0;
 };
@@ -186,6 +198,38 @@ TEST(OwnerClientTest, AValueTravelsWithItsRequestWhileOneRequestCarriesTheBatch)
   EXPECT_EQ(put(64, 16 << 10), 0U) << "all of them are reserved";
   EXPECT_EQ(put(2048, 1 << 10), 2048U) << "copying is the least of what such small ones cost";
   EXPECT_GT(owner.puts, 1);
+}
+
+// An owner that answers late uses up the time of the next one, too.
+TEST(HostSessionTest, ACallThatAsksSeveralOwnersHasOneDeadline) {
+  AttachedSession one;
+  AttachedSession two;
+  const auto owners = std::make_shared<LocalOwners>();
+  ASSERT_TRUE(owners->Add({.socket = "one", .host = one.host}));
+  ASSERT_TRUE(owners->Add({.socket = "two", .host = two.host}));
+  HostSession session(owners, *owners, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  const std::string_view key = "k";
+  const std::span<const std::string_view> keys(&key, 1);
+  ItemResult result;
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"unpin", [&] { (void)session.Unpin(keys, {&result, 1}, {}); }},
+      {"remove", [&] { (void)session.Remove(keys, {&result, 1}, {}); }},
+      {"remove matching", [&] { (void)session.RemoveMatching("*", {}); }},
+      {"stat", [&] { (void)session.Stat(keys, {}); }},
+      {"list", [&] { (void)session.List("", {}); }},
+      {"count", [&] { (void)session.Count({}); }},
+      {"name versions", [&] { (void)session.NameVersions({}, {}); }},
+  };
+  for (const auto& [name, call] : calls) {
+    std::vector<std::int64_t>& first = one.attachment->owner().deadlines;
+    std::vector<std::int64_t>& second = two.attachment->owner().deadlines;
+    first.clear();
+    second.clear();
+    call();
+    ASSERT_EQ(first.size(), 1U) << name;
+    ASSERT_EQ(second.size(), 1U) << name;
+    EXPECT_LE(second[0], first[0]) << name;
+  }
 }
 
 }  // namespace
