@@ -32,8 +32,9 @@ class LateDataTest : public testing::Test {
  protected:
   void SetUp() override {
     owner_ = *Owner::Open({.memory_bytes = 16 * kMiB, .huge_pages = HugePages::kOff}, clock_);
-    owner_->Publish({1, 1}, {{.slot = kLateSlot, .generation = kLateGeneration, .name = "m"}});
-    owner_->SetApplied(1);
+    owner_->link_side().Publish({1, 1},
+                                {{.slot = kLateSlot, .generation = kLateGeneration, .name = "m"}});
+    owner_->link_side().SetApplied(1);
     ASSERT_TRUE(owner_->Start());
     session_ = owner_->memory().AddSession(getpid())->number;
   }
@@ -44,9 +45,9 @@ class LateDataTest : public testing::Test {
   void Store(std::string_view key) { ASSERT_EQ(StoreFilled(key, 'v'), Code::kOk); }
   Code StoreFilled(const std::string_view key, char with) {
     const PutItem item{.key = key, .size_bytes = kLateBytes, .value = {}, .after = {}};
-    const PutResult places = owner_->Reserve(session_, token_, {&item, 1}).front();
+    const PutResult places = owner_->data_side().Reserve(session_, token_, {&item, 1}).front();
     if (places.code != Code::kOk) return places.code;
-    ForEachPiece(owner_->payload(), places.extents, kLateBytes,
+    ForEachPiece(owner_->memory().payload(), places.extents, kLateBytes,
                  [&](std::byte* data, std::uint64_t bytes) { std::memset(data, with, bytes); });
     const FinishItem finish{.reservation = places.reservation, .commit = true};
     return owner_->Finish(session_, {&finish, 1}, clock_.NowNs() + 60 * kSecond).front();
@@ -57,7 +58,7 @@ class LateDataTest : public testing::Test {
       const std::string key = "other" + std::to_string(others_.size());
       if (StoreFilled(key, 'x') != Code::kOk) break;
       const std::string_view name = key;
-      others_.push_back(owner_->Lend(token_, {&name, 1}).front());  // so that it stays
+      others_.push_back(owner_->data_side().Lend(token_, {&name, 1}).front());  // so that it stays
       ASSERT_EQ(others_.back().code, Code::kOk);
     }
     EXPECT_GE(others_.size(), kAllValues - 2) << "the test shows nothing";
@@ -66,7 +67,7 @@ class LateDataTest : public testing::Test {
   bool OthersAreWhole() const {
     bool whole = true;
     for (const Loan& loan : others_) {
-      ForEachPiece(owner_->payload(), loan.extents, kLateBytes,
+      ForEachPiece(owner_->memory().payload(), loan.extents, kLateBytes,
                    [&](const std::byte* data, std::uint64_t bytes) {
                      whole = whole && std::all_of(data, data + bytes, [](std::byte byte) {
                                return byte == std::byte{'x'};
