@@ -77,7 +77,7 @@ enum class UpgradeStage { kHello, kFiles, kMapped, kState, kLoaded, kGo };
 class UpgradeGiver {
  public:
   virtual ~UpgradeGiver() = default;
-  // What the taker may have while this process serves: the memory, or a copy that is made now.
+  // What the taker may have while this process serves: the memory.
   virtual Result<std::vector<UniqueFd>> Files() = 0;
   // While calls are served: what may take long.
   virtual void Prepare() = 0;

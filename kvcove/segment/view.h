@@ -15,7 +15,7 @@
 namespace kvcove::segment {
 
 // Checks whether a process whose build knows layout `reader` may map the segment of an owner with
-// layout `owner`. 0: a build that sends no version, and knows version 2. Errors: kIncompatible.
+// layout `owner`. A build that sends no version counts as 0. Errors: kIncompatible.
 Status CheckLayout(std::uint32_t owner, std::uint32_t reader);
 
 // Passes a sequentially consistent fence between a store and later loads of this thread, on both

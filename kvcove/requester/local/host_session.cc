@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/numa.h"
@@ -87,8 +88,9 @@ HostSession::Sessions HostSession::NearFirst(std::size_t count) {
 
 CallOptions HostSession::Left(const CallOptions& options, std::int64_t deadline_ns) const {
   CallOptions left = options;
-  left.timeout = std::chrono::milliseconds(
-      std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
+  // Rounded up: an owner that is asked with no time at all is not asked.
+  const std::int64_t left_ns = std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_));
+  left.timeout = std::chrono::milliseconds((left_ns + kMillisecond - 1) / kMillisecond);
   return left;
 }
 
@@ -135,6 +137,34 @@ Result<T> HostSession::AskOne(const CallOptions& options, const AskClient<T>& ca
     if (answer || answer.error().code != Code::kUnavailable) break;
   }
   return answer;
+}
+
+template <typename Call>
+Status HostSession::AskEach(const CallOptions& options, const Call& call) {
+  const std::size_t count = Owners();
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  Sessions sessions;
+  Sessions frozen;
+  for (std::size_t i = 0; i < count; ++i) {
+    (At(i).HoldsLease() ? sessions : frozen).push_back(&At(i));
+  }
+  const std::size_t leased = sessions.size();
+  sessions.insert(sessions.end(), frozen.begin(), frozen.end());
+  bool answered = false;
+  Status away;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Status asked = call(*sessions[i], i == 0 ? options : Left(options, deadline_ns));
+    if (asked) {
+      answered = true;
+      continue;
+    }
+    const Code code = asked.error().code;
+    // A slow owner is there: without its part the answer would be wrong.
+    const bool gone = code == Code::kUnavailable || (code == Code::kTimeout && i >= leased);
+    if (!gone) return asked;
+    away = asked;
+  }
+  return answered ? Status{} : away;
 }
 
 Result<Token> HostSession::Capture(const CallOptions& options) {
@@ -269,18 +299,21 @@ Status HostSession::Pin(std::span<const std::string_view> keys, PinKind kind,
 Status HostSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,
                           const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
-  const std::size_t count = Owners();
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Status failed = At(0).Unpin(keys, results, options);
+  results = results.first(keys.size());
   std::vector<ItemResult> answers(keys.size());
-  for (std::size_t owner = 1; owner < count; ++owner) {
-    const Status next = At(owner).Unpin(keys, answers, Left(options, deadline_ns));
-    if (!next) failed = next;
+  bool first = true;
+  return AskEach(options, [&](OwnerClient& session, const CallOptions& left) {
+    const Status asked = session.Unpin(keys, answers, left);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (MayBeElsewhere(results[i])) Merge(results[i], answers[i]);
+      if (first) {
+        results[i] = answers[i];
+      } else if (MayBeElsewhere(results[i])) {
+        Merge(results[i], answers[i]);
+      }
     }
-  }
-  return FailureShown(failed, results.first(keys.size()));
+    first = false;
+    return asked;
+  });
 }
 
 // Asks one owner, whichever answers: the shared authority removes the keys at all owners.
@@ -303,63 +336,45 @@ Result<std::uint64_t> HostSession::RemoveMatching(std::string_view pattern,
 Result<std::vector<std::optional<ObjectStat>>> HostSession::Stat(
     std::span<const std::string_view> keys, const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
-  const std::size_t count = Owners();
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  auto stats = At(0).Stat(keys, options);
-  for (std::size_t owner = 1; owner < count; ++owner) {
-    auto more = At(owner).Stat(keys, Left(options, deadline_ns));
-    if (!more) continue;
-    if (!stats) {
-      stats = std::move(more);
-      continue;
-    }
+  std::vector<std::optional<ObjectStat>> stats(keys.size());
+  KVCOVE_TRY(AskEach(options, [&](OwnerClient& session, const CallOptions& left) -> Status {
+    KVCOVE_ASSIGN(const auto more, session.Stat(keys, left));
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (!(*stats)[i]) (*stats)[i] = (*more)[i];
+      if (!stats[i]) stats[i] = more[i];
     }
-  }
+    return {};
+  }));
   return stats;
 }
 
 Result<std::vector<StoredObject>> HostSession::List(std::string_view prefix,
                                                     const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  const std::size_t count = Owners();
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  auto first = At(0).List(prefix, options);
-  if (count == 1 || (!first && first.error().code == Code::kLimit)) return first;
+  if (Owners() == 1) return At(0).List(prefix, options);
   std::map<std::string, StoredObject> objects;
-  bool answered = first.has_value();
-  if (first) {
-    for (StoredObject& object : *first) objects.emplace(object.key, std::move(object));
-  }
-  for (std::size_t owner = 1; owner < count; ++owner) {
-    auto more = At(owner).List(prefix, Left(options, deadline_ns));
-    if (!more && more.error().code == Code::kLimit) return more;
-    if (!more) continue;
-    answered = true;
-    for (StoredObject& object : *more) objects.emplace(object.key, std::move(object));
-  }
-  if (!answered) return first;
+  KVCOVE_TRY(AskEach(options, [&](OwnerClient& session, const CallOptions& left) -> Status {
+    KVCOVE_ASSIGN(auto more, session.List(prefix, left));
+    for (StoredObject& object : more) objects.emplace(object.key, std::move(object));
+    return {};
+  }));
   if (objects.size() > kMaxListed) return Fail(Code::kLimit, "too many keys; name a longer prefix");
   return ValuesOf(std::move(objects));
 }
 
 Result<ObjectCount> HostSession::Count(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  const std::size_t count = Owners();
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  auto sum = At(0).Count(options);
-  for (std::size_t owner = 1; owner < count; ++owner) {
-    const auto more = At(owner).Count(Left(options, deadline_ns));
-    if (!more) continue;
+  std::optional<ObjectCount> sum;
+  KVCOVE_TRY(AskEach(options, [&](OwnerClient& session, const CallOptions& left) -> Status {
+    KVCOVE_ASSIGN(const ObjectCount more, session.Count(left));
     if (!sum) {
       sum = more;
-    } else if (more->generation == sum->generation) {
-      sum->objects += more->objects;
-      sum->voided += more->voided;
+    } else if (more.generation == sum->generation) {
+      sum->objects += more.objects;
+      sum->voided += more.voided;
     }
-  }
-  return sum;
+    return {};
+  }));
+  return *sum;
 }
 
 Result<std::vector<std::vector<ObjectPlace>>> HostSession::Places(
@@ -379,14 +394,9 @@ Result<std::vector<std::vector<ObjectPlace>>> HostSession::Places(
 Status HostSession::NameVersions(std::span<const std::string> versions,
                                  const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
-  const std::size_t count = Owners();
-  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
-  Status named = At(0).NameVersions(versions, options);
-  for (std::size_t owner = 1; owner < count; ++owner) {
-    const Status more = At(owner).NameVersions(versions, Left(options, deadline_ns));
-    if (!named && named.error().code == Code::kUnavailable) named = more;
-  }
-  return named;
+  return AskEach(options, [&](OwnerClient& session, const CallOptions& left) {
+    return session.NameVersions(versions, left);
+  });
 }
 
 // ---- reset

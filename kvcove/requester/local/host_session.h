@@ -98,6 +98,11 @@ class HostSession final : public Session {
   using AskClient = std::function<Result<T>(OwnerClient& session, const CallOptions& left)>;
   template <typename T>
   Result<T> AskOne(const CallOptions& options, const AskClient<T>& call);
+  // Asks each owner, within the call's time: those that hold a lease first, because a frozen one
+  // would use up the time of the others. Returns the error of an owner that is there (kTimeout: it
+  // was too slow), or, if none answered, of one that is away.
+  template <typename Call>
+  Status AskEach(const CallOptions& options, const Call& call);
   CallOptions Left(const CallOptions& options, std::int64_t deadline_ns) const;
   // The facts of a PutItem or ReserveKey by which its owner is chosen.
   struct ToPut {

@@ -100,6 +100,11 @@ Result<std::shared_ptr<Attachment>> OwnerClient::Attached() const {
   return attachment;
 }
 
+bool OwnerClient::HoldsLease() const {
+  const auto attachment = Attached();
+  return attachment && (*attachment)->header().LeaseHolds(clock_.NowNs());
+}
+
 Result<Token> OwnerClient::Capture(const CallOptions& options) {
   KVCOVE_ASSIGN(const auto attachment, Attached());
   KVCOVE_ASSIGN(const Binding binding,

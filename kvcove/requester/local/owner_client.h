@@ -62,6 +62,8 @@ class OwnerClient {
   void CountMissed(Asked what, std::span<const ItemResult> results) const;
   // Forgets all known generations after a proven reset: the next call registers again.
   void ForgetBindings(const wire::ResetOutcome& outcome);
+  // False for an owner that is away or frozen: its lease is not renewed.
+  bool HoldsLease() const;
   // True if the engine has registered for the version, and may use it again without a call.
   bool KnowsVersion(std::string_view version);
 
