@@ -2,12 +2,12 @@
 // Removals and resets that one disk must apply, what they fence until then, and what the disk has
 // missed.
 //
-//   a key:       Remove ---(fenced)---> Applied: the log has forgotten it --- Proven: synced
-//   a pattern:   BeginMatching ---(hidden: memory is walked)---> RemoveMatching
-//                  ---(hidden: the disk is walked)---> Proven;  or EndMatching, if memory's walk
-//                  ends
-//                early
+// clang-format off
+//   a key:       Remove --(fenced)--> Applied: the log has forgotten it --> Proven: synced
+//   a pattern:   BeginMatching --(hidden: memory is walked)--> RemoveMatching
+//                 --(hidden: the disk is walked)--> Proven; EndMatching if memory's walk ends early
 //   a reset:     SetSlots: the next order of the disk's thread
+// clang-format on
 //
 // A key that is fenced is not read from the disk, and what is evicted of it is not kept there: the
 // log might answer with a value that is being removed. What matches a hidden pattern does not come

@@ -1,34 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether one disk is used, and whether the owner's note names it.
 //
-//   from        SetOn  Use(kOn)  Use(kTelling)  SetOnTold  SetAside  Void     UseAnew  Unmount
-//   Pause
+// clang-format off
+//  from        SetOn  Use(kOn)  Use(kTelling)  SetOnTold  SetAside  Void     Unmount     Pause
 //
-//   kOpening    kOn    kOn       kTelling       -          kAside    kVoided  -        kUnmounted
-//   kOpening kReopening  -      kOn       kTelling       -          kAside    kVoided  - kUnmounted
-//   kReopening kOn         -      -         -              -          kAside    kVoided  -
-//   kUnmounted  kOpening kTelling    -      -         -              kOn        kAside    kVoided
-//   -        kUnmounted  kReopening kAside      -      kOn       kTelling       -          -
-//   kVoided  -        kUnmounted  kAside kVoided     -      -         -              -          -
-//   kVoided  kAside   kUnmounted  kVoided kUnmounted  -      -         -              -          -
-//   -        -        kUnmounted  kUnmounted
+//  kOpening    kOn    kOn       kTelling       -          kAside    kVoided  kUnmounted  kOpening
+//  kReopening  -      kOn       kTelling       -          kAside    kVoided  kUnmounted  kReopening
+//  kOn         -      -         -              -          kAside    kVoided  kUnmounted  kOpening
+//  kTelling    -      -         -              kOn        kAside    kVoided  kUnmounted  kReopening
+//  kAside      -      kOn       kTelling       -          -         kVoided  kUnmounted  -
+//  kVoided     -      -         -              -          -         kVoided  kUnmounted  -
+//  kUnmounted  -      -         -              -          -         -        kUnmounted  -
+// clang-format on
 //
+// UseAnew makes kVoided kAside, and changes no other state.
 // What is `-` changes nothing, and the call says so: another thread has changed the state in
 // between.
 //
-//   kOpening     It is opened for the first time, or again after a pause for an upgrade of the
-//   process
-//                (docs/upgrade.md): nothing is found on it. Removals wait for its log, and what is
-//                stored is remembered. So an owner may serve its memory before its disk is open.
-//   kReopening   The same, of a disk that was paused while it was kTelling: it must be reported
-//   anew. kOn          Values are demoted to it and promoted from it. kTelling     In a cluster. It
-//   works again, its log is open and removals reach it, but nothing is
-//                found on it and nothing is demoted before the master has accepted what it holds.
-//   kAside       It has failed, and is tried again from time to time.
+//   kOpening     The disk is opened for the first time, or again after a pause for an upgrade of
+//                the process (docs/upgrade.md): nothing is found on it. Removals wait for its log,
+//                and what is stored is remembered. So an owner may serve its memory before its disk
+//                is open.
+//
+//   kReopening   As kOpening, of a disk that was paused while it was kTelling: what it holds must
+//                be reported anew.
+//
+//   kOn          Values are demoted to it and promoted from it.
+//
+//   kTelling     In a cluster. The disk works again, its log is open and removals reach it, but
+//                nothing is found on it and nothing is demoted before the master has accepted what
+//                it holds.
+//
+//   kAside       The disk has failed, and is tried again from time to time.
+//
 //   kVoided      What it holds counts no more. It is not tried again before UseAnew: an attempt to
-//   open
-//                it that began before must fail.
-//   kUnmounted   It is not tried again by this process.
+//                open it that began before must fail.
+//
+//   kUnmounted   The disk is not tried again by this process.
 //
 // An era is the time for which a disk is used, or opened, without an end in between. Whatever was
 // begun in an era that is over has no effect on the disk's next one.

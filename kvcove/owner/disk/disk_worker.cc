@@ -302,7 +302,7 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
                  .name = handed.name,
                  .key = demotion->key,
                  .value = std::span(&value, 1),
-                 .stream = StreamOf(*demotion),
+                 .stream = StreamOf(handed),
                  .brief = demotion->brief},
                 [this, demotion, begun_ns = clock_.NowNs()](const Status& status) {
                   tiering_.times().writes.Add(clock_.NowNs() - begun_ns);
@@ -326,9 +326,9 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
 
 // What lives and dies together lies together; what is counted together, too, so that a zone that
 // is freed takes from one share.
-std::uint8_t DiskWorker::StreamOf(const Demotion& demotion) const {
+std::uint8_t DiskWorker::StreamOf(const HandedDemotion& handed) const {
   const std::uint64_t by =
-      demotion.share == disklog::kNoShare ? demotion.slot : std::uint64_t{demotion.share} + 1;
+      handed.share == disklog::kNoShare ? handed.demotion->slot : std::uint64_t{handed.share} + 1;
   return static_cast<std::uint8_t>(by % options_.streams);
 }
 

@@ -81,7 +81,7 @@ class DiskWorker {
              const disklog::ReadResult& result);
   void Lost(const Load& load);
   void Demote();
-  std::uint8_t StreamOf(const Demotion& demotion) const;
+  std::uint8_t StreamOf(const HandedDemotion& handed) const;
   std::optional<bool> DemoteOne(const HandedDemotion& handed);
   void SetAside(const std::string& why);
 

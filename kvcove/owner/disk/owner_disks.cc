@@ -235,7 +235,11 @@ HandedDisks OwnerDisks::HandOver() const {
   handed.numbers = numbers_;
   if (!options_.cluster) return handed;
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    handed.asides.push_back((*set_)[i].state().why());
+    // A disk that was paused while it was reported has no reason any more, and must not be used
+    // as if the master knew what it holds: another owner may have newer values of its keys.
+    const DiskState state = (*set_)[i].state();
+    const bool unreported = state.away() && state.why().empty();
+    handed.asides.push_back(unreported ? "the master has not heard what it holds" : state.why());
   }
   handed.slots = (*set_)[0].Slots();
   return handed;

@@ -121,6 +121,36 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   disks.LeaveHanging();
 }
 
+// The master does not list what such a disk holds, and may know newer values of its keys. A
+// successor that took the disk for one that is only paused would serve the older ones.
+TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetAside) {
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, SystemClock::Instance());
+  OpenCore(*memory, disks);
+  Tiering& disk = disks.set()[0];
+  EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{""});
+  disk.SetAside("the disk failed");
+  EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{"the disk failed"});
+  ASSERT_TRUE(disk.BeginTelling());
+  EXPECT_TRUE(disk.Pause());
+  ASSERT_EQ(disks.HandOver().asides.size(), 1U);
+  EXPECT_NE(disks.HandOver().asides[0], "");
+
+  const std::unique_ptr<Memory> same = MakeMemory(1024);
+  OwnerDisks successor({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                        .quotas = {},
+                        .memory_bytes = 1 << 20,
+                        .cluster = true},
+                       *same, SystemClock::Instance());
+  OpenCore(*same, successor);
+  successor.Adopt(disks.HandOver());
+  EXPECT_TRUE(successor.Away());
+}
+
 // Its thread may use the set one day, so it is left there, and others find none.
 TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   const Clock& clock = SystemClock::Instance();

@@ -81,6 +81,8 @@ struct TieringOptions {
 struct HandedDemotion {
   std::shared_ptr<Demotion> demotion;  // null: none waits
   std::string name;                    // of its namespace
+  // Its own, as of the hold: a removal clears it there while the disk's thread copies.
+  disklog::ShareNumber share = disklog::kNoShare;
 };
 
 // What a namespace or tenant with a quota has of one disk, and may have.

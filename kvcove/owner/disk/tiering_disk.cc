@@ -136,7 +136,8 @@ HandedDemotion Tiering::HandFirst() {
   for (const auto& one : dropped) EndPending(*one, /*written=*/false);
   if (first == nullptr) return {};
   std::string name = fences_.NameOf(first->slot);
-  return {.demotion = std::move(first), .name = std::move(name)};
+  const disklog::ShareNumber share = first->share;
+  return {.demotion = std::move(first), .name = std::move(name), .share = share};
 }
 
 HandedDemotion Tiering::TakeDemotion(Demotion& demotion, bool copied) {
