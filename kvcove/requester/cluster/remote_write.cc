@@ -74,13 +74,11 @@ void RemoteWrite::Finish() {
       // It stays whatever other owners answer: as long as one may still read the value's memory,
       // its caller must not change that.
       if (result.code == Code::kBufferBusy) continue;
-      if (code == Code::kBufferBusy) {
-        result.code = code;
-      } else if (code == Code::kOk || code == Code::kNotListed) {
+      if (code == Code::kOk || code == Code::kNotListed) {
         ++result.replicas;
         result.code = Code::kOk;
         result.listed = code == Code::kOk;
-      } else if (result.replicas == 0) {
+      } else if (code == Code::kBufferBusy || result.replicas == 0) {
         result.code = code;
       }
     }
