@@ -9,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -160,15 +159,6 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-Result<std::uint64_t> ParseCount(std::string_view key, std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", key, text));
-  }
-  return value;
-}
-
 // Calls `take` with each key and value of `a=1&b=2`. Of keys only `disk` may be there several
 // times.
 Status ForEachOption(std::string_view query,
@@ -303,11 +293,9 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
                     .key = Environment("KVCOVE_TLS_KEY")};
   KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "local") {
-      KVCOVE_ASSIGN(const std::uint64_t local, ParseCount(key, value));
-      options.local = local != 0;
+      KVCOVE_ASSIGN(options.local, ParseSwitch(key, value));
     } else if (key == "checksum") {
-      KVCOVE_ASSIGN(const std::uint64_t checksum, ParseCount(key, value));
-      options.checksum = checksum != 0;
+      KVCOVE_ASSIGN(options.checksum, ParseSwitch(key, value));
     } else if (key == "host") {
       options.host = value;
     } else if (key == "owner") {

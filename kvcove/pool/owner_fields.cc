@@ -4,10 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/policy/policy.h"
 
 namespace kvcove::pool {
@@ -22,17 +22,9 @@ Result<std::uint64_t> SizeOf(std::string_view option, std::string_view text) {
 }
 
 Result<std::uint64_t> CountOf(std::string_view option, std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", option, text));
-  }
-  return value;
-}
-
-Result<bool> SwitchOf(std::string_view option, std::string_view text) {
-  KVCOVE_ASSIGN(const std::uint64_t value, CountOf(option, text));
-  return value != 0;
+  const auto value = NumberOf<std::uint64_t>(text);
+  if (!value) return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", option, text));
+  return *value;
 }
 
 // The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
@@ -145,7 +137,7 @@ std::vector<OwnerField> MakeFields() {
        .help = "do not touch memory before it is used (the first puts are slower)",
        .kind = OwnerField::Kind::kFlag,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-         KVCOVE_ASSIGN(options.owner.populate, SwitchOf(option, texts[0]));
+         KVCOVE_ASSIGN(options.owner.populate, ParseSwitch(option, texts[0]));
          return {};
        }},
       {.key = "huge_pages",
@@ -160,7 +152,7 @@ std::vector<OwnerField> MakeFields() {
        .help = "log no line for each reset, and for what it voids",
        .kind = OwnerField::Kind::kFlag,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
-         KVCOVE_ASSIGN(options.owner.log_resets, SwitchOf(option, texts[0]));
+         KVCOVE_ASSIGN(options.owner.log_resets, ParseSwitch(option, texts[0]));
          return {};
        }},
       {.key = "disk",
@@ -230,6 +222,11 @@ std::uint64_t GuaranteedBy(const Quotas& quotas) {
 }
 
 }  // namespace
+
+Result<bool> ParseSwitch(std::string_view option, std::string_view text) {
+  KVCOVE_ASSIGN(const std::uint64_t value, CountOf(option, text));
+  return value != 0;
+}
 
 std::span<const OwnerField> OwnerFields() {
   static const std::vector<OwnerField> fields = MakeFields();

@@ -37,6 +37,8 @@ struct OwnerField {
 std::span<const OwnerField> OwnerFields();
 // "--disk-admit" of "disk_admit"; "--no-populate" of "populate".
 std::string FlagOf(const OwnerField& field);
+// Reads 0 or 1, of an option of any pool's address. Errors: kInvalid.
+Result<bool> ParseSwitch(std::string_view option, std::string_view text);
 // Checks what no field knows alone: guarantees against the memory and the disks that there are.
 // Errors: kInvalid.
 Status CheckShares(const owner::OwnerOptions& options);

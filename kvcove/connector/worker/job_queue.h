@@ -78,10 +78,11 @@ struct ComputedStep {
   std::vector<std::shared_ptr<Job>> saves;
 };
 
-// Steps whose saves are not due. Those with a mark end in any order, as the device reports; others
-// one after the other, as a thread waits for each. Does no I/O. Needs its owner's lock. Whoever
-// takes a step destroys it without that lock: the end of `ready` may need the engine's own locks
-// (Python's GIL), and a thread that holds them may wait for the role's.
+// Steps that the engine still computes, so that their saves must wait. A step with a mark on the
+// device ends when the device reports the mark, in any order. A thread waits for each of the other
+// steps, so these end in their order. Does no I/O. Needs the lock of its holder, the role. A caller
+// that takes a step must destroy it without that lock: the destructor of `ready` may need the
+// engine's own locks (Python's GIL), and a thread that holds them may wait for the role's.
 class ComputedSteps {
  public:
   using Ready = std::shared_ptr<std::function<void()>>;

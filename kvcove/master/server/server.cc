@@ -26,7 +26,6 @@ Status MasterServer::Impl::OpenStore(std::unique_ptr<PosixFileSystem> disk, Open
     store_ = std::make_unique<MemoryStore>();
     return {};
   }
-  disk_ = disk.get();
   KVCOVE_ASSIGN(std::unique_ptr<FileStore> store,
                 FileStore::Open(std::move(disk), {.clock = &clock_}, opened));
   file_ = store.get();

@@ -185,9 +185,8 @@ class MasterServer::Impl final : public rpc::Handler {
   std::unique_ptr<Master> master_;
   std::unique_ptr<ShardCalls> shard_calls_;
   std::unique_ptr<ControlStore> store_;
-  FileStore* file_ = nullptr;        // store_, if it is one
-  EtcdStore* etcd_ = nullptr;        // the same
-  PosixFileSystem* disk_ = nullptr;  // of file_
+  FileStore* file_ = nullptr;  // store_, if it is one
+  EtcdStore* etcd_ = nullptr;  // the same
   std::unique_ptr<rpc::Workers> workers_;
   std::unique_ptr<rpc::Server> server_;
   std::thread tick_;

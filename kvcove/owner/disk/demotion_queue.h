@@ -6,10 +6,11 @@
 //               \                \ Drop            \ Drop
 //                \ Drop           +-> TakeDropped    +-> End(not written)
 //
-// Filling. An evicted value has its place in the queue, and is pending, before its bytes are
-// copied: so one hold of the lock suffices for it. Whoever pushes holds the owner's lock until the
-// value is filled, so nobody else reserves memory of the ring meanwhile, and the values are filled
-// in their order. The log takes nothing that is not filled, and no load reads it.
+// Filling. An evicted value gets its place in the queue, and is pending, before its bytes are
+// copied, so that the copy needs no hold of this queue's lock. The thread that pushes the value
+// holds the owner's lock until it has copied the bytes. So no other thread reserves memory of the
+// ring meanwhile, and the values are filled in their order. The log takes no value that is not
+// filled, and no load reads one.
 //
 // Needs the lock of its holder, but for Fill. No I/O.
 #pragma once

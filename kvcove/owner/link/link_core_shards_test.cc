@@ -34,6 +34,12 @@ class LinkShardsTest : public LinkCoreFixture {
     return {.high = slice << 52, .low = key};
   }
   // A put of one key in each of these slices.
+  // The shard is lost: the leader has all slices again, those of the shard without entries.
+  void TellLost() {
+    auto map = Map(3, wire::kSlices);
+    for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
+    Tell(map);
+  }
   std::shared_ptr<std::vector<Code>> PutIn(const std::vector<std::uint64_t>& slices) {
     auto codes = std::make_shared<std::vector<Code>>();
     Listing listing{.pending = {}, .done = [codes](std::span<const Code> now) {
@@ -103,9 +109,7 @@ TEST_F(LinkShardsTest, WhatHasNoAnswerGoesWhereTheNextMapSays) {
   const auto put = PutIn({4000});
   const auto first = AskShard();
   ASSERT_TRUE(first);
-  auto map = Map(3, wire::kSlices);  // the leader has everything again, without entries
-  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
-  Tell(map);
+  TellLost();
   const wire::ListRequest request = AskList();
   ASSERT_EQ(request.items.size(), 1U);
   AnswerShard(*first);  // late
@@ -124,9 +128,7 @@ TEST_F(LinkShardsTest, AnAnsweredKeyOfAPutThatWaitsForOthersIsAskedAgain) {
   ASSERT_TRUE(shard);
   AnswerShard(*shard);
   EXPECT_THAT(*put, IsEmpty()) << "the leader has not answered";
-  auto map = Map(3, wire::kSlices);
-  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
-  Tell(map);
+  TellLost();
   const wire::ListRequest request = AskList();
   EXPECT_EQ(request.items.size(), 2U);
   AnswerList(request);
@@ -147,9 +149,7 @@ TEST_F(LinkShardsTest, AnAnsweredKeyIsNotAskedAgainBehindALaterPutOfIt) {
   ASSERT_TRUE(shard);
   AnswerShard(*shard);
   EXPECT_THAT(*second, ElementsAre(Code::kOk));
-  auto map = Map(3, wire::kSlices);
-  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
-  Tell(map);
+  TellLost();
   const wire::ListRequest request = AskList();
   ASSERT_EQ(request.items.size(), 1U);
   EXPECT_EQ(request.items[0].hash, HashOf(1, 1));
@@ -172,9 +172,7 @@ TEST_F(LinkShardsTest, NorBehindALaterPutThatWasQueuedBeforeTheAnswer) {
   ASSERT_TRUE(shard);
   AnswerShard(*shard);
   EXPECT_THAT(*second, ElementsAre(Code::kOk));
-  auto map = Map(3, wire::kSlices);
-  for (std::size_t i = 2048; i < wire::kSlices; ++i) map->fresh[i] = 3;
-  Tell(map);
+  TellLost();
   const wire::ListRequest request = AskList();
   ASSERT_EQ(request.items.size(), 1U);
   EXPECT_EQ(request.items[0].hash, HashOf(1, 1));
