@@ -58,13 +58,15 @@ bool Cleaner::Begin() {
   held_ = state_.zones.HeldByShare();
   const auto victim = state_.zones.Victim(state_.next_sequence, held_);
   if (!victim) return false;
-  const bool dead = state_.zones[*victim].live() == 0 && !state_.zones.TombstonesNeeded(*victim);
+  const bool dead = state_.zones.Dead(*victim);
   // A share at its maximum has a shortage of its own.
   const bool scarce =
       coming < options_.free_zones ||
       state_.zones.ClassOf(state_.zones[*victim], held_) == Zones::ShareClass::kReplaced;
-  // A dead zone costs one write, so it does not wait for a shortage.
-  if (!dead && (!scarce || (holds_ > 0 && !Pressed()))) return false;
+  // A dead zone costs one write, so it does not wait for a shortage. A doomed one is not waited
+  // for.
+  if (!dead && !state_.zones[*victim].doomed && (!scarce || (holds_ > 0 && !Pressed())))
+    return false;
   zone_ = victim;
   summary_ = {};
   left_.clear();  // of a pass that failed: its entries are those of another summary
@@ -78,12 +80,8 @@ bool Cleaner::Begin() {
     FreeDead();
     return false;
   }
-  const auto take = [this](ZoneContents contents) { TakeContents(std::move(contents)); };
-  if (zone.summarized) {
-    ReadSummary(state_, *zone_, true, take);
-  } else {
-    ScanZone(state_, *zone_, take);
-  }
+  ReadContents(state_, *zone_,
+               [this](ZoneContents contents) { TakeContents(std::move(contents)); });
   return false;
 }
 
@@ -93,18 +91,9 @@ void Cleaner::TakeContents(ZoneContents contents) {
     summary_ = std::move(*contents.summary);
     return;
   }
-  // The zone cannot be listed, so nothing can be moved out of it, and its objects are dropped. If
-  // it has needed tombstones, it is set aside instead of freed: the next start may be able to read
-  // them, and must, as older records of their keys are still on the disk.
-  const bool needed = state_.zones.TombstonesNeeded(*zone_);
-  state_.counters.dropped_objects += state_.zones[*zone_].live();
-  if (!needed) {
-    FreeZone();
-    return;
-  }
-  state_.Abandon(*zone_);
-  state_.zones[*zone_].state = ZoneState::kLost;
-  zone_.reset();
+  // The device cannot read the zone, so nothing can be moved out of it, and its objects are
+  // dropped. Its tombstones are in another zone, too.
+  FreeZone();
 }
 
 Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key) {
@@ -114,7 +103,8 @@ Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key
   if (entry.kind == RecordKind::kTombstone) return MoveTombstone(entry, *scope, key);
   // The index decides what is alive: the summary also names records that were replaced or removed.
   IndexEntry* const known = state_.Find(entry.hash);
-  if (known == nullptr || known->zone != *zone_ || known->offset_units != entry.offset_units) {
+  if (known == nullptr || known->forgotten || known->zone != *zone_ ||
+      known->offset_units != entry.offset_units) {
     return Outcome::kNext;
   }
   const LiveObject object{.slot = from.slot,
@@ -147,7 +137,8 @@ void Cleaner::DropLeft() {
   for (const Left& left : left_) {
     const SummaryEntry& entry = summary_.entries[left.entry];
     const IndexEntry* const known = state_.Find(entry.hash);
-    if (known == nullptr || known->zone != *zone_ || known->offset_units != entry.offset_units) {
+    if (known == nullptr || known->forgotten || known->zone != *zone_ ||
+        known->offset_units != entry.offset_units) {
       continue;  // it was removed meanwhile
     }
     state_.Drop(IndexEntry(*known));
@@ -168,7 +159,8 @@ void Cleaner::DropLeft() {
 Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope,
                                         std::string_view key) {
   // The copy keeps the sequence: a new one would also cover values that were put after the removal.
-  if (!state_.zones.TombstoneNeeded(*zone_, scope, entry.sequence)) return Outcome::kNext;
+  // It keeps the stream, too, so that it never lies in the zone of its twin.
+  if (!state_.zones.TombstoneNeeded(scope, entry.version, entry.sequence)) return Outcome::kNext;
   const SummaryScope& from = summary_.scopes[entry.scope];
   const Status added = writer_.Add({.kind = RecordKind::kTombstone,
                                     .slot = from.slot,
@@ -176,7 +168,7 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
                                     .version = entry.version,
                                     .name = from.name,
                                     .key = key,
-                                    .stream = writer_.move_stream(),
+                                    .stream = state_.zones[*zone_].stream,
                                     .sequence = entry.sequence},
                                    [this](const Status& status) { failed_ |= !status; });
   if (added) return Outcome::kNext;
@@ -283,11 +275,15 @@ void Cleaner::FreeZone() {
   waiting_ = true;
   writer_.Free(*zone_, [this](const Status& status) {
     waiting_ = false;
-    if (status) {
+    const bool doomed = state_.zones[*zone_].doomed;
+    if (status || doomed) {
       refused_ = state_.counters.refused_space;
       DropLeft();
+      state_.counters.dropped_objects += state_.zones[*zone_].live();  // those that nothing lists
       state_.Abandon(*zone_);
     }
+    // A doomed zone that can be neither read nor freed is voided by the superblock.
+    if (!status && doomed) state_.Lose(*zone_);
     zone_.reset();
     summary_ = {};
     left_.clear();

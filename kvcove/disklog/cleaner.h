@@ -2,7 +2,8 @@
 // Frees space, one zone at a time. A zone without live objects or needed tombstones is freed
 // unread. From any other zone the cleaner copies needed tombstones, and live objects that are worth
 // a move, to an open zone. The copies are synced before the zone is freed on the disk. Objects that
-// are not moved are found until the freeing is synced, too; then they are dropped.
+// are not moved are found until the freeing is synced, too; then they are dropped. A doomed zone is
+// freed whether or not space is short.
 //
 //   idle -> reading the summary -> moving, entry by entry -> syncing the copies -> freeing -> idle
 //

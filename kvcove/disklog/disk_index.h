@@ -29,7 +29,8 @@ struct IndexEntry {
   ScopeId scope = 0;
   RecordKind kind : 4 = RecordKind::kObject;  // tombstones only until recovery has ended
   bool pending : 1 = false;                   // not written yet, and not found
-  std::uint8_t read_at = 0;  // State::ReadTime of its last read; 0: not read since it was written
+  bool forgotten : 1 = false;  // not found any more; its record remains (State::Forget)
+  std::uint8_t read_at = 0;    // State::ReadTime of its last read; 0: not read since it was written
   std::uint32_t next = 0;
 
   std::uint64_t sequence() const { return (std::uint64_t{sequence_high} << 32) | sequence_low; }

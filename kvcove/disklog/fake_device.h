@@ -19,11 +19,17 @@ namespace kvcove::disklog {
 class FakeDevice final : public Device {
  public:
   struct Faults {
-    bool lies = false;             // a sync succeeds and syncs nothing
-    std::uint64_t misdirect = 0;   // one write in this many lands in another block; 0: none
-    int write_error = 0;           // errno of every write and sync from now on
-    int sync_error = 0;            // errno of every sync from now on
-    int read_error = 0;            // errno of every read from now on
+    bool lies = false;            // a sync succeeds and syncs nothing
+    std::uint64_t misdirect = 0;  // one write in this many lands in another block; 0: none
+    int write_error = 0;          // errno of every write and sync from now on
+    int sync_error = 0;           // errno of every sync from now on
+    bool lands = false;           // a write that fails has written its bytes all the same
+    int read_error = 0;           // errno of every read from now on
+    // Reads, or writes, that touch these bytes fail.
+    std::uint64_t bad_from = 0;
+    std::uint64_t bad_to = 0;
+    bool bad_reads = false;
+    bool bad_writes = false;
     bool hangs = false;            // nothing completes while true
     std::uint64_t cut_at = ~0ULL;  // power is off from this write or sync on, counted from 1
   };
@@ -119,13 +125,25 @@ class FakeDevice final : public Device {
     operations_.push_back(std::move(operation));
   }
 
+  bool Bad(const Operation& operation, std::size_t size) const {
+    return operation.offset < faults.bad_to && operation.offset + size > faults.bad_from;
+  }
+
   int Apply(Operation& operation) {
+    if (operation.read && faults.bad_reads && Bad(operation, operation.into.size())) return EIO;
+    if (operation.write && faults.bad_writes && Bad(operation, operation.data.size())) return EIO;
     if (operation.read) {
       if (faults.read_error != 0) return faults.read_error;
       std::memcpy(operation.into.data(), seen_.data() + operation.offset, operation.into.size());
       return 0;
     }
-    if (faults.write_error != 0) return faults.write_error;
+    if (faults.write_error != 0) {
+      if (operation.write && faults.lands) {
+        Copy(seen_, operation.offset, operation.data);
+        Copy(synced_, operation.offset, operation.data);
+      }
+      return faults.write_error;
+    }
     if (!operation.write && faults.sync_error != 0) return faults.sync_error;
     if (operation.write) {
       Copy(seen_, operation.offset, operation.data);

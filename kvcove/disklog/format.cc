@@ -50,6 +50,8 @@ std::string EncodeSuperblock(const Superblock& superblock) {
     AppendNumber(out, mark.term);
     AppendNumber(out, mark.number);
   }
+  AppendNumber(out, static_cast<std::uint32_t>(superblock.lost_zones.size()));
+  for (const std::uint32_t zone : superblock.lost_zones) AppendNumber(out, zone);
   std::string length;
   AppendNumber(length, static_cast<std::uint32_t>(out.size() + kIdBytes));
   out.replace(length_at, length.size(), length);
@@ -96,6 +98,13 @@ std::optional<Superblock> ParseSuperblock(std::string_view bytes) {
     mark.generation = in.Number<Generation>();
     mark.term = in.Number<std::uint64_t>();
     mark.number = in.Number<std::uint64_t>();
+  }
+  const auto lost = in.Number<std::uint32_t>();
+  if (!in.ok() || lost > kMaxLostZones || in.left() < lost * sizeof(std::uint32_t)) {
+    return std::nullopt;
+  }
+  for (std::uint32_t i = 0; i < lost; ++i) {
+    block.lost_zones.push_back(in.Number<std::uint32_t>());
   }
   if (!in.ok() || !SoundGeometry(block)) return std::nullopt;
   return block;

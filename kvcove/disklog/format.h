@@ -16,7 +16,7 @@
 
 namespace kvcove::disklog {
 
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint32_t kFormatVersion = 2;
 inline constexpr std::uint64_t kUnitBytes = 64;  // records begin at multiples, within a zone
 inline constexpr std::uint64_t kSuperblockBytes = 256ULL << 10;  // space of each of the two copies
 inline constexpr std::uint64_t kZonesStart = 1ULL << 20;
@@ -26,6 +26,7 @@ inline constexpr std::uint64_t kMaxZoneBytes = 4ULL << 30;
 // Longest name of a namespace with its weight version.
 inline constexpr std::uint32_t kMaxSpaceNameBytes = (2 * kMaxNameBytes) + 64;
 inline constexpr std::uint32_t kMaxScopesOfZone = 4096;
+inline constexpr std::uint32_t kMaxLostZones = 4096;
 
 // ---- superblock
 
@@ -51,6 +52,8 @@ struct Superblock {
   std::uint64_t generation_counter = 0;  // highest generation that its owner has seen
   bool clean = false;                    // every zone has its summary
   std::vector<RemovalMark> removals;     // at most kMaxSlots
+  // Zones that could be neither read nor freed. Nothing in them counts, and they are not used.
+  std::vector<std::uint32_t> lost_zones;  // at most kMaxLostZones
 
   std::uint32_t zones() const {
     return static_cast<std::uint32_t>((device_bytes - kZonesStart) / zone_bytes);
@@ -92,7 +95,7 @@ struct Record {
   RecordKind kind = RecordKind::kObject;
   SlotId slot = 0;
   Generation generation = 0;
-  std::uint64_t version = 0;
+  std::uint64_t version = 0;  // of a tombstone: the nonce of the zone whose record it covers
   std::uint64_t sequence = 0;
   std::uint64_t nonce = 0;
   std::string_view name;  // of the namespace, with its weight version

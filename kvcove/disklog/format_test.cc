@@ -32,7 +32,8 @@ Superblock SomeSuperblock() {
           .zone_bytes = kMinZoneBytes,
           .generation_counter = 10,
           .clean = true,
-          .removals = {{.slot = 11, .generation = 12, .term = 13, .number = 14}}};
+          .removals = {{.slot = 11, .generation = 12, .term = 13, .number = 14}},
+          .lost_zones = {15}};
 }
 
 Record SomeRecord() {
@@ -89,13 +90,14 @@ TEST(FormatTest, ASuperblockComesBack) {
 TEST(FormatTest, AFullSuperblockFitsItsPlace) {
   Superblock block = SomeSuperblock();
   block.removals.resize(kMaxSlots);
+  block.lost_zones.resize(kMaxLostZones);
   EXPECT_LE(EncodeSuperblock(block).size(), kSuperblockBytes);
   EXPECT_EQ(ParseSuperblock(EncodeSuperblock(block)), block);
 }
 
 TEST(FormatTest, ASuperblockWithAnyBitFlippedIsRefused) {
   const std::string bytes = EncodeSuperblock(SomeSuperblock());
-  const std::size_t used = 4 + 8 + 4 + 8 + 64 + 40 + 26 + 16;
+  const std::size_t used = 4 + 8 + 4 + 8 + 64 + 40 + 26 + 8 + 16;
   for (std::size_t bit = 0; bit < used * 8; ++bit) {
     std::string flipped = bytes;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
@@ -180,7 +182,7 @@ TEST(FormatTest, AZoneHeaderComesBack) {
   EXPECT_EQ(ParseZoneHeader(EncodeZoneHeader(header)), header);
 }
 
-TEST(FormatTest, AScanEndsAtTheFirstDamagedRecord) {
+TEST(FormatTest, AScanPassesOverADamagedRecord) {
   std::string zone(kBlockBytes, '\0');
   for (std::uint64_t sequence = 1; sequence <= 4; ++sequence) {
     Record record = SomeRecord();
@@ -195,16 +197,19 @@ TEST(FormatTest, AScanEndsAtTheFirstDamagedRecord) {
   EXPECT_EQ(ScanRecords(zone, 5, hash).summary->entries.size(), 4U);
   EXPECT_EQ(ScanRecords(zone, 6, hash).summary->entries.size(), 0U);
   zone[(2 * kBlockBytes) + 68] ^= 1;
-  EXPECT_EQ(ScanRecords(zone, 5, hash).summary->entries.size(), 2U);
+  const ZoneContents damaged = ScanRecords(zone, 5, hash);
+  ASSERT_EQ(damaged.summary->entries.size(), 3U);
+  EXPECT_EQ(damaged.summary->entries.back().sequence, 4U);
+  EXPECT_EQ(damaged.records_end, 3 * kBlockBytes);
 }
 
 TEST(FormatTest, GoldenBytes) {
-  EXPECT_EQ(Hex(EncodeSuperblock(SomeSuperblock()).substr(0, 162)),
-            "4b4356454449444b01000000aa000000030000000000000002000000000000000100000000000000"
+  EXPECT_EQ(Hex(EncodeSuperblock(SomeSuperblock()).substr(0, 178)),
+            "4b4356454449444b02000000b2000000030000000000000002000000000000000100000000000000"
             "04000000000000000300000000000000060000000000000005000000000000000800000000000000"
             "07000000000000000900000000000000000018000000000000000100000000000a00000000000000"
-            "01000000010000000b000c000000000000000d000000000000000e000000000000001b2926ef0f28"
-            "ba69");
+            "01000000010000000b000c000000000000000d000000000000000e00000000000000010000000f00"
+            "0000c6a1c7ef9028e36f85fe93be923ab918");
   EXPECT_EQ(Hex(EncodedRecord(SomeRecord(), "va")),
             "4b435243010001000100030002000000050000000000000004000000000000000200000000000000"
             "03000000000000009fc1da785312315946d6d8f06cb7c2e66e6b65797661");
@@ -214,7 +219,7 @@ TEST(FormatTest, GoldenBytes) {
             "000000000040000000070000000000020001000000090000000000000008000000000000000a0000"
             "0000000000000000000000000042000000000000000000030002000000");
   EXPECT_EQ(Hex(EncodeZoneTrailer(encoded.trailer).substr(0, 104)),
-            "4b4356455452494c0100000000000000000000000000000000000000000000000200000001000000"
+            "4b4356455452494c0200000000000000000000000000000000000000000000000200000001000000"
             "6d0000000000000005000000000000000a000000000000000a0000000000000047e6d0edc2321beb"
             "0355e0d20fac5cabc2ee20f38ea4d5973f5cf26981c74330");
   EXPECT_EQ(Hex(EncodeZoneHeader({.zone = 1,
@@ -224,7 +229,7 @@ TEST(FormatTest, GoldenBytes) {
                                   .incarnation = {6, 7},
                                   .disk = {8, 9}})
                     .substr(0, 74)),
-            "4b4356455a4f4e450100000001000000030000000000000000020500000000000000040000000000"
+            "4b4356455a4f4e450200000001000000030000000000000000020500000000000000040000000000"
             "00000700000000000000060000000000000009000000000000000800000000000000");
 }
 

@@ -83,12 +83,20 @@ Result<std::unique_ptr<Log>> Log::Open(Device& device, LogOptions options) {
     super.disk = RandomId();
     super.removals.clear();
     super.generation_counter = 0;
+    super.lost_zones.clear();
   }
   // Written before any zone is: after a crash, open zones must not be covered by `clean`.
   super.clean = false;
   ++super.sequence;
   KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(super.sequence),
                           AlignedBuffer(EncodeSuperblock(super))));
+  if (empty) {
+    // The other copy still names the former disk: were this one damaged, all of its objects would
+    // be back.
+    ++super.sequence;
+    KVCOVE_TRY(WriteAndSync(device, SuperblockOffset(super.sequence),
+                            AlignedBuffer(EncodeSuperblock(super))));
+  }
   std::unique_ptr<Log> log(new Log(device, std::move(options), std::move(super), empty));
   log->recovery_.Start();
   return log;
@@ -102,6 +110,7 @@ Log::Log(Device& device, LogOptions options, Superblock superblock, bool started
       writer_(state_, options.writer),
       reader_(state_),
       cleaner_(state_, writer_, reader_, std::move(options.cleaner)),
+      forgetting_(state_, writer_),
       recovery_(state_, writer_) {
   state_.presence = options.presence;
   state_.scopes.SetShares(std::move(options.shares));
@@ -153,54 +162,68 @@ void Log::Read(const Found& found, const Expected& expected, std::span<std::byte
 }
 
 Status Log::Remove(const RemoveRequest& request, Done done) {
-  if (!serving() || stopping_) return Fail(Code::kUnavailable, "the disk is starting or stopping");
-  // Objects of another generation are void without a tombstone, and so are keys of which no zone
-  // holds any record. While recovering that is not known yet, so each key gets a tombstone.
-  const auto scope = state_.scopes.Find(request.slot, request.generation);
-  const bool held = state_.recovering || (scope && state_.zones.Holds(*scope));
-  bool written = false;
-  // Shared with the tombstones' callbacks. These run before the one of Sync below, as a barrier
-  // completes only after the callbacks of the writes before it (Writer::Write).
-  const auto failed = std::make_shared<bool>(false);
+  if (!recovery_.done() || stopping_ || unproven()) {
+    return Fail(Code::kUnavailable,
+                unproven() ? "the disk failed to write" : "the disk is starting or stopping");
+  }
   for (const std::string_view key : request.keys) {
     KVCOVE_TRY(CheckKey(key));
-    // While recovering, Writer::Add puts the tombstone into the index, which replaces the entry.
-    const IndexEntry* const known = state_.Find(state_.HashOf(request.slot, key));
-    if (known != nullptr && state_.scopes[known->scope].generation == request.generation &&
-        !state_.recovering) {
-      state_.Drop(IndexEntry(*known));
+    const Status removed = RemoveOne(request, key);
+    if (removed) continue;
+    // Without a zone that the cleaner can free there will be no room: its objects are all in open
+    // zones.
+    if (removed.error().code == Code::kNoSpace && !cleaner_.active() &&
+        !state_.zones.Victim(state_.next_sequence)) {
+      writer_.SealObjects();
     }
-    if (!held) continue;
-    KVCOVE_TRY(writer_.Add({.kind = RecordKind::kTombstone,
-                            .slot = request.slot,
-                            .generation = request.generation,
-                            .name = request.name,
-                            .key = key,
-                            .stream = writer_.tombstone_stream()},
-                           [failed](const Status& status) { *failed |= !status; }));
-    ++state_.counters.tombstones;
-    written = true;
+    return removed;
   }
-  // No record of these keys is on the disk, so nothing has to be synced.
-  if (!written) {
-    done({});
+  // Nothing of these keys is on the disk, but the tombstones of an earlier removal may still be on
+  // their way there.
+  if (!unsynced_) {
+    if (removing_ != nullptr) {
+      removing_->push_back(std::move(done));
+    } else {
+      done({});
+    }
     return {};
   }
-  writer_.Sync([failed, done = std::move(done)](const Status& status) {
-    if (status && *failed) {
-      done(Fail(Code::kUnavailable, "a tombstone could not be written"));
-    } else {
-      done(status);
-    }
+  unsynced_ = false;
+  removing_ = std::make_shared<std::vector<Done>>();
+  removing_->push_back(std::move(done));
+  // The tombstones' callbacks run before this one, as a barrier completes only after the callbacks
+  // of the writes before it (Writer::Write): so a failed one has made the log unproven by then.
+  writer_.Sync([this, waiting = removing_](const Status& status) {
+    // What a repeated removal would look for is not in the index any more.
+    if (!status) writer_.SetUnproven();
+    if (removing_ == waiting) removing_ = nullptr;
+    const Status outcome = status && unproven()
+                               ? Fail(Code::kUnavailable, "a tombstone could not be written")
+                               : status;
+    for (const Done& one : *waiting) one(outcome);
   });
   return {};
 }
 
-bool Log::Drop(SlotId slot, std::string_view key) {
-  const IndexEntry* const known = state_.Find(state_.HashOf(slot, key));
-  if (known == nullptr || known->kind != RecordKind::kObject) return false;
-  state_.Drop(IndexEntry(*known));
-  return true;
+Status Log::RemoveOne(const RemoveRequest& request, std::string_view key) {
+  const Id128 hash = state_.HashOf(request.slot, key);
+  const IndexEntry* const known = state_.Find(hash);
+  const bool here =
+      known != nullptr && state_.scopes[known->scope].generation == request.generation;
+  if (!here) {
+    const auto scope = state_.scopes.Find(request.slot, request.generation);
+    if (!scope || !state_.zones.Uncovered(*scope)) return {};
+  }
+  // First the tombstone: without an entry, a repeated call would write none.
+  KVCOVE_TRY(writer_.AddTombstone({.slot = request.slot,
+                                   .generation = request.generation,
+                                   .version = here ? state_.zones[known->zone].nonce : 0,
+                                   .name = request.name,
+                                   .key = key}));
+  ++state_.counters.tombstones;
+  unsynced_ = true;
+  if (here) state_.Drop(IndexEntry(*known));
+  return {};
 }
 
 void Log::HoldMoves() {
@@ -215,29 +238,46 @@ void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each
     return;
   }
   const Zone& zone = state_.zones[number];
+  // The summary is being written, or the zone is about to be empty: the caller repeats the walk.
+  if (zone.doomed || state_.voiding ||
+      (zone.live() > 0 &&
+       (zone.state == ZoneState::kSealing || zone.state == ZoneState::kFreeing))) {
+    done(unproven() ? Fail(Code::kUnavailable, "the disk failed to write")
+                    : Fail(Code::kInProgress, "the zone is being sealed, or freed; walk it again"));
+    return;
+  }
   if (zone.live() == 0) {
     done({});
     return;
   }
-  // The summary is being written, or the zone is about to be empty: the caller repeats the walk.
-  if (zone.state == ZoneState::kSealing || zone.state == ZoneState::kFreeing) {
-    done(Fail(Code::kInProgress, "the zone is being sealed, or freed; walk it again"));
+  ReadContents(state_, number,
+               [this, number, each = std::move(each), done = std::move(done)](
+                   ZoneContents contents) { TakeWalk(number, std::move(contents), each, done); });
+}
+
+void Log::TakeWalk(std::uint32_t number, ZoneContents contents,
+                   const std::function<void(const LiveObject&)>& each, const Done& done) {
+  Zone& zone = state_.zones[number];
+  if (zone.state == ZoneState::kSealed && (!contents.summary || contents.scanned)) {
+    // Objects that no sound record shows can be listed no more. Those that a removal by pattern
+    // would have found must not be found later, so the zone goes.
+    std::uint32_t listed = 0;
+    if (contents.summary) {
+      WalkSummary(*contents.summary, number, [&](const LiveObject&) { ++listed; });
+    }
+    if (listed < zone.live()) {
+      zone.doomed = true;
+    } else if (zone.summarized) {
+      Summary again = *contents.summary;
+      writer_.SealRecovered(number, std::move(again));
+    }
+  }
+  if (!contents.summary || zone.doomed) {
+    done(Fail(Code::kInProgress, "the zone is damaged and is being freed; walk it again"));
     return;
   }
-  const auto take = [this, number, each = std::move(each),
-                     done = std::move(done)](const ZoneContents& contents) {
-    if (!contents.summary) {
-      done(Fail(Code::kCorrupt, "the summary of zone " + std::to_string(number) + " is damaged"));
-      return;
-    }
-    WalkSummary(*contents.summary, number, each);
-    done({});
-  };
-  if (zone.summarized) {
-    ReadSummary(state_, number, true, take);
-  } else {
-    ScanZone(state_, number, take);
-  }
+  WalkSummary(*contents.summary, number, each);
+  done({});
 }
 
 void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
@@ -249,7 +289,8 @@ void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
     if (entry.kind != RecordKind::kObject) continue;
     // Only the record to which the index points is alive.
     const IndexEntry* const known = state_.Find(entry.hash);
-    if (known == nullptr || known->zone != zone || known->offset_units != entry.offset_units) {
+    if (known == nullptr || known->forgotten || known->zone != zone ||
+        known->offset_units != entry.offset_units) {
       continue;
     }
     const SummaryScope& scope = summary.scopes[entry.scope];
@@ -272,6 +313,26 @@ void Log::SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> r
 void Log::SaveIdentity(const Id128& identity, Done done) {
   state_.super.identity = identity;
   WriteSuperblock(std::move(done));
+}
+
+// Twice, so that no damage of one superblock brings the zone's records back.
+void Log::VoidLost() {
+  if (state_.super.lost_zones.size() > kMaxLostZones) {
+    state_.super.lost_zones.resize(kMaxLostZones);
+    return writer_.SetUnproven();
+  }
+  saving_lost_ = true;
+  const std::size_t lost = state_.super.lost_zones.size();
+  const auto ended = [this, lost](const Status& status) {
+    saving_lost_ = false;
+    if (!status) writer_.SetUnproven();
+    // Others may have been lost meanwhile; the next Poll saves these.
+    state_.voiding = !status || state_.super.lost_zones.size() > lost;
+  };
+  WriteSuperblock([this, ended](const Status& status) {
+    if (!status) return ended(status);
+    WriteSuperblock(ended);
+  });
 }
 
 void Log::WriteSuperblock(Done done) {
@@ -315,10 +376,10 @@ void Log::Stop(Done done) {
 }
 
 void Log::StopStep() {
-  if (!stop_ || !serving() || !recovery_.done()) return;
+  if (!stop_ || !recovered_) return;
   // Called by each Poll until all is written: a cleaner that was active may open zones meanwhile.
   writer_.SealAll();
-  if (!writer_.idle() || cleaner_.active()) return;
+  if (!writer_.idle() || cleaner_.active() || !forgetting_.idle()) return;
   Done done = std::move(stop_);
   stop_ = nullptr;
   // Marked clean only once all summaries are durable. `kvcove disk show` prints the mark; recovery
@@ -338,6 +399,9 @@ bool Log::Poll(std::int64_t wait_ns) {
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
   if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
+  if (!stopping_) forgetting_.Step();
+  if (state_.voiding && !saving_lost_ && !unproven()) VoidLost();
+  recovered_ = recovered_ || (recovery_.done() && !state_.zones.AnyDoomed() && !state_.voiding);
   // Two rounds, as the one that is under way may have passed the entries that became stale.
   if (state_.stale != swept_stale_) {
     swept_stale_ = state_.stale;
@@ -350,7 +414,7 @@ bool Log::Poll(std::int64_t wait_ns) {
 
 bool Log::idle() const {
   return state_.device.in_flight() == 0 && reader_.in_flight() == 0 && writer_.idle() &&
-         !cleaner_.active();
+         !cleaner_.active() && forgetting_.idle() && !state_.voiding;
 }
 
 Space Log::space() const {

@@ -21,9 +21,12 @@
 // A device that hangs completes nothing, and keeps the buffers that were passed to Read. The owner
 // answers its own callers at their deadlines, and sets the disk aside while nothing completes.
 //
-// Bounds: Put refuses (kLimit) instead of waiting; callers bound the number of reads in flight. An
-// object that was evicted or dropped may be found again after a loss of power, because its record
-// may still be on the disk; an object that a removal or a reset ended is never found again.
+// Bounds: Put refuses (kLimit) instead of waiting; callers bound the number of reads in flight.
+//
+// Forgetting is a removal. An object that is not found any more is not found at a later start
+// either, whatever ended it: a removal, a reset, its zone, damage, or a table of the owner's that
+// is full. Of each record on the disk the index has an entry, or a tombstone covers it, or its zone
+// is `uncovered` (Zones). So a removal of a key without an entry costs no tombstone.
 #pragma once
 
 #include <memory>
@@ -32,6 +35,7 @@
 #include <vector>
 
 #include "kvcove/disklog/cleaner.h"
+#include "kvcove/disklog/forgetting.h"
 #include "kvcove/disklog/recovery.h"
 
 namespace kvcove::disklog {
@@ -82,7 +86,7 @@ struct Space {
   std::uint64_t objects = 0;
   std::uint32_t zones = 0;
   std::uint32_t free_zones = 0;
-  std::uint32_t lost_zones = 0;  // set aside until the next start: unreadable or damaged
+  std::uint32_t lost_zones = 0;  // neither readable nor writable: not used until it is formatted
   std::uint64_t index_bytes = 0;
   std::uint64_t queued_bytes = 0;
 };
@@ -102,9 +106,13 @@ class Log {
   ~Log() = default;
 
   // ---- start
-  // True once Put, Read and Remove work. Objects of zones that are not read yet are misses.
+  // True once Put and Read work. Objects of zones that are not read yet are misses.
   bool serving() const { return recovery_.serving(); }
-  bool recovered() const { return recovery_.done(); }
+  // True once Remove works, too, and nothing that was not taken into the index can come back.
+  bool recovered() const { return recovered_; }
+  // True once a removal, or the loss of a zone, could not be made durable. Removals and syncs fail
+  // from now on: open the log anew.
+  bool unproven() const { return writer_.unproven(); }
   // True if the disk was of another incarnation, so that its objects do not count.
   bool started_empty() const { return started_empty_; }
   // Returns the disk's facts: identity, removals, generation counter.
@@ -119,7 +127,8 @@ class Log {
   // ---- objects
   // Appends an object. Errors: kStale (not the slot's current generation), kLimit (queue full),
   // kNoSpace (no free zone), kInvalid, kUnavailable (not serving, stopping, or the device fails).
-  // If it fails, `done` never runs.
+  // If it fails, `done` never runs. `done` with an error: nothing of the object will be found, at a
+  // later start either, unless the log is unproven().
   Status Put(const PutRequest& request, Done done);
   // Returns the place of an object that can be read. Another key with the same hash may be there:
   // Read compares the whole key.
@@ -127,11 +136,10 @@ class Log {
   // Reads an object into the buffer; see Reader::Read.
   void Read(const Found& found, const Expected& expected, std::span<std::byte> buffer,
             Reader::Done done);
-  // Removes keys of one generation. Errors: as Put, without kStale. After kLimit, repeat the call:
-  // keys that it reached are removed, and remain so.
+  // Removes keys of one generation. Errors: as Put, without kStale; kUnavailable before
+  // recovered(). After kLimit and kNoSpace, repeat the call: keys that it reached are removed, and
+  // remain so.
   Status Remove(const RemoveRequest& request, Done done);
-  // Drops an object without a tombstone (eviction). False if there was none.
-  bool Drop(SlotId slot, std::string_view key);
   // Holds the cleaner's moves up until ReleaseMoves; calls nest. A walk over all zones calls this
   // first, and begins once MovesStill(): it could miss objects that move from zone to zone.
   void HoldMoves();
@@ -140,8 +148,9 @@ class Log {
   std::vector<std::uint64_t> HeldByShare() const { return state_.zones.HeldByShare(); }
   bool MovesStill() const { return cleaner_.still(); }
   // Calls `each` for every live object of a zone, for inventories and removals by pattern. `done`:
-  // kCorrupt if the zone's summary is damaged, kInProgress while it is being written or the zone is
-  // being freed; then walk the zone again.
+  // kInProgress while the zone's summary is being written or the zone is being freed; then walk the
+  // zone again. If the summary is damaged, the records are read, and it is written anew. A zone of
+  // which some objects can be listed no more is freed.
   void Walk(std::uint32_t zone, std::function<void(const LiveObject&)> each, Done done);
 
   // ---- durability
@@ -168,6 +177,12 @@ class Log {
 
  private:
   Log(Device& device, LogOptions options, Superblock superblock, bool started_empty);
+  // Writes a tombstone for the key's record, if it may be on the disk, and ends its object.
+  Status RemoveOne(const RemoveRequest& request, std::string_view key);
+  void TakeWalk(std::uint32_t zone, ZoneContents contents,
+                const std::function<void(const LiveObject&)>& each, const Done& done);
+  // Makes the loss of zones durable (State::Lose).
+  void VoidLost();
   void WriteSuperblock(Done done);
   void WriteSuperblockNow();
   void StopStep();
@@ -182,7 +197,13 @@ class Log {
   Writer writer_;
   Reader reader_;
   Cleaner cleaner_;
+  Forgetting forgetting_;
   Recovery recovery_;
+  bool recovered_ = false;
+  bool saving_lost_ = false;
+  // Removals that wait for the sync of the last tombstones; null: all are durable.
+  std::shared_ptr<std::vector<Done>> removing_;
+  bool unsynced_ = false;  // tombstones of a Remove that was refused before it reached all keys
   std::vector<Done> superblock_waits_;  // callbacks of the next write
   bool superblock_writing_ = false;
   Done stop_;

@@ -402,7 +402,7 @@ TEST(ZonesTest, TheVictimHasTheMostAgeForItsBytes) {
     zones[number].state = ZoneState::kSealed;
     zones[number].opened_at = opened_at;
     if (bytes == 0) return;
-    zones.Note(number, scope, RecordKind::kObject, opened_at);
+    zones.NoteObject(number, scope, opened_at);
     zones.AddLive(number, scope, bytes);
   };
   EXPECT_FALSE(zones.Victim(100));

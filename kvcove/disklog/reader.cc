@@ -13,7 +13,10 @@ std::string_view ReadMissName(ReadMiss miss) {
 
 std::optional<Found> Reader::Find(SlotId slot, Generation generation, std::string_view key) {
   const IndexEntry* const entry = state_.Find(state_.HashOf(slot, key));
-  if (entry == nullptr || entry->kind != RecordKind::kObject || entry->pending) return std::nullopt;
+  if (entry == nullptr || entry->kind != RecordKind::kObject || entry->pending ||
+      entry->forgotten) {
+    return std::nullopt;
+  }
   const Scope& scope = state_.scopes[entry->scope];
   if (scope.state != ScopeState::kCurrent || scope.generation != generation) return std::nullopt;
   const Place place = state_.PlaceOf(*entry);
@@ -124,7 +127,7 @@ ReadMiss Reader::CheckStill(const Pending& read) {
     return ReadMiss::kReset;
   }
   IndexEntry* const entry = state_.Find(state_.HashOf(read.slot, read.key));
-  if (entry == nullptr || entry->kind != RecordKind::kObject ||
+  if (entry == nullptr || entry->forgotten || entry->kind != RecordKind::kObject ||
       entry->sequence() != read.record->sequence) {
     return ReadMiss::kRaced;
   }
@@ -137,9 +140,11 @@ void Reader::Finish(Pending& read, ReadResult result) {
   if (result.miss == ReadMiss::kRaced) ++state_.counters.raced;
   if (result.miss == ReadMiss::kCorrupt) {
     ++state_.counters.corrupt;
-    // Dropped only if the index still has this place: a moved or newer record may be undamaged.
-    const IndexEntry* const entry = state_.Find(state_.HashOf(read.slot, read.key));
-    if (entry != nullptr && state_.PlaceOf(*entry) == read.place) state_.Drop(IndexEntry(*entry));
+    // Forgotten only if the index still has this place: a moved or newer record may be undamaged.
+    IndexEntry* const entry = state_.Find(state_.HashOf(read.slot, read.key));
+    if (entry != nullptr && !entry->forgotten && state_.PlaceOf(*entry) == read.place) {
+      state_.Forget(*entry, read.key, {});
+    }
   }
   read.done(result);
 }

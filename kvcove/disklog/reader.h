@@ -17,7 +17,7 @@ enum class ReadMiss : std::uint8_t {
   kReset = 2,     // its generation has ended
   kOtherKey = 3,  // another key has the same hash
   kOtherVersion = 4,
-  kCorrupt = 5,  // the bytes are not those that were written; the object is dropped
+  kCorrupt = 5,  // the bytes are not those that were written; the object is forgotten
   kIoError = 6,  // the device could not read
   kRaced = 7,    // it ended meanwhile: removed, replaced, or its zone was freed
 };

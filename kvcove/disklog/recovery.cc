@@ -8,6 +8,15 @@ namespace kvcove::disklog {
 namespace {
 constexpr std::uint32_t kEndsAtOnce = 64;
 constexpr std::size_t kZonesAtOnce = 4;
+
+void Doom(Zone& zone) {
+  zone.state = ZoneState::kSealed;
+  zone.doomed = true;
+}
+
+// Hashes what a tombstone covers: the record of a key in one use of a zone.
+std::uint64_t Covered(const Id128& hash, std::uint64_t nonce) { return Mix64(hash.low ^ nonce); }
+
 }  // namespace
 
 void Recovery::Start() { ReadEnds(); }
@@ -34,24 +43,31 @@ void Recovery::ReadEnds() {
 
 void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   Zone& zone = state_.zones[number];
+  const Superblock& super = state_.super;
+  if (std::ranges::find(super.lost_zones, number) != super.lost_zones.end()) {
+    zone.state = ZoneState::kLost;
+    return;
+  }
   if (ends.error != 0) {
-    // The zone may hold records that are older than a tombstone. Zones::Holds and TombstoneNeeded
-    // count a lost zone, so such tombstones are kept for a start that can read the zone again.
     ++state_.counters.read_errors;
     ++counters_.unreadable;
-    zone.state = ZoneState::kLost;
+    Doom(zone);
     return;
   }
   // A header of another place, pool, incarnation or disk belongs to an earlier use of the space,
   // and a trailer with another nonce to an earlier use of the zone.
   const auto header = ParseZoneHeader(ends.header.view());
-  const Superblock& super = state_.super;
-  if (!header || header->free || header->zone != number || header->pool != super.pool ||
+  if (!header) {
+    // Damaged, or never written: only zeros are known to be the latter.
+    if (ends.header.view().find_first_not_of('\0') != std::string_view::npos) Doom(zone);
+    return;
+  }
+  if (header->free || header->zone != number || header->pool != super.pool ||
       header->incarnation != super.incarnation || header->disk != super.disk) {
     return;  // free
   }
   zone.state = ZoneState::kSealed;
-  zone.nonce = header->nonce;
+  state_.zones.SetNonce(number, header->nonce);
   zone.stream = header->stream;
   zone.brief = header->stream == writer_.brief_stream();
   const auto trailer = ParseZoneTrailer(ends.trailer.view(), state_.zones.zone_bytes());
@@ -130,17 +146,19 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
   Zone& zone = state_.zones[number];
   if (!contents.summary) {
     ++counters_.unreadable;
-    zone.state = ZoneState::kLost;
+    Doom(zone);
     return;
   }
-  // The summary is written behind the last valid record. If it does not fit before the trailer, the
-  // zone stays without one, and the next start scans it again.
+  // The summary is written behind the last valid record. It fits before the trailer, as the writer
+  // left room for a summary of all records.
   zone.records_end = contents.records_end;
   zone.summarized = false;
   Take(number, *contents.summary);
   const EncodedSummary encoded = EncodeSummary(*contents.summary);
   if (zone.records_end + encoded.bytes.size() + kBlockBytes <= state_.zones.zone_bytes()) {
     writer_.SealRecovered(number, std::move(*contents.summary));
+  } else {
+    Doom(zone);
   }
 }
 
@@ -160,11 +178,11 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     state_.next_sequence = std::max(state_.next_sequence, from.sequence + 1);
     zone.opened_at = std::max(zone.opened_at, from.sequence);
     const auto scope = scopes[from.scope];
+    if (!scope) zone.doomed = true;
     if (!scope || state_.scopes.dead(*scope)) {
       ++counters_.dead_objects;
       continue;
     }
-    state_.zones.Note(number, *scope, from.kind, from.sequence);
     IndexEntry entry;
     entry.set_id(from.hash);
     entry.set_sequence(from.sequence);
@@ -176,17 +194,53 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
                                    from.key_bytes + from.value_bytes);
     entry.scope = *scope;
     entry.kind = from.kind;
-    const bool taken = state_.Offer(entry);
-    const bool object = from.kind == RecordKind::kObject;
-    ++(object && taken ? counters_.objects : counters_.dead_objects);
+    if (from.kind == RecordKind::kObject) {
+      state_.zones.NoteObject(number, *scope, from.sequence);
+      TakeObject(number, entry);
+      continue;
+    }
+    state_.zones.NoteTombstone(
+        number, *scope, from.sequence, from.version,
+        AlignUp(entry.record_bytes, kUnitBytes) + kSummaryEntryBytes + from.key_bytes);
+    covered_.insert(Covered(from.hash, from.version));
+    state_.Offer(entry);
+    ++counters_.dead_objects;
   }
   for (const auto& scope : scopes) {
     if (scope) state_.scopes.Unuse(*scope);
   }
 }
 
+// Takes an object's record. Marks the zone of a record that ends here without a tombstone of its
+// own as uncovered (Zones): the record was replaced, or copied by the cleaner. Zones with
+// tombstones are read first, so all tombstones are known.
+void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
+  const Id128 hash = entry.id();
+  const auto ends = [&](std::uint32_t zone) {
+    if (!covered_.contains(Covered(hash, state_.zones[zone].nonce))) {
+      state_.zones[zone].uncovered = true;
+    }
+  };
+  const IndexEntry* const known = state_.Find(hash);
+  const bool older = known != nullptr && known->kind == RecordKind::kObject &&
+                     known->sequence() < entry.sequence();
+  if (older) ends(known->zone);
+  IndexEntry* const kept = state_.Offer(entry);
+  if (kept == nullptr) {
+    ++counters_.dead_objects;
+    ends(number);
+    return;
+  }
+  ++counters_.objects;
+  if (!state_.TellFound(*kept)) {
+    state_.Hide(*kept);
+    state_.zones[number].doomed = true;
+  }
+}
+
 void Recovery::End() {
   done_ = true;
+  covered_.clear();
   state_.recovering = false;
   state_.stale += 1;  // makes Log::Poll sweep the tombstones out of the index
 }

@@ -6,9 +6,18 @@
 //
 // An object is found only after every tombstone is known, so no removed object is found while the
 // recovery still runs. Objects of zones that are not read yet are misses. A zone without a summary
-// gets one, so that the next start does not scan it. Belongs to the Log's thread.
+// gets one, so that the next start does not scan it.
+//
+// A zone of which something is not taken into the index is doomed: its header is damaged, the
+// device cannot read it, `Presence` has no room for its objects, or all numbers of scopes are in
+// use. At a later start the same bytes may be sound, and their keys may have been stored again by
+// then. So Log::recovered waits until such zones are freed. Their tombstones are in other zones,
+// too.
+//
+// Belongs to the Log's thread.
 #pragma once
 
+#include <unordered_set>
 #include <vector>
 
 #include "kvcove/disklog/summaries.h"
@@ -20,7 +29,7 @@ struct RecoveryCounters {
   std::uint64_t zones = 0;         // zones in use
   std::uint64_t scanned = 0;       // zones that were read record by record
   std::uint64_t damaged = 0;       // zones whose summary was damaged; also in `scanned`
-  std::uint64_t unreadable = 0;    // zones that the device could not read; set aside
+  std::uint64_t unreadable = 0;    // zones that the device could not read; freed
   std::uint64_t objects = 0;       // objects that were the newest of their key when they were read
   std::uint64_t dead_objects = 0;  // objects that had ended or were replaced; also tombstones
   std::uint64_t read_bytes = 0;
@@ -51,6 +60,7 @@ class Recovery {
   void ReadZones();
   void Begin(std::uint32_t zone);
   void TakeScan(std::uint32_t zone, ZoneContents contents);
+  void TakeObject(std::uint32_t zone, IndexEntry entry);
   void Take(std::uint32_t zone, const Summary& summary);
   void End();
 
@@ -66,6 +76,7 @@ class Recovery {
   std::size_t scans_ = 0;              // zones in flight that are scanned, each in memory whole
   bool serving_ = false;
   bool done_ = false;
+  std::unordered_set<std::uint64_t> covered_;  // Covered() of each tombstone
   RecoveryCounters counters_;
 };
 

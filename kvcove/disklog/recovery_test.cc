@@ -236,7 +236,7 @@ TEST(RecoveryTest, EveryFlippedBitIsSeen) {
         const Read read = Get(*log, damaged, key);
         if (read.miss != ReadMiss::kNone) {
           EXPECT_EQ(read.miss, ReadMiss::kCorrupt);
-          EXPECT_EQ(Get(*log, damaged, key).miss, ReadMiss::kAbsent);  // dropped
+          EXPECT_EQ(Get(*log, damaged, key).miss, ReadMiss::kAbsent);  // forgotten
           continue;
         }
         ++hits;

@@ -3,8 +3,10 @@
 // these consistent. Belongs to the Log's thread.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "kvcove/base/hash.h"
@@ -64,10 +66,18 @@ struct Place {
 class Presence {
  public:
   virtual ~Presence() = default;
-  // Adds an object. `hash`: State::HashOf. False: there is no room, and the log drops the object.
+  // Adds an object. `hash`: State::HashOf. False: there is no room, and the log forgets the object.
   virtual bool Add(const Id128& hash, Generation generation) = 0;
   // Removes an object. Also called for one that Add has refused.
   virtual void Remove(const Id128& hash, Generation generation) = 0;
+};
+
+// A record that remains on the disk although its object is not found any more.
+struct Forgotten {
+  Id128 hash;
+  std::uint64_t sequence = 0;
+  std::string key;
+  std::function<void(const Status&)> done;  // may be empty; an error if the log is unproven
 };
 
 struct State {
@@ -87,6 +97,8 @@ struct State {
   bool recovering = true;      // until every zone has been read; the index has tombstones meanwhile
   std::uint32_t failures = 0;  // failed writes since the last one that succeeded
   Presence* presence = nullptr;
+  bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
+  std::deque<Forgotten> forgotten;  // what Forgetting writes tombstones for
 
   // Hashes a key with its slot: equal keys of two namespaces are two objects.
   Id128 HashOf(SlotId slot, std::string_view key) const {
@@ -122,11 +134,31 @@ struct State {
     Drop(*entry);
     return nullptr;
   }
-  // Makes the object found, and reports it to `presence`. May drop the entry.
-  void TellFound(IndexEntry& entry) {
+  // Makes the object found, and reports it to `presence`. False: there is no room for it there, and
+  // the caller must forget it, as its record is on the disk.
+  bool TellFound(IndexEntry& entry) {
     entry.pending = false;
-    if (presence == nullptr || entry.kind != RecordKind::kObject) return;
-    if (!presence->Add(entry.id(), scopes[entry.scope].generation)) Drop(IndexEntry(entry));
+    if (presence == nullptr || entry.kind != RecordKind::kObject) return true;
+    return presence->Add(entry.id(), scopes[entry.scope].generation);
+  }
+  // Hides an object whose record remains. Its entry stays, and so `presence` keeps its key, until
+  // the record cannot come back: an owner that stored the key again meanwhile would find the older
+  // value after a crash.
+  void Hide(IndexEntry& entry) {
+    if (entry.forgotten) return;
+    if (zones[entry.zone].use == entry.use) {
+      zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
+    }
+    entry.forgotten = true;
+  }
+  // Hides an object, and has a tombstone written for its record (Forgetting). `done` runs once that
+  // is durable.
+  void Forget(IndexEntry& entry, std::string_view key, std::function<void(const Status&)> done) {
+    Hide(entry);
+    forgotten.push_back({.hash = entry.id(),
+                         .sequence = entry.sequence(),
+                         .key = std::string(key),
+                         .done = std::move(done)});
   }
   // Reports the end of an object. A pending one has not been reported as found.
   void TellGone(const IndexEntry& entry) {
@@ -137,17 +169,21 @@ struct State {
   // not read any more once Erase has overwritten it.
   void Drop(const IndexEntry& entry) {
     TellGone(entry);
-    if (entry.kind == RecordKind::kObject && zones[entry.zone].use == entry.use) {
+    if (entry.kind == RecordKind::kObject && !entry.forgotten &&
+        zones[entry.zone].use == entry.use) {
       zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
     }
     const ScopeId scope = entry.scope;
     index.Erase(entry.id());
     scopes.Unuse(scope);
   }
-  // Inserts a record unless the index has a newer one, or the same, of its hash. True if inserted.
-  bool Offer(const IndexEntry& entry) {
+  // Inserts a record unless the index has a newer one, or the same, of its hash. Returns the
+  // index's entry, valid until the next change of the index; null if not inserted.
+  IndexEntry* Offer(const IndexEntry& entry) {
     if (const IndexEntry* const known = Find(entry.id())) {
-      if (known->sequence() >= entry.sequence()) return false;
+      if (known->sequence() >= entry.sequence()) return nullptr;
+      // No tombstone names the record that is replaced. (Recovery looks for one itself.)
+      if (!recovering) zones[known->zone].uncovered = true;
       Drop(*known);
     }
     IndexEntry& kept = index.Insert(entry);
@@ -155,12 +191,12 @@ struct State {
     if (entry.kind == RecordKind::kObject) {
       zones.AddLive(entry.zone, entry.scope, entry.record_bytes);
     }
-    if (!entry.pending) TellFound(kept);
-    return true;
+    return &kept;
   }
   // Points the entry at its copy. There is no moment in which the object is not found: `presence`
   // would report it as removed, and a put of its key would be accepted as the first one.
   void Move(IndexEntry& entry, const IndexEntry& to) {
+    zones[entry.zone].uncovered = true;  // until it is freed, which a failing disk may refuse
     zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
     entry.zone = to.zone;
     entry.use = to.use;
@@ -170,11 +206,17 @@ struct State {
   // Empties the zone: all index entries that name it become stale.
   void Abandon(std::uint32_t number) {
     Zone& zone = zones[number];
-    stale += zone.live();
+    stale += zone.live() + 1;  // one more: forgotten objects are not counted as live
     zones.Clear(number);
     // `use` wraps after 65,536 openings. An old entry with the same number would look alive, so all
     // stale entries are swept out at the wrap.
     if (++zone.use == 0) SweepAll();
+  }
+  // Voids the contents of a zone that can be neither read nor freed: the next superblock names it.
+  void Lose(std::uint32_t number) {
+    zones[number].state = ZoneState::kLost;
+    super.lost_zones.push_back(number);
+    voiding = true;
   }
   // Ends the other scopes of the slot, and counts their live objects as voided.
   void SetGeneration(SlotId slot, Generation generation) {

@@ -46,14 +46,13 @@ ZoneContents ScanRecords(std::string_view zone_bytes, std::uint64_t nonce,
         VerifyRecord(*record, rest)) {
       collector.Add(*record, at, hash(record->slot, record->key));
       at = end = AlignUp(at + record->bytes(), kUnitBytes);
-      continue;
+    } else {
+      at += kUnitBytes;  // the length of a damaged record cannot be trusted
     }
-    // No record here: a flush may have padded up to the block's end, so the next block is tried
-    // once. Only if there is no record either, the zone ends.
-    if (at % kBlockBytes == 0) break;
-    at = AlignUp(at, kBlockBytes);
   }
-  return {.summary = std::move(collector.summary), .records_end = AlignUp(end, kBlockBytes)};
+  return {.summary = std::move(collector.summary),
+          .records_end = AlignUp(end, kBlockBytes),
+          .scanned = true};
 }
 
 void ReadSummary(State& state, std::uint32_t number, bool keys, ContentsDone done) {
@@ -99,6 +98,14 @@ void ScanZone(State& state, std::uint32_t number, ContentsDone done) {
                                          return state.HashOf(slot, key);
                                        }));
                     });
+}
+
+void ReadContents(State& state, std::uint32_t number, const ContentsDone& done) {
+  if (!state.zones[number].summarized) return ScanZone(state, number, done);
+  ReadSummary(state, number, true, [&state, number, done](ZoneContents contents) {
+    if (contents.summary) return done(std::move(contents));
+    ScanZone(state, number, done);
+  });
 }
 
 }  // namespace kvcove::disklog

@@ -13,6 +13,11 @@ namespace {
 constexpr std::uint32_t kFailuresToGiveUp = 3;
 constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
+// Returns the bytes of a tombstone with its part of its zone's summary.
+std::uint64_t TombstoneBytes(const Record& record) {
+  return AlignUp(record.bytes(), kUnitBytes) + kSummaryEntryBytes + record.key.size();
+}
+
 std::uint32_t BytesOf(Pieces value) {
   std::uint64_t bytes = 0;
   for (const auto& piece : value) bytes += piece.size();
@@ -33,7 +38,7 @@ Writer::Writer(State& state, const WriterOptions& options)
       streams_(options.streams),
       reserved_zones_(options.reserved_zones),
       arena_(std::max(options.queue_bytes / chunk_bytes_, std::uint64_t{2}) * chunk_bytes_),
-      streams_open_(options.streams + 3U, nullptr) {
+      streams_open_(options.streams + 4U, nullptr) {
   for (std::uint64_t at = 0; at < arena_.size(); at += chunk_bytes_) {
     free_.push_back(chunks_.size());
     chunks_.push_back({.memory = arena_.span().subspan(at, chunk_bytes_)});
@@ -83,10 +88,8 @@ Status Writer::Add(const Append& append, Done done) {
   entry.kind = append.kind;
   entry.pending = true;
   Note(*zone, scope, record, zone->position);
-  // While recovering a tombstone is in the index, too: an older record of its key may be in a zone
-  // that is not read yet, and Offer would take that record. Copies are taken by Land.
-  const bool put = append.kind == RecordKind::kObject && !append.moved_from;
-  if (put || (append.kind == RecordKind::kTombstone && state_.recovering)) state_.Offer(entry);
+  // Copies are taken by Land.
+  if (append.kind == RecordKind::kObject && !append.moved_from) state_.Offer(entry);
 
   const auto ticket = std::make_shared<Ticket>();
   Append kept = append;
@@ -106,8 +109,20 @@ Status Writer::Add(const Append& append, Done done) {
   return {};
 }
 
-// Ends the write of a record: makes a put found, points the index at a copy, or drops a failed put.
-// The key's entry may be another one meanwhile, so sequence, or place of the original, is compared.
+Status Writer::AddTombstone(Append append) {
+  append.kind = RecordKind::kTombstone;
+  for (const std::uint8_t stream : tombstone_streams()) {
+    append.stream = stream;
+    KVCOVE_TRY(Add(append, [this](const Status& status) { unproven_ |= !status; }));
+    // Both have one sequence. Add draws a new one for the first.
+    if (append.sequence == 0) append.sequence = state_.next_sequence - 1;
+  }
+  return {};
+}
+
+// Ends the write of a record: makes a put found, points the index at a copy, or forgets a failed
+// put: some or all of its bytes may be on the disk. The key's entry may be another one meanwhile,
+// so sequence, or place of the original, is compared.
 void Writer::Land(const Append& append, const IndexEntry& entry, int error, const Done& done) {
   if (error != 0) {
     const auto open = open_.find(entry.zone);
@@ -117,12 +132,18 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
   if (append.moved_from) {
     if (error == 0 && known != nullptr && state_.PlaceOf(*known) == *append.moved_from) {
       state_.Move(*known, entry);
+    } else if (append.kind == RecordKind::kObject) {
+      // A tombstone that was written meanwhile names the original's zone, not this one.
+      state_.zones[entry.zone].uncovered = true;
     }
-  } else if (known != nullptr && known->sequence() == entry.sequence()) {
-    if (error != 0) {
-      state_.Drop(IndexEntry(*known));
-    } else {
-      state_.TellFound(*known);
+  } else if (append.kind == RecordKind::kObject && known != nullptr &&
+             known->sequence() == entry.sequence()) {
+    const bool there = error == 0 && state_.TellFound(*known);
+    if (!there) {
+      const Status outcome = error != 0 ? StatusOf(error, "writing to the disk")
+                                        : Fail(Code::kLimit, "the table of objects is full");
+      state_.Forget(*known, KeyOf(entry), [done, outcome](const Status&) { done(outcome); });
+      return;
     }
   } else if (error == 0 && append.kind == RecordKind::kObject &&
              !state_.scopes.Current(append.slot, append.generation)) {
@@ -130,6 +151,16 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
     return;
   }
   done(StatusOf(error, "writing to the disk"));
+}
+
+std::string Writer::KeyOf(const IndexEntry& entry) const {
+  const Summary& summary = open_.at(entry.zone)->summary;
+  std::size_t key_at = 0;
+  for (const SummaryEntry& one : summary.entries) {
+    if (one.offset_units == entry.offset_units) return summary.keys.substr(key_at, one.key_bytes);
+    key_at += one.key_bytes;
+  }
+  return {};
 }
 
 bool Writer::Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const {
@@ -188,7 +219,7 @@ Writer::OpenZone& Writer::Open(std::uint32_t number, std::uint8_t stream) {
   zone.state = ZoneState::kOpen;
   zone.stream = stream;
   zone.brief = stream == brief_stream();
-  zone.nonce = RandomU64();
+  state_.zones.SetNonce(number, RandomU64());
   zone.opened_at = state_.next_sequence;
   zone.records_end = kBlockBytes;
   auto& open = open_[number];
@@ -222,7 +253,12 @@ void Writer::Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint
                                   .key_bytes = static_cast<std::uint16_t>(record.key.size()),
                                   .kind = record.kind});
   zone.summary.keys += record.key;
-  state_.zones.Note(zone.number, scope, record.kind, record.sequence);
+  if (record.kind == RecordKind::kObject) {
+    state_.zones.NoteObject(zone.number, scope, record.sequence);
+  } else {
+    state_.zones.NoteTombstone(zone.number, scope, record.sequence, record.version,
+                               TombstoneBytes(record));
+  }
 }
 
 // Copies bytes into the zone's chunks, and submits each full one. Room has checked that enough
@@ -281,8 +317,6 @@ void Writer::Written(std::uint32_t number, std::size_t index, int error) {
   OpenZone& zone = *open_.at(number);
   --zone.writes;
   if (error != 0 && !zone.sealing) {
-    ++torn_;
-    zone.torn = true;
     Seal(zone);
     return;  // Seal may have ended the zone
   }
@@ -327,16 +361,14 @@ void Writer::Sync(Done done) {
 }
 
 void Writer::CheckBarriers() {
-  // While a zone has a hole (torn_), nothing behind the hole is safe before the zone's summary. If
-  // the summary failed, the records there are not proven, and no sync may succeed any more.
-  while (!barriers_.empty() && torn_ == 0 &&
+  while (!barriers_.empty() &&
          (outstanding_.empty() || *outstanding_.begin() >= barriers_.front().last)) {
     Done done = std::move(barriers_.front().done);
     barriers_.pop_front();
     ++state_.counters.syncs;
     if (unproven_) {
       done(Fail(Code::kUnavailable,
-                "the disk failed to write; nothing on it is proven until it is "
+                "the disk failed to write a tombstone; no removal is proven until it is "
                 "opened again"));
       continue;
     }
@@ -363,6 +395,13 @@ void Writer::Seal(OpenZone& zone) {
   }
 }
 
+void Writer::SealObjects() {
+  const auto tombstones = tombstone_streams();
+  for (std::uint8_t stream = 0; stream < tombstones.front(); ++stream) {
+    if (OpenZone* const zone = streams_open_[stream]) Seal(*zone);
+  }
+}
+
 void Writer::SealAll() {
   for (OpenZone* const zone : std::vector(streams_open_)) {
     if (zone != nullptr) Seal(*zone);
@@ -385,48 +424,42 @@ void Writer::FinishSeal(OpenZone& zone) {
     summary.keys += key;
   }
   state_.zones[number].records_end = AlignUp(zone.position, kBlockBytes);
-  SealSynced(number, std::move(summary), zone.torn);
+  SealSynced(number, std::move(summary));
 }
 
-// Recovery's zone has no hole, as its summary names only what the scan found.
 void Writer::SealRecovered(std::uint32_t number, Summary summary) {
   state_.zones[number].state = ZoneState::kSealing;
-  SealSynced(number, std::move(summary), false);
+  SealSynced(number, std::move(summary));
 }
 
 // Syncs the records, then writes the summary that names them. In the other order, a loss of power
 // could leave a summary without its records, and recovery would prefer these to an older record
 // that was synced.
-void Writer::SealSynced(std::uint32_t number, Summary summary, bool torn) {
+void Writer::SealSynced(std::uint32_t number, Summary summary) {
   ++sealing_;
   state_.device.Sync(
-      [this, number, torn, kept = std::make_shared<Summary>(std::move(summary))](int error) {
+      [this, number, kept = std::make_shared<Summary>(std::move(summary))](int error) {
         open_.erase(number);
         if (error == 0) {
-          WriteSummary(number, *kept, torn);
+          WriteSummary(number, *kept);
         } else {
           ++state_.counters.write_errors;
-          Sealed(number, torn, error);
+          Sealed(number, error);
         }
       });
 }
 
-void Writer::Sealed(std::uint32_t number, bool torn, int error) {
+void Writer::Sealed(std::uint32_t number, int error) {
   // The zone is sealed even if its summary failed: its records are in the index, and the next start
-  // scans it. If the zone has a hole, too, that scan stops there, so no sync may succeed any more.
+  // scans it.
   Zone& sealed = state_.zones[number];
   sealed.summarized = error == 0;
   sealed.state = ZoneState::kSealed;
   ++state_.counters.zones_sealed;
   --sealing_;
-  if (torn) {
-    --torn_;
-    unproven_ = unproven_ || error != 0;
-  }
-  CheckBarriers();
 }
 
-void Writer::WriteSummary(std::uint32_t number, const Summary& summary, bool torn) {
+void Writer::WriteSummary(std::uint32_t number, const Summary& summary) {
   Zone& zone = state_.zones[number];
   EncodedSummary encoded = EncodeSummary(summary);
   encoded.trailer.zone = number;
@@ -445,10 +478,10 @@ void Writer::WriteSummary(std::uint32_t number, const Summary& summary, bool tor
   const auto sealing = std::make_shared<Sealing>();
   sealing->summary = AlignedBuffer(encoded.bytes);
   sealing->trailer = AlignedBuffer(EncodeZoneTrailer(encoded.trailer));
-  const auto written = [this, number, sealing, torn](int error) {
+  const auto written = [this, number, sealing](int error) {
     if (error != 0) sealing->error = error;
     if (--sealing->waiting > 0) return;
-    Sealed(number, torn, sealing->error);
+    Sealed(number, sealing->error);
   };
   const std::uint64_t start = state_.zones.OffsetOf(number);
   const std::uint64_t trailer_at = start + state_.zones.zone_bytes() - kBlockBytes;

@@ -6,9 +6,11 @@
 // callers never wait for the disk. A full zone is sealed: once its last write has completed, its
 // records are synced, then its summary and trailer are written.
 //
-// A zone in which a write failed is sealed at once, and syncs do not complete before its summary is
-// written. Recovery of a zone without a summary stops at the first record that is missing: a loss
-// of power would hide records behind the hole, although a sync had been answered.
+// A zone in which a write failed is sealed at once. Its summary leaves out what was not written;
+// the index forgets it (State::Forget), as the bytes may be on the disk all the same.
+//
+// Tombstones are written twice, to zones of two streams, so that no single damage of the disk, of
+// whatever size within a zone, brings a removed object back.
 //
 // Belongs to the Log's thread.
 #pragma once
@@ -29,7 +31,7 @@ using Pieces = std::span<const std::span<const std::byte>>;
 struct WriterOptions {
   std::uint64_t queue_bytes = 64ULL << 20;
   std::uint64_t chunk_bytes = 1ULL << 20;
-  std::uint8_t streams = 4;          // for callers; moves, tombstones and brief objects have more
+  std::uint8_t streams = 4;          // for callers; moves, brief objects and tombstones have more
   std::uint32_t reserved_zones = 2;  // free zones that only moves and tombstones may open
 };
 
@@ -41,7 +43,7 @@ class Writer {
     RecordKind kind = RecordKind::kObject;
     SlotId slot = 0;
     Generation generation = 0;
-    std::uint64_t version = 0;
+    std::uint64_t version = 0;  // of a tombstone: the nonce of the zone whose record it covers
     std::string_view name;
     std::string_view key;
     Pieces value;
@@ -57,12 +59,21 @@ class Writer {
   // for a zone or the queue), kUnavailable (three writes in a row have failed). If it fails, `done`
   // never runs.
   Status Add(const Append& append, Done done);
+  // Appends a tombstone to both of its streams. Errors: as Add; then one of both may be written,
+  // which does no harm. If a write fails, nothing is proven any more (unproven).
+  Status AddTombstone(Append append);
+  // True once a tombstone could not be made durable: each Sync fails until the log is opened anew,
+  // as the index does not have the object any more that a repeated removal would look for.
+  bool unproven() const { return unproven_; }
+  void SetUnproven() { unproven_ = true; }
   // Writes all partial chunks.
   void Flush();
   // Flushes. `done` runs once all records that were added before are durable, or with the error.
   void Sync(Done done);
   // Seals every open zone. All summaries are written once idle().
   void SealAll();
+  // Seals the open zones of objects, so that the cleaner can free them.
+  void SealObjects();
   bool idle() const {
     return outstanding_.empty() && open_.empty() && barriers_.empty() && sealing_ == 0;
   }
@@ -77,8 +88,11 @@ class Writer {
     return open == open_.end() || open->second->sealing ? nullptr : &open->second->summary;
   }
   std::uint8_t move_stream() const { return streams_; }
-  std::uint8_t tombstone_stream() const { return static_cast<std::uint8_t>(streams_ + 1); }
-  std::uint8_t brief_stream() const { return static_cast<std::uint8_t>(streams_ + 2); }
+  std::uint8_t brief_stream() const { return static_cast<std::uint8_t>(streams_ + 1); }
+  // The two streams of tombstones.
+  std::array<std::uint8_t, 2> tombstone_streams() const {
+    return {static_cast<std::uint8_t>(streams_ + 2), static_cast<std::uint8_t>(streams_ + 3)};
+  }
   bool half_full() const { return 2 * free_.size() < chunks_.size(); }
   // Writes and syncs a zone header with `free`. The zone is then free; after an error it is sealed,
   // as before.
@@ -104,7 +118,6 @@ class Writer {
     std::optional<std::size_t> chunk;  // partial chunk at `position`
     std::uint32_t writes = 0;          // in flight
     bool sealing = false;
-    bool torn = false;  // a write failed
     Summary summary;
     std::unordered_map<ScopeId, std::uint16_t> scopes;  // index in summary.scopes
     std::uint64_t scope_bytes = 0;
@@ -124,6 +137,8 @@ class Writer {
   OpenZone& Open(std::uint32_t number, std::uint8_t stream);
   void Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint64_t offset);
   void Land(const Append& append, const IndexEntry& entry, int error, const Done& done);
+  // Returns the key of a record that is being written.
+  std::string KeyOf(const IndexEntry& entry) const;
   void Copy(OpenZone& zone, std::span<const std::byte> bytes,
             const std::shared_ptr<Ticket>& ticket);
   void Pad(OpenZone& zone, std::uint64_t to);
@@ -134,9 +149,9 @@ class Writer {
   // records are durable), WriteSummary, and Sealed follow. Seal may end `zone` before it returns.
   void Seal(OpenZone& zone);
   void FinishSeal(OpenZone& zone);
-  void SealSynced(std::uint32_t number, Summary summary, bool torn);
-  void Sealed(std::uint32_t number, bool torn, int error);
-  void WriteSummary(std::uint32_t number, const Summary& summary, bool torn);
+  void SealSynced(std::uint32_t number, Summary summary);
+  void Sealed(std::uint32_t number, int error);
+  void WriteSummary(std::uint32_t number, const Summary& summary);
   void CheckBarriers();
 
   State& state_;
@@ -153,8 +168,7 @@ class Writer {
   std::set<std::uint64_t> outstanding_;                      // numbers of writes in flight
   std::deque<Barrier> barriers_;
   std::uint32_t sealing_ = 0;  // summaries that are not written yet
-  std::uint32_t torn_ = 0;     // zones with a hole that have no summary yet
-  bool unproven_ = false;      // the summary of such a zone failed: every Sync fails from now on
+  bool unproven_ = false;
 };
 
 }  // namespace kvcove::disklog

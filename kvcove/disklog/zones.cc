@@ -24,18 +24,30 @@ ScopeUse* Zones::Find(std::uint32_t zone, ScopeId scope) {
   return nullptr;
 }
 
-ScopeUse& Zones::Note(std::uint32_t zone, ScopeId scope, RecordKind kind, std::uint64_t sequence) {
-  ScopeUse* use = Find(zone, scope);
-  if (use == nullptr) {
-    scopes_.Use(scope);
-    use = &zones_[zone].uses.emplace_back(ScopeUse{.scope = scope});
-  }
-  if (kind == RecordKind::kTombstone) {
-    use->last_tombstone = std::max(use->last_tombstone, sequence);
-  } else {
-    use->first_object = std::min(use->first_object, sequence);
-  }
-  return *use;
+ScopeUse& Zones::Use(std::uint32_t zone, ScopeId scope) {
+  if (ScopeUse* const use = Find(zone, scope)) return *use;
+  scopes_.Use(scope);
+  ScopeUse& use = zones_[zone].uses.emplace_back();
+  use.scope = scope;
+  return use;
+}
+
+void Zones::SetNonce(std::uint32_t zone, std::uint64_t nonce) {
+  zones_[zone].nonce = nonce;
+  nonces_.insert(nonce);
+}
+
+void Zones::NoteObject(std::uint32_t zone, ScopeId scope, std::uint64_t sequence) {
+  ScopeUse& use = Use(zone, scope);
+  use.first_object = std::min(use.first_object, sequence);
+}
+
+void Zones::NoteTombstone(std::uint32_t zone, ScopeId scope, std::uint64_t sequence,
+                          std::uint64_t covers, std::uint64_t bytes) {
+  ScopeUse& use = Use(zone, scope);
+  use.last_tombstone = std::max(use.last_tombstone, sequence);
+  use.tombstone_bytes += bytes;
+  if (nonces_.contains(covers)) use.covers[covers] += bytes;
 }
 
 void Zones::AddLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes) {
@@ -57,44 +69,47 @@ void Zones::EndScope(ScopeId scope) {
     if (ScopeUse* const use = Find(i, scope)) {
       use->live = 0;
       use->live_bytes = 0;
+      use->covers.clear();
     }
   }
 }
 
-// Frees the zone's uses of its scopes; a dead scope without users then gives its number back.
-void Zones::Clear(std::uint32_t zone) {
-  for (const ScopeUse& use : zones_[zone].uses) scopes_.Unuse(use.scope);
-  zones_[zone].uses.clear();
-  zones_[zone].summarized = false;
+// Frees the zone's uses of its scopes; a dead scope without users then gives its number back. The
+// tombstones that name this use of the zone have nothing to cover any more.
+void Zones::Clear(std::uint32_t number) {
+  Zone& zone = zones_[number];
+  for (const ScopeUse& use : zone.uses) scopes_.Unuse(use.scope);
+  zone.uses.clear();
+  zone.summarized = zone.uncovered = zone.doomed = false;
+  if (nonces_.erase(zone.nonce) == 0) return;
+  for (Zone& other : zones_) {
+    for (ScopeUse& use : other.uses) use.covers.erase(zone.nonce);
+  }
 }
 
-bool Zones::Holds(ScopeId scope) const {
+bool Zones::Uncovered(ScopeId scope, std::uint64_t sequence) const {
   return std::ranges::any_of(zones_, [&](const Zone& zone) {
-    return zone.state == ZoneState::kLost ||
-           std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
-             return use.scope == scope && use.first_object != ~0ULL;
+    return zone.uncovered && std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
+             return use.scope == scope && use.first_object < sequence;
            });
   });
 }
 
-// Looks at first_object only, the lowest sequence of a scope in a zone, so it may keep a tombstone
-// that covers nothing any more, but never drops one that is needed.
-bool Zones::TombstoneNeeded(std::uint32_t zone, ScopeId scope, std::uint64_t sequence) const {
-  if (scopes_.dead(scope)) return false;
-  for (std::uint32_t i = 0; i < count(); ++i) {
-    if (i == zone) continue;
-    if (zones_[i].state == ZoneState::kLost) return true;
-    for (const ScopeUse& use : zones_[i].uses) {
-      if (use.scope == scope && use.first_object < sequence) return true;
-    }
-  }
-  return false;
+bool Zones::TombstoneNeeded(ScopeId scope, std::uint64_t covers, std::uint64_t sequence) const {
+  return !scopes_.dead(scope) && (nonces_.contains(covers) || Uncovered(scope, sequence));
 }
 
-bool Zones::TombstonesNeeded(std::uint32_t zone) const {
-  return std::ranges::any_of(zones_[zone].uses, [&](const ScopeUse& use) {
-    return use.last_tombstone != 0 && TombstoneNeeded(zone, use.scope, use.last_tombstone);
-  });
+std::uint64_t Zones::NeededBytes(std::uint32_t zone) const {
+  std::uint64_t needed = 0;
+  for (const ScopeUse& use : zones_[zone].uses) {
+    if (use.last_tombstone == 0 || scopes_.dead(use.scope)) continue;
+    if (Uncovered(use.scope, use.last_tombstone)) {
+      needed += use.tombstone_bytes;
+      continue;
+    }
+    for (const auto& [nonce, bytes] : use.covers) needed += bytes;
+  }
+  return needed;
 }
 
 std::vector<std::uint64_t> Zones::HeldByShare() const {
@@ -138,8 +153,11 @@ std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
   for (std::uint32_t i = 0; i < count(); ++i) {
     const Zone& zone = zones_[i];
     if (zone.state != ZoneState::kSealed || zone.reads > 0) continue;
-    const std::uint64_t live = zone.live_bytes();
-    if (live == 0) return i;
+    const std::uint64_t needed = NeededBytes(i);
+    const std::uint64_t live = zone.live_bytes() + needed;
+    if (live == 0 || zone.doomed) return i;
+    // Its tombstones would fill another zone.
+    if (needed * 2 > zone_bytes_) continue;
     const double age = static_cast<double>(now - std::min(now, zone.opened_at)) + 1;
     const double gain = age * (zone.brief ? kBriefAges : 1) / static_cast<double>(live);
     const ShareClass its = ClassOf(zone, held);

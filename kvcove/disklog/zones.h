@@ -3,14 +3,22 @@
 // to the Log's thread.
 //
 //   free -> open -> sealing -> sealed -> cleaning -> freeing -> free
-//                                          \-> lost (set aside until the next start)
+//                                                        \-> lost (the superblock voids it)
 //
 // A sealed zone has no summary if that could not be written. A zone is freed on the disk before it
 // is opened again; tombstones that cover its records are kept until then.
+//
+// Which tombstones are needed. A tombstone names the nonce of the zone with the record that it
+// covers, and is needed while that use of the zone lasts. Records end without a tombstone in two
+// ways: a newer record of the key replaces them, and the cleaner copies them. Such a zone is
+// `uncovered`: while it is in use, every younger tombstone of its scopes is needed, too.
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "kvcove/disklog/scopes.h"
@@ -26,6 +34,8 @@ struct ScopeUse {
   std::uint64_t live_bytes = 0;
   std::uint64_t first_object = ~0ULL;  // lowest sequence of an object's record; ~0: none
   std::uint64_t last_tombstone = 0;    // highest sequence of a tombstone; 0: none
+  std::uint64_t tombstone_bytes = 0;   // of all tombstones, with their part of the summary
+  std::map<std::uint64_t, std::uint64_t> covers;  // bytes of needed ones, by the nonce they name
 };
 
 struct Zone {
@@ -38,7 +48,9 @@ struct Zone {
   std::uint64_t opened_at = 0;    // sequence when it was opened, for its age
   std::uint32_t reads = 0;        // in flight; it is neither chosen as victim nor opened meanwhile
   bool summarized = false;        // its summary is on the disk
-  ZoneTrailer trailer;            // place of its summary, if `summarized`
+  bool uncovered = false;         // records may have ended in it without a tombstone
+  bool doomed = false;  // it must be freed: it may have records that the index does not know
+  ZoneTrailer trailer;  // place of its summary, if `summarized`
   std::vector<ScopeUse> uses;
 
   std::uint64_t live_bytes() const {
@@ -67,8 +79,12 @@ class Zones {
   std::uint32_t free() const { return CountOf(ZoneState::kFree); }
   std::uint32_t CountOf(ZoneState state) const;
   std::optional<std::uint32_t> AnyFree() const;
-  // Notes that the zone holds a record of this kind and scope.
-  ScopeUse& Note(std::uint32_t zone, ScopeId scope, RecordKind kind, std::uint64_t sequence);
+  // Ties the zone to the nonce of its present use.
+  void SetNonce(std::uint32_t zone, std::uint64_t nonce);
+  // Notes that the zone holds an object's record, or a tombstone of `bytes` that names a nonce.
+  void NoteObject(std::uint32_t zone, ScopeId scope, std::uint64_t sequence);
+  void NoteTombstone(std::uint32_t zone, ScopeId scope, std::uint64_t sequence,
+                     std::uint64_t covers, std::uint64_t bytes);
   // Counts a live object; Note must have been called for its record. Ignored if the scope is dead.
   void AddLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes);
   void RemoveLive(std::uint32_t zone, ScopeId scope, std::uint64_t bytes);
@@ -77,18 +93,24 @@ class Zones {
   // Forgets the zone's records.
   void Clear(std::uint32_t zone);
 
-  // True if some zone holds an object's record of the scope, dead or alive: then a removal needs a
-  // tombstone. Also true while a zone is lost: the next start may be able to read any record there.
-  bool Holds(ScopeId scope) const;
-  // True while another zone holds an older object's record of the scope: the tombstone must not be
+  // True if an uncovered zone has a record of the scope that is older than `sequence`.
+  bool Uncovered(ScopeId scope, std::uint64_t sequence = ~0ULL) const;
+  // True while a record that the tombstone covers may be on the disk: the tombstone must not be
   // freed before that record.
-  bool TombstoneNeeded(std::uint32_t zone, ScopeId scope, std::uint64_t sequence) const;
-  bool TombstonesNeeded(std::uint32_t zone) const;
+  bool TombstoneNeeded(ScopeId scope, std::uint64_t covers, std::uint64_t sequence) const;
+  // Returns the bytes of the zone's needed tombstones, with their part of the summary.
+  std::uint64_t NeededBytes(std::uint32_t zone) const;
+  // True if the zone has nothing that must be kept.
+  bool Dead(std::uint32_t zone) const { return zones_[zone].live() == 0 && NeededBytes(zone) == 0; }
+  bool AnyDoomed() const {
+    return std::ranges::any_of(zones_, [](const Zone& zone) { return zone.doomed; });
+  }
   // Returns the live bytes of each share (disklog/shares.h); empty if there are no shares.
   std::vector<std::uint64_t> HeldByShare() const;
-  // Returns the sealed zone to free next: one without live objects; otherwise, of the first class
-  // of shares.h, the one with the highest age for each live byte, counted in sequences up to `now`.
-  // None if no zone is sealed. `held`: HeldByShare().
+  // Returns the sealed zone to free next: a doomed or a dead one; otherwise, of the first class of
+  // shares.h, the one with the highest age for each byte to keep, counted in sequences up to `now`.
+  // None if no sealed zone would give space: tombstones move, and one of which they take half gives
+  // too little. `held`: HeldByShare().
   std::optional<std::uint32_t> Victim(std::uint64_t now,
                                       std::span<const std::uint64_t> held = {}) const;
   enum class ShareClass : std::uint8_t { kGuaranteed, kOrdinary, kReplaced };
@@ -100,10 +122,12 @@ class Zones {
 
  private:
   ScopeUse* Find(std::uint32_t zone, ScopeId scope);
+  ScopeUse& Use(std::uint32_t zone, ScopeId scope);
 
   Scopes& scopes_;
   const std::uint64_t zone_bytes_;
   std::vector<Zone> zones_;
+  std::unordered_set<std::uint64_t> nonces_;  // of zones in use
 };
 
 }  // namespace kvcove::disklog

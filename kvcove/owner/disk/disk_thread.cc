@@ -136,7 +136,9 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
   KVCOVE_ASSIGN(auto log,
                 disklog::Log::Open(device, LogOptionsFor(found_.super, place_, tiering_)));
   std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
-  const auto busy = [&] { return !log->recovered() || device.in_flight() > 0; };
+  const auto busy = [&] {
+    return (!log->recovered() && !log->unproven()) || device.in_flight() > 0;
+  };
   // A device with reads under way cannot be closed: it would stay open for as long as the process
   // lives, and nobody could open the disk again. So a stop waits for them for a moment.
   bool stopped = false;
@@ -145,6 +147,9 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
       until_ns = std::min(until_ns, clock_.NowNs() + kCloseNs);
     }
     log->Poll(stopped ? kMillisecond : kIdleWaitNs);
+  }
+  if (!busy() && log->unproven()) {
+    return Fail(Code::kUnavailable, "zones that cannot be read cannot be voided either");
   }
   if (!busy()) return log;
   stuck_log_ = std::move(log);

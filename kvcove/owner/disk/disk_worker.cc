@@ -13,7 +13,9 @@ using disklog::ReadMiss;
 
 constexpr std::uint32_t kReadErrorsToGiveUp = 8;
 constexpr int kDemotionsAStep = 64;
+constexpr const char* kUnproven = "it cannot write down what is gone from it";
 constexpr std::int64_t kNoteNs = 50 * kMillisecond;
+constexpr std::int64_t kNoSpaceNs = 10 * kSecond;  // for which a removal waits for a free zone
 
 wire::LoadResult ResultOf(ReadMiss miss) {
   switch (miss) {
@@ -51,6 +53,7 @@ void DiskWorker::SetAside(const std::string& why) {
   tiering_.SetAside(why);
   removals_.clear();
   walks_.clear();
+  no_space_since_ns_ = 0;
 }
 
 void DiskWorker::Step(std::int64_t wait_ns) {
@@ -71,6 +74,7 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
   if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
   const bool more = log_->Poll(wait);
+  if (log_->unproven()) SetAside(kUnproven);
   if (more || device_->in_flight() == 0) tiering_.NoteProgress();
   if (const std::int64_t now = clock_.NowNs(); now >= note_at_ns_ || tiering_.Drained()) {
     tiering_.NoteLog(log_->space(), log_->counters(), log_->HeldByShare());
@@ -109,13 +113,22 @@ void DiskWorker::StepRemovals() {
           if (!status) return SetAside("a removal is not proven: " + status.error().detail);
           tiering_.Proven(order, 0);
         });
-    if (!removed && removed.error().code == Code::kLimit) return log_->Flush();
-    if (!removed) {
-      return SetAside("a removal cannot be written: " + removed.error().detail);
-    }
+    if (!removed) return Postpone(removed.error());
+    no_space_since_ns_ = 0;
     tiering_.Applied(order);
     removals_.pop_front();
   }
+}
+
+// Leaves a removal to a later step if the log will have room for its tombstones: in its queue, or
+// in a zone that the cleaner frees. Else sets the disk aside.
+void DiskWorker::Postpone(const Error& refused) {
+  if (refused.code == Code::kLimit) return log_->Flush();
+  if (refused.code == Code::kNoSpace) {
+    if (no_space_since_ns_ == 0) no_space_since_ns_ = clock_.NowNs();
+    if (clock_.NowNs() - no_space_since_ns_ < kNoSpaceNs) return log_->Flush();
+  }
+  SetAside("a removal cannot be written: " + refused.detail);
 }
 
 // One walk at a time, a zone a step. Nothing moves from zone to zone meanwhile, so each object is
@@ -202,9 +215,11 @@ void DiskWorker::RemoveFound(Walk& walk) {
     const Status removed = log_->Remove(
         {.slot = walk.order.slot, .generation = walk.order.generation, .name = name, .keys = keys},
         ended);
-    if (!removed) --*walk.open;
-    if (!removed && removed.error().code == Code::kLimit) return log_->Flush();
-    if (!removed) return SetAside("a removal cannot be written: " + removed.error().detail);
+    if (!removed) {
+      --*walk.open;
+      return Postpone(removed.error());
+    }
+    no_space_since_ns_ = 0;
     walk.keys.resize(walk.keys.size() - part);
   }
   walks_.pop_front();
@@ -306,6 +321,8 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
                  .brief = demotion->brief},
                 [this, demotion, begun_ns = clock_.NowNs()](const Status& status) {
                   tiering_.times().writes.Add(clock_.NowNs() - begun_ns);
+                  // First: its key must not be stored again while its record may come back.
+                  if (log_->unproven()) SetAside(kUnproven);
                   // It may have been removed meanwhile.
                   const bool there =
                       status && log_->Find(demotion->slot, demotion->generation, demotion->key);

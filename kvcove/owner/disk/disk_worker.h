@@ -84,6 +84,7 @@ class DiskWorker {
   std::uint8_t StreamOf(const HandedDemotion& handed) const;
   std::optional<bool> DemoteOne(const HandedDemotion& handed);
   void SetAside(const std::string& why);
+  void Postpone(const Error& refused);
 
   Tiering& tiering_;
   const TierDiskOptions options_;
@@ -98,11 +99,12 @@ class DiskWorker {
   std::deque<std::shared_ptr<Walk>> walks_;
   std::uint64_t reading_bytes_ = 0;
   std::size_t reads_ = 0;
-  std::uint32_t read_errors_ = 0;  // one after the other
-  std::int64_t flush_at_ns_ = 0;   // 0: nothing waits for it
-  std::int64_t note_at_ns_ = 0;    // when figures are told again
-  bool no_room_ = false;           // for what waits to be read, at some disk
-  bool listing_ = false;           // moves are held for the inventory
+  std::uint32_t read_errors_ = 0;       // one after the other
+  std::int64_t flush_at_ns_ = 0;        // 0: nothing waits for it
+  std::int64_t note_at_ns_ = 0;         // when figures are told again
+  std::int64_t no_space_since_ns_ = 0;  // for which a removal waits; 0: none does
+  bool no_room_ = false;                // for what waits to be read, at some disk
+  bool listing_ = false;                // moves are held for the inventory
   bool stopping_ = false;
   bool stopped_ = false;
 };

@@ -51,7 +51,7 @@ Status Remove(disklog::Log& log, const disklog::RemoveRequest& request, const Sw
     const auto outcome = std::make_shared<std::optional<Status>>();
     Status begun = log.Remove(request, [outcome](const Status& status) { *outcome = status; });
     if (begun) return Await(log, outcome, sweep);
-    if (begun.error().code != Code::kLimit) return begun;
+    if (begun.error().code != Code::kLimit && begun.error().code != Code::kNoSpace) return begun;
     if (sweep.gives_up()) return Fail(Code::kUnavailable, "it does not answer");
     log.Flush();
     log.Poll(kWaitNs);

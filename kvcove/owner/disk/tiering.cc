@@ -152,7 +152,11 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object,
     refused = &stat_.over_share;
   } else if (!common_.rules.WithinRate(demotion->share, clock_.NowNs())) {
     refused = &stat_.over_rate;
+  } else if (!common_.tags.Add(demotion->tag)) {
+    // Written without a place in the table, it would be on the disk though nothing finds it there.
+    refused = &stat_.dropped_other;
   } else if (!queue_.Push(demotion)) {
+    common_.tags.Remove(demotion->tag);
     refused = &stat_.dropped_full;
   }
   if (refused != nullptr) {
@@ -161,8 +165,6 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object,
   }
   common_.rules.OnWritten(demotion->share, object.size_bytes);
   common_.budget_bytes.store(common_.rules.budget_bytes(), std::memory_order_relaxed);
-  // It is found all the while. Without room in the table it is found once it is written, or never.
-  (void)common_.tags.Add(demotion->tag);
   return Admission::kQueued;
 }
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/disklog/forgetting.h"
+
+#include <memory>
+#include <utility>
+
+namespace kvcove::disklog {
+
+IndexEntry* Forgetting::Find(const Forgotten& one) {
+  IndexEntry* const entry = state_.Find(one.hash);
+  return entry != nullptr && entry->sequence() == one.sequence ? entry : nullptr;
+}
+
+void Forgetting::Step() {
+  if (state_.forgotten.empty()) return;
+  if (writer_.unproven()) return GiveUp();
+  auto written = std::make_shared<std::vector<Forgotten>>();
+  while (!state_.forgotten.empty()) {
+    Forgotten& one = state_.forgotten.front();
+    if (const IndexEntry* const entry = Find(one)) {
+      const Scope& scope = state_.scopes[entry->scope];
+      const Status added = writer_.AddTombstone({.slot = scope.slot,
+                                                 .generation = scope.generation,
+                                                 .version = state_.zones[entry->zone].nonce,
+                                                 .name = scope.name,
+                                                 .key = one.key});
+      if (!added) {
+        // A full queue and a full disk pass. A device that fails is the owner's to set aside.
+        if (added.error().code == Code::kUnavailable) writer_.SetUnproven();
+        break;
+      }
+    }
+    written->push_back(std::move(one));
+    state_.forgotten.pop_front();
+  }
+  if (written->empty()) return writer_.Flush();
+  ++syncing_;
+  writer_.Sync([this, written](const Status& status) {
+    --syncing_;
+    Synced(*written, status);
+  });
+}
+
+void Forgetting::Synced(const std::vector<Forgotten>& written, const Status& status) {
+  if (!status) writer_.SetUnproven();
+  for (const Forgotten& one : written) {
+    // Of what is not proven the entry stays, and so its key counts as present.
+    if (const IndexEntry* const entry = Find(one); status && entry != nullptr) {
+      state_.Drop(IndexEntry(*entry));
+    }
+    if (one.done) one.done(status);
+  }
+}
+
+void Forgetting::GiveUp() {
+  for (const Forgotten& one : std::exchange(state_.forgotten, {})) {
+    if (one.done) one.done(Fail(Code::kUnavailable, "the disk failed to write"));
+  }
+}
+
+}  // namespace kvcove::disklog
