@@ -147,6 +147,7 @@ Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t
 std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
                                            std::span<const std::uint64_t> held) const {
   constexpr double kBriefAges = 4;
+  const bool full = free() == 0;
   std::optional<std::uint32_t> best;
   ShareClass best_class = ShareClass::kGuaranteed;
   double most = -1;
@@ -155,7 +156,10 @@ std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
     if (zone.state != ZoneState::kSealed || zone.reads > 0) continue;
     const std::uint64_t needed = NeededBytes(i);
     const std::uint64_t live = zone.live_bytes() + needed;
-    if (live == 0 || zone.doomed) return i;
+    if (live == 0) return i;
+    // Its tombstones may find no room. Objects can be dropped, tombstones cannot.
+    if (needed > 0 && full) continue;
+    if (zone.doomed) return i;
     // Its tombstones would fill another zone.
     if (needed * 2 > zone_bytes_) continue;
     const double age = static_cast<double>(now - std::min(now, zone.opened_at)) + 1;
