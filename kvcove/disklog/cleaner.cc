@@ -162,13 +162,16 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
   // It keeps the stream, too, so that it never lies in the zone of its twin.
   if (!state_.zones.TombstoneNeeded(scope, entry.version, entry.sequence)) return Outcome::kNext;
   const SummaryScope& from = summary_.scopes[entry.scope];
+  const Zone& zone = state_.zones[*zone_];
+  const auto streams = writer_.tombstone_streams();
+  const std::uint8_t twin = streams.back();
   const Status added = writer_.Add({.kind = RecordKind::kTombstone,
                                     .slot = from.slot,
                                     .generation = from.generation,
                                     .version = entry.version,
                                     .name = from.name,
                                     .key = key,
-                                    .stream = state_.zones[*zone_].stream,
+                                    .stream = twin == zone.stream ? twin : streams.front(),
                                     .sequence = entry.sequence},
                                    [this](const Status& status) { failed_ |= !status; });
   if (added) return Outcome::kNext;

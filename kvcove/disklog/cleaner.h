@@ -55,7 +55,8 @@ struct CleanerOptions {
   double move_share = 0.5;
   // Null: nothing is moved. Called on the log's thread.
   std::function<bool(const LiveObject&, const MoveFacts&)> worth_moving;
-  // Called on the log's thread for each live object that is dropped with its zone.
+  // Called on the log's thread for each live object that is dropped with its zone, and for each
+  // that is forgotten because it is damaged (then without version and size).
   std::function<void(const LiveObject&)> on_dropped;
 };
 

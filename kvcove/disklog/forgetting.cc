@@ -45,11 +45,23 @@ void Forgetting::Synced(const std::vector<Forgotten>& written, const Status& sta
   if (!status) writer_.SetUnproven();
   for (const Forgotten& one : written) {
     // Of what is not proven the entry stays, and so its key counts as present.
-    if (const IndexEntry* const entry = Find(one); status && entry != nullptr) {
-      state_.Drop(IndexEntry(*entry));
-    }
+    if (const IndexEntry* const entry = Find(one); status && entry != nullptr) Drop(*entry, one);
     if (one.done) one.done(status);
   }
+}
+
+// First the entry: the owner asks whether the key is still there before it reports the loss.
+void Forgetting::Drop(const IndexEntry& entry, const Forgotten& one) {
+  const Scope& scope = state_.scopes[entry.scope];
+  const SlotId slot = scope.slot;
+  const Generation generation = scope.generation;
+  const std::string name = scope.name;  // the scope may end with its last entry
+  const bool found_before = !entry.pending;
+  state_.Drop(IndexEntry(entry));
+  if (!found_before) return;
+  ++state_.counters.dropped_objects;
+  if (!on_forgotten_) return;
+  on_forgotten_({.slot = slot, .generation = generation, .name = name, .key = one.key});
 }
 
 void Forgetting::GiveUp() {

@@ -7,13 +7,17 @@
 // Not thread-safe: belongs to the Log's thread.
 #pragma once
 
+#include "kvcove/disklog/cleaner.h"
 #include "kvcove/disklog/writer.h"
 
 namespace kvcove::disklog {
 
 class Forgetting {
  public:
-  Forgetting(State& state, Writer& writer) : state_(state), writer_(writer) {}
+  // `on_forgotten` is called on the log's thread for each object that was found before. May be
+  // empty.
+  Forgetting(State& state, Writer& writer, std::function<void(const LiveObject&)> on_forgotten)
+      : state_(state), writer_(writer), on_forgotten_(std::move(on_forgotten)) {}
   // Writes tombstones for State::forgotten, as far as the write queue has room.
   void Step();
   bool idle() const { return state_.forgotten.empty() && syncing_ == 0; }
@@ -22,10 +26,12 @@ class Forgetting {
   // Returns the entry of the record, unless a removal, a reset or a newer record has ended it.
   IndexEntry* Find(const Forgotten& one);
   void Synced(const std::vector<Forgotten>& written, const Status& status);
+  void Drop(const IndexEntry& entry, const Forgotten& one);
   void GiveUp();
 
   State& state_;
   Writer& writer_;
+  const std::function<void(const LiveObject&)> on_forgotten_;
   int syncing_ = 0;  // calls of Sync that have not completed
 };
 

@@ -109,8 +109,8 @@ Log::Log(Device& device, LogOptions options, Superblock superblock, bool started
       started_empty_(started_empty),
       writer_(state_, options.writer),
       reader_(state_),
-      cleaner_(state_, writer_, reader_, std::move(options.cleaner)),
-      forgetting_(state_, writer_),
+      cleaner_(state_, writer_, reader_, options.cleaner),
+      forgetting_(state_, writer_, std::move(options.cleaner.on_dropped)),
       recovery_(state_, writer_) {
   state_.presence = options.presence;
   state_.scopes.SetShares(std::move(options.shares));
@@ -166,9 +166,11 @@ Status Log::Remove(const RemoveRequest& request, Done done) {
     return Fail(Code::kUnavailable,
                 unproven() ? "the disk failed to write" : "the disk is starting or stopping");
   }
+  const auto scope = state_.scopes.Find(request.slot, request.generation);
+  const bool uncovered = scope && state_.zones.Uncovered(*scope);
   for (const std::string_view key : request.keys) {
     KVCOVE_TRY(CheckKey(key));
-    const Status removed = RemoveOne(request, key);
+    const Status removed = RemoveOne(request, key, uncovered);
     if (removed) continue;
     // Without a zone that the cleaner can free there will be no room: its objects are all in open
     // zones.
@@ -205,15 +207,12 @@ Status Log::Remove(const RemoveRequest& request, Done done) {
   return {};
 }
 
-Status Log::RemoveOne(const RemoveRequest& request, std::string_view key) {
+Status Log::RemoveOne(const RemoveRequest& request, std::string_view key, bool uncovered) {
   const Id128 hash = state_.HashOf(request.slot, key);
   const IndexEntry* const known = state_.Find(hash);
   const bool here =
       known != nullptr && state_.scopes[known->scope].generation == request.generation;
-  if (!here) {
-    const auto scope = state_.scopes.Find(request.slot, request.generation);
-    if (!scope || !state_.zones.Uncovered(*scope)) return {};
-  }
+  if (!here && !uncovered) return {};
   // First the tombstone: without an entry, a repeated call would write none.
   KVCOVE_TRY(writer_.AddTombstone({.slot = request.slot,
                                    .generation = request.generation,
@@ -267,9 +266,8 @@ void Log::TakeWalk(std::uint32_t number, ZoneContents contents,
     }
     if (listed < zone.live()) {
       zone.doomed = true;
-    } else if (zone.summarized) {
-      Summary again = *contents.summary;
-      writer_.SealRecovered(number, std::move(again));
+    } else if (contents.summary && zone.summarized) {
+      writer_.SealRecovered(number, *contents.summary);
     }
   }
   if (!contents.summary || zone.doomed) {
@@ -399,7 +397,7 @@ bool Log::Poll(std::int64_t wait_ns) {
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
   if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
-  if (!stopping_) forgetting_.Step();
+  forgetting_.Step();
   if (state_.voiding && !saving_lost_ && !unproven()) VoidLost();
   recovered_ = recovered_ || (recovery_.done() && !state_.zones.AnyDoomed() && !state_.voiding);
   // Two rounds, as the one that is under way may have passed the entries that became stale.

@@ -178,7 +178,8 @@ class Log {
  private:
   Log(Device& device, LogOptions options, Superblock superblock, bool started_empty);
   // Writes a tombstone for the key's record, if it may be on the disk, and ends its object.
-  Status RemoveOne(const RemoveRequest& request, std::string_view key);
+  // `uncovered`: the disk may have records of the request's scope that the index does not have.
+  Status RemoveOne(const RemoveRequest& request, std::string_view key, bool uncovered);
   void TakeWalk(std::uint32_t zone, ZoneContents contents,
                 const std::function<void(const LiveObject&)>& each, const Done& done);
   // Makes the loss of zones durable (State::Lose).

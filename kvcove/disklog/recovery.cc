@@ -82,25 +82,33 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   queue_.push_back(number);
 }
 
-// Orders the zones: first those without a summary, which may hold tombstones; then those with
-// tombstones; then the others, the newest first, as their objects are most likely to be read.
+// Orders the zones by stages: those with tombstones; then those without a summary; then the others,
+// the newest first, as their objects are most likely to be read.
 void Recovery::Order() {
-  const auto rank = [&](std::uint32_t number) {
+  const auto streams = writer_.tombstone_streams();
+  const auto stage = [&](std::uint32_t number) {
     const Zone& zone = state_.zones[number];
-    const bool tombstones = zone.summarized && zone.trailer.last_tombstone != 0;
-    return std::tuple(zone.summarized ? (tombstones ? 1 : 2) : 0, ~zone.opened_at, number);
+    const bool tombstones = std::ranges::find(streams, zone.stream) != streams.end() ||
+                            (zone.summarized && zone.trailer.last_tombstone != 0);
+    if (tombstones) return kTombstones;
+    return zone.summarized ? kOthers : kScanned;
   };
-  std::ranges::sort(queue_, {}, rank);
-  before_serving_ = static_cast<std::size_t>(std::ranges::count_if(
-      queue_, [&](std::uint32_t zone) { return std::get<0>(rank(zone)) < 2; }));
+  std::ranges::sort(queue_, {}, [&](std::uint32_t number) {
+    return std::tuple(stage(number), ~state_.zones[number].opened_at, number);
+  });
+  for (const std::uint32_t number : queue_) {
+    for (std::size_t i = stage(number); i < kStages; ++i) ++stage_ends_[i];
+  }
   ReadZones();
 }
 
-// Reads the next zones. No zone without tombstones is begun before all with tombstones are read:
-// its objects would be found although a tombstone that is not read yet covers them.
+// Reads the next zones. None is begun before all of the stages before it are read: its objects
+// would be found although a tombstone that is not read yet covers them, or be taken for uncovered
+// ones.
 void Recovery::ReadZones() {
-  if (finished_of_these_ == before_serving_) serving_ = true;
-  const std::size_t end = serving_ ? queue_.size() : before_serving_;
+  if (finished_ >= stage_ends_[kScanned]) serving_ = true;
+  const std::size_t end = *std::ranges::find_if(
+      stage_ends_, [&](std::size_t at) { return at > finished_ || at == queue_.size(); });
   while (next_ < end && in_flight_ < kZonesAtOnce) {
     const bool scan = !state_.zones[queue_[next_]].summarized;
     if (scan && scans_ > 0) return;  // a scan has a whole zone in memory: one at a time
@@ -113,7 +121,7 @@ void Recovery::Begin(std::uint32_t number) {
   ++in_flight_;
   const auto finish = [this] {
     --in_flight_;
-    if (!serving_) ++finished_of_these_;
+    ++finished_;
     ReadZones();
   };
   const auto scan = [this, number, finish] {

@@ -2,7 +2,8 @@
 // Restores the index of a disk. Reads the headers and trailers of all zones first, then zones
 // without a summary record by record, then the summaries of the others, without their keys.
 //
-//   reading headers -> zones that may hold tombstones -> serving: the other zones -> recovered
+//   reading headers -> zones with tombstones -> zones without a summary
+//                   -> serving: the other zones -> recovered
 //
 // An object is found only after every tombstone is known, so no removed object is found while the
 // recovery still runs. Objects of zones that are not read yet are misses. A zone without a summary
@@ -17,6 +18,7 @@
 // Belongs to the Log's thread.
 #pragma once
 
+#include <array>
 #include <unordered_set>
 #include <vector>
 
@@ -45,6 +47,7 @@ class Recovery {
   const RecoveryCounters& counters() const { return counters_; }
 
  private:
+  enum Stage : std::size_t { kTombstones, kScanned, kOthers, kStages };
   // First and last block of a zone while they are being read.
   struct Ends {
     AlignedBuffer header{kBlockBytes};
@@ -70,10 +73,10 @@ class Recovery {
   std::uint32_t ends_in_flight_ = 0;
   std::vector<std::uint32_t> queue_;  // zones to read, in order
   std::size_t next_ = 0;
-  std::size_t before_serving_ = 0;     // zones of the queue that are read before `serving`
-  std::size_t finished_of_these_ = 0;  // zones of those that have been read
-  std::size_t in_flight_ = 0;          // zones
-  std::size_t scans_ = 0;              // zones in flight that are scanned, each in memory whole
+  std::array<std::size_t, kStages> stage_ends_{};  // in the queue
+  std::size_t finished_ = 0;                       // zones of the queue that have been read
+  std::size_t in_flight_ = 0;                      // zones
+  std::size_t scans_ = 0;  // zones in flight that are scanned, each in memory whole
   bool serving_ = false;
   bool done_ = false;
   std::unordered_set<std::uint64_t> covered_;  // Covered() of each tombstone

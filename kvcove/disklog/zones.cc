@@ -2,6 +2,7 @@
 #include "kvcove/disklog/zones.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcove::disklog {
 
@@ -81,14 +82,16 @@ void Zones::Clear(std::uint32_t number) {
   for (const ScopeUse& use : zone.uses) scopes_.Unuse(use.scope);
   zone.uses.clear();
   zone.summarized = zone.uncovered = zone.doomed = false;
-  if (nonces_.erase(zone.nonce) == 0) return;
+  const std::uint64_t nonce = std::exchange(zone.nonce, 0);
+  if (nonces_.erase(nonce) == 0) return;
   for (Zone& other : zones_) {
-    for (ScopeUse& use : other.uses) use.covers.erase(zone.nonce);
+    for (ScopeUse& use : other.uses) use.covers.erase(nonce);
   }
 }
 
 bool Zones::Uncovered(ScopeId scope, std::uint64_t sequence) const {
   return std::ranges::any_of(zones_, [&](const Zone& zone) {
+    if (zone.nameless()) return true;
     return zone.uncovered && std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
              return use.scope == scope && use.first_object < sequence;
            });

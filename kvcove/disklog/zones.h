@@ -50,6 +50,8 @@ struct Zone {
   bool summarized = false;        // its summary is on the disk
   bool uncovered = false;         // records may have ended in it without a tombstone
   bool doomed = false;  // it must be freed: it may have records that the index does not know
+  // Its nonce is not known, so any tombstone may be one of its records'.
+  bool nameless() const { return doomed && nonce == 0; }
   ZoneTrailer trailer;  // place of its summary, if `summarized`
   std::vector<ScopeUse> uses;
 
@@ -93,7 +95,7 @@ class Zones {
   // Forgets the zone's records.
   void Clear(std::uint32_t zone);
 
-  // True if an uncovered zone has a record of the scope that is older than `sequence`.
+  // True if an uncovered zone may have a record of the scope that is older than `sequence`.
   bool Uncovered(ScopeId scope, std::uint64_t sequence = ~0ULL) const;
   // True while a record that the tombstone covers may be on the disk: the tombstone must not be
   // freed before that record.

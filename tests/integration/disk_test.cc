@@ -171,6 +171,33 @@ TEST_P(DiskTest, WhatMemoryEvictsIsReadFromTheDisk) {
   EXPECT_EQ(Get(*session_, keys.back(), got).tier, Tier::kMemory);
 }
 
+// A namespace that removes what it never stored costs the others nothing, and the disk no write.
+TEST_P(DiskTest, RemovalsOfAbsentKeysWriteNothing) {
+  Fill(120);
+  const auto before = OnDisk(120);
+  ASSERT_GT(before.size(), 60U);
+  ASSERT_TRUE(Becomes([&] { return Stat().disk_queued_bytes == 0; }));
+  const std::uint64_t written = Stat().disk_written_bytes;
+  auto other = pool_->OpenSession({.name = "other", .assume_weights = true});
+  ASSERT_TRUE(other) << other.error().ToString();
+  std::vector<std::string> keys(1000);
+  std::vector<std::string_view> views(keys.size());
+  std::vector<ItemResult> results(keys.size());
+  for (int round = 0; round < 60; ++round) {
+    // In its own namespace, too, which has objects on the disk.
+    Session& session = round % 2 == 0 ? *session_ : **other;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = fmt::format("absent-{}-{}", round, i);
+      views[i] = keys[i];
+    }
+    const Status removed = session.Remove(views, results, {.timeout = kCallTime});
+    ASSERT_TRUE(removed) << removed.error().ToString();
+  }
+  EXPECT_LE(Stat().disk_written_bytes - written, 1U << 20);
+  EXPECT_FALSE(Stat().disk_aside);
+  EXPECT_EQ(OnDisk(120), before);
+}
+
 TEST_P(DiskTest, WithKeepPutsAreRefusedWhileTheDiskIsBehindAndNothingIsLost) {
   const Status opened = Open("128MiB", "keep");
   ASSERT_TRUE(opened) << opened.error().ToString();

@@ -44,7 +44,10 @@ std::string ValueOf(std::uint64_t serial, std::uint32_t bytes) {
 class TierWorld {
  public:
   explicit TierWorld(const TierSimOptions& options)
-      : options_(options), random_(options.seed), flips_(options.seed % 4 == 0) {
+      : options_(options),
+        random_(options.seed),
+        flips_(options.seed % 4 == 0),
+        blinks_(options.seed % 4 == 1) {
     Start(Tiers::Formatted(random_.Next(), kZones));
   }
 
@@ -194,6 +197,7 @@ class TierWorld {
         faults.hangs = true;
         return;
       case 3: {
+        if (blinks_) Blink();
         if (!flips_) return;
         const std::uint64_t zones = life_->device->size_bytes() - disklog::kZonesStart;
         for (int i = 0; i < 40; ++i) {
@@ -204,6 +208,21 @@ class TierWorld {
       }
       default:
         faults = {};
+    }
+  }
+
+  // One bit flips, once in a run, and perhaps flips back later: nothing may come back with it.
+  void Blink() {
+    disklog::FakeDevice& device = *life_->device;
+    if (!blink_) {
+      const std::uint64_t byte =
+          disklog::kZonesStart + random_.Below(device.size_bytes() - disklog::kZonesStart);
+      const auto bit = static_cast<unsigned>(random_.Below(8));
+      device.FlipBit(byte, bit);
+      blink_ = {.byte = byte, .bit = bit, .value = device.bytes()[byte]};
+    } else if (!std::exchange(blink_->over, true) &&
+               device.bytes()[blink_->byte] == blink_->value) {
+      device.FlipBit(blink_->byte, blink_->bit);
     }
   }
 
@@ -337,9 +356,17 @@ class TierWorld {
 
   const TierSimOptions options_;
   Random random_;
-  // The disk flips bits. A tombstone that is damaged removes nothing any more, so that only bytes
-  // and generations hold.
+  // The disk flips many bits at once. A tombstone of which both copies are damaged removes nothing
+  // any more, so that only bytes and generations hold.
   const bool flips_;
+  const bool blinks_;  // one bit: everything holds
+  struct Blinked {
+    std::uint64_t byte = 0;
+    unsigned bit = 0;
+    std::byte value{};
+    bool over = false;
+  };
+  std::optional<Blinked> blink_;
   TierReport report_;
   std::uint64_t step_ = 0;
   // Durable: the pool's generation, and that the disk has missed a removal.

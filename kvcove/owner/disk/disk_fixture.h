@@ -35,8 +35,8 @@ class Tiers final : public Promoter {
  public:
   explicit Tiers(std::unique_ptr<disklog::FakeDevice> device, Generation generation = kFirst,
                  TieringOptions options = {.queue_bytes = 128 << 10},
-                 const DemotionOptions& demotions = {})
-      : sizes_{.max_objects = 64, .payload_bytes = kMemory, .tier_objects = 4096},
+                 const DemotionOptions& demotions = {}, std::uint64_t places = 4096)
+      : sizes_{.max_objects = 64, .payload_bytes = kMemory, .tier_objects = places},
         header_(segment::HeaderFileBytes(sizes_)),
         payload_(kMemory),
         generation_(generation) {

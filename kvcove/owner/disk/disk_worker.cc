@@ -282,7 +282,8 @@ void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::b
     return tiering_.FinishLoad(
         load, promoter_.Promote(*load, buffer.subspan(result.value_offset, result.value_bytes)));
   }
-  if (result.miss != ReadMiss::kIoError) Lost(*load);
+  // What is damaged is lost once the log has forgotten it durably, and says so then.
+  if (result.miss != ReadMiss::kIoError && result.miss != ReadMiss::kCorrupt) Lost(*load);
   tiering_.FinishLoad(load, ResultOf(result.miss));
   if (result.miss == ReadMiss::kIoError && ++read_errors_ >= kReadErrorsToGiveUp) {
     SetAside("it fails to read");

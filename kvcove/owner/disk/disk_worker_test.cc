@@ -45,6 +45,33 @@ TEST_F(DiskWorkerTest, AValueOnTheDiskIsNotReplacedByAPut) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
+// Its record would be on the disk though nothing finds it: older than what is stored meanwhile.
+TEST(TierTableTest, WhatFindsNoPlaceInTheTableDoesNotComeBack) {
+  constexpr std::uint64_t kKeys = 600;
+  Tiers tiers(Tiers::Formatted(9, 80), kFirst, {.queue_bytes = 128 << 10}, {}, /*places=*/8);
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(tiers.Put(std::to_string(i), i), Code::kOk);
+    ASSERT_TRUE(tiers.Settle());
+  }
+  std::set<std::uint64_t> replaced;
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    const std::string key = std::to_string(i);
+    if (tiers.InMemory(key) || tiers.OnDisk(key)) continue;
+    if (tiers.Put(key, 1000 + i) == Code::kOk) replaced.insert(i);
+  }
+  EXPECT_GT(replaced.size(), 100U);
+  ASSERT_TRUE(tiers.Settle());
+  Tiers later(tiers.Killed(1));
+  std::size_t found = 0;
+  for (std::uint64_t i = 0; i < kKeys; ++i) {
+    const std::string got = later.Get(std::to_string(i));
+    if (got.empty()) continue;
+    ++found;
+    EXPECT_TRUE(got == ValueOf(replaced.contains(i) ? 1000 + i : i)) << i;
+  }
+  EXPECT_GT(found, 50U);
+}
+
 TEST_F(DiskWorkerTest, AValueThatIsOnItsWayDownIsNotReplacedEither) {
   ASSERT_EQ(tiers_.Put("key", 7), Code::kOk);
   tiers_.Evict("key");  // the disk's thread has not seen it yet
