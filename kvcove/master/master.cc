@@ -39,7 +39,7 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       .heard = [this](const Id128& process) { keeper_->Heard(process); },
       .ended = [this](const Id128& process) { keeper_->EndHolder(process); },
       .await_shards = nullptr};
-  // Without shards the hook is null, so a proof waits for owners alone.
+  // The hook is null without shards, so a proof waits for owners alone.
   if (options_.shards) {
     hooks.await_shards = [this](std::int64_t deadline_ns, Reply<void> done) {
       shards_->AwaitAll(deadline_ns, std::move(done));

@@ -28,7 +28,7 @@ class OwnerLists {
 
   // Returns a list that is fresh enough, or makes one. `reader` names the content: callers with the
   // same list pass the same text. Calls `make` without a lock, and from several threads at once if
-  // they find the list too old together; nobody waits for another one's list.
+  // they find the list too old together; none waits for the list of another one.
   Text Get(const std::string& reader, const std::function<std::string()>& make)
       KVCOVE_EXCLUDES(mutex_);
 

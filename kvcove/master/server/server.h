@@ -97,7 +97,7 @@ class MasterServer {
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<SlotDescription> Namespaces() const;
   // Resets and waits. Errors: those of GenerationKeeper::Reset; kUnavailable if this master no
-  // longer leads when the answer comes, so that the reset may not count.
+  // longer leads when the answer arrives, so that the reset may not count.
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t deadline_ns);
   // Removes the objects whose keys match and returns their number, once the removal is proven.
   // Errors: those of Master::Remove; kUnavailable as Reset.

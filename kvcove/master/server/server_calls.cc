@@ -17,8 +17,8 @@ constexpr std::int64_t kRegisterNs = 10 * kSecond;
 // keys, and less time than to wake a worker.
 constexpr std::size_t kFewKeys = 128;
 
-// Clears the counters of an owner that tenants share: they tell one tenant what the others do. The
-// free bytes remain, because a put chooses its owner by them.
+// Clears the counters of an owner that tenants share: they would show one tenant the activity of
+// the others. The free bytes remain, because a put chooses its owner by them.
 void HideCounts(wire::OwnerStat& owner) {
   owner.objects = 0;
   owner.hits = 0;

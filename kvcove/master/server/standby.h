@@ -18,7 +18,7 @@
 
 namespace kvcove::master {
 
-// What a standby knows of the pool and of etcd.
+// The pool and etcd, as a standby sees them.
 struct StandbyView {
   std::optional<EtcdLeader> leader;   // not set: nobody leads
   std::uint64_t term = 0;             // of the pool's last leader; 0: not known

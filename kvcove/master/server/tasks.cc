@@ -348,7 +348,8 @@ Status Tasks::Repair(Task& task) {
   std::uint64_t left = 0;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (!owner.live || Cancelled(task)) continue;
-    // Other errors are this owner's: it may have ended, and the next repair covers its loss.
+    // Other errors are this owner's, and do not keep the others' objects from their repair. If the
+    // owner has ended, another repair follows, because the live owners differ then.
     const auto walked = Walk(task, owner);
     if (walked) {
       left += walked->left;

@@ -279,8 +279,8 @@ void ClusterHost::NoteRefusal(const wire::OwnerStat& owner, const Error& why) {
 }
 
 // The owner and this process are mostly two pods of one node. The kernel lets them share memory,
-// but an operator must allow it with KVCOVE_HOST_ID, because network namespaces stand for hosts.
-// The attempt to connect decides which advice is useful.
+// but an operator must allow it with KVCOVE_HOST_ID, because two network namespaces count as two
+// hosts. The attempt to connect decides which advice is useful.
 void ClusterHost::NoteNeighbour(const wire::OwnerStat& owner, std::int64_t deadline_ns) {
   if (!owner.live || std::exchange(logged_neighbour_, true)) return;
   const auto socket = rpc::Client::Connect(owner.socket, deadline_ns);

@@ -35,9 +35,9 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
       }
     }
   }
-  // Without the lock. If a reset is proven meanwhile (CloseAll), or two registrations overtake each
-  // other, an old generation may be stored as open: the owners and the master refuse it as kStale,
-  // and that leads back here with `fresh`.
+  // Called without the lock. If a reset is proven meanwhile (CloseAll), or two registrations
+  // overtake each other, an old generation may be stored as open: the owners and the master refuse
+  // it as kStale, and that leads back here with `fresh`.
   KVCOVE_ASSIGN(const wire::Registration registration, service_.Register(request, deadline_ns));
   const Binding binding{.token = {.incarnation = registration.incarnation,
                                   .generation = registration.generation,

@@ -89,7 +89,7 @@ class Locator {
     Id128 hash;
     wire::Place place;
   };
-  // A key's hash names two buckets of two cache lines each. Its hint goes into the emptier one.
+  // A key's hash names two buckets of two cache lines each. Its hint is stored in the emptier one.
   // With one bucket only, a hundredth of the keys found none in a table that was a third full, and
   // most batches of 128 had such a key, for which the session asked the master and the owner again.
   struct alignas(64) Bucket : std::array<Hint, 4> {};

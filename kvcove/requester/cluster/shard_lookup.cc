@@ -117,7 +117,7 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   // Set once the caller's Interrupt has ended: the workers' parts must end, too.
   std::atomic<bool> ended = false;
   // Notifies under the lock: after the lock the waiting thread may have returned, and the condition
-  // would be gone.
+  // would have ended.
   const auto over = [&] {
     const MutexLock lock(done_mutex);
     if (--left == 0) done.NotifyAll();
@@ -130,7 +130,7 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
     Part& part = parts[i];
     const auto aside = [&, at = &part] {
       {
-        InterruptBy interrupt(ended);  // must end before over(), after which `ended` may be gone
+        InterruptBy interrupt(ended);  // must end before over(), after which `ended` may not exist
         AskPart(token, *at, deadline_ns);
       }
       over();
