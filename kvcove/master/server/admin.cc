@@ -264,7 +264,7 @@ class Answers {
     std::size_t which = 0;
     if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64, &which, &page.cursor,
                     &page.within, &page.since) < 3) {
-      return Fail(Code::kInvalid, "'after' is not what an earlier answer gave as 'next'");
+      return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
     }
     std::map<SlotId, std::string> names;
     for (const SlotDescription& slot : cluster_.Namespaces()) {

@@ -109,7 +109,7 @@ void MasterServer::Impl::Stop() {
     if (running) {
       LogInfo("leases are still running: the next start will wait for them");
     } else if (!closed) {
-      LogWarn("the clean end could not be written down: {}", closed.error().ToString());
+      LogWarn("the clean end could not be stored: {}", closed.error().ToString());
     }
   }
   // Ticks continue until here: they bound the time by which a disk that hangs delays the end.

@@ -91,7 +91,7 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
                   "unproven connections that were closed for newer ones",
                   number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
-    metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
+    metrics.Histogram("kvcove_master_call_seconds", "seconds from a call to its answer",
                       times_[static_cast<std::size_t>(method)], {{"call", name}});
   }
 }

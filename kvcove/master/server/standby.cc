@@ -132,7 +132,7 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
   } else if (method == Method::kLookup) {
     answer(OnLookup(caller, body));
   } else if (!caller.MayOwn(0)) {
-    answer(Fail(Code::kDenied, "only a master asks for this"));
+    answer(Fail(Code::kDenied, "only a master may make this call"));
   } else {
     answer(method == Method::kShardPull ? OnPull(body) : OnFind(body));
   }
@@ -218,17 +218,17 @@ http::Response Standby::MetricsPage() const {
                 static_cast<double>(now.term));
   metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
                 now.store_error.empty() ? 1 : 0);
-  metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
+  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that etcd's last answer took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
   if (shard_ != nullptr) {
     const ShardReplica::Stat stat = shard_->replica().stat();
     metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
                   stat.serves ? static_cast<double>(stat.slices) : 0);
-    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that it knows",
+    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that this shard knows",
                   static_cast<double>(stat.entries));
-    metrics.Counter("kvcove_master_shard_lookups_total", "keys that were looked up there",
+    metrics.Counter("kvcove_master_shard_lookups_total", "keys looked up at this shard",
                     static_cast<double>(stat.lookups));
-    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed there",
+    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed at this shard",
                     static_cast<double>(stat.listed));
   }
   metrics.Process();

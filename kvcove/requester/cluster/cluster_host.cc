@@ -220,7 +220,7 @@ void ClusterHost::NoteMaster(rpc::Breaker::Change change) {
     LogInfo("the master at {} answers again", options_.master.ToString());
   }
   if (change == Change::kBroken) {
-    LogWarn("the master at {} does not answer: what is not on this host is a miss",
+    LogWarn("the master at {} does not answer: keys of other hosts are misses",
             options_.master.ToString());
   }
   // Acquire: pairs with the release in Connect. The thread must compute anew when it probes: it may
