@@ -124,7 +124,7 @@ void MasterServer::Impl::Stop() {
 void MasterServer::Impl::Tick() {
   const MutexLock lock(tick_mutex_);
   while (!stopping_) {
-    // No part is called under the lock: replies run in Tick, and StopTick must not wait for them.
+    // No part is called under the lock: Tick runs replies, which may take any other lock.
     tick_mutex_.unlock();
     master_->Tick();
     shard_calls_->Tick();

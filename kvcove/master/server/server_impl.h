@@ -144,6 +144,9 @@ class MasterServer::Impl final : public rpc::Handler {
   bool MayTouch(const rpc::Caller& caller, SlotId slot) const {
     return caller.MayTouch(master_->standings().TenantOfSlot(slot));
   }
+  // Passes an allowed call to its function below. Those with a `respond` may answer later, from
+  // another thread; those that return a Result answer at once. Each decodes the body; those
+  // of sessions and owners also keep to the caller's tenant.
   void Dispatch(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                 std::span<const std::byte> body, const rpc::Responder& respond);
   void FromOwner(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
@@ -183,7 +186,7 @@ class MasterServer::Impl final : public rpc::Handler {
   const Clock& clock_;
   rpc::Access access_;
   rpc::Gate gate_;
-  const std::shared_ptr<rpc::CallLimits> admission_;
+  const std::shared_ptr<rpc::CallLimits> admission_;  // the server asks it before each call
 
   mutable Mutex connections_mutex_;
   std::map<rpc::ConnectionId, Connection> connections_ KVCOVE_GUARDED_BY(connections_mutex_);
@@ -192,9 +195,10 @@ class MasterServer::Impl final : public rpc::Handler {
 
   std::atomic<std::uint64_t> resets_{0};
   std::atomic<std::uint64_t> resets_not_proven_{0};
+  // Sums of requesters' reports.
   std::atomic<std::uint64_t> fallbacks_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
-  std::array<http::Histogram, wire::kMaxMethod + 1> times_;
+  std::array<http::Histogram, wire::kMaxMethod + 1> times_;  // by method; only kTimedCalls are used
 
   bool serves_ = false;  // set by Serve; if false, Stop has no clean end to store
 

@@ -45,6 +45,7 @@ class ShardLookup {
                                           std::int64_t deadline_ns);
 
  private:
+  // A master that serves a shard. Calls share its ownership, so a new map may drop it meanwhile.
   struct Peer {
     Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock)
         : link(address, access, {.peer = "a shard of the directory"}, clock),
