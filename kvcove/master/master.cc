@@ -39,11 +39,13 @@ Master::Master(const MasterOptions& options, const StartPlan& plan, ControlStore
       .heard = [this](const Id128& process) { keeper_->Heard(process); },
       .ended = [this](const Id128& process) { keeper_->EndHolder(process); },
       .await_shards = nullptr};
+  // The hook is null without shards, so a proof waits for owners alone.
   if (options_.shards) {
     hooks.await_shards = [this](std::int64_t deadline_ns, Reply<void> done) {
       shards_->AwaitAll(deadline_ns, std::move(done));
     };
   }
+  // The hooks name keeper_ and shards_, which are made below. Nothing calls a hook before Start.
   control_ = std::make_unique<Control>(control, plan.leadership, plan.state.pool->incarnation,
                                        commits_, standings_, std::move(hooks), clock);
   control_->Load(plan.state, plan.leases_until_ns, plan.unknown_leases_until_ns);
@@ -81,7 +83,7 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
       directory_.List(request, control_->DropsOf(request.number), to_bar);
   if (listed || to_bar.empty()) return reply(std::move(listed));
   // Once for each absence and slot: the barrier keeps the absent owner from bringing the replaced
-  // value back under a later master.
+  // value back under a later master. The repeated call finds the barriers, and replaces the values.
   control_->BarOvertaken(to_bar,
                          [this, request, reply = std::move(reply)](const Result<void>& done) {
                            if (done) return List(request, reply);
@@ -109,14 +111,16 @@ Result<std::vector<wire::Place>> Master::Lookup(const Token& token, std::span<co
   return places;
 }
 
+// One call of Remove. The replies of its steps share it; they come one after the other, so it needs
+// no lock.
 struct Master::Removing {
   Token token;
   std::int64_t deadline_ns = 0;
   std::vector<wire::Removal> parts;
-  std::size_t next = 0;
+  std::size_t next = 0;  // index in `parts`
   Removed removed;
-  std::uint64_t number = 0;
-  std::uint64_t counted = 0;
+  std::uint64_t number = 0;   // of the last part; 0: no part has begun
+  std::uint64_t counted = 0;  // of the part with the pattern; 0: the call has none
   Reply<Removed> reply;
 };
 
@@ -144,6 +148,8 @@ void Master::Remove(const Token& token, std::vector<std::string> keys, std::stri
 void Master::RemoveNext(const std::shared_ptr<Removing>& removing) {
   const Token& token = removing->token;
   while (removing->next < removing->parts.size()) {
+    // The number comes first: the directory remembers the removal under it, and refuses listings of
+    // values whose puts began below it.
     wire::Removal& part = removing->parts[removing->next++];
     const std::uint64_t number = removing->number = part.number = control_->Append(part);
     std::vector<Code> codes;
@@ -172,6 +178,7 @@ void Master::RemoveNext(const std::shared_ptr<Removing>& removing) {
     });
     return;
   }
+  // An acknowledgement names the last applied removal, so a proof for the last part proves all.
   if (removing->number == 0) return removing->reply(removing->removed);
   control_->AwaitRemoval(removing->number, token.slot, token.generation, removing->deadline_ns,
                          [this, removing](const Result<void>& proven) {

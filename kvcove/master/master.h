@@ -2,6 +2,8 @@
 // A cluster's master without its sockets: joins generations, members, removals, the directory and
 // its shards. Every call answers at once or later through its reply, and waits for nothing.
 // `MasterServer` has the threads, ports and credentials; the simulation drives this class as it is.
+// It has no thread and no lock of its own: each part has its lock (docs/threads.md). A reply comes
+// from the thread that completes it: the caller's, the store's, that of Tick or of another call.
 #pragma once
 
 #include <memory>
@@ -16,7 +18,8 @@
 namespace kvcove::master {
 
 struct MasterOptions {
-  std::int64_t lease_ns = kSecond;
+  std::int64_t lease_ns = kSecond;  // of owners and of shards
+  // Members: as MembersOptions.
   bool strict = false;
   std::int64_t member_ttl_ns = 3600 * kSecond;
   std::int64_t disk_member_ttl_ns = 7 * 24 * 3600 * kSecond;
@@ -36,7 +39,7 @@ struct MasterOptions {
   bool doubt = true;
 };
 
-// Thread-safe.
+// Thread-safe from the moment that Start has called `ready`.
 class Master {
  public:
   // Loads `plan`, which is PlanStart of the facts in `store`. The store's callbacks must end before
@@ -44,11 +47,12 @@ class Master {
   Master(const MasterOptions& options, const StartPlan& plan, ControlStore& store,
          std::uint64_t revision, const Clock& clock);
   ~Master();
-  // Stores the new term, then publishes the generations and calls `ready`. No other method may be
-  // called before that.
+  // Stores the new term, then publishes the generations and calls `ready`, from the store's thread
+  // where it has one. No other method may be called before that. Errors: the store's; then
+  // nothing is published.
   void Start(Reply<void> ready);
 
-  // ---- owners: see Control and DirectoryService
+  // ---- owners. The parts live as long as this object; their headers have the contracts.
   Control& control() { return *control_; }
   const Control& control() const { return *control_; }
   DirectoryService& directory() { return directory_; }
@@ -57,7 +61,9 @@ class Master {
   const GenerationKeeper& generations() const { return *keeper_; }
   Standings& standings() { return standings_; }
   const Standings& standings() const { return standings_; }
-  // Lists as DirectoryService::List does, and bars absent owners whose values are to be replaced.
+  // Lists as DirectoryService::List does, and bars absent owners whose values are to be replaced;
+  // then the reply waits for the store, but 2 s at most. Errors: those of DirectoryService::List;
+  // kCorrupt for a number that no owner can have.
   void List(const wire::ListRequest& request, Reply<wire::ListReply> reply);
   Shards& shards() { return *shards_; }
   const Shards& shards() const { return *shards_; }
@@ -65,7 +71,10 @@ class Master {
   void SetLeads(std::function<std::int64_t()> leads_ns) { leads_ns_ = std::move(leads_ns); }
 
   // ---- requesters
-  // Looks keys up. Errors: kStale when the token's generation is not the current one.
+  // Looks keys up, in the part of the directory that this master serves: a key of another part is a
+  // miss with kShardAway. While owners still list what they have, a key without an entry is a miss
+  // with kWarmingUp, not kNeverPut. Errors: kStale when the token's generation is not the current
+  // one.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
   struct Removed {
     std::vector<Code> codes;    // by key: kOk, kMiss

@@ -36,8 +36,8 @@ Result<std::uint64_t> Number(const Request& request, const std::string& name,
   return value;
 }
 
-// A key that is no UTF-8 cannot stand in JSON: there "key" has U+FFFD for the bytes that are none,
-// and this has it whole, as a URL names it.
+// JSON can only show a key that is UTF-8: in "key", U+FFFD replaces the other bytes. This adds the
+// whole key, encoded as in a URL, so that a caller can ask for it again.
 void AddPercent(std::string_view key, json& object) {
   if (!IsUtf8(key)) object["key_percent"] = http::UrlEncode(key);
 }
@@ -63,8 +63,9 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
-// `own`: what the leader knows of the same key. A master knows nothing of the time before its
-// start, `runs_for_ns` ago.
+// Describes a key. `own`: the leader's own answer about the same key. Misses that requesters report
+// are remembered by the leader, and by a shard for the keys that it is asked for, so the later one
+// of the two is shown. `runs_for_ns`: since the master's start; it knows no earlier puts.
 json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own,
              const std::vector<wire::OwnerStat>& owners, std::int64_t runs_for_ns) {
   const bool found = key.reason == MissReason::kNone;
@@ -110,7 +111,7 @@ json TaskJson(const TaskStat& task) {
           {"message", task.message}};
 }
 
-// The paths' answers. Thread-safe.
+// Answers the paths; http::Server calls it from its threads. Thread-safe.
 class Answers {
  public:
   Answers(MasterServer& cluster, Tasks& tasks, const Clock& clock)
@@ -118,6 +119,7 @@ class Answers {
 
   Result<json> Status() const {
     const MasterStat stat = cluster_.Stat();
+    // Sums over live owners only: memory of an absent owner can store nothing.
     std::uint64_t capacity = 0;
     std::uint64_t free = 0;
     std::uint64_t live = 0;
@@ -177,7 +179,7 @@ class Answers {
     return json{{"segments", list}};
   }
 
-  // Also owners that are away: what each must catch up with before it is trusted again.
+  // Shows absent owners, too, and how far each must catch up before its objects are found again.
   Result<json> Members() const {
     json list = json::array();
     const Control::Counts counts = cluster_.master().control().Count();
@@ -245,8 +247,10 @@ class Answers {
     return json{{"namespaces", list}};
   }
 
-  // `after`: the place of an owner and a cursor there, as `next` gave it. Of a namespace also what
-  // lies on disks; a key in both tiers is one entry.
+  // Lists keys, a page at a time, from one owner after the other. `after`: the index of an owner
+  // and a cursor at that owner, as `next` of the page before; if owners join or end between two
+  // pages, keys may be missed or repeated. For a named namespace the disks are listed, too; a key
+  // in both tiers is one entry.
   Result<json> Keys(const Request& request) const {
     wire::InventoryRequest page{.with_keys = true};
     if (!request.Get("namespace").empty()) {
@@ -260,7 +264,7 @@ class Answers {
     std::size_t which = 0;
     if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64, &which, &page.cursor,
                     &page.within, &page.since) < 3) {
-      return Fail(Code::kInvalid, "'after' is not what an earlier answer gave as 'next'");
+      return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
     }
     std::map<SlotId, std::string> names;
     for (const SlotDescription& slot : cluster_.Namespaces()) {
@@ -307,7 +311,8 @@ class Answers {
     return answer;
   }
 
-  // Where it is, or why it is nowhere.
+  // Says which owners have the key, or why no owner has it; in each weight version of the
+  // namespace, or of all.
   Result<json> Key(const Request& request) const {
     KVCOVE_ASSIGN(const std::string key, request.Need("key"));
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(request));
@@ -316,7 +321,7 @@ class Answers {
       asked.emplace_back(slot.slot, DirectoryHash(slot.slot, key));
     }
     const ShardCalls::Found found = cluster_.Find(asked, clock_.NowNs() + 2 * kSecond);
-    // What requesters report is known here only, whichever shard has the key.
+    // Requesters report their misses to the leader only, even for keys of other shards.
     const std::vector<wire::HeldKey> own = cluster_.master().directory().Held(asked);
     const std::vector<wire::OwnerStat> owners = cluster_.Owners();
     const std::int64_t runs_for_ns = cluster_.master().control().RunsForNs();
@@ -438,7 +443,8 @@ class Answers {
   }
 
  private:
-  // All weight versions of a namespace, or the one that is named.
+  // Returns all weight versions of a namespace, or the named one; without a namespace, those of
+  // all. Errors: kMiss if that leaves none.
   Result<std::vector<SlotDescription>> SlotsOf(const Request& request) const {
     const std::string name = request.Get("namespace");
     const bool versioned = request.query.contains("version");
@@ -505,8 +511,10 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
     server.loopback = rpc::IsLoopback(admin->address_);
     KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin->address_));
   }
+  // Shared by the routes of both servers.
   const auto answers = std::make_shared<Answers>(cluster, tasks, clock);
   std::vector<http::Route> routes;
+  // `waits`: the answer may wait for other processes, so it needs a thread that may wait.
   const auto add = [&](const char* method, const char* path, bool waits,
                        std::function<Result<json>(const Request&)> answer) {
     routes.push_back({.method = method,

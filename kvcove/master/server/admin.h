@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator asks a master over HTTP, and `kvcove admin` with him. docs/operating.md lists
-// the paths.
+// The leader's admin endpoint: what operators and `kvcove admin` ask of it over HTTP, and the port
+// for metrics alone. docs/operating.md lists the paths. Requests run on the threads of
+// http::Server; the answers need no lock of their own, because MasterServer and Tasks are
+// thread-safe.
 #pragma once
 
 #include <memory>
@@ -13,18 +15,20 @@
 
 namespace kvcove::master {
 
-// Methods and paths that only a leader answers; a standby says who leads.
+// Returns the methods and paths that only a leader answers; a standby answers them with the
+// leader's address.
 std::vector<std::pair<std::string, std::string>> LeaderPaths();
 
 struct AdminOptions {
-  std::optional<rpc::Address> listen;   // nothing: no admin endpoint
+  std::optional<rpc::Address> listen;   // not set: no admin endpoint
   std::optional<rpc::Address> metrics;  // a port for monitoring alone, with TLS where there is any
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
 };
 
-// /metrics and what is open, of these routes. Listens at `address`, and gives it its port. Errors:
-// kUnavailable, kInvalid.
+// Serves those of the routes that need no credential or are for monitoring: /metrics, /healthz,
+// /readyz. Listens when it returns, and writes the chosen port to `address`. Errors: kUnavailable
+// (the address is in use), kInvalid.
 Result<std::unique_ptr<http::Server>> ServeMetrics(rpc::Address& address,
                                                    std::shared_ptr<rpc::Credentials> credentials,
                                                    std::shared_ptr<rpc::Tls> tls,
@@ -33,9 +37,11 @@ Result<std::unique_ptr<http::Server>> ServeMetrics(rpc::Address& address,
 // Thread-safe.
 class Admin {
  public:
-  // Serves when it returns. `cluster` and `tasks` outlive it. Errors: kUnavailable, kInvalid.
+  // Serves when it returns. `cluster` and `tasks` outlive it. Errors: kUnavailable (an address is
+  // in use), kInvalid.
   static Result<std::unique_ptr<Admin>> Open(MasterServer& cluster, Tasks& tasks,
                                              const AdminOptions& options, const Clock& clock);
+  // Return the addresses with the chosen ports; defaults where AdminOptions names none.
   const rpc::Address& address() const { return address_; }
   const rpc::Address& metrics_address() const { return metrics_address_; }
 

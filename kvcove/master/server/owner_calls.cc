@@ -4,7 +4,7 @@
 namespace kvcove::master {
 namespace {
 
-// Passes what comes on, as bytes.
+// Returns a reply that encodes the answer, or passes the error on.
 template <typename T>
 Reply<T> Encoded(const Reply<std::string>& reply) {
   return [reply](const Result<T>& answer) {
@@ -19,7 +19,9 @@ void AnswerOwner(Master& master, std::uint64_t connection, wire::Method method,
                  std::span<const std::byte> body, const MayOwn& may_own,
                  const Reply<std::string>& reply) {
   const auto fail = [&](const Error& error) { reply(std::unexpected(error)); };
-  // It acts for itself, not for owners of others.
+  // A number proves nothing about its sender, so the owner's tenant is compared with the credential
+  // at each call: an owner of one tenant must not renew, list or end in the name of another's.
+  // Acquire: pairs with the release with which the control shows the owner's standing.
   const auto denied = [&](OwnerNumber number) {
     const std::uint64_t tenant =
         number < wire::kMaxOwners

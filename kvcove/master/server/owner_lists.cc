@@ -15,7 +15,8 @@ OwnerLists::Text OwnerLists::Get(const std::string& reader,
   }
   Text text = std::make_shared<const std::string>(make());
   const std::int64_t ended_ns = clock_.NowNs();
-  // It shows what was so when it was begun.
+  // Both threads of a race store their lists; each list has its own end, so the age's bound holds
+  // whichever remains.
   const std::int64_t until_ns = ended_ns + std::min((ended_ns - began_ns) * kTimes, kMostNs);
   const MutexLock lock(mutex_);
   if (lists_.size() >= kMostReaders && !lists_.contains(reader)) lists_.clear();

@@ -38,11 +38,14 @@ Status MasterServer::Impl::StartMaster(const Opened& opened) {
                 PlanStart(opened.facts, opened.revision, options_.master.lease_ns, clock_.NowNs(),
                           opened.from_v1 ? &*opened.from_v1 : nullptr));
   master_ = std::make_unique<Master>(options_.master, plan, *store_, opened.revision, clock_);
+  // Before Start: shards get no lease that outlives this master's leadership.
   if (options_.leadership != nullptr) {
     master_->SetLeads([leadership = options_.leadership] { return leadership->LeftNs(); });
   }
+  // The answers of the store's thread are calls of master_, so the thread starts after it is made.
   if (file_ != nullptr) KVCOVE_TRY(file_->Start());
   KVCOVE_TRY(Wait<void>([&](Reply<void> ready) { master_->Start(std::move(ready)); }));
+  // Only now: the facts of the old files are durable in the new format.
   if (file_ != nullptr && opened.from_v1) file_->RetireV1();
   return {};
 }
@@ -64,7 +67,7 @@ rpc::ServerOptions MasterServer::Impl::ServerOptionsOf() const {
   rpc::ServerOptions server;
   server.listen = options_.listen;
   server.loops = 2;
-  // 1,000 owners have 4 each, and 8,000 requesters 1 or more.
+  // 1,000 owners have 4 connections each, and 8,000 requesters 1 or more.
   server.max_connections = 32768;
   server.name = "the master";
   server.tls = options_.tls;
@@ -78,7 +81,8 @@ Status MasterServer::Impl::Serve() {
   shard_calls_ = std::make_unique<ShardCalls>(*master_, access_, clock_);
   admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
-  // The ticks first: they bound the waits of an end that the others' failure begins.
+  // The ticks first: if a later start fails, Stop waits for the master's end, and only ticks end
+  // that wait when the store hangs. The loops last: their calls use all of the above.
   KVCOVE_ASSIGN(tick_, StartThread("kvcove-tick", [this] { Tick(); }));
   KVCOVE_TRY(shard_calls_->Start());
   KVCOVE_TRY(workers_->Start());
@@ -94,6 +98,8 @@ void MasterServer::Impl::StopTick() {
   if (tick_.joinable()) tick_.join();
 }
 
+// Ends the sources of calls first (loops, then the workers with the removals that loops have
+// queued), then the master, and the ticks after it.
 void MasterServer::Impl::Stop() {
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
@@ -103,13 +109,14 @@ void MasterServer::Impl::Stop() {
     if (running) {
       LogInfo("leases are still running: the next start will wait for them");
     } else if (!closed) {
-      LogWarn("the clean end could not be written down: {}", closed.error().ToString());
+      LogWarn("the clean end could not be stored: {}", closed.error().ToString());
     }
   }
-  // Ticks go on until here: they bound how long a disk that hangs delays the end.
+  // Ticks continue until here: they bound the time by which a disk that hangs delays the end.
   StopTick();
+  // After the ticks, which post work to it. Its worker uses the master.
   shard_calls_.reset();
-  // The store's answers come to the master, so it ends first.
+  // The store's thread calls the master with its answers, so the store ends first.
   store_.reset();
   master_.reset();
 }
@@ -117,6 +124,7 @@ void MasterServer::Impl::Stop() {
 void MasterServer::Impl::Tick() {
   const MutexLock lock(tick_mutex_);
   while (!stopping_) {
+    // No part is called under the lock: Tick runs replies, which may take any other lock.
     tick_mutex_.unlock();
     master_->Tick();
     shard_calls_->Tick();
@@ -151,6 +159,7 @@ Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request
   auto outcome = impl_->Wait<ResetOutcome>([&](Reply<ResetOutcome> reply) {
     impl_->master().generations().Reset(request, deadline_ns, std::move(reply));
   });
+  // After the wait: if another master leads by then, it may have decided more.
   outcome = impl_->IfLeading(std::move(outcome));
   impl_->CountReset(outcome.has_value());
   return outcome;

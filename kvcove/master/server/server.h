@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master's process: `Master` behind one TCP port. docs/control-plane.md has the prose.
+// The leader: `Master` behind one TCP port, with credentials, limits and metrics.
+// docs/control-plane.md has the prose.
 //
 // Threads: loop 0 (hellos, look-ups, listings), loop 1 (leases and nothing else), two workers for
-// removals, one that ticks, and the control store's. No call waits for another host or the disk:
-// what needs them is answered later.
+// large removals, one that ticks, one for the calls to shards, and the control store's. No call on
+// a loop waits for another host or the disk: what needs them is answered later.
 #pragma once
 
 #include <map>
@@ -29,14 +30,15 @@ namespace kvcove::master {
 struct MasterServerOptions {
   rpc::Address listen = rpc::LoopbackAddress(7400);
   std::string data_directory;  // empty: facts are forgotten with the process
-  // Of several masters: facts are in etcd, and nothing is answered while this one does not lead.
-  // Null: this is the only master.
+  // Null: this is the only master. Else facts are in etcd, `data_directory` is not used for them,
+  // and calls are refused while this master does not lead.
   std::shared_ptr<EtcdLeadership> leadership;
   MasterOptions master;
   std::shared_ptr<rpc::Credentials> credentials;  // null: every client may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  wire::MasterSettings settings;                  // what it tells its clients
-  // No engine that works as it should meets them; docs/security.md says how to choose others.
+  wire::MasterSettings settings;                  // sent to clients with the list of owners
+  // No engine that works as it should meets these limits; docs/security.md says how to choose
+  // others.
   rpc::CallLimitsOptions limits{.tenant = {.calls_per_second = 200'000, .bytes = 512ULL << 20},
                                 .all = {.bytes = 2ULL << 30}};
 };
@@ -46,17 +48,18 @@ struct MasterStat {
   Id128 incarnation;
   std::uint64_t term = 0;
   std::uint64_t revision = 0;
-  bool leads = true;                    // nobody else does now
-  std::optional<EtcdStoreStat> store;   // where facts are in etcd
-  std::uint64_t directory_entries = 0;  // here
-  std::uint64_t entries_of_all = 0;     // and at the masters that serve parts of the directory
+  bool leads = true;                    // no other master can lead now
+  std::optional<EtcdStoreStat> store;   // not set: facts are not in etcd
+  std::uint64_t directory_entries = 0;  // at this master
+  std::uint64_t entries_of_all = 0;     // at all masters, as shards have reported lately
   std::uint64_t directory_bytes = 0;
   std::map<std::string, std::uint64_t> entries_of_tenants;
   std::uint64_t listings_over_share = 0;
+  // Since this master started, at this master.
   std::uint64_t lookups = 0;  // keys
   std::uint64_t listed = 0;
   std::uint64_t rejected = 0;  // listings that came second or too late
-  std::uint64_t resets = 0;
+  std::uint64_t resets = 0;    // calls
   std::uint64_t connections = 0;
   std::size_t remembered_removals = 0;
   std::size_t registrations = 0;
@@ -70,30 +73,37 @@ struct MasterStat {
 // Thread-safe.
 class MasterServer {
  public:
-  // Listens when it returns. Errors: kUnavailable (address or data directory in use), kInvalid.
+  // Serves when it returns: the store is open, and the new term is stored. Waits for the store.
+  // Errors: kUnavailable (address or data directory in use), kInvalid, and those of the store.
   static Result<std::unique_ptr<MasterServer>> Open(const MasterServerOptions& options,
                                                     const Clock& clock);
-  // Ends cleanly only when no lease is running: else the next start waits for them.
+  // Closes all connections, then stores that this master ended cleanly, if no lease is running;
+  // otherwise the next start waits until all leases have run out.
   ~MasterServer();
 
   const rpc::Address& address() const;
   MasterStat Stat() const;
-  // Where its admin endpoint listens, which is opened after it; clients are told from then on.
+  // Sets the address of the admin endpoint, which opens after this server; later lists of owners
+  // name it.
   void SetAdmin(std::string address);
 
   // ---- for administration and tasks
   Master& master();
-  // The whole directory, of which other masters may serve parts: ShardCalls::Find.
+  // Looks keys up in the whole directory, also at masters that serve parts: ShardCalls::Find.
   ShardCalls::Found Find(std::span<const ShardCalls::Key> keys, std::int64_t deadline_ns);
-  // Credentials and TLS settings that this master presents to the owner at that address.
+  // Returns the credentials and TLS settings that this master presents to the owner at that
+  // address: those of the owner's tenant, if the owner serves one tenant alone.
   rpc::Access AccessTo(const std::string& address) const;
   std::vector<wire::OwnerStat> Owners() const;
   std::vector<SlotDescription> Namespaces() const;
-  // Errors: those of GenerationKeeper::Reset.
+  // Resets and waits. Errors: those of GenerationKeeper::Reset; kUnavailable if this master no
+  // longer leads when the answer arrives, so that the reset may not count.
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t deadline_ns);
-  // How many; proven when it returns. Errors: kTimeout, kInvalid, kStale, kLimit.
+  // Removes the objects whose keys match and returns their number, once the removal is proven.
+  // Errors: those of Master::Remove; kUnavailable as Reset.
   Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns);
+  // Adds this master's metrics.
   void Collect(http::Metrics& metrics) const;
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of owners and of sessions: decoded, asked of the master, and answered.
+// The calls of owners, shards and sessions: decodes each, checks the tenant, asks the master, and
+// encodes its reply. A loop runs these functions, so none of them waits.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kRegisterNs = 10 * kSecond;
-// A removal of so few takes the loop no longer than a look-up of thousands, and less than it takes
-// to wake a worker.
+// Most keys of a removal that runs on the loop: it takes no longer than a look-up of thousands of
+// keys, and less time than to wake a worker.
 constexpr std::size_t kFewKeys = 128;
 
-// An owner that tenants share counts for all of them, so what it counted is not a tenant's to see.
-// Its room is: a put chooses its owner by that.
+// Clears the counters of an owner that tenants share: they would show one tenant the activity of
+// the others. The free bytes remain, because a put chooses its owner by them.
 void HideCounts(wire::OwnerStat& owner) {
   owner.objects = 0;
   owner.hits = 0;
@@ -39,6 +40,8 @@ void MasterServer::Impl::FromOwner(rpc::ConnectionId id, const rpc::Caller& call
                 rpc::Reply ok = OkReply(std::move(*answer));
                 if (method == wire::Method::kRenew) {
                   // Leases have a loop of their own, so that no call of another kind delays them.
+                  // The control answers a renewal in the call itself, so this runs on the
+                  // connection's loop, as move_to_loop requires, and the connection is still known.
                   const MutexLock lock(connections_mutex_);
                   if (!std::exchange(connections_[id].moved, true)) ok.move_to_loop = kLeaseLoop;
                 }
@@ -73,7 +76,7 @@ void MasterServer::Impl::Register(rpc::ConnectionId id, const rpc::Caller& calle
   wire::RegisterRequest& request = call->request;
   request.name = QualifiedName(caller.tenant, request.name);
   request.holder = HolderOf(request.holder, id);
-  // A caller that may only read makes no namespace: it could use up all slots.
+  // A caller that may only read must not make a namespace: it could use up all slots.
   if (!caller.Has(rpc::Scope::kWrite) &&
       !master_->generations().Knows(request.name, request.version)) {
     return respond(FailedReply(
@@ -128,7 +131,8 @@ Result<std::string> MasterServer::Impl::Lookup(const rpc::Caller& caller,
   return wire::Encode(std::span<const wire::Place>(places));
 }
 
-// Those that serve this tenant. The request tells what it missed since it asked last.
+// Answers with the owners that serve this tenant. The request reports the requester's misses since
+// its last one, and is a sign of life for its registrations.
 Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
                                                   std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const wire::RequesterReport report, wire::DecodeReport(body));
@@ -147,7 +151,8 @@ Result<std::string> MasterServer::Impl::OwnersFor(const rpc::Caller& caller,
     }
   }
   if (report.holder != Id128{}) master_->generations().Heard(report.holder);
-  // Whose lists are the same; a map is never older than the one that its requester asks for.
+  // Callers whose lists are equal share one text. The map's revision counts, too: a requester that
+  // asks because its map is old must not get a text with that map again.
   const auto map = master_->shards().map();
   const std::string reader =
       fmt::format("{} {} {}", map == nullptr ? 0 : map->revision, caller.scopes,
@@ -181,6 +186,7 @@ void MasterServer::Impl::Remove(const rpc::Caller& caller, std::span<const std::
     return respond(
         FailedReply({Code::kStale, "the generation is not the current one; register again"}));
   }
+  // A worker takes milliseconds for a large batch; on the loop these would delay every look-up.
   const bool small = request->pattern.empty() && request->keys.size() <= kFewKeys;
   auto remove = [this, request = std::move(*request), deadline_ns = DeadlineOf(request->budget_ns),
                  respond] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections: who may call what, and which part of the server answers.
+// Connections: their credentials, the scope that each method needs, and the part of the server that
+// answers. Calls about one connection come one after the other, from its loop.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -34,6 +35,8 @@ void MasterServer::Impl::OnClose(rpc::ConnectionId id) {
     owner = at->second.owner;
     connections_.erase(at);
   }
+  // After the lock: both take locks of their parts. The owner's lease continues, because its memory
+  // may still be mapped; only look-ups pass it over.
   if (registers) master_->generations().EndHolder(HolderOf({}, id));
   if (owner) master_->control().Disconnected(id);
 }
@@ -54,8 +57,8 @@ rpc::LimitedCaller MasterServer::Impl::CallerOf(rpc::ConnectionId id) const {
   return gate_.Describe(guest);
 }
 
-// What owners need to keep their leases, and to be up to date and listed: their inventories are
-// bounded by the credit for them.
+// Sets apart the calls that keep owners and shards leased, up to date and listed: if they waited
+// behind a tenant's calls, all tenants would lose objects. Credits bound inventories.
 rpc::Traffic MasterServer::Impl::TrafficOf(wire::Method method) const {
   switch (method) {
     case wire::Method::kOwnerHello:
@@ -73,18 +76,17 @@ rpc::Traffic MasterServer::Impl::TrafficOf(wire::Method method) const {
   }
 }
 
-// What is decided while this master leads, and answered later, may be wrong by then: another one
-// may lead and have decided more. So the leadership is looked at when everything else is done. A
-// lease that is granted here counts from before this moment, and the next leader waits for its
-// length.
+// An answer that was decided while this master led may be wrong when it is sent: another master may
+// lead since, and have decided more. So the check is the last step before the answer. A lease that
+// passes it began before this moment, and the next leader waits for the length of a lease.
 rpc::Responder MasterServer::Impl::WhileLeading(rpc::Responder respond) const {
   return [this, respond = std::move(respond)](rpc::Reply reply) {
     respond(Leads() ? std::move(reply) : FailedReply(rpc::NotTheLeader({})));
   };
 }
 
-// The gate may read the credentials file again, so it is asked without the lock. Nobody else writes
-// the guest meanwhile: the calls about one connection come one after the other.
+// The gate may read the credentials' file, so it works on a copy, without the lock. No other thread
+// writes this guest meanwhile: calls about one connection come one after the other.
 rpc::Reply MasterServer::Impl::Greet(rpc::ConnectionId id, wire::Method method,
                                      std::span<const std::byte> body) {
   rpc::Gate::Guest guest;
@@ -106,6 +108,7 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
     if (!Leads()) return respond(FailedReply(rpc::NotTheLeader({})));
     respond = WhileLeading(std::move(respond));
   }
+  // May read the credentials' file, so before the lock.
   gate_.Refresh();
   std::shared_ptr<const rpc::Caller> caller;
   {
@@ -117,8 +120,8 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
                              method == wire::Method::kReset;
       connection.owner = connection.owner || method == wire::Method::kOwnerHello;
     } else {
-      // Its token was struck off; the owner says hello with another one. That it loses this
-      // connection does not say that it is dead: its lease does.
+      // Its token was struck off, and the answer closes the connection. If the caller is an owner,
+      // it is alive and says hello with another token: OnClose must not report it as disconnected.
       connection.owner = false;
     }
   }

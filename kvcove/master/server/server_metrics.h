@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The master's metrics, as `MasterServer` shows them. docs/operating.md explains each.
+// Metrics of the master that follow from its MasterStat and Standings. The others are in
+// server_stat.cc. docs/operating.md explains each.
 #pragma once
 
 #include <span>
@@ -11,15 +12,17 @@
 
 namespace kvcove::master {
 
-// Calls whose durations are shown.
+// Calls whose durations, from the request to its answer, have a histogram.
 inline constexpr std::pair<wire::Method, const char*> kTimedCalls[] = {
     {wire::Method::kLookup, "lookup"}, {wire::Method::kList, "list"},
     {wire::Method::kRenew, "renew"},   {wire::Method::kRegister, "register"},
     {wire::Method::kReset, "reset"},   {wire::Method::kRemoveEverywhere, "remove"},
 };
 
+// Adds the metrics of each owner; `now_ns` by the master's clock.
 void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owners,
                    const Standings& standings, std::int64_t now_ns);
+// Adds the metrics of the directory, the control plane and the generations.
 void CollectMaster(http::Metrics& metrics, const MasterStat& stat);
 
 }  // namespace kvcove::master

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the master says of itself: its state, and its metrics.
+// The master's state for operators, and its metrics. Each figure is read by itself, so
+// figures of one Stat may belong to slightly different times.
 #include <numeric>
 
 #include "kvcove/master/server/server.h"
@@ -37,6 +38,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .registrations = master_->generations().registrations(),
           .slots = master_->generations().used_slots(),
           .refused = master_->generations().refused(),
+          // The server counts calls by the system's clock, whatever clock_ is.
           .load = admission_->Count(SystemClock::Instance().NowNs()),
           .control = master_->control().Count(),
           .owners = master_->control().Owners()};
@@ -52,14 +54,14 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
   const auto number = [](auto value) { return static_cast<double>(value); };
   metrics.Counter("kvcove_master_resets_not_proven_total", "reset calls that did not answer true",
                   number(resets_not_proven_.load()));
+  // From 1: reason 0 is that of a hit.
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_requester_misses_total", "keys that requesters missed, by reason",
                     number(misses_[i].load()),
                     {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
   }
   metrics.Counter("kvcove_requester_placement_fallbacks_total",
-                  "puts that did not go to the segment that was preferred",
-                  number(fallbacks_.load()));
+                  "puts that did not reach the preferred segment", number(fallbacks_.load()));
   metrics.Counter("kvcove_master_refused_connections_total",
                   "connections without a credential that is known", number(gate_.refused()));
   metrics.Gauge("kvcove_master_insecure", "1 when any client may do everything",
@@ -70,24 +72,26 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
                     number(options_.tls->refused()));
     if (const auto left_s = options_.tls->ExpiresInS()) {
       metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
-                    "until this master's certificate expires", static_cast<double>(*left_s));
+                    "seconds until this master's certificate expires",
+                    static_cast<double>(*left_s));
     }
   }
   const ConnectionLimit& connections = server_->connections();
   metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
-  metrics.Gauge("kvcove_master_connections_max", "beyond, new ones are closed at once",
+  metrics.Gauge("kvcove_master_connections_max",
+                "most open connections; new ones beyond are closed at once",
                 number(connections.max()));
   metrics.Counter("kvcove_master_connections_refused_total",
                   "connections that were closed at once or could not be accepted",
                   number(connections.refused()));
   metrics.Gauge("kvcove_master_connections_unproven",
-                "open ones that have shown no credential and made no call yet",
+                "open connections that have shown no credential and made no call yet",
                 number(server_->unproven().open()));
   metrics.Counter("kvcove_master_connections_displaced_total",
-                  "such connections that gave way to newer ones",
+                  "unproven connections that were closed for newer ones",
                   number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
-    metrics.Histogram("kvcove_master_call_seconds", "how long calls took",
+    metrics.Histogram("kvcove_master_call_seconds", "seconds from a call to its answer",
                       times_[static_cast<std::size_t>(method)], {{"call", name}});
   }
 }

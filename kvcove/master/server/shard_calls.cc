@@ -12,9 +12,9 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::int64_t kPullNs = 5 * kSecond;
+constexpr std::int64_t kPullNs = 5 * kSecond;  // for one page, and for the giver to know the move
 constexpr std::int64_t kPullPauseNs = 5 * kMillisecond;
-constexpr int kAttempts = 5;  // slices may move meanwhile
+constexpr int kAttempts = 5;  // of a look-up, because slices may move meanwhile
 
 void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPullPauseNs)); }
 
@@ -27,6 +27,8 @@ Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel
   while (true) {
     const auto body = giver.Call(wire::Method::kShardPull, wire::AsBytes(wire::Encode(request)),
                                  clock.NowNs() + kPullNs);
+    // Only before the first page: later, kStale says that the giver has ended this move. The empty
+    // page asks `load` whether the move is still wanted.
     if (!body && body.error().code == Code::kStale && request.cursor == 0 &&
         clock.NowNs() < until_ns && load({})) {
       Pause();
@@ -35,7 +37,9 @@ Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel
     if (!body) return std::unexpected(body.error());
     KVCOVE_ASSIGN(const wire::ShardPage page, wire::DecodeShardPage(wire::AsBytes(*body)));
     if (!load(page) || page.done) return {};
-    if (page.cursor <= request.cursor) return Fail(Code::kCorrupt, "its pages do not go on");
+    // A cursor that does not advance would make this loop endless.
+    if (page.cursor <= request.cursor)
+      return Fail(Code::kCorrupt, "the cursor of its pages does not advance");
     request.cursor = page.cursor;
   }
 }
@@ -43,7 +47,7 @@ Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel
 Result<ShardCalls::ChannelPtr> ShardCalls::ChannelTo(const std::string& address) {
   KVCOVE_ASSIGN(const rpc::Address where, rpc::ParseAddress(address, 7400));
   const MutexLock lock(mutex_);
-  // Masters come and go, each with an address of its own.
+  // Each master that ever joined may have had another address. Calls under way hold their channels.
   if (channels_.size() > 2 * wire::kMaxShards) channels_.clear();
   ChannelPtr& channel = channels_[address];
   if (channel == nullptr) channel = std::make_shared<rpc::TcpChannel>(where, access_);
@@ -88,6 +92,7 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
   for (int attempt = 0; attempt < kAttempts && !which.empty(); ++attempt) {
     if (attempt > 0) Pause();
     found.away.clear();
+    // A fresh map for each attempt: keys that are kShardAway may have moved to another shard.
     const auto map = master_.shards().map();
     std::vector<std::size_t> again;
     for (const auto& [shard, part] : Split(keys, which, map.get())) {
@@ -103,7 +108,7 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
       }
       for (std::size_t k = 0; k < part.size(); ++k) {
         if ((*answer)[k].reason == MissReason::kShardAway) again.push_back(part[k]);
-        // What has been remembered of misses is of use in any case.
+        // Also a kShardAway: the answer's remembered misses are of use in any case.
         found.keys[part[k]] = std::move((*answer)[k]);
       }
     }
@@ -111,6 +116,7 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
     if (clock_.NowNs() >= deadline_ns) break;
   }
   if (!which.empty() && found.away.empty()) found.away = "slices of the directory are moving";
+  // While owners still list their inventory, a key without an entry may exist all the same.
   if (master_.control().Warming()) {
     for (wire::HeldKey& key : found.keys) {
       if (key.reason == MissReason::kNeverPut) key.reason = MissReason::kWarmingUp;
@@ -122,6 +128,7 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
 // ---- slices that come back
 
 void ShardCalls::Tick() {
+  // Ids of moves grow within a term, and this object serves one term, so each move begins once.
   const wire::ShardMove move = master_.shards().Wanted();
   if (move.id <= taking_) return;
   taking_ = move.id;
@@ -130,6 +137,8 @@ void ShardCalls::Tick() {
 
 void ShardCalls::Take(const wire::ShardMove& move) {
   Shards& shards = master_.shards();
+  // PullMove's empty page only asks whether the move is still wanted; a last page may be empty,
+  // too.
   const auto load = [&](const wire::ShardPage& page) {
     return !stopping_ && (page.entries.empty() && !page.done ? shards.Wanted().id == move.id
                                                              : shards.Load(move.id, page));
@@ -143,6 +152,7 @@ void ShardCalls::Take(const wire::ShardMove& move) {
   if (pulled) return;
   LogWarn("{} slices of the directory cannot be taken over from {}: {}", move.slices.size(),
           move.address, pulled.error().ToString());
+  // Otherwise the giver would remain frozen for these slices: this ends the move.
   shards.LoadFailed(move.id);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the leader to the shards of its directory: what they know of keys, and the entries
-// of slices that come back to the leader. docs/ha.md has the prose.
+// The leader's calls to the shards of its directory: looks up keys there, and pulls the entries of
+// slices that move back to the leader. `Shards` decides which slices move; this class waits for
+// other masters in its place. docs/ha.md has the prose. One worker thread, which moves entries.
 #pragma once
 
 #include <atomic>
@@ -19,48 +20,56 @@
 
 namespace kvcove::master {
 
-// Asks `giver` for the entries of a move, page by page. `load` is false when the move is over. The
-// giver may hear of the move a little later than its taker, and is asked again until then.
+// Asks `giver` for the entries of a move, page by page, and passes each page to `load`, which
+// returns false when the move is over. The giver may learn of the move later than its taker, so for
+// 5 s kStale is asked again; before each repetition `load` gets an empty page that is not `done`.
+// Returns Ok also for a move that is over. Errors: kCorrupt, and those of the calls, 5 s each.
 Status PullMove(const wire::ShardMove& move, std::uint64_t term, rpc::TcpChannel& giver,
                 const std::function<bool(const wire::ShardPage&)>& load, const Clock& clock);
 
-// Thread-safe. One thread of its own, which moves entries.
+// Thread-safe, but for Tick: one thread calls it.
 class ShardCalls {
  public:
-  // `master` outlives it.
+  // `master` outlives this object. `access`: how this master calls others.
   ShardCalls(Master& master, rpc::Access access, const Clock& clock)
       : master_(master), access_(std::move(access)), clock_(clock) {}
+  // Joins the worker: waits for its call to another master, 5 s at most each.
   ~ShardCalls() { stopping_ = true; }
-  // Errors: as StartThread.
+  // Starts the worker. Errors: as StartThread.
   Status Start() { return workers_.Start(); }
 
   using Key = std::pair<SlotId, Id128>;
   struct Found {
-    std::vector<wire::HeldKey> keys;  // one for each that was asked for
+    std::vector<wire::HeldKey> keys;  // in the order of the call
     std::string away;                 // why some are kShardAway; empty: none is
   };
-  // Of the whole directory: waits for other masters, each until `deadline_ns` at most.
+  // Looks keys up in the whole directory. Waits for other masters, one after the other, until
+  // `deadline_ns` at most. A key whose shard does not answer is a miss with kShardAway.
   Found Find(std::span<const Key> keys, std::int64_t deadline_ns);
 
-  // Every few milliseconds: takes what is to come back to the leader.
+  // Begins to pull the slices that move to the leader, if a new move wants that. Call it every few
+  // milliseconds.
   void Tick();
 
  private:
   using ChannelPtr = std::shared_ptr<rpc::TcpChannel>;
-  // Which of the keys are whose.
+  // Groups the keys at `which` by shard; a null map: all are the leader's.
   std::map<wire::ShardNumber, std::vector<std::size_t>> Split(std::span<const Key> keys,
                                                               const std::vector<std::size_t>& which,
                                                               const wire::ShardMap* map) const;
+  // Asks one shard. Errors: those of the call, kCorrupt.
   Result<std::vector<wire::HeldKey>> Ask(const std::string& address, std::span<const Key> keys,
                                          std::int64_t deadline_ns);
+  // Returns the channel to a master, without connecting. Errors: kInvalid for the address.
   Result<ChannelPtr> ChannelTo(const std::string& address);
+  // Pulls the entries of a move, on the worker.
   void Take(const wire::ShardMove& move);
 
   Master& master_;
   const rpc::Access access_;
   const Clock& clock_;
   std::atomic<bool> stopping_{false};
-  std::uint64_t taking_ = 0;  // the ticking thread's: the move that was begun last
+  std::uint64_t taking_ = 0;  // the move that was begun last; only Tick uses it
   Mutex mutex_;
   std::map<std::string, ChannelPtr> channels_ KVCOVE_GUARDED_BY(mutex_);  // by address
   rpc::Workers workers_{1};

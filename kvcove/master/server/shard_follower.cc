@@ -8,6 +8,7 @@
 namespace kvcove::master {
 namespace {
 
+// For an answer. The leader holds a request without news for ShardsOptions::hold_ns, far less.
 constexpr std::int64_t kSyncNs = kSecond;
 constexpr std::int64_t kAskNs = kSecond;
 constexpr std::int64_t kFollowPauseNs = 50 * kMillisecond;
@@ -28,6 +29,8 @@ Status ShardFollower::Start() {
 ShardFollower::~ShardFollower() {
   stopping_ = true;
   {
+    // Under the lock, though `stopping_` is atomic: Pause checks it under the lock, so the
+    // notification cannot fall between its check and its wait.
     const MutexLock lock(mutex_);
     changed_.NotifyAll();
   }
@@ -35,6 +38,7 @@ ShardFollower::~ShardFollower() {
 }
 
 void ShardFollower::Follow(const std::string& leader) {
+  // Made before the lock; it connects with its first call.
   ChannelPtr channel;
   if (const auto address = rpc::ParseAddress(leader, 7400); !leader.empty() && address) {
     channel = std::make_shared<rpc::TcpChannel>(*address, access_);
@@ -67,6 +71,8 @@ void ShardFollower::Run() {
 }
 
 void ShardFollower::SyncOnce(const ChannelPtr& leader) {
+  // The lease counts from here. The leader counts from its answer, which is later, so this shard
+  // stops to serve before the leader takes the lease for ended.
   const wire::ShardSyncRequest request = replica_.NextSync();
   const std::int64_t sent_ns = clock_.NowNs();
   const auto body = leader->Call(wire::Method::kShardSync, wire::AsBytes(wire::Encode(request)),
@@ -83,11 +89,11 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
   replica_.Apply(*reply, sent_ns);
   replica_.Tick();
   const wire::ShardMove wanted = replica_.Wanted();
-  // Another leader counts moves from 1 again.
+  // A new following may be one of another leader, which counts moves from 1 again.
   if (replica_.following_number() != taking_for_) taking_ = 0;
   taking_for_ = replica_.following_number();
   if (wanted.id <= taking_) {
-    // What was given away goes, behind what is being taken.
+    // On the worker: it may not run at the same time as a load, which may take the same slices.
     if (replica_.Forgets()) (void)moves_.Post([this] { replica_.Forget(); });
     return;
   }
@@ -97,6 +103,7 @@ void ShardFollower::SyncOnce(const ChannelPtr& leader) {
 
 void ShardFollower::Take(const wire::ShardMove& move, const ChannelPtr& leader) {
   replica_.BeginLoad(move);
+  // Not leader(): a move that the former leader named means nothing to the next one.
   ChannelPtr giver = leader;
   if (!move.address.empty()) {
     const auto address = rpc::ParseAddress(move.address, 7400);

@@ -30,7 +30,8 @@ Standby::~Standby() {
   if (server_ != nullptr) server_->Stop();
   admin_server_.reset();
   metrics_server_.reset();
-  // It may answer calls of the server, which is there until then.
+  // After the server has stopped: its calls use the shard. Before the server is destroyed: the
+  // shard's threads may still answer calls.
   shard_.reset();
 }
 
@@ -71,9 +72,12 @@ bool Standby::Admitted(rpc::ConnectionId id) const {
   return at != guests_.end() && at->second.caller != nullptr;
 }
 
-// Who leads is told to those only who are let in, as a leader would.
+// Names the leader only to callers that the gate has let in, as the leader itself would answer only
+// those.
 void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
                         std::int64_t /*deadline_ns*/, rpc::Responder respond) {
+  // A copy: the gate may read the credentials' file, so it is called without the lock. Calls about
+  // one connection come one after the other, so no other thread writes this guest meanwhile.
   rpc::Gate::Guest guest;
   std::string leader;
   {
@@ -97,7 +101,8 @@ void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<con
 
 // ---- a part of the directory
 
-// Whatever was decided, it is answered only if the lease under which that was done still runs.
+// Sends an answer only if the lease under which it was decided still runs: after its end another
+// master may serve these slices, so a late "listed" would be lost, and a late miss be wrong.
 bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
                              std::span<const std::byte> body, rpc::Responder respond) {
   using wire::Method;
@@ -106,7 +111,7 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
       method != Method::kShardFind) {
     return false;
   }
-  // An answer that comes while this standby ends finds the follower still there.
+  // A plain pointer: the destructor stops the server, and with it all calls, before the follower.
   const ShardReplica* const replica = &shard_->replica();
   const std::uint64_t serving = replica->Serving();
   respond = [replica, serving, respond = std::move(respond)](rpc::Reply reply) {
@@ -118,6 +123,8 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
     respond(reply ? rpc::Reply{.code = Code::kOk, .body = std::move(*reply), .fds = {}}
                   : rpc::ErrorReply(reply.error(), reply.error().code == Code::kCorrupt));
   };
+  // kInProgress, not "not the leader": the caller has the right master, and asks again or refreshes
+  // its map.
   if (serving == 0) {
     answer(Fail(Code::kInProgress, "this shard does not serve now"));
   } else if (method == Method::kList) {
@@ -125,7 +132,7 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
   } else if (method == Method::kLookup) {
     answer(OnLookup(caller, body));
   } else if (!caller.MayOwn(0)) {
-    answer(Fail(Code::kDenied, "only a master asks for this"));
+    answer(Fail(Code::kDenied, "only a master may make this call"));
   } else {
     answer(method == Method::kShardPull ? OnPull(body) : OnFind(body));
   }
@@ -154,6 +161,7 @@ Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const
     return Fail(Code::kDenied, "this credential may not read");
   }
   KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
+  // As the leader: a foreign slot and a free one get the same answer.
   if (request.token.slot >= kMaxSlots ||
       !caller.MayTouch(shard_->replica().TenantOfSlot(request.token.slot))) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
@@ -210,17 +218,17 @@ http::Response Standby::MetricsPage() const {
                 static_cast<double>(now.term));
   metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
                 now.store_error.empty() ? 1 : 0);
-  metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
+  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that etcd's last answer took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
   if (shard_ != nullptr) {
     const ShardReplica::Stat stat = shard_->replica().stat();
     metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
                   stat.serves ? static_cast<double>(stat.slices) : 0);
-    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that it knows",
+    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that this shard knows",
                   static_cast<double>(stat.entries));
-    metrics.Counter("kvcove_master_shard_lookups_total", "keys that were looked up there",
+    metrics.Counter("kvcove_master_shard_lookups_total", "keys looked up at this shard",
                     static_cast<double>(stat.lookups));
-    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed there",
+    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed at this shard",
                     static_cast<double>(stat.listed));
   }
   metrics.Process();

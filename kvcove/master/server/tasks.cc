@@ -13,18 +13,19 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::uint32_t kPage = 1024;
-constexpr std::size_t kMaxTasks = 256;  // that are remembered
+constexpr std::uint32_t kPage = 1024;   // objects of one inventory call
+constexpr std::size_t kMaxTasks = 256;  // remembered: waiting, running and ended ones
 constexpr std::uint32_t kCopyBudgetMs = 20'000;
 constexpr std::int64_t kWatchOwnersNs = 500 * kMillisecond;
-constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;  // two renewals: the owner knows
+// After this, an owner that renews its lease every 250 ms knows that it is draining.
+constexpr std::int64_t kDrainSettlesNs = 700 * kMillisecond;
 constexpr int kMaxWalks = 20;
-constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of one call, so that a disk can keep its budget
+constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of one call: a disk reads that in its time
 constexpr std::string_view kOrUnread = ", or could not be read from their disk,";
-constexpr std::int64_t kDirectoryNs = 10 * kSecond;  // within which it is to be known as a whole
-constexpr int kMaxTargets = 3;                       // that are tried for one object
+constexpr std::int64_t kDirectoryNs = 10 * kSecond;  // longest wait for the whole directory
+constexpr int kMaxTargets = 3;                       // tried for one object
 
-// May hold objects that a task brings.
+// Returns whether the owner may get objects from a task.
 bool Takes(const wire::OwnerStat& owner) { return owner.live && !owner.draining; }
 
 }  // namespace
@@ -91,6 +92,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
     KVCOVE_ASSIGN(const wire::OwnerStat from, Live(request.from));
     if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
     if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
+    // Now, not when the task runs: while it waits for its turn, no new objects gather at the owner.
     if (request.kind == TaskKind::kDrain)
       KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
   }
@@ -100,6 +102,7 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
 Result<std::uint64_t> Tasks::Queue(const TaskRequest& request, bool asked_for) {
   const MutexLock lock(mutex_);
   while (tasks_.size() >= kMaxTasks) {
+    // Tasks run in their order, so behind an unfinished one none has ended but by Cancel.
     if (tasks_.front()->stat.state <= TaskState::kRunning) {
       return Fail(Code::kLimit, "too many tasks are waiting");
     }
@@ -124,7 +127,7 @@ Status Tasks::Cancel(std::uint64_t id) {
     if ((*task)->stat.state == TaskState::kQueued) (*task)->stat.state = TaskState::kCancelled;
     request = (*task)->stat.request;
   }
-  // A drain that is given up, or done with and thought better of: its owner takes objects again.
+  // A drain that is given up, or undone after its end: the owner takes objects again.
   if (request.kind != TaskKind::kDrain) return {};
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (owner.address == request.from)
@@ -208,7 +211,7 @@ void Tasks::WatchOwners() {
   }
   if (owners == repaired_owners_ || now < seen_since_ns_ + options_.repair_delay_ns) return;
   repaired_owners_ = owners;
-  // With less than two there is nowhere to put a replica.
+  // A single owner leaves no other place for a replica.
   if (std::ranges::count(owners, ' ') >= 2) {
     (void)Queue({.kind = TaskKind::kRepair}, /*asked_for=*/false);
   }
@@ -227,8 +230,9 @@ void Tasks::RunTask(Task& task) {
       done = request.kind == TaskKind::kDrain ? Drain(task, *from) : RunOver(task, *from);
     }
   }
-  // Owners come and go, each with an address of its own and connections that would be kept for it.
+  // Owners that restart may have other addresses: channels that are kept would add up.
   channels_.clear();
+  // Declared before the lock, so its log lines are written after it.
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   TaskStat& stat = task.stat;
@@ -239,11 +243,13 @@ void Tasks::RunTask(Task& task) {
     stat.state = done ? TaskState::kDone : TaskState::kFailed;
     if (!done) stat.message = done.error().detail;
   }
-  if (!task.asked_for && !done) {  // it is tried again
+  // WatchOwners queues a failed repair again, after another repair_delay_ns.
+  if (!task.asked_for && !done) {
     repaired_owners_.clear();
     seen_since_ns_ = clock_.NowNs();
   }
-  // A repair of the master's own that found nothing to do is no news.
+  // A repair that began by itself and found nothing to do is not worth a line. Run still holds the
+  // task.
   if (!task.asked_for && done && stat.copied == 0) {
     std::erase_if(tasks_, [&](const auto& one) { return one.get() == &task; });
     return;
@@ -254,9 +260,9 @@ void Tasks::RunTask(Task& task) {
              stat.message.empty() ? "" : "; ", stat.message);
 }
 
-// What moves leaves its zone, and may hide another object from the walk
-// (owner/disk/object_pages.h); so with disks the walk is repeated until it finds nothing more. A
-// copy without a target would never end: each walk would find another owner for it.
+// With disks the walk is repeated until it finds nothing more: an object that moves leaves its
+// zone, and may hide another object from the walk (owner/disk/object_pages.h). A copy without a
+// target is walked once: each further walk would find yet another owner to copy to.
 Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
   const TaskRequest& request = task.stat.request;
   const bool ends = request.kind == TaskKind::kMove || !request.to.empty();
@@ -269,7 +275,7 @@ Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
     const MutexLock lock(mutex_);
     task.stat.left = walked.left;
     if (!walked.disks && HasDisk(from)) {
-      task.stat.message = "what lies on the owner's disk only was not looked at";
+      task.stat.message = "objects that are on the owner's disk only were not looked at";
     }
   }
   if (walked.left == 0) return {};
@@ -278,7 +284,8 @@ Status Tasks::RunOver(Task& task, const wire::OwnerStat& from) {
 }
 
 Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
-  // Only when the owner has heard of it does it take nothing more: the last walk is after that.
+  // The owner takes new objects until it knows of the drain, so the last walk must begin after
+  // that.
   const std::int64_t settled_ns = clock_.NowNs() + kDrainSettlesNs;
   bool disks = false;
   for (int walk = 0; walk < kMaxWalks && !Cancelled(task); ++walk) {
@@ -299,13 +306,14 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
       const bool stays = !disks && HasDisk(from);
       const MutexLock lock(mutex_);
       task.stat.message =
-          stays ? "everything in memory is elsewhere; what lies on the owner's disk only stays "
-                  "there, and comes back with it"
+          stays ? "everything in memory is elsewhere; objects that are on the owner's disk only "
+                  "stay there, and return with it"
                 : "everything is elsewhere: the owner may be stopped; its next process takes "
                   "objects again";
       return {};
     }
-    if (settled && walked.left > 0 && task.stat.copied == before) break;  // no progress
+    // Another walk would fail in the same way.
+    if (settled && walked.left > 0 && task.stat.copied == before) break;
     if (!Sleep(settled ? 100 * kMillisecond : kDrainSettlesNs)) break;
   }
   if (Cancelled(task)) return {};
@@ -317,6 +325,8 @@ Status Tasks::Drain(Task& task, const wire::OwnerStat& from) {
 }
 
 Status Tasks::StillDrains(const wire::OwnerStat& from) const {
+  // A restarted owner has the same address. It has another number if it has joined anew, and with
+  // new memory under its old number it is not draining: either way it takes objects.
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (owner.address != from.address || !owner.live) continue;
     if (owner.number == from.number && owner.draining) continue;
@@ -338,6 +348,8 @@ Status Tasks::Repair(Task& task) {
   std::uint64_t left = 0;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (!owner.live || Cancelled(task)) continue;
+    // Other errors are this owner's, and do not keep the others' objects from their repair. If the
+    // owner has ended, another repair follows, because the live owners differ then.
     const auto walked = Walk(task, owner);
     if (walked) {
       left += walked->left;
@@ -377,6 +389,7 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
                       .Call(wire::Method::kInventory, wire::AsBytes(wire::Encode(request)),
                             clock_.NowNs() + 5 * kSecond));
     KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
+    // The prefix of one key also matches longer keys.
     if (task.stat.request.one_key) {
       const Id128 wanted = DirectoryHash(*request.slot, request.prefix);
       std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
@@ -386,7 +399,7 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
       task.stat.looked_at += page.objects.size();
     }
     walked.disks = page.disks;
-    // An owner of an earlier version lists what its disk has, and cannot send it.
+    // An owner of an earlier version lists the objects on its disk, but cannot copy them.
     if (!page.disks) {
       std::erase_if(page.objects, [](const auto& object) { return object.tier == Tier::kDisk; });
     }
@@ -400,8 +413,8 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   return walked;
 }
 
-// A shard that does not answer is lost within its lease, and owners tell its part again: so it is
-// waited for. What some of them have not told yet looks like a replica that is lost.
+// Waits for a shard that does not answer: it is lost when its lease ends, and owners then list its
+// keys again. Until they have, a repair would take replicas for lost that are only not listed yet.
 Result<std::vector<std::vector<wire::OwnerNumber>>> Tasks::HoldersOf(
     bool repair, const std::vector<wire::HeldObject>& page) {
   std::vector<ShardCalls::Key> asked;
@@ -411,7 +424,7 @@ Result<std::vector<std::vector<wire::OwnerNumber>>> Tasks::HoldersOf(
   do {
     const bool warming = repair && cluster_.master().control().Warming();
     ShardCalls::Found found = cluster_.Find(asked, clock_.NowNs() + kSecond);
-    why = warming ? "owners are still telling what they hold" : found.away;
+    why = warming ? "owners are still listing their objects" : found.away;
     if (why.empty()) {
       std::vector<std::vector<wire::OwnerNumber>> holders(page.size());
       for (std::size_t i = 0; i < page.size(); ++i) {
@@ -420,7 +433,7 @@ Result<std::vector<std::vector<wire::OwnerNumber>>> Tasks::HoldersOf(
       return holders;
     }
   } while (clock_.NowNs() < until_ns && Sleep(100 * kMillisecond));
-  return Fail(Code::kInProgress, fmt::format("it is not known who holds what: {}", why));
+  return Fail(Code::kInProgress, fmt::format("the owners of these objects are not known: {}", why));
 }
 
 Result<std::vector<Tasks::Move>> Tasks::Wanted(const Task& task, const wire::OwnerStat& from,
@@ -444,13 +457,15 @@ Result<std::vector<Tasks::Move>> Tasks::Wanted(const Task& task, const wire::Own
         wanted = elsewhere == 0;
         break;
       case TaskKind::kMove:
-        wanted = true;  // where the target has it already, the source drops its own
+        // Also if the target has the object already: the source then drops its own.
+        wanted = true;
         break;
       case TaskKind::kCopy:
         wanted = to == wire::kNoOwner || std::ranges::find(holders[i], to) == holders[i].end();
         break;
       case TaskKind::kRepair: {
-        // The holder with the lowest number does it.
+        // All holders are walked; the one with the lowest number makes the copy, so it is made
+        // once.
         const bool mine = !holders[i].empty() && std::ranges::min(holders[i]) == from.number;
         const std::size_t live = elsewhere + (takes.contains(from.number) ? 1 : 0);
         wanted = mine && live < page[i].copies && takes.size() > live;
@@ -465,6 +480,7 @@ Result<std::vector<Tasks::Move>> Tasks::Wanted(const Task& task, const wire::Own
 const wire::OwnerStat* Tasks::TargetFor(const Task& task, const wire::OwnerStat& from,
                                         const Move& move,
                                         std::vector<wire::OwnerStat>& owners) const {
+  // Hosts with another replica: a second one there would be lost together with it.
   std::set<std::string> hosts;
   for (const wire::OwnerStat& owner : owners) {
     if (std::ranges::find(move.holders, owner.number) != move.holders.end() &&
@@ -488,6 +504,7 @@ const wire::OwnerStat* Tasks::TargetFor(const Task& task, const wire::OwnerStat&
     }
     if (best == nullptr || rank(owner) > rank(*best)) best = &owner;
   }
+  // So that a batch does not send all of its objects to the owner with most room.
   if (best != nullptr)
     best->free_bytes -= std::min<std::uint64_t>(best->free_bytes, move.object.size_bytes);
   return best;
@@ -515,7 +532,7 @@ std::uint64_t Tasks::MoveAll(Task& task, const wire::OwnerStat& from, std::vecto
             std::back_inserter(moves));
         at = end;
       }
-      // Somebody else may have it.
+      // The next attempt must find another target.
       for (wire::OwnerStat& owner : owners) {
         if (refused && owner.address == address) owner.free_bytes = 0;
       }
@@ -556,10 +573,11 @@ std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
       ++copied;
       bytes += part[i].object.size_bytes;
     } else if (code == Code::kStale || code == Code::kInProgress) {
-      // A removal, a reset or another put came in between, or its disk was busy: once more shows
-      // what became of it.
+      // A removal, a reset or another put came in between, or the source's disk was busy: the next
+      // attempt, at any target, shows the outcome.
       again.push_back(std::move(part[i]));
     } else if (code != Code::kExists && code != Code::kMiss) {
+      // kExists: the target has the object. kMiss: the source has lost it since. Both are done.
       refused = true;
       again.push_back(std::move(part[i]));
     }
@@ -575,6 +593,7 @@ std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
   return again;
 }
 
+// After the copy, not before: its size is known then, and a copy that failed costs nothing.
 void Tasks::Pay(std::uint64_t bytes) {
   const double seconds = static_cast<double>(bytes) /
                          static_cast<double>(std::max<std::uint64_t>(options_.bytes_per_second, 1));

@@ -16,14 +16,15 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::int64_t kOwnersNs = 200 * kMillisecond;
-// All requesters lose a master at the same moment, and would probe it in step.
+constexpr std::int64_t kOwnersNs = 200 * kMillisecond;  // for one list of owners
+// All requesters lose a master at the same moment. Each delays its probes by a random part of this,
+// or they would probe in step.
 constexpr std::uint64_t kProbeSpreadNs = 125 * kMillisecond;
-constexpr std::int64_t kEnginesNs = 2 * kSecond;
-constexpr std::size_t kAheadKeys = 1024;
-constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // a call that nobody waits for
-constexpr std::size_t kMaxRecent = 512;                // misses told in detail at a time
-// An owner that is started again does not answer for a moment: only then is it worth a line.
+constexpr std::int64_t kEnginesNs = 2 * kSecond;       // to repeat all registrations
+constexpr std::size_t kAheadKeys = 1024;               // of one call
+constexpr std::int64_t kAheadNs = 200 * kMillisecond;  // of a ReadAhead, from its start
+constexpr std::size_t kMaxRecent = 512;                // misses with their keys in one report
+// Failed attempts before a line is logged: an owner that restarts does not answer for a moment.
 constexpr int kPatientLooks = 5;
 
 }  // namespace
@@ -69,6 +70,8 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
                                                           const Clock& clock) {
   ClusterHostOptions options = given;
   if (options.host.empty()) options.host = HostIdentity();
+  // The order: the map before any look-up; local owners before the thread of Peers, which also
+  // finds them; and `peers_now_` last, since its acquire promises a complete Peers.
   std::unique_ptr<ClusterHost> host(new ClusterHost(options, clock));
   KVCOVE_ASSIGN(const wire::OwnersReply first, host->stub_.Owners(deadline_ns));
   host->NoteSettings(first.settings);
@@ -92,12 +95,15 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
 Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
     Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns) {
   const std::int64_t until_ns = std::min(clock_.NowNs() + kOwnersNs, deadline_ns);
+  // A call takes the list only: it must not wait for registrations, or for owners of this host.
   if (asker == Asker::kCall) {
     KVCOVE_ASSIGN(wire::OwnersReply reply, guarded_stub_.Owners(until_ns));
     NoteSettings(std::move(reply.settings));
     shards_.SetMap(std::move(reply.map));
     return std::move(reply.owners);
   }
+  // Over the unguarded stub with a pass of its own: a probe must reach a broken master, and its
+  // outcome is what makes the master trusted again.
   const rpc::Breaker::Pass pass = link_.breaker().BeginProbe(until_ns);
   auto reply = stub_.Owners(until_ns, TakeReport(std::move(passed_over)));
   NoteMaster(link_.breaker().End(
@@ -110,7 +116,9 @@ Result<std::vector<wire::OwnerStat>> ClusterHost::AskOwners(
   return std::move(reply->owners);
 }
 
-// What is still queued ends at once, and one call within its deadline.
+// Queued work sees `closing_` and ends at once; a call under way ends by its deadline of 200 ms.
+// The worker uses peers_, so it is joined here, before the members end; after the lock, which is
+// released first.
 ClusterHost::~ClusterHost() {
   closing_.store(true, std::memory_order_relaxed);
   std::unique_ptr<rpc::Workers> ahead;
@@ -118,7 +126,8 @@ ClusterHost::~ClusterHost() {
   ahead.swap(ahead_);
 }
 
-// No thread starts under a lock, and of two that were made one ends behind it.
+// A thread must not start under a lock. If two callers start one each, the second one's ends here,
+// after the lock.
 rpc::Workers* ClusterHost::Ahead() {
   {
     const MutexLock lock(ahead_mutex_);
@@ -137,6 +146,7 @@ void ClusterHost::ReadAhead(const Token& token, wire::OwnerNumber owner,
   rpc::Workers* const ahead = Ahead();
   if (ahead == nullptr) return;
   (void)ahead->Post([this, token, owner, keys = std::move(keys), hold, until_ns] {
+    // Relaxed: a late view costs one more call, which ends by its deadline.
     if (closing_.load(std::memory_order_relaxed) || clock_.NowNs() >= until_ns) return;
     const auto peer = peers_->Get(owner, until_ns);
     if (peer == nullptr || peer->broken()) return;
@@ -177,10 +187,14 @@ void ClusterHost::CloseEngine(const std::string& name, const std::string& engine
     sessions_.erase(at);
     ended_.insert({name, engine});
   }
+  // After `ended_`: if TellEngines repeats this engine's registration in between, it ends the
+  // engine at the master afterwards.
   engines_.Ended(name, engine);
 }
 
-// An end that is not told now is told later, or the master misses this process's reports.
+// Repeats first, then ends engines: a repetition works on a copy, which may still have an engine
+// that has ended since. An end that fails is tried again with the next refresh; if the master
+// remains away, it ends the registrations of a silent process by itself.
 void ClusterHost::TellEngines(std::uint64_t term) {
   const std::int64_t now = clock_.NowNs();
   if (engines_.Forgotten(term, now)) (void)engines_.Repeat(stub_, now + kEnginesNs);
@@ -193,6 +207,7 @@ void ClusterHost::TellEngines(std::uint64_t term) {
       ended_.erase(ended_.begin());
     }
     if (stub_.EndEngine(engine.first, engine.second, clock_.NowNs() + kOwnersNs)) continue;
+    // A new session of the engine may have begun during the call: it must keep its registration.
     const MutexLock lock(engines_mutex_);
     if (!sessions_.contains(engine)) ended_.insert(engine);
     return;
@@ -205,9 +220,11 @@ void ClusterHost::NoteMaster(rpc::Breaker::Change change) {
     LogInfo("the master at {} answers again", options_.master.ToString());
   }
   if (change == Change::kBroken) {
-    LogWarn("the master at {} does not answer: what is not on this host is a miss",
+    LogWarn("the master at {} does not answer: keys of other hosts are misses",
             options_.master.ToString());
   }
+  // Acquire: pairs with the release in Connect. The thread must compute anew when it probes: it may
+  // sleep until its next refresh, up to 5 s.
   Peers* peers = peers_now_.load(std::memory_order_acquire);
   if ((change == Change::kSuspected || change == Change::kBroken) && peers != nullptr) {
     peers->Wake();
@@ -215,13 +232,15 @@ void ClusterHost::NoteMaster(rpc::Breaker::Change change) {
 }
 
 void ClusterHost::FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
-  // One thread at a time; the others need not wait for it.
+  // One thread at a time; the others do not wait for it, and find the owners with a later look. The
+  // exchange and the store (both seq_cst) also hand refusals_ from one such thread to the next.
   if (!options_.local || finding_.exchange(true)) return;
   ConnectLocal(owners, deadline_ns);
   finding_ = false;
 }
 
 void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns) {
+  // An owner that left the list may return with a socket that works: its count begins anew.
   std::erase_if(refusals_, [&](const auto& refused) {
     return std::ranges::find(owners, refused.first, &wire::OwnerStat::socket) == owners.end();
   });
@@ -241,7 +260,8 @@ void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int
   }
 }
 
-// It is asked again with every look at the owners, and may have been replaced by then.
+// Each look at the owners tries again. Another address or code at the same socket is another owner
+// or another reason, which is worth its own line.
 void ClusterHost::NoteRefusal(const wire::OwnerStat& owner, const Error& why) {
   Refusal& refusal = refusals_[owner.socket];
   if (refusal.address != owner.address || refusal.code != why.code) {
@@ -258,8 +278,9 @@ void ClusterHost::NoteRefusal(const wire::OwnerStat& owner, const Error& why) {
       owner.socket, why.detail);
 }
 
-// Two pods of a node, as a rule. The kernel lets them share memory, and somebody must say that they
-// may: network namespaces stand for hosts otherwise.
+// The owner and this process are mostly two pods of one node. The kernel lets them share memory,
+// but an operator must allow it with KVCOVE_HOST_ID, because two network namespaces count as two
+// hosts. The attempt to connect decides which advice is useful.
 void ClusterHost::NoteNeighbour(const wire::OwnerStat& owner, std::int64_t deadline_ns) {
   if (!owner.live || std::exchange(logged_neighbour_, true)) return;
   const auto socket = rpc::Client::Connect(owner.socket, deadline_ns);
@@ -314,7 +335,7 @@ void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, Mi
     case MissReason::kShardAway:
       break;
     default:
-      return;  // the master has said so itself
+      return;  // the master gave this reason, so it has the miss already
   }
   if (!slot) return;
   const MutexLock lock(recent_mutex_);
@@ -323,7 +344,7 @@ void ClusterHost::CountMiss(std::optional<SlotId> slot, std::string_view key, Mi
   }
 }
 
-// What the master does not hear of because it does not answer is lost: these are statistics.
+// The counts of a report that does not reach the master are lost: these are statistics.
 wire::RequesterReport ClusterHost::TakeReport(std::vector<wire::OwnerNumber> passed_over) {
   wire::RequesterReport report;
   report.holder = process_;
@@ -343,6 +364,7 @@ Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
 
 Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
+  // Kept for a later master; Locator keeps the binding itself.
   KVCOVE_ASSIGN(const wire::Registration registration,
                 guarded_stub_.Register(request, deadline_ns));
   engines_.Registered(request, registration);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's tie to a cluster: the master, the owners, and the memory of the owners on this
-// host.
+// One process's tie to a cluster, shared by its sessions: the connection to the master, the list of
+// owners with a peer for each, and the memory of the owners on this host.
+//
+// Threads: that of Peers, which asks the master for the owners, reports misses to it, repeats
+// registrations and finds new owners of this host; with the first ReadAhead one worker; with the
+// first map of shards those of ShardLookup. Its locks guard one thing each and are taken alone; no
+// call is made under one.
 #pragma once
 
 #include <map>
@@ -22,16 +27,16 @@
 namespace kvcove::requester {
 
 struct ClusterHostOptions {
-  rpc::Addresses master;  // of which one leads
-  // Which owners are on this host; empty: HostIdentity().
+  rpc::Addresses master;  // one of them leads
+  // Owners with this identity are on this host; empty: HostIdentity().
   std::string host;
-  // Use the memory of the owners on this host directly.
+  // Maps the memory of the owners on this host. False: they are used over the network, too.
   bool local = true;
-  std::string owner;     // only this one of them, host:port; empty: all
-  bool checksum = true;  // of what crosses the network
+  std::string owner;  // maps only the memory of this owner, host:port; empty: of all on this host
+  bool checksum = true;  // checks values that cross the network
   rpc::Access access;
-  Placement placement = Placement::kLocalFirst;  // of sessions that name none
-  WarmOptions warm;                              // of the owner on this host
+  Placement placement = Placement::kLocalFirst;  // for sessions that name none
+  WarmOptions warm;                              // for each owner on this host
   // Moves values between this process and owners on other hosts.
   kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
 };
@@ -39,58 +44,73 @@ struct ClusterHostOptions {
 // Thread-safe.
 class ClusterHost final : public LookupService {
  public:
+  // Joins the threads; waits for their calls under way. No session may use it any more.
   ~ClusterHost() override;
-  // Errors: kUnavailable, kTimeout when the master does not answer.
+  // Asks the master for the owners, maps the memory of those on this host, and starts the thread.
+  // An owner that cannot be mapped is no error. Errors: kUnavailable, kTimeout when the master does
+  // not answer; kDenied; those of StartThread.
   static Result<std::unique_ptr<ClusterHost>> Connect(const ClusterHostOptions& options,
                                                       std::int64_t deadline_ns, const Clock& clock);
 
   const ClusterHostOptions& options() const { return options_; }
+  // Returns the master for calls that must be tried even if it does not answer, such as resets:
+  // each waits until its deadline.
   wire::MasterStub& master() { return stub_; }
   Peers& peers() { return *peers_; }
-  // Those of this host that this process maps; one that comes later is added then.
+  // Returns the owners of this host whose memory this process maps; an owner that starts later is
+  // added when the thread finds it.
   LocalOwners& locals() { return locals_; }
-  // Their numbers now; of the one with this address only, where it is not empty.
+  // Returns the numbers of the usable owners among locals(); only of the owner at `address`, unless
+  // that is empty.
   std::vector<wire::OwnerNumber> LocalNumbers(const std::string& address) const;
-  // Which of them has this address now.
+  // Returns the index in locals() of the owner with this address; none if its memory is not usable.
   std::optional<std::size_t> LocalAt(const std::string& address) const;
 
-  // What the master has told last.
+  // Returns the settings in the master's last answer.
   wire::MasterSettings Settings() KVCOVE_EXCLUDES(settings_mutex_);
 
-  // Of several masters the one that is asked now.
+  // Returns the address of the master that is asked now.
   rpc::Address master_address() const { return link_.address(); }
-  // What the master's metrics show of this process, and its `why` of keys whose slot is known.
+  // Counts a miss for the master's metrics. If `slot` is known, the master's answer to `admin key`
+  // shows the miss, too, unless the reason came from the master itself.
   void CountMiss(std::optional<SlotId> slot, std::string_view key, MissReason reason);
-  // A session of the engine begins or ends; the master hears of the last one's end a little later.
+  // Note that a session of the engine begins or ends. After the end of the last one, the thread
+  // ends the engine at the master.
   void OpenEngine(const std::string& name, const std::string& engine);
   void CloseEngine(const std::string& name, const std::string& engine);
   HeldEngines& engines() { return engines_; }
-  // Tells an owner that keys on its disk will be asked for, so that it reads them now. Waits for
-  // nothing: what it is not told, it reads when it is asked.
+  // Lets an owner read these keys from its disk now, for a get that follows within `hold`. Waits
+  // for nothing, and may be dropped: the owner then reads the keys for the get.
   void ReadAhead(const Token& token, wire::OwnerNumber owner, std::vector<std::string> keys,
                  std::chrono::milliseconds hold) KVCOVE_EXCLUDES(ahead_mutex_);
+  // Counts a put that did not reach the preferred segment.
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
 
-  // While the master does not answer, these cost a few milliseconds or fail at once (rpc::Breaker).
-  // One that is busy is asked again, if it says a moment before the deadline.
-  // Resets always ask.
+  // ---- LookupService. While the master does not answer, these cost a few milliseconds or fail at
+  // once (rpc::Breaker). A busy master is asked again, if it names a time before the deadline.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t deadline_ns) override;
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                       std::int64_t deadline_ns) override;
 
  private:
-  // Null: no thread could be started; nothing is read ahead then.
+  // Returns the worker, and starts it with the first call. Null: it could not be started; then
+  // nothing is read ahead.
   rpc::Workers* Ahead() KVCOVE_EXCLUDES(ahead_mutex_);
   ClusterHost(const ClusterHostOptions& options, const Clock& clock);
+  // Returns the counts since the last report, and begins new ones.
   wire::RequesterReport TakeReport(std::vector<wire::OwnerNumber> passed_over);
+  // Maps owners of this host that are not mapped yet, unless another thread does so now.
   void FindLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
   void ConnectLocal(std::span<const wire::OwnerStat> owners, std::int64_t deadline_ns);
+  // Log an owner that cannot be mapped: once for each reason, and once for a neighbour.
   void NoteRefusal(const wire::OwnerStat& owner, const Error& why);
   void NoteNeighbour(const wire::OwnerStat& owner, std::int64_t deadline_ns);
+  // Asks the master for the owners, and takes all that its answer brings. Implements Peers::Ask.
   Result<std::vector<wire::OwnerStat>> AskOwners(Asker asker,
                                                  std::vector<wire::OwnerNumber> passed_over,
                                                  std::int64_t deadline_ns);
+  // Logs that the master is lost or answers again, and lets the thread probe it.
   void NoteMaster(rpc::Breaker::Change change);
   void NoteSettings(wire::MasterSettings settings) KVCOVE_EXCLUDES(settings_mutex_);
 
@@ -104,7 +124,8 @@ class ClusterHost final : public LookupService {
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
   std::atomic<std::uint64_t> fallbacks_{0};
   using Engine = std::pair<std::string, std::string>;  // namespace, engine
-  // Tells the master which engines have ended here, and a new one what this process holds.
+  // Repeats registrations to a master that lacks them, and ends engines without sessions there.
+  // Only the thread of Peers calls it.
   void TellEngines(std::uint64_t term);
   HeldEngines engines_;
   Mutex engines_mutex_;
@@ -114,30 +135,33 @@ class ClusterHost final : public LookupService {
   std::vector<wire::RequesterReport::Miss> recent_ KVCOVE_GUARDED_BY(recent_mutex_);
   Mutex settings_mutex_;
   wire::MasterSettings settings_ KVCOVE_GUARDED_BY(settings_mutex_);
-  std::atomic<bool> finding_{false};
-  LocalOwners locals_;  // added to by who is `finding_`
+  std::atomic<bool> finding_{false};  // a thread is in FindLocal
+  LocalOwners locals_;                // only the thread that set `finding_` adds to it
   // Owners of this host whose memory this process cannot use, by their sockets.
   struct Refusal {
     std::string address;
     Code code = Code::kOk;
-    int looks = 0;  // that ended so
-    bool said = false;
+    int looks = 0;      // failed attempts with this code
+    bool said = false;  // a warning was logged
   };
-  std::map<std::string, Refusal> refusals_;  // belongs to who is `finding_`
-  bool logged_neighbour_ = false;            // so does this
-  std::unique_ptr<Peers> peers_;             // its thread probes the master, too
+  // Only the thread that set `finding_` uses these two.
+  std::map<std::string, Refusal> refusals_;  // by socket
+  bool logged_neighbour_ = false;
+  std::unique_ptr<Peers> peers_;  // its thread probes the master, too
   std::atomic<bool> closing_{false};
   Mutex ahead_mutex_;
-  std::unique_ptr<rpc::Workers> ahead_ KVCOVE_GUARDED_BY(ahead_mutex_);  // from the first use on
-  // Null until `peers_` is there. Calls may come from its thread before that.
+  std::unique_ptr<rpc::Workers> ahead_
+      KVCOVE_GUARDED_BY(ahead_mutex_);  // null before its first use
+  // `peers_`, for NoteMaster: null until Connect has set it with a release, though the thread of
+  // Peers runs before that.
   std::atomic<Peers*> peers_now_{nullptr};
 };
 
-// Equal in all processes that can share memory and sockets: the kernel's boot and network
-// namespace. $KVCOVE_HOST_ID overrides it.
+// Returns this host's identity: the kernel's boot id and the network namespace, so it is equal in
+// all processes that can share memory and sockets. $KVCOVE_HOST_ID overrides it.
 std::string HostIdentity();
-// Two identities of one machine that are of different network namespaces, as of two pods. Where
-// $KVCOVE_HOST_ID is set for one of them nobody can know.
+// Returns true for two identities of one machine with different network namespaces, as of two pods.
+// False if $KVCOVE_HOST_ID is set for one of them, because then their machines cannot be compared.
 bool AreNeighbours(std::string_view host, std::string_view other);
 
 }  // namespace kvcove::requester

@@ -32,16 +32,18 @@ ClusterSession::ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions
   host_->OpenEngine(options_.name, options_.engine);
 }
 
+// The keeper's thread uses this session, so it ends before the members do.
 ClusterSession::~ClusterSession() {
   resets_.Stop();
   host_->CloseEngine(options_.name, options_.engine);
 }
 
 HostSession* ClusterSession::Local() {
+  // Acquire: pairs with the release below, so the session is complete.
   HostSession* local = local_now_.load(std::memory_order_acquire);
   if (local != nullptr || host_->locals().count() == 0) return local;
-  // Made before the lock: its constructor takes locks of the hosts. One that came second ends after
-  // the lock.
+  // Made before the lock, because its constructor takes the locks of owners. If two threads make
+  // one each, the second one's ends after the lock.
   auto made = std::make_unique<HostSession>(host_, host_->locals(), options_, clock_);
   const MutexLock lock(local_mutex_);
   if (local_ == nullptr) {
@@ -57,10 +59,13 @@ Result<Token> ClusterSession::Capture(const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));
   if (closed()) return NotProven();
   if (HostSession* local = Local(); local != nullptr) {
-    // The owner's table says at once whether what is known is current.
+    // The owner's table in shared memory has the current generation, so a known binding is checked
+    // without a call.
     Result<Token> token = local->Capture(options);
     if (token || token.error().code != Code::kUnavailable) return token;
   }
+  // Fresh: a token must have the generation of now, and without the owner's table only the master
+  // knows it.
   KVCOVE_ASSIGN(const Locator::Binding binding, locator_.Bind(options.version, /*fresh=*/true,
                                                               DeadlineOf(clock_, options.timeout)));
   if (!binding.open) return MustReset();
@@ -94,7 +99,7 @@ void ClusterSession::FindElsewhere(const HostSession* local, std::span<const std
   CountMisses(keys, results, options.version);
 }
 
-// The load that follows finds in its owner's memory what lies on a disk now.
+// The load that follows then finds these values in their owners' memory.
 void ClusterSession::ReadAhead(const Locator::Found& found, std::span<const std::string_view> keys,
                                std::chrono::milliseconds hold) {
   std::map<wire::OwnerNumber, std::vector<std::string>> by_owner;
@@ -110,6 +115,7 @@ std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
                                                     std::span<ItemResult> results) {
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
+    // Other codes of this host are final; it has checked the key, too.
     if (local != nullptr && results[i].code != Code::kMiss) continue;
     if (local == nullptr && !CheckKey(keys[i])) {
       results[i] = {.code = Code::kInvalid};
@@ -138,6 +144,7 @@ Result<std::size_t> ClusterSession::LongestPrefix(std::span<const std::string_vi
   std::size_t length = 0;
   while (length < keys.size()) {
     const auto part = keys.subspan(length, std::min(kClusterPrefixChunk, keys.size() - length));
+    // One deadline for all chunks.
     CallOptions left = options;
     left.timeout = std::chrono::milliseconds(
         std::max<std::int64_t>(0, LeftNs(deadline_ns, clock_) / kMillisecond));
@@ -165,10 +172,12 @@ Status ClusterSession::Get(std::span<const GetItem> items, std::span<ItemResult>
   for (std::size_t i = 0; i < items.size(); ++i) keys[i] = items[i].key;
   std::vector<std::size_t> which = MissedHere(local, keys, results);
   if (which.empty()) return {};
+  // Hints first, which save the master's round trip. A wrong hint costs a call to an owner, and the
+  // key is then looked up like those without a hint.
   const Locator::Found hinted = locator_.Recall(keys, which, results, options.version);
   GetRemote(hinted, items, results, deadline_ns);
   for (const std::size_t i : hinted.which) {
-    // An owner that is busy will not be less so for another call.
+    // An owner that is slow or busy does not become faster by another call.
     if (results[i].code == Code::kMiss && results[i].reason != MissReason::kTimeout &&
         results[i].reason != MissReason::kLimited) {
       which.push_back(i);
@@ -191,14 +200,14 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   for (const wire::Place& place : found.places) owners.push_back(place.owner);
   const std::uint32_t busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
   GetTheRest(found, items, results, busy_ms, deadline_ns);
-  // What its first owner did not give may have another one.
+  // Values that the first owner did not give may have a second one.
   std::vector<std::size_t> again;
   owners.clear();
   for (std::size_t k = 0; k < which.size(); ++k) {
     const Code code = results[which[k]].code;
     if (found.places[k].second == wire::kNoOwner || code == Code::kOk ||
         code == Code::kBufferTooSmall || code == Code::kInvalid || code == Code::kBufferBusy) {
-      continue;  // the first owner may still write into a busy buffer: nobody else may
+      continue;  // the first owner may still write into a busy buffer: no other owner may
     }
     again.push_back(which[k]);
     owners.push_back(found.places[k].second);
@@ -211,8 +220,9 @@ void ClusterSession::GetRemote(const Locator::Found& found, std::span<const GetI
   }
 }
 
-// An owner brings up from its disk as much at a time as its memory has room for, and says of the
-// rest that it is to be asked for again. One that is busy says when.
+// An owner promotes as many values from its disk in one call as its memory has room for, and
+// answers kLimit for the rest. A busy owner answers kLimit for all, and names the time to ask
+// again.
 void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
                                 std::span<ItemResult> results, std::uint32_t busy_ms,
                                 std::int64_t deadline_ns) {
@@ -229,7 +239,7 @@ void ClusterSession::GetTheRest(const Locator::Found& found, std::span<const Get
     if (busy_ms != 0) {
       if (!rpc::WaitWhileBusy(busy_ms, deadline_ns, clock_)) break;
     } else if (which.size() >= left_before) {
-      break;  // each call brings one at least, or something else is wrong
+      break;  // no value was promoted by that call, so another one would not help either
     }
     left_before = which.size();
     busy_ms = GetFrom(found.token, which, owners, items, results, deadline_ns);
@@ -244,7 +254,8 @@ std::uint32_t ClusterSession::GetFrom(const Token& token, std::span<const std::s
                                       std::span<const wire::OwnerNumber> owners,
                                       std::span<const GetItem> items, std::span<ItemResult> results,
                                       std::int64_t deadline_ns) {
-  // Once an owner: one that is not known costs a call to the master.
+  // One Get for each owner, because an unknown number costs a call to the master. The map also
+  // keeps the peers until the exchanges have ended.
   std::map<wire::OwnerNumber, std::shared_ptr<transport::Peer>> peers;
   RemoteRead read(token, host_->options().checksum, items, results);
   for (std::size_t k = 0; k < which.size(); ++k) {
@@ -270,6 +281,7 @@ Result<Borrowed> ClusterSession::Borrow(std::span<const std::string_view> keys,
   auto loan = std::make_unique<Loan>(keys.size(), clock_, host_, resets_.closed_flag());
   const auto ask = [&](Loan& made, std::span<const BorrowKey> wanted,
                        std::span<ItemResult> results) -> Status {
+    // A loan is memory of this host, so only its owners are asked.
     HostSession* const local = closed() ? nullptr : Local();
     if (local != nullptr) {
       KVCOVE_TRY(local->BorrowInto(made, wanted, results, options));
@@ -280,7 +292,7 @@ Result<Borrowed> ClusterSession::Borrow(std::span<const std::string_view> keys,
         result = Miss(closed() ? MissReason::kClosed : MissReason::kUnavailable);
       }
     }
-    // A miss here says nothing of other hosts, unless this session may find nothing at all.
+    // Another host may have a key that this one misses, unless the session is closed.
     for (ItemResult& result : results) {
       result.elsewhere = result.code == Code::kMiss && result.reason != MissReason::kClosed;
     }
@@ -316,6 +328,8 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
   for (std::size_t k = 0; k < found.which.size(); ++k) {
     by_owner[found.places[k].owner].push_back(found.which[k]);
+    // Both replicas: eviction decides at each owner by itself. The owner with the higher number is
+    // asked last, and its answer is the item's.
     if (found.places[k].second != wire::kNoOwner) {
       by_owner[found.places[k].second].push_back(found.which[k]);
     }
@@ -375,8 +389,8 @@ Result<std::uint64_t> ClusterSession::RemoveMatching(std::string_view pattern,
 
 namespace {
 
-// What one owner says of a value, to what others have said: one replica that is held or pinned
-// makes the value so.
+// Joins one owner's answer about a value to those of others: the value is held, or pinned, if one
+// of its replicas is.
 void Join(std::optional<ObjectStat>& known, const std::optional<ObjectStat>& told) {
   if (!told) return;
   if (!known) {
@@ -406,7 +420,7 @@ Result<std::vector<std::optional<ObjectStat>>> ClusterSession::Stat(
       by_owner[found.places[k].owner].push_back(found.which[k]);
       continue;
     }
-    // A look-up names two owners at most, and any replica may be the one that is held or pinned.
+    // A look-up names two owners at most, and any other replica may be held or pinned.
     for (const wire::OwnerStat& owner : host_->peers().Owners()) {
       if (owner.live) by_owner[owner.number].push_back(found.which[k]);
     }
@@ -430,6 +444,7 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   KVCOVE_ASSIGN(const Locator::Binding binding,
                 locator_.Bind(options.version, /*fresh=*/true, deadline_ns));
+  // From the master, not from Peers: a list for people must not lack an owner that has just joined.
   KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
   const std::vector<wire::OwnerStat>& owners = reply.owners;
   std::map<std::string, StoredObject> objects;
@@ -439,7 +454,7 @@ Result<std::vector<StoredObject>> ClusterSession::List(std::string_view prefix,
     if (peer == nullptr || peer->broken()) continue;
     const auto service = wire::MakeObjectStub(peer->channel());
     const Status listed = ListFrom(*service, binding.token.slot, prefix, deadline_ns, objects);
-    // An owner that does not answer has nothing that anybody could get.
+    // An owner that does not answer has no value that a get could return.
     if (!listed && listed.error().code == Code::kLimit) return std::unexpected(listed.error());
   }
   return ValuesOf(std::move(objects));
@@ -458,6 +473,7 @@ Result<ObjectCount> ClusterSession::Count(const CallOptions& options) {
     if (peer == nullptr || peer->broken()) continue;
     const auto count =
         CountFrom(*wire::MakeObjectStub(peer->channel()), binding.token.slot, deadline_ns);
+    // Another generation: the owner does not know of a reset yet, or a reset came since Bind.
     if (!count || count->generation != sum.generation) continue;
     sum.objects += count->objects;
     sum.voided += count->voided;
@@ -484,8 +500,8 @@ Result<std::vector<std::vector<ObjectPlace>>> ClusterSession::Places(
     known.push_back(
         {.owner = addresses[place.owner], .tier = place.tier, .bytes = place.size_bytes});
     if (place.second == wire::kNoOwner) continue;
-    // Its tier is not in the answer: it is taken for the first one's, unless the owner says below
-    // that it has the value in memory.
+    // The answer lacks the second owner's tier: it counts as the first one's, unless the owner
+    // answers below that it has the value in memory.
     known.push_back(
         {.owner = addresses[place.second], .tier = place.tier, .bytes = place.size_bytes});
   }
@@ -493,9 +509,9 @@ Result<std::vector<std::vector<ObjectPlace>>> ClusterSession::Places(
   return places;
 }
 
-// A look-up names two owners at most, and the tier of the first. Of a key that has two, each owner
-// is asked itself what it has in memory; one that does not answer has nothing that anybody could
-// get.
+// A look-up names two owners at most, and the tier of the first one. For keys with two owners every
+// owner is asked, because any of them may have a further replica in its memory. An owner that does
+// not answer has no value that a get could return.
 void ClusterSession::FindMoreReplicas(const Locator::Found& found,
                                       std::span<const std::string_view> keys,
                                       std::int64_t deadline_ns,
@@ -541,10 +557,13 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
   if (request.version &&
       (locator_.KnowsVersion(*request.version) ||
        (local_session != nullptr && local_session->KnowsVersion(*request.version)))) {
-    // As in OwnerClient::AskReset.
+    // For the master, a reset to another version than the last registered one only changes the
+    // version, and voids nothing. So a known version is registered first (OwnerClient::AskReset).
     (void)host_->master().Register(RegistrationOf(options_, *request.version, {}), deadline_ns);
   }
   KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));
+  // Both, or one of them would use the former generation until it is refused. Local() again: the
+  // first owner of this host may have been found during the call.
   locator_.CloseAll(outcome);
   if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
   return {};

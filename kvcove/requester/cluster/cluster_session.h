@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session of a cluster. What lies on this host is read from its owner's memory without asking
-// anybody; the rest is looked up at the master in one batch and moved straight between the owners
-// and the caller's buffers. docs/cluster.md has the prose.
+// A session of a cluster. Values of this host's owners are read from their memory, without a call;
+// the others are looked up at the master in one batch and move straight between their owners and
+// the caller's buffers. docs/cluster.md has the prose. No thread of its own but that of
+// ResetKeeper; calls use the caller's thread.
 #pragma once
 
 #include <functional>
@@ -18,6 +19,7 @@
 
 namespace kvcove::requester {
 
+// Thread-safe; open or closed (ResetKeeper).
 class ClusterSession final : public Session {
  public:
   ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions options, const Clock& clock);
@@ -59,68 +61,83 @@ class ClusterSession final : public Session {
   bool closed() const override { return resets_.closed(); }
 
  private:
-  // What this host's owner does not have (a miss in `results`), or all without one.
+  // Looks up at the master the keys that this host does not have (a miss in `results`), or all keys
+  // if `local` is null.
   void FindElsewhere(const HostSession* local, std::span<const std::string_view> keys,
                      std::span<ItemResult> results, const CallOptions& options,
                      std::int64_t deadline_ns);
+  // Lets owners read the found keys that are on their disks, for a load that follows within `hold`.
   void ReadAhead(const Locator::Found& found, std::span<const std::string_view> keys,
                  std::chrono::milliseconds hold);
-  // Which keys are to be looked for elsewhere; those that are none get their result.
+  // Returns the indices of the keys to look up elsewhere. Sets kInvalid for keys that are not
+  // valid.
   static std::vector<std::size_t> MissedHere(const HostSession* local,
                                              std::span<const std::string_view> keys,
                                              std::span<ItemResult> results);
+  // Counts the misses of a call for the master's metrics.
   void CountMisses(std::span<const std::string_view> keys, std::span<const ItemResult> results,
                    std::string_view version);
+  // Gets the found values from their owners, then from the second owner of each that failed.
   void GetRemote(const Locator::Found& found, std::span<const GetItem> items,
                  std::span<ItemResult> results, std::int64_t deadline_ns);
+  // Repeats the values that have kLimit, as long as that helps: their owner's disk is still
+  // reading, or the owner is busy (`busy_ms` not 0). Those that remain become misses.
   void GetTheRest(const Locator::Found& found, std::span<const GetItem> items,
                   std::span<ItemResult> results, std::uint32_t busy_ms, std::int64_t deadline_ns);
-  // One try: from each item's owner, in parallel. Returns after how many milliseconds those may be
-  // asked that are busy; 0: none is.
+  // Gets each value from the given owner, once, all owners in parallel. Returns the milliseconds
+  // after which a busy owner may be asked again; 0: none is busy.
   std::uint32_t GetFrom(const Token& token, std::span<const std::size_t> which,
                         std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
                         std::span<ItemResult> results, std::int64_t deadline_ns);
+  // Adds the owners of replicas that the look-up did not name.
   void FindMoreReplicas(const Locator::Found& found, std::span<const std::string_view> keys,
                         std::int64_t deadline_ns, std::vector<std::vector<ObjectPlace>>& places);
+  // Puts the items at `which` to other owners than those of this host that were `asked` before.
   Status PutRemote(const Token& token, std::span<const PutItem> items,
                    std::span<const std::size_t> which, std::span<const wire::OwnerNumber> asked,
                    std::span<ItemResult> results, const CallOptions& options,
                    std::int64_t deadline_ns);
-  // As GetFrom. `tried` gets those that were asked.
+  // Puts each part to the given owner, once, all owners in parallel, and adds their peers to
+  // `tried`. Returns as GetFrom.
   using TriedPeers = std::vector<std::shared_ptr<transport::Peer>>;
   std::uint32_t PutTo(const Token& token, std::span<const PutItem> items,
                       std::span<const std::vector<std::size_t>> parts,
                       std::span<const wire::OwnerNumber> owners,
                       std::span<const std::uint32_t> groups, std::span<ItemResult> results,
                       const CallOptions& options, TriedPeers& tried, std::int64_t deadline_ns);
-  // Owners to put to, best first.
+  // Returns the reachable owners for a put, best first.
   std::vector<wire::OwnerNumber> Targets(std::int64_t deadline_ns);
-  // A put goes elsewhere than it was meant to.
+  // Counts a put that does not reach the preferred segment, and logs the first one.
   void FallBack(std::string_view why);
-  // To this host's owners first, where they are preferred; true if they were asked.
+  // Puts to this host's owners if they are the first choice. Returns whether they were asked; then
+  // `stored` has the call's status.
   bool PutHere(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
                const CallOptions& options, Status& stored);
-  // The same of a reservation, which goes nowhere else; false: it would have to.
+  // Reserves at this host's owners, as PutHere. False: another host is the first choice, and memory
+  // there cannot be reserved.
   bool ReserveHere(Reservation& reservation, const Token& token, std::span<const ReserveKey> items,
                    std::span<ItemResult> results, const CallOptions& options, Status& reserved);
-  // Where puts go first on this host: `owner` is empty for whichever is best. False: elsewhere.
+  // Returns whether this host is the first choice for puts. `owner`: the preferred one in locals(),
+  // or not set: any.
   bool PutsHere(HostSession* local, std::optional<std::size_t>& owner);
-  // The memory of this host's owners; null while none is here. One that comes later is used from
-  // then on, so a call asks once.
+  // Returns the session over this host's owners; null while none is mapped. The answer may change
+  // during a call when the first owner is found, so each call asks once.
   HostSession* Local();
+  // Pins (`kind` set) or unpins values at all owners that the look-up names.
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
+  // Makes one attempt of a reset, for ResetKeeper, and forgets all bindings once it is proven.
   Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
-  const std::shared_ptr<ClusterHost> host_;  // a session may outlive its pool
+  const std::shared_ptr<ClusterHost> host_;  // shared, as a session may outlive its pool
   const SessionOptions options_;
   const std::vector<std::string> preferred_;  // owners' addresses, best first
   const Placement placement_;
   const Clock& clock_;
   Mutex local_mutex_;
   std::unique_ptr<HostSession> local_ KVCOVE_GUARDED_BY(local_mutex_);
-  std::atomic<HostSession*> local_now_{nullptr};  // that one, once it is there
+  std::atomic<HostSession*> local_now_{nullptr};  // `local_`, for readers without the lock
   std::atomic<bool> logged_fallback_{false};
 
   Locator locator_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a cluster's session puts: on this host first, else, or what has no room there, on others.
+// Puts of a cluster's session: to this host's owners first, then to other owners the items for
+// which this host is not the choice, or has no room.
 #include <algorithm>
 #include <iterator>
 
@@ -12,6 +13,7 @@
 
 namespace kvcove::requester {
 
+// Not with several replicas: all copies of a value need one group number, which PutRemote draws.
 bool ClusterSession::PutsHere(HostSession* local, std::optional<std::size_t>& owner) {
   if (local == nullptr || options_.replicas > 1) return false;
   if (preferred_.empty()) {
@@ -51,6 +53,7 @@ Result<Reserved> ClusterSession::Reserve(const Token& token, std::span<const Res
       std::make_unique<Reservation>(items.size(), clock_, host_, resets_.closed_flag());
   const auto ask = [&](Reservation& made, std::span<const ReserveKey> wanted,
                        std::span<ItemResult> results) -> Status {
+    // Checked after the reservation has taken the flag: Commit notices a reset that fails later.
     std::ranges::fill(results, ItemResult{.code = Code::kClosed});
     if (closed()) return {};
     Status reserved;
@@ -88,7 +91,9 @@ std::vector<wire::OwnerNumber> ClusterSession::Targets(std::int64_t deadline_ns)
   };
   std::vector<wire::OwnerStat> owners = reachable();
   if (lacks_preferred(owners) && !logged_fallback_.load()) {
-    host_->peers().Refresh(deadline_ns);  // it may have come since the last look
+    // The preferred owner may have joined after the last list. Only until the first fallback was
+    // logged: a segment that never joins must not cost a call to the master for each put.
+    host_->peers().Refresh(deadline_ns);
     owners = reachable();
   }
   if (lacks_preferred(owners)) FallBack("is not there");
@@ -115,7 +120,7 @@ Status ClusterSession::Put(const Token& token, std::span<const PutItem> items,
   if (Status stored; PutHere(token, items, results, options, stored)) {
     asked = host_->LocalNumbers(preferred_.empty() ? std::string() : preferred_.front());
     if (!stored && stored.error().code == Code::kInvalid) return stored;
-    // What this host has no room for, or whose owner is gone, goes elsewhere.
+    // Items for which this host has no room, or whose owner has ended, are put to other owners.
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (results[i].code == Code::kNoSpace || results[i].code == Code::kUnavailable) {
         which.push_back(i);
@@ -142,7 +147,8 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
                                  std::span<const wire::OwnerNumber> asked,
                                  std::span<ItemResult> results, const CallOptions& options,
                                  std::int64_t deadline_ns) {
-  // What is there already need not travel.
+  // Values that the cluster has already need not travel. If the look-up fails, all are put: the
+  // owners refuse a value that exists.
   std::vector<Id128> hashes;
   hashes.reserve(which.size());
   for (const std::size_t i : which) hashes.push_back(DirectoryHash(token.slot, items[i].key));
@@ -162,7 +168,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   if (todo.empty()) return {};
   std::vector<wire::OwnerNumber> targets = Targets(deadline_ns);
   if (targets.empty() && places) {
-    host_->peers().Refresh(deadline_ns);  // one may have come since the last look
+    host_->peers().Refresh(deadline_ns);  // an owner may have joined after the last list
     targets = Targets(deadline_ns);
   }
   std::erase_if(targets, [&](wire::OwnerNumber target) {
@@ -173,13 +179,16 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
   }
   const std::size_t copies = std::min<std::size_t>(std::max(1U, options_.replicas), targets.size());
   std::vector<std::uint32_t> groups(items.size());
-  std::uint32_t group = static_cast<std::uint32_t>(RandomU64()) | 1;  // one system call for all
+  // The directory lists entries of one key as replicas of one value if they have the same group,
+  // and refuses another group. Odd, so never 0; one random number for all items saves system calls.
+  std::uint32_t group = static_cast<std::uint32_t>(RandomU64()) | 1;
   for (const std::size_t i : todo) {
     groups[i] = group;
     group += 2;
     results[i].replicas = 0;
   }
-  // Runs of neighbours, so that a chain stays together, in turn over the owners that are as good.
+  // Parts are runs of neighbours, so that a chain remains at one owner: a chunk without its prefix
+  // is useless. With one replica and no preference the parts are spread over the targets.
   std::vector<std::vector<std::size_t>> parts;
   std::uint64_t filled = 0;
   for (const std::size_t i : todo) {
@@ -191,8 +200,9 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
     parts.back().push_back(i);
     filled += size;
   }
-  // An owner that ended before it answered may have stored the value: that another one refuses it
-  // does not say that it is nowhere.
+  // Items of which an owner ended before it answered: that owner may have stored and listed the
+  // value. If another owner then refuses the item as stale, the value may exist all the same, so
+  // the result is kUnavailable, not kStale (at the end).
   std::vector<std::size_t> unknown;
   if (!asked.empty()) {
     std::ranges::copy_if(todo, std::back_inserter(unknown),
@@ -225,7 +235,7 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
     const std::vector<wire::OwnerNumber> owners = {owner};
     busy_ms = PutTo(token, items, rest, owners, groups, results, options, tried, deadline_ns);
   };
-  // A full, busy or failing owner is not the end: the next one is asked, once.
+  // For items without any replica, two more owners are asked, once each.
   for (std::size_t next = copies; next < targets.size() && next < copies + 2; ++next) {
     const std::vector<std::size_t> again = left();
     if (again.empty() || LeftNs(deadline_ns, clock_) <= 0) break;
@@ -233,19 +243,19 @@ Status ClusterSession::PutRemote(const Token& token, std::span<const PutItem> it
       FallBack("is full or does not answer");
     ask(again, targets[next]);
   }
-  // All that were asked may be gone, and others have taken their place since the last look.
+  // All owners that were asked may have ended, and others may have joined after the last list.
   std::vector<std::size_t> gone = left();
   std::erase_if(gone, [&](std::size_t i) { return results[i].code != Code::kUnavailable; });
   if (!gone.empty() && LeftNs(deadline_ns, clock_) > 0) {
     host_->peers().Refresh(deadline_ns);
-    // A number may be a new owner's by now.
+    // Compared by peer: a number may belong to another owner by now.
     std::vector<wire::OwnerNumber> fresh = Targets(deadline_ns);
     std::erase_if(fresh, [&](wire::OwnerNumber target) {
       return std::ranges::find(tried, host_->peers().Get(target, deadline_ns)) != tried.end();
     });
     if (!fresh.empty()) ask(gone, fresh.front());
   }
-  // Where all are busy, the first one is asked again when it has said.
+  // If all are busy, the first one is asked again at the time that it named, until the deadline.
   while (busy_ms != 0) {
     std::vector<std::size_t> again;
     std::ranges::copy_if(todo, std::back_inserter(again), [&](std::size_t i) {

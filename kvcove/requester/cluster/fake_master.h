@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of the unit tests beside it: a master at a real socket that answers what a test says, and notes
-// what it is asked. It has one namespace in slot 3, and no owners that the test does not name.
+// A master for the unit tests beside it, at a real socket: it gives the answers that a test sets,
+// and counts the calls. It has one namespace in slot 3, and only the owners that the test names.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,18 +23,18 @@ namespace kvcove::requester {
 class FakeMaster final : private rpc::Handler {
  public:
   static constexpr SlotId kSlot = 3;
-  // What it answers with, and what it was asked.
+  // The answers, and the calls that have arrived.
   struct State {
     std::uint64_t term = 1;
     std::vector<wire::OwnerStat> owners;
     Generation generation = 7;
     bool open = true;
     std::map<std::uint64_t, wire::Place> places;       // by the low half of the hash
-    std::map<wire::Method, Code> refused;              // with this code
-    std::map<wire::Method, int> asked;                 // how often
+    std::map<wire::Method, Code> refused;              // methods that fail, with their codes
+    std::map<wire::Method, int> asked;                 // number of calls
     std::vector<std::string> ended;                    // engines
     std::vector<std::string> registered;               // engine/version
-    std::array<std::uint64_t, kMissReasons> misses{};  // told in reports
+    std::array<std::uint64_t, kMissReasons> misses{};  // sum of all reports
     std::vector<wire::RequesterReport::Miss> recent;
   };
 
@@ -57,7 +57,7 @@ class FakeMaster final : private rpc::Handler {
   int Asked(wire::Method method) {
     return With([&](State& state) { return state.asked[method]; });
   }
-  // Waits until something that comes from another thread has arrived.
+  // Waits until `arrived` is true of the state, 10 s at most. False: it is not.
   bool Await(const std::function<bool(const State&)>& arrived) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     const MutexLock lock(mutex_);
@@ -66,7 +66,7 @@ class FakeMaster final : private rpc::Handler {
     }
     return true;
   }
-  // Stored: found at owner `owner`.
+  // Lets look-ups find the key at owner `owner`.
   void List(std::string_view key, wire::OwnerNumber owner) {
     With([&](State& state) {
       state.places[DirectoryHash(kSlot, key).low] = {.size_bytes = 10, .owner = owner};

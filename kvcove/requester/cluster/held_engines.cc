@@ -9,7 +9,8 @@ void HeldEngines::Registered(const wire::RegisterRequest& request,
                              const wire::Registration& registration) {
   if (!registration.open) return;
   wire::RegisterRequest again = request;
-  // What the engine is bound to; another generation leaves its session as it is.
+  // The generation to which the engine is bound: a repetition shows it to the new master, and does
+  // not bind the session to another one.
   again.last_incarnation = registration.incarnation;
   again.last_generation = registration.generation;
   const MutexLock lock(mutex_);
@@ -24,6 +25,8 @@ void HeldEngines::Named(std::string_view name, std::string_view engine,
   if (at == engines_.end()) return;
   at->second.names = true;
   at->second.named = versions;
+  // A version that the engine names no more would be held at each new master for nothing. The entry
+  // without a version is not named, and remains.
   at->second.versions.EraseIf([&](const std::string& version) {
     return !version.empty() && std::ranges::find(versions, version) == versions.end();
   });
@@ -40,13 +43,15 @@ bool HeldEngines::Forgotten(std::uint64_t term, std::int64_t now_ns) {
 }
 
 Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadline_ns) {
+  // A copy, because no call is made under the lock. An engine that ends meanwhile may be registered
+  // again: its end must reach the master after this call (ClusterHost::TellEngines).
   std::map<Key, Engine> engines;
   {
     const MutexLock lock(mutex_);
     engines = engines_;
   }
   Status done;
-  // False: the master does not answer.
+  // Notes an answer. False: the master does not answer, so each further call would wait in vain.
   const auto note = [&](const Status& said) {
     if (said || said.error().code == Code::kInvalid || said.error().code == Code::kDenied) {
       return true;
@@ -68,6 +73,7 @@ Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadlin
     }
   };
   all();
+  // No master has term 0, so the next Forgotten is true.
   if (!done) term_ = 0;
   return done;
 }

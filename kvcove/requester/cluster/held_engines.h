@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registrations that a process keeps alive at the master, so that it can repeat them to a
-// master that has just started and knows none, or that has forgotten them. Thread-safe.
+// Remembers the registrations that a process keeps alive at the master, and repeats them to a
+// master that has just started and knows none, or that has forgotten them. No thread: the owner of
+// this object calls Forgotten with each answer of the master, and Repeat if that is true. The lock
+// is not held during the calls.
 #pragma once
 
 #include <atomic>
@@ -28,17 +30,22 @@ void CarryFields(Ar& ar, RegisterRequest& request) {
 
 namespace kvcove::requester {
 
+// Thread-safe.
 class HeldEngines {
  public:
+  // Note the master's answers to an engine's calls, and the engine's end. A registration that is
+  // not open is not kept.
   void Registered(const wire::RegisterRequest& request, const wire::Registration& registration);
   void Named(std::string_view name, std::string_view engine,
              const std::vector<std::string>& versions);
   void Ended(std::string_view name, std::string_view engine);
-  // The master has answered, now and in this term. True when what is held must be said again: the
-  // term is another one than the last time, or the last Repeat() failed, or the master has not
-  // heard of this process for so long that it may have ended its registrations. Waits for nobody.
+  // Notes that the master of this term has answered now. True when Repeat must follow: the term has
+  // changed since the last call, the last Repeat failed, or the last answer is so old that the
+  // master may have ended this process's registrations. Waits for nothing.
   bool Forgotten(std::uint64_t term, std::int64_t now_ns);
-  // As far as the master answers. What it refuses keeps nothing else from being said.
+  // Registers all engines again, and names their versions. A refused registration (kInvalid,
+  // kDenied) is skipped, other errors that the master answers do not stop the rest, and a master
+  // that does not answer ends the call. Returns the last error that is worth another Repeat.
   Status Repeat(wire::GenerationService& master, std::int64_t deadline_ns);
 
   template <typename Ar>
@@ -48,14 +55,14 @@ class HeldEngines {
   }
 
  private:
-  // Versions that an engine registered and never named.
+  // Bounds the versions of an engine that never names any.
   static constexpr std::size_t kMaxVersions = 64;
-  // A master ends what it has not heard of for 30 s.
+  // Half of the time after which a master ends the registrations of a silent process.
   static constexpr std::int64_t kSilenceNs = 15 * kSecond;
   struct Engine {
     RecentVersions<wire::RegisterRequest> versions{kMaxVersions};
     std::vector<std::string> named;
-    bool names = false;
+    bool names = false;  // NameVersions was called, so `named` is valid
     template <typename Ar>
     void Carry(Ar& ar) {
       CarryAll(ar, versions, named, names);
@@ -65,8 +72,8 @@ class HeldEngines {
 
   mutable Mutex mutex_;
   std::map<Key, Engine> engines_ KVCOVE_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> term_{0};
-  std::atomic<std::int64_t> heard_ns_{0};
+  std::atomic<std::uint64_t> term_{0};     // of the last answer; 0: Repeat must follow
+  std::atomic<std::int64_t> heard_ns_{0};  // time of the last answer; 0: none yet
 };
 
 }  // namespace kvcove::requester

@@ -4,8 +4,10 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr std::int64_t kLocateAgainNs = 50 * kMillisecond;
-constexpr std::size_t kFetchedAhead = 8;  // hints of a batch that are fetched from memory
+constexpr std::int64_t kLocateAgainNs = 50 * kMillisecond;  // while the binding is closed
+// Distance of the prefetches in a batch. The table has 2 MiB and is read at random, so without them
+// most hints would wait for memory.
+constexpr std::size_t kFetchedAhead = 8;
 
 template <typename Bucket>
 void Prefetch(const Bucket& bucket) {
@@ -13,7 +15,7 @@ void Prefetch(const Bucket& bucket) {
   for (std::size_t line = 0; line < sizeof(bucket); line += 64) __builtin_prefetch(at + line, 1);
 }
 
-// What lies in an owner's memory is another host's memory to this one.
+// Returns the tier as this host sees it: memory of an owner there is remote memory here.
 Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
 
 }  // namespace
@@ -33,6 +35,9 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
       }
     }
   }
+  // Called without the lock. If a reset is proven meanwhile (CloseAll), or two registrations
+  // overtake each other, an old generation may be stored as open: the owners and the master refuse
+  // it as kStale, and that leads back here with `fresh`.
   KVCOVE_ASSIGN(const wire::Registration registration, service_.Register(request, deadline_ns));
   const Binding binding{.token = {.incarnation = registration.incarnation,
                                   .generation = registration.generation,
@@ -59,7 +64,7 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     for (const std::size_t i : which) results[i] = Miss(reason);
     return found;
   };
-  Token refused;  // by the first attempt
+  Token refused;  // of the first attempt, if that was stale
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
     if (!binding) return all(UnansweredReason(binding.error()));
@@ -70,7 +75,7 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
     auto places = service_.Lookup(found.token, hashes, deadline_ns);
     if (!places) {
-      // Another generation: what this session knows is old.
+      // The slot has another generation: register again, and try once more.
       if (places.error().code == Code::kStale) {
         if (attempt == 0) refused = found.token;
         continue;
@@ -91,7 +96,8 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     }
     return found;
   }
-  // The same one again: no reset came, but who was asked has not learned of the generation yet.
+  // The fresh token is the refused one: no reset came, but the shard that was asked does not know
+  // the generation yet.
   return all(found.token == refused ? MissReason::kShardAway : MissReason::kReset);
 }
 
@@ -100,6 +106,7 @@ void Locator::Remember(std::span<const Id128> hashes, std::span<const wire::Plac
   if (hints_.empty()) hints_.resize(buckets_);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     FetchAhead(hashes, i);
+    // A miss only overwrites a hint that says otherwise; it takes no place of its own.
     Hint* hint = Find(hashes[i]);
     if (hint == nullptr && places[i].owner == wire::kNoOwner) continue;
     if (hint == nullptr) hint = &RoomFor(hashes[i]);
@@ -132,6 +139,7 @@ Locator::Hint& Locator::RoomFor(const Id128& hash) {
   const bool in_first = std::ranges::count_if(first, free) >= std::ranges::count_if(second, free);
   Bucket& emptier = in_first ? first : second;
   const auto at = std::ranges::find_if(emptier, free);
+  // Both are full. The low bits of `low` chose the bucket, so others choose the hint to replace.
   return at != emptier.end() ? *at : emptier[(hash.low >> 32) % emptier.size()];
 }
 
@@ -149,6 +157,7 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   hashes.reserve(which.size());
   for (const std::size_t i : which) hashes.push_back(DirectoryHash(found.token.slot, keys[i]));
   std::vector<std::size_t> unknown;
+  // The hashes are computed before the lock, which all threads of the session share.
   const MutexLock lock(hints_mutex_);
   if (hints_.empty()) return found;
   for (std::size_t k = 0; k < which.size(); ++k) {
@@ -170,6 +179,8 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
 
 void Locator::CloseAll(const wire::ResetOutcome& outcome) {
   const MutexLock lock(bindings_mutex_);
+  // Kept, not erased: SlotOf still counts misses under the slot, and `ask_again_ns` 0 makes the
+  // next call register at once.
   reset_to_ = outcome;
   bindings_.ForEach([](Binding& binding) {
     binding.open = false;

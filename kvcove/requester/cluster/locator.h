@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where keys are, as one session knows it: which generation it is bound to, what the master says,
-// and hints from earlier answers. No sockets: the simulation drives this class as it is.
+// Finds the owners of keys for one session: keeps the generation to which the session is bound for
+// each weight version, asks the master, and remembers its answers as hints. No sockets: the
+// simulation drives this class as it is. Two locks, one for the bindings and one for the hints, are
+// each taken alone, and no call is made under them.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +21,15 @@
 
 namespace kvcove::requester {
 
-// The master, as look-ups need it. Thread-safe.
+// The calls of the master that look-ups need. Thread-safe.
 class LookupService {
  public:
   virtual ~LookupService() = default;
+  // Registers an engine. Errors: those of GenerationService::Register.
   virtual Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                               std::int64_t deadline_ns) = 0;
-  // Errors: kStale when the token's generation is not the current one.
+  // Returns a place for each hash, in their order. Errors: kStale when the token's generation is
+  // not the current one.
   virtual Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                                   std::int64_t deadline_ns) = 0;
 };
@@ -33,19 +37,22 @@ class LookupService {
 // Thread-safe.
 class Locator {
  public:
+  // The session's registration of one weight version.
   struct Binding {
     Token token;
-    bool open = false;
-    std::int64_t ask_again_ns = 0;  // when closed: another process of this engine may have reset
+    bool open = false;  // false: the engine must reset before it finds or stores
+    // If not open: when to ask again, because another process of this engine may have reset.
+    std::int64_t ask_again_ns = 0;
   };
-  // Where the keys at `which` are.
+  // Keys that were found, and the generation for which that holds.
   struct Found {
     Token token;
-    std::vector<std::size_t> which;
-    std::vector<wire::Place> places;
+    std::vector<std::size_t> which;   // indices of keys
+    std::vector<wire::Place> places;  // in the order of `which`
   };
 
-  // `hints`: keys whose places are remembered.
+  // `service` outlives this object. `hints`: number of keys whose places are remembered, 32 bytes
+  // each; the table is made with the first look-up.
   Locator(LookupService& service, const SessionOptions& options, const Clock& clock,
           std::size_t hints = 1 << 16)
       : service_(service),
@@ -53,23 +60,28 @@ class Locator {
         clock_(clock),
         buckets_(std::bit_ceil(std::max<std::size_t>(hints / Bucket().size(), 1))) {}
 
-  // `fresh`: asks the master, whatever is known.
+  // Returns the binding of a version. Makes no call if an open binding is known, or a closed one
+  // that is not to be asked again yet. `fresh`: asks the master in any case. Errors: those of
+  // Register.
   Result<Binding> Bind(std::string_view version, bool fresh, std::int64_t deadline_ns);
-  // The engine has registered for it, and may use it again without a call.
+  // True if the engine has registered for the version, and may use it again without a call.
   bool KnowsVersion(std::string_view version);
-  // Looks up the keys at `which`; what is nowhere becomes a miss in `results`.
+  // Looks up the keys at `which` at the master, in one call; a stale generation costs one more try
+  // under a fresh one. Fills `results` at `which`: size and tier of a key that is found, the reason
+  // of a miss, also if the master does not answer.
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
-  // What earlier answers said, of the keys at `which`; takes those out of `which`. Only hints: the
-  // owner checks generation, lease and key.
+  // Finds the keys at `which` in earlier answers, without a call; takes those that it finds out of
+  // `which`. The answers may be old: the owner checks generation, lease and key.
   Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,
                std::span<ItemResult> results, std::string_view version);
-  // `call` under the generation that this session knows, and once more when that is not the current
-  // one.
+  // Makes `call` under the generation that this session knows, and once more under a fresh one if
+  // the first answer is kStale. Errors: those of Bind and of `call`.
   template <typename T, typename Call>
   Result<T> WithToken(std::string_view version, std::int64_t deadline_ns, Call&& call);
-  // A reset is proven: whatever was known of generations is old, and the next call registers again.
+  // Closes all bindings after a proven reset, so that the next call registers again.
   void CloseAll(const wire::ResetOutcome& outcome);
+  // Returns the slot of a version; none if the session has not registered for it.
   std::optional<SlotId> SlotOf(std::string_view version) const;
 
  private:
@@ -77,7 +89,7 @@ class Locator {
     Id128 hash;
     wire::Place place;
   };
-  // A key's hash names two buckets of two cache lines each. Its hint goes into the emptier one.
+  // A key's hash names two buckets of two cache lines each. Its hint is stored in the emptier one.
   // With one bucket only, a hundredth of the keys found none in a table that was a third full, and
   // most batches of 128 had such a key, for which the session asked the master and the owner again.
   struct alignas(64) Bucket : std::array<Hint, 4> {};
@@ -85,10 +97,10 @@ class Locator {
   void Remember(std::span<const Id128> hashes, std::span<const wire::Place> places);
   Bucket& FirstOf(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
   Bucket& SecondOf(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
-  // What a loop over `hashes` will need, when it is at `at`.
+  // Prefetches the buckets that a loop over `hashes`, which is at `at`, needs some turns later.
   void FetchAhead(std::span<const Id128> hashes, std::size_t at) KVCOVE_REQUIRES(hints_mutex_);
   Hint* Find(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);  // null: not there
-  // Where a new key's hint goes: where nothing is free, it replaces one.
+  // Returns the place for a new key's hint; if none is free, the hint that it replaces.
   Hint& RoomFor(const Id128& hash) KVCOVE_REQUIRES(hints_mutex_);
 
   LookupService& service_;
@@ -96,7 +108,7 @@ class Locator {
   const Clock& clock_;
   mutable Mutex bindings_mutex_;
   RecentVersions<Binding> bindings_ KVCOVE_GUARDED_BY(bindings_mutex_){kSessionVersions};
-  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // the last one that was proven
+  wire::ResetOutcome reset_to_ KVCOVE_GUARDED_BY(bindings_mutex_);  // of the last proven reset
   const std::size_t buckets_;                                       // a power of two
   Mutex hints_mutex_;
   std::vector<Bucket> hints_ KVCOVE_GUARDED_BY(hints_mutex_);  // empty until the first look-up

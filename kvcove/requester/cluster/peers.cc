@@ -10,14 +10,15 @@
 namespace kvcove::requester {
 namespace {
 
-// How often the owners are asked for. An answer names all of them, and thousands of requesters ask:
-// so with more owners each asks less often. One that is not known is asked for at once, and one
-// that does not answer shows itself.
+// Time between two lists. A list names all owners, and thousands of requesters ask for it, so each
+// asks less often if there are more owners. That is enough: a number that the list lacks is asked
+// for at once (Get), and an owner that does not answer is noticed by its breaker.
 constexpr std::int64_t kRefreshNs = 250 * kMillisecond;
 constexpr std::int64_t kMostRefreshNs = 5 * kSecond;
 constexpr std::size_t kOftenOwners = 64;
 
-// Between three quarters of it and all, so that requesters that began together do not ask together.
+// Returns between three quarters of the time and all of it, so that requesters that began together
+// do not ask together.
 std::int64_t RefreshNs(std::size_t owners) {
   const auto times = static_cast<std::int64_t>(std::max<std::size_t>(owners / kOftenOwners, 1));
   const std::int64_t most_ns = std::min(kRefreshNs * times, kMostRefreshNs);
@@ -57,6 +58,7 @@ void Peers::Wake() {
 }
 
 void Peers::Refresh(Asker asker, std::int64_t deadline_ns) {
+  // Two answers may overtake each other; the older list then lasts until the next refresh.
   auto owners = ask_(asker, Broken(), deadline_ns);
   if (!owners) return;
   const MutexLock lock(mutex_);
@@ -64,6 +66,8 @@ void Peers::Refresh(Asker asker, std::int64_t deadline_ns) {
   std::set<std::string> named;
   for (const wire::OwnerStat& owner : owners_) {
     named.insert(owner.address);
+    // A known peer keeps its connections, and its breaker's opinion, across lists. Connect waits
+    // for nothing, so it may be called under the lock.
     if (peers_.contains(owner.address)) continue;
     const auto address = rpc::ParseAddress(owner.address, 0);
     if (!address) continue;
@@ -98,7 +102,8 @@ std::shared_ptr<transport::Peer> Peers::Get(wire::OwnerNumber number, std::int64
         return peer == peers_.end() ? nullptr : peer->second;
       }
     }
-    if (attempt == 0) Refresh(deadline_ns);  // it joined a moment ago
+    // The owner may have joined after the last list.
+    if (attempt == 0) Refresh(deadline_ns);
   }
   return nullptr;
 }
@@ -110,8 +115,10 @@ std::vector<std::shared_ptr<transport::Peer>> Peers::All() const {
   return all;
 }
 
-// Who is due when is asked without the lock. A wake-up in between is not missed: it is written
-// down.
+// Breakers have locks of their own, so the due times are read without this one. A Wake after
+// `woken_` was cleared may come before or after a due time was read: it sets the flag again, so the
+// wait is left out and the times are read once more. Clearing the flag after the reading would lose
+// it.
 bool Peers::Sleep(std::int64_t refresh_ns) {
   while (true) {
     {
@@ -131,6 +138,7 @@ bool Peers::Sleep(std::int64_t refresh_ns) {
 void Peers::Run() {
   std::int64_t refresh_ns = clock_.NowNs() + RefreshNs(Owners().size());
   while (Sleep(refresh_ns)) {
+    // A list is also the probe of a master in doubt.
     if (clock_.NowNs() >= std::min(refresh_ns, master_due_())) {
       Refresh(Asker::kBackground, rpc::Breaker::kNever);
       refresh_ns = clock_.NowNs() + RefreshNs(Owners().size());

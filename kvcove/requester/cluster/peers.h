@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owners of a cluster as a requester sees them, kept up to date; those that do not answer are
-// probed in the background.
+// The owners of a cluster as a requester sees them, with a transport::Peer for each. One thread
+// asks the master for the list, every 250 ms with few owners, and probes owners, and the master,
+// that do not answer. One lock guards list and peers; the master is never asked under it.
 #pragma once
 
 #include <functional>
@@ -17,40 +18,45 @@
 
 namespace kvcove::requester {
 
-// Who wants to know of the owners.
+// The reason why the master is asked for the owners.
 enum class Asker : std::uint8_t {
-  kCall,        // a call that waits: a master that is not answering is not waited for
-  kBackground,  // the thread that keeps them up to date, and probes the master with it
+  kCall,        // a call waits for the list, but not for a master that is not answering
+  kBackground,  // the thread refreshes the list, which also probes the master
 };
 
-// The owners, kept up to date by a thread. Thread-safe.
+// Thread-safe.
 class Peers {
  public:
-  // Asks the master for the owners, and reports to it those that this process passes over because
-  // they do not answer. `deadline_ns`: of the call that waits for the answer.
+  // Asks the master for the owners, and reports to it the owners that this process passes over
+  // because they do not answer. `deadline_ns`: of the call that waits for the list; kNever in the
+  // background. Called without a lock, from several threads.
   using Ask = std::function<Result<std::vector<wire::OwnerStat>>(
       Asker asker, std::vector<wire::OwnerNumber> passed_over, std::int64_t deadline_ns)>;
-  // `master_due`: when the master is to be probed (rpc::Breaker::ProbeDueNs); called without a
-  // lock.
+  // Asks for the first list; if that fails, the list is empty until the next one. `master_due`
+  // returns when the master is to be probed (rpc::Breaker::ProbeDueNs); called without a lock.
   Peers(Ask ask, std::function<std::int64_t()> master_due, transport::Transport& transport,
         const rpc::Access& access, const Clock& clock);
+  // Joins the thread: waits for its call or probe.
   ~Peers();
-  // They are kept up to date from now on. Errors: as StartThread.
+  // Starts the thread. Errors: as StartThread.
   Status Start();
 
+  // Asks for the list now. If that fails, the list remains as it is.
   void Refresh(std::int64_t deadline_ns) { Refresh(Asker::kCall, deadline_ns); }
-  // Somebody is doubted: the thread sees when it is to be probed.
+  // Lets the thread compute again which probe is due next: an owner, or the master, is in doubt.
   void Wake();
+  // Returns the last list.
   std::vector<wire::OwnerStat> Owners() const;
-  // Whom this process passes over now.
+  // Returns the owners that this process passes over now, because they do not answer.
   std::vector<wire::OwnerNumber> Broken() const;
-  // Null for a number that is not known (yet). Asks the master for one that is not.
+  // Returns the peer of an owner, which may be broken(). Asks the master once for a number that the
+  // list lacks. Null: the number remains unknown, or its address is not valid.
   std::shared_ptr<transport::Peer> Get(wire::OwnerNumber number, std::int64_t deadline_ns);
 
  private:
   void Refresh(Asker asker, std::int64_t deadline_ns);
   void Run();
-  // Until it is time to refresh or to probe. False: stop.
+  // Waits until a refresh or a probe is due. False: this object ends.
   bool Sleep(std::int64_t refresh_ns);
   std::vector<std::shared_ptr<transport::Peer>> All() const;
 
@@ -62,7 +68,8 @@ class Peers {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool woken_ KVCOVE_GUARDED_BY(mutex_) = false;  // since the thread last asked who is due
+  // Wake was called since the thread last computed the next probe.
+  bool woken_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::vector<wire::OwnerStat> owners_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<transport::Peer>> peers_
       KVCOVE_GUARDED_BY(mutex_);  // by address

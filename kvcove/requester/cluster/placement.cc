@@ -27,7 +27,7 @@ std::string_view PlacementName(Placement placement) {
 namespace kvcove::requester {
 namespace {
 
-// In (0, 1].
+// Returns a random number in (0, 1]; 0 would have no logarithm.
 double Unit(Random& random) {
   return static_cast<double>((random.Next() >> 11) + 1) / static_cast<double>(1ULL << 53);
 }
@@ -43,8 +43,9 @@ double Score(const PlacementRequest& request, const wire::OwnerStat& owner, Rand
     case Placement::kLocalFirst:
       break;
   }
-  // By chance, in proportion to what is free: many requesters that know the same figures, which are
-  // a moment old, do not all run to the same owner. (Efraimidis and Spirakis, 2006: keys u^(1/w).)
+  // A random order, weighted by free bytes: many requesters know the same, slightly old figures,
+  // and would all choose the same owner otherwise. (Efraimidis and Spirakis, 2006: keys u^(1/w),
+  // here their logarithms.)
   const double weight = static_cast<double>(owner.free_bytes) + 1;
   return std::log(Unit(random)) / weight;
 }
@@ -71,6 +72,7 @@ std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
   };
   std::vector<Ranked> ranked;
   for (const wire::OwnerStat& owner : owners) {
+    // 0: others; 1: owners of this host; from 3 on: preferred owners, the first one highest.
     int group = 0;
     const auto preferred = std::ranges::find(request.preferred, owner.address);
     if (preferred != request.preferred.end()) {
@@ -87,6 +89,7 @@ std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
   std::vector<std::string_view> hosts;
   std::vector<wire::OwnerNumber> same_host;
   for (const Ranked& one : ranked) {
+    // A preferred owner keeps its place, also behind another one of its host.
     const bool new_host = std::ranges::find(hosts, one.owner->host) == hosts.end();
     if (new_host || one.group > 2) {
       hosts.push_back(one.owner->host);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which owners a put goes to, best first. Pure.
+// Orders the owners of a cluster for a put. Functions without state, so any thread may call them.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ struct PlacementRequest {
   std::string host;  // of the requester
 };
 
-// The addresses of SessionOptions::preferred_segment.
+// Returns the addresses in SessionOptions::preferred_segment, which separates them by commas.
 std::vector<std::string> PreferredOwners(std::string_view segments);
 
-// Of `owners` those that take objects: the preferred ones, then the others. Owners of different
-// hosts come before a second one of a host, so that the first N hold N replicas as far apart as can
-// be.
+// Returns the numbers of the owners that take objects, best first: the preferred ones, then the
+// others by the strategy. An owner of a new host comes before a second one of a host, so that the
+// first N hold N replicas as far apart as possible; preferred owners keep their order.
 std::vector<wire::OwnerNumber> OrderOwners(const PlacementRequest& request,
                                            std::vector<wire::OwnerStat> owners, Random& random);
 

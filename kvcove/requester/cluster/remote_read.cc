@@ -15,7 +15,7 @@ void ValueVerifier::Arrived(std::uint64_t bytes) {
   while (at_ < values_.size()) {
     const Value& value = values_[at_];
     if (Whole(bytes)) {
-      // Most small values: one call costs half of what a stream does.
+      // Most small values: one call costs half as much as a stream.
       const auto* data = static_cast<const std::byte*>(value.into.front().data);
       const bool sound = !checks_ || Hash64(std::span(data, value.size), 0) == value.checksum;
       seen_ += value.size;
@@ -26,6 +26,7 @@ void ValueVerifier::Arrived(std::uint64_t bytes) {
       const MutableBuffer& piece = value.into[piece_];
       Add(std::min({piece.size - piece_at_, value.size - value_at_, bytes - seen_}));
     }
+    // The rest of this value has not arrived. The stream keeps its state until the next call.
     if (value_at_ < value.size) return;
     const bool sound = !checks_ || stream_.Value() == value.checksum;
     value_at_ = 0;
@@ -57,6 +58,8 @@ void ValueVerifier::Add(std::uint64_t bytes) {
 // ---- RemoteRead
 
 void RemoteRead::Add(std::size_t index, transport::Endpoint& owner, std::string_view name) {
+  // Sizes and tiers are the look-up's, which may be old: they only shape the parts. The owner's
+  // reply says what it sends, and OnReply checks that against the buffers.
   const std::uint64_t bytes = results_[index].bytes;
   Filling& filling = filling_[&owner];
   const bool on_disk = results_[index].tier == Tier::kDisk;
@@ -85,6 +88,7 @@ transport::Exchange RemoteRead::ExchangeOf(Part& part) {
     request.keys.push_back(items_[i].key);
     request.room.push_back(SizeOf(items_[i].into));
   }
+  // `part` is on the heap, and no part is added any more, so the callbacks may refer to it.
   part.ended.resize(part.which.size());
   transport::Exchange exchange;
   exchange.to = part.owner;
@@ -117,6 +121,8 @@ Result<std::vector<transport::Piece>> RemoteRead::OnReply(Part& part,
       if (bytes > 0) into.push_back({.data = static_cast<std::byte*>(piece.data), .size = bytes});
       left -= bytes;
     }
+    // The request named the room of each item, so this owner is broken: end the exchange before any
+    // byte lands.
     if (left > 0) return Fail(Code::kCorrupt, "an owner sent more than there is room for");
     values.push_back(
         {.into = items_[i].into, .size = value.size_bytes, .checksum = value.checksum});
@@ -134,6 +140,7 @@ Result<std::vector<transport::Piece>> RemoteRead::OnReply(Part& part,
                   .bytes = bytes,
                   .tier = tier == Tier::kMemory ? Tier::kRemoteMemory : tier};
         if (sound) return;
+        // The bytes are in the caller's buffer already, so its contents are void.
         result = {.code = Code::kCorrupt};
         LogError("a value of {} bytes from the owner at {} does not have its checksum", bytes,
                  part.name);
@@ -150,8 +157,11 @@ void RemoteRead::Finish() {
     const std::optional<std::uint32_t> busy_ms = rpc::BusyIn(status.error());
     retry_after_ms_ = std::max(retry_after_ms_, busy_ms.value_or(0));
     for (std::size_t k = 0; k < part.which.size(); ++k) {
+      // A value that arrived as a whole counts, whatever the end of the exchange was.
       if (part.ended[k]) continue;
       ItemResult& result = results_[part.which[k]];
+      // kBufferBusy must reach the caller as it is: its buffer is not its own yet. A busy owner's
+      // kLimit lets the session ask again. Any other failure is a miss.
       if (code == Code::kCorrupt || code == Code::kBufferBusy || busy_ms) {
         result = {.code = code};
       } else {

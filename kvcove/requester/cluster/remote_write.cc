@@ -11,6 +11,7 @@
 namespace kvcove::requester {
 namespace {
 
+// Returns the checksum of the joined pieces. Both ways give the same value; the stream costs more.
 std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
   if (pieces.size() == 1) {
     return Hash64(std::span(static_cast<const std::byte*>(pieces[0].data), pieces[0].size), 0);
@@ -26,10 +27,11 @@ std::uint64_t ChecksumOf(std::span<const ConstBuffer> pieces) {
 
 void RemoteWrite::Add(std::span<const std::size_t> which, transport::Endpoint& owner,
                       std::int64_t now_ns) {
+  // On the heap: the exchange's callback refers to it while `parts_` grows.
   parts_.push_back(std::make_unique<Part>());
   Part& part = *parts_.back();
   part.which.assign(which.begin(), which.end());
-  // A tenth less than there is: the answer travels, too.
+  // A tenth less than the time that is left: the answer must arrive before the deadline, too.
   const std::int64_t left_ms = (options_.deadline_ns - now_ns) * 9 / 10 / kMillisecond;
   wire::DataPut request{
       .token = options_.token,
@@ -71,8 +73,8 @@ void RemoteWrite::Finish() {
     for (std::size_t k = 0; k < part.which.size(); ++k) {
       ItemResult& result = results_[part.which[k]];
       const Code code = status ? part.codes[k] : status.error().code;
-      // It stays whatever other owners answer: as long as one may still read the value's memory,
-      // its caller must not change that.
+      // Remains whatever other owners answer: as long as an owner may still read the caller's
+      // memory, the caller must not change the bytes.
       if (result.code == Code::kBufferBusy) continue;
       if (code == Code::kOk || code == Code::kNotListed) {
         ++result.replicas;

@@ -12,9 +12,9 @@
 namespace kvcove::requester {
 namespace {
 
-constexpr int kAttempts = 5;
-constexpr std::size_t kThreads = 4;
-// A shard that takes slices over, or hears of a generation, does so within milliseconds.
+constexpr int kAttempts = 5;         // of one look-up, while slices move
+constexpr std::size_t kThreads = 4;  // for the parts of all look-ups of this process
+// A shard that takes slices over, or learns of a generation, does so within milliseconds.
 constexpr std::int64_t kFirstPauseNs = kMillisecond;
 
 wire::Place Away() { return {.reason = MissReason::kShardAway}; }
@@ -27,7 +27,9 @@ std::shared_ptr<const wire::ShardMap> ShardLookup::map() const {
 }
 
 void ShardLookup::SetMap(std::shared_ptr<const wire::ShardMap> map) {
-  std::shared_ptr<rpc::Workers> workers;  // threads start without the lock
+  // Threads must not start, or be joined, under the lock. Two callers may start some each; the
+  // second one's end with this call.
+  std::shared_ptr<rpc::Workers> workers;
   bool wants = map != nullptr && !map->alone();
   if (wants) {
     const MutexLock lock(mutex_);
@@ -40,9 +42,12 @@ void ShardLookup::SetMap(std::shared_ptr<const wire::ShardMap> map) {
       LogWarn("shards of the directory are asked one by one: {}", started.error().detail);
     }
   }
-  std::vector<std::shared_ptr<Peer>> old;  // ends without the lock
+  // Peers of masters that the map does not name any more. They end after the lock, or with the last
+  // call that uses them.
+  std::vector<std::shared_ptr<Peer>> old;
   const MutexLock lock(mutex_);
-  // Answers may overtake each other.
+  // Answers of the leader may overtake each other: an older map of this term, or one of an earlier
+  // term, must not replace a later one.
   if (map != nullptr && map_ != nullptr && map->term == map_->term &&
       map->revision <= map_->revision) {
     return;
@@ -78,6 +83,7 @@ std::vector<ShardLookup::Part> ShardLookup::Split(std::span<const Id128> hashes,
     std::shared_ptr<Peer>& peer = peers_[address];
     if (peer == nullptr) {
       const auto where = rpc::ParseAddress(address, 7400);
+      // Connects with its first call, so it may be made under the lock.
       if (where) peer = std::make_shared<Peer>(*where, access_, clock_);
     }
     parts[i].peer = peer;
@@ -96,7 +102,9 @@ void ShardLookup::AskPart(const Token& token, Part& part, std::int64_t deadline_
   }
 }
 
-// This thread asks for the first part: the leader's, if there is one.
+// The caller's thread asks for the first part, the leader's if there is one; workers ask for the
+// others. All of it refers to this call's stack, so the call must not return before each worker has
+// counted its part. A worker that is busy with another look-up thus delays this one.
 void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns) {
   std::shared_ptr<rpc::Workers> workers;
   {
@@ -106,7 +114,10 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   Mutex done_mutex;
   CondVar done;
   std::size_t left = parts.size();
-  std::atomic<bool> ended = false;  // the parts of other threads end with the call that waits
+  // Set once the caller's Interrupt has ended: the workers' parts must end, too.
+  std::atomic<bool> ended = false;
+  // Notifies under the lock: after the lock the waiting thread may have returned, and the condition
+  // would have ended.
   const auto over = [&] {
     const MutexLock lock(done_mutex);
     if (--left == 0) done.NotifyAll();
@@ -119,7 +130,7 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
     Part& part = parts[i];
     const auto aside = [&, at = &part] {
       {
-        InterruptBy interrupt(ended);  // it ends before this call's memory may
+        InterruptBy interrupt(ended);  // must end before over(), after which `ended` may not exist
         AskPart(token, *at, deadline_ns);
       }
       over();
@@ -129,6 +140,8 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
   ask(parts.front());
   const MutexLock lock(done_mutex);
   while (left > 0) {
+    // In a thread with an Interrupt the wait returns every 100 ms. Relaxed: the flag carries no
+    // data, and answers are handed over by the lock.
     if (Interrupt::Ended()) ended.store(true, std::memory_order_relaxed);
     done.Wait(done_mutex);
   }
@@ -137,6 +150,8 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
 Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
                                                      std::span<const Id128> hashes,
                                                      std::int64_t deadline_ns) {
+  // No map: a pool with one master, at the cost of one call. An answer kShardAway shows that there
+  // is a map by now.
   if (hashes.empty() || map() == nullptr) {
     auto places = leader_(token, hashes, deadline_ns);
     const bool away = places && std::ranges::find(*places, MissReason::kShardAway,
@@ -159,10 +174,11 @@ Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
     for (Part& part : parts) {
       if (!part.answer) {
         const Error& error = part.answer.error();
-        // What this session knows of generations is old; nothing of it counts.
+        // The session's generation is old, so no part of the answer counts.
         if (error.code == Code::kStale) return std::unexpected(error);
         if (!failed) failed = error;
-        // It answers, but does not serve yet or any more.
+        // The shard does not serve yet or any more, or it is lost: a newer map names another one. A
+        // leader that is silent has no newer map.
         moved = moved || error.answered || part.shard != wire::kLeaderShard;
         again.insert(again.end(), part.which.begin(), part.which.end());
         continue;
@@ -179,6 +195,7 @@ Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
     which = std::move(again);
     if (which.empty() || !moved || LeftNs(deadline_ns, clock_) <= 0) break;
     refresh_(deadline_ns);
+    // The same map: the move is not over yet, so wait, for 1, 2, 4 and 8 ms.
     if (map() == before) {
       const std::int64_t left_ns = LeftNs(deadline_ns, clock_);
       if (left_ns <= pause_ns || attempt + 1 == kAttempts) break;
@@ -186,6 +203,7 @@ Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
       pause_ns *= 2;
     }
   }
+  // With one answer the call has succeeded, and the other keys are kShardAway.
   if (!answered && failed) return std::unexpected(*failed);
   return places;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Look-ups in a directory of which several masters serve parts: each is asked for its own keys, all
-// at the same time and within one deadline; the answers come back in the order of the keys. A key
-// whose shard does not answer is a miss with a reason of its own (kShardAway).
+// Look-ups in a directory whose parts are served by several masters: asks each for its own keys,
+// all at the same time and within one deadline, and puts the answers into the order of the keys. A
+// key whose shard does not answer is a miss with a reason of its own (kShardAway). Threads: the
+// caller's asks for one part, and four workers, which start with the first map of several shards,
+// for the others. One lock guards map and connections; no call is made under it.
 #pragma once
 
 #include <functional>
@@ -26,8 +28,8 @@ class ShardLookup {
  public:
   using Ask = std::function<Result<std::vector<wire::Place>>(
       const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns)>;
-  // `leader` answers for the leader's part. `refresh` asks the leader for its map, and passes it to
-  // SetMap.
+  // `leader` looks up the leader's part. `refresh` asks the leader for its map until the given
+  // deadline, and passes it to SetMap.
   ShardLookup(rpc::Access access, Ask leader, std::function<void(std::int64_t)> refresh,
               const Clock& clock)
       : access_(std::move(access)),
@@ -35,12 +37,15 @@ class ShardLookup {
         refresh_(std::move(refresh)),
         clock_(clock) {}
 
-  // Null: the leader has all of it.
+  // Uses this map from now on, unless a later one is known. Null: the leader has all slices.
   void SetMap(std::shared_ptr<const wire::ShardMap> map);
+  // Returns a place for each hash, in their order. While slices move, asks again with a newer map,
+  // five times in all. Errors: kStale from any shard; another error only if no shard has answered.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t deadline_ns);
 
  private:
+  // A master that serves a shard. Calls share its ownership, so a new map may drop it meanwhile.
   struct Peer {
     Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock)
         : link(address, access, {.peer = "a shard of the directory"}, clock),
@@ -51,12 +56,14 @@ class ShardLookup {
   // The keys of one shard.
   struct Part {
     wire::ShardNumber shard = 0;
-    std::shared_ptr<Peer> peer;  // null: the leader's
-    std::vector<std::size_t> which;
+    std::shared_ptr<Peer> peer;      // null: the leader's, or the shard's address is not valid
+    std::vector<std::size_t> which;  // indices of the keys
     std::vector<Id128> hashes;
     Result<std::vector<wire::Place>> answer = std::vector<wire::Place>();
   };
+  // Groups the keys at `which` by shard; the leader's part, if any, is the first one.
   std::vector<Part> Split(std::span<const Id128> hashes, const std::vector<std::size_t>& which);
+  // Ask one part, and all parts at the same time. Return when each has its answer.
   void AskPart(const Token& token, Part& part, std::int64_t deadline_ns);
   void AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns);
   std::shared_ptr<const wire::ShardMap> map() const;
