@@ -14,13 +14,14 @@
 namespace kvcove::transport {
 namespace {
 
-// Of one way, at each look: tickets end nearly in order, so the first few tell.
+// Tickets and marks that one Advance() polls, each way: a poll is a call of the driver, and tickets
+// of one way end nearly in order.
 constexpr std::size_t kLooked = 16;
 
 std::size_t Number(DeviceWay way) { return static_cast<std::size_t>(way); }
 
-// What a device that hangs may still read and write: nobody ever gets that memory, not even at the
-// end of the process's objects.
+// Keeps memory that a hanging device may still read and write. The vector is never destroyed, so
+// that the memory is not reused while the process's static objects end, either.
 void KeepForEver(std::shared_ptr<const HostMemory> host) {
   static Mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const HostMemory>>();
@@ -73,7 +74,7 @@ DeviceQueue::~DeviceQueue() {
   }
   if (thread_.joinable()) thread_.join();
   const std::int64_t close_ns = std::chrono::nanoseconds(options_.close).count();
-  // The backend counts by the system's clock, whatever this queue's is.
+  // A backend's deadlines are the system clock's, also where tests give this queue another clock.
   if (!backend_->Close(SystemClock::Instance().NowNs() + close_ns)) {
     LogError("{}: still copies after {} ms; the memory that it uses is kept", Describe(),
              options_.close.count());
@@ -88,7 +89,8 @@ DeviceQueue::~DeviceQueue() {
     const MutexLock lock(mutex_);
     left.swap(flights_);
   }
-  for (auto& way : left) way.clear();  // their loans come back
+  // Their loans take the lock, and must be returned before the rings' memory is freed.
+  for (auto& way : left) way.clear();
   for (const std::span<std::byte> memory : ring_memory_) {
     if (!memory.empty()) backend_->FreeHost(memory);
   }
@@ -162,6 +164,8 @@ Result<DeviceTicket> DeviceQueue::Submit(const DeviceTransfer& transfer,
     }
     ++submitting_;
   }
+  // Declared before the lock below, so that on an error it ends after the unlock: its loan takes
+  // the lock when it is returned.
   auto flight = std::make_shared<Flight>();
   flight->way = transfer.way;
   flight->since_ns = clock_.NowNs();
@@ -188,7 +192,7 @@ void DeviceQueue::WhenReached(std::shared_ptr<const DeviceMark> mark, Owner owne
 }
 
 void DeviceQueue::Forget(Owner owner) {
-  // Destroyed after the lock: a callback may hold what needs other locks to go.
+  // Destroyed after the unlock: the destructor of a callback's captures may take other locks.
   std::vector<OnDone> dones;
   std::vector<std::shared_ptr<Watch>> watches;
   const MutexLock lock(mutex_);
@@ -204,6 +208,8 @@ void DeviceQueue::Forget(Owner owner) {
     watches.push_back(watch);
     return true;
   });
+  // End() and AdvanceMarks() take a callback and set `calling_` in one hold of the lock, so each
+  // callback is either dropped above or seen here.
   while (calling_ == owner && owner != nullptr) freed_.Wait(mutex_);
 }
 
@@ -229,12 +235,14 @@ void DeviceQueue::End(Flight& flight, const Status& status) {
   }
   DeviceDone over{
       .status = status, .moved = flight.moved, .ns = clock_.NowNs() - flight.since_ns, .host = {}};
-  // The bytes of a load are on the device: its piece of the ring is free before anybody is told.
+  // A load's bytes are on the device. Its piece is returned before the callback runs, so a callback
+  // that starts the next load finds room for it.
   if (flight.way == DeviceWay::kSave) over.host = std::move(flight.host);
   flight.host.reset();
   if (!done) return;
   ExpectNoLock("a callback of a transfer");
   done(over);
+  // Destroyed before EndCall(): captures may refer to the owner, which Forget() lets end.
   done = nullptr;
   EndCall();
 }
@@ -272,7 +280,7 @@ bool DeviceQueue::AdvanceMarks() {
     ended = true;
     {
       const MutexLock lock(mutex_);
-      // It may have been forgotten meanwhile.
+      // Forget() may have dropped it while the backend was asked without the lock.
       if (watches_.empty() || watches_.front() != watch) continue;
       watches_.pop_front();
       calling_ = watch->owner;
@@ -286,7 +294,7 @@ bool DeviceQueue::AdvanceMarks() {
 }
 
 bool DeviceQueue::Advance() {
-  // Marks first: what waits for them is then under way sooner.
+  // Marks first: saves that wait for them are submitted before tickets are polled.
   const bool reached = AdvanceMarks();
   return AdvanceTickets() || reached;
 }
@@ -309,7 +317,7 @@ void DeviceQueue::Loop() {
 
 Status DeviceQueue::Move(DeviceWay way, std::byte* host, std::uintptr_t device, std::uint64_t bytes,
                          std::int64_t deadline_ns) {
-  // A part of the ring, so that other callers find room.
+  // Moves a quarter of the ring at a time, so that other callers find room.
   const std::uint64_t most = std::max<std::uint64_t>(options_.ring_bytes / 4, 4096);
   for (std::uint64_t at = 0; at < bytes; at += most) {
     if (Interrupt::Ended()) return Fail(Code::kTimeout, "the call was interrupted");
@@ -330,7 +338,7 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
   std::byte* const pinned = loan->extents()[0].data();
   if (way == DeviceWay::kLoad) std::memcpy(pinned, host, bytes);
   KVCOVE_ASSIGN(const auto mark, RecordStep(0));
-  const auto ending = std::make_shared<Ending>();  // the callback may come after this call's end
+  const auto ending = std::make_shared<Ending>();  // shared: the callback may outlast this call
   const DeviceCopy copy{.host = pinned, .device = device, .bytes = bytes};
   KVCOVE_TRY(Submit({.way = way, .copies = {&copy, 1}, .after = mark.get()}, std::move(loan),
                     nullptr, [ending](DeviceDone& done) {
@@ -341,8 +349,8 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
                     }));
   const MutexLock lock(ending->mutex);
   while (!ending->over) {
-    // An interrupted call, too, waits for the device: nothing can tell its caller that the device
-    // may still write.
+    // Ignores Interrupt, unlike LeftNs(): the caller of an interrupted call takes its buffers for
+    // free, so the call waits until the device has stopped writing.
     const std::int64_t left = deadline_ns - clock_.NowNs();
     if (left <= 0) {
       return Fail(way == DeviceWay::kLoad ? Code::kBufferBusy : Code::kTimeout,
