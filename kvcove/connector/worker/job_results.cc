@@ -20,6 +20,7 @@ void JobResults::End(Job& job, std::int64_t now_ns, LinesAfterLock& lines) {
 
 void JobResults::ReportEarly(Job& job) {
   for (const std::uint32_t place : job.bad) {
+    // With nothing on the device the job ends now, and EndLoad() reports all.
     if (job.in_flight == 0 || !job.told.insert(place).second) continue;
     ended_.failed_blocks.push_back(job.chunks[place].block);
   }
@@ -28,7 +29,7 @@ void JobResults::ReportEarly(Job& job) {
 
 void JobResults::EndLoad(Job& job, LinesAfterLock& lines) {
   if (job.cancelled) {
-    // Also what was moved already: it was cancelled because its values may be wrong.
+    // Fails also the blocks that were loaded: loads are cancelled when their values are void.
     job.FailAll();
   }
   if (tier_log_) job.SayTiers(lines);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's plan orders becomes jobs; what has ended is told at the next report.
+// Makes jobs of the orders of a step's plan, and reports the outcomes.
 #include <set>
 #include <utility>
 
@@ -67,19 +67,19 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
     job->reached_ns = reached_ns;
     Queue(std::move(job), nullptr, lines);
   }
-  // A step that never finished has computed nothing that could be saved.
+  // Orders left here are those of a step that never finished: it computed nothing to be saved.
   for (const SaveOrder& order : step_saves_) results_.Drop(order);
   step_saves_ = std::move(plan.saves);
 }
 
 void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
-  // Before the lock, so that it is destroyed after it (see Unregister).
+  // Declared before any lock, so that `ready` is destroyed without one (as in LetGo).
   ComputedStep step{
       .ready = std::make_shared<std::function<void()>>(std::move(ready)), .mark = {}, .saves = {}};
   transport::DeviceQueue* const queue = queue_;
   const bool marked = !*step.ready && queue != nullptr;
   const bool at_once = !*step.ready && queue == nullptr;
-  // A step need not have come to all layers.
+  // A step may end before WaitForLayer was called for all layers: the rest is waited for here.
   if (options_.layer_parts > 1) WaitForSyncLoads(stream);
   LinesAfterLock lines;
   {
