@@ -87,7 +87,7 @@ std::optional<std::string> Bindings::Next() {
 Bindings::Answer Bindings::Answered(const std::string& version, const Result<Token>& token,
                                     LinesAfterLock& lines) {
   const auto at = bindings_.find(version);
-  // It was forgotten while the pool was asked. After a reset the answer may be of the generation
+  // Forget() came while the pool was asked. After a reset the answer may be of the generation
   // before, which must not count as the new one.
   if (at == bindings_.end()) return {};
   Binding& binding = at->second;

@@ -7,7 +7,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::size_t kMostHashes = 1024;  // of one event
+constexpr std::size_t kMostHashes = 1024;  // most hashes of one event
 
 }  // namespace
 
@@ -62,9 +62,11 @@ void Events::Gone(const Block& block, LinesAfterLock& lines) {
 
 void Events::Clear(LinesAfterLock& lines) {
   if (!options_.enabled) return;
-  // What is removed already stays to be told.
+  // Pending removals remain: `told_` has these no more on that medium, so nothing else reports
+  // them.
   std::erase_if(events_,
                 [](const PoolEvent& event) { return event.kind == PoolEvent::Kind::kStored; });
+  // Blocks that `told_` could not hold cannot be named: kAllCleared is the only event for them.
   if (std::exchange(forgot_, false)) {
     PoolEvent cleared;
     cleared.kind = PoolEvent::Kind::kAllCleared;

@@ -73,6 +73,8 @@ SchedulerRole::NewHashes SchedulerRole::ReadHashes(const RequestView& view, std:
 }
 
 bool SchedulerRole::Keep(Request& request, const NewHashes& read) {
+  // The lock was free while the hashes were read: Finished() may have removed the request, and
+  // another call may have begun it anew, with other hashes.
   if (request.hashes.size() != read.known) return false;
   for (std::size_t i = 0; i < read.hashes.size(); ++i) request.hashes.Add(read.hashes[i]);
   return true;
@@ -124,7 +126,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     WakeBinder();
   }
   budget_.BeginStep();
-  // No rank has said yet with which weights this step computes.
+  // No rank has reported yet with which weights this step computes.
   if (!weights_.known()) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};

@@ -47,7 +47,7 @@ WeightsState::Change WeightsState::Changing() {
 }
 
 void WeightsState::Changed(std::int64_t now_ns) {
-  // With kEngine the version says that they are the new ones.
+  // With kEngine the change ends with SetVersion.
   if (options_.versions == VersionSource::kFingerprint) Await(now_ns);
 }
 
@@ -67,7 +67,8 @@ WeightsState::Change WeightsState::TakeFingerprint(const Report& report, std::in
     return Change::kNone;
   }
   if (report.fingerprint_changes != changes_[report.rank]) {
-    Await(now_ns);  // it has changed since
+    // The weights have changed since the rank made it, so the ranks are asked again.
+    Await(now_ns);
     return Change::kNone;
   }
   fingerprints_[report.rank] = report.fingerprint;
@@ -144,7 +145,8 @@ WeightsState::Change WeightsState::AdoptWithPeers(std::int64_t now_ns, LinesAfte
       alone_ ? VersionAlone(*own_) : VersionWith(*own_, peers_);
   if (version) return Adopt(*version, lines);
   if (!known()) return Change::kNone;
-  // A peer's weights are changing. The ranks of this engine need not be asked again for that.
+  // A peer's weights are changing. The state is set here and not by Await(), which would ask this
+  // engine's ranks again and change the number under which the peers answer.
   state_ = State::kAwaited;
   awaited_since_ns_ = now_ns;
   return Change::kUnsettled;
