@@ -163,11 +163,11 @@ struct Counters {
   std::array<std::uint64_t, kTiers> keys_by_tier{};
   std::array<std::uint64_t, kTiers> bytes_by_tier{};
   Latency load_time, save_time;  // of jobs, from when they could begin
-  // Of a device's memory: bytes by path (transport::DevicePath), nanoseconds in which anything was
-  // on its way, tickets from their submission to their end; and now: tickets, pinned memory.
+  // For a device's memory: bytes by path (transport::DevicePath), time with any ticket under way in
+  // ns, durations of tickets from their submission to their end; present tickets and pinned memory.
   std::array<std::uint64_t, 3> device_load_bytes{}, device_save_bytes{};
-  // Of them, straight out of the pool's memory and into it; now: what transfers hold of it, and how
-  // much of it is pinned.
+  // The part of these bytes that was copied straight out of the pool's memory and into it; the
+  // bytes of it that transfers hold now, and that are pinned now.
   std::uint64_t device_load_in_place_bytes = 0, device_save_in_place_bytes = 0;
   std::uint64_t device_in_place_bytes = 0;
   std::uint64_t device_segment_pinned_bytes = 0;

@@ -116,7 +116,7 @@ Result<std::shared_ptr<const HostMemory>> DeviceQueue::Lend(DeviceWay way, std::
       const std::int64_t left = LeftNs(deadline_ns, clock_);
       if (left <= 0 || stopping_) {
         return Fail(Code::kTimeout,
-                    fmt::format("no {} of pinned memory came free in time: {} are lent",
+                    fmt::format("no {} of pinned memory were free in time: {} are lent",
                                 FormatSize(bytes), FormatSize(ring.used())));
       }
       if (options_.thread) freed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
@@ -226,6 +226,7 @@ void DeviceQueue::End(Flight& flight, const Status& status) {
     auto& way = flights_[Number(flight.way)];
     std::erase_if(way, [&](const std::shared_ptr<Flight>& each) { return each.get() == &flight; });
     const std::int64_t now = clock_.NowNs();
+    // Counts from the last end of this way on, so that overlapping tickets count once.
     std::int64_t& since = busy_since_ns_[Number(flight.way)];
     busy_ns_[Number(flight.way)] +=
         static_cast<std::uint64_t>(std::max<std::int64_t>(now - since, 0));
@@ -310,6 +311,8 @@ void DeviceQueue::Loop() {
       if (stopping_) return;
     }
     if (Advance()) continue;
+    // Polls, as a driver waits for one event at a time only, and any of them may be the next to
+    // end.
     const MutexLock lock(mutex_);
     if (!stopping_) work_.WaitFor(mutex_, options_.look);
   }
@@ -361,7 +364,7 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
     ending->mutex.unlock();
     const bool moved = Advance();
     ending->mutex.lock();
-    if (!moved && !ending->over) return Fail(Code::kTimeout, "the device does not go on");
+    if (!moved && !ending->over) return Fail(Code::kTimeout, "the device makes no progress");
   }
   KVCOVE_TRY(ending->how.status);
   if (way == DeviceWay::kSave) std::memcpy(host, pinned, bytes);

@@ -110,7 +110,7 @@ class DeviceQueue {
     return backend_->RegisterHost(memory);
   }
   DeviceQueueStats stats() const;
-  // Polls what is under way once; returns true if anything ended. For one thread at a time.
+  // Polls tickets and marks once; returns true if one ended. For one thread at a time.
   bool Advance();
 
  private:

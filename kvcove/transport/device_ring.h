@@ -23,7 +23,7 @@ class DeviceRing {
   explicit DeviceRing(std::span<std::byte> memory) : memory_(memory) {}
 
   // Lends a piece. None: no room now, or `bytes` is 0 or more than the ring has. One piece that is
-  // lent for long blocks the ring once the newest piece has come round to it.
+  // lent for long blocks the ring once the newest piece has reached it from behind.
   std::optional<std::span<std::byte>> Take(std::uint64_t bytes);
   // Takes a piece back, in any order. Its room is free once all older pieces are back, too.
   void Give(std::span<std::byte> piece);

@@ -117,7 +117,8 @@ void Events::Push(PoolEvent event, LinesAfterLock& lines) {
   if (events_.size() >= options_.most_events) {
     events_.pop_front();
     if (dropped_++ == 0) {
-      lines.Warn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
+      lines.Warn("{}: the engine does not take its KV events; the oldest are dropped",
+                 options_.engine);
     }
   }
   events_.push_back(std::move(event));

@@ -127,6 +127,8 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
         if (results[at].tier == Tier::kDisk) where = Where::kDisk;
         slowest = std::max(slowest, results[at].tier);
       } else {
+        // An owner was late. The chunks are asked for again with the next budget: to take the value
+        // for missing would end the hit here.
         if (results[at].code == Code::kTimeout || results[at].reason == MissReason::kTimeout) {
           return false;
         }

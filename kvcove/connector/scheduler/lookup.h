@@ -4,7 +4,8 @@
 //
 // 1. Full-attention groups: chunk after chunk, all shards of all ranks, in windows that grow; it
 //    stops at the first miss.
-// 2. The other groups (sliding window, state) pull the end back until all of them have what a hit
+// 2. The other groups (sliding window, state) pull the end back until all have the chunks that a
+// hit
 //    that ends there needs: one joint length.
 #pragma once
 

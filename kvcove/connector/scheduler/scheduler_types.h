@@ -76,7 +76,7 @@ struct SchedulerOptions {
 // A request as the engine sees it. Valid during the call.
 struct RequestView {
   std::string_view id;
-  std::uint64_t tokens = 0;  // prompt and what was generated
+  std::uint64_t tokens = 0;  // prompt and generated tokens
   std::uint64_t prompt_tokens = 0;
   std::string_view salt;
   AdapterId adapter = 0;
@@ -88,7 +88,7 @@ struct RequestView {
 
 struct Match {
   bool ask_again = false;
-  std::uint64_t tokens = 0;  // beyond what the engine has computed
+  std::uint64_t tokens = 0;  // beyond the engine's computed tokens
   bool async = false;
 };
 
@@ -114,8 +114,8 @@ struct SchedulerStats {
   std::array<std::uint64_t, kTiers> hit_keys{};
   std::uint64_t loads = 0;
   std::uint64_t loads_failed = 0;
-  std::uint64_t loads_declined = 0;   // requests: what was found is faster to compute
-  std::uint64_t loads_shortened = 0;  // requests: so is its end
+  std::uint64_t loads_declined = 0;   // requests whose found KV is faster to compute
+  std::uint64_t loads_shortened = 0;  // requests whose found KV is faster to compute at its end
   std::uint64_t declined_tokens = 0;  // of both
   std::uint64_t loads_void = 0;       // ended as failed: a reset or other weights came
   std::uint64_t saves = 0;

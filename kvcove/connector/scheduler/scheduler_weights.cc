@@ -127,7 +127,7 @@ void SchedulerRole::NameVersions() {
     (void)store_.NameVersions(list, kNamingTimeout);
   } catch (const std::exception& error) {
     // Uncaught on the binder's thread, it would end the engine's process.
-    LogWarn("{}: the pool was not told which versions are in use: {}", options_.engine,
+    LogWarn("{}: the names of the versions in use did not reach the pool: {}", options_.engine,
             error.what());
   }
 }

@@ -52,6 +52,7 @@ void WeightsState::Changed(std::int64_t now_ns) {
 }
 
 WeightsState::Change WeightsState::TakeChanges(const Report& report, std::int64_t now_ns) {
+  // A rank's number grows with each change, so a report that was overtaken changes nothing.
   if (report.weight_changes <= changes_[report.rank]) return Change::kNone;
   changes_[report.rank] = report.weight_changes;
   moved_ = true;

@@ -34,7 +34,7 @@ class WeightsState {
     kNone,
     kUnsettled,  // look-ups and loads are void; computed blocks may turn out to be right
     kFirst,      // the first version: nothing was computed with another one
-    kOther,      // another version: computed blocks are void, and so is what was reported of them
+    kOther,      // another version: computed blocks are void, and so are their KV events
   };
   // This engine's own weights, under the number of the question to its ranks.
   struct OwnWeights {

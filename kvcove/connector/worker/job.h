@@ -134,7 +134,7 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   // Returns whether the rest of a load is not worth moving: with full attention, chunks are of use
   // only up to the first that failed.
   bool Hopeless(const EngineShape& shape) const { return load && !bad.empty() && shape.all_full(); }
-  // Fails what has not been moved yet.
+  // Fails the items that have not been moved yet.
   void FailRest() {
     if (!prepared) FailAll();
     for (; next < items.size(); ++next) bad.insert(items[next].place);

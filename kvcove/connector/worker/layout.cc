@@ -135,7 +135,7 @@ Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std
     }
     runs = std::move(next);
     if (runs.size() > kMaxRuns) {
-      return Fail(Code::kInvalid, fmt::format("KV layer '{}': a block lies in more than {} pieces",
+      return Fail(Code::kInvalid, fmt::format("KV layer '{}': a block has more than {} pieces",
                                               layer.name, kMaxRuns));
     }
   }

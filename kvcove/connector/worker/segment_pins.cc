@@ -43,7 +43,7 @@ SegmentPins::SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPi
   if (auto thread = StartThread("kvcove-pin", [this] { Loop(); })) {
     thread_ = std::move(*thread);
   } else {
-    LogWarn("{}: the pool's memory is not pinned, so copies take the ring: {}", options_.name,
+    LogWarn("{}: the pool's memory is not pinned, so copies use the ring: {}", options_.name,
             thread.error().detail);
   }
 }
@@ -175,8 +175,8 @@ void SegmentPins::PinPiece(PinnedSegment& segment) {
   refused_ = true;
   if (std::exchange(said_, true)) return;
   LogWarn(
-      "{}: of the pool's {} on this host {} are pinned for the GPU, and no more: {}. What lies "
-      "beyond goes by way of pinned buffers, which costs a copy; \"device_pin\" sets a bound, and "
+      "{}: of the pool's {} on this host {} are pinned for the GPU, and no more: {}. Transfers of "
+      "other memory use pinned buffers, which costs a copy; \"device_pin\" sets a bound, and "
       "\"off\" switches this off",
       options_.name, FormatSize(segment.range_.size_bytes), FormatSize(pinned),
       registered.error().detail);

@@ -31,7 +31,7 @@ struct Shard {
   bool device = false;  // its layers are in memory that the host cannot read
 };
 
-// Built by one thread, layer after layer, then immutable; a job keeps what it was queued with.
+// Built by one thread, layer after layer, then immutable; each job keeps a reference to its own.
 // Touches none of the memory.
 class Shards {
  public:

@@ -67,7 +67,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
       }
       if (of_layer != queue && &layer != &layers.front()) {
         return Fail(Code::kInvalid,
-                    fmt::format("KV layer '{}' lies on another device than layer '{}'", layer.name,
+                    fmt::format("KV layer '{}' is on another device than layer '{}'", layer.name,
                                 layers.front().name));
       }
       queue = of_layer;
@@ -84,6 +84,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
   }
   {
     const MutexLock lock(mutex_);
+    // Host memory: only the saver copies for saves (JobQueue::Share).
     quiet_saves_ = queue == nullptr && options_.threads > 0;
     queue_ = queue;
     shards_ = std::make_shared<const Shards>(std::move(shards));
@@ -120,7 +121,7 @@ Result<transport::DeviceQueue*> WorkerRole::Probe(const LayerMemory& layer,
 bool WorkerRole::Unregister() {
   LetGo();
   if (AwaitFlights()) return true;
-  LogError("{}: rank {}: the device still moves bytes after {} ms; its memory is let go of",
+  LogError("{}: rank {}: the device still moves bytes after {} ms; the KV memory may still change",
            options_.engine, options_.number, options_.device_timeout.count());
   return false;
 }
@@ -175,6 +176,7 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
     changed_.NotifyAll();
     stepped_.NotifyAll();
   }
+  // After `pins` of the former store has ended: its thread called that store.
   StartPins();
 }
 

@@ -263,8 +263,7 @@ void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>&
   step = steps_.Take(mark);
   if (!step) return;
   if (!status) {
-    lines.Error("{}: what a step computed cannot be saved: {}", options_.engine,
-                status.error().detail);
+    lines.Error("{}: the KV of a step cannot be saved: {}", options_.engine, status.error().detail);
   }
   StepDone(*step, status ? std::string() : status.error().detail, lines);
 }
@@ -282,7 +281,7 @@ bool WorkerRole::AwaitFlights() {
   }
   LinesAfterLock lines;
   std::vector<std::shared_ptr<Batch>>
-      let_go;  // after the lock, as what they reserved is given back
+      let_go;  // destroyed after the lock: to return a reservation is a call of the pool
   const MutexLock lock(mutex_);
   while (!moves_.empty()) {
     // The movers have ended, so no thread would store these batches.

@@ -16,6 +16,7 @@ std::shared_ptr<Job> WorkerRole::NextJob(Share share) {
 
 std::optional<WorkerRole::Share> WorkerRole::Due(Thread thread) const {
   if (store_ == nullptr) return std::nullopt;
+  // Each thread must find in jobs_ and moves_ what RunOne(share) then takes, or it would spin.
   const bool saver = thread == Thread::kSaver;
   const bool device = queue_ != nullptr;
   if (saver && !quiet_saves_ && !device) return std::nullopt;
@@ -71,6 +72,8 @@ bool WorkerRole::RunOne(Share share) {
     job->FailRest();
     End(job, lines);
   } else {
+    // Under the lock that DeviceMoves::End needs: either its batches still have an End to come,
+    // which unblocks the way, or Block() does nothing. So the job is never left blocked for ever.
     if (ran == Ran::kBlocked) moves_.Block(job->load);
     jobs_.PutBack(job);
   }
@@ -104,7 +107,7 @@ bool WorkerRole::AwaitStep() {
     (*ready)();
   } catch (const std::exception& thrown) {
     error = thrown.what();
-    LogError("{}: what a step computed cannot be saved: {}", options_.engine, error);
+    LogError("{}: the KV of a step cannot be saved: {}", options_.engine, error);
   }
   std::optional<ComputedStep> step;
   LinesAfterLock lines;

@@ -29,6 +29,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   transport::DeviceQueue* const queue = queue_;
   bool unmarked = false;
   if (queue != nullptr && !plan.loads.empty()) {
+    // Recorded before the loads are queued: a mover may submit one at once, and it must not write
+    // before the stream's present work is done.
     auto recorded = queue->RecordStep(stream);
     unmarked = !recorded;
     if (recorded) {
@@ -107,6 +109,7 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
       return;
     }
   }
+  // After steps_.Add(): the callback may run at once, and must find the step.
   queue->WhenReached(mark, this, [this, mark](const Status& status) { StepReached(mark, status); });
 }
 

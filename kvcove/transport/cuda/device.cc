@@ -207,6 +207,8 @@ void Device::DropPinned(const std::byte* memory) {
 }
 
 void Device::FindSeams() {
+  // Pieces that touch are one extent for callers, but the driver copies nothing across the border
+  // of two registrations, so transfers are cut there.
   auto seams = std::make_shared<Seams>();
   const std::byte* end = nullptr;
   for (const auto& [memory, pinned] : pinned_) {
@@ -310,6 +312,7 @@ Status Device::StreamWait(StreamHandle stream, DeviceTicket id) {
   const Scope scope(driver_, context_);
   KVCOVE_TRY(scope.status());
   const MutexLock lock(mutex_);  // as in Poll
+  // A ticket without an event has an error, so its bytes are void, whether the stream waits or not.
   const auto at = tickets_.find(id);
   if (at == tickets_.end() || at->second.done == nullptr) return {};
   return CheckResult(
@@ -346,6 +349,7 @@ bool Device::Close(std::int64_t deadline_ns) {
 }
 
 Device::~Device() {
+  // Needs a Close() that returned true, unless Open has failed: no stream of ours has work left.
   if (!retained_ || kept_) return;
   {
     const Scope scope(driver_, context_);
