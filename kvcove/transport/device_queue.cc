@@ -162,6 +162,7 @@ Result<DeviceTicket> DeviceQueue::Submit(const DeviceTransfer& transfer,
     if (now >= options_.most_tickets) {
       return Fail(Code::kLimit, fmt::format("{} transfers are under way already", now));
     }
+    // Counted until the ticket is listed: calls side by side must not exceed the bound together.
     ++submitting_;
   }
   // Declared before the lock below, so that on an error it ends after the unlock: its loan takes
@@ -258,6 +259,8 @@ bool DeviceQueue::AdvanceTickets() {
     }
   }
   bool ended = false;
+  // Polled without the lock, as it is a call of the driver. Only Advance() removes flights, so
+  // these remain listed; Forget() may take their callbacks meanwhile.
   for (const std::shared_ptr<Flight>& flight : looked) {
     const Result<bool> over = backend_->Poll(flight->ticket);
     if (over && !*over) continue;

@@ -33,6 +33,7 @@ void Events::Found(const Block& block, Medium where, LinesAfterLock& lines) {
   if (!options_.enabled) return;
   const auto at = told_.find(Id(block.group, block.hash));
   const Told told = at == told_.end() ? Told{} : at->second;
+  // Found on a disk means that memory has it no more, so that report is withdrawn first.
   if (where == Medium::kDisk && (told.media & Bit(Medium::kMemory)) != 0) {
     at->second.media = static_cast<std::uint8_t>(told.media & ~Bit(Medium::kMemory));
     Add(PoolEvent::Kind::kRemoved, block, Medium::kMemory, lines);

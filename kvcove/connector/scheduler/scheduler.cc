@@ -103,6 +103,7 @@ void SchedulerRole::Finished(std::string_view id) {
   if (job == load_of_.end()) return;
   Load& load = loads_.at(job->second);
   load.wanted = false;
+  // Blocks that the request has computed on the load are settled only if it could store them.
   if (!stores) load.dependent.clear();
   plan_.cancelled.push_back(job->second);
 }
@@ -176,6 +177,8 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.device_segment_pinned_bytes = all(5);
   TakeStep(report);
   if (report.without_pool) without_pool_ = true;
+  // Weights and adapters before loads and saves: a report that has a change, too, must not end jobs
+  // as current that the change has voided.
   TakeWeights(report, lines);
   TakeAdapters(report, lines);
   TakeLoads(report);

@@ -132,6 +132,7 @@ void SchedulerRole::TakeLoads(const Report& report) {
     }
     if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
     EndSyncLoad(load);
+    // A request that was preempted may have a later load by now, which must remain.
     const auto current = load_of_.find(load.order.request);
     if (current != load_of_.end() && current->second == load.order.job) load_of_.erase(current);
     loads_.erase(at);
@@ -154,6 +155,7 @@ void SchedulerRole::EndSyncLoad(const Load& load) {
     if (!dependent) request->second.may_store = false;
     dependent = request->second.may_store;
   }
+  // In another epoch nothing is marked: the blocks keep the void marks of BeginLoad().
   if (!current) return;
   const JobId job = load.order.job;
   for (const ChunkPlace& place : load.order.chunks) {

@@ -145,6 +145,7 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
     ++stats_.asked_again;
     return {.ask_again = true};
   }
+  // Late, or given up by its runner: the request is computed, and is not looked up again.
   if (!ended || !lookup->done()) {
     DropLookup(request);
     request.lookup_over = true;

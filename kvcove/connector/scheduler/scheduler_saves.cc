@@ -24,6 +24,7 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   const BlockTables tables = part.blocks();
   if (tables.size() < options_.shape.groups.size()) return;
   const MutexLock lock(mutex_);
+  // Looked up again: the lock was free while the engine gave hashes and block tables.
   Request& request = Find(part.request);
   if (!Keep(request, read) || (!part.started && request.marked_chunks.empty())) return;
   Compute(request, part, tables, token);
@@ -190,6 +191,9 @@ std::vector<ChunkPlace> SchedulerRole::SavableChunks(Request& request, const Sch
 
 void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
                               const BlockTables& tables) {
+  // Saves pin blocks until all ranks have ended them. Beyond a quarter of the blocks, pins would
+  // take memory that the engine needs for its requests; chunks left out now are saved by a later
+  // step.
   if (saves_.size() >= options_.most_save_jobs ||
       (options_.blocks > 0 && stats_.pinned_blocks > options_.blocks / 4)) {
     ++stats_.saves_postponed;

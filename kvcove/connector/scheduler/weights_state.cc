@@ -102,6 +102,7 @@ std::optional<WeightsState::OwnWeights> WeightsState::TakesPeers() const {
 WeightsState::Change WeightsState::SetPeers(std::uint64_t number,
                                             const std::vector<std::string>& peers, bool alone,
                                             std::int64_t now_ns, LinesAfterLock& lines) {
+  // Another number: the peers' answer belongs to weights that have changed since.
   if (number != asked_ || changing() || !own_) return Change::kNone;
   peers_ = peers;
   alone_ = alone;
@@ -131,6 +132,7 @@ WeightsState::Change WeightsState::AdoptFingerprints(std::int64_t now_ns, LinesA
   std::vector<std::string> ranks;
   for (const auto& [rank, fingerprint] : fingerprints_) ranks.push_back(fingerprint);
   Result<WeightsPrint> own = Joined(ranks);
+  // The state remains kAwaited, and the ranks are asked again only after their next change.
   if (!own) {
     lines.Error("{}: a rank's fingerprint cannot be read ({}): nothing is found or stored",
                 options_.engine, own.error().detail);

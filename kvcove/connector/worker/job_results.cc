@@ -5,6 +5,7 @@ namespace kvcove::connector {
 
 void JobResults::End(Job& job, std::int64_t now_ns, LinesAfterLock& lines) {
   if (!std::exchange(job.over, true) && job.load && job.sync) ReportEarly(job);
+  // Called by the mover and by kvcove-device, in either order; the later call ends the job.
   if (job.in_flight > 0) return;
   job.Add(job.landed);
   ++(job.load ? job.counters.load_jobs : job.counters.save_jobs);

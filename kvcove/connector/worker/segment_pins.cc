@@ -168,6 +168,7 @@ void SegmentPins::PinPiece(PinnedSegment& segment) {
   auto registered =
       queue_.RegisterHost({static_cast<std::byte*>(segment.range_.data) + pinned, piece});
   if (registered) {
+    // The mark grows only once the driver has the piece: a device must not be given other memory.
     segment.pieces_.push_back(std::move(*registered));
     segment.pinned_.store(pinned + piece, std::memory_order_release);
     return;

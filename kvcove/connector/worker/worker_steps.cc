@@ -64,6 +64,7 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
       continue;
     }
     std::shared_ptr<Job> job = Job::Of(order, shards_);
+    // Before Queue(), whose End() of a job that is too much removes it again.
     if (job->sync) jobs_.AddSync(job);
     job->after = mark;
     job->reached_ns = reached_ns;

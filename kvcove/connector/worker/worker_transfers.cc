@@ -215,6 +215,8 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, Tally& tally,
   }
   // All items have one token, so the pool would refuse the rest, too.
   if (stale) job.cancelled = true;
+  // The pool has no room: puts of other jobs would fail, too, and each costs a copy. So all saves
+  // pause, and this job is given up.
   if (!pressed) return there;
   const MutexLock lock(mutex_);
   gate_.SetPressure(clock_.NowNs() + options_.pressure.count() * kMillisecond);

@@ -25,6 +25,7 @@ class Chunks {
         chunk_.runs.size() >= limits_.chunk_runs) {
       Flush();
       at = Odd(copy.host);
+      // A run of nearly a chunk's size fits only at the slot's start, without the alignment.
       if (at + copy.bytes > limits_.chunk_bytes) at = 0;
       chunk_.spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
     } else if (!goes_on) {

@@ -55,8 +55,9 @@ class Device::Enqueuer {
   // Returns the ticket, whose event is behind all work that was enqueued.
   Result<Ticket> Finish(DeviceWay way) {
     // One event must cover both streams. A chunk's events order its own two steps only: they order
-    // neither a scatter with the runs that are copied one by one, nor work before an error. If the
-    // event came early, the host memory would have a new user while the GPU still uses it.
+    // neither a scatter with the runs that are copied one by one, nor work before an error. An
+    // early event would give the host memory, or the KV blocks, to a new user while the GPU uses
+    // them.
     if (used_copy_ && used_kernel_) {
       Join(last_is_kernel_ ? copy_ : kernel_, last_is_kernel_ ? kernel_ : copy_);
     }
