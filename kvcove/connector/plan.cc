@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian, lengths before what they measure. The first byte names the form and its version.
+// Codes the messages: integers are little-endian, a length precedes its bytes or items, and the
+// first byte names the form and its version. A change of a field's order, type or number needs a
+// new first byte: a rank and a scheduler of different versions must refuse each other's messages.
 #include "kvcove/connector/plan.h"
 
 #include <algorithm>
@@ -84,7 +86,8 @@ class Reader {
     std::uint32_t count = 0;
     (*this)(count);
     items.clear();
-    // Every item has at least one byte: a count beyond what is left is refused before it is made.
+    // Every item has at least one byte, so a larger count is garbage. Checked before items are
+    // made: else four bytes could ask for gigabytes.
     if (count > bytes_.size()) return Spoil();
     if constexpr (std::is_same_v<T, ChunkPlace>) {
       items.reserve(std::min<std::size_t>(count, bytes_.size() / kChunkBytes));
@@ -100,9 +103,10 @@ class Reader {
   bool Ended() const { return good_ && bytes_.empty(); }
 
  private:
-  static constexpr std::size_t kChunkBytes = 21;  // of a chunk, without its hash
+  static constexpr std::size_t kChunkBytes = 21;  // bytes of a chunk, without its hash
 
-  // As Visit, with one look at what is left: the engine's thread waits for each block of a plan.
+  // Reads what Visit() writes for a ChunkPlace, with one check of the bytes left instead of one a
+  // field: the engine's thread waits while a plan's chunks are read.
   void ReadChunk(std::vector<ChunkPlace>& items) {
     if (bytes_.size() < kChunkBytes) return Spoil();
     ChunkPlace& place = items.emplace_back();
@@ -120,6 +124,7 @@ class Reader {
     place.hash = BlockHash(bytes_.substr(kChunkBytes, size));
     bytes_.remove_prefix(kChunkBytes + size);
   }
+  // Marks the message as garbage. Clears the bytes, so that all later reads fail, too.
   void Spoil() {
     good_ = false;
     bytes_ = {};
@@ -128,7 +133,7 @@ class Reader {
   bool good_ = true;
 };
 
-// One list of fields for both directions. `T` is const when it is written.
+// Lists the fields once for both directions, so that they cannot differ. `T` is const for writing.
 template <typename V, typename T>
 void Visit(V& visit, T& value) {
   using Type = std::remove_const_t<T>;

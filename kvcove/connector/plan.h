@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages between the roles: with every step of the engine, a plan from the scheduler to all
-// ranks and a report from each rank back; and the questions that others ask an engine. All are
-// coded into bytes that the engine carries as they are; decoding checks every length.
+// ranks and a report from each rank back; and requests of other processes to an engine. They are
+// coded into bytes that the engine carries unread; decoding checks every length.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ using BlockId = std::uint32_t;  // the engine's; 0 is its null block, which hold
 
 inline constexpr BlockId kNullBlock = 0;
 
-// An engine's hash of a block, in place: a plan has one a block, and neither the engine's thread
-// nor the ranks' allocates for it.
+// An engine's hash of a block, stored inline: a plan has one for each block, and neither the
+// engine's thread nor the ranks' threads allocate for it.
 class BlockHash {
  public:
   static constexpr std::size_t kMostBytes = 64;
   BlockHash() = default;
-  // Of at most kMostBytes; what is beyond is cut off, so callers refuse it before.
+  // Copies at most kMostBytes and cuts off the rest, so callers must refuse longer hashes before.
   BlockHash(std::string_view bytes)  // NOLINT(google-explicit-constructor): it is the same
   {
     size_ = static_cast<std::uint8_t>(bytes.copy(bytes_.data(), kMostBytes));
@@ -48,7 +48,7 @@ struct ChunkPlace {
   std::uint32_t group = 0;
   std::uint64_t chunk = 0;
   BlockId block = 0;
-  Tier tier = Tier::kUnknown;  // of a load: where the look-up found it
+  Tier tier = Tier::kUnknown;  // for a load: the tier in which the look-up found it
   BlockHash hash;
   bool operator==(const ChunkPlace&) const = default;
 };
@@ -66,25 +66,25 @@ struct LoadOrder {
   JobId job = 0;
   std::string request;
   std::string version;
-  AdapterPrint adapter;  // that the KV depends on; its digest is of all ranks'
-  bool sync = false;     // before this step's forward pass
+  AdapterPrint adapter;  // on which the KV depends; the digest covers all ranks' tensors
+  bool sync = false;     // to be loaded before this step's forward pass
   std::vector<ChunkPlace> chunks;
   bool operator==(const LoadOrder&) const = default;
 };
 
-// What a request's caller says of it, for eviction: optional, and harmless when wrong.
+// Hints of a request's caller, for eviction: optional, and harmless when wrong.
 struct RequestHints {
-  std::uint32_t output_tokens = 0;  // expected length of the answer; 0: not known
-  // Chunks that begin at this token or behind it are mostly not asked for again.
+  std::uint32_t output_tokens = 0;  // expected length of the answer; 0: unknown
+  // Chunks that begin at this token or behind it are rarely requested again.
   std::uint64_t ephemeral_from = ~std::uint64_t{0};
-  bool session_ends = false;  // nobody goes on from this request
+  bool session_ends = false;  // no request will continue this one
   bool operator==(const RequestHints&) const = default;
 };
 
 struct SaveOrder {
   JobId job = 0;
   std::string request;
-  Token token;  // of the oldest KV that these chunks depend on
+  Token token;  // of the oldest KV on which these chunks depend
   std::string version;
   AdapterPrint adapter;
   std::vector<ChunkPlace> chunks;
@@ -94,18 +94,18 @@ struct SaveOrder {
 };
 
 struct Plan {
-  // 0: none is wanted. Else each rank reports its weights' fingerprint under this number.
+  // Asks each rank to report its weights' fingerprint under this number. 0: does not ask.
   std::uint64_t fingerprint = 0;
-  std::string pool;    // where the ranks find the pool
-  std::string engine;  // and the engine's own socket, if it has one
+  std::string pool;    // the pool's address
+  std::string engine;  // the path of the engine's own socket; empty: none
   std::vector<LoadOrder> loads;
   std::vector<SaveOrder> saves;
-  std::vector<JobId> cancelled;  // their result is not wanted; they still end
+  std::vector<JobId> cancelled;  // jobs whose result is unwanted; they still end
   // Loads that became void: every rank ends them as failed, also those that it has ended before.
   std::vector<LoadOrder> refused;
   // By rank: the number of the adapters that the orders' digests were made of (Report::adapters).
   std::vector<std::uint64_t> adapters;
-  std::uint64_t step = 0;  // that is timed; its reports name it. 0: none
+  std::uint64_t step = 0;  // number of a timed step, which its reports name; 0: not timed
   bool empty() const {
     return fingerprint == 0 && loads.empty() && saves.empty() && cancelled.empty() &&
            refused.empty();
@@ -123,12 +123,12 @@ struct SaveDone {
 struct LoadDone {
   JobId job = 0;
   std::vector<BlockId> failed;
-  std::uint64_t ns = 0;                       // in which movers or the device moved something of it
-  std::array<std::uint64_t, kTiers> bytes{};  // that they moved, by Tier
+  std::uint64_t ns = 0;                       // time in which movers or the device moved its bytes
+  std::array<std::uint64_t, kTiers> bytes{};  // loaded bytes, by Tier
   bool operator==(const LoadDone&) const = default;
 };
 
-// How long things took: a histogram of seconds.
+// A histogram of durations, in seconds.
 struct Latency {
   static constexpr std::array<double, 11> kBounds{1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2,
                                                   0.1,  0.3,  1,    3,    10};
@@ -139,13 +139,13 @@ struct Latency {
   bool operator==(const Latency&) const = default;
 };
 
-// Of one rank. Counters are since the report before.
+// Counters of one rank since its last report, and some present values.
 struct Counters {
   std::uint64_t loaded_keys = 0;
   std::uint64_t loaded_bytes = 0;
   std::uint64_t failed_keys = 0;
-  // Of them: those that the pool was asked for and did not give, or not to the end. By where they
-  // were, as the pool's answer says, else as the look-up found them.
+  // Failed keys that the pool was asked for and did not deliver, or not to the end, by tier: that
+  // of the pool's answer, else that of the look-up.
   std::array<std::uint64_t, kTiers> failed_by_tier{};
   std::uint64_t saved_keys = 0;
   std::uint64_t saved_bytes = 0;
@@ -163,11 +163,11 @@ struct Counters {
   std::array<std::uint64_t, kTiers> keys_by_tier{};
   std::array<std::uint64_t, kTiers> bytes_by_tier{};
   Latency load_time, save_time;  // of jobs, from when they could begin
-  // Of a device's memory: bytes by path (transport::DevicePath), nanoseconds in which anything was
-  // on its way, tickets from their submission to their end; and now: tickets, pinned memory.
+  // For a device's memory: bytes by path (transport::DevicePath), time with any ticket under way in
+  // ns, durations of tickets from their submission to their end; present tickets and pinned memory.
   std::array<std::uint64_t, 3> device_load_bytes{}, device_save_bytes{};
-  // Of them, straight out of the pool's memory and into it; now: what transfers hold of it, and how
-  // much of it is pinned.
+  // The part of these bytes that was copied straight out of the pool's memory and into it; the
+  // bytes of it that transfers hold now, and that are pinned now.
   std::uint64_t device_load_in_place_bytes = 0, device_save_in_place_bytes = 0;
   std::uint64_t device_in_place_bytes = 0;
   std::uint64_t device_segment_pinned_bytes = 0;
@@ -207,12 +207,12 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-// A request to an engine (engine_server.h).
+// The kinds of news about weights that an engine's socket takes (engine_server.h).
 enum class WeightsNews : std::uint8_t { kChanging = 0, kChanged = 1, kVersion = 2 };
 
-// One form for all methods; each uses what it needs.
+// A request to an engine: one form for all methods, each of which uses some of the fields.
 struct EngineQuestion {
-  std::uint64_t budget_ms = 1000;   // the answer is of no use later
+  std::uint64_t budget_ms = 1000;   // limit for the answer
   std::string salt;                 // look-up
   std::vector<std::string> hashes;  // look-up: of the prefix's blocks
   std::uint8_t news = 0;            // weights

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kSeed = 0x6b76636f7665;
 
-// Ranks take turns within PCP first, then within TP.
+// Returns a rank's number within DCP. Ranks take turns within PCP first, then within TP.
 std::uint32_t DcpRank(const EngineShape& shape, std::uint32_t tp, std::uint32_t pcp) {
   return (tp * shape.pcp + pcp) % shape.dcp;
 }
@@ -179,8 +179,9 @@ bool Keys::Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) co
 
 namespace {
 
-// The eight hex digits of four bytes, in one word: every byte is spread to two, a half in each, and
-// all eight become digits at once. A look-up has thousands of them.
+// Returns the eight hex digits of four bytes as one word: spreads each byte to two, a half in each,
+// and turns all eight into digits at once. A look-up writes thousands of hashes on the engine's
+// thread.
 std::uint64_t HexOf(std::uint32_t bytes) {
   std::uint64_t halves = bytes;
   halves = (halves & 0xFFFF0000) << 16 | (halves & 0xFFFF);
@@ -191,7 +192,7 @@ std::uint64_t HexOf(std::uint32_t bytes) {
 }
 
 char* WriteHash(std::string_view hash, char* to) {
-  // Moves of a fixed size, so that none of them is a call.
+  // Each memcpy has a constant size, so the compiler makes an instruction of it and not a call.
   const char* from = hash.data();
   std::size_t left = hash.size();
   for (; left >= 4; left -= 4, from += 4, to += 8) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must be equal for two engines to share KV, and under which keys they do (docs/connector.md).
+// The properties that must be equal for two engines to share KV, and the keys of the shared KV
+// (docs/connector.md).
 //
-// The namespace names everything that must not be mixed and is the same for all ranks of an engine.
-// A key names one shard of one chunk: "g0.h1of4.p0of2@<hex of the engine's block hash>". The weight
-// version is in neither: it is the token's. KV that a LoRA adapter took part in has the digest of
-// the adapter's tensors behind the hash ("...@<hash>+<digest>"), as a block hash knows its name
-// only.
+// The namespace has all properties that must not be mixed, and is the same for all ranks of an
+// engine. A key names one shard of one chunk: "g0.h1of4.p0of2@<hex of the engine's block hash>".
+// Neither has the weight version: the token has it. The key of KV that was computed with a LoRA
+// adapter ends with the digest of the adapter's tensors ("...@<hash>+<digest>"), as the block hash
+// depends on the adapter's name only.
 #pragma once
 
 #include <cstdint>
@@ -30,41 +31,43 @@ enum class GroupKind : std::uint8_t {
 // One KV cache group of a model.
 struct GroupShape {
   GroupKind kind = GroupKind::kFull;
-  std::uint32_t chunk_tokens = 16;  // of one block, times PCP and DCP: what one object holds
+  std::uint32_t chunk_tokens = 16;  // tokens of one object: a block's, times PCP and DCP
   std::uint32_t window_tokens = 0;  // kWindow
   std::uint32_t heads = 1;          // KV heads of the whole model; 1: all TP ranks' bytes are equal
-  std::string layout;               // what a block's bytes are, without the ranks' share
+  std::string layout;               // describes a block's bytes, whatever share a rank has
 };
 
 struct EngineShape {
   std::string space;       // the user's own prefix; may be empty
-  std::string model_name;  // for people
+  std::string model_name;  // for readers of the namespace
   std::string model;       // fingerprint: configuration, revision or path, weight index
   std::string kv_dtype;
   std::string hashing;             // algorithm and seed of the block hashes
-  std::uint32_t hash_tokens = 16;  // that one block hash covers
+  std::uint32_t hash_tokens = 16;  // tokens that one block hash covers
   std::uint32_t tp = 1;
   std::uint32_t pp = 1;
   std::uint32_t pcp = 1;
   std::uint32_t dcp = 1;  // within TP; with PCP: 1, across PCP, or across TP x PCP
   // With PCP or DCP: consecutive tokens that one rank keeps before the next rank's turn.
   std::uint32_t interleave = 1;
-  // Which layers a block holds, a draft model's among them, in whatever words the engine has.
-  // Blocks of other layers have other sizes, or the same size and other contents.
+  // The layers of a block, a draft model's among them, in the engine's own words. Blocks of other
+  // layers have other sizes, or the same size and other contents.
   std::string layers;
-  // Objects are cut as if TP were this, so that engines whose TP divides it share. 0: as it is.
+  // Objects are cut as if TP were this, so that all engines whose TP divides it share. 0: `tp`.
   std::uint32_t store_tp = 0;
   std::vector<GroupShape> groups;
 
   std::uint32_t world() const { return tp * pp * pcp; }
-  // Hits end on multiples of this: a whole number of every group's chunks.
+  // Returns the number of tokens on whose multiples hits end: whole chunks of every group.
   std::uint64_t stride_tokens() const;
+  // Returns whether all groups have full attention.
   bool all_full() const;
-  // The chunks of a group that a hit which ends at `tokens` needs: first, and one behind the last.
+  // Returns the chunks of a group that a hit which ends at `tokens` needs: the first, and one
+  // behind the last.
   std::pair<std::uint64_t, std::uint64_t> Needed(std::uint32_t group, std::uint64_t tokens) const;
-  // Errors: kInvalid with what does not fit and what would.
+  // Checks the shape. Errors: kInvalid with the value that does not fit and those that would.
   Status Check() const;
-  // The same for all engines that may share.
+  // Returns the namespace, equal for all engines that may share.
   std::string Namespace() const;
 };
 
@@ -76,7 +79,7 @@ struct Rank {
 
 // The part of a rank's block that is one object: heads [first, first + count) of its own.
 struct Part {
-  std::string tag;  // of the key
+  std::string tag;  // begins its keys
   std::uint32_t first_head = 0;
   std::uint32_t heads = 1;
 };
@@ -87,13 +90,14 @@ class Keys {
   // `shape` passed its Check.
   explicit Keys(const EngineShape& shape);
 
-  // The tags of all shards of a group's chunk, those of every rank. Each begins with "g<group>.".
+  // Returns the tags of all shards of a group's chunk, those of every rank. Each begins with
+  // "g<group>.".
   const std::vector<std::string>& Tags(std::uint32_t group) const { return tags_[group]; }
-  // What one rank holds of a group's block. A rank's own heads are numbered from 0.
+  // Returns the parts of a group's block that one rank holds. Its own heads are numbered from 0.
   std::vector<Part> PartsOf(const Rank& rank, std::uint32_t group) const;
-  // Ranks with equal bytes share the work: true for the one that stores this chunk.
+  // Returns whether this rank stores the chunk: ranks with equal bytes share that work.
   bool Stores(const Rank& rank, std::uint32_t group, std::uint64_t chunk) const;
-  // How many ranks hold the same bytes.
+  // Returns the number of ranks that hold the same bytes.
   std::uint32_t Copies(std::uint32_t group) const { return copies_[group]; }
 
  private:
@@ -104,16 +108,16 @@ class Keys {
   const EngineShape shape_;
   std::vector<std::vector<std::string>> tags_;
   std::vector<std::uint32_t> copies_;     // by group
-  std::vector<std::uint32_t> tp_copies_;  // of them, those of one PCP rank
+  std::vector<std::uint32_t> tp_copies_;  // those within one PCP rank
 };
 
 // Appends "<tag>@<hash in hex digits>" to `out`, and "+<adapter>" if it is not empty.
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
                std::string_view adapter = {});
-// Writes the same to `to`, which has room for it; returns its end.
+// Writes the same key to `to`, which has room for KeyBytes(); returns the key's end.
 char* WriteKey(std::string_view tag, std::string_view hash, char* to,
                std::string_view adapter = {});
-// How many bytes that is.
+// Returns the key's size in bytes.
 std::size_t KeyBytes(std::string_view tag, std::string_view hash, std::string_view adapter = {});
 
 }  // namespace kvcove::connector

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the roles ask of a pool: one session, narrowed to the calls that they make, so that a
-// simulation can stand in for it.
+// The calls that the roles make to a pool: one session, narrowed to these, so that tests and
+// simulations can replace the pool.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace kvcove::connector {
 
-// Thread-safe. Every call ends by its timeout.
+// Thread-safe. Every call ends by its timeout, and is made without a lock. Contracts and errors are
+// those of Session.
 class Store {
  public:
   virtual ~Store() = default;
@@ -22,7 +23,8 @@ class Store {
                      const CallOptions& options) = 0;
   virtual Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                         const CallOptions& options) = 0;
-  // In place (requester/borrow.h), for a device. A store without memory of this host lends none.
+  // Lend and reserve memory of the pool in place (requester/borrow.h), for a device. The defaults
+  // are those of a store that has no memory on this host: kUnavailable, and no segments.
   virtual Result<Borrowed> Borrow(std::span<const std::string_view> keys,
                                   const CallOptions& options);
   virtual Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
@@ -34,7 +36,7 @@ class Store {
   virtual bool closed() const = 0;
 };
 
-// A session of a pool. Keeps it.
+// Returns the store of a pool's session, and keeps the session.
 std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session);
 
 }  // namespace kvcove::connector

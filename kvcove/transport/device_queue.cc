@@ -14,13 +14,14 @@
 namespace kvcove::transport {
 namespace {
 
-// Of one way, at each look: tickets end nearly in order, so the first few tell.
+// Tickets and marks that one Advance() polls, each way: a poll is a call of the driver, and tickets
+// of one way end nearly in order.
 constexpr std::size_t kLooked = 16;
 
 std::size_t Number(DeviceWay way) { return static_cast<std::size_t>(way); }
 
-// What a device that hangs may still read and write: nobody ever gets that memory, not even at the
-// end of the process's objects.
+// Keeps memory that a hanging device may still read and write. The vector is never destroyed, so
+// that the memory is not reused while the process's static objects end, either.
 void KeepForEver(std::shared_ptr<const HostMemory> host) {
   static Mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<const HostMemory>>();
@@ -73,7 +74,7 @@ DeviceQueue::~DeviceQueue() {
   }
   if (thread_.joinable()) thread_.join();
   const std::int64_t close_ns = std::chrono::nanoseconds(options_.close).count();
-  // The backend counts by the system's clock, whatever this queue's is.
+  // A backend's deadlines are the system clock's, also where tests give this queue another clock.
   if (!backend_->Close(SystemClock::Instance().NowNs() + close_ns)) {
     LogError("{}: still copies after {} ms; the memory that it uses is kept", Describe(),
              options_.close.count());
@@ -88,7 +89,8 @@ DeviceQueue::~DeviceQueue() {
     const MutexLock lock(mutex_);
     left.swap(flights_);
   }
-  for (auto& way : left) way.clear();  // their loans come back
+  // Their loans take the lock, and must be returned before the rings' memory is freed.
+  for (auto& way : left) way.clear();
   for (const std::span<std::byte> memory : ring_memory_) {
     if (!memory.empty()) backend_->FreeHost(memory);
   }
@@ -114,7 +116,7 @@ Result<std::shared_ptr<const HostMemory>> DeviceQueue::Lend(DeviceWay way, std::
       const std::int64_t left = LeftNs(deadline_ns, clock_);
       if (left <= 0 || stopping_) {
         return Fail(Code::kTimeout,
-                    fmt::format("no {} of pinned memory came free in time: {} are lent",
+                    fmt::format("no {} of pinned memory were free in time: {} are lent",
                                 FormatSize(bytes), FormatSize(ring.used())));
       }
       if (options_.thread) freed_.WaitFor(mutex_, std::chrono::nanoseconds(left));
@@ -160,8 +162,11 @@ Result<DeviceTicket> DeviceQueue::Submit(const DeviceTransfer& transfer,
     if (now >= options_.most_tickets) {
       return Fail(Code::kLimit, fmt::format("{} transfers are under way already", now));
     }
+    // Counted until the ticket is listed: calls side by side must not exceed the bound together.
     ++submitting_;
   }
+  // Declared before the lock below, so that on an error it ends after the unlock: its loan takes
+  // the lock when it is returned.
   auto flight = std::make_shared<Flight>();
   flight->way = transfer.way;
   flight->since_ns = clock_.NowNs();
@@ -188,7 +193,7 @@ void DeviceQueue::WhenReached(std::shared_ptr<const DeviceMark> mark, Owner owne
 }
 
 void DeviceQueue::Forget(Owner owner) {
-  // Destroyed after the lock: a callback may hold what needs other locks to go.
+  // Destroyed after the unlock: the destructor of a callback's captures may take other locks.
   std::vector<OnDone> dones;
   std::vector<std::shared_ptr<Watch>> watches;
   const MutexLock lock(mutex_);
@@ -204,6 +209,8 @@ void DeviceQueue::Forget(Owner owner) {
     watches.push_back(watch);
     return true;
   });
+  // End() and AdvanceMarks() take a callback and set `calling_` in one hold of the lock, so each
+  // callback is either dropped above or seen here.
   while (calling_ == owner && owner != nullptr) freed_.Wait(mutex_);
 }
 
@@ -220,6 +227,7 @@ void DeviceQueue::End(Flight& flight, const Status& status) {
     auto& way = flights_[Number(flight.way)];
     std::erase_if(way, [&](const std::shared_ptr<Flight>& each) { return each.get() == &flight; });
     const std::int64_t now = clock_.NowNs();
+    // Counts from the last end of this way on, so that overlapping tickets count once.
     std::int64_t& since = busy_since_ns_[Number(flight.way)];
     busy_ns_[Number(flight.way)] +=
         static_cast<std::uint64_t>(std::max<std::int64_t>(now - since, 0));
@@ -229,12 +237,14 @@ void DeviceQueue::End(Flight& flight, const Status& status) {
   }
   DeviceDone over{
       .status = status, .moved = flight.moved, .ns = clock_.NowNs() - flight.since_ns, .host = {}};
-  // The bytes of a load are on the device: its piece of the ring is free before anybody is told.
+  // A load's bytes are on the device. Its piece is returned before the callback runs, so a callback
+  // that starts the next load finds room for it.
   if (flight.way == DeviceWay::kSave) over.host = std::move(flight.host);
   flight.host.reset();
   if (!done) return;
   ExpectNoLock("a callback of a transfer");
   done(over);
+  // Destroyed before EndCall(): captures may refer to the owner, which Forget() lets end.
   done = nullptr;
   EndCall();
 }
@@ -249,6 +259,8 @@ bool DeviceQueue::AdvanceTickets() {
     }
   }
   bool ended = false;
+  // Polled without the lock, as it is a call of the driver. Only Advance() removes flights, so
+  // these remain listed; Forget() may take their callbacks meanwhile.
   for (const std::shared_ptr<Flight>& flight : looked) {
     const Result<bool> over = backend_->Poll(flight->ticket);
     if (over && !*over) continue;
@@ -272,7 +284,7 @@ bool DeviceQueue::AdvanceMarks() {
     ended = true;
     {
       const MutexLock lock(mutex_);
-      // It may have been forgotten meanwhile.
+      // Forget() may have dropped it while the backend was asked without the lock.
       if (watches_.empty() || watches_.front() != watch) continue;
       watches_.pop_front();
       calling_ = watch->owner;
@@ -286,7 +298,7 @@ bool DeviceQueue::AdvanceMarks() {
 }
 
 bool DeviceQueue::Advance() {
-  // Marks first: what waits for them is then under way sooner.
+  // Marks first: saves that wait for them are submitted before tickets are polled.
   const bool reached = AdvanceMarks();
   return AdvanceTickets() || reached;
 }
@@ -302,6 +314,8 @@ void DeviceQueue::Loop() {
       if (stopping_) return;
     }
     if (Advance()) continue;
+    // Polls, as a driver waits for one event at a time only, and any of them may be the next to
+    // end.
     const MutexLock lock(mutex_);
     if (!stopping_) work_.WaitFor(mutex_, options_.look);
   }
@@ -309,7 +323,7 @@ void DeviceQueue::Loop() {
 
 Status DeviceQueue::Move(DeviceWay way, std::byte* host, std::uintptr_t device, std::uint64_t bytes,
                          std::int64_t deadline_ns) {
-  // A part of the ring, so that other callers find room.
+  // Moves a quarter of the ring at a time, so that other callers find room.
   const std::uint64_t most = std::max<std::uint64_t>(options_.ring_bytes / 4, 4096);
   for (std::uint64_t at = 0; at < bytes; at += most) {
     if (Interrupt::Ended()) return Fail(Code::kTimeout, "the call was interrupted");
@@ -330,7 +344,7 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
   std::byte* const pinned = loan->extents()[0].data();
   if (way == DeviceWay::kLoad) std::memcpy(pinned, host, bytes);
   KVCOVE_ASSIGN(const auto mark, RecordStep(0));
-  const auto ending = std::make_shared<Ending>();  // the callback may come after this call's end
+  const auto ending = std::make_shared<Ending>();  // shared: the callback may outlast this call
   const DeviceCopy copy{.host = pinned, .device = device, .bytes = bytes};
   KVCOVE_TRY(Submit({.way = way, .copies = {&copy, 1}, .after = mark.get()}, std::move(loan),
                     nullptr, [ending](DeviceDone& done) {
@@ -341,8 +355,8 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
                     }));
   const MutexLock lock(ending->mutex);
   while (!ending->over) {
-    // An interrupted call, too, waits for the device: nothing can tell its caller that the device
-    // may still write.
+    // Ignores Interrupt, unlike LeftNs(): the caller of an interrupted call takes its buffers for
+    // free, so the call waits until the device has stopped writing.
     const std::int64_t left = deadline_ns - clock_.NowNs();
     if (left <= 0) {
       return Fail(way == DeviceWay::kLoad ? Code::kBufferBusy : Code::kTimeout,
@@ -353,7 +367,7 @@ Status DeviceQueue::MoveSome(DeviceWay way, std::byte* host, std::uintptr_t devi
     ending->mutex.unlock();
     const bool moved = Advance();
     ending->mutex.lock();
-    if (!moved && !ending->over) return Fail(Code::kTimeout, "the device does not go on");
+    if (!moved && !ending->over) return Fail(Code::kTimeout, "the device makes no progress");
   }
   KVCOVE_TRY(ending->how.status);
   if (way == DeviceWay::kSave) std::memcpy(host, pinned, bytes);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is under way between host and a device: pinned rings, tickets, and one thread
-// (kvcove-device) that looks at them and calls back. Nobody else waits for the device.
+// The transfers under way between host memory and a device: pinned rings, tickets, and one thread
+// (kvcove-device) that polls the tickets and runs callbacks. No other thread polls the device.
 //
-//   load   Lend a piece of the ring, fill it, Submit; the piece comes back when the ticket is over.
-//   save   Lend, Submit; the callback finds the bytes in the piece, and lets it go when they are
+//   load   Lend a piece of the ring, fill it, Submit; the piece is returned when the ticket is
+//          over.
+//   save   Lend, Submit; the callback finds the bytes in the piece, and releases it when they are
 //          stored.
 //
-// Host memory of a transfer is a HostMemory: a piece of the ring, or extents of a segment that
-// somebody has borrowed or reserved, and that RegisterHost has pinned. The queue keeps it until the
-// ticket is over, also if it failed or its caller has ended.
+// Host memory of a transfer is a HostMemory: a piece of the ring, or extents of a segment that the
+// caller has borrowed or reserved, and that RegisterHost has pinned. The queue keeps it until the
+// ticket is over, also if the ticket failed or its caller has ended. One lock guards all state; it
+// is never held over a call of the backend or a callback.
 #pragma once
 
 #include <array>
@@ -26,7 +28,7 @@
 
 namespace kvcove::transport {
 
-// Pinned bytes that are one value's, or several values', in order. Its end gives them back.
+// Pinned bytes of one value, or of several values in order. The destructor returns them.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
@@ -34,12 +36,12 @@ class HostMemory {
 };
 
 struct DeviceQueueOptions {
-  std::uint64_t ring_bytes = 64 << 20;  // each way, pinned
-  std::uint32_t most_tickets = 4096;    // under way; more are refused
-  std::chrono::microseconds look{50};   // between two looks at what is under way
-  std::chrono::milliseconds close{5000};
-  bool thread = true;   // false: tests call Advance
-  bool poison = false;  // tests: what comes back to a ring is overwritten
+  std::uint64_t ring_bytes = 64 << 20;    // each way, pinned
+  std::uint32_t most_tickets = 4096;      // tickets under way; more are refused
+  std::chrono::microseconds look{50};     // pause between two polls of the tickets under way
+  std::chrono::milliseconds close{5000};  // the destructor's wait for the device
+  bool thread = true;                     // false: tests call Advance
+  bool poison = false;                    // tests: overwrite pieces that are returned to a ring
 };
 
 // How a ticket ended.
@@ -47,13 +49,13 @@ struct DeviceDone {
   Status status;
   DeviceBytes moved{};
   std::int64_t ns = 0;                     // from Submit on
-  std::shared_ptr<const HostMemory> host;  // of a save: its bytes
+  std::shared_ptr<const HostMemory> host;  // for a save: its bytes
 };
 
 struct DeviceQueueStats {
-  std::array<std::uint64_t, kDeviceWays> busy_ns{};  // while anything of that way was under way
-  std::uint64_t tickets = 0;                         // now
-  std::uint64_t lent_bytes = 0;                      // of the rings, now
+  std::array<std::uint64_t, kDeviceWays> busy_ns{};  // time with a ticket of that way under way
+  std::uint64_t tickets = 0;                         // under way now
+  std::uint64_t lent_bytes = 0;                      // pinned bytes lent now
   std::uint64_t pinned_bytes = 0;
 };
 
@@ -62,39 +64,45 @@ class DeviceQueue {
  public:
   using OnDone = std::function<void(DeviceDone&)>;
   using OnReached = std::function<void(const Status&)>;
-  // Names whose callbacks they are, for Forget. Never looked into.
+  // Groups callbacks for Forget; never dereferenced. Null: the callback cannot be forgotten while
+  // it runs.
   using Owner = const void*;
 
-  // Errors: kLimit where the host pins no memory.
+  // Allocates the rings and starts the thread. Errors: kLimit where the host pins no memory.
   static Result<std::unique_ptr<DeviceQueue>> Open(std::unique_ptr<DeviceBackend> backend,
                                                    const DeviceQueueOptions& options,
                                                    const Clock& clock);
-  // Callbacks of tickets that are under way are not called any more.
+  // Stops the thread, drops the callbacks of tickets under way, and waits for the device. A device
+  // that does not end in time keeps its memory until the process ends.
   ~DeviceQueue();
 
   std::string Describe() const;
-  // Waits until the ring has room. One extent. What is larger than the ring is pinned for this
-  // loan alone, one at a time. Errors: kTimeout; kLimit where the host pins no more.
+  // Lends one extent of pinned memory; waits until the ring has room. A loan larger than the ring
+  // is pinned by itself, one at a time. Errors: kTimeout; kLimit where the host pins no more.
   Result<std::shared_ptr<const HostMemory>> Lend(DeviceWay way, std::uint64_t bytes,
                                                  std::int64_t deadline_ns);
 
-  // `host` is kept until the ticket is over; then `done` is called, once, on kvcove-device, without
-  // a lock. Errors: kLimit for too many tickets, and the backend's: `done` is not called then.
+  // Begins a transfer and keeps `host` until the ticket is over; then calls `done`, once, on
+  // kvcove-device, without a lock. Errors: kLimit for too many tickets, and the backend's; `done`
+  // is not called then.
   Result<DeviceTicket> Submit(const DeviceTransfer& transfer,
                               std::shared_ptr<const HostMemory> host, Owner owner, OnDone done);
   Result<std::shared_ptr<const DeviceMark>> RecordStep(StreamHandle stream) {
     return backend_->RecordStep(stream);
   }
-  // `reached` is called as `done` is, once the mark is reached; marks go in order.
+  // Calls `reached`, as `done` is called, once the mark is reached, or work before it has failed.
+  // Marks are polled in the order of these calls.
   void WhenReached(std::shared_ptr<const DeviceMark> mark, Owner owner, OnReached reached);
   Status StreamWait(StreamHandle stream, DeviceTicket ticket) {
     return backend_->StreamWait(stream, ticket);
   }
-  // No callback of the owner runs any more; waits for one that does. Not from within one.
+  // Drops the owner's callbacks; waits for one that runs. Do not call it from within a callback.
+  // Their transfers continue, and keep their memory.
   void Forget(Owner owner);
 
-  // Moves bytes of any host memory, by way of the ring, behind what the default stream has; returns
-  // when they are there. Errors: kTimeout; kBufferBusy for a load that may still land.
+  // Moves bytes between any host memory and the device by way of the ring, behind the present work
+  // of the default stream; returns when they have arrived. Errors: kTimeout; kBufferBusy for a load
+  // that may still write to the device.
   Status Move(DeviceWay way, std::byte* host, std::uintptr_t device, std::uint64_t bytes,
               std::int64_t deadline_ns);
 
@@ -102,7 +110,7 @@ class DeviceQueue {
     return backend_->RegisterHost(memory);
   }
   DeviceQueueStats stats() const;
-  // One look at what is under way; true if anything ended. By one thread at a time.
+  // Polls tickets and marks once; returns true if one ended. For one thread at a time.
   bool Advance();
 
  private:
@@ -141,16 +149,16 @@ class DeviceQueue {
   std::array<std::span<std::byte>, kDeviceWays> ring_memory_;
 
   mutable Mutex mutex_;
-  CondVar work_;   // there is something to look at, or the queue stops
-  CondVar freed_;  // a piece of a ring is free again; a callback has returned
+  CondVar work_;   // notified of tickets and marks to poll, and of the end
+  CondVar freed_;  // notified of a returned piece, a callback's end, and the queue's end
   std::array<DeviceRing, kDeviceWays> rings_ KVCOVE_GUARDED_BY(mutex_);
   std::array<std::deque<std::shared_ptr<Flight>>, kDeviceWays> flights_ KVCOVE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Watch>> watches_ KVCOVE_GUARDED_BY(mutex_);
   std::array<std::int64_t, kDeviceWays> busy_since_ns_ KVCOVE_GUARDED_BY(mutex_){};
   std::array<std::uint64_t, kDeviceWays> busy_ns_ KVCOVE_GUARDED_BY(mutex_){};
-  std::uint64_t own_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the loan that is larger
-  std::uint64_t submitting_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  Owner calling_ KVCOVE_GUARDED_BY(mutex_) = nullptr;
+  std::uint64_t own_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;   // the loan that is pinned by itself
+  std::uint64_t submitting_ KVCOVE_GUARDED_BY(mutex_) = 0;  // calls of Submit in the backend
+  Owner calling_ KVCOVE_GUARDED_BY(mutex_) = nullptr;       // of the callback that runs
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -8,12 +8,14 @@ std::optional<std::span<std::byte>> DeviceRing::Take(std::uint64_t bytes) {
   if (whole == 0 || whole > size()) return std::nullopt;
   if (pieces_.empty()) next_ = 0;
   const std::uint64_t oldest = pieces_.empty() ? size() : pieces_.front().offset;
+  // `next_ == oldest` with pieces lent means full, not empty: an empty ring begins at 0 above.
   const bool wrapped = !pieces_.empty() && next_ <= oldest;
   std::uint64_t at = next_;
   if (wrapped) {
-    // What is free lies between the newest piece and the oldest.
+    // Free room is between the newest piece and the oldest one.
     if (at + whole > oldest) return std::nullopt;
   } else if (at + whole > size()) {
+    // A piece is one extent, so the end of the ring remains unused until the ring wraps again.
     if (pieces_.empty() || whole > oldest) return std::nullopt;
     at = 0;
   }

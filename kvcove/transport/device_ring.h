@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned memory that is lent in pieces, the oldest first, as a ring: what the host's processor
-// copies and a device moves meet there. Without I/O. Belongs to its user's lock.
+// A ring of pinned memory that is lent in pieces, for bytes on their way between any host memory
+// and a device. Does no I/O. Needs its user's lock.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace kvcove::transport {
 
 class DeviceRing {
  public:
-  static constexpr std::uint64_t kAlign = 256;  // so that a kernel moves whole words
+  static constexpr std::uint64_t kAlign = 256;  // lets a kernel move whole words
 
   static constexpr std::uint64_t Rounded(std::uint64_t bytes) {
     return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -22,9 +22,10 @@ class DeviceRing {
   DeviceRing() = default;
   explicit DeviceRing(std::span<std::byte> memory) : memory_(memory) {}
 
-  // None: nothing is free now, or `bytes` is more than there is. Pieces may come back in any order;
-  // room is found again behind the oldest one that is out.
+  // Lends a piece. None: no room now, or `bytes` is 0 or more than the ring has. One piece that is
+  // lent for long blocks the ring once the newest piece has reached it from behind.
   std::optional<std::span<std::byte>> Take(std::uint64_t bytes);
+  // Takes a piece back, in any order. Its room is free once all older pieces are back, too.
   void Give(std::span<std::byte> piece);
 
   std::uint64_t size() const { return memory_.size(); }
@@ -37,7 +38,7 @@ class DeviceRing {
     bool out = true;
   };
   std::span<std::byte> memory_;
-  std::deque<Piece> pieces_;  // in the order in which they were taken
+  std::deque<Piece> pieces_;  // from the oldest that is lent on, in the order of their loans
   std::uint64_t next_ = 0;    // where the next piece may begin
   std::uint64_t used_ = 0;
 };

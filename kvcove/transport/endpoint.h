@@ -11,22 +11,23 @@
 //   Transport::Wait      sleeps until one of the given transfers may move.
 //   Endpoint::Start      begins an exchange with one peer: finds a connection or makes one.
 //   Transfer::Advance    moves what can move now, and never waits.
-//   Transfer::Abort      stops it, and says when nothing can land any more (below).
+//   Transfer::Abort      stops the transfer, and says when nothing can land any more (below).
 //
 // States of a transfer
-//   kRequest  the request's head and pieces go out; the caller's `out` memory is read
-//   kHead     the reply's head comes; no memory of the caller is touched
-//   kPayload  the payload comes; the caller's `into` memory is written
+//   kRequest  sends the request's head and pieces; reads the caller's `out` memory
+//   kHead     receives the reply's head; touches no memory of the caller
+//   kPayload  receives the payload; writes the memory that `on_reply` has named
 //   ended     done(): Exchange::status says how; no memory of the caller is touched any more
 //   aborted   Abort() was called before it ended
 //
 // When nothing can land any more (P5 of DESIGN.md). Memory belongs to a transfer from Start on. It
 // is the caller's again from the moment that `done()` is true, or that Abort() returns true, or
 // that `on_quiet` is called after Abort() has returned false. A transport that moves bytes with the
-// processor (TCP) stops at once and returns true. One whose device writes by itself
-// returns false, keeps all that the device may touch, and calls `on_quiet` when the device has said
-// that it is finished, or that its queue pair is gone. The exchange, its transfer and its endpoint
-// may be gone by then, so the transport takes `on_quiet` out of the exchange within Abort().
+// processor (TCP) stops at once and returns true. A transport whose device writes by itself returns
+// false, keeps all memory that the device may touch, and calls `on_quiet` when the device has
+// reported that it is finished, or that its queue pair is destroyed. The exchange, its transfer and
+// its endpoint may have ended by then, so the transport takes `on_quiet` out of the exchange within
+// Abort().
 //
 // Threads. An endpoint and a transport are thread-safe. A transfer belongs to one thread at a time.
 // Failure. A peer that answers with an error, closes, or answers garbage ends its own exchange
@@ -52,7 +53,7 @@ struct Address;
 
 namespace kvcove::transport {
 
-// Memory that is written. `data` null: bytes that nobody wants; they are taken and thrown away.
+// Memory that is written. `data` null: the bytes are received and discarded.
 struct Piece {
   std::byte* data = nullptr;
   std::uint64_t size = 0;
@@ -65,10 +66,11 @@ struct ConstPiece {
 
 class Endpoint;
 
-// One exchange, and how it ended. All of it outlives the transfer, and what it points to stays
-// valid until nothing can land any more.
+// One exchange, and how it ended. The exchange outlives its transfer, and the memory to which it
+// points stays valid until nothing can land any more.
 struct Exchange {
-  // Takes the reply's head; answers where the payload behind it goes. An error ends the exchange.
+  // Reads the reply's head and returns the memory for the payload behind it. An error ends the
+  // exchange.
   using OnReply = std::function<Result<std::vector<Piece>>(std::span<const std::byte> head)>;
 
   Endpoint* to = nullptr;
@@ -76,31 +78,32 @@ struct Exchange {
   std::string head;
   std::vector<ConstPiece> out;
   OnReply on_reply;
-  // As payload arrives: how many bytes are there, from the first one on, without a gap.
+  // Called as payload arrives: the first `bytes` of it are there, without a gap.
   std::function<void(std::uint64_t bytes)> on_bytes;
-  // Only after a status of kBufferBusy, once, from any thread: nothing can land any more.
+  // Called once, by any thread, after a status of kBufferBusy: nothing can land any more.
   std::function<void()> on_quiet;
-  // kTimeout: it was late, and nothing lands any more. kBufferBusy: late, and see `on_quiet`. Else
-  // the peer's error, or kUnavailable or kCorrupt with what was wrong with it.
+  // kTimeout: late, and nothing lands any more. kBufferBusy: late, and bytes may land until
+  // `on_quiet` is called. Else the peer's error, or kUnavailable or kCorrupt with the reason.
   Status status = Fail(Code::kTimeout, "the owner did not answer in time");
 };
 
-// One exchange on its way. Destroying it after done() or Abort() is free; before, it aborts, and
-// the transport must be one that stops at once.
+// One exchange under way. Its destruction after done() or Abort() is free. An earlier destruction
+// aborts it, and is allowed only for a transport whose Abort() always returns true.
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // Moves what can move without waiting. True if anything did, or it ended.
+  // Moves what can move without waiting. Returns true if bytes moved or the exchange ended.
   virtual bool Advance() = 0;
+  // Returns true once Exchange::status says how the exchange ended.
   virtual bool done() const = 0;
-  // Ends it without an answer: sets no status, and calls neither `on_reply` nor `on_bytes` any
-  // more. True: nothing lands from now on. False: Exchange::on_quiet is called later, without a
-  // lock; the exchange may be gone by then.
+  // Ends the exchange without an answer: sets no status, and calls neither `on_reply` nor
+  // `on_bytes` any more. True: nothing lands from now on. False: Exchange::on_quiet is called
+  // later, without a lock; the exchange may have ended by then.
   [[nodiscard]] virtual bool Abort() = 0;
 };
 
-// Memory that a transport knows; unknown again with its end. The memory must stay mapped, and no
-// exchange may use it, until then.
+// Keeps memory known to a transport until it is destroyed. The memory must stay mapped until then,
+// and no exchange may use it at that moment.
 class Registered {
  public:
   virtual ~Registered() = default;
@@ -116,18 +119,18 @@ class Service;
 class Transport {
  public:
   virtual ~Transport() = default;
-  // For logs and tests.
+  // Returns the name for logs and tests.
   virtual std::string_view name() const = 0;
   // Returns the peer at this address. Waits for nothing: the first exchange or probe connects.
   virtual std::shared_ptr<Peer> Connect(const rpc::Address& address, const PeerOptions& options,
                                         const Clock& clock) = 0;
-  // Returns a server that listens already. `gate` says who is let in; it and the service outlive
-  // the server. Errors: kUnavailable, kInvalid.
+  // Returns a server that listens already. `gate` checks the credentials of its connections; the
+  // gate and the service outlive the server. Errors: kUnavailable, kInvalid.
   virtual Result<std::unique_ptr<Server>> Serve(const ServerOptions& options, rpc::Gate& gate,
                                                 Service& service, const Clock& clock) = 0;
-  // Pieces of exchanges may lie anywhere; those in registered memory cost no registration of their
-  // own. Null where the transport needs none. Errors: kInvalid for memory that the device cannot
-  // reach, kLimit when it can hold no more.
+  // Registers memory, so that exchanges whose pieces are in it need no registration of their own.
+  // Pieces may also be in any other memory. Null: the transport needs no registration. Errors:
+  // kInvalid for memory that the device cannot reach, kLimit when the device can hold no more.
   virtual Result<std::unique_ptr<Registered>> Register(std::span<std::byte> memory) = 0;
   // Returns when one of `transfers` (all of this transport, none of them done) may move, or after
   // `most_ns`.
@@ -139,14 +142,15 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
   virtual Transport& transport() = 0;
-  // `doubt_until_ns` bounds the wait for a peer that has not answered lately, so that several of
-  // them in one batch cost no more than one. Errors: kUnavailable, kTimeout, kDenied.
+  // Begins an exchange. `doubt_until_ns` bounds the wait for a peer that has not answered lately,
+  // so that several such peers in one batch cost no more than one. Errors: kUnavailable, kTimeout,
+  // kDenied; kLimit while the peer is busy.
   virtual Result<std::unique_ptr<Transfer>> Start(Exchange& exchange, std::int64_t deadline_ns,
                                                   std::int64_t doubt_until_ns) = 0;
 };
 
-// Runs all at once in this thread, over any mix of transports. Each ends by the deadline, and what
-// was late says whether it may still land.
+// Runs all exchanges at once in this thread, over any mix of transports, without a lock. Each ends
+// by the deadline: with kTimeout, or with kBufferBusy if its bytes may still land.
 void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& clock);
 
 }  // namespace kvcove::transport

@@ -23,6 +23,8 @@ void Landing::Begin() {
 void Landing::End() {
   std::function<void()> quiet;
   {
+    // Then() stores `quiet_` under this lock only while transfers are left. So either this End()
+    // finds it, or Then() finds no transfer and calls it: exactly one of them does.
     const MutexLock lock(mutex_);
     if (--transfers_ == 0) quiet = std::exchange(quiet_, nullptr);
   }

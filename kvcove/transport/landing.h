@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transfers of one asynchronous call that could not be stopped when the call ended: their
-// devices may still touch its buffers. The one who made the call waits for them before it says that
-// the buffers are free (P5 of DESIGN.md).
+// Counts the transfers of one asynchronous call that could not be stopped when the call ended:
+// their devices may still touch its buffers. The completion queue reports the buffers as free only
+// after the last one has ended (P5 of DESIGN.md).
 //
-// Run() finds the call by its thread, so that what lies in between, a session and its reads and
-// writes, need not pass it on. Thread-safe.
+// Run() finds the call's Landing in its thread, so that the session and its reads and writes need
+// not pass it on. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,10 @@ namespace kvcove::transport {
 
 class Landing {
  public:
-  // Of the call that this thread makes. Null: a synchronous call, which says kBufferBusy itself.
+  // Returns the Landing of the call that this thread makes. Null: a synchronous call, whose caller
+  // learns of kBufferBusy and is not notified of the end.
   static std::shared_ptr<Landing> Current();
-  // This thread makes a call until the scope ends.
+  // Makes `landing` the current one of this thread until the scope ends. Scopes do not nest.
   class Scope {
    public:
     explicit Scope(std::shared_ptr<Landing> landing);
@@ -28,12 +29,13 @@ class Landing {
     Scope& operator=(const Scope&) = delete;
   };
 
-  // A transfer may still touch the call's buffers, and does so no more.
+  // Counts a transfer that may still touch the call's buffers.
   void Begin();
+  // Ends a counted transfer; calls `quiet` of Then(), without a lock, if it was the last one.
   void End();
   bool busy() const;
-  // After the call has returned, once: `quiet` is called when nothing can land any more; within
-  // this call, or by the thread that ends the last transfer.
+  // Calls `quiet` once nothing can land any more: within this call, or by the thread that ends the
+  // last transfer. Call it once, after the asynchronous call has returned, so no Begin() follows.
   void Then(std::function<void()> quiet);
 
  private:

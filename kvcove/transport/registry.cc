@@ -13,7 +13,8 @@ Result<std::shared_ptr<void>> Registry::Register(std::span<std::byte> memory) {
   if (memory.data() == nullptr || memory.empty()) {
     return Fail(Code::kInvalid, "there is no memory to register");
   }
-  // Two that register at once may exceed the bound by one: it is there to notice a leak.
+  // Calls side by side may exceed the bound by a few. That is harmless: the bound exists to report
+  // a leak.
   if (count() >= kMaxRegistrations) {
     return Fail(Code::kLimit, fmt::format("{} pieces of memory are registered already; register "
                                           "fewer, larger ones",

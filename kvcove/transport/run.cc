@@ -11,10 +11,10 @@
 namespace kvcove::transport {
 namespace {
 
-// All doubted peers of a batch share it, so that a whole rack that is gone costs no more than one
+// Limit for all doubted peers of a batch together, so that a dead rack costs no more than one dead
 // owner.
 constexpr std::int64_t kDoubtNs = 10 * kMillisecond;
-// With several transports none may sleep for long: another one's bytes do not wake it.
+// Longest sleep in one transport while others have transfers, too: their bytes do not wake it.
 constexpr std::int64_t kTurnNs = 100 * kMicrosecond;
 
 struct Running {
@@ -26,7 +26,7 @@ std::vector<Running> StartAll(std::span<Exchange> exchanges, std::int64_t deadli
                               const Clock& clock) {
   std::vector<Running> running;
   running.reserve(exchanges.size());
-  // Peers are connected to one after the other.
+  // Start() may connect, one peer after the other, so the limit is taken once for all of them.
   const std::int64_t doubt_until_ns = clock.NowNs() + kDoubtNs;
   for (Exchange& exchange : exchanges) {
     auto transfer = exchange.to->Start(exchange, deadline_ns, doubt_until_ns);
@@ -64,7 +64,9 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
   for (const Exchange& exchange : exchanges) asked_bytes += exchange.head.size();
   rpc::Spin spin(clock, rpc::Spin::NeededFor(asked_bytes));
   while (!running.empty()) {
-    Interrupt::LookIfDue();  // before bytes are taken: what comes during a look comes in time
+    // Looks before it advances: the look may last (it runs a caller's signal handlers), and bytes
+    // that arrive meanwhile are still taken before the deadline is checked.
+    Interrupt::LookIfDue();
     const bool moved = AdvanceAll(running);
     if (running.empty()) return;
     const std::int64_t left_ns = LeftNs(deadline_ns, clock);
@@ -77,9 +79,11 @@ void Run(std::span<Exchange> exchanges, std::int64_t deadline_ns, const Clock& c
   }
   for (const Running& one : running) {
     Exchange& exchange = *one.exchange;
-    // The status first: `on_quiet` may free the exchange before Abort() returns.
+    // Sets the status first: after an Abort() that returns false, `on_quiet` may run in another
+    // thread and free the exchange at any moment, even before Abort() returns.
     exchange.status = Fail(Code::kBufferBusy, "bytes may still land in the buffers");
-    // The thread that waits for this call learns when its buffers are free.
+    // Counts before Abort() for the same reason: `on_quiet` ends what Begin() has counted. If
+    // Abort() returns true, `on_quiet` is never called, and this loop ends it.
     const std::shared_ptr<Landing> landing = Landing::Current();
     if (landing != nullptr) {
       landing->Begin();

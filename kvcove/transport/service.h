@@ -2,22 +2,22 @@
 // How payload moves, seen from the side that answers. A service decides, without I/O, what an
 // exchange needs next; a transport does it, and asks again.
 //
-//   Visit::Begin --> Next() --> kReceive  payload comes into `into`; Received() says how much is
-//                       ^  |              there, and Next() when all is
-//                       |  +--> kAgain    there is more to compute: Next() again, after others had
-//                       |  |              their turn
-//                       |  +--> kWait     for `wake` or until `until_ns`, then Next() again
+//   Visit::Begin --> Next() --> kReceive  receives payload into `into`; calls Received() for each
+//                       ^  |              part, and Next() once all of it is there
+//                       |  +--> kAgain    more to compute: Next() again, after other connections
+//                       |  |              had their turn
+//                       |  +--> kWait     waits for `wake` or `until_ns`, then Next() again
 //                       +--+
-//                          +--> kReply    the head and `out` go to the peer; then it is over
-//                          +--> kEnd      the peer sent garbage: its connection ends
+//                          +--> kReply    sends the head and `out`; then the exchange is over
+//                          +--> kEnd      the peer sent garbage: ends its connection
 //
-// A `Served` that is destroyed before it has replied has failed: the peer is gone, was too slow, or
-// sent garbage. It then gives back all that it holds. Until then its pieces stay valid, so a
-// transport destroys it only when nothing can land in them, and nothing is read from them, any
+// A `Served` that is destroyed before it has replied has failed: the peer hung up, was too slow, or
+// sent garbage. Its destructor gives back all loans and reservations. Its pieces are valid until
+// then, so a transport destroys it only when nothing can land in them, or be read from them, any
 // more.
 //
-// Threads. All calls about one visit come one after the other. `wake` may be called from any
-// thread, also after the exchange is over.
+// Threads. A transport makes the calls about one visit one after the other. `wake` may be called
+// from any thread, also after the exchange is over; so Next() must expect to be called early.
 #pragma once
 
 #include <cstdint>
@@ -53,16 +53,18 @@ inline Step ReplyStep(Code code, std::string head) {
 class Served {
  public:
   virtual ~Served() = default;
+  // Returns the next step, without I/O and without waiting.
   virtual Step Next() = 0;
-  // During kReceive, in order: `bytes` are there, from the first one on. At most one slice of
-  // computation: a transport calls it for each piece that it has taken, not once for gigabytes.
+  // Takes note, during kReceive, that the first `bytes` of `into` are there. The transport calls it
+  // after each read of its socket or device, so that one call computes at most a slice.
   virtual void Received(std::uint64_t bytes) = 0;
 };
 
-// An exchange that may not take place now: what was sent with it is thrown away as it comes.
+// An exchange that is refused: receives its payload, discards it, and answers with the error. The
+// connection remains usable.
 class Refused final : public Served {
  public:
-  // `bytes`: of the payload behind the request.
+  // `bytes`: size of the payload behind the request.
   Refused(std::uint64_t bytes, Error error) : bytes_(bytes), error_(std::move(error)) {}
   Step Next() override {
     if (const std::uint64_t bytes = std::exchange(bytes_, 0); bytes > 0) {
@@ -81,22 +83,22 @@ class Refused final : public Served {
 class Visit {
  public:
   using Wake = std::function<void()>;
-  // Whether payload of so many bytes may move now, and how it is refused; it counts from then on,
-  // until the exchange is over. Empty: always.
+  // Asks whether payload of `bytes` may move now. Ok: the bytes count against the caller's limits
+  // until the exchange is over. An error: the answer for the peer. Empty: everything is permitted.
   using Permit = std::function<Status(std::uint64_t bytes)>;
 
   virtual ~Visit() = default;
-  // `head` is valid during the call. `deadline_ns`: the caller waits no longer; 0: it does not say.
-  // Null: garbage, or a call that is not for this service; the connection ends.
+  // Begins an exchange. `head` is valid during the call. The caller waits until `deadline_ns`; 0:
+  // unknown. Null: garbage, or a call that is not for this service; the connection ends.
   virtual std::unique_ptr<Served> Begin(const rpc::Caller& caller, wire::Method method,
                                         std::span<const std::byte> head, std::int64_t deadline_ns,
                                         Wake wake) = 0;
-  // How much payload follows such a request. Nothing: garbage.
+  // Returns the bytes of payload that follow such a request. Nothing: garbage.
   virtual std::optional<std::uint64_t> PayloadOf(wire::Method /*method*/,
                                                  std::span<const std::byte> /*head*/) const {
     return 0;
   }
-  // Before the first Begin.
+  // Sets the check of payload's limits. Call it before the first Begin.
   virtual void SetPermit(Permit /*permit*/) {}  // NOLINT(performance-unnecessary-value-param): kept
 };
 
@@ -104,8 +106,9 @@ class Visit {
 class Service {
  public:
   virtual ~Service() = default;
+  // Returns the visit of a new connection.
   virtual std::unique_ptr<Visit> Open() = 0;
-  // What a call draws from where the server has limits.
+  // Returns the limit from which a call draws, where the server has limits.
   virtual rpc::Traffic TrafficOf(wire::Method /*method*/) const { return rpc::Traffic::kOther; }
 };
 

@@ -10,7 +10,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::size_t kMostAdapters = 4096;  // remembered, those that ranks have not
+constexpr std::size_t kMostAdapters = 4096;  // beyond it, adapters that a rank lacks are forgotten
 
 }  // namespace
 
@@ -53,7 +53,8 @@ std::string Adapters::DigestOf(AdapterId adapter) const {
     if (first.empty()) first = all;
     alike = alike && at->second + "|" == first;
   }
-  // As many ranks as there may be: mostly each has the whole adapter.
+  // Mostly each rank has the whole adapter. Then the digest does not depend on the number of ranks,
+  // so engines with other numbers of them share.
   if (alike) all = first;
   const Id128 hash = Hash128(all, 0);
   return ToHex(hash);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA adapters of an engine: which of them all ranks have, and the digest of the ranks' tensors.
+// The LoRA adapters of an engine: those that all ranks have, and the digests of the ranks' tensors.
 //
-// An adapter's tag is never used again: blocks that were computed with an adapter before it changed
-// are not those of after it has changed back.
+// Each change of an adapter's tensors gives it a new tag, which is never used again: so blocks that
+// were computed before a change never pass for blocks of after it, even if the tensors are changed
+// back.
 #pragma once
 
 #include <cstdint>
@@ -19,31 +20,31 @@ namespace kvcove::connector {
 class Adapters {
  public:
   struct Known {
-    std::string digest;  // of all ranks; as it was last, where a rank lacks the adapter now
+    std::string digest;  // of all ranks; the last one, where a rank lacks the adapter now
     std::uint64_t tag = 0;
-    bool there = false;  // on every rank
+    bool there = false;  // every rank has it
   };
   // The changes that a report has made.
   struct Change {
-    std::vector<AdapterId> voided;  // a rank lacks them now, or has others: requests are void
-    bool other = false;             // one has other tensors than before
+    std::vector<AdapterId> voided;  // a rank lacks them now, or has other tensors
+    bool other = false;             // an adapter has other tensors than before
   };
 
-  // `engine`: for logs.
+  // `engine` names the engine in logs.
   Adapters(std::uint32_t world, std::string engine)
       : engine_(std::move(engine)), ranks_(world), seen_(world, 0) {}
 
   // Takes a rank's list of adapters, unless a later one is known already.
   Change Take(const Report& report, LinesAfterLock& lines);
-  // The adapter, null while a rank lacks it.
+  // Returns the adapter; null while a rank lacks it.
   const Known* Find(AdapterId adapter) const;
-  // Whether what was computed with this adapter may still be found: its tensors are the same.
+  // Returns whether KV of this adapter may still be found: its tensors are the same.
   bool IsCurrent(const AdapterPrint& adapter) const;
-  // By rank: the number of the report that all this was made of. Empty: no rank has named any.
+  // Returns, by rank, the number of the last report taken. Empty: no rank has named an adapter.
   std::vector<std::uint64_t> Seen() const;
 
  private:
-  // The ranks' digests of one adapter, together; empty while one of them does not have it.
+  // Returns the digest of all ranks' digests; empty while one of them lacks the adapter.
   std::string DigestOf(AdapterId adapter) const;
 
   const std::string engine_;

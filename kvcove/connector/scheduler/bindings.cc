@@ -22,6 +22,8 @@ bool IsSilent(const Result<Token>& token) {
 Bindings::Binding& Bindings::Of(const std::string& version, std::int64_t now_ns) {
   auto at = bindings_.find(version);
   if (at == bindings_.end()) {
+    // Forgets all, as a forgotten version only has to be bound again. Answered() ignores the answer
+    // for one that is being asked for.
     if (bindings_.size() >= kMostBindings) {
       bindings_.clear();
       queue_.clear();
@@ -54,6 +56,8 @@ std::optional<Token> Bindings::LastToken(std::string_view version) const {
 Bindings::Question Bindings::BeginCapture(const std::string& version,
                                           std::chrono::milliseconds left, std::int64_t now_ns) {
   Binding& binding = Of(version, now_ns);
+  // Without a binder's thread the engine's thread asks for a new version at once. After a failure
+  // it leaves the version to BindOne(), as it does with a binder.
   const bool first = !binding.was_bound && !options_.bind_in_thread;
   if (!binding.bound && !first) {
     Want(version, binding);
@@ -87,7 +91,7 @@ std::optional<std::string> Bindings::Next() {
 Bindings::Answer Bindings::Answered(const std::string& version, const Result<Token>& token,
                                     LinesAfterLock& lines) {
   const auto at = bindings_.find(version);
-  // It was forgotten while the pool was asked. After a reset the answer may be of the generation
+  // Forget() came while the pool was asked. After a reset the answer may be of the generation
   // before, which must not count as the new one.
   if (at == bindings_.end()) return {};
   Binding& binding = at->second;
@@ -105,11 +109,12 @@ Bindings::Answer Bindings::Answered(const std::string& version, const Result<Tok
 
 bool Bindings::Refuse(std::string_view version, Binding& binding, const Error& error,
                       LinesAfterLock& lines) {
+  // The pool would answer these two in the same way again, and each retry is a call of the pool.
   binding.refused = error.code == Code::kInvalid || error.code == Code::kDenied;
   if (!binding.refused && error.code != Code::kInternal) return false;
   if (std::exchange(refusal_logged_, true)) return true;
   lines.Error(
-      "{}: the pool gives no generation of the version '{}' ({}); what is computed under it is "
+      "{}: the pool gives no generation of the version '{}' ({}); KV that is computed under it is "
       "not stored{}",
       options_.engine, version, error.ToString(),
       binding.refused ? ", and it is not asked for again before a reset" : " until it does");
@@ -125,7 +130,7 @@ bool Bindings::Notice(std::string_view version, const Token& token, LinesAfterLo
   }
   if (at->second == token) return false;
   at->second = token;
-  lines.Info("{}: the pool was reset; what was computed before is not stored", options_.engine);
+  lines.Info("{}: the pool was reset; KV that was computed before is not stored", options_.engine);
   return true;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generations of versions, as far as they are known, and the work of the binder's thread.
+// The known generations of versions, and the work of the binder's thread.
 //
-// A session of the pool that has bound a version answers from memory. Its first answer, and one
-// after a reset of others, crosses to the pool, which may be slow. So the engine's thread asks for
-// a version only while it is bound; else the version is queued, and the binder asks for it.
+// A session of the pool that has bound a version answers from memory. Its first answer, and the one
+// after another engine's reset, is a call to the pool, which may be slow. So the engine's thread
+// asks for a version only while it is bound; else the version is queued, and the binder asks for
+// it.
 //
 //   unknown --Add--> queued --Next--> asked --Answered--> bound
 //                      ^                         |          | a capture fails
@@ -35,72 +36,73 @@ class Bindings {
   // The options outlive it.
   explicit Bindings(const SchedulerOptions& options) : options_(options) {}
 
-  // Makes the version known; the binder asks for it.
+  // Makes the version known, and queues it for the binder, if there is one.
   void Add(const std::string& version, std::int64_t now_ns) { (void)Of(version, now_ns); }
-  // Whether the version's requests should wait a little: it is being bound for the first time, and
-  // what they compute until then could not be stored.
+  // Returns whether the version's requests should wait a little: it is being bound for the first
+  // time, and KV that they compute until then could not be stored.
   bool Awaits(const std::string& version, std::int64_t now_ns);
 
-  // The token for a request's first step. `ask`: the pool has to be asked, for no longer than
-  // `timeout`, and EndCapture takes the answer. Else `token` is what may be used, if anything.
+  // Finds the token for a request's first step. `ask`: the caller asks the pool, for no longer than
+  // `timeout`, and passes the answer to EndCapture. Else `token` may be used, if it is set.
   struct Question {
     bool ask = false;
     std::chrono::milliseconds timeout{};
     std::optional<Token> token;
   };
-  // `left`: what the step has for captures. With nothing left the last token is used. A pool that
-  // does not answer in time said the last one, too: if that is too old by now, the pool refuses
-  // what is stored under it, and nothing else is lost.
+  // `left`: the step's time for captures. With none left, or while the pool is late, the last token
+  // is used: if that is too old by now, the pool refuses the values that are stored under it, and
+  // nothing else is lost.
   Question BeginCapture(const std::string& version, std::chrono::milliseconds left,
                         std::int64_t now_ns);
   struct Answer {
     std::optional<Token> token;
-    bool ends_waits = false;  // requests that Awaits held back need not wait longer
-    bool moved = false;       // another generation than before: what was computed before is void
+    bool ends_waits = false;  // requests that wait because of Awaits need not wait any longer
+    bool moved = false;       // another generation than before: KV that was computed before is void
   };
   Answer EndCapture(const std::string& version, const Result<Token>& token, std::int64_t now_ns,
                     LinesAfterLock& lines);
 
-  // The binder's work. Takes the version that was queued first; none: nothing is queued.
+  // Takes the version that was queued first; none: nothing is queued.
   std::optional<std::string> Next();
   Answer Answered(const std::string& version, const Result<Token>& token, LinesAfterLock& lines);
   bool idle() const { return queue_.empty() && !names_queued_; }
-  // True: a version is queued. Versions go first, as requests wait for them. False: names are
-  // due, and are taken off the queue.
+  // Chooses the binder's next work. True: a version is queued; versions precede names, as requests
+  // wait for them. False: names are due, and are taken off the queue.
   bool BindsNext();
-  // Whether something was queued since the last call: then the binder has to be woken.
+  // Returns whether work was queued since the last call: then the binder has to be woken.
   bool TakeQueued() { return std::exchange(queued_, false); }
 
-  // The names of versions in use, which the pool should have now and then. `salts`: each request
-  // names its version, and there are requests.
+  // Note when the pool needs the names of the versions in use. `salts`: each request names its
+  // version, and there are requests.
   void NamesChanged() { names_changed_ = true; }
   bool NamesDue(bool salts, std::int64_t now_ns) const;
   void QueueNames(bool salts, std::int64_t now_ns);
   void BeginNaming(std::int64_t now_ns);
 
-  // Before a reset: the next token is no news.
+  // Forgets the tokens before a reset of this engine: the next one begins no epoch, as the reset
+  // does that itself.
   void ForgetTokens() { tokens_.clear(); }
   // Forgets all bindings after a proven reset: the next requests wait for the new generation, as
-  // those of another version do, and ask for it. Before there is work, engines that reset after one
-  // update share it.
+  // those of another version do, and ask for it. As no call asks before there is work, engines that
+  // reset after one update share the generation.
   void Forget();
 
  private:
   struct Binding {
     bool bound = false;
-    bool was_bound = false;     // before: its requests do not wait for it any more
-    bool queued = false;        // or being asked for
+    bool was_bound = false;     // once bound, its requests do not wait for it any more
+    bool queued = false;        // queued for the binder, or being asked for
     bool late = false;          // the pool did not answer the last try in time
-    bool refused = false;       // it would refuse the next try, too: its requests store nothing
+    bool refused = false;       // the pool would refuse the next try, too: requests store nothing
     std::int64_t since_ns = 0;  // when it was first wanted
   };
   Binding& Of(const std::string& version, std::int64_t now_ns);
   void Want(const std::string& version, Binding& binding);
-  // Decides whether a failed try is repeated; logs a refusal once. True: nobody should wait.
+  // Decides whether a failed try is repeated; logs a refusal once. True: requests should not wait.
   bool Refuse(std::string_view version, Binding& binding, const Error& error,
               LinesAfterLock& lines);
   std::optional<Token> LastToken(std::string_view version) const;
-  // True when the pool has another generation than at the last token.
+  // Notes a token. True: the pool has another generation than at the last one.
   bool Notice(std::string_view version, const Token& token, LinesAfterLock& lines);
 
   const SchedulerOptions& options_;

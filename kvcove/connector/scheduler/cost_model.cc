@@ -6,9 +6,9 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr double kKeepSteps = 0.98;  // of what was known, at each step: some 50 steps count
-constexpr double kKeepLoads = 0.8;   // some five loads
-// Below, the steps' contexts are too much alike to tell their share of the time.
+constexpr double kKeepSteps = 0.98;  // weight kept at each step: some 50 steps count
+constexpr double kKeepLoads = 0.8;   // weight kept at each load: some five loads count
+// Below it, the ratios of tokens and context are too similar to separate their shares of the time.
 constexpr double kLeastSpread = 0.02;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::optional<CostModel::Fit> CostModel::Computing() const {
   if (determinant <= kLeastSpread * tt_ * cc_) return by_tokens;
   const Fit fit{.token_ns = (ty_ * cc_ - cy_ * tc_) / determinant,
                 .context_ns = (cy_ * tt_ - ty_ * tc_) / determinant};
-  // Noise can make one of them negative, which no engine is.
+  // Noise can make one of them negative, which no cost is.
   if (fit.context_ns < 0) return by_tokens;
   if (fit.token_ns < 0) return Fit{.context_ns = cy_ / cc_};
   return fit;
@@ -51,7 +51,7 @@ void CostModel::AddLoad(std::uint64_t tokens, const std::array<std::uint64_t, kT
     return static_cast<double>(tokens) * static_cast<double>(bytes[tier]) /
            static_cast<double>(all);
   };
-  // Of a mixed load the faster tiers' parts are known or cost little; the rest is the slowest's.
+  // A mixed load measures its slowest tier: the figures of the faster ones are subtracted first.
   auto rest = static_cast<double>(ns);
   for (std::size_t i = 0; i < slowest; ++i) rest -= share(i) * tiers_[i].token_ns;
   if (rest <= 0) return;
@@ -81,7 +81,7 @@ std::size_t CostModel::Worth(std::uint64_t from_tokens, std::uint64_t stride_tok
                              std::span<const Tier> strides, bool whole, std::int64_t now_ns) const {
   const std::optional<Fit> computing = Computing();
   if (!computing || strides.empty()) return strides.size();
-  for (const Tier tier : strides) {  // what is not known has to be read to become so
+  for (const Tier tier : strides) {  // a tier without a figure has to be read to get one
     if (TierNs(tier, now_ns) == 0) return strides.size();
   }
   const auto tokens = static_cast<double>(stride_tokens);

@@ -60,9 +60,9 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("loads", s.loads, "Loads that were ordered.");
   list.Add("loads_failed", s.loads_failed, "Loads with blocks that could not be loaded.");
   list.Add("loads_declined", s.loads_declined,
-           "Requests that computed what was found: that is faster than loading it.");
+           "Requests whose found KV was computed, as that is faster than loading it.");
   list.Add("loads_shortened", s.loads_shortened,
-           "Requests that computed the end of what was found: that is faster than loading it.");
+           "Requests whose found KV was computed at its end, as that is faster than loading it.");
   list.Add("declined_tokens", s.declined_tokens,
            "Tokens that were found and computed, as that is faster.");
   list.Add("loads_void", s.loads_void, "Loads that a reset or other weights ended.");
@@ -71,7 +71,7 @@ void AddScheduler(List& list, const SchedulerStats& s) {
            "Saves left for a later step: too many under way.");
   list.Add(
       "unstored_requests", s.unstored_requests,
-      "Requests that stored nothing: begun on KV of before a change, or with an unknown LoRA.");
+      "Requests that stored nothing: they began on older KV, or with an unknown LoRA adapter.");
   list.Add("uncaptured_requests", s.uncaptured_requests,
            "Requests that stored nothing: the pool or the weights were not known when they began.");
   list.Add("sibling_requests", s.sibling_requests,
@@ -82,8 +82,8 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("reset_ns", s.reset_ns, "Nanoseconds that resets took, proven or not.");
   list.Add("reset_voided_jobs", s.reset_voided_jobs,
            "Loads and saves that were under way at a reset, which voided them.");
-  list.Add("epochs", s.epochs, "Times that what was known became void.");
-  list.Add("events_dropped", s.events_dropped, "KV events that nobody took in time.");
+  list.Add("epochs", s.epochs, "Times that a reset or other weights voided look-ups and loads.");
+  list.Add("events_dropped", s.events_dropped, "KV events dropped, as the engine took them late.");
   list.Gauge("cost_compute_token_ns", s.costs.token_ns,
              "Measured: nanoseconds to compute a prompt's token. 0: not measured yet.");
   list.Gauge("cost_compute_context_ns", s.costs.context_ns,
@@ -105,11 +105,11 @@ void AddRanks(List& list, const Counters& c) {
   list.Add("loaded_bytes", c.loaded_bytes, "Bytes that the ranks have loaded.");
   list.Add("failed_keys", c.failed_keys, "Values that could not be loaded.");
   list.Add("failed_memory_keys", Of(c.failed_by_tier, Tier::kMemory),
-           "Of them: in this host's memory, and not given by the pool.");
+           "Values in this host's memory that the pool did not deliver to a load.");
   list.Add("failed_remote_memory_keys", Of(c.failed_by_tier, Tier::kRemoteMemory),
-           "Of them: in another host's memory, and not given by the pool.");
+           "Values in another host's memory that the pool did not deliver to a load.");
   list.Add("failed_disk_keys", Of(c.failed_by_tier, Tier::kDisk),
-           "Of them: on a disk, and not given by the pool.");
+           "Values on a disk that the pool did not deliver to a load.");
   list.Add("saved_keys", c.saved_keys, "Values that the ranks have stored.");
   list.Add("saved_bytes", c.saved_bytes, "Bytes that the ranks have stored.");
   list.Add("existing_keys", c.existing_keys, "Values that were in the pool already.");
@@ -137,9 +137,9 @@ void AddRanks(List& list, const Counters& c) {
              fmt::format("Bytes from devices {}.", kHow[i]));
   }
   list.Add("device_load_in_place_bytes", c.device_load_in_place_bytes,
-           "Of the bytes to devices: straight out of the pool's memory.");
+           "Bytes to devices that were copied straight out of the pool's memory.");
   list.Add("device_save_in_place_bytes", c.device_save_in_place_bytes,
-           "Of the bytes from devices: straight into the pool's memory.");
+           "Bytes from devices that were copied straight into the pool's memory.");
   list.Add("device_load_ns", c.device_load_ns,
            "Nanoseconds in which bytes were on their way to a device.");
   list.Add("device_save_ns", c.device_save_ns,
@@ -150,7 +150,7 @@ void AddRanks(List& list, const Counters& c) {
   list.Gauge("device_in_place_bytes", c.device_in_place_bytes,
              "The pool's memory that transfers hold, of all ranks.");
   list.Gauge("device_pinned_bytes", c.device_pinned_bytes,
-             "Pinned host memory of the ranks' own, of all ranks.");
+             "Pinned host memory that the ranks have allocated, of all ranks.");
   list.Gauge("device_segment_pinned_bytes", c.device_segment_pinned_bytes,
              "The pool's memory that is pinned for devices; each rank pins it for itself.");
   list.Add("disk_bytes", Of(c.bytes_by_tier, Tier::kDisk), "Bytes loaded from disks.");

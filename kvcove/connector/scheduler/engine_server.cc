@@ -83,10 +83,11 @@ void EngineServer::OnRequest(rpc::ConnectionId, wire::Method method,
       SystemClock::Instance().NowNs() +
       static_cast<std::int64_t>(std::min<std::uint64_t>(question->budget_ms, 600'000)) *
           kMillisecond;
+  // A reset may take seconds, and look-ups must not wait for it, nor a reset for them.
   rpc::Workers& workers = method == wire::Method::kEngineLookup ? lookups_ : admin_;
   const bool posted = workers.Post([this, method, question = std::move(*question), deadline_ns,
                                     respond] {
-    // The client has given up: the answer is short, and the work is saved.
+    // The client has given up, so the work would be in vain.
     if (SystemClock::Instance().NowNs() > deadline_ns) {
       return respond({.code = Code::kTimeout, .body = "it waited for longer than its deadline"});
     }
@@ -106,7 +107,7 @@ Result<std::string> EngineClient::Call(wire::Method method, EngineQuestion quest
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout.count() * kMillisecond;
   question.budget_ms = static_cast<std::uint64_t>(timeout.count());
   const std::string body = Encode(question);
-  // A connection a call: what comes too late has nobody to come to.
+  // Each call has its own connection, so a late answer cannot pass for the answer of a later call.
   KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(path_, deadline_ns));
   return client.Call(method, std::as_bytes(std::span(body)), deadline_ns);
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine's own Unix socket. Its ranks, a trainer or an operator use it to announce a change of
-// weights, to reset the engine's KV, to ask what a prefix would hit, and to read counters. The
-// engine's scheduler and ranks need it for nothing else: look-ups and resets go straight to the
-// pool.
+// weights, to reset the engine's KV, to look a prefix up, and to read counters. The engine's
+// scheduler and ranks need it for nothing else: they call the pool directly.
 //
 // Frames are the pool's (wire/frame.h): a named method, a number that its answer repeats, a code.
 // Every request is answered, whatever happens, by its deadline at the latest; an answer that comes
-// later is dropped with its connection. Resets and words about weights do not wait for look-ups.
+// later is dropped with its connection. Resets and news about weights do not wait for look-ups:
+// each kind has a worker thread.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,8 @@ namespace kvcove::connector {
 // Thread-safe.
 class EngineServer final : private rpc::Handler {
  public:
-  // `role` outlives it. Another engine's socket is never taken: kUnavailable when it is in use.
+  // Serves `role`, which outlives the server. Errors: kUnavailable where another engine serves the
+  // socket, which is never taken over.
   static Result<std::unique_ptr<EngineServer>> Open(const std::string& socket_path,
                                                     SchedulerRole& role);
   ~EngineServer() override;
@@ -45,17 +46,18 @@ class EngineServer final : private rpc::Handler {
   rpc::Workers admin_;
 };
 
-// Calls to that socket. Belongs to one thread.
+// Calls an engine's socket. Belongs to one thread. Errors of all calls: kUnavailable, kTimeout,
+// kLimit.
 class EngineClient {
  public:
   explicit EngineClient(std::string socket_path) : path_(std::move(socket_path)) {}
-  // Tokens that the pool has of a prefix. Errors, of all: kUnavailable, kTimeout, kLimit.
+  // Returns the tokens of a prefix that the pool has.
   Result<std::uint64_t> Lookup(const std::vector<std::string>& hashes, std::string_view salt,
                                std::chrono::milliseconds timeout);
-  // Errors: kNotProven, too.
+  // Resets as SchedulerRole::Reset. Errors: kNotProven, too.
   Status Reset(std::chrono::milliseconds timeout);
   Status Weights(WeightsNews news, std::string_view version, std::chrono::milliseconds timeout);
-  // "name value" lines.
+  // Returns the engine's counts as lines "name value".
   Result<std::string> Counters(std::chrono::milliseconds timeout);
 
  private:

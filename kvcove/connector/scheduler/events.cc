@@ -7,7 +7,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::size_t kMostHashes = 1024;  // of one event
+constexpr std::size_t kMostHashes = 1024;  // most hashes of one event
 
 }  // namespace
 
@@ -33,6 +33,7 @@ void Events::Found(const Block& block, Medium where, LinesAfterLock& lines) {
   if (!options_.enabled) return;
   const auto at = told_.find(Id(block.group, block.hash));
   const Told told = at == told_.end() ? Told{} : at->second;
+  // Found on a disk means that memory has it no more, so that report is withdrawn first.
   if (where == Medium::kDisk && (told.media & Bit(Medium::kMemory)) != 0) {
     at->second.media = static_cast<std::uint8_t>(told.media & ~Bit(Medium::kMemory));
     Add(PoolEvent::Kind::kRemoved, block, Medium::kMemory, lines);
@@ -62,9 +63,11 @@ void Events::Gone(const Block& block, LinesAfterLock& lines) {
 
 void Events::Clear(LinesAfterLock& lines) {
   if (!options_.enabled) return;
-  // What is removed already stays to be told.
+  // Pending removals remain: `told_` has these no more on that medium, so nothing else reports
+  // them.
   std::erase_if(events_,
                 [](const PoolEvent& event) { return event.kind == PoolEvent::Kind::kStored; });
+  // Blocks that `told_` could not hold cannot be named: kAllCleared is the only event for them.
   if (std::exchange(forgot_, false)) {
     PoolEvent cleared;
     cleared.kind = PoolEvent::Kind::kAllCleared;
@@ -115,7 +118,8 @@ void Events::Push(PoolEvent event, LinesAfterLock& lines) {
   if (events_.size() >= options_.most_events) {
     events_.pop_front();
     if (dropped_++ == 0) {
-      lines.Warn("{}: nobody takes the KV events; the oldest are dropped", options_.engine);
+      lines.Warn("{}: the engine does not take its KV events; the oldest are dropped",
+                 options_.engine);
     }
   }
   events_.push_back(std::move(event));

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV events: what an engine tells others of the blocks that it can load from the pool.
+// KV events: an engine's reports, for routers, of the blocks that it can load from the pool.
 //
-// The engine sends one event for each medium when it learns that a block lies there:
+// The engine sends one event for each medium when it learns that the medium has a block:
 //
-//   nothing told --saved, or found in memory--> memory --found on a disk alone--> disk
-//                --found on a disk alone------> disk   --loaded--------------> memory and disk
-//   any --a look-up or a load finds nothing--> nothing (removed from each medium that was told)
-//   any --a reset, other weights-------------> nothing (the same)
+//   unreported --saved, or found in memory--> memory --found on a disk alone--> disk
+//              --found on a disk alone------> disk   --loaded--------------> memory and disk
+//   any --a look-up or a load finds nothing--> unreported (removed from each reported medium)
+//   any --a reset, other weights-------------> unreported (the same)
 //
-// Routers do not agree on AllBlocksCleared: one takes it for the engine's own cache alone, one for
-// every medium, one for nothing. So a reset names each block that was told, and an engine that
-// clears its own cache tells again what it finds in the pool.
+// Routers do not agree on AllBlocksCleared: one applies it to the engine's own cache alone, one to
+// every medium, one ignores it. So a reset names each reported block, and an engine that clears its
+// own cache reports the blocks that it finds in the pool again.
 //
-// The pool does not tell engines what it evicts: an event is as young as the last look-up, load or
-// save of its block. A block whose values lie on both media is on the slower one.
+// The pool does not notify engines of evictions: an event is as old as the last look-up, load or
+// save of its block. A block with values on both media counts for the slower one.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +42,13 @@ struct PoolEvent {
   Medium medium = Medium::kMemory;
 };
 
-// Needs a lock. Bounded: the oldest events go when nobody takes them, and of blocks beyond `most
-// blocks` only what is saved is told.
+// Needs its owner's lock. Bounded: beyond `most_events` the oldest events are dropped, and beyond
+// `most_blocks` only saves of further blocks are reported.
 class Events {
  public:
   struct Options {
-    bool enabled = false;  // else every call does nothing
-    std::string engine;    // for logs
+    bool enabled = false;  // false: every call does nothing
+    std::string engine;    // names the engine in logs
     std::size_t most_events = 1 << 16;
     std::size_t most_blocks = 1 << 18;
   };
@@ -64,18 +64,19 @@ class Events {
     std::string_view hash;
     std::string_view parent;
   };
-  // It was put into memory. Told each time: others may have lost it from their lists meanwhile.
+  // Reports a block that was put into memory, each time: routers may have dropped it meanwhile.
   void Saved(const Block& block, LinesAfterLock& lines);
-  // It was found there; on the disk means: not in memory.
+  // Reports where a block was found, if that is news. kDisk: it is not in memory.
   void Found(const Block& block, Medium where, LinesAfterLock& lines);
-  // Its load has brought it into memory.
+  // Reports a reported block as in memory, as its load promotes it.
   void Loaded(const Block& block, LinesAfterLock& lines);
-  // It is nowhere.
+  // Reports a block as removed from each medium on which it was reported.
   void Gone(const Block& block, LinesAfterLock& lines);
-  // A reset, or other weights: what was told is not found any more, and what was to be told is not.
+  // Reports all blocks as removed, and drops their pending events: a reset, or other weights.
   void Clear(LinesAfterLock& lines);
-  // The engine has told AllBlocksCleared of its own cache: who takes that for every medium has lost
-  // what was told, so what is found from now on is told once more.
+  // Notes that the engine has sent AllBlocksCleared for its own cache. A router that applies it to
+  // every medium has lost the pool's blocks, so blocks that are found from now on are reported
+  // again.
   void TellAgain() { ++cleared_; }
 
   std::vector<PoolEvent> Take();
@@ -87,12 +88,12 @@ class Events {
     return static_cast<std::uint8_t>(1U << static_cast<unsigned>(medium));
   }
   struct Told {
-    std::uint8_t media = 0;     // as bits; never 0
-    std::uint64_t cleared = 0;  // `cleared_` when it was told
+    std::uint8_t media = 0;     // as bits; not 0 between calls
+    std::uint64_t cleared = 0;  // `cleared_` at the last report
   };
-  // False: there are too many to remember.
+  // Notes a report. False: too many blocks are noted.
   bool Remember(const Block& block, Medium medium);
-  // Whether this medium was told, and not forgotten by anybody since.
+  // Returns whether this medium was reported, and no router may have dropped it since.
   bool Knows(const Told& told, Medium medium) const {
     return told.cleared == cleared_ && (told.media & Bit(medium)) != 0;
   }
@@ -103,7 +104,7 @@ class Events {
   std::deque<PoolEvent> events_;
   std::map<Id, Told> told_;
   std::uint64_t cleared_ = 0;  // calls of TellAgain
-  bool forgot_ = false;        // blocks were told that told_ has no room for
+  bool forgot_ = false;        // blocks were reported for which `told_` had no room
   std::uint64_t dropped_ = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace kvcove::connector {
 namespace {
 
-// The text before the next `mark`, which it takes away with the mark.
+// Returns the text before the next `mark`, and removes it and the mark.
 std::string_view Next(std::string_view& text, char mark) {
   const std::size_t end = text.find(mark);
   const std::string_view part = text.substr(0, end);
@@ -20,7 +20,8 @@ std::string_view Next(std::string_view& text, char mark) {
   return part;
 }
 
-// The digests of an expert's copies: one, or several in order with '+' between them.
+// Joins the digests of an expert's copies: different ones in order, with '+' between them. The set
+// makes the result the same whichever rank or peer is merged first.
 std::string Both(std::string_view one, std::string_view other) {
   std::set<std::string_view> all;
   for (std::string_view text : {one, other}) {

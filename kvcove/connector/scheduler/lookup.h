@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a request's prefix the pool has. A look-up is a small state machine that can be left
-// and taken up again: the scheduler gives it a few milliseconds at a time.
+// Finds how much of a request's prefix the pool has. A look-up is a small state machine that can be
+// suspended and resumed: the scheduler gives it a few milliseconds at a time.
 //
 // 1. Full-attention groups: chunk after chunk, all shards of all ranks, in windows that grow; it
 //    stops at the first miss.
-// 2. The other groups (sliding window, state) pull the end back until all of them have what a hit
+// 2. The other groups (sliding window, state) pull the end back until all have the chunks that a
+// hit
 //    that ends there needs: one joint length.
 #pragma once
 
@@ -22,7 +23,7 @@
 
 namespace kvcove::connector {
 
-// Hashes one behind the other: cheap to copy.
+// Hashes in one string, so that a copy of the list is cheap.
 class HashList {
  public:
   void Add(std::string_view hash) {
@@ -45,15 +46,16 @@ class Lookup {
  public:
   struct Question {
     HashList hashes;                 // of the request's blocks, shape.hash_tokens each
-    std::uint64_t from_tokens = 0;   // the engine has these itself
+    std::uint64_t from_tokens = 0;   // the engine's own cache has these
     std::uint64_t limit_tokens = 0;  // no hit ends beyond
-    std::uint64_t drop_tokens = 0;   // a hit ends so much before what is there
+    std::uint64_t drop_tokens = 0;   // a hit ends so much before the end of the found KV
     std::string version;
-    std::string adapter;  // its digest, if one took part
+    std::string adapter;  // digest of the adapter; empty: none
   };
   Lookup(const EngineShape& shape, const Keys& keys, Question question);
 
-  // Goes on until it is done (true) or `deadline_ns` passed. What is found is held for `hold`.
+  // Continues until it is done (true) or `deadline_ns` has passed. Asks the pool to hold found
+  // values for `hold`.
   bool Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
             std::chrono::milliseconds hold);
 
@@ -62,11 +64,11 @@ class Lookup {
   std::uint64_t hit_tokens() const { return hit_; }
   std::uint64_t from_tokens() const { return question_.from_tokens; }
   std::uint64_t limit_tokens() const { return question_.limit_tokens; }
-  // Found keys by Tier.
+  // Returns the number of found keys, by Tier.
   const std::array<std::uint64_t, kTiers>& tiers() const { return tiers_; }
-  // Why it found no more: the first key that was missing.
+  // Returns the reason of the first key that was missing; kNone: none was.
   MissReason missed() const { return missed_; }
-  // Keys asked for so far.
+  // Returns the number of keys asked for so far.
   std::uint64_t asked() const { return asked_; }
   // Where the pool had the chunks that were asked for, by the slowest of their keys; without those
   // of which that is not known, as their owner did not answer. In the order of the questions.
@@ -83,7 +85,7 @@ class Lookup {
   using ChunkId = std::pair<std::uint32_t, std::uint64_t>;  // group, chunk
   // Into scratch_, all shards of each chunk.
   void WriteKeys(const std::vector<ChunkId>& chunks);
-  // False when the pool did not answer in time. `present[i]` is about chunks[i].
+  // Asks for chunks; present[i] is chunks[i]'s answer. False: the pool did not answer in time.
   bool Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
            std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
            std::vector<bool>& present);
@@ -99,7 +101,7 @@ class Lookup {
   const EngineShape& shape_;
   const Keys& keys_;
   const Question question_;
-  std::uint64_t cursor_;      // tokens of the full groups that are known to be there
+  std::uint64_t cursor_;      // the full groups' KV is found up to this token
   std::uint64_t window_ = 0;  // strides asked for at once
   std::uint64_t candidate_ = 0;
   bool full_done_ = false;
@@ -110,7 +112,7 @@ class Lookup {
   std::uint64_t asked_ = 0;
   MissReason missed_ = MissReason::kNone;
   std::vector<Seen> seen_;
-  // Of one question; kept, as a long look-up asks many.
+  // Buffers of one question, kept for the next one of a long look-up.
   struct Scratch {
     std::string text;
     std::vector<std::string_view> keys;  // in it
@@ -123,16 +125,17 @@ class Lookup {
 class LookupRunner {
  public:
   virtual ~LookupRunner() = default;
-  // True when it has ended: done, or given up. While false, only another Run may touch it.
+  // Runs a look-up for about `budget`. True: it has ended, done or given up. False: it may still
+  // run, so only another Run may touch it.
   virtual bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) = 0;
 };
 
-// In the caller's thread: for pools that answer from memory, and for simulations. `store` and
-// `clock` outlive it.
+// Returns a runner in the caller's thread: for pools that answer from memory, and for simulations.
+// `store` and `clock` outlive it.
 std::unique_ptr<LookupRunner> RunHere(Store& store, const Clock& clock,
                                       std::chrono::milliseconds hold);
-// In a thread of its own, which goes on when the budget is spent: for pools that are asked over a
-// network. Each look-up ends by `timeout`. Errors: as StartThread.
+// Returns a runner with a thread of its own, which continues when the budget is spent: for pools
+// that are asked over a network. Each look-up ends by `timeout`. Errors: as StartThread.
 Result<std::unique_ptr<LookupRunner>> RunInThread(Store& store, const Clock& clock,
                                                   std::chrono::milliseconds hold,
                                                   std::chrono::milliseconds timeout);

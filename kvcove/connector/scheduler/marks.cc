@@ -48,7 +48,7 @@ bool Marks::BeginSave(BlockId block) {
 
 void Marks::Unstored(BlockId block) {
   Mark& mark = At(block);
-  // One of an older epoch is void anyway.
+  // A mark of an older epoch is void anyway.
   if (mark.stored == epoch_) mark.stored = 0;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks of the engine's blocks, which say what they hold: in which epoch they were computed or
-// loaded, whether the pool has them, and which adapter took part.
+// Marks of the engine's blocks: the epoch in which each was computed or loaded, whether the pool
+// has it, and the adapter with which it was computed.
 //
 // A reset, another generation or other weights begin an epoch. Every mark of an older one is then
 // void without being touched: a block may be stored, and a request that begins on it may store,
@@ -21,41 +21,43 @@ namespace kvcove::connector {
 // Does no I/O. Needs its owner's lock. The null block has no mark: callers leave it out.
 class Marks {
  public:
-  // `blocks`: of the engine; 0: unknown, and the table grows with the blocks that it sees.
+  // `blocks`: number of the engine's blocks; 0: unknown, and the table grows with the blocks that
+  // it sees.
   explicit Marks(std::uint64_t blocks) : blocks_(blocks) {}
 
   std::uint64_t epoch() const { return epoch_; }
   void BeginEpoch() { ++epoch_; }
 
-  // The engine computes a block anew. `storable` false: nothing that begins on it may be stored.
-  // `awaits`: the synchronous load on whose blocks it is computed; Settle decides later.
+  // Marks a block that the engine computes anew. `storable` false: no KV that begins on it may be
+  // stored. `awaits`: the synchronous load on whose blocks it is computed; Settle decides later.
   void Computed(BlockId block, bool storable, std::uint64_t adapter_tag, JobId awaits = 0);
-  // Takes away what was known, as a request that may not store computes on in the block.
+  // Bars a block from being stored, or begun on: a request that may not store writes to it.
   void Void(BlockId block) { At(block).epoch = 0; }
-  // A load may overwrite the block from now on. `awaits`: its job, if it is synchronous.
+  // Marks a block that a load may overwrite from now on. `awaits`: its job, if it is synchronous.
   void BeginLoad(BlockId block, JobId awaits) { At(block) = {.awaits = awaits}; }
-  // The block holds what the pool has.
+  // Marks a block whose KV was loaded: the pool has it.
   void Loaded(BlockId block, std::uint64_t adapter_tag);
-  // The synchronous load `job` has ended well. `loaded`: the block holds what the pool has; else
-  // what was computed behind it. Does nothing when another request has the block now.
+  // Marks a block that awaited the synchronous load `job`, which has ended well. `loaded`: the load
+  // filled the block; false: the block was computed behind it. Does nothing if another request has
+  // the block now.
   void Settle(BlockId block, JobId job, bool loaded, std::uint64_t adapter_tag);
-  // Copies what is known of `from` to `to`, except that it is stored: a copy is of a part of a
-  // chunk, which is never a value of its own. Returns the load that the copy awaits, 0 for none.
+  // Copies the mark of `from` to `to`, except that it is stored: a copy is of a part of a chunk,
+  // which is never a value of its own. Returns the load that the copy awaits, 0 for none.
   JobId Copy(BlockId from, BlockId to);
 
-  // Whether what is computed behind this block may be stored: the block is of this epoch and of
-  // this adapter, or it awaits the request's own load (0: there is none).
+  // Returns whether KV that is computed behind this block may be stored: the block is of this epoch
+  // and of this adapter, or it awaits the request's own load (0: there is none).
   bool MayBeginOn(BlockId block, std::uint64_t adapter_tag, JobId own_load);
-  // True once an epoch: the block may be stored, and is not yet. It counts as stored from now on.
+  // Begins a save. True once an epoch, if the block may be stored; it counts as stored from now on.
   bool BeginSave(BlockId block);
-  // The save has failed: another request may store the block.
+  // Takes the save back, as it has failed: another request may store the block.
   void Unstored(BlockId block);
 
  private:
   struct Mark {
     std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
     std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
-    std::uint64_t adapter_tag = 0;  // of the adapter that took part
+    std::uint64_t adapter_tag = 0;  // of the adapter with which it was computed
     JobId awaits = 0;               // the synchronous load whose report says whether it is right
   };
   Mark& At(BlockId block);

@@ -73,6 +73,8 @@ SchedulerRole::NewHashes SchedulerRole::ReadHashes(const RequestView& view, std:
 }
 
 bool SchedulerRole::Keep(Request& request, const NewHashes& read) {
+  // The lock was free while the hashes were read: Finished() may have removed the request, and
+  // another call may have begun it anew, with other hashes.
   if (request.hashes.size() != read.known) return false;
   for (std::size_t i = 0; i < read.hashes.size(); ++i) request.hashes.Add(read.hashes[i]);
   return true;
@@ -101,6 +103,7 @@ void SchedulerRole::Finished(std::string_view id) {
   if (job == load_of_.end()) return;
   Load& load = loads_.at(job->second);
   load.wanted = false;
+  // Blocks that the request has computed on the load are settled only if it could store them.
   if (!stores) load.dependent.clear();
   plan_.cancelled.push_back(job->second);
 }
@@ -124,7 +127,7 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
     WakeBinder();
   }
   budget_.BeginStep();
-  // No rank has said yet with which weights this step computes.
+  // No rank has reported yet with which weights this step computes.
   if (!weights_.known()) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};
@@ -174,6 +177,8 @@ void SchedulerRole::OnReport(const Report& report) {
   stats_.ranks.device_segment_pinned_bytes = all(5);
   TakeStep(report);
   if (report.without_pool) without_pool_ = true;
+  // Weights and adapters before loads and saves: a report that has a change, too, must not end jobs
+  // as current that the change has voided.
   TakeWeights(report, lines);
   TakeAdapters(report, lines);
   TakeLoads(report);

@@ -10,7 +10,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{50};  // after a try that failed
+constexpr std::chrono::milliseconds kPause{50};  // the binder's, after a try that failed
 
 }  // namespace
 
@@ -31,6 +31,8 @@ void SchedulerRole::Learn(const Bindings::Answer& answer, LinesAfterLock& lines)
   WakeBinder();
   if (answer.ends_waits) bound_.NotifyAll();
   if (!answer.moved) return;
+  // The pool was reset by another engine. The call that takes the answer begins the epoch in the
+  // same hold of the lock: a request between the two would store old KV under the new token.
   events_.Clear(lines);
   NewEpoch(/*blocks=*/true);
 }
@@ -47,6 +49,8 @@ void SchedulerRole::AwaitBinding(std::string_view salt) {
   const std::int64_t wait_ns = budget_.ForBinding();
   if (!weights_.known() || wait_ns <= 0 || !Binds(weights_.VersionOf(salt))) return;
   const std::int64_t start = clock_.NowNs();
+  // One wait, without a loop: an early end costs the request one more call of Matched, and all
+  // requests of the step share the time.
   (void)bound_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
   budget_.AddLookup(clock_.NowNs() - start);
 }
@@ -55,7 +59,7 @@ Result<Token> SchedulerRole::AskFor(const std::string& version, std::chrono::mil
   try {
     return store_.Capture(version, timeout);
   } catch (const std::exception& error) {
-    // In the binder it would end the engine's process.
+    // Uncaught on the binder's thread, it would end the engine's process.
     return Fail(Code::kInternal, error.what());
   }
 }

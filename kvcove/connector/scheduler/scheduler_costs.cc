@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loading and computing cost on this engine, and what of a hit is therefore loaded.
+// Applies the cost model: measures loads and steps, and cuts hits to the part that is worth
+// loading.
 #include <algorithm>
 
 #include "kvcove/connector/scheduler/scheduler.h"
@@ -25,7 +26,7 @@ Tier SchedulerRole::TierOf(const Request& request, std::uint64_t token) const {
 
 std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {
   if (options_.load_when == LoadWhen::kAlways || hit <= request.computed_tokens) return hit;
-  // The engine's own cache may have grown beyond where the look-up began.
+  // The engine's own cache may have grown since the look-up began.
   const std::uint64_t first = (request.computed_tokens - request.lookup_from) / stride_;
   const std::uint64_t from = request.lookup_from + first * stride_;
   const std::uint64_t count = CeilDiv(hit - from, stride_);
@@ -33,7 +34,8 @@ std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {
   for (std::size_t i = 0; i < count && first + i < request.found.size(); ++i) {
     strides[i] = request.found[first + i];
   }
-  // Where another group needs its last chunks, or a state, a shorter hit may have none.
+  // Other groups need the chunks before the hit's end, or a state there, and a shorter hit may have
+  // neither: so all or nothing is loaded.
   const bool whole = !options_.shape.all_full();
   const std::size_t worth = costs_.Worth(from, stride_, strides, whole, clock_.NowNs());
   if (worth >= count) return hit;

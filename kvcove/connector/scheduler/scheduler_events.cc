@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves that all ranks have ended, and what the KV events tell of saves, look-ups and loads.
+// Ends saves, and makes KV events of saves, look-ups and loads.
 #include <utility>
 
 #include "kvcove/connector/scheduler/scheduler.h"
@@ -7,7 +7,7 @@
 namespace kvcove::connector {
 namespace {
 
-// The hash before chunks[i], where the order names it.
+// Returns the hash before chunks[i], where the order names it.
 std::string_view ParentIn(const std::vector<ChunkPlace>& chunks, std::size_t i) {
   const bool known =
       i > 0 && chunks[i - 1].group == chunks[i].group && chunks[i - 1].chunk + 1 == chunks[i].chunk;
@@ -50,7 +50,8 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
     unpins_.push_back(place.block);
     --stats_.pinned_blocks;
     if (save.missing.contains(i)) {
-      // A request that computes on with it, or finds it in the engine's own cache, may store it.
+      // A later step of this request, or another one that finds the block in the engine's own
+      // cache, may store it.
       marks_.Unstored(place.block);
       continue;
     }
@@ -89,15 +90,15 @@ void SchedulerRole::TellLoaded(const Load& load, LinesAfterLock& lines) {
   bool failed = false;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     Events::Block block = BlockOf(load.order.request, chunks, i);
-    // A load begins behind what the engine has itself, and with a window at the window's beginning.
-    // Without its parent a block would pass for the first one of a prompt.
+    // A load begins behind the engine's own blocks, and in a window's group at the window. A block
+    // without a parent would pass for the first one of a prompt.
     if (block.parent.empty() && block.chunk > 0 && request != requests_.end()) {
       block.parent = HashOf(request->second, block.group, block.chunk - 1);
     }
     if (!load.failed.contains(chunks[i].block)) {
       events_.Loaded(block, lines);
     } else if (!std::exchange(failed, true)) {
-      // What comes behind the first one was not moved: it may be there.
+      // Blocks behind the first failed one were not moved, so the pool may have them.
       events_.Gone(block, lines);
     }
   }

@@ -48,9 +48,9 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
             .block_epoch = marks_.epoch()};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
-    // Every block that the engine has allocated for the hit, not only those that the shape says it
-    // needs: the engine gives each its hash when the load has ended, so one that is left out would
-    // be found with what it held before. One that the pool lacks makes the load fail.
+    // Loads every block that the engine has allocated for the hit, not only those that the shape
+    // needs: the engine gives each its hash when the load has ended, so a block that is left out
+    // would be found with its former contents. A block that the pool lacks makes the load fail.
     const std::uint64_t own = request.computed_tokens / chunk_tokens;
     const std::uint64_t hashed =
         request.hashes.size() / (chunk_tokens / options_.shape.hash_tokens);
@@ -58,9 +58,10 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
         std::min<std::uint64_t>(CeilDiv(end, chunk_tokens), tables[g].size());
     for (std::uint64_t c = own; c < last; ++c) {
       if (tables[g][c] == kNullBlock) continue;
-      // Whatever the block held before is gone. It is marked when the load has ended.
+      // The mark of the former contents is void: a mover may write to the block at any time. The
+      // block is marked again when the load has ended.
       marks_.BeginLoad(tables[g][c], load.order.sync ? load.order.job : 0);
-      // No value has the empty hash.
+      // A chunk without a hash gets the empty one, which no value has: the load fails.
       load.order.chunks.push_back(
           {.group = g,
            .chunk = c,
@@ -101,16 +102,16 @@ bool SchedulerRole::LoadEnded(std::string_view id) {
     if (load.wanted && load.failed.empty()) {
       costs_.AddWait(clock_.NowNs() - load.ordered_ns - static_cast<std::int64_t>(load.mover_ns));
     }
-    if (load.wanted) TellLoaded(load, lines);  // one that was cancelled brought nothing
+    if (load.wanted) TellLoaded(load, lines);  // a cancelled load has loaded nothing
     for (const ChunkPlace& place : load.order.chunks) {
       if (!load.failed.contains(place.block)) marks_.Loaded(place.block, load.adapter_tag);
     }
   }
   const auto request = requests_.find(id);
-  // What was found and is not there would be found again: compute. Also where a reset came: vLLM
-  // keeps free what a request needs whose load has failed, until it is computed, and asks for as
-  // much again before another load of it. With one that has half of the blocks this would never be
-  // there.
+  // Ends the request's look-ups, so that it is computed: values that were found and could not be
+  // loaded would be found again. Also after a reset: vLLM keeps the blocks of a request whose load
+  // has failed until it is computed, and wants as many free ones for another load. A request that
+  // needs more than half of all blocks would then wait for ever.
   if (request != requests_.end() && (load.refused || !load.failed.empty())) {
     request->second.lookup_over = true;
   }
@@ -131,6 +132,7 @@ void SchedulerRole::TakeLoads(const Report& report) {
     }
     if (!load.order.sync || ++load.ranks < options_.shape.world()) continue;
     EndSyncLoad(load);
+    // A request that was preempted may have a later load by now, which must remain.
     const auto current = load_of_.find(load.order.request);
     if (current != load_of_.end() && current->second == load.order.job) load_of_.erase(current);
     loads_.erase(at);
@@ -148,19 +150,20 @@ void SchedulerRole::EndSyncLoad(const Load& load) {
   bool dependent = current && load.failed.empty();
   const auto request = load.wanted ? requests_.find(load.order.request) : requests_.end();
   if (request != requests_.end()) {
-    // The engine computes again from the first block that failed, and those behind it are not told
-    // apart from what its next steps compute.
+    // The engine computes again from the first block that failed, into the blocks behind it: their
+    // marks would not tell the former contents from those of its next steps.
     if (!dependent) request->second.may_store = false;
     dependent = request->second.may_store;
   }
+  // In another epoch nothing is marked: the blocks keep the void marks of BeginLoad().
   if (!current) return;
   const JobId job = load.order.job;
   for (const ChunkPlace& place : load.order.chunks) {
     if (load.failed.contains(place.block)) continue;
     marks_.Settle(place.block, job, /*loaded=*/true, load.adapter_tag);
   }
-  // Else they stay without a mark, also in the engine's own cache: nothing that begins on them is
-  // stored.
+  // If the load failed, the blocks that were computed on it remain without a mark, also in the
+  // engine's own cache: no KV that begins on them is stored.
   if (!dependent) return;
   for (const BlockId block : load.dependent) {
     marks_.Settle(block, job, /*loaded=*/false, load.adapter_tag);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pool has of a request: look-ups, in parts and within the step's budget.
+// Looks requests up in the pool, in parts and within the step's budget.
 #include <algorithm>
 
 #include "kvcove/base/hash.h"
@@ -10,7 +10,7 @@ namespace kvcove::connector {
 namespace {
 
 constexpr std::uint64_t kFirstStrides = 64;
-constexpr std::int64_t kMemoNs = 30 * kSecond;  // half of what a hold lasts
+constexpr std::int64_t kMemoNs = 30 * kSecond;  // an answer's age: half of a hold's length
 
 }  // namespace
 
@@ -36,7 +36,7 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
     if (match.ask_again) ++stats_.asked_again;
     return nullptr;
   }
-  if (Binds(request.version)) {  // else what it computes could not be stored
+  if (Binds(request.version)) {  // KV that it computes now could not be stored
     match.ask_again = true;
     ++stats_.asked_again;
     return nullptr;
@@ -67,7 +67,7 @@ SchedulerRole::Request* SchedulerRole::BeginLookup(const RequestView& view,
 }
 
 std::uint64_t SchedulerRole::LookupEnd(const Request& request) const {
-  // A long request's hashes are not even read before its beginning is found.
+  // A short first part: the hashes of a long request are read only once its beginning is found.
   const bool short_first =
       options_.shape.all_full() && request.lookup_begin == 0 && !options_.drop_last_stride;
   return short_first ? std::min(request.lookup_limit, kFirstStrides * stride_)
@@ -94,7 +94,8 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
     return nullptr;
   }
   const std::uint64_t drop = options_.drop_last_stride ? stride_ : 0;
-  // A new epoch since then makes no difference here: the answer is refused after the look-up.
+  // An epoch that has begun since BeginLookup() needs no check here: it has set lookup_epoch to 0,
+  // and MatchOnce() refuses the answer.
   request.lookup = std::make_shared<Lookup>(options_.shape, keys_,
                                             Lookup::Question{.hashes = request.hashes,
                                                              .from_tokens = request.lookup_begin,
@@ -125,7 +126,7 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
     budget_ns = budget_.ForLookups();
   }
   const std::int64_t start = clock_.NowNs();
-  // Rounded up: what is left of a budget is never a whole look-up's end.
+  // Rounded up, so that a budget of less than a millisecond still lets the look-up advance.
   const bool ended =
       runner_.Run(lookup, std::chrono::milliseconds(CeilDiv(budget_ns, kMillisecond)));
   const std::int64_t now = clock_.NowNs();
@@ -138,11 +139,13 @@ Match SchedulerRole::MatchOnce(const RequestView& view, std::uint64_t computed_t
   if (at == requests_.end()) return {};
   Request& request = at->second;
   const bool late = now - request.lookup_since_ns > options_.lookup_timeout.count() * kMillisecond;
-  // Not answered yet, or void while it ran.
+  // Asks again if there is no answer yet, or if an epoch began while it ran: the answer is of the
+  // former version or generation.
   if (ended ? request.lookup_epoch != epoch_ : !late) {
     ++stats_.asked_again;
     return {.ask_again = true};
   }
+  // Late, or given up by its runner: the request is computed, and is not looked up again.
   if (!ended || !lookup->done()) {
     DropLookup(request);
     request.lookup_over = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step computes: which blocks are marked with the epoch, and which chunks are saved.
+// Takes what a step computes: marks its blocks with the epoch, and orders saves of its chunks.
 #include <algorithm>
 
 #include "kvcove/base/hash.h"
@@ -24,6 +24,7 @@ void SchedulerRole::Schedule(const ScheduledPart& part) {
   const BlockTables tables = part.blocks();
   if (tables.size() < options_.shape.groups.size()) return;
   const MutexLock lock(mutex_);
+  // Looked up again: the lock was free while the engine gave hashes and block tables.
   Request& request = Find(part.request);
   if (!Keep(request, read) || (!part.started && request.marked_chunks.empty())) return;
   Compute(request, part, tables, token);
@@ -51,7 +52,7 @@ std::optional<Token> SchedulerRole::CaptureFor(const ScheduledPart& part) {
 
 bool SchedulerRole::Concerns(const Request& request, const ScheduledPart& part) const {
   if (part.started) return true;
-  if (request.marked_chunks.empty()) return false;  // never started: it is not ours to store
+  if (request.marked_chunks.empty()) return false;  // Begin() has not decided whether it may store
   const std::uint64_t after = part.computed_tokens + part.scheduled_tokens;
   const std::uint64_t savable = SavableTokens(request, part);
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
@@ -71,7 +72,8 @@ void SchedulerRole::Compute(Request& request, const ScheduledPart& part, const B
     request.may_store = false;
   }
   Mark(request, part, tables);
-  // What a synchronous load brings is known when all ranks have reported; later steps save.
+  // A synchronous load may still fail, and this step computes on its blocks. Steps after the
+  // reports of all ranks save.
   if (request.may_store && SyncLoadOf(part.request.id) == 0) OrderSave(request, part, tables);
 }
 
@@ -100,9 +102,9 @@ void SchedulerRole::Begin(Request& request, const ScheduledPart& part, const Blo
     for (std::uint64_t c = 0; c < begun && c < tables[g].size(); ++c) {
       const BlockId block = tables[g][c];
       if (block == kNullBlock) continue;
-      // Blocks of an older epoch, or of an adapter that has changed since, in the engine's own
-      // cache: nothing that depends on them is stored. Nor on those of another request's load
-      // that may still fail.
+      // The engine's own cache may have blocks of an older epoch, of an adapter that has changed
+      // since, or of another request's load that may still fail. KV that depends on them must not
+      // be stored: other engines would find wrong values under a valid hash.
       if (!marks_.MayBeginOn(block, request.adapter_tag, own_load)) request.may_store = false;
     }
   }
@@ -115,14 +117,15 @@ void SchedulerRole::MarkSiblings(Request& request, const ScheduledPart& part,
   const std::optional<std::uint64_t> known = std::exchange(request.known_tokens, std::nullopt);
   if (!known || part.computed_tokens <= *known) return;
   ++stats_.sibling_requests;
-  // A reset, or other weights, may have come while it loaded.
+  // The sibling loaded since the last Matched. If an epoch has begun since then, its KV may be of
+  // the older one.
   const bool trusted = options_.trust_siblings && request.known_epoch == marks_.epoch();
   for (std::uint32_t g = 0; g < options_.shape.groups.size(); ++g) {
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const std::uint64_t end = CeilDiv(part.computed_tokens, chunk_tokens);
     for (std::uint64_t c = *known / chunk_tokens; c < end && c < tables[g].size(); ++c) {
       if (tables[g][c] == kNullBlock) continue;
-      // Whatever the block held before is gone, and so is what was known of it.
+      // Replaces the mark of the block's former contents.
       marks_.Computed(tables[g][c], trusted, request.adapter_tag);
     }
   }
@@ -136,7 +139,7 @@ void SchedulerRole::Mark(Request& request, const ScheduledPart& part, const Bloc
     const std::uint64_t chunk_tokens = options_.shape.groups[g].chunk_tokens;
     const std::uint64_t end =
         std::min<std::uint64_t>(CeilDiv(after, chunk_tokens), tables[g].size());
-    // The chunk that was begun before goes on to be computed.
+    // Includes the chunk that an earlier step has begun: this step computes on in it.
     const std::uint64_t first =
         std::min(request.marked_chunks[g], part.computed_tokens / chunk_tokens);
     for (std::uint64_t c = first; c < end; ++c) {
@@ -170,13 +173,13 @@ std::vector<ChunkPlace> SchedulerRole::SavableChunks(Request& request, const Sch
   for (std::uint64_t c = request.saved_chunks[group]; c < end; ++c) {
     const BlockId block = tables[group][c];
     if (block == kNullBlock) continue;
-    // A state is that of a chunk's end only when the step ends there.
+    // A state has the value for a chunk's end only if the step ends there.
     if (shape.kind == GroupKind::kState && after != (c + 1) * shape.chunk_tokens) continue;
     if (!marks_.BeginSave(block)) continue;
     if (chunks.empty() && c > 0) {
       chunks.push_back({.group = group,
                         .chunk = c - 1,
-                        .block = kNullBlock,  // only says what the next one follows
+                        .block = kNullBlock,  // not saved: names the chunk before the first one
                         .hash = HashOf(request, group, c - 1)});
     }
     chunks.push_back(
@@ -188,6 +191,9 @@ std::vector<ChunkPlace> SchedulerRole::SavableChunks(Request& request, const Sch
 
 void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
                               const BlockTables& tables) {
+  // Saves pin blocks until all ranks have ended them. Beyond a quarter of the blocks, pins would
+  // take memory that the engine needs for its requests; chunks left out now are saved by a later
+  // step.
   if (saves_.size() >= options_.most_save_jobs ||
       (options_.blocks > 0 && stats_.pinned_blocks > options_.blocks / 4)) {
     ++stats_.saves_postponed;
@@ -203,7 +209,8 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
   }
   if (order.chunks.empty()) return;
   order.hints = request.hints;
-  // Decoded chunks may come for as long as the request runs, and nothing is saved at its end.
+  // Decoded chunks may follow for as long as the request runs, and its end makes no save, so no
+  // save is known to be the last one.
   order.goes_on =
       options_.save_decoded || part.computed_tokens + part.scheduled_tokens < request.prompt_tokens;
   order.job = ++last_job_;

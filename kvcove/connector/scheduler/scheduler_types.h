@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine's scheduler and the scheduler's role tell each other: options, requests, steps,
-// statistics. Plain values.
+// The values that the engine's scheduler and the scheduler's role exchange: options, requests,
+// steps, statistics.
 #pragma once
 
 #include <array>
@@ -20,28 +20,28 @@ namespace kvcove::connector {
 
 inline std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
-// What names the version of the weights that KV was computed with.
+// The source of the version of the weights with which KV is computed.
 enum class VersionSource : std::uint8_t {
   kFingerprint = 0,  // the loaded weights themselves
   kEngine = 1,       // SetVersion
   kSalt = 2,         // each request's cache salt
   kNone = 3,         // generations alone
 };
-// "fingerprint", "engine", "salt", "none". Errors: kInvalid.
+// Parses "fingerprint", "engine", "salt" or "none". Errors: kInvalid.
 Result<VersionSource> ParseVersionSource(std::string_view name);
 
-// Which of what was found is loaded.
+// The part of the found KV that is loaded.
 enum class LoadWhen : std::uint8_t {
   kAlways = 0,
   kFaster = 1,  // as far as loading it is faster than computing it (cost_model.h)
 };
-// "always", "faster". Errors: kInvalid.
+// Parses "always" or "faster". Errors: kInvalid.
 Result<LoadWhen> ParseLoadWhen(std::string_view name);
 
 struct SchedulerOptions {
   EngineShape shape;
-  std::string engine;         // for logs
-  std::string pool;           // told to the ranks
+  std::string engine;         // names the engine in logs
+  std::string pool;           // the pool's address, for the ranks
   std::string engine_socket;  // EngineServer's, for the ranks; may be empty
   VersionSource versions = VersionSource::kFingerprint;
   std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
@@ -54,20 +54,20 @@ struct SchedulerOptions {
   bool lookup = true;
   bool save = true;
   bool save_decoded = false;  // else only prompts
-  // The last stride of a hit is computed, not loaded: a draft model that looks ahead has written KV
-  // there of tokens that do not follow.
+  // Computes the last stride of a hit instead of loading it: a draft model that looks ahead has
+  // written KV there of tokens that do not follow.
   bool drop_last_stride = false;
   // KV that another connector of this engine loaded is of this engine's version: requests that
-  // begin on it store. Else they store nothing.
+  // begin on it may store. False: they store nothing.
   bool trust_siblings = false;
   bool events = false;
-  // An unproven reset answers true, with look-ups and stores closed until it is proven. One that
-  // the pool refuses is false.
+  // Reset returns true also when it is not proven in time, with look-ups and stores closed until it
+  // is. A reset that the pool refuses returns false.
   bool closed_on_reset_failure = false;
-  std::uint64_t blocks = 0;             // of the engine; 0: unknown
+  std::uint64_t blocks = 0;             // number of the engine's blocks; 0: unknown
   std::uint32_t most_save_jobs = 1024;  // under way; more wait
-  // Versions are bound to their generation on a thread of the role, and a version's first requests
-  // wait for that. Else in the calls that need it: for simulations.
+  // Binds versions to their generation on a thread of the role; a version's first requests wait for
+  // that. False: binds in the calls that need the generation, for simulations.
   bool bind_in_thread = false;
   std::chrono::milliseconds bind_timeout{500};  // of one try of the thread
   std::chrono::milliseconds bind_wait{2000};    // of the first requests of a version, together
@@ -76,25 +76,25 @@ struct SchedulerOptions {
 // A request as the engine sees it. Valid during the call.
 struct RequestView {
   std::string_view id;
-  std::uint64_t tokens = 0;  // prompt and what was generated
+  std::uint64_t tokens = 0;  // prompt and generated tokens
   std::uint64_t prompt_tokens = 0;
   std::string_view salt;
   AdapterId adapter = 0;
-  std::size_t hashes = 0;  // that the engine knows by now
-  // Adds the hashes [from, to) to `into`. Each is asked for once, when a call first needs it. Runs
-  // in the caller's thread, without a lock of the role; it may throw.
+  std::size_t hashes = 0;  // number of hashes that the engine knows by now
+  // Adds the hashes [from, to) to `into`. The role reads each hash once, when a call first needs
+  // it, in the caller's thread and without a lock of the role. May throw.
   std::function<void(std::size_t from, std::size_t to, HashList& into)> read_hashes;
 };
 
 struct Match {
   bool ask_again = false;
-  std::uint64_t tokens = 0;  // beyond what the engine has computed
+  std::uint64_t tokens = 0;  // beyond the engine's computed tokens
   bool async = false;
 };
 
 using BlockTables = std::vector<std::vector<BlockId>>;  // by group, then by chunk
 
-// What one step computes of one request.
+// The part of one request that one step computes.
 struct ScheduledPart {
   RequestView request;
   std::uint64_t computed_tokens = 0;    // before the step
@@ -114,8 +114,8 @@ struct SchedulerStats {
   std::array<std::uint64_t, kTiers> hit_keys{};
   std::uint64_t loads = 0;
   std::uint64_t loads_failed = 0;
-  std::uint64_t loads_declined = 0;   // requests: what was found is faster to compute
-  std::uint64_t loads_shortened = 0;  // requests: so is its end
+  std::uint64_t loads_declined = 0;   // requests whose found KV is faster to compute
+  std::uint64_t loads_shortened = 0;  // requests whose found KV is faster to compute at its end
   std::uint64_t declined_tokens = 0;  // of both
   std::uint64_t loads_void = 0;       // ended as failed: a reset or other weights came
   std::uint64_t saves = 0;
@@ -139,7 +139,8 @@ struct SchedulerStats {
   bool operator==(const SchedulerStats&) const = default;
 };
 
-// Whether a step begins a chunk or fills one. `chunk_tokens`: of all groups, their common divisor.
+// Returns whether a step begins a chunk or fills one. `chunk_tokens`: the common divisor of all
+// groups' chunks.
 inline bool TouchesChunks(std::uint64_t computed_tokens, std::uint64_t scheduled_tokens,
                           std::uint64_t chunk_tokens) {
   const std::uint64_t begun = computed_tokens % chunk_tokens;

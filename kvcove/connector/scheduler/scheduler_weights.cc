@@ -27,7 +27,7 @@ void SchedulerRole::Apply(WeightsState::Change change, LinesAfterLock& lines) {
     case WeightsState::Change::kUnsettled:
       return NewEpoch(/*blocks=*/false);
     case WeightsState::Change::kOther:
-      events_.Clear(lines);  // what was told is not found under these
+      events_.Clear(lines);  // reported blocks are not found under the new version
       break;
     case WeightsState::Change::kFirst:
       break;
@@ -52,7 +52,8 @@ bool SchedulerRole::BindAdapter(Request& request, AdapterId adapter) const {
 void SchedulerRole::TakeAdapters(const Report& report, LinesAfterLock& lines) {
   const Adapters::Change change = adapters_.Take(report, lines);
   for (const AdapterId adapter : change.voided) VoidAdapter(adapter);
-  // Block hashes have its name alone, so it is not known which of those that were told are its.
+  // Block hashes have the adapter's name alone, so it is unknown which reported blocks depend on
+  // its former tensors: all are reported as removed.
   if (change.other) events_.Clear(lines);
 }
 
@@ -88,10 +89,11 @@ void SchedulerRole::PollGenerations() {
   {
     const MutexLock lock(mutex_);
     const auto add = [&](const std::string& version) {
-      // Mostly they are one.
+      // Linear: mostly there is one version.
       if (std::ranges::find(versions, version) == versions.end()) versions.push_back(version);
     };
-    // Only what something depends on: asking makes a generation used.
+    // Asks only for versions on which a load or a request depends: a question makes a generation
+    // used, and engines share a reset only until then.
     for (const auto& [job, load] : loads_) {
       if (load.epoch == epoch_) add(load.order.version);
     }
@@ -120,12 +122,12 @@ void SchedulerRole::NameVersions() {
     }
   }
   const std::vector<std::string> list(names.begin(), names.end());
-  // A hint for what is reclaimed first; it may be lost.
+  // A hint for the pool's eviction, which may be lost.
   try {
     (void)store_.NameVersions(list, kNamingTimeout);
   } catch (const std::exception& error) {
-    // In the binder it would end the engine's process.
-    LogWarn("{}: the pool was not told which versions are in use: {}", options_.engine,
+    // Uncaught on the binder's thread, it would end the engine's process.
+    LogWarn("{}: the names of the versions in use did not reach the pool: {}", options_.engine,
             error.what());
   }
 }
@@ -140,6 +142,7 @@ bool SchedulerRole::Reset() {
     loads = loads_.size();
     saves = saves_.size();
     stats_.reset_voided_jobs += loads + saves;
+    // Before the pool is asked: KV of before must not be used from now on, even if the proof fails.
     NewEpoch(/*blocks=*/true);
     bindings_.ForgetTokens();
     events_.Clear(lines);
@@ -170,7 +173,7 @@ bool SchedulerRole::Reset() {
         options_.engine, ms, status.error().detail);
     return options_.closed_on_reset_failure;
   }
-  // A trainer that resets again and again finds one line, not one for each reset.
+  // Logs one line, not one for each reset of a trainer that repeats them.
   if (!std::exchange(reset_refused_, true)) {
     const bool denied = status.error().code == Code::kDenied;
     lines.Error(

@@ -7,7 +7,7 @@
 namespace kvcove::connector {
 namespace {
 
-constexpr std::size_t kMostSteps = 64;  // under way; a step that no rank reports is forgotten
+constexpr std::size_t kMostSteps = 64;  // steps under way; one that no rank reports is forgotten
 
 }  // namespace
 
@@ -31,7 +31,8 @@ std::optional<StepTimes::Step> StepTimes::Reported(std::uint64_t number, std::in
     const Timed& timed = steps_.front();
     if (timed.number == number) {
       reported = timed.step;
-      // An engine that plans a step while the one before still runs begins it when that has ended.
+      // An engine may plan a step while the one before still runs: the step then begins when that
+      // one has ended.
       reported->ns = now_ns - std::max(timed.since_ns, reported_ns_);
     }
     steps_.pop_front();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long steps with prompts took, from their plan to the first report that names them.
+// Measures steps with prompts, from their plan to the first report that names them.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace kvcove::connector {
 class StepTimes {
  public:
   struct Step {
-    std::uint64_t tokens = 0;   // of prompts
-    double context_tokens = 0;  // for each of them, those before it
+    std::uint64_t tokens = 0;   // prompt tokens computed
+    double context_tokens = 0;  // sum over them of the tokens before each
     std::int64_t ns = 0;
   };
 
-  // The next step computes `scheduled` tokens of a prompt behind `computed` ones.
+  // Adds to the next step `scheduled` tokens of a prompt behind `computed` ones.
   void AddPrompt(std::uint64_t computed, std::uint64_t scheduled);
-  // The next step begins. Returns its number for the plan; 0: it is not timed, as it has no prompt.
+  // Begins the next step. Returns its number for the plan; 0: it is not timed, as it has no prompt.
   std::uint64_t Begin(std::int64_t now_ns);
-  // A rank reports step `number` (0: none). Returns the step at its first report.
+  // Takes a rank's report of step `number` (0: none). Returns the step at its first report.
   std::optional<Step> Reported(std::uint64_t number, std::int64_t now_ns);
 
  private:

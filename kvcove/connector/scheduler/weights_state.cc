@@ -47,11 +47,12 @@ WeightsState::Change WeightsState::Changing() {
 }
 
 void WeightsState::Changed(std::int64_t now_ns) {
-  // With kEngine the version says that they are the new ones.
+  // With kEngine the change ends with SetVersion.
   if (options_.versions == VersionSource::kFingerprint) Await(now_ns);
 }
 
 WeightsState::Change WeightsState::TakeChanges(const Report& report, std::int64_t now_ns) {
+  // A rank's number grows with each change, so a report that was overtaken changes nothing.
   if (report.weight_changes <= changes_[report.rank]) return Change::kNone;
   changes_[report.rank] = report.weight_changes;
   moved_ = true;
@@ -67,7 +68,8 @@ WeightsState::Change WeightsState::TakeFingerprint(const Report& report, std::in
     return Change::kNone;
   }
   if (report.fingerprint_changes != changes_[report.rank]) {
-    Await(now_ns);  // it has changed since
+    // The weights have changed since the rank made it, so the ranks are asked again.
+    Await(now_ns);
     return Change::kNone;
   }
   fingerprints_[report.rank] = report.fingerprint;
@@ -100,6 +102,7 @@ std::optional<WeightsState::OwnWeights> WeightsState::TakesPeers() const {
 WeightsState::Change WeightsState::SetPeers(std::uint64_t number,
                                             const std::vector<std::string>& peers, bool alone,
                                             std::int64_t now_ns, LinesAfterLock& lines) {
+  // Another number: the peers' answer belongs to weights that have changed since.
   if (number != asked_ || changing() || !own_) return Change::kNone;
   peers_ = peers;
   alone_ = alone;
@@ -129,6 +132,7 @@ WeightsState::Change WeightsState::AdoptFingerprints(std::int64_t now_ns, LinesA
   std::vector<std::string> ranks;
   for (const auto& [rank, fingerprint] : fingerprints_) ranks.push_back(fingerprint);
   Result<WeightsPrint> own = Joined(ranks);
+  // The state remains kAwaited, and the ranks are asked again only after their next change.
   if (!own) {
     lines.Error("{}: a rank's fingerprint cannot be read ({}): nothing is found or stored",
                 options_.engine, own.error().detail);
@@ -144,7 +148,8 @@ WeightsState::Change WeightsState::AdoptWithPeers(std::int64_t now_ns, LinesAfte
       alone_ ? VersionAlone(*own_) : VersionWith(*own_, peers_);
   if (version) return Adopt(*version, lines);
   if (!known()) return Change::kNone;
-  // A peer's weights are changing. The ranks of this engine need not be asked again for that.
+  // A peer's weights are changing. The state is set here and not by Await(), which would ask this
+  // engine's ranks again and change the number under which the peers answer.
   state_ = State::kAwaited;
   awaited_since_ns_ = now_ns;
   return Change::kUnsettled;

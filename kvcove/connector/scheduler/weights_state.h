@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights that the engine computes with: the fingerprints of its ranks and of its data-parallel
-// peers, and the version that these make.
+// The state of the engine's weights: the fingerprints of its ranks and of its data-parallel peers,
+// and the version that these make.
 //
 //   known --Changing--> changing --Changed, or (by an engine's own version) SetVersion-->
 //   known --a rank saw a change--> awaited --all ranks' fingerprints, and the peers'--> known
 //   known --a peer's weights change--> awaited
 //
-// Nothing is found or stored unless they are known. Each question to the ranks has a number, so
-// that an answer to an earlier question, or one from before a change, does not count.
+// KV is found or stored only while the weights are known. Each question to the ranks has a number,
+// so that an answer to an earlier question does not count, and each answer has the rank's number of
+// changes, so that a fingerprint from before a change does not count, either.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ class WeightsState {
     kNone,
     kUnsettled,  // look-ups and loads are void; computed blocks may turn out to be right
     kFirst,      // the first version: nothing was computed with another one
-    kOther,      // another version: computed blocks are void, and so is what was reported of them
+    kOther,      // another version: computed blocks are void, and so are their KV events
   };
   // This engine's own weights, under the number of the question to its ranks.
   struct OwnWeights {
@@ -47,45 +48,45 @@ class WeightsState {
   bool known() const { return state_ == State::kKnown; }
   bool changing() const { return state_ == State::kChanging; }
   bool awaited() const { return state_ == State::kAwaited; }
-  // Says whether requests should still wait for the ranks' answers, while those are awaited.
+  // Returns whether requests should still wait for the ranks' answers, while those are awaited.
   bool MayWait(std::int64_t now_ns) const;
   const std::string& version() const { return version_; }
-  // The version of what a request with this salt computes.
+  // Returns the version of the KV that a request with this salt computes.
   std::string VersionOf(std::string_view salt) const;
-  // Whether the loaded weights are others than those that a request's salt names.
+  // Returns whether the loaded weights are known to be others than those that a salt names.
   bool DifferFrom(std::string_view salted_version) const;
-  // The version that a reset is for, as far as the pool separates versions.
+  // Returns the version that a reset voids. Nothing: the pool does not separate versions.
   std::optional<std::string> ResetVersion() const;
 
   Change Changing();
   void Changed(std::int64_t now_ns);
-  // Both take a rank's report, TakeChanges first: a fingerprint counts only when it was made after
+  // Take a rank's report. TakeChanges must precede: a fingerprint counts only if it was made after
   // every change that the rank has seen.
   Change TakeChanges(const Report& report, std::int64_t now_ns);
   Change TakeFingerprint(const Report& report, std::int64_t now_ns, LinesAfterLock& lines);
-  // All ranks' fingerprints at start.
+  // Sets all ranks' fingerprints at start.
   Change StartWith(const std::vector<std::string>& fingerprints, std::int64_t now_ns,
                    LinesAfterLock& lines);
   Change SetVersion(std::string_view version, LinesAfterLock& lines);
-  // SchedulerRole::TakesPeers, SetPeers.
+  // As SchedulerRole::TakesPeers and SetPeers.
   std::optional<OwnWeights> TakesPeers() const;
   Change SetPeers(std::uint64_t number, const std::vector<std::string>& peers, bool alone,
                   std::int64_t now_ns, LinesAfterLock& lines);
 
-  // The number of a question that the ranks were not asked yet, once each; 0 for none.
+  // Returns the number of a question that is not in a plan yet, once each; 0 for none.
   std::uint64_t TakeQuestion();
-  // Whether a step without requests should ask the ranks. At its start an engine has none, and the
-  // first request need not wait then; one whose peers wait for its experts asks after each update.
+  // Returns whether a step without requests should ask the ranks: at the start, so that the first
+  // request need not wait, and after each update if peers wait for this engine's experts.
   bool AsksAtOnce() const;
-  // Whether a change was seen since the last call.
+  // Returns whether a change was seen since the last call.
   bool TakeMoved() { return std::exchange(moved_, false); }
 
  private:
   enum class State : std::uint8_t { kKnown, kChanging, kAwaited };
   void Await(std::int64_t now_ns);
-  // Once all ranks have answered: their version.
+  // Adopts the version of the ranks, once all have answered.
   Change AdoptFingerprints(std::int64_t now_ns, LinesAfterLock& lines);
-  // The same, once the ranks' are there: with what the peers have.
+  // Adopts the version of the ranks and the peers, once both are known.
   Change AdoptWithPeers(std::int64_t now_ns, LinesAfterLock& lines);
   Change Adopt(const std::string& version, LinesAfterLock& lines);
 
@@ -93,14 +94,14 @@ class WeightsState {
   State state_ = State::kKnown;
   std::string version_;
   std::uint64_t asked_ = 0;  // number of the last question
-  bool told_ = false;        // the question is in a plan
+  bool told_ = false;        // the question was put into a plan
   std::int64_t awaited_since_ns_ = 0;
   std::vector<std::uint64_t> changes_;  // by rank
   std::map<std::uint32_t, std::string> fingerprints_;
-  std::optional<WeightsPrint> own_;  // all ranks'
+  std::optional<WeightsPrint> own_;  // of all ranks together
   std::vector<std::string> peers_;
   bool alone_ = false;
-  bool has_peers_ = false;  // some experts are theirs
+  bool has_peers_ = false;  // some experts are the peers'
   bool moved_ = false;
 };
 

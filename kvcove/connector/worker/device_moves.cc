@@ -34,8 +34,8 @@ bool DeviceMoves::PartDone(Batch& batch, const transport::DeviceDone& done, std:
 }
 
 void DeviceMoves::CountTime(const Batch& batch, std::int64_t now_ns) {
-  // It has begun behind the step's mark and behind what was submitted before it: those waits are no
-  // property of its bytes.
+  // The device begins a batch behind the step's mark and behind earlier batches. The cost model
+  // wants the time that the bytes took, so those waits do not count.
   Job& job = *batch.job;
   const DeviceWay way = job.load ? DeviceWay::kLoad : DeviceWay::kSave;
   std::int64_t& before_ns = done_ns_[static_cast<std::size_t>(way)];
@@ -59,7 +59,7 @@ bool DeviceMoves::End(Batch& batch) {
     if (!batch.status || value.voided) {
       batch.tally.bad.insert(item.place);
       ++(job->load ? batch.tally.counters.failed_keys : batch.tally.counters.refused_keys);
-      // Else the device's driver has refused it, which is no tier's fault.
+      // If it is not voided, the device failed, which says nothing about the tier.
       if (value.voided) {
         ++batch.tally.counters.failed_by_tier[static_cast<std::size_t>(value.tier)];
       }

@@ -43,6 +43,8 @@ void Gate::SetAdapters(const std::vector<AdapterPrint>& adapters) {
 bool Gate::Loads(const AdapterPrint& adapter) const {
   if (closed_ || without_pool_) return false;
   if (adapter.id == 0) return true;
+  // The scheduler made the order's digest from reports up to `adapters_known_`. An adapter that
+  // came later has the same id and other tensors.
   const auto at = adapters_.find(adapter.id);
   return at != adapters_.end() && at->second.since <= adapters_known_;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the pool that a device reads or writes where it lies: what a transfer holds until its
-// ticket is over, however that ends, and what all transfers together may hold.
+// Memory of the pool that a device reads or writes in place: the loans and reservations that a
+// transfer holds until its ticket is over, however that ends, and a bound for all transfers
+// together.
 #pragma once
 
 #include <atomic>
@@ -14,13 +15,16 @@
 
 namespace kvcove::connector {
 
-// So that a device that is slow, or hangs, holds a bounded part of the pool. Thread-safe.
+// Bounds the part of the pool that a slow or hanging device holds. Thread-safe.
 class InPlaceBudget : public std::enable_shared_from_this<InPlaceBudget> {
  public:
   explicit InPlaceBudget(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
-  // Given back with the end of what it returns, which may outlive everything else. Null: too much
-  // is held; a transfer larger than the budget is the only one. `bounded` false: it only counts.
+  // Takes `bytes` until the returned object is destroyed, which may outlive its role. Null: too
+  // much is held. A transfer larger than the budget is admitted if it is the only one. `bounded`
+  // false: counts the bytes and admits always.
   std::shared_ptr<const void> Take(std::uint64_t bytes, bool bounded) {
+    // Relaxed: the sum orders no other memory. fetch_add gives each caller a different `before`, so
+    // no two of them are both admitted into the same room.
     const std::uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
     if (bounded && before != 0 && before + bytes > most_bytes_) {
       bytes_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -37,16 +41,16 @@ class InPlaceBudget : public std::enable_shared_from_this<InPlaceBudget> {
   std::atomic<std::uint64_t> bytes_{0};
 };
 
-// Of one batch: what is borrowed for a load, or reserved for a save. Built by one thread, then kept
-// by the transfer. Its end releases, or aborts what was not committed, and then lets the segments
-// be unpinned.
+// The loan of a load's batch, or the reservation of a save's. One thread builds it, then the
+// transfer keeps it. The destructor releases the loan, or aborts the reservation if it was not
+// committed, and only then lets the segments be unpinned.
 class InPlaceMemory final : public transport::HostMemory {
  public:
   explicit InPlaceMemory(std::shared_ptr<const void> share) : share_(std::move(share)) {}
   std::span<const std::span<std::byte>> extents() const override { return extents_; }
 
-  // Empty: not all of these pieces are pinned, and none was added. Else the same pieces; a device
-  // reads those of a loan only.
+  // Adds a value's pieces, and returns them as memory for the device, which only reads those of a
+  // loan. Empty: not all of the pieces are pinned.
   template <typename Buffer>
   std::vector<std::span<std::byte>> Add(const SegmentPins& pins, std::span<const Buffer> pieces) {
     std::vector<std::span<std::byte>> value;
@@ -68,9 +72,9 @@ class InPlaceMemory final : public transport::HostMemory {
   std::vector<std::span<std::byte>> extents_;
 
  public:
-  // The last members: they end first.
-  Borrowed loan;   // of a load
-  Reserved space;  // of a save
+  // The last members, so that they end before the segments are unpinned.
+  Borrowed loan;   // for a load
+  Reserved space;  // for a save
 };
 
 }  // namespace kvcove::connector

@@ -45,7 +45,7 @@ void Job::AddItems(std::uint32_t place, const Hints& chunk_hints) {
   const ChunkPlace& chunk = chunks[place];
   const std::span<const Shard> of_group = shards->At(chunk.group);
   const bool follows = !load && place > 0 && chunks[place - 1].group == chunk.group;
-  // The items of the chunk before, if it is stored, too.
+  // Whether the chunk before has items, whose keys are then used again: PutItem::after.
   const bool known = follows && !items.empty() && items.back().place == place - 1;
   const std::size_t before = known ? items.size() - of_group.size() : 0;
   const auto key_of = [this](const Shard& shard, const BlockHash& hash) {
@@ -60,7 +60,8 @@ void Job::AddItems(std::uint32_t place, const Hints& chunk_hints) {
     if (follows) {
       item.after = known ? items[before + s].key : key_of(shard, chunks[place - 1].hash);
     }
-    if (chunk.block >= shard.blocks) bad.insert(place);  // half a value is none
+    // The engine's memory lacks this block in some layer: the chunk fails as a whole.
+    if (chunk.block >= shard.blocks) bad.insert(place);
     items.push_back(item);
   }
 }
@@ -75,7 +76,7 @@ void Job::Prepare(const EngineShape& shape, const Keys& keys, const Rank& rank,
       bytes += KeyBytes(shard.part.tag, chunk.hash, adapter);
     }
   }
-  // Each chunk's key is written once at most. What is written stays where it is.
+  // Reserves for all keys: items keep views into `text`, which must not be reallocated.
   items.reserve(objects);
   text.reserve(bytes);
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
@@ -100,7 +101,7 @@ void Job::Place(std::size_t from, std::size_t to) {
   std::size_t count = 0;
   for (std::size_t i = from; i < to; ++i) count += items[i].shard->runs.size();
   pieces.clear();
-  pieces.reserve(count);  // so that it stays where it is
+  pieces.reserve(count);  // items keep spans of it, so it must not be reallocated
   for (std::size_t i = from; i < to; ++i) {
     Item& item = items[i];
     const std::uint64_t block = chunks[item.place].block;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A load or a save of one rank, as its role queues and runs it, and a batch of it between host and
-// device.
+// A load or a save of one rank, as its role queues and runs it, and one batch of a job between host
+// and device. Values without I/O; the roles' threads share them by the rules below.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace kvcove::connector {
 // The outcome of values.
 struct Tally {
   std::set<std::uint32_t> bad;      // places that failed
-  std::set<std::uint32_t> on_disk;  // of a save: places that were there, on a disk alone
+  std::set<std::uint32_t> on_disk;  // for a save: places that the pool has on a disk alone
   Counters counters;
   void Add(const Tally& other) {
     bad.insert(other.bad.begin(), other.bad.end());
@@ -36,8 +36,9 @@ struct Tally {
   }
 };
 
-// Its fields are written by the thread that runs it, and by others only while it is queued, but for
-// those at the end, which belong to the role's lock.
+// The mover that runs the job writes its fields, and so its own tally, without the lock; while the
+// job is queued, the holder of the role's lock does. The role's lock always guards the fields at
+// the end, which kvcove-device writes, too.
 struct Job : Tally, std::enable_shared_from_this<Job> {
   // One object: a part of a chunk.
   struct Item {
@@ -63,16 +64,16 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   std::shared_ptr<const Shards> shards;
   bool prepared = false;  // it has its items
   std::vector<Item> items;
-  std::string text;                   // of their keys
-  std::vector<MutableBuffer> pieces;  // of the batch that runs
-  std::atomic<bool> cancelled{false};
-  std::int64_t since_ns = 0;                           // it could begin
-  std::size_t next = 0;                                // item
-  std::shared_ptr<const transport::DeviceMark> after;  // of a load to a device
+  std::string text;                    // the keys of all items
+  std::vector<MutableBuffer> pieces;   // those of the batch that runs
+  std::atomic<bool> cancelled{false};  // set by any thread; only stops work, and orders no memory
+  std::int64_t since_ns = 0;           // when it could begin
+  std::size_t next = 0;                // first item that has not been moved
+  std::shared_ptr<const transport::DeviceMark> after;  // for a load to a device
   std::shared_ptr<const std::atomic<std::int64_t>>
-      reached_ns;  // when the stream was there; 0: not yet
-  // Of a save from a device: items before `asked` were looked up; of the last of them, what is to
-  // be stored.
+      reached_ns;  // when the stream reached `after`; 0: not yet
+  // For a save from a device: items before `asked` were looked up, and `wanted` are those of the
+  // last batch that are to be stored.
   std::size_t asked = 0;
   std::vector<std::size_t> wanted;
 
@@ -85,27 +86,28 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   std::int64_t busy_ns = 0;
   std::int64_t busy_until_ns = 0;
   bool over = false;                  // its mover is done; it ends with its last batch
-  std::uint32_t in_flight = 0;        // batches
-  Tally landed;                       // of those that are over
-  std::vector<Part> parts;            // of a synchronous load
-  std::uint32_t submitted_parts = 0;  // of it: the stream can wait for all of these
-  std::set<std::uint32_t> told;       // places that were told as failed before its end
+  std::uint32_t in_flight = 0;        // batches on the device, or fetched and not stored yet
+  Tally landed;                       // of the batches that are over
+  std::vector<Part> parts;            // for a synchronous load: tickets not waited for yet
+  std::uint32_t submitted_parts = 0;  // parts whose tickets are all in `parts`, or taken
+  std::set<std::uint32_t> told;       // places that were reported as failed before the job's end
 
-  // Both take what they need out of the order.
+  // Make the job of an order, and move its fields out of it.
   static std::shared_ptr<Job> Of(LoadOrder& order, std::shared_ptr<const Shards> shards);
   static std::shared_ptr<Job> Of(SaveOrder& order, std::shared_ptr<const Shards> shards);
 
-  // Makes the objects of the job: keys and places. The mover that runs its first batch does it, as
-  // the engine's thread waits for Begin and FinishStep. Each save names the `priority`.
+  // Makes the job's items. The mover of its first batch calls it, and not Begin or FinishStep: the
+  // engine's thread waits for those. Each save names the `priority`.
   void Prepare(const EngineShape& shape, const Keys& keys, const Rank& rank,
                NamespacePriority priority);
-  // Finds where the blocks of items [from, to) lie.
+  // Sets the pieces of items [from, to): the memory of their blocks.
   void Place(std::size_t from, std::size_t to);
-  // The end of the batch that begins at `next`.
+  // Returns the end of the batch that begins at `next`; it has one item at least.
   std::size_t BatchEnd(std::uint64_t batch_bytes) const;
   // Logs from which tiers the job was loaded, in the words of the drop-in's log.
   void SayTiers(LinesAfterLock& lines) const;
 
+  // Counts a time in which bytes were moved. Times are added in the order of their ends.
   void AddBusy(std::int64_t from_ns, std::int64_t to_ns) {
     busy_ns += std::max<std::int64_t>(to_ns - std::max(from_ns, busy_until_ns), 0);
     busy_until_ns = std::max(busy_until_ns, to_ns);
@@ -129,9 +131,10 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   void FailAll() {
     for (std::uint32_t i = 0; i < chunks.size(); ++i) bad.insert(i);
   }
-  // A load's chunks are of use only up to the first that failed: the rest is not worth moving.
+  // Returns whether the rest of a load is not worth moving: with full attention, chunks are of use
+  // only up to the first that failed.
   bool Hopeless(const EngineShape& shape) const { return load && !bad.empty() && shape.all_full(); }
-  // Fails what has not been moved yet.
+  // Fails the items that have not been moved yet.
   void FailRest() {
     if (!prepared) FailAll();
     for (; next < items.size(); ++next) bad.insert(items[next].place);
@@ -146,10 +149,10 @@ struct Batch {
   std::shared_ptr<Job> job;
   struct Value {
     std::size_t item = 0;
-    Tier tier = Tier::kUnknown;              // of a load
-    std::vector<std::span<std::byte>> host;  // its pieces
-    std::size_t number = 0;                  // in place: in the loan, or the reservation
-    bool voided = false;                     // a load's: its bytes were not valid to the end
+    Tier tier = Tier::kUnknown;              // for a load
+    std::vector<std::span<std::byte>> host;  // its pieces of pinned memory
+    std::size_t number = 0;                  // in place: index in the loan, or the reservation
+    bool voided = false;                     // for a load: the loan was not valid to the end
   };
   std::vector<Value> values;
   std::vector<std::size_t> Items() const {
@@ -157,7 +160,7 @@ struct Batch {
     for (const Value& value : values) items.push_back(value.item);
     return items;
   }
-  // Makes its copies, by part. Parts matter to loads that the stream waits for; others go as one.
+  // Makes the copies, by part. Only loads for which the stream waits have several parts.
   void PlanCopies(std::uint32_t layer_parts);
 
   std::int64_t submitted_ns = 0;

@@ -58,6 +58,7 @@ void JobQueue::CancelRunning(const Matches& matches) {
   }
 }
 
+// `submitted_parts` counts parts, and `part` is an index: a job is behind until the count is above.
 bool JobQueue::SyncBehind(std::uint32_t part) const {
   return std::ranges::any_of(sync_,
                              [part](const JobPtr& job) { return job->submitted_parts <= part; });
@@ -73,6 +74,8 @@ void ComputedSteps::Add(ComputedStep step) {
 }
 
 std::optional<ComputedStep> ComputedSteps::Take(const Ready& ready) {
+  // One thread waits for these steps, in order, so a step that is not in front was taken by
+  // TakeAll() while that thread called `ready` without the lock.
   if (steps_.empty() || steps_.front().ready != ready) return std::nullopt;
   ComputedStep step = std::move(steps_.front());
   steps_.pop_front();

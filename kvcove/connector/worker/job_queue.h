@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs of one rank that wait for a mover or are run by one, and steps whose saves are not due yet.
+// Loads precede saves, and the oldest job of each kind is first.
 //
 //   load  Add --Next--> running --PutBack--> waits again, before newer ones --Next--> ... --Ran-->
 //   save  a step's (ComputedSteps) --Add when it is computed--> as above
@@ -32,15 +33,17 @@ class JobQueue {
   // At most `most_queued` jobs of each kind wait.
   explicit JobQueue(std::uint32_t most_queued) : most_queued_(most_queued) {}
 
-  // Whether one more load, or save, is too much. `undue_saves`: of steps that are not computed.
+  // Returns whether one more load, or save, is too much. `undue_saves`: those of ComputedSteps.
   bool Full(bool load, std::size_t undue_saves) const {
     return (load ? loads_.size() : saves_.size() + undue_saves) >= most_queued_;
   }
   void Add(JobPtr job, std::int64_t now_ns);
-  // The oldest job of the share that is not blocked, loads first; it runs from now on. Null: none.
+  // Takes the oldest job of the share that is not blocked, loads first; it is running from now on.
+  // Null: there is none.
   JobPtr Next(Share share, bool loads_blocked, bool saves_blocked);
-  // The job runs no more, but has more to move: its turn comes again before newer ones of its kind.
+  // Returns a running job that has more to move to the front of its queue.
   void PutBack(const JobPtr& job);
+  // Takes note that a job runs no more.
   void Ran(const JobPtr& job) { running_.erase(job); }
 
   bool has_loads() const { return !loads_.empty(); }
@@ -48,18 +51,18 @@ class JobQueue {
   bool running() const { return !running_.empty(); }
   std::size_t size() const { return loads_.size() + saves_.size() + running_.size(); }
 
-  // Take jobs that wait off the queue, in order; the caller ends them.
+  // Take waiting jobs off the queue, in order; the caller ends them.
   std::vector<JobPtr> TakeLoads(const Matches& matches);
   std::vector<JobPtr> TakeAll();
-  // A job that runs moves no further batch.
+  // Cancels running jobs: each moves no further batch.
   void CancelRunning(const Matches& matches);
 
-  // Synchronous loads that are not over: the engine's step waits for them.
+  // Adds a synchronous load, for which the engine's step waits until EndSync.
   void AddSync(const JobPtr& job) { sync_.insert(job); }
-  // True: it was one of them.
+  // Returns true if the job was one of them.
   bool EndSync(const JobPtr& job) { return sync_.erase(job) > 0; }
   bool has_sync() const { return !sync_.empty(); }
-  // Whether one of them has not submitted the parts up to `part` yet.
+  // Returns whether one of them has not submitted the parts up to `part` yet.
   bool SyncBehind(std::uint32_t part) const;
   void CancelSync();
 
@@ -74,7 +77,7 @@ class JobQueue {
 // The saves of a step that the device, or the engine, may still be computing.
 struct ComputedStep {
   std::shared_ptr<std::function<void()>> ready;
-  std::shared_ptr<const transport::DeviceMark> mark;  // else
+  std::shared_ptr<const transport::DeviceMark> mark;  // null: `ready` says when it is computed
   std::vector<std::shared_ptr<Job>> saves;
 };
 
@@ -88,13 +91,13 @@ class ComputedSteps {
   using Ready = std::shared_ptr<std::function<void()>>;
 
   void Add(ComputedStep step);
-  // The `ready` of the oldest step without a mark; null: there is none.
+  // Returns the `ready` of the oldest step without a mark; null: there is none.
   Ready front() const { return steps_.empty() ? nullptr : steps_.front().ready; }
-  // Both: none if the step was taken meanwhile (Unregister).
+  // Take a computed step; none: it was taken meanwhile (Unregister).
   std::optional<ComputedStep> Take(const Ready& ready);
   std::optional<ComputedStep> Take(const std::shared_ptr<const transport::DeviceMark>& mark);
   std::deque<ComputedStep> TakeAll();
-  // The number of saves of all steps.
+  // Returns the number of saves of all steps.
   std::size_t saves() const { return saves_; }
 
  private:

@@ -5,6 +5,7 @@ namespace kvcove::connector {
 
 void JobResults::End(Job& job, std::int64_t now_ns, LinesAfterLock& lines) {
   if (!std::exchange(job.over, true) && job.load && job.sync) ReportEarly(job);
+  // Called by the mover and by kvcove-device, in either order; the later call ends the job.
   if (job.in_flight > 0) return;
   job.Add(job.landed);
   ++(job.load ? job.counters.load_jobs : job.counters.save_jobs);
@@ -20,6 +21,7 @@ void JobResults::End(Job& job, std::int64_t now_ns, LinesAfterLock& lines) {
 
 void JobResults::ReportEarly(Job& job) {
   for (const std::uint32_t place : job.bad) {
+    // With nothing on the device the job ends now, and EndLoad() reports all.
     if (job.in_flight == 0 || !job.told.insert(place).second) continue;
     ended_.failed_blocks.push_back(job.chunks[place].block);
   }
@@ -28,7 +30,7 @@ void JobResults::ReportEarly(Job& job) {
 
 void JobResults::EndLoad(Job& job, LinesAfterLock& lines) {
   if (job.cancelled) {
-    // Also what was moved already: it was cancelled because its values may be wrong.
+    // Fails also the blocks that were loaded: loads are cancelled when their values are void.
     job.FailAll();
   }
   if (tier_log_) job.SayTiers(lines);

@@ -23,13 +23,13 @@ struct Ended {
 // Does no I/O. Needs its owner's lock.
 class JobResults {
  public:
-  // `tier_log`: a line a load.
+  // `tier_log`: logs a line for each load.
   explicit JobResults(bool tier_log) : tier_log_(tier_log) {}
 
-  // The job's mover is done with it, or the device with its last batch: the job ends when both are.
-  // Each job ends exactly once.
+  // Ends a job for its mover, or for the device with its last batch; the job ends when both are
+  // done. Each job ends exactly once.
   void End(Job& job, std::int64_t now_ns, LinesAfterLock& lines);
-  // An order that never became a job.
+  // Report an order that never became a job: a load as failed, a save as missing.
   void Fail(const LoadOrder& order, LinesAfterLock& lines);
   void Drop(const SaveOrder& order);
 
@@ -38,8 +38,8 @@ class JobResults {
   void TakeInto(Report& report);
 
  private:
-  // The engine looks for failed blocks when it has launched the step, so those of a synchronous
-  // load that are known are reported now; errors of the device follow at its end.
+  // Reports the failed blocks of a synchronous load that are known when its mover is done: the
+  // engine asks for them when it has launched the step. Errors of the device follow at its end.
   void ReportEarly(Job& job);
   void EndLoad(Job& job, LinesAfterLock& lines);
 

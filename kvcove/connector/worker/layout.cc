@@ -13,7 +13,7 @@ constexpr std::array<std::string_view, 6> kNames = {"block", "layer", "kv",
                                                     "head",  "token", "element"};
 constexpr std::size_t kMaxRuns = 1 << 16;
 
-// By stride, the largest first; axes of one stride stay in their order. There are a handful.
+// Sorts by stride, the largest first; axes of one stride keep their order.
 void SortByStride(std::vector<Axis>& axes) {
   for (std::size_t i = 1; i < axes.size(); ++i) {
     for (std::size_t k = i; k > 0 && axes[k - 1].stride_bytes < axes[k].stride_bytes; --k) {
@@ -35,7 +35,8 @@ void JoinTokens(std::vector<Axis>& axes) {
   }
 }
 
-// The axes within a block, in an object's order.
+// Returns the axes within a block, in an object's order. Axes of one element are left out, but for
+// the head axis, which RunsOf cuts.
 std::vector<Axis> Inner(const LayerMemory& layer) {
   std::vector<Axis> axes;
   for (const Axis& axis : layer.axes) {
@@ -115,7 +116,7 @@ Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std
   }
   std::vector<Run> runs = {{.offset = 0, .bytes = layer.element_bytes}};
   std::vector<Axis> axes = Inner(layer);
-  // From the fastest axis outwards: repeat what is there, and join what touches.
+  // From the fastest axis outwards: repeats the runs along each axis, and joins those that touch.
   std::reverse(axes.begin(), axes.end());
   for (const Axis& axis : axes) {
     const bool head = axis.kind == AxisKind::kHead;
@@ -134,7 +135,7 @@ Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std
     }
     runs = std::move(next);
     if (runs.size() > kMaxRuns) {
-      return Fail(Code::kInvalid, fmt::format("KV layer '{}': a block lies in more than {} pieces",
+      return Fail(Code::kInvalid, fmt::format("KV layer '{}': a block has more than {} pieces",
                                               layer.name, kMaxRuns));
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of a block lie: the engine names every axis of a layer's tensor when it registers
-// the tensor. Nothing is guessed from strides.
+// Finds the bytes of a block: the engine names every axis of a layer's tensor when it registers the
+// tensor, so that no meaning is guessed from strides.
 //
 //   FlashAttention  [kv 2][block][token][head][element]    {kKv, kBlock, kToken, kHead, kElement}
 //   FlashInfer      [block][kv 2][token][head][element]    {kBlock, kKv, kToken, kHead, kElement}
@@ -9,11 +9,11 @@
 //   packed layers   [block][layer]...                      {kBlock, kLayer, ...}
 //   state           [block][element]                       {kBlock, kElement}
 //
-// An object holds the bytes of a block in the order in which they lie, layer after layer, the block
-// axis left out: so FlashAttention's and FlashInfer's orders share, head-major ones do not. Where a
-// kernel sees a block in pieces, tokens have two axes ([block][token][head][token][element]). An
-// object has all tokens of a head together even so, as the namespace says nothing of a kernel's
-// pieces.
+// An object holds the bytes of a block in the order of memory, layer after layer, without the block
+// axis: so engines with FlashAttention's and FlashInfer's orders share, head-major ones do not.
+// Where a kernel has a block in pieces, tokens have two axes
+// ([block][token][head][token][element]). Even then an object has all tokens of a head together, as
+// the namespace does not depend on a kernel's pieces.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 namespace kvcove::connector {
 
 enum class AxisKind : std::uint8_t { kBlock, kLayer, kKv, kHead, kToken, kElement };
-// "block", "layer", "kv", "head", "token", "element". Errors: kInvalid.
+// Parses "block", "layer", "kv", "head", "token" or "element". Errors: kInvalid.
 Result<AxisKind> ParseAxis(std::string_view name);
 std::string_view AxisName(AxisKind kind);
 
@@ -60,8 +60,8 @@ struct BlockRuns {
   std::uint64_t bytes = 0;
 };
 
-// Of heads [first_head, first_head + heads). Errors: kInvalid with the layer's name: no or two
-// block axes, axes that overlap, heads that it does not have.
+// Returns the runs of heads [first_head, first_head + heads). Errors: kInvalid with the layer's
+// name: not exactly one block axis, axes that overlap, heads that it does not have.
 Result<BlockRuns> RunsOf(const LayerMemory& layer, std::uint32_t first_head, std::uint32_t heads);
 
 }  // namespace kvcove::connector

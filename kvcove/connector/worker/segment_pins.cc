@@ -13,13 +13,13 @@
 namespace kvcove::connector {
 namespace {
 
-// Between two looks: while an owner populates its memory, and afterwards.
+// Pauses between two looks: while an owner populates its memory, and afterwards.
 constexpr std::int64_t kGrowingNs = 250 * kMillisecond;
 constexpr std::int64_t kQuietNs = 5 * kSecond;
 // Pieces between two looks while memory is pinned. By estimate a piece takes 50 ms with its rest,
 // so that is about as often as while an owner populates.
 constexpr int kPiecesALook = 4;
-// Rest per time of work, so that who waits for the driver's locks gets them.
+// Rest per time of work, so that threads which wait for the driver's locks get them.
 constexpr std::int64_t kRest = 4;
 
 const std::byte* Begin(const SegmentRange& range) {
@@ -43,7 +43,7 @@ SegmentPins::SegmentPins(transport::DeviceQueue& queue, Source source, SegmentPi
   if (auto thread = StartThread("kvcove-pin", [this] { Loop(); })) {
     thread_ = std::move(*thread);
   } else {
-    LogWarn("{}: the pool's memory is not pinned, so copies take the ring: {}", options_.name,
+    LogWarn("{}: the pool's memory is not pinned, so copies use the ring: {}", options_.name,
             thread.error().detail);
   }
 }
@@ -73,7 +73,7 @@ void SegmentPins::Loop() {
     std::int64_t rest_ns = kQuietNs;
     try {
       rest_ns = Step();
-    } catch (const std::exception& error) {  // it would end the engine's process
+    } catch (const std::exception& error) {  // uncaught, it would end the engine's process
       LogWarn("{}: the pool's memory is not pinned further now: {}", options_.name, error.what());
     }
     const MutexLock lock(mutex_);
@@ -121,7 +121,7 @@ std::int64_t SegmentPins::Step() {
 void SegmentPins::Look() {
   const Result<std::vector<SegmentRange>> ranges = source_();
   if (!ranges) return;
-  Segments over;  // unpinned after the lock
+  Segments over;  // destroyed after the unlock: that unpins, by calls of the driver
   const MutexLock lock(mutex_);
   for (const auto& segment : segments_) ++segment->absent_;
   for (const SegmentRange& range : *ranges) {
@@ -134,13 +134,14 @@ void SegmentPins::Look() {
     (*known)->range_.populated_bytes = range.populated_bytes;
     (*known)->absent_ = 0;
   }
-  // An owner that is slow to answer is not gone. What is gone keeps its memory until here.
+  // An owner that is slow to answer is absent from one look, too, and pinning again would cost
+  // seconds. So a segment is dropped only after several looks; its memory is kept until then.
   std::erase_if(segments_, [&](const auto& segment) {
     if (segment->absent_ < kAbsentLooks) return false;
     over.push_back(segment);
     return true;
   });
-  if (!over.empty()) refused_ = false;  // there is room again
+  if (!over.empty()) refused_ = false;  // the host may pin more once these are unpinned
   std::ranges::sort(segments_, std::less<>(), [](const auto& each) { return Begin(each->range_); });
 }
 
@@ -167,6 +168,7 @@ void SegmentPins::PinPiece(PinnedSegment& segment) {
   auto registered =
       queue_.RegisterHost({static_cast<std::byte*>(segment.range_.data) + pinned, piece});
   if (registered) {
+    // The mark grows only once the driver has the piece: a device must not be given other memory.
     segment.pieces_.push_back(std::move(*registered));
     segment.pinned_.store(pinned + piece, std::memory_order_release);
     return;
@@ -174,8 +176,8 @@ void SegmentPins::PinPiece(PinnedSegment& segment) {
   refused_ = true;
   if (std::exchange(said_, true)) return;
   LogWarn(
-      "{}: of the pool's {} on this host {} are pinned for the GPU, and no more: {}. What lies "
-      "beyond goes by way of pinned buffers, which costs a copy; \"device_pin\" sets a bound, and "
+      "{}: of the pool's {} on this host {} are pinned for the GPU, and no more: {}. Transfers of "
+      "other memory use pinned buffers, which costs a copy; \"device_pin\" sets a bound, and "
       "\"off\" switches this off",
       options_.name, FormatSize(segment.range_.size_bytes), FormatSize(pinned),
       registered.error().detail);

@@ -29,7 +29,8 @@ Result<std::vector<BlockRuns>> Shards::RunsIn(const LayerMemory& layer) const {
   const std::vector<Shard>& shards = groups_[layer.group];
   std::vector<BlockRuns> runs;
   for (const Shard& shard : shards) {
-    // A rank that has one part has it whole, whatever its heads are called.
+    // A rank with one part has the whole tensor, also where the shape's number of heads differs
+    // from the tensor's.
     const bool whole = shards.size() == 1;
     KVCOVE_ASSIGN(BlockRuns of_shard,
                   RunsOf(layer, whole ? 0 : shard.part.first_head,

@@ -25,13 +25,13 @@ struct Shard {
     std::uint32_t part = 0;  // of the layers (Shards::PartOf)
   };
   Part part;
-  std::vector<Descriptor> runs;  // in an object's order; what touches is one, across layers
-  std::uint64_t blocks = 0;      // that all of its layers have
+  std::vector<Descriptor> runs;  // in an object's order; runs that touch are joined, across layers
+  std::uint64_t blocks = 0;      // blocks that all of its layers have
   std::uint64_t bytes = 0;
-  bool device = false;  // whether its layers lie in memory that the host cannot read
+  bool device = false;  // its layers are in memory that the host cannot read
 };
 
-// Built by one thread, layer after layer, then immutable; a job keeps what it was queued with.
+// Built by one thread, layer after layer, then immutable; each job keeps a reference to its own.
 // Touches none of the memory.
 class Shards {
  public:
@@ -44,14 +44,15 @@ class Shards {
   Result<std::vector<BlockRuns>> RunsIn(const LayerMemory& layer) const;
   // Adds the next layer, with the runs that RunsIn returned. `device`: the host cannot read it.
   void Add(const LayerMemory& layer, const std::vector<BlockRuns>& runs, bool device);
-  // Errors: kInvalid: an object is larger than the pool takes.
+  // Checks the sizes of objects. Errors: kInvalid: one is larger than the pool takes.
   Status Check() const;
 
   std::span<const Shard> At(std::uint32_t group) const { return groups_[group]; }
+  // Returns whether the layers are in memory that the host cannot read.
   bool device() const;
-  // Bytes of one chunk's object, by group.
+  // Returns the bytes of one chunk's object, by group.
   std::vector<std::uint64_t> ChunkBytes() const;
-  // The part of a layer; nullptr: the layer has no name here.
+  // Returns the part of a layer; nullptr: no layer has this name.
   const std::uint32_t* PartOf(std::string_view layer) const;
 
  private:

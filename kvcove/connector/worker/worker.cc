@@ -37,7 +37,7 @@ Status WorkerRole::StartThreads() {
 }
 
 WorkerRole::~WorkerRole() {
-  std::shared_ptr<SegmentPins> pins;  // ends last: it waits for the driver, and unpins
+  std::shared_ptr<SegmentPins> pins;  // destroyed last, after the lock: waits for the driver
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -50,6 +50,7 @@ WorkerRole::~WorkerRole() {
   transport::DeviceQueue* const queue = queue_;
   if (queue == nullptr) return;
   (void)AwaitFlights();
+  // A device that hangs may end tickets after this: their callbacks refer to this role.
   queue->Forget(this);
 }
 
@@ -66,7 +67,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
       }
       if (of_layer != queue && &layer != &layers.front()) {
         return Fail(Code::kInvalid,
-                    fmt::format("KV layer '{}' lies on another device than layer '{}'", layer.name,
+                    fmt::format("KV layer '{}' is on another device than layer '{}'", layer.name,
                                 layers.front().name));
       }
       queue = of_layer;
@@ -79,10 +80,11 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
             queue->Describe(), FormatSize(queue->stats().pinned_bytes));
   }
   if (transport::DeviceQueue* const before = queue_; before != nullptr && before != queue) {
-    before->Forget(this);  // marks of steps that nobody waits for may be left there
+    before->Forget(this);  // drops marks of steps, whose callbacks are not needed any more
   }
   {
     const MutexLock lock(mutex_);
+    // Host memory: only the saver copies for saves (JobQueue::Share).
     quiet_saves_ = queue == nullptr && options_.threads > 0;
     queue_ = queue;
     shards_ = std::make_shared<const Shards>(std::move(shards));
@@ -119,18 +121,20 @@ Result<transport::DeviceQueue*> WorkerRole::Probe(const LayerMemory& layer,
 bool WorkerRole::Unregister() {
   LetGo();
   if (AwaitFlights()) return true;
-  LogError("{}: rank {}: the device still moves bytes after {} ms; its memory is let go of",
+  LogError("{}: rank {}: the device still moves bytes after {} ms; the KV memory may still change",
            options_.engine, options_.number, options_.device_timeout.count());
   return false;
 }
 
 void WorkerRole::LetGo() {
-  // Destroyed after the lock is released: a save's `ready` may need the engine's own locks to go
-  // (Python's GIL), and a thread that holds them may wait for ours.
+  // Declared before the lock, so destroyed after it is released: the destructor of a step's `ready`
+  // may need the engine's own locks (Python's GIL), and a thread that holds them may wait for ours.
   std::vector<std::shared_ptr<Job>> dropped;
   std::deque<ComputedStep> steps;
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
+  // First, so that no order becomes a job from now on. Running jobs keep their own reference, and
+  // the wait below is for them: afterwards no mover touches the engine's memory.
   shards_.reset();
   FailQueued(dropped, steps, lines);
   CancelMoving([](const Job&) { return true; });
@@ -163,7 +167,7 @@ std::vector<std::uint64_t> WorkerRole::ChunkBytes() const {
 
 void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
   {
-    std::shared_ptr<Store> before;  // its end is a call of the pool: after the lock
+    std::shared_ptr<Store> before;  // destroyed after the lock: its end is a call of the pool
     std::shared_ptr<SegmentPins> pins;
     const MutexLock lock(mutex_);
     ask_first_ = ask_first;
@@ -172,6 +176,7 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
     changed_.NotifyAll();
     stepped_.NotifyAll();
   }
+  // After `pins` of the former store has ended: its thread called that store.
   StartPins();
 }
 
@@ -203,7 +208,7 @@ void WorkerRole::WeightsChanging() {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   if (!gate_.WeightsChanging()) return;
-  // What is being loaded was computed with the weights of before.
+  // Fails loads that wait or run: their values were computed with the weights of before.
   for (const auto& job : jobs_.TakeLoads([](const Job&) { return true; })) {
     job->FailAll();
     End(job, lines);

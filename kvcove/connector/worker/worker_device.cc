@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of a device's memory, by way of pinned host memory: pieces of the ring here, and the
-// pool's own in worker_in_place.cc. Loads that the engine's stream waits for: worker_layers.cc.
+// pool's own in worker_in_place.cc. worker_layers.cc has loads for which the engine's stream waits.
 //
-//   load   Lend, Get into it, Submit behind the step's mark; the mover goes on.
+//   load   a mover: Lend, Get into it, Submit behind the step's mark
 //          kvcove-device: PartDone -> EndBatch
-//   save   Lend, Submit; the mover goes on.
+//   save   a mover: Lend, Submit
 //          kvcove-device: PartDone -> Fetched; a mover: RunFetched: Put -> EndBatch
 //
-// A job's mover writes its own tally; batches have tallies of their own, which DeviceMoves::End
-// adds to `landed` under the role's lock, and JobResults::End joins both.
+// The mover of a job writes the job's tally without the lock, while kvcove-device or another mover
+// writes the tallies of its batches. DeviceMoves::End adds these to `landed` under the role's lock,
+// and JobResults::End joins both once neither is written any more.
 #include <exception>
 
 #include "kvcove/connector/worker/worker.h"
@@ -93,7 +94,7 @@ const std::vector<std::size_t>& WorkerRole::Wanted(Job& job, Store& store, std::
 }
 
 bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, std::size_t to) {
-  // What is there already is not copied from the device.
+  // Asks the pool first: a value that it has is not copied from the device.
   const std::vector<std::size_t>& items = Wanted(job, store, from, to);
   if (job.cancelled) job.DropItems(job, items);
   if (items.empty() || job.cancelled) return true;
@@ -110,6 +111,8 @@ bool WorkerRole::SaveBatchFromDevice(Job& job, Store& store, std::size_t from, s
 bool WorkerRole::SaveByRing(Job& job, const std::vector<std::size_t>& items) {
   transport::DeviceQueue& queue = *queue_.load();
   const std::uint64_t bytes = job.BytesOf(items);
+  // Does not wait for the ring while batches of saves hold it: they return it only once a mover has
+  // stored them, and this thread may be that mover.
   auto host = queue.Lend(DeviceWay::kSave, bytes, clock_.NowNs());
   if (!host) {
     bool comes_back = false;
@@ -175,18 +178,20 @@ void WorkerRole::PartDone(const std::shared_ptr<Batch>& batch, transport::Device
       CountCopyErrors(*batch->job, batch->tally, batch->values.size(), batch->status, lines);
     }
   }
-  // Nobody else has the batch any more, and the device touches nothing of it.
+  // The last part is over, so only this thread has the batch, and it needs no lock. Revalidate
+  // comes after the copy: a loan that is valid now was valid while the device read it.
   if (load && batch->in_place != nullptr && batch->status) Revalidate(*batch);
-  // Before its end is told, as another load may wait for this memory.
+  // Returned before EndBatch unblocks the way: a load that waits for this memory must find it.
   if (load) {
     batch->host.reset();
     batch->in_place.reset();
   }
-  // After the lock: giving back what was reserved is a call of the pool.
+  // Destroyed after the lock: to return a reservation is a call of the pool.
   std::shared_ptr<const transport::HostMemory> let_go;
   std::shared_ptr<InPlaceMemory> in_place;
   const MutexLock lock(mutex_);
-  // A mover stores what a save has fetched, or gives back what was reserved for it.
+  // A save's batch is left to a mover, which stores it, or returns its reservation: both are calls
+  // of the pool, which may wait, and kvcove-device must not.
   if (load || stopping_ || (!batch->status && batch->in_place == nullptr)) {
     let_go = std::move(batch->host);
     in_place = std::move(batch->in_place);
@@ -235,7 +240,8 @@ void WorkerRole::StoreFetched(Batch& batch, Store& store) {
     batch.in_place->space.Abort();
     return;
   }
-  if (job.cancelled) return job.DropItems(batch.tally, batch.Items());  // its end aborts
+  // The batch's destructor aborts its reservation.
+  if (job.cancelled) return job.DropItems(batch.tally, batch.Items());
   if (batch.in_place != nullptr) return CommitInPlace(batch);
   std::vector<ConstBuffer> pieces;
   std::vector<std::size_t> ends;
@@ -257,8 +263,7 @@ void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>&
   step = steps_.Take(mark);
   if (!step) return;
   if (!status) {
-    lines.Error("{}: what a step computed cannot be saved: {}", options_.engine,
-                status.error().detail);
+    lines.Error("{}: the KV of a step cannot be saved: {}", options_.engine, status.error().detail);
   }
   StepDone(*step, status ? std::string() : status.error().detail, lines);
 }
@@ -269,17 +274,17 @@ bool WorkerRole::AwaitFlights() {
     const MutexLock lock(mutex_);
     return !moves_.empty();
   };
-  // Without threads of the role the caller's does their work.
+  // A role without threads works in the caller's thread.
   while (options_.threads == 0 && left()) {
     transport::DeviceQueue* const queue = queue_;
     if (!RunFetched() && (queue == nullptr || !queue->Advance())) return false;
   }
   LinesAfterLock lines;
   std::vector<std::shared_ptr<Batch>>
-      let_go;  // after the lock, as what they reserved is given back
+      let_go;  // destroyed after the lock: to return a reservation is a call of the pool
   const MutexLock lock(mutex_);
   while (!moves_.empty()) {
-    // Movers that have ended put nothing any more.
+    // The movers have ended, so no thread would store these batches.
     if (stopping_ && moves_.has_fetched()) {
       const std::shared_ptr<Batch>& batch = let_go.emplace_back(moves_.TakeFetched());
       batch->status = Fail(Code::kUnavailable, "the role ends");

@@ -7,9 +7,9 @@
 //
 // The loan and the reservation are the transfer's HostMemory: the queue keeps them until the ticket
 // is over, however it ends, and longer than this role if the device hangs. So the pool gives that
-// memory to nobody who could then read, or be overwritten by, what a device still does.
+// memory to no other value while a device may still read or write it.
 //
-// What is on other hosts, is not pinned, or is beyond a bound goes by way of the ring.
+// Values that are on other hosts, in memory that is not pinned, or beyond a bound take the ring.
 #include <fmt/core.h>
 
 #include "kvcove/connector/worker/worker.h"
@@ -17,18 +17,18 @@
 namespace kvcove::connector {
 namespace {
 
-// After the pool gave memory that is not pinned (yet), saves ask again only then: each try is two
-// calls of the pool in vain.
+// Pause of saves in place after the pool reserved memory that is not pinned (yet): each try costs
+// two calls of the pool in vain.
 constexpr std::int64_t kUnpinnedNs = kSecond;
 
-// The ring would bring nothing else.
+// Returns whether a get by way of the ring would have the same answer.
 bool IsFinal(const ItemResult& result) { return result.code == Code::kMiss && !result.elsewhere; }
 
 }  // namespace
 
 void WorkerRole::StartPins() {
   std::shared_ptr<Store> store;
-  std::shared_ptr<SegmentPins> before;  // ends after the lock
+  std::shared_ptr<SegmentPins> before;  // destroyed after the lock: it joins its thread
   transport::DeviceQueue* const queue = queue_;
   {
     const MutexLock lock(mutex_);
@@ -45,10 +45,11 @@ void WorkerRole::StartPins() {
                          .name = fmt::format("{}: rank {}", options_.engine, options_.number),
                          .thread = options_.threads > 0});
   const MutexLock lock(mutex_);
-  // Another thread may have been faster, or there is another store now.
+  // Register and Connect both call this, so another thread may have been faster, or have changed
+  // the store or the queue while `pins` was made without the lock.
   if (pins_ != nullptr || store_ != store || queue_ != queue || stopping_) return;
   pins_.swap(pins);
-  pins_->Start();  // one that came too late must not pin a thing
+  pins_->Start();  // not before: a loser's thread must not pin the same memory
 }
 
 std::uint64_t WorkerRole::PinOne() {
@@ -94,7 +95,7 @@ WorkerRole::Lent WorkerRole::Lend(Job& job, Store& store, const InPlace& in_plac
   in_place.memory->loan = std::move(*loan);
   const Borrowed& lent = in_place.memory->loan;
   Lent out;
-  std::vector<std::size_t> here;  // what the loan has decided
+  std::vector<std::size_t> here;  // items that the loan has decided
   std::vector<Batch::Value> values;
   std::vector<ItemResult> results;
   for (std::size_t k = 0; k < items.size(); ++k) {
@@ -152,7 +153,7 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const InPlace& in_place,
   Reserved& space = in_place.memory->space = std::move(*reserved);
   auto batch = std::make_shared<Batch>();
   batch->job = job.shared_from_this();
-  std::vector<std::size_t> over;  // decided without a copy
+  std::vector<std::size_t> over;  // items that need no copy: the pool has them, or refuses them
   std::vector<ItemResult> results;
   for (std::size_t k = 0; k < items.size(); ++k) {
     const ItemResult& result = space.result(k);
@@ -165,7 +166,8 @@ bool WorkerRole::SaveInPlace(Job& job, Store& store, const InPlace& in_place,
     auto host = unknown ? std::vector<std::span<std::byte>>()
                         : in_place.memory->Add(*in_place.pins, space.pieces(k));
     if (host.empty()) {
-      // Before the ring's put, which would find the keys taken.
+      // All or none: the whole batch takes the ring. Aborts first, as the ring's put would find the
+      // keys of this reservation in progress.
       space.Abort(options_.timeout);
       const MutexLock lock(mutex_);
       if (!unknown) save_in_place_from_ns_ = clock_.NowNs() + kUnpinnedNs;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The movers: which job is due, and one batch of it at a time; and the thread that waits for the
-// device to have computed a step.
+// The movers: choose a job that is due and run one batch of it at a time, so that a load which is
+// queued meanwhile precedes the rest of a save. And the thread that waits for computed steps.
 #include <exception>
 
 #include "kvcove/base/background.h"
@@ -16,6 +16,7 @@ std::shared_ptr<Job> WorkerRole::NextJob(Share share) {
 
 std::optional<WorkerRole::Share> WorkerRole::Due(Thread thread) const {
   if (store_ == nullptr) return std::nullopt;
+  // Each thread must find in jobs_ and moves_ what RunOne(share) then takes, or it would spin.
   const bool saver = thread == Thread::kSaver;
   const bool device = queue_ != nullptr;
   if (saver && !quiet_saves_ && !device) return std::nullopt;
@@ -36,7 +37,8 @@ bool WorkerRole::RunOne(Share share) {
     job = NextJob(share);
     store = store_;
   }
-  // Bytes that have come hold pinned memory, so they go before further saves.
+  // Fetched batches hold pinned memory until they are stored, and further saves need that memory:
+  // so they precede further saves. Loads precede both.
   if ((job == nullptr || !job->load) && share != Share::kLoads && RunFetched()) {
     if (job == nullptr) return true;
     const MutexLock lock(mutex_);
@@ -52,13 +54,13 @@ bool WorkerRole::RunOne(Share share) {
   Ran ran = Ran::kOver;
   const std::int64_t start = clock_.NowNs();
   try {
-    // What it waits for need not come any more once the job is cancelled.
+    // Ends the waits of this thread's calls early once the job is cancelled.
     InterruptBy interrupt(job->cancelled);
     ran = RunBatch(*job, *store);
   } catch (const std::exception& error) {
     LogError("{}: job {} of request {} failed: {}", options_.engine, job->id, job->request,
              error.what());
-    // Of a load for the stream it is not known what was not submitted.
+    // A load for the stream may have advanced `next` beyond batches that it has not submitted.
     job->sync ? job->FailAll() : job->FailRest();
   }
   const std::int64_t end = clock_.NowNs();
@@ -70,6 +72,8 @@ bool WorkerRole::RunOne(Share share) {
     job->FailRest();
     End(job, lines);
   } else {
+    // Under the lock that DeviceMoves::End needs: either its batches still have an End to come,
+    // which unblocks the way, or Block() does nothing. So the job is never left blocked for ever.
     if (ran == Ran::kBlocked) moves_.Block(job->load);
     jobs_.PutBack(job);
   }
@@ -103,7 +107,7 @@ bool WorkerRole::AwaitStep() {
     (*ready)();
   } catch (const std::exception& thrown) {
     error = thrown.what();
-    LogError("{}: what a step computed cannot be saved: {}", options_.engine, error);
+    LogError("{}: the KV of a step cannot be saved: {}", options_.engine, error);
   }
   std::optional<ComputedStep> step;
   LinesAfterLock lines;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads that the engine's stream waits for, with `layer_parts` layer by layer:
+// Loads for which the engine's stream waits, with `layer_parts` layer by layer:
 //
 //   a mover        Lend batch after batch (or LoadByRing), then part 0 of all, part 1 of all, ...
 //   model thread   WaitForLayer: AwaitSubmitted(part), WaitOnStream: the stream waits for tickets
 //   kvcove-device  PartDone -> Revalidate -> EndBatch, as for other loads
 //
-// All that the pool lends at once goes part by part; what is more waits for it. So the first layers
-// run while later ones land, as long as a load fits what may be borrowed (requester/borrow.h).
+// All values that the pool lends at once are submitted part by part; further values wait for them.
+// So the first layers run while later ones are copied, as long as a load fits into the bound of
+// loans (requester/borrow.h).
 //
-// A loan's bytes never change, so a batch is what a get at the moment of its Borrow would have
-// read, whatever the pool resets while the device copies. Revalidate comes behind the ticket, when
-// the stream may have used the bytes: a load that is void then is told late, as an error of the
-// device is, and the engine computes these blocks again.
+// A loan's bytes never change, so a batch has the bytes that a get at the moment of its Borrow
+// would have read, whatever the pool resets while the device copies. Revalidate follows the ticket,
+// when the stream may have used the bytes: a load that is void then is reported late, as an error
+// of the device is, and the engine computes these blocks again.
 #include "kvcove/base/interrupt.h"
 #include "kvcove/connector/worker/worker.h"
 
@@ -21,7 +22,7 @@ using transport::DeviceWay;
 
 namespace {
 
-// Of one load: the device's queue takes some thousands from all.
+// Most tickets of one load: the device's queue takes some thousands from all.
 constexpr std::size_t kMostTickets = 1024;
 
 }  // namespace
@@ -34,7 +35,9 @@ bool WorkerRole::LoadForStream(Job& job, Store& store) {
     if (waits) break;
     const std::size_t to = job.BatchEnd(options_.batch_bytes);
     std::vector<std::size_t> items = Job::Range(job.next, to);
-    bool may_wait = !lent.empty();  // what holds the pool's memory gives it back
+    // Waits for memory only if batches that hold some will end: this load's own, which are
+    // submitted below before the wait, or those on the device.
+    bool may_wait = !lent.empty();
     {
       const MutexLock lock(mutex_);
       may_wait = may_wait || moves_.batches(/*load=*/true) > 0;
@@ -49,7 +52,7 @@ bool WorkerRole::LoadForStream(Job& job, Store& store) {
     if (!items.empty() && !job.cancelled) LoadByRing(job, store, items);
     job.next = to;
   }
-  // Of a load that is cancelled nothing is told as loaded.
+  // A cancelled load is reported as failed, so its loans are released without a copy.
   if (!job.cancelled) SubmitByLayers(job, lent, /*last=*/!waits);
   return !waits;
 }
@@ -87,7 +90,7 @@ void WorkerRole::WaitForLayer(std::string_view layer, StreamHandle stream) {
 }
 
 void WorkerRole::AwaitSubmitted(std::uint32_t part) {
-  // Without threads of the role the caller's does their work.
+  // A role without threads works in the caller's thread.
   while (options_.threads == 0) {
     {
       const MutexLock lock(mutex_);
@@ -98,7 +101,8 @@ void WorkerRole::AwaitSubmitted(std::uint32_t part) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   while (jobs_.SyncBehind(part) && !stopping_) {
-    // The engine's memory is its own again only when no mover writes there: they end soon.
+    // An interrupted call, too, returns only when no mover writes to the engine's memory any more.
+    // Cancelled loads end with the batch that runs.
     if (Interrupt::Ended()) jobs_.CancelSync();
     if (store_ != nullptr) {
       changed_.Wait(mutex_);

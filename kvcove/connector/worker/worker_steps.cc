@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's plan orders becomes jobs; what has ended is told at the next report.
+// Makes jobs of the orders of a step's plan, and reports the outcomes.
 #include <set>
 #include <utility>
 
@@ -29,6 +29,8 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
   transport::DeviceQueue* const queue = queue_;
   bool unmarked = false;
   if (queue != nullptr && !plan.loads.empty()) {
+    // Recorded before the loads are queued: a mover may submit one at once, and it must not write
+    // before the stream's present work is done.
     auto recorded = queue->RecordStep(stream);
     unmarked = !recorded;
     if (recorded) {
@@ -62,24 +64,25 @@ void WorkerRole::Begin(Plan plan, StreamHandle stream) {
       continue;
     }
     std::shared_ptr<Job> job = Job::Of(order, shards_);
+    // Before Queue(), whose End() of a job that is too much removes it again.
     if (job->sync) jobs_.AddSync(job);
     job->after = mark;
     job->reached_ns = reached_ns;
     Queue(std::move(job), nullptr, lines);
   }
-  // A step that never finished has computed nothing that could be saved.
+  // Orders left here are those of a step that never finished: it computed nothing to be saved.
   for (const SaveOrder& order : step_saves_) results_.Drop(order);
   step_saves_ = std::move(plan.saves);
 }
 
 void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
-  // Before the lock, so that it is destroyed after it (see Unregister).
+  // Declared before any lock, so that `ready` is destroyed without one (as in LetGo).
   ComputedStep step{
       .ready = std::make_shared<std::function<void()>>(std::move(ready)), .mark = {}, .saves = {}};
   transport::DeviceQueue* const queue = queue_;
   const bool marked = !*step.ready && queue != nullptr;
   const bool at_once = !*step.ready && queue == nullptr;
-  // A step need not have come to all layers.
+  // A step may end before WaitForLayer was called for all layers: the rest is waited for here.
   if (options_.layer_parts > 1) WaitForSyncLoads(stream);
   LinesAfterLock lines;
   {
@@ -107,6 +110,7 @@ void WorkerRole::FinishStep(std::function<void()> ready, StreamHandle stream) {
       return;
     }
   }
+  // After steps_.Add(): the callback may run at once, and must find the step.
   queue->WhenReached(mark, this, [this, mark](const Status& status) { StepReached(mark, status); });
 }
 

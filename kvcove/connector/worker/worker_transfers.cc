@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch's bytes: from the engine's memory to the pool and back. A device's: worker_device.cc.
+// Moves a batch's bytes between host memory of the engine and the pool, and counts the answers.
+// worker_device.cc moves those of a device's memory.
 #include <exception>
 
 #include "kvcove/connector/worker/worker.h"
@@ -7,7 +8,8 @@
 namespace kvcove::connector {
 namespace {
 
-// Where a value was that a load did not get. A look-up may be older than the value's last move.
+// Returns the tier of a value that was not loaded. A look-up may be older than the value's last
+// demotion, so a miss whose reason is a disk's counts for the disk.
 Tier FailedTier(const ItemResult& result, Tier looked_up) {
   if (result.tier != Tier::kUnknown) return result.tier;
   switch (result.reason) {
@@ -51,7 +53,7 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
     const Job::Item& item = job.items[items[k]];
     const ItemResult& result = results[k];
     const bool placed = !job.bad.contains(item.place);
-    // A value of another size is not what was asked for, whatever its key says.
+    // A value of another size is no block of this engine's, though its key is equal.
     const bool fits = result.bytes == item.bytes;
     if (placed && !fits && (result.ok() || result.code == Code::kBufferTooSmall)) {
       misfits.push_back(items[k]);
@@ -63,7 +65,7 @@ std::vector<std::size_t> WorkerRole::JudgeLoad(Job& job, Store& store,
     }
     job.bad.insert(item.place);
     ++job.counters.failed_keys;
-    // Not one that fails with another part of its chunk.
+    // A value that was delivered, and whose chunk failed for another reason, blames no tier.
     if (!result.ok() || !fits) {
       const Tier tier = FailedTier(result, job.chunks[item.place].tier);
       ++job.counters.failed_by_tier[static_cast<std::size_t>(tier)];
@@ -92,7 +94,9 @@ void WorkerRole::LoadBatch(Job& job, Store& store, std::size_t from, std::size_t
 
 void WorkerRole::SaveBatch(Job& job, Store& store, std::size_t from, std::size_t to) {
   std::vector<std::size_t> items = Job::Range(from, to);
-  // What is there already is not sent.
+  // With `ask_first` asks before it sends, so that existing values cross no network. Else the put
+  // itself reports existing keys, and only those are looked up: one of another size is removed, and
+  // put again.
   const bool asked = ask_first_;
   if (asked) items = NotStored(job, store, items);
   const std::vector<std::size_t> there = PutItems(job, store, items);
@@ -116,7 +120,7 @@ std::vector<std::size_t> WorkerRole::NotStored(Job& job, Store& store,
   std::vector<std::size_t> misfits;
   std::uint64_t misfit_bytes = 0;
   for (std::size_t k = 0; k < items.size(); ++k) {
-    // Of what lies on a disk a look-up does not know the size; its load does.
+    // A look-up does not know the size of a value on a disk. Its load checks the size.
     const bool fits = there[k].bytes == job.items[items[k]].bytes || there[k].tier == Tier::kDisk;
     if (there[k].ok() && fits) {
       if (there[k].tier == Tier::kDisk) job.on_disk.insert(job.items[items[k]].place);
@@ -209,7 +213,10 @@ std::vector<std::size_t> WorkerRole::CountPuts(Job& job, Tally& tally,
     }
     tally.bad.insert(item.place);
   }
-  if (stale) job.cancelled = true;  // the rest would be refused, too
+  // All items have one token, so the pool would refuse the rest, too.
+  if (stale) job.cancelled = true;
+  // The pool has no room: puts of other jobs would fail, too, and each costs a copy. So all saves
+  // pause, and this job is given up.
   if (!pressed) return there;
   const MutexLock lock(mutex_);
   gate_.SetPressure(clock_.NowNs() + options_.pressure.count() * kMillisecond);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and closing a GPU; its host memory, marks and tickets. submit.cc moves bytes.
+// Opens and closes a GPU; its host memory, marks and tickets. submit.cc moves bytes.
 #include "kvcove/transport/cuda/device.h"
 
 #include <fmt/core.h>
@@ -39,8 +39,9 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal,
 }
 
 Status Device::Start() {
-  // Not before: a process that only asks whose memory something is (Driver::Owns) may still choose
-  // its GPUs by CUDA_VISIBLE_DEVICES, and fork children that use them.
+  // Called here and not when the library is opened: a process that only asks whether memory is a
+  // GPU's (Driver::Owns) may still choose its GPUs by CUDA_VISIBLE_DEVICES, and fork children that
+  // use them.
   if (const CuResult begun = driver_.init(0); begun != kSuccess) {
     return Fail(Code::kUnavailable, fmt::format("the GPU's driver answers {} to cuInit", begun));
   }
@@ -110,14 +111,14 @@ Status Device::StartChannel(Channel& channel, int priority, std::uint32_t slots)
   }
   for (std::uint32_t i = 0; i < slots && options_.slot_bytes > 0; ++i) {
     Slot slot;
-    // Apart: the driver rounds large pieces up to 2 MiB, so a list behind a slot would cost as
-    // much.
+    // Allocated apart from the list: the driver rounds large pieces up to 2 MiB, so a list at the
+    // end of a slot's piece would cost 2 MiB.
     if (driver_.alloc(&slot.memory, options_.slot_bytes) != kSuccess) break;
     if (driver_.alloc(&slot.runs, bytes) != kSuccess) {
       (void)driver_.free(slot.memory);
       break;
     }
-    // Into the list before the events are made: if one fails, the destructor frees the memory.
+    // Added before its events are made: if one fails, the destructor frees the slot's memory.
     Slot& added = channel.staging.slots.emplace_back(slot);
     KVCOVE_ASSIGN(added.filled, inner_->Take());
     KVCOVE_ASSIGN(added.free, inner_->Take());
@@ -206,6 +207,8 @@ void Device::DropPinned(const std::byte* memory) {
 }
 
 void Device::FindSeams() {
+  // Pieces that touch are one extent for callers, but the driver copies nothing across the border
+  // of two registrations, so transfers are cut there.
   auto seams = std::make_shared<Seams>();
   const std::byte* end = nullptr;
   for (const auto& [memory, pinned] : pinned_) {
@@ -236,7 +239,7 @@ Result<std::shared_ptr<const DeviceMark>> Device::RecordStep(StreamHandle handle
   int capturing = 0;
   KVCOVE_TRY(CheckResult(driver_.is_capturing(stream, &capturing), "a stream of the engine"));
   if (capturing != 0) {
-    // The event would be part of the graph, and say nothing of this step.
+    // The event would become a node of the graph, and would never mark this step.
     return Fail(Code::kUnavailable, "the engine's stream is being captured into a graph");
   }
   KVCOVE_ASSIGN(CuEvent event, events_->Take());
@@ -287,7 +290,8 @@ Result<bool> Device::Poll(DeviceTicket id) {
   Ticket over;
   CuResult result = kSuccess;
   {
-    // Held over the query, which does not wait: the event must not be given back meanwhile.
+    // Held over the query, which does not wait. Else another Poll of the ticket could return the
+    // event, and a new ticket record it again, before this query asks for it.
     const MutexLock lock(mutex_);
     const auto at = tickets_.find(id);
     if (at == tickets_.end()) return Fail(Code::kInvalid, "there is no such ticket");
@@ -297,6 +301,7 @@ Result<bool> Device::Poll(DeviceTicket id) {
     over = std::move(at->second);
     tickets_.erase(at);
   }
+  // Takes the channel's lock, which comes before `mutex_`, so it is called after the unlock.
   Release(over);
   KVCOVE_TRY(CheckResult(result, "copies that were under way"));
   KVCOVE_TRY(over.enqueued);
@@ -307,6 +312,7 @@ Status Device::StreamWait(StreamHandle stream, DeviceTicket id) {
   const Scope scope(driver_, context_);
   KVCOVE_TRY(scope.status());
   const MutexLock lock(mutex_);  // as in Poll
+  // A ticket without an event has an error, so its bytes are void, whether the stream waits or not.
   const auto at = tickets_.find(id);
   if (at == tickets_.end() || at->second.done == nullptr) return {};
   return CheckResult(
@@ -314,6 +320,8 @@ Status Device::StreamWait(StreamHandle stream, DeviceTicket id) {
       "a wait of the engine's stream");
 }
 
+// A stream that has failed counts as idle: its error ends the context, and the GPU then runs none
+// of its work any more.
 CuResult Device::QueryStreams(const Channel& channel) const {
   for (CuStream stream : {channel.copy, channel.kernel}) {
     if (stream != nullptr && driver_.stream_query(stream) == kNotReady) return kNotReady;
@@ -329,6 +337,7 @@ bool Device::Close(std::int64_t deadline_ns) {
   };
   while (busy()) {
     if (SystemClock::Instance().NowNs() >= deadline_ns) {
+      // The GPU may write to this memory at any later time, so nothing of it is ever freed.
       kept_ = true;
       events_->Keep();
       inner_->Keep();
@@ -340,6 +349,7 @@ bool Device::Close(std::int64_t deadline_ns) {
 }
 
 Device::~Device() {
+  // Needs a Close() that returned true, unless Open has failed: no stream of ours has work left.
   if (!retained_ || kept_) return;
   {
     const Scope scope(driver_, context_);
@@ -364,6 +374,7 @@ Device::~Device() {
     }
     if (module_ != nullptr) (void)driver_.module_unload(module_);
   }
+  // Events end in the context, so they end before it is released.
   events_.reset();
   inner_.reset();
   (void)driver_.release(handle_);

@@ -4,17 +4,22 @@
 //   streams   four of our own that do not wait for the default stream: for each way one that copies
 //             and one that runs kernels. Those of loads have the highest priority, those of saves
 //             the lowest, so a save delays no load.
-//   load      runs of `threshold` bytes and more: one batched call. Smaller ones: their objects go
-//             to a slot of staging memory as they lie, then one kernel scatters them. The copy to
-//             the slot needs not wait for the mark, as it touches no KV; the kernel does.
-//   save      the same backwards: a kernel gathers into a slot, and one copy takes it to the host.
-//   no room for slots   a kernel reads or writes the pinned host memory itself, with few blocks of
-//             threads and bounded launches, so that decoding goes on beside it.
-//   no kernels (an old driver, a GPU before Volta)   all runs by themselves.
+//   load      Runs of `threshold` bytes and more are copied one by one, in one batched call.
+//   Smaller
+//             runs: whole host extents are copied to a slot of staging memory, then one kernel
+//             scatters them. That copy need not wait for the mark, as it touches no KV; the kernel
+//             waits.
+//   save      The reverse: a kernel gathers into a slot, and one copy moves the slot to the host.
+//   no memory for slots   A kernel reads or writes the pinned host memory itself, with few blocks
+//             of threads and bounded launches, so that decoding continues beside it.
+//   no kernels (an old driver, a GPU before Volta)   All runs are copied one by one.
 //
 //            copy stream            kernel stream
-//   load     host -> slot  filled-> scatter -done     slot again: the copy waits for the scatter
+//   load     host -> slot  filled-> scatter -free     slot again: the copy waits for the scatter
 //   save     slot -> host <-filled  gather            slot again: the gather waits for the copy
+//
+// Thread-safe. Locks: a channel's, then the device's own. Both are held over calls of the driver
+// that enqueue or query, which do not wait for the GPU.
 #pragma once
 
 #include <atomic>
@@ -34,25 +39,26 @@ namespace kvcove::transport::cuda {
 
 struct DeviceOptions {
   static constexpr std::uint64_t kProbe = ~std::uint64_t{0};
-  // Of a run's bytes: from here on it goes by itself. kProbe: Open measures.
+  // Bytes from which a run is copied by itself. kProbe: Open measures.
   std::uint64_t threshold = kProbe;
-  // A slot holds a chunk: small ones, so that the link is busy while the next chunk is planned and
-  // a kernel has the one before.
-  std::uint64_t slot_bytes = 4 << 20;  // of staging on the device; 0: none
+  // A slot holds a chunk. Chunks are small, so that the link is busy while the next chunk is
+  // planned and a kernel scatters the one before.
+  std::uint64_t slot_bytes = 4 << 20;  // staging memory on the device; 0: none
   std::uint32_t load_slots = 16;
   std::uint32_t save_slots = 8;
   // Each way: lists of runs that kernels may be reading, and the runs of one. 6 MiB, pinned: with
-  // runs of 8 KiB, 1 GiB may be under way (loads that the engine's stream waits for).
+  // runs of 8 KiB, 1 GiB may be under way (loads for which the engine's stream waits).
   std::uint32_t run_blocks = 256;
   std::uint32_t block_runs = 1024;
   std::uint32_t staged_grid = 32;         // blocks of threads of a kernel within the device
-  std::uint32_t mapped_grid = 16;         // and of one over the link
-  std::uint64_t mapped_bytes = 64 << 20;  // of one such launch
+  std::uint32_t mapped_grid = 16;         // blocks of threads of a kernel over the link
+  std::uint64_t mapped_bytes = 64 << 20;  // bytes of one launch over the link
 };
 
 class Device final : public DeviceBackend {
  public:
-  // Errors: kUnavailable where the driver has no such GPU; kInternal.
+  // Initialises the driver and opens the GPU; with kProbe measures its paths, which takes some
+  // time. Errors: kUnavailable where the driver has no such GPU; kInternal; kLimit as AllocateHost.
   static Result<std::unique_ptr<Device>> Open(const Driver& driver, int ordinal,
                                               const DeviceOptions& options);
   ~Device() override;
@@ -92,20 +98,20 @@ class Device final : public DeviceBackend {
   struct Channel {
     CuStream copy = nullptr;
     CuStream kernel = nullptr;
-    std::uint64_t slots = 0;  // from the start on
-    Mutex mutex;  // held over the driver's calls that enqueue: those of a transfer stay together
+    std::uint64_t slots = 0;  // constant once Open has returned
+    Mutex mutex;  // held over the driver's calls that enqueue one transfer, so that none interleave
     Staging staging KVCOVE_GUARDED_BY(mutex);
   };
   struct Ticket {
     DeviceWay way = DeviceWay::kLoad;
-    CuEvent done = nullptr;  // null: there was none, and its streams must come to their end
-    Status enqueued;         // an error: the ticket fails once what was enqueued is over
+    CuEvent done = nullptr;  // null: no event could be recorded; both streams must become idle
+    Status enqueued;         // an error: the ticket fails once its enqueued work is over
     std::vector<RunBlock> blocks;
   };
   struct Pinned {
     std::uint64_t bytes = 0;
-    CuPointer device = 0;     // what the device calls it
-    bool registered = false;  // by RegisterHost: its memory is somebody else's
+    CuPointer device = 0;     // its address on the device
+    bool registered = false;  // pinned by RegisterHost: the caller owns the memory
   };
   using Seams = std::vector<const std::byte*>;  // as PathLimits has them
   class Enqueuer;
@@ -116,13 +122,15 @@ class Device final : public DeviceBackend {
   Status Start();
   Status StartChannel(Channel& channel, int priority, std::uint32_t slots);
   void LoadKernels();
-  // Rates of both paths at several sizes; sets `threshold_`.
+  // Measures both paths at several sizes of runs and sets `threshold_`.
   void Probe();
+  // Returns the rate of one load in bytes/ns. Errors: kTimeout after 200 ms, and the device's.
   Result<double> ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold, std::byte* host,
                           CuPointer device);
   Channel& Of(DeviceWay way) { return channels_[static_cast<std::size_t>(way)]; }
-  // kNotReady while anything of the channel runs, or waits to.
+  // Returns kNotReady while work of the channel runs or waits, else kSuccess, also after an error.
   CuResult QueryStreams(const Channel& channel) const;
+  // Returns the device's address of pinned host memory; 0: not pinned.
   CuPointer DeviceAddressOf(const std::byte* host) const;
   void AddPinned(std::byte* memory, const Pinned& pinned);
   void DropPinned(const std::byte* memory);
@@ -130,8 +138,9 @@ class Device final : public DeviceBackend {
   std::shared_ptr<const Seams> SeamsNow() const;
   PathLimits Limits(const Seams& seams) const;
   DeviceTicket Keep(Ticket ticket);
+  // Returns a ticket's event and lists to their pools. Its work must be over.
   void Release(Ticket& ticket);
-  // All that are left: of work that is over, and that nobody asks about.
+  // Releases all tickets, after Close() or a probe: their work is over, and no Poll follows.
   void ForgetTickets();
 
   const Driver& driver_;
@@ -144,18 +153,19 @@ class Device final : public DeviceBackend {
   CuFunction scatter_ = nullptr;
   CuFunction gather_ = nullptr;
   std::uint64_t threshold_ = 0;
-  std::string why_;  // the paths are what they are
-  std::atomic<bool> batches_{true};
-  std::atomic<bool> kept_{false};   // Close did not succeed: nothing is freed
-  std::shared_ptr<Events> events_;  // of marks and tickets
-  std::shared_ptr<Events> inner_;   // between streams of our own
+  std::string why_;                  // the reason for the choice of paths, for the log
+  std::atomic<bool> batches_{true};  // the driver may have batched copies
+  std::atomic<bool> kept_{false};    // Close did not succeed: nothing is freed
+  std::shared_ptr<Events> events_;   // for marks and tickets
+  std::shared_ptr<Events> inner_;    // between streams of our own
   std::array<Channel, kDeviceWays> channels_;
 
-  mutable Mutex mutex_;  // behind a channel's
+  mutable Mutex mutex_;  // taken after a channel's
   DeviceTicket next_ticket_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::unordered_map<DeviceTicket, Ticket> tickets_ KVCOVE_GUARDED_BY(mutex_);
   std::map<const std::byte*, Pinned> pinned_ KVCOVE_GUARDED_BY(mutex_);
-  // Of pinned_; made anew with each change, so that a transfer needs no lock while it is planned.
+  // The seams of `pinned_`. Each change makes a new list, so that a transfer needs no lock while it
+  // is planned.
   std::shared_ptr<const Seams> seams_ KVCOVE_GUARDED_BY(mutex_) = std::make_shared<const Seams>();
 };
 

@@ -78,7 +78,7 @@ const Driver* Driver::Open(const std::string& library, std::string& why) {
     why = dlerror();
     return nullptr;
   }
-  auto* driver = new Driver();  // for as long as the process, as the library
+  auto* driver = new Driver();  // never freed, as the library is never closed
   Library found(handle);
   FindAll(*driver, found);
   if (found.missing().empty()) return driver;
@@ -131,7 +131,7 @@ Scope::Scope(const Driver& driver, CuContext context) : driver_(driver) {
     status_ = CheckResult(pushed, "the push of a GPU's context");
     return;
   }
-  (void)driver_.capture_mode(&mode_);  // where it fails, no capture is under way
+  (void)driver_.capture_mode(&mode_);
 }
 
 Scope::~Scope() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of CUDA's driver that kvcove makes, found in its library when the process runs. Neither
-// headers nor libraries of CUDA are needed to build. Tests put another library in its place
-// (fake/fake_driver.h); $KVCOVE_CUDA_DRIVER does it for a whole process.
+// The functions of CUDA's driver that kvcove calls, found in its library at run time. A build needs
+// neither headers nor libraries of CUDA. Tests open another library (fake/fake_driver.h);
+// $KVCOVE_CUDA_DRIVER names one for a whole process.
 //
 // Types, numbers and versions of functions are those of cuda.h (12.0 to 13.x).
 #pragma once
@@ -40,21 +40,22 @@ struct CuCopyAttributes {
 
 // Immutable; all functions are thread-safe.
 struct Driver {
-  // Null where the library is not there or lacks a call; `why` says so.
+  // Opens a library. The result lives as long as the process. Null: the library is missing or lacks
+  // a needed function; `why` says which.
   static const Driver* Open(const std::string& library, std::string& why);
-  // $KVCOVE_CUDA_DRIVER, else libcuda.so.1: opened once a process. Null: this process has no GPU.
+  // Opens $KVCOVE_CUDA_DRIVER, else libcuda.so.1, once a process. Null: this process has no GPU.
   static const Driver* OfProcess();
 
-  // True for memory of a GPU that the host cannot read.
+  // Returns true for memory of a GPU that the host cannot read.
   bool Owns(std::uintptr_t address) const;
-  // The GPU on which it lies. An address's context is no help: memory that was mapped (cuMemMap: an
-  // engine's sleep mode, expandable segments) has none.
+  // Returns the number of the GPU that has this address. The address's context would not tell:
+  // memory that was mapped (cuMemMap: an engine's sleep mode, expandable segments) has none.
   Result<int> OrdinalOf(std::uintptr_t address) const;
-  // One call for both forms of cuMemcpyBatchAsync. Nothing where the driver has neither.
+  // Calls the form of cuMemcpyBatchAsync that the driver has. Nothing: it has neither.
   std::optional<CuResult> CopyBatch(CuPointer* to, CuPointer* from, std::size_t* bytes,
                                     std::size_t count, CuStream stream) const;
 
-  // Needed.
+  // Functions that every driver must have.
   CuResult (*init)(unsigned) = nullptr;
   CuResult (*pointer_attribute)(void* data, int attribute, CuPointer pointer) = nullptr;
   CuResult (*device_get)(int* device, int ordinal) = nullptr;
@@ -82,7 +83,7 @@ struct Driver {
   CuResult (*free)(CuPointer) = nullptr;
   CuResult (*to_device)(CuPointer, const void*, std::size_t, CuStream) = nullptr;
   CuResult (*to_host)(void*, CuPointer, std::size_t, CuStream) = nullptr;
-  // May be missing: copies run by run then, and no kernels.
+  // Functions that may be missing: then copies are enqueued run by run, and no kernels are used.
   CuResult (*batch)(CuPointer*, CuPointer*, std::size_t*, std::size_t count, CuCopyAttributes*,
                     std::size_t* first, std::size_t attributes, std::size_t* failed,
                     CuStream) = nullptr;  // CUDA 12.8
@@ -96,9 +97,9 @@ struct Driver {
                      CuStream, void** arguments, void** extra) = nullptr;
 };
 
-// The calling thread works in a GPU's primary context while this lives, and a capture of a CUDA
-// graph in another thread is not disturbed by what it calls: without that, a query of an event
-// would void an engine's capture.
+// Makes a GPU's primary context current in this thread until it ends, with the relaxed capture
+// mode: in any other mode, a query of an event would void an engine's capture of a CUDA graph in
+// another thread.
 class Scope {
  public:
   Scope(const Driver& driver, CuContext context);
@@ -110,12 +111,12 @@ class Scope {
 
  private:
   const Driver& driver_;
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, then the thread's own
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; after the exchange the thread's former mode
   bool pushed_ = false;
   Status status_;
 };
 
-// kInternal: "the GPU's driver answers 700 to `act`"; nothing for success.
+// Returns ok for kSuccess, else kInternal: "the GPU's driver answers 700 to `act`".
 Status CheckResult(CuResult result, const std::string& act);
 
 }  // namespace kvcove::transport::cuda

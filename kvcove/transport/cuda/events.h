@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events of a GPU that are used again and again: to make one costs microseconds and a lock of the
-// driver. Thread-safe. Its marks keep it.
+// A pool of a GPU's events: the driver takes microseconds and a lock of its own to make one.
+// Thread-safe. Marks share the ownership, so they may outlive the device's use of it.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,19 @@ namespace kvcove::transport::cuda {
 
 class Events {
  public:
-  // cuda.h: without CU_EVENT_DISABLE_TIMING they would cost more; CU_EVENT_BLOCKING_SYNC marks
-  // those that the host looks at.
+  // Flags of cuda.h. Both have CU_EVENT_DISABLE_TIMING, as timing costs more; events that the host
+  // queries have CU_EVENT_BLOCKING_SYNC, too.
   static constexpr unsigned kBetweenStreams = 2;
   static constexpr unsigned kForHost = 3;
 
   Events(const Driver& driver, CuContext context, unsigned flags)
       : driver_(driver), context_(context), flags_(flags) {}
-  // Nothing may be left outside, unless Keep was called.
+  // Destroys the events. All must have been returned, unless Keep was called.
   ~Events();
-  // The caller works in the context. Errors: kInternal.
+  // Returns a free or a new event. The context must be current (Scope). Errors: kInternal.
   Result<CuEvent> Take();
   void Give(CuEvent event);
-  // The device may still use them: they stay for as long as the process.
+  // Leaves the events undestroyed, as the device may still use them.
   void Keep();
 
  private:
@@ -37,8 +37,8 @@ class Events {
   bool kept_ KVCOVE_GUARDED_BY(mutex_) = false;
 };
 
-// A recorded event. It is taken back with the mark: a wait for it that was enqueued before keeps
-// what it waits for, whatever is recorded later.
+// A recorded event. The destructor returns it to its pool, where it may be recorded again: a wait
+// that was enqueued before keeps the recording that it found.
 class EventMark final : public DeviceMark {
  public:
   EventMark(std::shared_ptr<Events> events, CuEvent event)

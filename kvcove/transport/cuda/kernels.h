@@ -16,7 +16,7 @@ struct MoveRun {
   unsigned long long bytes;
 };
 
-// Where a thread stands in its launch, and how many there are.
+// A thread's place in its launch.
 struct Lane {
   unsigned thread;
   unsigned threads;
@@ -24,15 +24,15 @@ struct Lane {
   unsigned blocks;
 };
 
-inline constexpr unsigned kMoveThreads = 256;  // of a block
-inline constexpr unsigned kMoveWidth = 32;     // of them that move a run together
+inline constexpr unsigned kMoveThreads = 256;  // threads of a block
+inline constexpr unsigned kMoveWidth = 32;     // threads that move one run together
 
-// The memory behind has other types.
+// may_alias: the memory that these words read and write has other types.
 typedef unsigned Word16 __attribute__((vector_size(16), may_alias));  // NOLINT(modernize-use-using)
 typedef unsigned Word4 __attribute__((may_alias));                    // NOLINT(modernize-use-using)
 
-// `kMany` words of each thread at a time: as many reads are on their way before the first write.
-// Returns where the thread goes on.
+// Moves `kMany` words of each thread at a time, so that as many reads are under way before the
+// first write. Returns the first word of the thread that is left.
 template <typename Word, unsigned kMany>
 inline unsigned long long MoveMany(Lane lane, const Word* in, Word* out, unsigned long long at,
                                    unsigned long long words) {

@@ -6,7 +6,8 @@
 namespace kvcove::transport::cuda {
 namespace {
 
-// Where spans begin in a slot: runs that are aligned in host memory stay aligned there.
+// Alignment of spans in a slot, plus the host address's remainder by 16: a run that is aligned in
+// host memory is aligned in the slot, too, so the kernel moves its whole words.
 constexpr std::uint64_t kAlign = 256;
 
 class Chunks {
@@ -14,7 +15,7 @@ class Chunks {
   Chunks(const PathLimits& limits, const std::function<void(const PathChunk&)>& full)
       : limits_(limits), full_(full) {}
 
-  // The host memory of `copy` is at most a chunk.
+  // Adds a run of at most a chunk's bytes.
   void Add(const DeviceCopy& copy) {
     const bool goes_on = !chunk_.spans.empty() &&
                          chunk_.spans.back().host + chunk_.spans.back().bytes == copy.host &&
@@ -24,6 +25,7 @@ class Chunks {
         chunk_.runs.size() >= limits_.chunk_runs) {
       Flush();
       at = Odd(copy.host);
+      // A run of nearly a chunk's size fits only at the slot's start, without the alignment.
       if (at + copy.bytes > limits_.chunk_bytes) at = 0;
       chunk_.spans.push_back({.host = copy.host, .offset = at, .bytes = 0});
     } else if (!goes_on) {
@@ -68,7 +70,7 @@ std::vector<DeviceCopy> PlanPaths(std::span<const DeviceCopy> copies, const Path
       chunks.Add(copy);
     }
   };
-  // Runs that became one may lie in several pinned pieces.
+  // Cuts a run at seams: one that was joined from several may be in several pinned pieces.
   const auto cut = [&](DeviceCopy copy) {
     auto seam = std::ranges::upper_bound(limits.seams, copy.host);
     for (; seam != limits.seams.end() && *seam < copy.host + copy.bytes; ++seam) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which runs of a transfer go which way. Pure; cost is one step a run.
+// Chooses a path for each run of a transfer. Pure; cost is one step a run.
 //
 //   run >= threshold   by itself, in one batched call of the copy engines
 //   smaller runs       in chunks: whole spans of host memory through a slot of staging memory of
@@ -19,10 +19,10 @@
 namespace kvcove::transport::cuda {
 
 struct PathLimits {
-  std::uint64_t threshold = 0;  // bytes of a run; 0: all go by themselves
+  std::uint64_t threshold = 0;  // bytes of a run; 0: all are copied by themselves
   std::uint64_t chunk_bytes = 4 << 20;
   std::uint32_t chunk_runs = 4096;
-  // Where one pinned piece of host memory ends and another begins, in order.
+  // Addresses at which one pinned piece of host memory ends and another begins, in order.
   std::span<const std::byte* const> seams{};
 };
 
@@ -32,7 +32,7 @@ struct PathSpan {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
-// Where a run lies in the slot, and on the device.
+// A run's place in the slot, and on the device.
 struct PathRun {
   std::uint64_t offset = 0;
   std::uintptr_t device = 0;
@@ -43,9 +43,9 @@ struct PathChunk {
   std::vector<PathRun> runs;
   std::uint64_t bytes = 0;  // of runs
 };
-// Returns what goes by itself. `full` gets each chunk as soon as it is whole, so that the device
-// has work while the rest is planned; the chunk is used again. Runs that touch in both memories
-// become one first.
+// Returns the runs that are copied by themselves. Calls `full` for each chunk as soon as it is
+// full, so that the device has work while the rest is planned; the chunk is valid during the call.
+// Runs that touch in both memories become one first.
 std::vector<DeviceCopy> PlanPaths(std::span<const DeviceCopy> copies, const PathLimits& limits,
                                   const std::function<void(const PathChunk&)>& full);
 

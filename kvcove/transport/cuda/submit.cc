@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a transfer enqueues, and which path is the faster one.
+// Enqueues transfers, and measures which path is the faster one.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace kvcove::transport::cuda {
 namespace {
 
-// Of a probe: a batch of the connector's, several chunks.
+// Bytes of a probe: several chunks, as a batch of the connector has.
 constexpr std::uint64_t kProbeBytes = 16 << 20;
 
 }  // namespace
@@ -37,7 +37,8 @@ class Device::Enqueuer {
     std::vector<DeviceCopy> unlisted;
     const std::vector<DeviceCopy> alone =
         PlanPaths(copies, device_.Limits(*seams), [&](const PathChunk& chunk) {
-          // A list of runs for each chunk, or its runs go by themselves: slower, never wrong.
+          // Each chunk needs a list of runs. If none is free, its runs are copied one by one: that
+          // is slower, and a wait for a list under the channel's lock could last as long as a step.
           if (staging_.blocks.empty()) return Unstage(chunk, unlisted);
           blocks_.push_back(staging_.blocks.back());
           staging_.blocks.pop_back();
@@ -51,10 +52,12 @@ class Device::Enqueuer {
     CopyAlone(unlisted);
   }
 
-  // Behind all that was enqueued. Nothing was, if this is an error.
+  // Returns the ticket, whose event is behind all work that was enqueued.
   Result<Ticket> Finish(DeviceWay way) {
-    // A chunk's events order its two streams, but not a scatter and runs that go by themselves
-    // behind it, and not what was enqueued before an error.
+    // One event must cover both streams. A chunk's events order its own two steps only: they order
+    // neither a scatter with the runs that are copied one by one, nor work before an error. An
+    // early event would give the host memory, or the KV blocks, to a new user while the GPU uses
+    // them.
     if (used_copy_ && used_kernel_) {
       Join(last_is_kernel_ ? copy_ : kernel_, last_is_kernel_ ? kernel_ : copy_);
     }
@@ -72,7 +75,7 @@ class Device::Enqueuer {
     } else if (ticket.enqueued) {
       ticket.enqueued = std::unexpected<Error>(event.error());
     }
-    // What was enqueued may still run: Poll waits for the streams, then the ticket fails.
+    // Without an event: enqueued work may still run, so Poll waits until both streams are idle.
     return ticket;
   }
 
@@ -85,12 +88,14 @@ class Device::Enqueuer {
     if (ok()) moved_[static_cast<std::size_t>(path)] += bytes;
   }
 
-  // Once a stream.
+  // Makes a stream wait for the engine's mark, once a transfer.
   void Await(CuStream stream, bool& waits) {
     if (after_ == nullptr || waits || !ok()) return;
     waits = true;
     Do(driver_.stream_wait(stream, after_, 0), "a wait for the engine's step");
   }
+  // Makes `then` wait for the present work of `first`, also after an error. A wait that is enqueued
+  // keeps the recording that it found, so the event may be used again at once.
   void Join(CuStream first, CuStream then) {
     auto event = device_.inner_->Take();
     if (!event) return Do(1, "an event");
@@ -99,6 +104,7 @@ class Device::Enqueuer {
     device_.inner_->Give(*event);
   }
 
+  // Appends the chunk's runs to `alone`. Runs and spans are in the order of their offsets.
   static void Unstage(const PathChunk& chunk, std::vector<DeviceCopy>& alone) {
     std::size_t span = 0;
     for (const PathRun& run : chunk.runs) {
@@ -131,7 +137,7 @@ class Device::Enqueuer {
     Count(DevicePath::kBatched, bytes);
   }
 
-  // On the copy stream, in no order among each other.
+  // Enqueues copies on the copy stream, in no order among each other.
   void Copy(std::vector<CuPointer>& to, std::vector<CuPointer>& from,
             std::vector<std::size_t>& sizes) {
     if (!ok()) return;
@@ -139,6 +145,7 @@ class Device::Enqueuer {
       const auto result =
           driver_.CopyBatch(to.data(), from.data(), sizes.data(), sizes.size(), copy_);
       if (result && *result != kNotSupported) return Do(*result, "a batch of copies");
+      // Nothing was enqueued. No later transfer tries again.
       device_.batches_ = false;
     }
     for (std::size_t i = 0; i < sizes.size() && ok(); ++i) {
@@ -175,7 +182,8 @@ class Device::Enqueuer {
        "a kernel");
   }
 
-  // The runs of a chunk for the kernel, whose other side begins at `base` on the device.
+  // Writes the chunk's runs for the kernel; `base` is the slot's address on the device. The list
+  // remains unchanged in pinned memory until the ticket is over, as the GPU copies it later.
   void WriteRuns(const PathChunk& chunk, CuPointer base) {
     MoveRun* runs = blocks_.back().host;
     for (const PathRun& run : chunk.runs) {
@@ -193,6 +201,7 @@ class Device::Enqueuer {
     CuStream first = load_ ? copy_ : kernel_;
     CuStream then = load_ ? kernel_ : copy_;
     used_kernel_ = used_copy_ = true;
+    // The slot's last user may still read it: for a load the scatter, for a save the copy.
     if (slot.used && ok()) Do(driver_.stream_wait(first, slot.free, 0), "a wait for a slot");
     const std::size_t list = chunk.runs.size() * sizeof(MoveRun);
     if (ok()) {
@@ -286,7 +295,7 @@ Result<double> Device::ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold
                                 CuPointer device) {
   constexpr std::int64_t kMost = 200 * kMillisecond;
   std::vector<DeviceCopy> copies;
-  // Every second run on the device, so that none touch.
+  // Leaves gaps on the device: runs that touch on both sides would be planned as one.
   for (std::uint64_t at = 0; at < kProbeBytes; at += run_bytes) {
     copies.push_back({.host = host + at, .device = device + 2 * at, .bytes = run_bytes});
   }
@@ -309,7 +318,7 @@ Result<double> Device::ProbeOne(std::uint64_t run_bytes, std::uint64_t threshold
 void Device::Probe() {
   constexpr std::uint64_t kMost = 128 << 10;
   CuPointer device = 0;
-  threshold_ = 32 << 10;  // what others have measured on H100
+  threshold_ = 32 << 10;  // measured by others on H100
   auto host = AllocateHost(kProbeBytes);
   if (!host || driver_.alloc(&device, 2 * kProbeBytes) != kSuccess) {
     if (host) FreeHost(*host);
@@ -318,7 +327,7 @@ void Device::Probe() {
   }
   std::uint64_t chosen = 2 * kMost;
   bool measured = true;
-  // From the largest downwards, for as long as copy engines are as fast as the kernel.
+  // Halves the size for as long as the copy engines are nearly as fast as the kernel.
   for (std::uint64_t bytes = kMost; bytes >= 4096 && measured; bytes /= 2) {
     double alone = 0;
     double kernel = 0;
@@ -336,7 +345,7 @@ void Device::Probe() {
   }
   threshold_ = measured ? chosen : 32 << 10;
   why_ = measured ? "measured at the start" : "not measured: the GPU was busy or failed";
-  // A probe that took too long may still read and write its memory: it is kept then.
+  // A probe that took too long may still read and write its memory, which is not freed here then.
   if (Close(SystemClock::Instance().NowNs() + kSecond)) {
     FreeHost(*host);
     (void)driver_.free(device);

@@ -21,7 +21,7 @@ Connection::~Connection() {
   visit_.reset();
 }
 
-// Buffers last as long as the exchange that needs them: thousands of connections are silent.
+// Frees the exchange's buffers: thousands of connections may be silent between exchanges.
 void Connection::NextFrame() {
   state_ = State::kFrame;
   body_ = {};
@@ -33,11 +33,14 @@ void Connection::NextFrame() {
 }
 
 void Connection::Progress() {
-  // A peer that is not let in yet gains no time by being busy.
+  // Before its hello is accepted a peer gains no time by sending: else one byte now and then would
+  // keep a connection that proves nothing.
   if (let_in()) ends_ns_ = shared_.clock.NowNs() + shared_.stall_ns;
 }
 
 Connection::Wait Connection::Advance() {
+  // Bounds the steps of one call, so that a peer with many small exchanges queued in its socket
+  // does not keep the loop from its other connections.
   constexpr int kStepsInARow = 16;
   for (int steps = 0; steps < kStepsInARow; ++steps) {
     Wait wait = Wait::kEnd;
@@ -57,7 +60,7 @@ Connection::Wait Connection::Advance() {
         break;
       case State::kWork:
         wait = Work();
-        // A slice of computation, too, is a turn.
+        // kAgain: a slice was computed, which takes as long as many reads, so others are next.
         if (wait == Wait::kTurn && state_ == State::kWork) return wait;
         break;
     }
@@ -95,6 +98,8 @@ Connection::Wait Connection::Send() {
     Progress();
     if (!parts_.empty()) return Wait::kTurn;
   }
+  // Ends the exchange before the next frame is read: its loans and reservations are returned even
+  // if the peer then remains silent.
   served_.reset();
   if (close_) return Wait::kEnd;
   NextFrame();
@@ -113,6 +118,8 @@ bool Connection::FrameArrived() {
   if (!header || (header->method & wire::kReplyBit) != 0) return false;
   header_ = *header;
   if (account_ != nullptr) {
+    // Charged before the buffer is allocated, so that large bodies of a limited caller count while
+    // they arrive; NextFrame() ends the charge.
     charged_ = wire::kFrameHeaderBytes + header->body_bytes;
     account_->Hold(charged_);
   }
@@ -128,6 +135,7 @@ bool Connection::BodyArrived() {
   if (rpc::Gate::IsGreeting(method)) {
     const rpc::Reply reply = shared_.gate.Greet(guest_, method, body_);
     if (let_in()) {
+      // A connection without a ticket is not displaced by newcomers.
       arrival_.ticket.reset();
       if (shared_.admission != nullptr && account_ == nullptr) {
         account_ = shared_.admission->Enter(shared_.gate.Describe(guest_));
@@ -138,6 +146,8 @@ bool Connection::BodyArrived() {
     if (reply.delay_ns > 0) Hold(reply.delay_ns);
     return true;
   }
+  // Checked for each request: a token that is removed from the credentials' file ends connections
+  // that it has opened, too.
   shared_.gate.Refresh();
   if (!shared_.gate.Admitted(guest_)) return false;
   served_ = Begin(method);
@@ -154,9 +164,11 @@ std::unique_ptr<Served> Connection::Begin(wire::Method method) {
     }
   }
   if (account_ != nullptr) {
-    // The head counts already.
+    // 0 bytes: FrameArrived() has charged the head, and Permit() charges payload.
     const auto verdict = account_->Begin(shared_.service.TrafficOf(method), 0, now_ns);
     if (!verdict.admitted()) {
+      // The peer sends its payload without waiting for an answer, so the payload has to be read
+      // before the next frame can be.
       const std::optional<std::uint64_t> payload = visit_->PayloadOf(method, body_);
       if (!payload) return nullptr;
       return std::make_unique<Refused>(*payload, Busy(verdict));
@@ -192,7 +204,7 @@ Connection::Wait Connection::Work() {
       return Wait::kTurn;
     case Step::Kind::kWait:
       wake_ns_ = step.until_ns;
-      // The service bounds its own wait.
+      // The peer has nothing to send now, so its silence counts only from `until_ns` on.
       ends_ns_ = step.until_ns + shared_.stall_ns;
       return Wait::kWake;
     case Step::Kind::kReply:

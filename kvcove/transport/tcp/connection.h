@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection of a server, as a state machine over a non-blocking socket: it says what it waits
-// for, and its loop waits. Belongs to its loop's thread. Private to this folder.
+// One connection of a server, as a state machine over a non-blocking socket: it returns the event
+// for which it waits, and its loop waits. Belongs to its loop's thread. Private to this folder.
 //
 //   kFrame -> kBody -> (a greeting is answered: kSend)
 //                   -> kWork: the exchange's steps; kReceive while payload comes -> kSend -> kFrame
-//   A request beyond a limit is refused as an exchange of its own; behind its answer comes kHold,
-//   for as long as the peer was told to wait. kHold also comes before the answer to a wrong token.
+//   A request beyond a limit is refused as an exchange of its own. kHold follows its answer, for
+//   the time that the answer names. kHold also precedes the answer to a wrong token.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace kvcove::transport::tcp {
 
 class Connection {
  public:
-  // What it waits for; kTurn: nothing, but others go first.
+  // The event for which it waits. kTurn: none, but other connections have their turn first.
   enum class Wait : std::uint8_t { kRead, kWrite, kTurn, kWake, kEnd };
 
   struct Shared {
@@ -31,41 +31,48 @@ class Connection {
     const Clock& clock;
     std::int64_t hello_ns;
     std::int64_t stall_ns;
-    std::byte* discard;          // of Parts::kDiscard bytes
+    std::byte* discard;          // Parts::kDiscard bytes
     rpc::CallLimits* admission;  // null: no limits
   };
 
-  // `wake` posts to the loop that this connection is to be advanced.
+  // `wake` lets the loop advance this connection soon; callable from any thread.
   Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake wake);
-  // Exchange before visit: what is lent or reserved goes back before the session ends.
+  // Ends the exchange before the visit, so that loans and reservations are returned before the
+  // visit's session ends.
   ~Connection();
 
   int fd() const { return arrival_.fd.get(); }
   bool is_unix() const { return arrival_.is_unix; }
   bool let_in() const { return guest_.caller != nullptr; }
-  // When it is closed for being silent; 0: not.
+  // Returns the time at which the loop closes it for silence; 0: never.
   std::int64_t ends_ns() const { return ends_ns_; }
-  // With kWake: when it goes on without.
+  // Returns, after kWake, the time at which it continues without a wake.
   std::int64_t wake_ns() const { return wake_ns_; }
 
+  // Takes some steps without waiting, and returns the event for which it then waits. kEnd: the
+  // caller destroys it.
   Wait Advance();
 
  private:
   enum class State : std::uint8_t { kFrame, kBody, kWork, kReceive, kSend, kHold };
-  // Moves what goes without waiting; kTurn: all of it has moved, and the state is another one.
+  // Each moves bytes, or computes, without waiting. kTurn: call Advance() again.
   Wait Receive();
   Wait Send();
   Wait Work();
+  // Each returns false for garbage, or for a call that may not be made: the connection ends.
   bool FrameArrived();
   bool BodyArrived();
   void Respond(Code code, std::string head, std::span<const ConstPiece> out);
   void NextFrame();
-  // Puts off what is next: the state that it is in goes on so much later.
+  // Suspends the connection: its present state continues after `duration_ns`.
   void Hold(std::int64_t duration_ns);
-  // The exchange of the request that has arrived; null for garbage.
+  // Returns the exchange of the request that has arrived; null for garbage.
   std::unique_ptr<Served> Begin(wire::Method method);
+  // As Visit::Permit.
   Status Permit(std::uint64_t bytes);
+  // Returns the error for the peer, and notes how long the connection is held behind it.
   Error Busy(const rpc::CallLimits::Verdict& verdict);
+  // Extends the time limit for silence.
   void Progress();
 
   const Shared& shared_;
@@ -74,7 +81,7 @@ class Connection {
   rpc::Gate::Guest guest_;
   State state_ = State::kFrame;
   State held_ = State::kFrame;  // the state behind kHold
-  bool close_ = false;          // when the reply is gone
+  bool close_ = false;          // end the connection once the reply is sent
   std::int64_t ends_ns_ = 0;
   std::int64_t wake_ns_ = 0;
   std::array<std::byte, wire::kFrameHeaderBytes> frame_;
@@ -82,10 +89,10 @@ class Connection {
   std::vector<std::byte> body_;
   std::string reply_;
   Parts parts_;
-  std::uint64_t moved_ = 0;  // of the payload
+  std::uint64_t moved_ = 0;  // payload bytes of this step that have arrived
   std::unique_ptr<rpc::CallLimits::Account> account_;
-  std::uint64_t charged_ = 0;  // bytes, until the exchange is over
-  std::int64_t hold_ns_ = 0;   // behind the answer
+  std::uint64_t charged_ = 0;  // bytes that the account holds until the exchange is over
+  std::int64_t hold_ns_ = 0;   // pause behind the answer
   std::unique_ptr<Visit> visit_;
   std::unique_ptr<Served> served_;
 };

@@ -9,7 +9,7 @@
 namespace kvcove::transport::tcp {
 
 void Parts::Clear() {
-  // A connection that is silent between exchanges keeps little.
+  // Frees a long list: a connection that is silent between exchanges keeps little memory.
   if (parts_.capacity() > 64) parts_ = {};
   parts_.clear();
   at_ = 0;
@@ -42,7 +42,7 @@ std::size_t Parts::Fill(std::span<iovec> batch, std::byte* discard) const {
     std::byte* const from = unwanted ? discard : static_cast<std::byte*>(parts_[i].iov_base) + skip;
     batch[count++] = {.iov_base = from, .iov_len = size};
     bytes += size;
-    // What does not go on to the part's end must be the last of this call.
+    // A part that does not fit whole must be the last one of this call: bytes move in order.
     if (size < parts_[i].iov_len - skip) break;
     skip = 0;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of memory on their way through a socket: what is left of them, in order.
+// The pieces of memory that a socket has still to send or to receive, in order. Null pieces of a
+// receive are discarded.
 #pragma once
 
 #include <sys/types.h>
@@ -16,10 +17,10 @@ namespace kvcove::transport::tcp {
 // Belongs to one thread.
 class Parts {
  public:
-  // One system call moves at most so much: a loop that moves more at once keeps others waiting, and
-  // what is checked right behind it is no longer in the processor's cache.
+  // Most bytes of one system call. A loop that moves more at once delays its other connections, and
+  // the bytes have left the processor's cache before they are hashed.
   static constexpr std::uint64_t kMaxMove = 1 << 20;
-  // Where unwanted bytes go. Shared by all connections: nobody reads it.
+  // Size of the buffer for unwanted bytes. Connections share it: its content is never read.
   static constexpr std::uint64_t kDiscard = 64 << 10;
 
   void Clear();
@@ -28,20 +29,22 @@ class Parts {
   void Add(std::span<const ConstPiece> pieces);
   bool empty() const { return at_ == parts_.size(); }
 
-  // One sendmsg or recvmsg that does not wait: its result, errno with it. A receive of nothing, the
-  // peer's end, is 0.
+  // Calls sendmsg(2) once, without waiting, and removes the bytes that were sent. Returns its
+  // result; errno is valid below 0. Must not be empty().
   ssize_t Send(int fd);
+  // Calls recvmsg(2) once, likewise. 0: the peer has closed the connection. `discard`: kDiscard
+  // bytes, for null pieces.
   ssize_t Receive(int fd, std::byte* discard);
 
  private:
-  // The next parts, as many as fit in one call. They are put together in `batch`.
+  // Fills `batch` with the next parts, as many as fit in one call, and returns their number.
   static constexpr std::size_t kBatch = 256;
   std::size_t Fill(std::span<iovec> batch, std::byte* discard) const;
   void Consume(std::uint64_t bytes);
 
   std::vector<iovec> parts_;
   std::size_t at_ = 0;
-  std::uint64_t within_ = 0;  // bytes of the first one that have moved
+  std::uint64_t within_ = 0;  // bytes of part `at_` that have moved
 };
 
 }  // namespace kvcove::transport::tcp

@@ -19,9 +19,9 @@ namespace {
 using rpc::Breaker;
 
 constexpr std::int64_t kConnectNs = 200 * kMillisecond;
-constexpr std::int64_t kProbeNs = 50 * kMillisecond;  // of the background
+constexpr std::int64_t kProbeNs = 50 * kMillisecond;  // limit of a background probe
 
-// Where unwanted bytes of all peers go; nobody reads it.
+// Returns the buffer for unwanted bytes. Threads write to it at once; its content is never read.
 std::byte* Discard() {
   static std::vector<std::byte> discard(Parts::kDiscard);
   return discard.data();
@@ -56,7 +56,8 @@ class SocketTransfer final : public Transfer {
     if (heard && !done_) peer_.Heard();
     return moved || heard || done_;
   }
-  // Closing the connection is what keeps late bytes out of the caller's memory.
+  // The socket is closed before Abort() returns: only this thread receives from it, so no late byte
+  // of the answer can be written to the caller's memory, and the connection is not used again.
   bool Abort() override {
     fd_.Reset();
     done_ = true;
@@ -67,7 +68,7 @@ class SocketTransfer final : public Transfer {
  private:
   enum class Stage { kFrame, kHead, kPayload };
 
-  // A put is answered when the master has listed it: that says nothing about its owner's pace.
+  // A put is answered when the master has listed it, so its latency says nothing about the owner's.
   bool teaches() const { return exchange_.method == wire::Method::kDataGet; }
 
   void End(Status status) {
@@ -76,7 +77,8 @@ class SocketTransfer final : public Transfer {
         status ? Breaker::Outcome::kAnswered : rpc::OutcomeOf(status.error());
     peer_.End(pass_, outcome, teaches());
     if (!status) peer_.NoteError(status.error());
-    // An error that was answered leaves the connection as it was.
+    // An error that the peer has answered leaves the connection usable, unless part of the request
+    // is unsent: the peer would take the next frame for the rest of it.
     if (status || (status.error().answered && out_.empty())) {
       peer_.Keep(std::move(fd_));
     } else {
@@ -95,8 +97,9 @@ class SocketTransfer final : public Transfer {
     in_.Add(reply_frame_.data(), reply_frame_.size());
   }
 
-  // The connection has ended. A kept one may have done so before this exchange: with a server that
-  // was started again, or with the token that it was let in with. Every call may be repeated.
+  // Acts on the end of the connection. An idle one may have ended before this exchange, when its
+  // server was restarted or its token was removed, so the exchange begins anew over a new one,
+  // once. The peer may have seen the first request: every call may be repeated.
   void Lost(Error error) {
     if (!std::exchange(kept_, false)) return Fail(std::move(error));
     Result<UniqueFd> fd = peer_.ConnectAgain();
@@ -113,7 +116,7 @@ class SocketTransfer final : public Transfer {
       } else if (errno == EAGAIN) {
         break;
       } else if (errno != EINTR) {
-        // Its answer, if it has left one, is not worth more than its end.
+        // The peer has closed the connection. An answer that it may have sent before is not read.
         Lost(FailErrno(Code::kUnavailable, "sending to an owner").error());
       }
     }
@@ -132,7 +135,8 @@ class SocketTransfer final : public Transfer {
       if (stage_ != Stage::kPayload) return true;
       payload_bytes_ += static_cast<std::uint64_t>(got);
       if (exchange_.on_bytes) exchange_.on_bytes(payload_bytes_);
-      // Others of the batch have their turn, too.
+      // One read of payload a turn: other exchanges of the batch are served in between, and
+      // `on_bytes` checks values while they are in the processor's cache.
       return in_.empty();
     }
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -144,7 +148,7 @@ class SocketTransfer final : public Transfer {
     return false;
   }
 
-  // A stage's bytes are all there.
+  // Ends a stage: all of its bytes have arrived.
   void Arrived() {
     in_.Clear();
     switch (stage_) {
@@ -185,7 +189,7 @@ class SocketTransfer final : public Transfer {
   Exchange& exchange_;
   UniqueFd fd_;
   const Breaker::Pass pass_;
-  bool kept_;  // and nothing has been heard over it in this exchange
+  bool kept_;  // was idle before, and has received nothing in this exchange
   std::array<std::byte, wire::kFrameHeaderBytes> head_;
   std::array<std::byte, wire::kFrameHeaderBytes> reply_frame_;
   std::vector<std::byte> reply_;
@@ -251,14 +255,14 @@ Result<UniqueFd> Peer::ConnectAgain() { return Connect(clock_.NowNs() + kConnect
 
 UniqueFd Peer::TakeIdle() {
   while (true) {
-    UniqueFd fd;  // asked, and closed, without the lock
+    UniqueFd fd;  // polled and closed without the lock: both are system calls
     {
       const MutexLock lock(mutex_);
       if (idle_.empty()) return {};
       fd = std::move(idle_.back());
       idle_.pop_back();
     }
-    // Nothing may come unasked: a readable one has ended.
+    // A server sends nothing unasked, so a readable connection has ended.
     pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
     if (poll(&poller, 1, 0) == 0) return fd;
   }
@@ -267,7 +271,8 @@ UniqueFd Peer::TakeIdle() {
 void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
   Breaker::Outcome outcome = Breaker::Outcome::kAnswered;
   if (!fd) {
-    // A name that cannot be resolved is a peer that cannot be reached.
+    // kInvalid: the name cannot be resolved, so the peer cannot be reached. OutcomeOf() would take
+    // that for an answer.
     outcome =
         fd.error().code == Code::kInvalid ? Breaker::Outcome::kLost : rpc::OutcomeOf(fd.error());
   }
@@ -288,7 +293,8 @@ Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until
   }
   if (!fd) return std::unexpected(fd.error());
   if (pass->probe) {
-    // It lives: the exchange has all of its own time.
+    // The peer lives, and EndProbe() has ended the probe's pass, which had milliseconds. The
+    // exchange gets a pass of its own, until its own deadline.
     pass = link_.breaker().Begin(deadline_ns);
     if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
   }
@@ -314,7 +320,9 @@ void Peer::Note(Breaker::Change change) {
     LogInfo("the owner at {} answers again", address_.ToString());
   }
   if (change == Breaker::Change::kBroken) {
-    std::vector<UniqueFd> ended;  // of a host that is gone without a word
+    // A host that lost its power closes nothing: an exchange over such a connection would wait for
+    // its deadline. Closed after the lock.
+    std::vector<UniqueFd> ended;
     {
       const MutexLock lock(mutex_);
       ended.swap(idle_);
@@ -338,7 +346,8 @@ Transport& Peer::transport() { return Sockets(); }
 
 Result<std::unique_ptr<Transfer>> Peer::Start(Exchange& exchange, std::int64_t deadline_ns,
                                               std::int64_t doubt_until_ns) {
-  // A connection that it has refused a call on is not read before then.
+  // The server reads no connection whose call it has refused before that time, so a call would wait
+  // in vain, and its silence would count against the peer.
   if (std::optional<Error> busy = busy_.Now(clock_.NowNs())) {
     return std::unexpected(std::move(*busy));
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer over TCP: kept connections, a breaker, and exchanges whose payload goes straight from and
+// A peer over TCP: idle connections, a breaker, and exchanges whose payload moves straight from and
 // into the caller's memory. While the breaker doubts the peer, an exchange begins with a new
 // connection, whose hello must be answered in milliseconds. Abort() closes the connection, so that
-// no late byte lands.
+// no late byte lands. No lock is held while a connection is made, used or closed.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace kvcove::transport::tcp {
 // One owner's data server. Thread-safe.
 class Peer final : public transport::Peer {
  public:
-  // `on_doubt` is called, without a lock, when the peer becomes worth a probe: ProbeDueNs().
+  // `on_doubt`: as in PeerOptions.
   Peer(const rpc::Address& address, const rpc::Access& access, const Clock& clock,
        std::function<void()> on_doubt = {});
   Peer(const Peer&) = delete;
@@ -37,23 +37,24 @@ class Peer final : public transport::Peer {
   Result<std::unique_ptr<Transfer>> Start(Exchange& exchange, std::int64_t deadline_ns,
                                           std::int64_t doubt_until_ns) override;
 
-  // A connection that was let in, for one exchange. End() must follow.
+  // A connection whose hello the server has accepted, for one exchange. End() must follow.
   struct Line {
     UniqueFd fd;
     rpc::Breaker::Pass pass;
-    bool kept = false;  // it served exchanges before
+    bool kept = false;  // was idle, so the server may have closed it
   };
-  // `doubt_until_ns` bounds the wait for a peer that the breaker doubts. Errors: kUnavailable for
-  // one that does not answer, kTimeout.
+  // Returns an idle connection or a new one. `doubt_until_ns` bounds the wait for a peer that the
+  // breaker doubts. Errors: kUnavailable for a peer that does not answer, kTimeout.
   Result<Line> Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns = rpc::Breaker::kNever);
-  // `teaches`: see Breaker::End().
+  // Reports the outcome of an exchange. `teaches`: see Breaker::End().
   void End(const rpc::Breaker::Pass& pass, rpc::Breaker::Outcome outcome, bool teaches);
   void Heard() { link_.breaker().Heard(); }
-  // It has answered an exchange with this error.
+  // Notes an error with which the peer has answered an exchange: "busy" delays the next one.
   void NoteError(const Error& error);
+  // Keeps a connection for later exchanges, or closes it where kMaxIdle are idle already.
   void Keep(UniqueFd fd);
 
-  // Another connection instead of a kept one that had ended.
+  // Replaces an idle connection that had ended. Waits for at most 200 ms.
   Result<UniqueFd> ConnectAgain();
 
   bool broken() const override { return link_.breaker().broken(); }
@@ -63,9 +64,11 @@ class Peer final : public transport::Peer {
  private:
   static constexpr std::size_t kMaxIdle = 16;
   Result<UniqueFd> Connect(std::int64_t deadline_ns);
+  // Returns an idle connection that has not ended; invalid if there is none.
   UniqueFd TakeIdle();
-  // The connection that a doubted peer has let in under `pass`, if any, is as good as an answer.
+  // Ends a pass by the result of a connect: an accepted hello counts as an answer.
   void EndProbe(const rpc::Breaker::Pass& pass, const Result<UniqueFd>& fd);
+  // Logs the change, closes idle connections of a broken peer, and calls `on_doubt_`.
   void Note(rpc::Breaker::Change change);
 
   const rpc::Address address_;
@@ -73,7 +76,7 @@ class Peer final : public transport::Peer {
   const Clock& clock_;
   const std::function<void()> on_doubt_;
   rpc::Link link_;       // small calls; exchanges share its breaker
-  rpc::BusyUntil busy_;  // of exchanges
+  rpc::BusyUntil busy_;  // for exchanges; `link_` has its own
   Mutex mutex_;
   std::vector<UniqueFd> idle_ KVCOVE_GUARDED_BY(mutex_);
 };

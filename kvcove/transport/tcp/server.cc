@@ -51,7 +51,8 @@ class Server::Loop {
     KVCOVE_ASSIGN(thread_, StartThread(name, [this] { rpc::RunSpinning(context_, clock_); }));
     return {};
   }
-  // `before` runs on the loop's thread.
+  // Ends the loop's connections and joins its thread. `before` runs on that thread. Afterwards no
+  // wake posts to the loop any more.
   void Stop(const std::function<void()>& before) {
     if (!thread_.joinable()) return;
     asio::post(context_, [this, before] {
@@ -61,11 +62,13 @@ class Server::Loop {
       context_.stop();
     });
     thread_.join();
+    // Services may keep wakes of connections that have ended, and call them after this server is
+    // destroyed; each has its own reference to the door.
     const MutexLock lock(door_->mutex);
     door_->context = nullptr;
   }
 
-  // From any thread while the loop runs.
+  // Takes a new connection. Like Drop(), callable from any thread.
   void Admit(rpc::Arrival arrival) {
     asio::post(context_, [this, given = std::make_shared<rpc::Arrival>(std::move(arrival))] {
       Open(std::move(*given));
@@ -79,7 +82,7 @@ class Server::Loop {
   }
 
  private:
-  // The connection owns the descriptor; the socket beside it only waits for it.
+  // The connection owns and closes the descriptor; the socket only waits for events of it.
   struct Entry {
     Entry(asio::io_context& context, const Connection::Shared& shared, rpc::Arrival arrival,
           Visit::Wake wake)
@@ -88,10 +91,11 @@ class Server::Loop {
     ~Entry() { socket.release(); }
     Connection connection;
     Socket socket;
-    std::unique_ptr<asio::steady_timer> timer;  // once the connection has waited for a wake
-    bool waking = false;                        // it waits for one
+    std::unique_ptr<asio::steady_timer> timer;  // made at the first wait for a wake
+    bool waking = false;                        // the connection waits for a wake
   };
-  // How wakes from other threads reach the loop, as long as it runs.
+  // Lets wakes from other threads post to the loop until it is stopped. Its lock is held over the
+  // post, so that Stop() cannot return, and the context cannot end, in the middle of one.
   struct Door {
     Mutex mutex;
     asio::io_context* context KVCOVE_GUARDED_BY(mutex) = nullptr;
@@ -108,6 +112,9 @@ class Server::Loop {
     Advance(id);
   }
 
+  // Ids are never reused, so a late wake finds no other connection. A wake that arrives before its
+  // connection waits is posted, and runs on this thread after AwaitWake() has set `waking`. A wake
+  // of an earlier exchange may end the wait early, which Served::Next() allows.
   void Wake(std::uint64_t id) {
     const auto at = open_.find(id);
     if (at == open_.end() || !at->second->waking) return;
@@ -150,7 +157,8 @@ class Server::Loop {
     });
   }
 
-  // Ends what was silent for too long.
+  // Ends connections that were silent for too long. One sweep for all costs less than a timer that
+  // each read would set again.
   void Sweep() {
     sweeper_.expires_after(kSweep);
     sweeper_.async_wait([this](const error_code& error) {
@@ -206,7 +214,7 @@ class Server::Impl {
     }
     return {};
   }
-  // Loop 0 first: afterwards nothing is delivered to the others.
+  // Stops loop 0 first: its listener posts new connections to the other loops until it is closed.
   void Stop() {
     for (const auto& loop : loops_) {
       loop->Stop([this, first = loop == loops_[0]] {

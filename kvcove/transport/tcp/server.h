@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A service's exchanges over TCP: event loops, a listener, credentials, frames. Payload goes from
-// the socket into the service's pieces and back, with no copy between.
+// Serves a service's exchanges over TCP: event loops, a listener, credentials, frames. Payload
+// moves between the socket and the service's pieces without a copy.
 //
 // A connection:  greeting -> (a frame's head -> its body -> the steps of an exchange -> reply) ...
-// It ends when the peer hangs up, sends garbage, is not let in within `hello_ns`, or makes no
+// It ends when the peer hangs up, sends garbage, has no valid hello within `hello_ns`, or makes no
 // progress for `stall_ns` in the middle of an exchange; then its exchange ends, and its visit after
 // it. Between exchanges it may be silent, and holds no buffer.
 //
-// A loop moves at most 1 MiB for one connection before it looks after the others.
+// Each loop is a thread with its own connections; loop 0 also accepts. One system call moves at
+// most 1 MiB for one connection, and a loop serves the others after a bounded number of steps.
 #pragma once
 
 #include <memory>
@@ -26,7 +27,7 @@ class Server final : public transport::Server {
   static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, rpc::Gate& gate,
                                               Service& service, const Clock& clock);
   ~Server() override;
-  // Joins the loops.
+  // Ends the connections and joins the loops.
   void Stop() override;
 
   const rpc::Address& address() const override;
