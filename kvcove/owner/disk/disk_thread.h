@@ -118,6 +118,7 @@ class DiskThread {
 
  private:
   DiskOwner whose() const;
+  std::unique_ptr<disklog::Device> Watched(std::unique_ptr<disklog::Device> device) const;
   bool stops() const { return stopping_ || (place_.stopping != nullptr && *place_.stopping); }
   Status LoadFound(const Opening& opening);
   Result<std::unique_ptr<disklog::Log>> OpenLog();
