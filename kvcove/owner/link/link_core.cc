@@ -527,7 +527,8 @@ void LinkCore::Apply(const wire::Changes& changes) {
     seen_.revision = std::max(seen_.revision, changes.to);
     facts = Facts();
   }
-  // Durable before the acknowledgement, too: after a restart hello must show no less.
+  // After a restart hello shows them, too, unless the process ends before they are durable. The
+  // acknowledgement does not wait for that: neither a lease nor a reset may depend on a file.
   if (!changes.slots.empty()) target_.Follow(facts);
   bool known = false;
   {

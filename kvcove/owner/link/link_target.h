@@ -40,8 +40,9 @@ class LinkTarget {
   virtual std::uint64_t capacity_bytes() const = 0;
 
   // ---- an owner with a disk, which outlives the process
-  // Stores this owner's identity and the master's position that it follows; durable when it
-  // returns. With another identity, pool or incarnation than before, the disk's objects are void.
+  // Keeps this owner's identity and the master's position that it follows; durable soon, for no
+  // lane waits for a file. With another identity, pool or incarnation than before, the disk's
+  // objects are void when it returns.
   virtual void Follow(const OwnerFacts& /*facts*/) {}
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
