@@ -653,6 +653,40 @@ TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "once";
 }
 
+// A file system that has failed takes disk and note.
+TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsVoid) {
+  Fill(60);
+  const std::string note = directory_ + "/data/disk";
+  std::filesystem::rename(note, note + "-kept");
+  std::filesystem::create_directories(note + "/in the way");
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_EQ(Put("key-0"), Code::kExists) << "the next process would find the older value";
+  for (const std::string key : {"key-1", "key-2"}) {
+    std::promise<bool> applied;
+    auto proven = applied.get_future();
+    std::thread lane([&] {
+      owner_->link_side().ApplyRemoval({.number = 1,
+                                        .slot = kTierSlot,
+                                        .generation = kGeneration,
+                                        .keys = {key},
+                                        .pattern = {}});
+      applied.set_value(owner_->link_side().AwaitApplied());
+    });
+    EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+    EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
+        << "this master has not stored it yet";
+    owner_->link_side().SetDisksVoid(true);
+    lane.join();
+    EXPECT_TRUE(proven.get());
+    EXPECT_TRUE(Becomes([&] { return Put(key) == Code::kOk; }));
+    if (key == "key-1") {
+      EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "others may store what it held";
+    }
+    facts_.seen.term += 1;
+    owner_->link_side().Follow(facts_);
+  }
+}
+
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());

@@ -168,22 +168,25 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
   if (disks_.none()) return;
   bool voids = false;
   bool misses = false;
+  bool other = false;
+  bool other_master = false;
   {
     const MutexLock lock(mutex_);
     if (facts == facts_) return;
     const auto differs = [](const Id128& before, const Id128& now) {
       return before != Id128{} && before != now;
     };
-    const bool other = differs(facts_.identity, facts.identity) ||
-                       differs(facts_.pool, facts.pool) ||
-                       differs(facts_.incarnation, facts.incarnation);
+    other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
+            differs(facts_.incarnation, facts.incarnation);
     if (other) ++voided_;
     // What is not being opened yet opens empty.
     voids = other && (state_ == State::kOpens || state_ == State::kSettled);
-    misses = state_ == State::kSettled &&
-             (facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag);
+    other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
+    misses = state_ == State::kSettled && other_master;
     facts_ = facts;
   }
+  // The master of now has not said yet that it has stored this, or not of the identity of now.
+  if (other || other_master) SetVoid(false);
   // Before the disks are struck, so that none is noted again.
   DiskSet& set = disks_.set();
   for (std::size_t i = 0; voids && i < set.size(); ++i) {

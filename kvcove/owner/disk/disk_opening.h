@@ -50,6 +50,11 @@ class DiskOpening {
   void TableKnown();
   // In memory when it returns, durable soon.
   void Follow(const OwnerFacts& facts);
+  // The master should store that the disks are void; and it has.
+  bool wants_void() const { return known_ != nullptr && known_->wants_void(); }
+  void SetVoid(bool stored) {
+    if (known_ != nullptr) known_->SetVoid(stored);
+  }
   bool settled() const;
   // False: the link ends.
   bool AwaitSettled();

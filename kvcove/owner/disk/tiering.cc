@@ -16,7 +16,7 @@ namespace {
 // Of the time between two ticks no more counts: this process may have been stopped.
 constexpr std::int64_t kLongestTickNs = 100 * kMillisecond;
 
-std::string_view NameOf(DiskOperation kind) {
+std::string_view WordFor(DiskOperation kind) {
   if (kind == DiskOperation::kRead) return "read";
   return kind == DiskOperation::kWrite ? "write" : "sync";
 }
@@ -405,7 +405,7 @@ std::optional<std::string> Tiering::Hangs() const {
   if (stalled_ns_ > options_.hang_ns) return "its thread hangs in a call for seconds";
   for (const DiskOperation kind : kDiskOperations) {
     if (ages_->AgeNs(kind) <= options_.hang_ns) continue;
-    return fmt::format("it has not answered a {} for seconds", NameOf(kind));
+    return fmt::format("it has not answered a {} for seconds", WordFor(kind));
   }
   return std::nullopt;
 }

@@ -446,6 +446,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     if (asked_under_[Index(Lane::kLease)] != epoch_) return;
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
+  target_.SetDisksVoid(reply.disks_void);
   // Hidden slots and generations before the deadline: a reader that loads the new deadline
   // (acquire) must also see the state for which the master granted it.
   std::vector<SlotId> hidden = reply.hidden;

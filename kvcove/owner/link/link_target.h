@@ -44,6 +44,9 @@ class LinkTarget {
   // lane waits for a file. With another identity, pool or incarnation than before, the disk's
   // objects are void when it returns.
   virtual void Follow(const OwnerFacts& /*facts*/) {}
+  // Notes whether the master has stored that the next process must not use this owner's disks, as
+  // Report asked (wire::RenewRequest::disks_void).
+  virtual void SetDisksVoid(bool /*stored*/) {}
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
   // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
