@@ -31,6 +31,7 @@ class FakeDevice final : public Device {
     bool bad_reads = false;
     bool bad_writes = false;
     bool hangs = false;            // nothing completes while true
+    bool writes_hang = false;      // no write and no sync completes while true
     std::uint64_t cut_at = ~0ULL;  // power is off from this write or sync on, counted from 1
   };
 
@@ -68,7 +69,12 @@ class FakeDevice final : public Device {
   std::size_t Poll(std::int64_t wait_ns) override {
     waits_ns_ = wait_ns;
     if (off_ || faults.hangs || operations_.empty()) return 0;
-    const std::size_t index = random_.Below(operations_.size());
+    std::size_t index = random_.Below(operations_.size());
+    if (faults.writes_hang) {
+      const auto read = std::ranges::find_if(operations_, &Operation::read);
+      if (read == operations_.end()) return 0;
+      index = static_cast<std::size_t>(read - operations_.begin());
+    }
     Operation operation = std::move(operations_[index]);
     operations_.erase(operations_.begin() + static_cast<std::ptrdiff_t>(index));
     operation.done(Apply(operation));

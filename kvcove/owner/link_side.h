@@ -58,6 +58,7 @@ class LinkSide final : public LinkTarget {
   wire::RenewRequest Report() override;
   std::uint64_t capacity_bytes() const override { return capacity_bytes_; }
   void Follow(const OwnerFacts& facts) override { parts_.opening.Follow(facts); }
+  void SetDisksVoid(bool stored) override { parts_.opening.SetVoid(stored); }
   void TableKnown() override { parts_.opening.TableKnown(); }
   bool AwaitApplied() override { return parts_.removals.AwaitApplied(); }
   void EndDiskWaits() override { parts_.link_ends = true; }

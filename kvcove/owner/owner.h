@@ -106,8 +106,8 @@ class Owner {
     Memory::Files memory;
     UniqueFd disk_lock;  // in a cluster, for the disks; locked while a process has it open
   };
-  // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened, or
-  // its inventory is being reported.
+  // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened, its
+  // inventory is being reported, or the owner's facts are being written.
   Status MayPauseDisks() const;
   // Ends all threads but the lease's, which continues to renew. The caller keeps all other calls
   // away until Thaw.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/owner/link/link_core.h"
 #include "kvcove/owner/owner.h"
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
@@ -71,9 +72,12 @@ class ClusterTierTest : public testing::Test {
     options.policy = "lru";
     options.cluster = true;
     options.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}};
-    options.tier = {.least_retry_ns = kMillisecond,
-                    .most_retry_ns = 8 * kMillisecond,
-                    .open = [this](const std::string& path) { return OpenDevice(path); }};
+    options.tier = {
+        .least_retry_ns = kMillisecond,
+        .most_retry_ns = 8 * kMillisecond,
+        .open = [this](const std::string& path) { return OpenDevice(path); },
+        .write_facts = [this](const std::string& directory,
+                              const OwnerFacts& facts) { return WriteFacts(directory, facts); }};
     KVCOVE_ASSIGN(owner_, Owner::Open(options, SystemClock::Instance()));
     KVCOVE_ASSIGN(OwnerFacts facts, owner_->PrepareDisks(directory_ + "/data"));
     EXPECT_TRUE(owner_->Start());
@@ -89,6 +93,13 @@ class ClusterTierTest : public testing::Test {
     ++opened_;
     if (!writes_held_) return std::make_unique<BreakingDevice>(std::move(device), broken_);
     return std::make_unique<HeldDevice>(std::move(device), broken_, writes_held_, waiting_);
+  }
+  Status WriteFacts(const std::string& directory, const OwnerFacts& facts) {
+    while (facts_held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return WriteOwnerFacts(directory, facts);
+  }
+  bool AwaitKept(const OwnerFacts& facts) const {
+    return Becomes([&] { return *ReadOwnerFacts(directory_ + "/data") == facts; });
   }
   // The disk's thread waits where it opens the disk, or where it writes to it.
   bool AwaitHeld() const {
@@ -153,7 +164,7 @@ class ClusterTierTest : public testing::Test {
   // As a process gives it to its successor; the link is paused, or has never been.
   void BeginHandOver() {
     owner_->disks().Drain();
-    ASSERT_TRUE(owner_->MayPauseDisks());
+    ASSERT_NO_FATAL_FAILURE(AwaitOpen());
     owner_->Freeze();
     owner_->link_side().EndDiskWaits();
     ASSERT_TRUE(owner_->PauseDisks());
@@ -301,6 +312,7 @@ class ClusterTierTest : public testing::Test {
   std::atomic<bool> broken_{false};
   std::atomic<bool> held_{false};         // nothing opens a disk meanwhile
   std::atomic<bool> writes_held_{false};  // nor writes to one that was opened since
+  std::atomic<bool> facts_held_{false};   // nor are the facts written
   std::atomic<int> waiting_{0};
   std::atomic<int> opened_{0};
   std::string directory_;
@@ -565,7 +577,7 @@ TEST_F(ClusterTierTest, WithoutANoteThatCanBeWrittenNoVoidedDiskIsUsedAgain) {
   std::filesystem::rename(note + "-kept", note);
   other.seen.revision += 1;
   owner_->link_side().Follow(other);
-  EXPECT_EQ(*ReadOwnerFacts(directory_ + "/data"), other);
+  EXPECT_TRUE(AwaitKept(other));
   EXPECT_TRUE(AwaitEmpty());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
 }
@@ -639,6 +651,40 @@ TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_TRUE(Noted().empty());
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "once";
+}
+
+// A file system that has failed takes disk and note.
+TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsVoid) {
+  Fill(60);
+  const std::string note = directory_ + "/data/disk";
+  std::filesystem::rename(note, note + "-kept");
+  std::filesystem::create_directories(note + "/in the way");
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_EQ(Put("key-0"), Code::kExists) << "the next process would find the older value";
+  for (const std::string key : {"key-1", "key-2"}) {
+    std::promise<bool> applied;
+    auto proven = applied.get_future();
+    std::thread lane([&] {
+      owner_->link_side().ApplyRemoval({.number = 1,
+                                        .slot = kTierSlot,
+                                        .generation = kGeneration,
+                                        .keys = {key},
+                                        .pattern = {}});
+      applied.set_value(owner_->link_side().AwaitApplied());
+    });
+    EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+    EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
+        << "this master has not stored it yet";
+    owner_->link_side().SetDisksVoid(true);
+    lane.join();
+    EXPECT_TRUE(proven.get());
+    EXPECT_TRUE(Becomes([&] { return Put(key) == Code::kOk; }));
+    if (key == "key-1") {
+      EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "others may store what it held";
+    }
+    facts_.seen.term += 1;
+    owner_->link_side().Follow(facts_);
+  }
 }
 
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
@@ -864,7 +910,7 @@ TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) 
   other.identity = {.high = 77, .low = 77};
   ASSERT_NO_FATAL_FAILURE(Follow(other));
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
-  EXPECT_EQ(Put("key-0"), Code::kOk);
+  EXPECT_TRUE(Becomes([&] { return Put("key-0") == Code::kOk; })) << "the note names no disk";
   facts_ = other;
   Restart();
   EXPECT_TRUE(Inventory().empty());
@@ -911,6 +957,101 @@ TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
   EXPECT_TRUE(Noted().empty()) << "nobody uses it";
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
+}
+
+// The link's lanes as a master drives them. Its answers are in the order of a reset elsewhere.
+TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
+  LinkCore core(owner_->link_side(),
+                {.owner = facts_.identity,
+                 .process = {.high = 200, .low = 1},
+                 .address = "h:1",
+                 .socket = {},
+                 .host = "h",
+                 .tenant = {},
+                 .disk = true,
+                 .before = facts_},
+                250 * kMillisecond, SystemClock::Instance());
+  const auto answer = [&](LinkCore::Lane lane, const std::string& reply) {
+    ASSERT_TRUE(Becomes([&] { return core.Next(lane).call.has_value(); }));
+    core.Answer(lane, reply);
+  };
+  facts_held_ = true;
+  OwnerFacts now = facts_;
+  now.seen.term += 1;
+  answer(LinkCore::Lane::kLease, wire::Encode(wire::OwnerWelcome{.pool = kPool,
+                                                                 .incarnation = kIncarnation,
+                                                                 .position = now.seen,
+                                                                 .number = 3,
+                                                                 .epoch = 7,
+                                                                 .lease_ns = 60 * kSecond,
+                                                                 .removals = 1}));
+  constexpr Generation kNext = kGeneration + (1ULL << 24);
+  const wire::Changes changes{.incarnation = kIncarnation,
+                              .to = 50,
+                              .slots = {{.slot = kTierSlot, .generation = kNext, .name = "m"}},
+                              .unnamed = {}};
+  answer(LinkCore::Lane::kWatch, wire::Encode(changes));
+  Token token = kToken;
+  token.generation = kNext;
+  EXPECT_FALSE(owner_->data_side().Awaits(token)) << "the generation of now is published";
+  const std::int64_t before_ns = SystemClock::Instance().NowNs();
+  answer(LinkCore::Lane::kLease,
+         wire::Encode(wire::RenewReply{
+             .granted = true,
+             .lease_ns = 60 * kSecond,
+             .revision = 50,
+             .hidden = {},
+             .changes = {
+                 .incarnation = kIncarnation, .from = 50, .to = 50, .slots = {}, .unnamed = {}}}));
+  EXPECT_GE(owner_->memory().LeaseUntilNs(), before_ns + (30 * kSecond));
+  EXPECT_EQ(*ReadOwnerFacts(directory_ + "/data"), facts_);
+  facts_held_ = false;
+  now.seen.revision = 50;
+  EXPECT_TRUE(AwaitKept(now)) << "the newest";
+}
+
+TEST_F(ClusterTierTest, ADiskIsNotOpenedBeforeTheFactsOfItsOwnerAreKept) {
+  Fill(60);
+  End();
+  std::filesystem::remove(directory_ + "/data/owner");
+  const auto facts = Begin();
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  facts_held_ = true;
+  const int opened = opened_;
+  std::promise<void> joined;
+  std::thread join([&] {
+    Join(*facts);
+    joined.set_value();
+  });
+  EXPECT_EQ(joined.get_future().wait_for(std::chrono::milliseconds(200)),
+            std::future_status::timeout);
+  EXPECT_EQ(opened_, opened);
+  facts_held_ = false;
+  join.join();
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  Restart();
+}
+
+// The opener has named the disk in the note by then.
+TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskIsOpenedForTheFirstTime) {
+  Fill(60);
+  End();
+  const auto facts = Begin();
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  held_ = true;
+  owner_->link_side().Follow(facts_);
+  Publish();
+  owner_->link_side().TableKnown();
+  ASSERT_TRUE(AwaitHeld());
+  OwnerFacts other = facts_;
+  other.identity = {.high = 77, .low = 77};
+  owner_->link_side().Follow(other);
+  held_ = false;
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  EXPECT_TRUE(AwaitKept(other));
+  EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
+  EXPECT_TRUE(AwaitEmpty());
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
 }
 
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {

@@ -24,6 +24,7 @@ void Owner::Freeze() {
 void Owner::Thaw() {
   outbox_.ResumeWaits();
   link_ends_ = false;
+  opening_.Resume();
   {
     const MutexLock lock(stop_mutex_);
     if (!frozen_) return;
@@ -99,16 +100,19 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 // The successor would not know the values that are stored while a disk is being opened or its
 // inventory is being reported, and would have to empty the disk.
 Status Owner::MayPauseDisks() const {
-  bool settled = opening_.settled() && !disks_.Opening();
+  bool settled = opening_.settled() && !opening_.saving() && !disks_.Opening();
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
     settled = settled && !disks_.set()[i].state().telling_in();
   }
   if (settled) return {};
-  return Fail(Code::kInProgress, "its disk is still being opened; try again");
+  return Fail(Code::kInProgress,
+              "its disk is still being opened, or its facts are being written; try again");
 }
 
 Status Owner::PauseDisks() {
   if (!disks_.open()) return {};
+  // Else this process could write older facts over the successor's.
+  KVCOVE_TRY(opening_.Pause());
   // Zones may move while the disks are paused, so a walk over them begins anew.
   inventory_.Reread();
   return disks_.Pause();
@@ -131,7 +135,7 @@ Status Owner::ResumeDisks(const TierPlace& place) {
 // Brings DiskOpening and the disks to the state in which this process's own opener leaves them.
 Status Owner::ResumeClusterDisks() {
   if (disks_.none()) return {};
-  opening_.Adopt(handed_);
+  KVCOVE_TRY(opening_.Adopt(handed_));
   inventory_.Reread();
   disks_.Adopt(handed_);
   return StartPausedDisks();

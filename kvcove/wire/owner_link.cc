@@ -140,7 +140,7 @@ std::string Encode(const RenewRequest& message) {
                               message.evictions, message.stale_puts, message.puts, message.partial,
                               message.disk_away, message.map, message.told_map, message.disks,
                               message.disks_aside, message.disk_capacity_bytes, message.disk_bytes,
-                              message.leased));
+                              message.leased, message.disks_void));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -164,16 +164,18 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .disks_aside = root->disks_aside(),
                       .disk_capacity_bytes = root->disk_capacity_bytes(),
                       .disk_bytes = root->disk_bytes(),
-                      .leased = root->leased()};
+                      .leased = root->leased(),
+                      .disks_void = root->disks_void()};
 }
 
 std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
   const auto hidden = builder.CreateVector(message.hidden);
-  return Done(builder, fb::CreateRenewReply(builder, message.granted, message.lease_ns,
-                                            message.revision, hidden, message.draining, changes,
-                                            message.tell_again, message.doubted));
+  return Done(builder,
+              fb::CreateRenewReply(builder, message.granted, message.lease_ns, message.revision,
+                                   hidden, message.draining, changes, message.tell_again,
+                                   message.doubted, message.disks_void));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
@@ -188,7 +190,8 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
                     .draining = root->draining(),
                     .changes = std::move(changes),
                     .tell_again = root->tell_again(),
-                    .doubted = root->doubted()};
+                    .doubted = root->doubted(),
+                    .disks_void = root->disks_void()};
 }
 
 std::string Encode(const WatchRequest& message) {

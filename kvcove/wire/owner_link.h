@@ -100,6 +100,9 @@ struct RenewRequest {
   std::uint64_t disk_bytes = 0;  // in use
   // Its last lease, from whichever master of this incarnation, has not run out.
   bool leased = false;
+  // The next process under its identity must not use what its disks hold, and its note cannot say
+  // so.
+  bool disks_void = false;
 };
 
 struct RenewReply {
@@ -116,6 +119,8 @@ struct RenewReply {
   // Not granted: the master does not know yet whether its store lacks what was proven while this
   // owner had no lease. Ask again in a moment.
   bool doubted = false;
+  // The master has stored RenewRequest::disks_void.
+  bool disks_void = false;
 };
 
 struct WatchRequest {

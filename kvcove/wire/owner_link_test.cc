@@ -149,7 +149,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .disks_aside = 13,
                              .disk_capacity_bytes = 14,
                              .disk_bytes = 15,
-                             .leased = true};
+                             .leased = true,
+                             .disks_void = true};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -170,6 +171,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->disk_capacity_bytes, 14U);
   EXPECT_EQ(asked->disk_bytes, 15U);
   EXPECT_TRUE(asked->leased);
+  EXPECT_TRUE(asked->disks_void);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
@@ -177,7 +179,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                          .draining = true,
                          .changes = SomeChanges(),
                          .tell_again = true,
-                         .doubted = true};
+                         .doubted = true,
+                         .disks_void = true};
   const auto answered = Decode(Encode(reply), &DecodeRenewReply);
   ASSERT_TRUE(answered);
   EXPECT_TRUE(answered->granted);
@@ -186,6 +189,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(answered->hidden, reply.hidden);
   EXPECT_TRUE(answered->draining);
   EXPECT_TRUE(answered->tell_again);
+  EXPECT_TRUE(answered->disks_void);
   ExpectSame(answered->changes, reply.changes);
   const auto empty = Decode(
       Encode(RenewReply{.hidden = {}, .changes = {.slots = {}, .unnamed = {}}}), &DecodeRenewReply);

@@ -138,6 +138,8 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
     case Members::Admission::kFresh:
       return Join(hello, connection, reply, deferred);
     case Members::Admission::kUnknown:
+      // A member whose disks are void: nothing is left of it.
+      if (const auto member = members_.Find(hello.owner)) EndMember(*member, deferred);
       break;
   }
   deferred.Answer<wire::OwnerWelcome>(reply, wire::OwnerWelcome{.pool = leadership_.pool,
@@ -324,6 +326,19 @@ void Control::Delete(std::vector<std::string> keys) {
   commits_.Add(Deletions(std::move(keys)), [](const Result<std::uint64_t>&) {});
 }
 
+// The answer to a renewal does not wait for the store: the owner proves removals once a later
+// answer says that the fact is stored. A renewal repeats what could not be stored.
+void Control::VoidDisks(OwnerNumber number) {
+  if (!members_.HasDisk(number) || !voiding_.insert(number).second) return;
+  commits_.Add(
+      {{.key = MemberKey(members_.IdOf(number)), .value = Encode(members_.WithoutDisk(number))}},
+      [this, ref = members_.RefOf(number)](const Result<std::uint64_t>& revision) {
+        const MutexLock lock(mutex_);
+        voiding_.erase(ref.number);
+        if (revision) members_.SetDisksVoid(ref);
+      });
+}
+
 // ---- leases and changes
 
 wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
@@ -361,6 +376,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
       });
   const bool granted = renewal == Members::Renewal::kGranted && !lost_;
   ShowStanding(request.number);
+  if (request.disks_void) VoidDisks(request.number);
   if (granted && members_.Told(request.number)) {
     // The owner returned before any of its values was replaced, or has listed the rest of them
     // again, so the barriers for replaced values are not needed any more.
@@ -378,7 +394,8 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
       .draining = members_.Draining(request.number),
       .changes = ChangesSince(request.number, request.table, request.naming, request.map),
       .tell_again = overtaken,
-      .doubted = lost_ || renewal == Members::Renewal::kDoubted};
+      .doubted = lost_ || renewal == Members::Renewal::kDoubted,
+      .disks_void = request.disks_void && !members_.HasDisk(request.number)};
   if (reply.granted) {
     // Hidden before live: otherwise a look-up could find an object whose removal was proven.
     standings_.SetHidden(request.number, reply.hidden);

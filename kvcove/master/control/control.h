@@ -189,6 +189,7 @@ class Control final : public GenerationSink {
   void AnswerWatches(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void AnswerRemovals(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Delete(std::vector<std::string> keys) KVCOVE_REQUIRES(mutex_);
+  void VoidDisks(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
   void EndMember(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   // Answers a proof that is complete or late, and returns true; raises missing barriers.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
@@ -229,6 +230,8 @@ class Control final : public GenerationSink {
   std::map<OwnerNumber, WatchWaiting> watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<OwnerNumber, RemovalsWaiting> removal_watches_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, OwnerNumber> lease_connections_ KVCOVE_GUARDED_BY(mutex_);
+  // Owners whose void disks are being stored.
+  std::set<OwnerNumber> voiding_ KVCOVE_GUARDED_BY(mutex_);
   // Owners that are being stored, and their connections; 0: it has ended.
   std::map<Id128, std::uint64_t> joining_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Proof>> proofs_ KVCOVE_GUARDED_BY(mutex_);

@@ -17,6 +17,29 @@ class HelloTest : public ControlFixture {
     hello.seen = {.term = 77, .tag = 7, .revision = 7777};
     return hello;
   }
+  static wire::OwnerHello WithDisk(wire::OwnerHello hello) {
+    hello.disk = true;
+    return hello;
+  }
+  wire::OwnerWelcome JoinWithDisk(std::uint64_t id) { return *Hello(WithDisk(Fresh(id))); }
+  // Over the same disk, as the file beside it says.
+  wire::OwnerHello NextProcess(std::uint64_t id, const wire::OwnerWelcome& before) const {
+    wire::OwnerHello hello = WithDisk(Again(id, before));
+    hello.process = {.high = 999, .low = id};
+    hello.number = wire::kNoOwner;
+    hello.epoch = 0;
+    return hello;
+  }
+  Result<wire::RenewReply> RenewVoid(const wire::OwnerWelcome& who) {
+    return control_->Renew(
+        {.number = who.number, .epoch = who.epoch, .table = table_, .disks_void = true});
+  }
+  std::optional<MemberFact> FactOf(std::uint64_t id) const {
+    const auto stored = Decode(store_.facts);
+    if (!stored || stored->members.empty()) return std::nullopt;
+    EXPECT_EQ(stored->members.front().id, IdOf(id));
+    return stored->members.front().fact;
+  }
   Code Seen(std::uint64_t term, std::uint64_t tag, std::uint64_t revision) {
     wire::OwnerHello hello = Of(50);
     hello.pool = kPool;
@@ -63,6 +86,69 @@ TEST_F(HelloTest, AKnownMemberGoesOn) {
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->resumed);
   EXPECT_EQ(store_.commits, 1U) << "nothing is stored again";
+}
+
+// ---- an owner whose note cannot say that its disks are void
+
+TEST_F(HelloTest, VoidDisksAreStoredAndNoRenewalWaitsForThat) {
+  const auto owner = JoinWithDisk(1);
+  ASSERT_FALSE(RenewVoid(owner)->disks_void);
+  EXPECT_TRUE(RenewVoid(owner)->disks_void);
+  EXPECT_FALSE(FactOf(1)->disk);
+  EXPECT_FALSE(Renew(owner)->disks_void) << "nobody has asked";
+  EXPECT_EQ(store_.commits, 2U) << "once";
+}
+
+TEST_F(HelloTest, DisksCountAsVoidOnceThatIsStored) {
+  const auto owner = JoinWithDisk(1);
+  store_.hangs = true;
+  for (int i = 0; i < 3; ++i) {
+    const auto renewed = RenewVoid(owner);
+    ASSERT_TRUE(renewed);
+    EXPECT_TRUE(renewed->granted);
+    EXPECT_FALSE(renewed->disks_void);
+  }
+  store_.Release();
+  EXPECT_TRUE(RenewVoid(owner)->disks_void);
+}
+
+TEST_F(HelloTest, ARenewalRepeatsWhatCouldNotBeStored) {
+  const auto owner = JoinWithDisk(1);
+  store_.failures = 1;
+  EXPECT_FALSE(RenewVoid(owner)->disks_void);
+  EXPECT_TRUE(FactOf(1)->disk);
+  EXPECT_FALSE(RenewVoid(owner)->disks_void);
+  EXPECT_TRUE(RenewVoid(owner)->disks_void);
+}
+
+TEST_F(HelloTest, TheNextProcessOverVoidDisksIsForgottenAndItsMemberEnds) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewVoid(owner);
+  EXPECT_EQ(Hello(NextProcess(1, owner)).code(), Code::kExists) << "the lease of the first runs";
+  EXPECT_TRUE(Hello(WithDisk(Again(1, owner)))->resumed) << "the process that has said so";
+  Pass(2 * kSecond);
+  EXPECT_TRUE(Hello(NextProcess(1, owner))->forgotten);
+  EXPECT_EQ(control_->Count().members, 0U);
+  EXPECT_FALSE(StoreHas(MemberKey(IdOf(1))));
+}
+
+TEST_F(HelloTest, ALaterMasterKnowsOfVoidDisks) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewVoid(owner);
+  state_.members = {{.id = IdOf(1), .fact = *FactOf(1)}};
+  Make();
+  EXPECT_FALSE(Hello(WithDisk(Again(1, owner)))->forgotten) << "the process that has said so";
+  Make();
+  EXPECT_TRUE(Hello(NextProcess(1, owner))->forgotten);
+}
+
+TEST_F(HelloTest, TheNextProcessOverSoundDisksIsWelcome) {
+  const auto owner = JoinWithDisk(1);
+  (void)Renew(owner);
+  Pass(2 * kSecond);
+  const auto next = Hello(NextProcess(1, owner));
+  ASSERT_TRUE(next.ok());
+  EXPECT_FALSE(next->forgotten);
 }
 
 TEST_F(HelloTest, AnOwnerOfAnotherPoolIsRefused) {

@@ -57,7 +57,7 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
   // process that no master has welcomed is another one, and readers may still map the memory of
   // the first. A new process over a disk has read the position that the last one had seen, but it
   // has no number yet.
-  const bool begins = member.fact.disk && hello.number == wire::kNoOwner;
+  const bool begins = (member.fact.disk || hello.disk) && hello.number == wire::kNoOwner;
   const bool another =
       member.epoch != 0 ? member.hello.process != hello.process : hello.seen.term == 0 || begins;
   if (another && member.lease_until_ns > now_ns) {
@@ -66,7 +66,19 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
                             "running; stop one of them, or give it another data directory",
                             hello.address, member.hello.address));
   }
+  // The last process has said that what its disks hold must not be used (SetDisksVoid).
+  if (another && hello.disk && !member.fact.disk) return Admission::kUnknown;
   return Admission::kMember;
+}
+
+MemberFact Members::WithoutDisk(OwnerNumber number) const {
+  MemberFact fact = at(number).fact;
+  fact.disk = false;
+  return fact;
+}
+
+void Members::SetDisksVoid(const MemberRef& ref) {
+  if (Get(ref) != nullptr) at(ref.number).fact.disk = false;
 }
 
 Result<MemberFact> Members::FactFor(const wire::OwnerHello& hello, std::int64_t unix_s) {

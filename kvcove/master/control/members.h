@@ -79,7 +79,8 @@ class Members {
 
   // ---- joining
   enum class Admission { kMember, kUnknown, kFresh };
-  // Says how to answer a hello. Errors: kInvalid; kStale while the member ends; kDenied for an
+  // Says how to answer a hello. kUnknown, also of a member: another process brings disks that are
+  // void. Errors: kInvalid; kStale while the member ends; kDenied for an
   // identity of another tenant; kExists when another process holds a lease under this identity.
   Result<Admission> Admit(const wire::OwnerHello& hello, std::int64_t now_ns) const;
   // Reserves a number for a fresh identity and returns its fact, to be stored before Add. Errors:
@@ -226,6 +227,11 @@ class Members {
   bool Told(OwnerNumber number) const { return at(number).told; }
   // Returns true if the owner has a disk, so that its identity outlives its process.
   bool HasDisk(OwnerNumber number) const { return at(number).fact.disk; }
+  // Returns the fact of a member whose disks are void: its identity ends with its process.
+  MemberFact WithoutDisk(OwnerNumber number) const;
+  // Notes that WithoutDisk is stored.
+  void SetDisksVoid(const MemberRef& ref);
+  const Id128& IdOf(OwnerNumber number) const { return at(number).id; }
   std::size_t barriers() const;
   std::size_t size() const { return by_id_.size(); }
 

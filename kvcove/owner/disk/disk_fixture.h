@@ -259,11 +259,12 @@ class Tiers final : public Promoter {
                                           const disklog::MoveFacts& facts) {
       return tiering->WorthMoving(object, facts);
     };
-    auto log = disklog::Log::Open(*made, options);
+    auto watched = std::make_unique<WatchedDevice>(std::move(made), tiering->ages());
+    auto log = disklog::Log::Open(*watched, options);
     ASSERT_TRUE(log) << log.error().ToString();
     for (int i = 0; i < 100'000 && !(*log)->recovered(); ++i) (*log)->Poll(0);
     ASSERT_TRUE((*log)->recovered());
-    disk = std::make_unique<DiskWorker>(*tiering, std::move(made), *std::move(log), *this, clock,
+    disk = std::make_unique<DiskWorker>(*tiering, std::move(watched), *std::move(log), *this, clock,
                                         TierDiskOptions{.read_bytes = 64 << 10, .streams = 2});
     set_on();
   }

@@ -42,7 +42,7 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
     // Before there is an identity, so that no identity without a past has a disk with one.
     KVCOVE_TRY(disks_.ForgetAll());
     facts = OwnerFacts{.identity = RandomId()};
-    KVCOVE_TRY(WriteOwnerFacts(directory, *facts));
+    KVCOVE_TRY(disks_.options().tier.write_facts(directory, *facts));
   } else if (pool != Id128{} && facts->pool != Id128{} && pool != facts->pool) {
     return Fail(
         Code::kIncompatible,
@@ -51,14 +51,26 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
                     DiskPaths(disks_.options().disks), ToHex(pool), directory, ToHex(facts->pool)));
   }
   directory_ = directory;
+  KVCOVE_TRY(StartWriter());
   {
     const MutexLock lock(memory_.mutex);
     holds_back_ = true;
   }
   const MutexLock lock(mutex_);
   state_ = State::kWaits;
-  facts_ = *facts;
+  facts_ = saved_ = *facts;
   return *facts;
+}
+
+// The writer holds the lock of the directory, too: a thread that is left behind in a write may end
+// it late, over what another process would have written.
+Status DiskOpening::StartWriter() {
+  KVCOVE_ASSIGN(UniqueFd copy, CopyLock());
+  auto held = std::make_shared<const UniqueFd>(std::move(copy));
+  return writer_.Start(
+      {.strike = [known = known_, held] { return known->Write({}); },
+       .write = [directory = directory_, write = disks_.options().tier.write_facts,
+                 held](const OwnerFacts& facts) { return write(directory, facts); }});
 }
 
 bool DiskOpening::HoldBack(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
@@ -71,23 +83,23 @@ bool DiskOpening::HoldBack(const Id128& incarnation, const std::vector<SlotUpdat
 
 void DiskOpening::TableKnown() {
   const MutexLock lock(mutex_);
-  if (state_ == State::kWaits && !voids_) state_ = State::kMayOpen;
+  if (state_ == State::kWaits) state_ = State::kMayOpen;
+}
+
+bool DiskOpening::MayOpen() const {
+  return state_ == State::kMayOpen && !stops_ && !Voids() && saved_.identity == facts_.identity &&
+         saved_.pool == facts_.pool && saved_.incarnation == facts_.incarnation;
 }
 
 // The thread starts here and not in TableKnown, which the link calls with a lock of its own.
 void DiskOpening::Tick() {
-  std::string error;
-  bool opens = false;
+  TakeSaved();
   {
     const MutexLock lock(mutex_);
-    error.swap(error_);
-    if (state_ == State::kMayOpen && !stops_) {
-      state_ = State::kOpens;
-      opens = starts_opener_ = true;
-    }
+    if (!MayOpen()) return;
+    state_ = State::kOpens;
+    starts_opener_ = true;
   }
-  if (!error.empty()) LogError("{}", error);
-  if (!opens) return;
   auto opener = StartThread("kvcove-opener", [this] { Run(); });
   if (!opener && refused_.Due(clock_.NowNs()) > 0) {
     LogError("the disks are not opened yet: {}", opener.error().detail);
@@ -106,17 +118,18 @@ void DiskOpening::Stop() {
     while (starts_opener_) changed_.Wait(mutex_);
   }
   if (opener_.joinable()) opener_.join();
+  if (!writer_.Stop()) {
+    LogWarn(
+        "'{}' does not answer: the owner's facts are not written, and this process does not end "
+        "before that file system answers",
+        directory_);
+  }
 }
 
 TierPlace DiskOpening::Place() const {
   const MutexLock lock(mutex_);
   return {
       .pool = facts_.pool, .incarnation = facts_.incarnation, .known = known_, .stopping = &stops_};
-}
-
-bool DiskOpening::voids() const {
-  const MutexLock lock(mutex_);
-  return voids_;
 }
 
 void DiskOpening::Run() {
@@ -131,6 +144,7 @@ void DiskOpening::Run() {
   }
   const MutexLock lock(mutex_);
   state_ = State::kSettled;
+  if (Voids()) Save();
   changed_.NotifyAll();
 }
 
@@ -152,56 +166,72 @@ bool DiskOpening::AwaitSettled() {
 
 void DiskOpening::Follow(const OwnerFacts& facts) {
   if (disks_.none()) return;
+  bool voids = false;
+  bool misses = false;
   bool other = false;
-  bool settled = false;
-  bool held = false;
   bool other_master = false;
   {
     const MutexLock lock(mutex_);
-    if (facts == facts_ && !voids_) return;
-    other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
+    if (facts == facts_) return;
     const auto differs = [](const Id128& before, const Id128& now) {
       return before != Id128{} && before != now;
     };
-    voids_ = voids_ || differs(facts_.identity, facts.identity) ||
-             differs(facts_.pool, facts.pool) || differs(facts_.incarnation, facts.incarnation);
-    other = voids_;
-    while (other && state_ == State::kOpens) {
-      // The opener notes its disks yet. Under the identity of before the master says it again.
-      if (link_ends_) return;
-      changed_.WaitFor(mutex_, std::chrono::nanoseconds(kDiskLookNs));
-    }
-    // Nor is the note read before it is struck.
-    held = other && state_ == State::kMayOpen;
-    if (held) state_ = State::kWaits;
+    other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
+            differs(facts_.incarnation, facts.incarnation);
+    if (other) ++voided_;
+    // What is not being opened yet opens empty.
+    voids = other && (state_ == State::kOpens || state_ == State::kSettled);
+    other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
+    misses = state_ == State::kSettled && other_master;
     facts_ = facts;
-    settled = state_ == State::kSettled;
   }
+  // The master of now has not said yet that it has stored this, or not of the identity of now.
+  if (other || other_master) SetVoid(false);
+  // Before the disks are struck, so that none is noted again.
   DiskSet& set = disks_.set();
-  // What is not settled opens empty.
-  for (std::size_t i = 0; other && settled && i < set.size(); ++i) {
+  for (std::size_t i = 0; voids && i < set.size(); ++i) {
     set[i].Void("the master does not know this owner any more, so what it holds is void");
   }
-  // Behind that, so that no disk is noted again; before the facts are written: a process that ends
-  // in between comes back with the old identity, and is told again.
-  const Status forgotten = other ? disks_.ForgetAll() : Status();
-  // Where the note still names a disk, a process that comes back as what is written here now would
-  // use what it holds. So nothing is written, and the next change of the facts tries it again.
-  for (std::size_t i = 0; other_master && settled && i < set.size(); ++i) {
+  for (std::size_t i = 0; misses && i < set.size(); ++i) {
     (void)set[i].MissAll("another master leads, and does not know what it has missed");
   }
-  const Status written = forgotten ? WriteOwnerFacts(directory_, facts) : forgotten;
-  for (std::size_t i = 0; other && forgotten && settled && i < set.size(); ++i) {
-    DiskThread* const thread = disks_.ThreadOf(i);
-    if (thread != nullptr) thread->BeginAnew(facts.pool, facts.incarnation);
-  }
   const MutexLock lock(mutex_);
-  if (held && forgotten && state_ == State::kWaits) state_ = State::kMayOpen;
-  voids_ = voids_ && !forgotten;
-  if (forgotten && written) return;
-  error_ = forgotten ? written.error().detail +
-                           "; a later start may not notice that the master has lost facts"
-                     : forgotten.error().detail + "; the disks are not used before that is done";
+  Save();
+}
+
+// The opener notes its disks yet: they are struck once it has ended, or it would note them behind
+// that. A process that ends before comes back as the former owner, and the master says it again.
+void DiskOpening::Save() {
+  if (Voids() && state_ == State::kOpens) return;
+  writer_.Write({.facts = facts_, .voided = voided_});
+}
+
+void DiskOpening::TakeSaved() {
+  const std::optional<FactsWriter::Ended> ended = writer_.TakeEnded();
+  if (!ended) return;
+  TierPlace place;
+  bool anew = false;
+  bool voids = false;
+  {
+    const MutexLock lock(mutex_);
+    saved_ = ended->facts;
+    anew = struck_ != ended->struck;
+    struck_ = ended->struck;
+    voids = Voids();
+    // Else they are struck once more.
+    anew = anew && !voids;
+    place.pool = facts_.pool;
+    place.incarnation = facts_.incarnation;
+  }
+  for (std::size_t i = 0; anew && i < disks_.set().size(); ++i) {
+    disks_.set()[i].Struck();
+    DiskThread* const thread = disks_.ThreadOf(i);
+    if (thread != nullptr) thread->BeginAnew(place.pool, place.incarnation);
+  }
+  if (ended->outcome || unsaved_.Due(clock_.NowNs()) == 0) return;
+  LogError("{}; {}", ended->outcome.error().detail,
+           voids ? "the disks are not used before that is done"
+                 : "a later start may not notice that the master has lost facts");
 }
 
 // ---- an upgrade
@@ -213,12 +243,23 @@ void DiskOpening::HandOver(HandedDisks& handed) const {
   handed.facts = facts_;
 }
 
-void DiskOpening::Adopt(const HandedDisks& handed) {
+Status DiskOpening::Pause() {
+  if (writer_.Pause()) return {};
+  return Fail(
+      Code::kInProgress,
+      fmt::format("'{}' does not answer: a write is under way there; try again", directory_));
+}
+
+// The process before this one may have handed over facts that it had not written yet.
+Status DiskOpening::Adopt(const HandedDisks& handed) {
   directory_ = handed.directory;
   known_ = std::make_shared<KnownDisks>(directory_);
   disks_.SetNote(known_);
+  KVCOVE_TRY(StartWriter());
   const MutexLock lock(mutex_);
-  facts_ = handed.facts;
+  facts_ = saved_ = handed.facts;
+  Save();
+  return {};
 }
 
 Result<UniqueFd> DiskOpening::CopyLock() const {

@@ -11,8 +11,11 @@
 // Another identity, pool or incarnation than before voids what the disks hold. So does another
 // master, for those that were away: it does not know what they have missed.
 //
-// Threads. The link calls Follow, TableKnown and AwaitSettled, each of which may wait; the janitor
-// calls Tick, which starts the opener.
+//   Follow: disks are void in memory --> facts_writer.h: the note names no disk, then the facts are
+//         durable --> Tick: the disks open, or are emptied and used again
+//
+// Threads. The link calls Follow and TableKnown, which wait for no file, and AwaitSettled, which
+// may wait; the janitor calls Tick, which starts the opener.
 #pragma once
 
 #include <atomic>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "kvcove/base/log.h"
+#include "kvcove/owner/disk/facts_writer.h"
 #include "kvcove/owner/disk/owner_disks.h"
 
 namespace kvcove::owner {
@@ -44,31 +48,54 @@ class DiskOpening {
   // ---- the link
   // All generations of now are published.
   void TableKnown();
+  // In memory when it returns, durable soon.
   void Follow(const OwnerFacts& facts);
+  // The master should store that the disks are void; and it has.
+  bool wants_void() const { return known_ != nullptr && known_->wants_void(); }
+  void SetVoid(bool stored) {
+    if (known_ != nullptr) known_->SetVoid(stored);
+  }
   bool settled() const;
   // False: the link ends.
   bool AwaitSettled();
 
   // ---- the janitor
   void Tick();
-  // Joins the opener.
+  // Joins the opener, and writes what is not durable yet: waits FactsWriter::kStop for that at
+  // most.
   void Stop();
 
   // ---- an upgrade
+  // The facts are being written, or wait for that.
+  bool saving() const { return writer_.busy(); }
+  // From here until Resume nothing is written. Errors: kInProgress: a write is under way.
+  Status Pause();
+  void Resume() { writer_.Resume(); }
   void HandOver(HandedDisks& handed) const;
-  // In the successor's process: settled from the start, for the core knows all generations.
-  void Adopt(const HandedDisks& handed);
+  // In the successor's process: settled from the start, for the core knows all generations. Errors:
+  // those of StartThread.
+  Status Adopt(const HandedDisks& handed);
   Result<UniqueFd> CopyLock() const;
   void SetLock(UniqueFd lock) { lock_ = std::move(lock); }
   // As the facts are now.
   TierPlace Place() const;
   // What the disks hold counts no more, and the note may still name them.
-  bool voids() const;
+  bool voids() const {
+    const MutexLock lock(mutex_);
+    return Voids();
+  }
 
  private:
   enum class State : std::uint8_t { kWaits, kMayOpen, kOpens, kSettled };
   Result<Id128> CheckDisks(const std::string& directory) const;
+  Status StartWriter();
   void Run();
+  bool Voids() const KVCOVE_REQUIRES(mutex_) { return voided_ != struck_; }
+  // Nobody opens a disk as another owner's than the one that the file will name: a process that is
+  // killed would come back as a former one, and find a disk of this one.
+  bool MayOpen() const KVCOVE_REQUIRES(mutex_);
+  void Save() KVCOVE_REQUIRES(mutex_);
+  void TakeSaved();
 
   OwnerDisks& disks_;
   Memory& memory_;
@@ -80,14 +107,20 @@ class DiskOpening {
   std::shared_ptr<KnownDisks> known_;
   std::atomic<bool> stops_{false};
   LogLimit refused_;
+  LogLimit unsaved_;
+  FactsWriter writer_;
   std::thread opener_;  // joined once nobody starts it any more
 
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kSettled;
   OwnerFacts facts_ KVCOVE_GUARDED_BY(mutex_);
-  bool voids_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::string error_ KVCOVE_GUARDED_BY(mutex_);  // of Follow, for the log
+  // The facts of the last attempt to write them.
+  OwnerFacts saved_ KVCOVE_GUARDED_BY(mutex_);
+  // How often the facts have voided what the disks hold, and for how many of these the note names
+  // no disk any more.
+  std::uint64_t voided_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t struck_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool starts_opener_ KVCOVE_GUARDED_BY(mutex_) = false;
 
   // What the master has published, until the disks are settled.

@@ -49,8 +49,8 @@
 //
 //   kNamed     it is not on, and a key that it holds is put: the answer is `exists`   kMustBeStruck
 //              until the note is written
-//   kNamed,    the note is written without it; it is handed over to a successor's     kStruck
-//   kMustBe..  process
+//   kNamed,    the note is written without it, or the master has stored that the     kStruck
+//   kMustBe..  disks are void; it is handed over to a successor's process
 //   kMustBe..  it is used again                                                       kNamed
 //   kStruck    it is on again, the puts that began before are over, and what was      kNamed
 //              replaced is removed from it durably; or it is empty

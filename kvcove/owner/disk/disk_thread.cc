@@ -64,7 +64,14 @@ DiskThread::DiskThread(FoundDisk found, TierPlace place, Tiering& tiering, Promo
       clock_(clock),
       options_(std::move(options)),
       found_(std::move(found)),
-      retry_(options_.least_retry_ns, options_.most_retry_ns) {}
+      retry_(options_.least_retry_ns, options_.most_retry_ns) {
+  if (found_.device != nullptr) found_.device = Watched(std::move(found_.device));
+}
+
+std::unique_ptr<disklog::Device> DiskThread::Watched(
+    std::unique_ptr<disklog::Device> device) const {
+  return std::make_unique<WatchedDevice>(std::move(device), tiering_.ages());
+}
 
 DiskOwner DiskThread::whose() const {
   return {.pool = place_.pool,
@@ -327,7 +334,8 @@ void DiskThread::RetryLater() {
 }
 
 Status DiskThread::OpenAgain() {
-  KVCOVE_ASSIGN(found_.device, options_.open(path_));
+  KVCOVE_ASSIGN(auto device, options_.open(path_));
+  found_.device = Watched(std::move(device));
   const Status opened = OpenFoundAgain();
   if (!opened) LetGo();
   return opened;

@@ -22,6 +22,7 @@
 #include "kvcove/owner/disk/disk_set.h"
 #include "kvcove/owner/disk/disk_worker.h"
 #include "kvcove/owner/disk/known_disks.h"
+#include "kvcove/owner/disk/owner_facts.h"
 
 namespace kvcove::owner {
 
@@ -40,6 +41,9 @@ struct TierOptions {
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
+  // Keeps an owner's facts in its directory; durable when it returns.
+  std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
+      WriteOwnerFacts;
 };
 
 // When to try again. Belongs to one thread.
@@ -118,6 +122,7 @@ class DiskThread {
 
  private:
   DiskOwner whose() const;
+  std::unique_ptr<disklog::Device> Watched(std::unique_ptr<disklog::Device> device) const;
   bool stops() const { return stopping_ || (place_.stopping != nullptr && *place_.stopping); }
   Status LoadFound(const Opening& opening);
   Result<std::unique_ptr<disklog::Log>> OpenLog();

@@ -73,9 +73,9 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   // What the log has no room for waits for a completion, or for a clean zone.
   std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
   if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
-  const bool more = log_->Poll(wait);
+  log_->Poll(wait);
+  tiering_.NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);
-  if (more || device_->in_flight() == 0) tiering_.NoteProgress();
   if (const std::int64_t now = clock_.NowNs(); now >= note_at_ns_ || tiering_.Drained()) {
     tiering_.NoteLog(log_->space(), log_->counters(), log_->HeldByShare());
     note_at_ns_ = now + kNoteNs;

@@ -380,6 +380,29 @@ TEST_F(DiskWorkerTest, ADiskThatHangsCostsMissesAndIsSetAside) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
+// As soon as a disk that answers nothing: until then no removal of anybody is proven.
+TEST_F(DiskWorkerTest, ADiskWhoseWritesHangIsSetAsideWhileItsReadsComplete) {
+  std::vector<int> steps;
+  for (const bool reads : {false, true}) {
+    Tiers tiers(Tiers::Formatted(1));
+    disklog::AlignedBuffer into(disklog::kBlockBytes);
+    tiers.device->faults.hangs = !reads;
+    tiers.device->faults.writes_hang = reads;
+    const auto removal = tiers.BeginRemove("none");
+    int read = 0;
+    int step = 0;
+    for (; step < 20'000 && !tiers.tiering->state().aside(); ++step) {
+      tiers.device->Read(0, into.span(), [&](int error) { read += error == 0 ? 1 : 0; });
+      tiers.Step();
+    }
+    steps.push_back(step);
+    EXPECT_EQ(read > 1000, reads);
+    EXPECT_EQ(tiers.Proven(*removal).error().code, Code::kUnavailable);
+  }
+  EXPECT_LT(steps[0], 20'000);
+  EXPECT_NEAR(steps[0], steps[1], 100);
+}
+
 TEST_F(DiskWorkerTest, AProcessThatWasStoppedDoesNotTakeTheDiskForHanging) {
   PutDown("other", 6);
   tiers_.device->faults.hangs = true;

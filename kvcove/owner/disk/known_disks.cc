@@ -158,7 +158,10 @@ Status KnownDisks::NoteLocked(const KnownDisk& disk) {
 
 Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
   const MutexLock lock(mutex_);
-  KVCOVE_TRY(ForgetLocked(shares));
+  if (const Status forgotten = ForgetLocked(shares); !forgotten) {
+    wants_void_ = true;
+    if (!void_) return forgotten;
+  }
   then();
   return {};
 }

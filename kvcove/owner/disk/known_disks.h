@@ -5,10 +5,14 @@
 //
 // Each owner of a process has a note of its own: `disk`, then `disk-1` and so on.
 //
+// Where the file cannot be written, the master of a cluster keeps instead that no process but this
+// one may use the disks (wire::RenewRequest::disks_void). It does so for all of the owner's disks.
+//
 // A line for each disk: its number, and the shares of the keys that it holds and no other one does
 // (segment/tier_table.h). A disk alone has all of them, and its line no shares.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -50,8 +54,14 @@ class KnownDisks {
   // The same, if `holds` says so while no other call comes between: a Forget that begins after it
   // said no more is not undone. False: it is not noted. `holds` is called under the lock.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
-  // What has these shares is known no more.
+  // What has these shares is known no more: durably here, or at the master.
   Status Forget(std::uint64_t shares, const Then& then = [] {});
+
+  // Some Forget could not be written here. The link asks the master then, for as long as this
+  // process lives.
+  bool wants_void() const { return wants_void_; }
+  // Whether the master has stored that the disks are void.
+  void SetVoid(bool stored) { void_ = stored; }
 
  private:
   Result<std::vector<KnownDisk>> ReadLocked() const KVCOVE_REQUIRES(mutex_);
@@ -61,6 +71,8 @@ class KnownDisks {
   const std::string directory_;
   const std::string name_;
   mutable Mutex mutex_;
+  std::atomic<bool> wants_void_{false};
+  std::atomic<bool> void_{false};
 };
 
 // Which shares each disk has: in proportion to its size, one at least, with as few as possible that

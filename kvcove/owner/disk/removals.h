@@ -4,8 +4,8 @@
 //
 // A removal takes a key from memory and fences it at its disk in one hold of the owner's lock; else
 // a promotion that is under way could bring the value back in between. It is answered once the disk
-// has proven it (its tombstone is durable), or once the note says durably that the next start must
-// not use that disk.
+// has proven it (its tombstone is durable), or once the note, or in a cluster the master, says
+// durably that the next start must not use that disk.
 //
 // Threads. Remove and RemoveMatching: any, several at a time. The others belong to the link: Apply,
 // AwaitApplied and DropSlot to its removal lane.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/tiering.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -13,6 +15,11 @@ namespace {
 
 // Of the time between two ticks no more counts: this process may have been stopped.
 constexpr std::int64_t kLongestTickNs = 100 * kMillisecond;
+
+std::string_view WordFor(DiskOperation kind) {
+  if (kind == DiskOperation::kRead) return "read";
+  return kind == DiskOperation::kWrite ? "write" : "sync";
+}
 
 }  // namespace
 
@@ -382,17 +389,27 @@ bool Tiering::Tick(std::int64_t now_ns) {
     loads_.Expire(now_ns);
     wake = queue_.size() > 0;
     const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
-    stalled_ns_ += std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
+    const std::int64_t elapsed_ns =
+        std::clamp<std::int64_t>(now_ns - last_tick_ns_, 0, kLongestTickNs);
     last_tick_ns_ = now_ns;
+    ages_->Advance(elapsed_ns);
+    stalled_ns_ += elapsed_ns;
     if (std::exchange(seen_progress_, progress) != progress) stalled_ns_ = 0;
-    const bool used = state_.on() || state_.telling();
-    if (used && stalled_ns_ > options_.hang_ns) {
-      if (state_.SetAside("it has answered nothing for seconds")) EndUse();
-    }
+    if (const auto why = Hangs(); why && state_.SetAside(*why)) EndUse();
     ready = loads_.TakeReady();
   }
   Answer(ready);
   return wake;
+}
+
+std::optional<std::string> Tiering::Hangs() const {
+  if (!state_.on() && !state_.telling()) return std::nullopt;
+  if (stalled_ns_ > options_.hang_ns) return "its thread hangs in a call for seconds";
+  for (const DiskOperation kind : kDiskOperations) {
+    if (ages_->AgeNs(kind) <= options_.hang_ns) continue;
+    return fmt::format("it has not answered a {} for seconds", WordFor(kind));
+  }
+  return std::nullopt;
 }
 
 bool Tiering::HasWork() const {

@@ -62,6 +62,7 @@
 #include "kvcove/owner/disk/disk_shares.h"
 #include "kvcove/owner/disk/disk_stat.h"
 #include "kvcove/owner/disk/disk_state.h"
+#include "kvcove/owner/disk/watched_device.h"
 #include "kvcove/segment/view.h"
 
 namespace kvcove::owner {
@@ -71,10 +72,11 @@ struct TieringOptions {
   std::size_t queue_objects = 16384;
   std::size_t loads = 8192;              // keys being read, or waiting for that
   std::uint64_t batch_bytes = 64 << 20;  // that one call brings up at a time; one value always may
-  std::int64_t hang_ns = 3 * kSecond;    // without an answer the disk is set aside
-  DiskQuotas quotas;                     // of all disks together
-  std::size_t remembered = 65'536;       // keys stored or removed while the disk is set aside
-  bool listed = false;                   // a master hears what the disk has no more
+  // A read, write or sync without an answer for so long sets the disk aside.
+  std::int64_t hang_ns = 3 * kSecond;
+  DiskQuotas quotas;                // of all disks together
+  std::size_t remembered = 65'536;  // keys stored or removed while the disk is set aside
+  bool listed = false;              // a master hears what the disk has no more
 };
 
 // A value that the log is to write, with all that it asks of its Tiering.
@@ -239,8 +241,10 @@ class Tiering final : public LowerTier, public disklog::Presence {
   HandedDemotion TakeDemotion(Demotion& demotion, bool copied);
   // What the log has copied is `written` and found there, or it is not.
   void Landed(Demotion& demotion, bool written);
-  // It has nothing to wait for, or something completed.
+  // Its thread hangs in no call.
   void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
+  // For its device.
+  const std::shared_ptr<OperationAges>& ages() const { return ages_; }
   // `held`: Log::HeldByShare.
   void NoteLog(const disklog::Space& space, const disklog::Counters& counters,
                std::vector<std::uint64_t> held);
@@ -306,6 +310,8 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::atomic<std::int64_t> retry_at_ns_{0};
   std::atomic<std::uint64_t> coming_{0};  // bytes on their way up
   TierTimes times_;
+  // A device that hangs may outlive this.
+  const std::shared_ptr<OperationAges> ages_ = std::make_shared<OperationAges>();
 
   DiskInventory inventory_;
 
@@ -319,7 +325,9 @@ class Tiering final : public LowerTier, public disklog::Presence {
   DiskLoads loads_ KVCOVE_GUARDED_BY(mutex_);
   DemotionQueue queue_ KVCOVE_GUARDED_BY(mutex_);
   disklog::Counters former_ KVCOVE_GUARDED_BY(mutex_);  // of logs that were open before
-  // Of Tick: since when nothing has gone on. A process that was stopped counts little.
+  // Returns why the disk counts as hanging, else nothing.
+  std::optional<std::string> Hangs() const KVCOVE_REQUIRES(mutex_);
+  // Of Tick: since when its thread has not gone on. A process that was stopped counts little.
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t last_tick_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t stalled_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

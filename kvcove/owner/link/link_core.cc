@@ -446,6 +446,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     if (asked_under_[Index(Lane::kLease)] != epoch_) return;
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
+  target_.SetDisksVoid(reply.disks_void);
   // Hidden slots and generations before the deadline: a reader that loads the new deadline
   // (acquire) must also see the state for which the master granted it.
   std::vector<SlotId> hidden = reply.hidden;
@@ -527,7 +528,8 @@ void LinkCore::Apply(const wire::Changes& changes) {
     seen_.revision = std::max(seen_.revision, changes.to);
     facts = Facts();
   }
-  // Durable before the acknowledgement, too: after a restart hello must show no less.
+  // After a restart hello shows them, too, unless the process ends before they are durable. The
+  // acknowledgement does not wait for that: neither a lease nor a reset may depend on a file.
   if (!changes.slots.empty()) target_.Follow(facts);
   bool known = false;
   {

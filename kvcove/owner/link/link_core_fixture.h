@@ -44,7 +44,8 @@ class FakeTarget final : public LinkTarget {
     return !link_ends;
   }
   bool link_ends = false;
-  wire::RenewRequest Report() override { return {.objects = 42}; }
+  wire::RenewRequest Report() override { return {.objects = 42, .disks_void = asks_void}; }
+  void SetDisksVoid(bool stored) override { disks_void = stored; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
   std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
@@ -115,6 +116,8 @@ class FakeTarget final : public LinkTarget {
   std::int64_t lease_ns = -1;
   bool master_reachable = false;
   bool draining = false;
+  bool asks_void = false;
+  bool disks_void = false;
   std::uint64_t applied = 0;
   ObjectId objects = 0;
   std::vector<Listing> listings;

@@ -187,6 +187,20 @@ TEST_F(LinkCoreTest, ARenewalSaysWhetherTheLastLeaseStillRuns) {
   EXPECT_FALSE(AskRenew().leased) << "something may have been proven without this owner";
 }
 
+TEST_F(LinkCoreTest, TheOwnerHearsWhetherItsVoidDisksAreStored) {
+  Join();
+  target_.asks_void = true;
+  for (const bool stored : {false, true, false}) {
+    EXPECT_TRUE(AskRenew().disks_void);
+    core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.granted = true,
+                                                             .lease_ns = kSecond,
+                                                             .hidden = {},
+                                                             .changes = Changes(0, 0),
+                                                             .disks_void = stored}));
+    EXPECT_EQ(target_.disks_void, stored);
+  }
+}
+
 TEST_F(LinkCoreTest, ALeaseOfAnotherIncarnationDoesNotCountAsOneThatRuns) {
   Join();
   (void)AskRenew();

@@ -40,9 +40,13 @@ class LinkTarget {
   virtual std::uint64_t capacity_bytes() const = 0;
 
   // ---- an owner with a disk, which outlives the process
-  // Stores this owner's identity and the master's position that it follows; durable when it
-  // returns. With another identity, pool or incarnation than before, the disk's objects are void.
+  // Keeps this owner's identity and the master's position that it follows; durable soon, for no
+  // lane waits for a file. With another identity, pool or incarnation than before, the disk's
+  // objects are void when it returns.
   virtual void Follow(const OwnerFacts& /*facts*/) {}
+  // Notes whether the master has stored that the next process must not use this owner's disks, as
+  // Report asked (wire::RenewRequest::disks_void).
+  virtual void SetDisksVoid(bool /*stored*/) {}
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
   // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;

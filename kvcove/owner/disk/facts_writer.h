@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes what an owner with disks keeps of its master, on a thread of its own. The link's lanes
+// hand the facts over and continue: a file system that hangs must not cost the owner its lease.
+//
+//   idle --Write--> writing --done--> idle
+//                    |   ^  \--Write meanwhile--> writing the newer facts
+//                 failed  \--kRetry, or the next Write
+//                    v     |
+//                   waits -+
+//
+// Only the newest facts are written. The calls into the file system use nothing but `Files`, so
+// that Stop can leave a thread behind that hangs in one of them.
+//
+// Thread-safe, but for Start and Stop: call these one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/result.h"
+#include "kvcove/owner/disk/owner_facts.h"
+
+namespace kvcove::owner {
+
+class FactsWriter {
+ public:
+  // Each call is durable when it returns. They are called on the writer's thread alone, and must
+  // own what they use: they may run after Stop.
+  struct Files {
+    std::function<Status()> strike;  // all disks from the owner's note
+    std::function<Status(const OwnerFacts&)> write;
+  };
+  struct Job {
+    OwnerFacts facts;
+    // How often the facts have voided what the disks hold. The disks are struck before facts with a
+    // higher number are written: a process that starts with these facts must not use them.
+    std::uint64_t voided = 0;
+  };
+  // The last attempt.
+  struct Ended {
+    OwnerFacts facts;
+    std::uint64_t struck = 0;  // the last Job::voided for which the disks were struck
+    Status outcome;
+  };
+
+  ~FactsWriter() { Stop(); }
+  // Errors: those of StartThread.
+  Status Start(Files files);
+  // Does not wait.
+  void Write(const Job& job);
+  // Returns the last attempt, once.
+  std::optional<Ended> TakeEnded();
+  // A call into the file system is under way.
+  bool busy() const;
+
+  // For an upgrade of the process: no write begins before Resume, nor in Stop. False: one is under
+  // way, and did not end within kPause.
+  bool Pause();
+  void Resume();
+
+  // Writes what waits, and joins the thread. False: the file system has not answered within
+  // kStop, and the thread is left behind in its call.
+  bool Stop();
+
+  static constexpr std::chrono::seconds kRetry{1};
+  static constexpr std::chrono::milliseconds kPause{200};
+  static constexpr std::chrono::seconds kStop{2};
+
+ private:
+  // Shared with the thread, which may outlive this.
+  struct Shared {
+    using Time = std::chrono::steady_clock::time_point;
+    mutable Mutex mutex;
+    CondVar changed;
+    std::optional<Job> next KVCOVE_GUARDED_BY(mutex);
+    Time not_before KVCOVE_GUARDED_BY(mutex);  // of `next`
+    std::optional<Ended> ended KVCOVE_GUARDED_BY(mutex);
+    bool busy KVCOVE_GUARDED_BY(mutex) = false;
+    bool paused KVCOVE_GUARDED_BY(mutex) = false;
+    bool stopping KVCOVE_GUARDED_BY(mutex) = false;
+    bool over KVCOVE_GUARDED_BY(mutex) = false;
+
+    void Run(const Files& files);
+    // Returns the facts to write now; nothing: Stop was called.
+    std::optional<Job> Next();
+    void NoteEnded(const Job& job, const Ended& attempt);
+    // Returns whether `done` became true in time.
+    template <typename Done>
+    bool Await(std::chrono::nanoseconds within, Done done) KVCOVE_REQUIRES(mutex);
+  };
+
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::thread thread_;
+};
+
+}  // namespace kvcove::owner
