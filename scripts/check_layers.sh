@@ -18,12 +18,13 @@ declare -A allowed=(
   [net]="base rpc net"
   [http]="base http"
   [master]="base model wire rpc http master"
-  [owner]="base model wire segment disklog policy rpc transport http owner"
+  [owner]="base model wire segment disklog policy rpc transport owner"
   [requester]="base model wire segment rpc transport requester"
-  [pool]="base model wire segment disklog policy rpc transport net http master owner requester pool"
+  [pool]="base model wire segment disklog policy rpc transport net master owner requester pool"
+  [server]="base model wire segment disklog policy rpc transport net http master owner requester pool server"
   [connector]="base model wire rpc transport requester pool connector"
   [replay]="base model policy pool connector replay"
-  [cli]="base model wire segment disklog uring policy rpc transport net http master pool connector replay cli"
+  [cli]="base model wire segment disklog uring policy rpc transport net http master pool server connector replay cli"
 )
 # The same for the folders of a module; `top` is the module's own. Tests, fixtures and fakes may use any of them.
 declare -A folders=(
@@ -38,7 +39,8 @@ declare -A folders=(
   [master/directory]="control directory"
   [master/shards]="control directory shards"
   [master/top]="control directory shards top"
-  [master/server]="store control directory shards top server"
+  [master/etcd]="store etcd"
+  [master/server]="store control directory shards top etcd server"
   [requester/top]="top"
   [requester/local]="top local"
   [requester/cluster]="top local cluster"
@@ -50,6 +52,9 @@ declare -A folders=(
   [transport/pick]="top tcp pick"
   [transport/cuda]="top cuda"
 )
+# An engine's library has these folders of `master` (kvcove/master/CMakeLists.txt); these modules use no other.
+engines_master="store control"
+engines_modules="pool"
 bad=0
 for directory in kvcove/*/; do
   module=$(basename "$directory")
@@ -63,6 +68,10 @@ for directory in kvcove/*/; do
     other=${BASH_REMATCH[1]}
     if [[ " ${allowed[$module]} " != *" $other "* ]]; then
       echo "$file:$line: $module must not include $other"
+      bad=1
+    elif [ "$other" = master ] && [[ " $engines_modules " == *" $module "* ]] && [[ $include =~ \"kvcove/master/(([a-z]+)/)? ]] &&
+      [[ " $engines_master " != *" ${BASH_REMATCH[2]:-top} "* ]]; then
+      echo "$file:$line: $module may include $engines_master of master only: an engine's library serves nobody"
       bad=1
     fi
   done < <(grep -rnE '#include "kvcove/[a-z]+/' "$directory" || true)

@@ -84,7 +84,7 @@ MUTANTS = [
      "  if (auto closer = StartThread(\"kvcove-closer\", [held] { delete held; })) closer->detach();\n", "  (void)held;\n"),
     ("disk: a thread that was left behind closes it", "owner/disk/disk_thread.cc",
      "    if (left_behind_) held = TakeHeld();\n", ""),
-    ("etcd: a leader stops before its lease ends", "master/store/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
+    ("etcd: a leader stops before its lease ends", "master/etcd/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
     ("masters: one doubt lasts for several looks", "pool/masters.cc",
      "    while (AwaitDoubt()) {\n", "    for (; AwaitDoubt(); doubted_until_ns_ = 0) {\n"),
     ("client: connecting to a frozen daemon ends at the deadline", "rpc/client.cc",

@@ -13,7 +13,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/bench.h"
 #include "kvcove/cli/bench_cluster.h"
-#include "kvcove/master/store/etcd_client.h"
+#include "kvcove/master/etcd/etcd_client.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/master_stub.h"
 

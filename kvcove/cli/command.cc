@@ -23,6 +23,7 @@
 #include "kvcove/net/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
+#include "kvcove/server/etcd_masters.h"
 #include "kvcove/uring/uring.h"
 #include "kvcove/version.h"
 #include "kvcove/wire/frame.h"
@@ -121,6 +122,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 int Main(int argc, char** argv) {
   OpenStandardStreams();
   uring::UseUring();
+  server::UseEtcd();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.set_version_flag("--version", Version());
   std::string log_level = "info";

@@ -14,8 +14,8 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/policy/policy.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/replay/report.h"
+#include "kvcove/server/daemon.h"
 
 namespace kvcove::cli {
 namespace {

@@ -220,10 +220,10 @@ TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
   SetLogLevel(LogLevel::kError);
   std::string directory = "/tmp/kvcove-connector-XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = directory + "/kvcove.sock";
   options.host.owner.memory_bytes = 64 << 20;
-  auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
+  auto daemon = server::Daemon::Open(options, SystemClock::Instance());
   ASSERT_TRUE(daemon);
   const auto open = [&] { return Must(Pool::Open("unix:" + options.socket_path, kCallTime)); };
   {

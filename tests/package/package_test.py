@@ -131,7 +131,7 @@ class Package(unittest.TestCase):
     def test_what_is_not_there_is_refused(self):
         for words, message in (
             ("99.0 CONFIG REQUIRED", "99.0"),
-            ("CONFIG REQUIRED COMPONENTS dynamic", "components static and shared, and no dynamic"),
+            ("CONFIG REQUIRED COMPONENTS dynamic", "components static, shared and server, and no dynamic"),
         ):
             project = self.work / "refused"
             project.mkdir(exist_ok=True)

@@ -430,7 +430,7 @@ class Answers {
   }
 
   std::string Metrics() const {
-    http::Metrics metrics;
+    kvcove::Metrics metrics;
     cluster_.Collect(metrics);
     tasks_.Collect(metrics);
     metrics.Process();

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
+#include "kvcove/master/etcd/etcd_store.h"
 #include "kvcove/master/master.h"
 #include "kvcove/master/server/shard_calls.h"
-#include "kvcove/master/store/etcd_store.h"
 #include "kvcove/master/store/file_system.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
@@ -94,7 +94,7 @@ class MasterServer {
   // How many; proven when it returns. Errors: kTimeout, kInvalid, kStale, kLimit.
   Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns);
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
 
  private:
   class Impl;

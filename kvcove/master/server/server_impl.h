@@ -78,7 +78,7 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
   // What a call from within this process came to; an error where this master does not lead.
   template <typename T>
   Result<T> IfLeading(Result<T> outcome) const {
@@ -174,7 +174,7 @@ class MasterServer::Impl final : public rpc::Handler {
   std::atomic<std::uint64_t> resets_not_proven_{0};
   std::atomic<std::uint64_t> fallbacks_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
-  std::array<http::Histogram, wire::kMaxMethod + 1> times_;
+  std::array<Histogram, wire::kMaxMethod + 1> times_;
 
   bool serves_ = false;  // false also after an Open that failed before
 

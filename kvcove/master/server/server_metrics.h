@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/wire/frame.h"
 
@@ -18,8 +18,8 @@ inline constexpr std::pair<wire::Method, const char*> kTimedCalls[] = {
     {wire::Method::kReset, "reset"},   {wire::Method::kRemoveEverywhere, "remove"},
 };
 
-void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owners,
+void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
                    const Standings& standings, std::int64_t now_ns);
-void CollectMaster(http::Metrics& metrics, const MasterStat& stat);
+void CollectMaster(Metrics& metrics, const MasterStat& stat);
 
 }  // namespace kvcove::master

@@ -74,7 +74,7 @@ class Tasks {
   // Errors: kMiss.
   Status Cancel(std::uint64_t id);
   std::vector<TaskStat> List() const;  // newest first
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
 
  private:
   struct Task {
