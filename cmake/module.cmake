@@ -22,7 +22,7 @@ if(KVCOVE_SANITIZE)
   add_link_options(-fsanitize=${KVCOVE_SANITIZE})
 endif()
 # Modules whose coverage guides the fuzzers. It takes a quarter of the compile time, so others and tests have none.
-set(fuzzed base connector disklog http master owner replay rpc wire)
+set(fuzzed base connector disklog http lab master master_server owner rpc server wire)
 
 # Only what a header marks with KVCOVE_API is seen outside of the shared library.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)

@@ -119,7 +119,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 
 }  // namespace
 
-int Main(int argc, char** argv) {
+int Main(int argc, char** argv, std::span<const AddCommand> more) {
   OpenStandardStreams();
   uring::UseUring();
   server::UseEtcd();
@@ -140,16 +140,14 @@ int Main(int argc, char** argv) {
   AddMaster(app, chosen);
   AddOwner(app, chosen);
   AddRun(app, chosen);
-  AddReplay(app, chosen);
   AddEngine(app, chosen);
-  AddPolicy(app, chosen);
-  AddBench(app, chosen);
   AddToken(app, chosen);
   AddAdmin(app, chosen);
   AddStatus(app, chosen);
   AddDoctor(app, chosen);
   AddDisk(app, chosen);
   AddStore(app, chosen);
+  for (const AddCommand add : more) add(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {
