@@ -40,6 +40,8 @@ declare -A folders=(
   [master/top]="control directory shards top"
   [master/etcd]="store etcd"
   [master/server]="store control directory shards top etcd server"
+  [net/top]="top"
+  [net/devices]="devices"
   [requester/top]="top"
   [requester/local]="top local"
   [requester/cluster]="top local cluster"
@@ -54,9 +56,11 @@ declare -A folders=(
   [lab/replay]="policy replay"
   [lab/commands]="policy replay commands"
 )
-# An engine's library has these folders of `master` (kvcove/master/CMakeLists.txt); these modules use no other.
-engines_master="store control"
-engines_modules="pool"
+# An engine's library has these folders of modules that are two targets (their CMakeLists.txt); `pool` uses no other.
+declare -A engines=(
+  [master]="store control"
+  [net]="top"
+)
 bad=0
 for directory in kvcove/*/; do
   module=$(basename "$directory")
@@ -71,9 +75,9 @@ for directory in kvcove/*/; do
     if [[ " ${allowed[$module]} " != *" $other "* ]]; then
       echo "$file:$line: $module must not include $other"
       bad=1
-    elif [ "$other" = master ] && [[ " $engines_modules " == *" $module "* ]] && [[ $include =~ \"kvcove/master/(([a-z]+)/)? ]] &&
-      [[ " $engines_master " != *" ${BASH_REMATCH[2]:-top} "* ]]; then
-      echo "$file:$line: $module may include $engines_master of master only: an engine's library serves nobody"
+    elif [ "$module" = pool ] && [ -n "${engines[$other]:-}" ] && [[ $include =~ \"kvcove/$other/(([a-z]+)/)? ]] &&
+      [[ " ${engines[$other]} " != *" ${BASH_REMATCH[2]:-top} "* ]]; then
+      echo "$file:$line: an engine's library has of $other no more than: ${engines[$other]}"
       bad=1
     fi
   done < <(grep -rnE '#include "kvcove/[a-z]+/' "$directory" || true)

@@ -20,7 +20,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
 #include "kvcove/master/store/control_format.h"
-#include "kvcove/net/gid.h"
+#include "kvcove/net/devices/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
 #include "kvcove/server/etcd_masters.h"

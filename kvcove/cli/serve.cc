@@ -10,7 +10,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
-#include "kvcove/net/rdma.h"
+#include "kvcove/net/devices/rdma.h"
 #include "kvcove/policy/policy.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/pool/owner_fields.h"

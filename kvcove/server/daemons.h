@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/net/numa.h"
+#include "kvcove/net/devices/numa.h"
 #include "kvcove/server/daemon.h"
 
 namespace kvcove::server {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/net/gid.h"
-#include "kvcove/net/place.h"
-#include "kvcove/net/sysfs.h"
+#include "kvcove/net/devices/gid.h"
+#include "kvcove/net/devices/place.h"
+#include "kvcove/net/devices/sysfs.h"
 
 namespace kvcove::net {
 

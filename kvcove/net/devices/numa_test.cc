@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/numa.h"
+#include "kvcove/net/devices/numa.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kvcove/base/size.h"
-#include "kvcove/net/fake_sysfs.h"
+#include "kvcove/net/devices/fake_sysfs.h"
 
 namespace kvcove::net {
 namespace {

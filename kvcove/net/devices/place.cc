@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/place.h"
+#include "kvcove/net/devices/place.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kvcove/base/text.h"
-#include "kvcove/net/sysfs.h"
+#include "kvcove/net/devices/sysfs.h"
 
 namespace kvcove::net {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kvcove/base/result.h"
-#include "kvcove/net/sysfs.h"
+#include "kvcove/net/devices/sysfs.h"
 
 namespace kvcove::net {
 

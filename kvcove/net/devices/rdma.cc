@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/rdma.h"
+#include "kvcove/net/devices/rdma.h"
 
 #include <fmt/core.h>
 

@@ -11,7 +11,7 @@
 
 #include "kvcove/base/numa.h"
 #include "kvcove/base/result.h"
-#include "kvcove/net/sysfs.h"
+#include "kvcove/net/devices/sysfs.h"
 
 namespace kvcove::net {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/numa.h"
+#include "kvcove/net/devices/numa.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/gid.h"
+#include "kvcove/net/devices/gid.h"
 
 #include <arpa/inet.h>
 #include <fmt/core.h>

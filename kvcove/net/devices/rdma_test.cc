@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/rdma.h"
+#include "kvcove/net/devices/rdma.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kvcove/net/fake_sysfs.h"
+#include "kvcove/net/devices/fake_sysfs.h"
 
 namespace kvcove::net {
 namespace {

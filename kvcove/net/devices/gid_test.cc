@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/gid.h"
+#include "kvcove/net/devices/gid.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include "kvcove/net/fake_sysfs.h"
+#include "kvcove/net/devices/fake_sysfs.h"
 
 namespace kvcove::net {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/net/sysfs.h"
+#include "kvcove/net/devices/sysfs.h"
 
 #include <fcntl.h>
 #include <sched.h>
