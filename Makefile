@@ -22,7 +22,7 @@ $(SETUP_STAMP): scripts/setup.sh
 setup: $(SETUP_STAMP) ## Install what is missing (Debian packages)
 
 build: $(SETUP_STAMP) ## Build the command and the C++ libraries (five minutes on two cores, seconds when the compiler cache knows them)
-	@scripts/build.sh release kvcove kvcove_static kvcove_shared
+	@scripts/build.sh release kvcove kvcove_static kvcove_shared kvcove_server_static
 
 run: $(SETUP_STAMP) ## Build the command, replay a real trace through a real pool, verify every byte (five minutes; then half a minute)
 	@scripts/build.sh release kvcove

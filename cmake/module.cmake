@@ -22,7 +22,7 @@ if(KVCOVE_SANITIZE)
   add_link_options(-fsanitize=${KVCOVE_SANITIZE})
 endif()
 # Modules whose coverage guides the fuzzers. It takes a quarter of the compile time, so others and tests have none.
-set(fuzzed base connector disklog http master owner replay rpc wire)
+set(fuzzed base connector disklog http lab master master_server owner rpc server wire)
 
 # Only what a header marks with KVCOVE_API is seen outside of the shared library.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
@@ -88,10 +88,16 @@ endif()
 # One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; each `*_test.cc` beside
 # the code becomes part of the program NAME_tests and a test NAME_x_test of its own, with the label `unit`. DEPS are modules
 # further down only. ALONE names tests that need a program of their own, because they replace a function of the whole program.
-# PRECOMPILED names other headers than the standard ones (kvcove_precompile).
+# PRECOMPILED names other headers than the standard ones (kvcove_precompile). FOLDERS, of a folder that is made into several targets,
+# are those of this one; `.` is the folder itself.
 function(kvcove_module name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS *.cc */*.cc)
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE;FOLDERS" ${ARGN})
+  if(NOT ARG_FOLDERS)
+    set(ARG_FOLDERS . *)
+  endif()
+  list(TRANSFORM ARG_FOLDERS APPEND /*.cc)
+  list(TRANSFORM ARG_FOLDERS REPLACE "^\\./" "")
+  file(GLOB sources CONFIGURE_DEPENDS ${ARG_FOLDERS})
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/main/main\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# For C++ users: libkvcove.a and libkvcove.so, made of the objects of the modules up to `pool`, and what
-# find_package and pkg-config read. docs/cpp.md is the page for users.
+# For C++ users: libkvcove.a and libkvcove.so, made of the objects of the modules up to `pool`, libkvcove-server.a,
+# made of those that serve others, and the files that find_package and pkg-config read. docs/cpp.md is the page for users.
 include(GNUInstallDirs)
 
 # What users may include: pool/pool.h and what it needs. A test compiles each of them alone, from where it is
@@ -11,13 +11,18 @@ set(public_headers
     kvcove/model/hints.h kvcove/model/ids.h kvcove/model/stats.h
     kvcove/pool/pool.h
     kvcove/requester/borrow.h kvcove/requester/completion.h kvcove/requester/session.h kvcove/requester/types.h)
-set(objects $<TARGET_OBJECTS:kvcove_fmt>)
-foreach(module ${KVCOVE_LIBRARY_MODULES})
-  get_target_property(type kvcove_${module} TYPE)
-  if(NOT type STREQUAL INTERFACE_LIBRARY)
-    list(APPEND objects $<TARGET_OBJECTS:kvcove_${module}>)
-  endif()
-endforeach()
+# Sets RESULT to the objects of these modules.
+function(kvcove_objects result)
+  set(objects)
+  foreach(module ${ARGN})
+    get_target_property(type kvcove_${module} TYPE)
+    if(NOT type STREQUAL INTERFACE_LIBRARY)
+      list(APPEND objects $<TARGET_OBJECTS:kvcove_${module}>)
+    endif()
+  endforeach()
+  set(${result} ${objects} PARENT_SCOPE)
+endfunction()
+kvcove_objects(objects fmt ${KVCOVE_LIBRARY_MODULES})
 
 function(kvcove_library kind type)
   add_library(kvcove_${kind} ${type} ${objects})
@@ -49,7 +54,7 @@ set(exports ${CMAKE_CURRENT_LIST_DIR}/exports.map)
 target_link_options(kvcove_shared PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
 set_target_properties(kvcove_shared PROPERTIES LINK_DEPENDS ${exports})
 
-# What a project that adds kvcove links when it has no wish.
+# What a project that adds kvcove links when it has no wish. Its kvcove::server is the module, which brings all others.
 if(BUILD_SHARED_LIBS)
   add_library(kvcove::kvcove ALIAS kvcove_shared)
 else()
@@ -59,10 +64,21 @@ endif()
 if(NOT KVCOVE_INSTALL)
   return()
 endif()
+# Static only: it uses much of the other library that the shared one hides.
+kvcove_objects(server_objects ${KVCOVE_SERVER_MODULES})
+add_library(kvcove_server_static STATIC ${server_objects})
+set_target_properties(kvcove_server_static PROPERTIES OUTPUT_NAME kvcove-server EXPORT_NAME server LINKER_LANGUAGE CXX)
+target_sources(kvcove_server_static PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES kvcove/server/etcd_masters.h)
+target_link_libraries(kvcove_server_static INTERFACE kvcove_static)
+
 include(CMakePackageConfigHelpers)
 set(package_directory ${CMAKE_INSTALL_LIBDIR}/cmake/kvcove)
-foreach(kind static shared)
-  install(TARGETS kvcove_${kind} EXPORT kvcove_${kind} FILE_SET HEADERS)
+foreach(kind static shared server)
+  set(target kvcove_${kind})
+  if(kind STREQUAL server)
+    set(target kvcove_server_static)
+  endif()
+  install(TARGETS ${target} EXPORT kvcove_${kind} FILE_SET HEADERS)
   install(EXPORT kvcove_${kind} FILE kvcove-${kind}.cmake NAMESPACE kvcove:: DESTINATION ${package_directory})
 endforeach()
 configure_package_config_file(cmake/kvcoveConfig.cmake.in kvcoveConfig.cmake
@@ -72,8 +88,10 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvcoveConfig.cmake ${CMAKE_CURRENT_BIN
         DESTINATION ${package_directory})
 # Relative to itself, so that the tree may be moved.
 file(RELATIVE_PATH up /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
-configure_file(cmake/kvcove.pc.in kvcove.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/kvcove.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(package kvcove kvcove-server)
+  configure_file(cmake/${package}.pc.in ${package}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 if(KVCOVE_COMMAND)
   install(TARGETS kvcove)
 endif()

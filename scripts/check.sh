@@ -10,7 +10,7 @@ trap stop_background EXIT
 build_asan() { scripts/build.sh asan instrumented_tests; }
 build_tsan() {
   scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
-    {base,connector,disklog,http,master,owner,pool,requester,rpc,segment,transport,uring}_tests
+    {base,connector,disklog,http,master,master_server,owner,pool,requester,rpc,segment,server,transport,uring}_tests
 }
 build_fuzzers() { scripts/build.sh asan fuzzers; }
 if [ "${1:-}" = build ]; then
@@ -56,7 +56,7 @@ stop_background
 step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
 # the tortures stand for them.
-threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
+threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
 build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
@@ -92,7 +92,7 @@ ninja -C build/tidy generated/kvcove/wire/{host,cluster}_generated.h >/dev/null
 # A source whose comments and includes alone differ, or that has only moved, says nothing new.
 code() { g++ -fpreprocessed -dD -E -P -x c++ - 2>/dev/null | grep -v '^ *# *include' | tr -d ' \t\n'; }
 mapfile -t changed < <(
-  git diff -M --name-status --diff-filter=d "$base" -- 'kvcove/*.cc' | while IFS=$'\t' read -r kind from to; do
+  git diff -M --name-status --diff-filter=d "$base" -- 'kvcove/*.cc' 'lab/*.cc' | while IFS=$'\t' read -r kind from to; do
     to=${to:-$from}
     if [[ $kind == A* ]] || [ "$(git show "$base:$from" | code | cksum)" != "$(code <"$to" | cksum)" ]; then echo "$to"; fi
   done

@@ -53,7 +53,11 @@ def anchors(page: pathlib.Path) -> set[str]:
 def sources(root: pathlib.Path) -> dict[pathlib.Path, str]:
     """Return the texts of the product's sources."""
     suffixes = {".h", ".cc", ".py"}
-    found = [*(root / "kvcove").rglob("*.*"), *(root / "python" / "kvcove").rglob("*.*")]
+    found = [
+        file
+        for folder in ("kvcove", "lab", "python/kvcove")
+        for file in (root / folder).rglob("*.*")
+    ]
     return {
         path: path.read_text()
         for path in sorted(found)
@@ -111,7 +115,7 @@ def check_files(root: pathlib.Path) -> list[str]:
     """Return the source files that a page names and that are not there, or not those of the function beside them."""
     wrong: list[str] = []
     modules = "|".join(sorted(path.name for path in (root / "kvcove").iterdir() if path.is_dir()))
-    named = re.compile(rf"(?<![\w/.-])((?:kvcove/)?(?:{modules})(?:/[\w-]+)+\.(?:cc|h|py|fbs))\b")
+    named = re.compile(rf"(?<![\w/.-])((?:lab|(?:kvcove/)?(?:{modules}))(?:/[\w-]+)+\.(?:cc|h|py|fbs))\b")
     beside = re.compile(rf"\b(\w+)::(\w+)\b(?:(?!::)[^\n|;,.]){{0,60}}?{named.pattern}")
     for page in pages(root):
         if page.name == "CHANGELOG.md":  # it names what was
@@ -119,7 +123,7 @@ def check_files(root: pathlib.Path) -> list[str]:
         text = page.read_text()
         where = page.relative_to(root)
         files = {
-            name: root / name if name.startswith("kvcove/") else root / "kvcove" / name
+            name: root / name if name.startswith(("kvcove/", "lab/")) else root / "kvcove" / name
             for name in named.findall(text)
         }
         wrong += [

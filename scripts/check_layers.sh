@@ -18,14 +18,14 @@ declare -A allowed=(
   [net]="base rpc net"
   [http]="base http"
   [master]="base model wire rpc http master"
-  [owner]="base model wire segment disklog policy rpc transport http owner"
+  [owner]="base model wire segment disklog policy rpc transport owner"
   [requester]="base model wire segment rpc transport requester"
-  [pool]="base model wire segment disklog policy rpc transport net http master owner requester pool"
+  [pool]="base model wire segment disklog policy rpc transport net master owner requester pool"
+  [server]="base model wire segment disklog policy rpc transport net http master owner requester pool server"
   [connector]="base model wire rpc transport requester pool connector"
-  [replay]="base model policy pool connector replay"
-  [cli]="base model wire segment disklog uring policy rpc transport net http master pool connector replay cli"
+  [cli]="base model wire segment disklog uring policy rpc transport net http master pool server connector cli"
 )
-# The same for the folders of a module; `top` is the module's own. Tests, fixtures and fakes may use any of them.
+# The same for the folders of a module; `top` is the module's own. lab/ may use all modules. Tests, fixtures and fakes may use any of them.
 declare -A folders=(
   [owner/core]="core"
   [owner/memory]="core memory"
@@ -38,7 +38,10 @@ declare -A folders=(
   [master/directory]="control directory"
   [master/shards]="control directory shards"
   [master/top]="control directory shards top"
-  [master/server]="store control directory shards top server"
+  [master/etcd]="store etcd"
+  [master/server]="store control directory shards top etcd server"
+  [net/top]="top"
+  [net/devices]="devices"
   [requester/top]="top"
   [requester/local]="top local"
   [requester/cluster]="top local cluster"
@@ -49,6 +52,14 @@ declare -A folders=(
   [transport/tcp]="top tcp"
   [transport/pick]="top tcp pick"
   [transport/cuda]="top cuda"
+  [lab/policy]="policy"
+  [lab/replay]="policy replay"
+  [lab/commands]="policy replay commands"
+)
+# An engine's library has these folders of modules that are two targets (their CMakeLists.txt); `pool` uses no other.
+declare -A engines=(
+  [master]="store control"
+  [net]="top"
 )
 bad=0
 for directory in kvcove/*/; do
@@ -64,21 +75,29 @@ for directory in kvcove/*/; do
     if [[ " ${allowed[$module]} " != *" $other "* ]]; then
       echo "$file:$line: $module must not include $other"
       bad=1
+    elif [ "$module" = pool ] && [ -n "${engines[$other]:-}" ] && [[ $include =~ \"kvcove/$other/(([a-z]+)/)? ]] &&
+      [[ " ${engines[$other]} " != *" ${BASH_REMATCH[2]:-top} "* ]]; then
+      echo "$file:$line: an engine's library has of $other no more than: ${engines[$other]}"
+      bad=1
     fi
   done < <(grep -rnE '#include "kvcove/[a-z]+/' "$directory" || true)
 done
 while IFS=: read -r file line include; do
-  [[ $file =~ ^kvcove/([a-z]+)/(([a-z]+)/)?[^/]+$ ]] || continue
-  module=${BASH_REMATCH[1]}
-  folder=${BASH_REMATCH[3]:-top}
-  [[ $include =~ \"kvcove/$module/(([a-z]+)/)?[^/]+\" ]] || continue
-  other=${BASH_REMATCH[2]:-top}
-  if [ -n "${folders[$module/top]:-}" ] && [[ " ${folders[$module/$folder]:-} " != *" $other "* ]]; then
+  [[ $file =~ ^(kvcove/)?([a-z]+)/(([a-z]+)/)?[^/]+$ ]] || continue
+  module=${BASH_REMATCH[2]}
+  folder=${BASH_REMATCH[4]:-top}
+  [[ $include =~ \"(kvcove/)?$module/(([a-z]+)/)?[^/]+\" ]] || continue
+  other=${BASH_REMATCH[3]:-top}
+  if [[ " ${!folders[*]}" == *" $module/"* ]] && [[ " ${folders[$module/$folder]:-} " != *" $other "* ]]; then
     echo "$file:$line: $module/$folder must not include $module/$other; the order is in scripts/check_layers.sh"
     bad=1
   fi
-done < <(grep -rnE '#include "kvcove/[a-z]+/' kvcove --include='*.cc' --include='*.h' \
+done < <(grep -rnE '#include "(kvcove|lab)/[a-z]+/' kvcove lab --include='*.cc' --include='*.h' \
   --exclude='*_test.cc' --exclude='*_fixture.h' --exclude='fake_*.h' --exclude='test_*.h' || true)
+while IFS=: read -r file line _; do
+  echo "$file:$line: the laboratory is for the command's main function and for tests"
+  bad=1
+done < <(grep -rn '#include "lab/' kvcove python bench --include='*.cc' --include='*.h' --exclude-dir=main || true)
 # A transport is a folder that pick/ includes; inside of the module its namespace is named without the module's.
 transports=$(grep -oP '#include "kvcove/transport/\K(?!pick)[a-z]+(?=/)' kvcove/transport/pick/transports.cc | sort -u | paste -sd'|')
 while IFS=: read -r file line text; do
@@ -86,15 +105,13 @@ while IFS=: read -r file line text; do
   echo "$file:$line: only kvcove/transport/pick names a transport; transport/peer.h is for all others: ${text# }"
   bad=1
 done < <(
-  roots=(kvcove tests python)
-  [ -d lab ] && roots+=(lab)
-  grep -rnE "#include \"kvcove/transport/($transports)/|\btransport::($transports)\b" "${roots[@]}" --include='*.cc' --include='*.h' || true
+  grep -rnE "#include \"kvcove/transport/($transports)/|\btransport::($transports)\b" kvcove lab tests python --include='*.cc' --include='*.h' || true
   grep -rnE "\b($transports)::" kvcove/transport --include='*.cc' --include='*.h' || true
 )
 of_the_locale='\b(strto(l|ll|ul|ull|f|d|ld|imax|umax)|sto(i|l|ll|ul|ull|f|d|ld)|ato(i|l|ll|f)|to(lower|upper)|is(alpha|alnum|digit|xdigit|lower|upper|space|blank|cntrl|graph|print|punct))\('
 while IFS=: read -r file line text; do
   echo "$file:$line: the locale decides about this; kvcove/base/text.h and std::from_chars do not ask it: ${text# }"
   bad=1
-done < <(grep -rnE "$of_the_locale" kvcove python/kvcove/native --include='*.cc' --include='*.h' --exclude='*_test.cc' --exclude=text.h || true)
+done < <(grep -rnE "$of_the_locale" kvcove lab python/kvcove/native --include='*.cc' --include='*.h' --exclude='*_test.cc' --exclude=text.h || true)
 [ $bad -eq 0 ] && echo "layers: every include looks downward; no source names a transport; no source asks the locale"
 exit $bad

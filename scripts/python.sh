@@ -114,7 +114,7 @@ check() {
   echo "== Python: ruff and mypy"
   "$venv/bin/ruff" format --check -q python
   "$venv/bin/ruff" check -q python
-  "$venv/bin/mypy" python/kvcove
+  "$venv/bin/mypy" python/kvcove python/lab/kvcove_lab
 }
 
 # Runs pip for the environment of vLLM, which has no pip of its own: that would be four more seconds.
@@ -209,7 +209,7 @@ wheel_sources() {
   {
     "$venv/bin/python" -V
     echo "${CC:-} ${CXX:-} ${CFLAGS:-} ${CXXFLAGS:-} ${CMAKE_ARGS:-}"
-    git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!python/tests' ':!scripts' ':!.ci' ':!bench' |
+    git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!python/tests' ':!scripts' ':!.ci' ':!bench' ':!python/lab' |
       xargs -0 sha256sum 2>&1
   } | sha256sum
 }

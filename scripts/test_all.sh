@@ -8,7 +8,7 @@ step "Set-up" 60
 make --no-print-directory setup
 scripts/etcd.sh
 step "Build of the product (release)" 300
-scripts/build.sh release kvcove kvcove_static kvcove_shared
+scripts/build.sh release kvcove kvcove_static kvcove_shared kvcove_server_static
 step "Build of the tests (release)" 300
 scripts/build.sh release
 step "Tests of the core (release)" 480

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/master/store/etcd_client.h"
+#include "kvcove/master/etcd/etcd_client.h"
 #include "tests/lasting_address.h"
 
 extern char** environ;

@@ -18,8 +18,8 @@ COPY = ROOT / "build" / "mutants" / "source"
 BUILD = ROOT / "build" / "mutants" / "build"
 TESTS = [
     "master_members_test", "master_members_removals_test", "master_control_test", "master_control_hello_test",
-    "master_control_barring_test", "master_directory_test", "master_directory_service_test", "master_removal_log_test",
-    "master_generations_test", "master_generations_slots_test", "master_generation_keeper_test", "master_master_test",
+    "master_control_barring_test", "master_server_directory_test", "master_server_directory_service_test", "master_removal_log_test",
+    "master_generations_test", "master_generations_slots_test", "master_generation_keeper_test", "master_server_master_test",
     "master_slot_table_test", "master_start_test", "master_store_doubt_test", "master_file_store_test", "master_file_store_recovery_test",
     "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test", "owner_link_core_shards_test",
     "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test",
@@ -27,11 +27,11 @@ TESTS = [
     "transport_run_test", "transport_device_test",
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
-    "master_etcd_store_test", "pool_masters_test", "rpc_client_test", "requester_completion_test",
+    "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "requester_completion_test",
     "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
-PROGRAMS = ["master_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
-            "sim_tests", "pool_tests", "rpc_tests"]  # fmt: skip
+PROGRAMS = ["master_tests", "master_server_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
+            "sim_tests", "server_tests", "rpc_tests"]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
@@ -121,8 +121,8 @@ MUTANTS = [
      "  if (auto closer = StartThread(\"kvcove-closer\", [held] { delete held; })) closer->detach();\n", "  (void)held;\n"),
     ("disk: a thread that was left behind closes it", "owner/disk/disk_thread.cc",
      "    if (left_behind_) held = TakeHeld();\n", ""),
-    ("etcd: a leader stops before its lease ends", "master/store/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
-    ("masters: one doubt lasts for several looks", "pool/masters.cc",
+    ("etcd: a leader stops before its lease ends", "master/etcd/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
+    ("masters: one doubt lasts for several looks", "server/etcd_masters.cc",
      "    while (AwaitDoubt()) {\n", "    for (; AwaitDoubt(); doubted_until_ns_ = 0) {\n"),
     ("client: connecting to a frozen daemon ends at the deadline", "rpc/client.cc",
      "Left(deadline_ns)), kMillisecond, kSecond)", "Left(deadline_ns)), kSecond, kSecond)"),
@@ -396,7 +396,7 @@ def noticed_by(module):
     """What notices a mutant of this module: "" for nothing. Its own tests are asked first, as the others are five
     programs more to link."""
     own = [test for test in TESTS if test.startswith(module + "_")]
-    stages = [([f"{module}_tests"], own)] if own else []
+    stages = [([name for name in PROGRAMS if name.startswith(f"{module}_")], own)] if own else []
     for programs, tests in [*stages, (PROGRAMS, [test for test in TESTS if test not in own])]:
         if build(programs).returncode != 0:
             return "it does not compile"

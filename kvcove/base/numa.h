@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory and threads of one NUMA node, by the kernel's own calls (mbind(2), sched_setaffinity(2)).
-// kvcove/net/numa.h says which nodes there are.
+// kvcove/net/devices/numa.h says which nodes there are.
 #pragma once
 
 #include <sched.h>

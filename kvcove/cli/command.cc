@@ -20,9 +20,10 @@
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
 #include "kvcove/master/store/control_format.h"
-#include "kvcove/net/gid.h"
+#include "kvcove/net/devices/gid.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/segment/layout.h"
+#include "kvcove/server/etcd_masters.h"
 #include "kvcove/uring/uring.h"
 #include "kvcove/version.h"
 #include "kvcove/wire/frame.h"
@@ -118,9 +119,10 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
 
 }  // namespace
 
-int Main(int argc, char** argv) {
+int Main(int argc, char** argv, std::span<const AddCommand> more) {
   OpenStandardStreams();
   uring::UseUring();
+  server::UseEtcd();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.set_version_flag("--version", Version());
   std::string log_level = "info";
@@ -138,16 +140,14 @@ int Main(int argc, char** argv) {
   AddMaster(app, chosen);
   AddOwner(app, chosen);
   AddRun(app, chosen);
-  AddReplay(app, chosen);
   AddEngine(app, chosen);
-  AddPolicy(app, chosen);
-  AddBench(app, chosen);
   AddToken(app, chosen);
   AddAdmin(app, chosen);
   AddStatus(app, chosen);
   AddDoctor(app, chosen);
   AddDisk(app, chosen);
   AddStore(app, chosen);
+  for (const AddCommand add : more) add(app, chosen);
   try {
     app.parse(WithEnvironment(app, argc, argv));
   } catch (const CLI::Success& success) {

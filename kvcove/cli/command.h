@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "kvcove/base/result.h"
@@ -15,21 +16,20 @@
 
 namespace kvcove::cli {
 
-// 0: done. 1: it ran and found something wrong (a wrong byte, a target missed). 2: it could not
-// run.
-int Main(int argc, char** argv);
-
 // What the chosen subcommand does; its value is the exit status.
 using Action = std::function<Result<int>()>;
+
+// 0: done. 1: it ran and found something wrong (a wrong byte, a target missed). 2: it could not
+// run.
+// `more`: commands beside the ones below.
+using AddCommand = void (*)(CLI::App& app, Action& chosen);
+int Main(int argc, char** argv, std::span<const AddCommand> more);
 
 void AddServe(CLI::App& app, Action& chosen);
 void AddMaster(CLI::App& app, Action& chosen);
 void AddOwner(CLI::App& app, Action& chosen);
 void AddRun(CLI::App& app, Action& chosen);
-void AddReplay(CLI::App& app, Action& chosen);
 void AddEngine(CLI::App& app, Action& chosen);
-void AddPolicy(CLI::App& app, Action& chosen);
-void AddBench(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
 void AddStatus(CLI::App& app, Action& chosen);

@@ -29,8 +29,8 @@
 #include "kvcove/base/thread_room.h"
 #include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/segment/payload.h"
+#include "kvcove/server/daemon.h"
 
 namespace kvcove::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/doctor.h"
 #include "kvcove/disklog/disk_file.h"
-#include "kvcove/pool/daemon.h"
+#include "kvcove/server/daemon.h"
 
 namespace kvcove::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/cli/doctor.h"
 #include "kvcove/net/advertise.h"
-#include "kvcove/net/rdma.h"
+#include "kvcove/net/devices/rdma.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/rpc/client.h"
 

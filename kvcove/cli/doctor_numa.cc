@@ -11,7 +11,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/doctor.h"
-#include "kvcove/net/numa.h"
+#include "kvcove/net/devices/numa.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/pool.h"
 

@@ -10,7 +10,7 @@
 #include "kvcove/master/server/admin.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/master/server/tasks.h"
-#include "kvcove/pool/elected_master.h"
+#include "kvcove/server/elected_master.h"
 
 namespace kvcove::cli {
 namespace {
@@ -92,7 +92,7 @@ void SayMachine(const MasterOptions& options) {
 
 // One of several masters.
 Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Loaded& security) {
-  pool::ElectedMasterOptions elected;
+  server::ElectedMasterOptions elected;
   elected.announced_admin = options.announced_admin;
   KVCOVE_ASSIGN(elected.server, ServerOptionsOf(options, security));
   elected.server.data_directory.clear();
@@ -104,7 +104,7 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto master, pool::ElectedMaster::Open(elected, SystemClock::Instance()));
+  KVCOVE_ASSIGN(auto master, server::ElectedMaster::Open(elected, SystemClock::Instance()));
   LogInfo("one of several masters at {} (store {}, admin {})", master->address().ToString(),
           elected.etcd.place.ToString(),
           master->admin() ? "http://" + master->admin()->ToString() : "off");

@@ -10,14 +10,14 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
-#include "kvcove/net/rdma.h"
+#include "kvcove/net/devices/rdma.h"
 #include "kvcove/policy/policy.h"
-#include "kvcove/pool/admin.h"
-#include "kvcove/pool/daemons.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/pool/owner_fields.h"
 #include "kvcove/rpc/inherited.h"
 #include "kvcove/segment/leftovers.h"
+#include "kvcove/server/admin.h"
+#include "kvcove/server/daemons.h"
 
 namespace kvcove::cli {
 namespace {
@@ -26,8 +26,8 @@ namespace {
 constexpr std::int64_t kOwnerWaitNs = 60 * kSecond;
 
 // What both `serve` and `owner` need.
-Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
-  pool::DaemonOptions daemon;
+Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
+  server::DaemonOptions daemon;
   daemon.socket_path = options.socket;
   KVCOVE_ASSIGN(daemon.unix_access,
                 rpc::ParseUnixAccess(options.engine_user, options.engine_group));
@@ -55,7 +55,7 @@ Result<pool::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
 
 // Says which pages the memory has. Engines let go of a killed predecessor's memory in milliseconds;
 // those that have not within a second are named. False: it is time to stop.
-bool LogMemory(std::span<const std::unique_ptr<pool::Daemon>> daemons, StopSignal& stop) {
+bool LogMemory(std::span<const std::unique_ptr<server::Daemon>> daemons, StopSignal& stop) {
   for (const auto& daemon : daemons) {
     const std::string& pages = daemon->host().owner().memory().pages();
     if (!pages.empty()) LogInfo("memory: {}", pages);  // after a take-over they are the other's
@@ -73,8 +73,8 @@ bool LogMemory(std::span<const std::unique_ptr<pool::Daemon>> daemons, StopSigna
 }
 
 // One for each NUMA node that --numa means.
-Result<std::vector<pool::DaemonOptions>> SplitByNode(const ServeOptions& options,
-                                                     const pool::DaemonOptions& whole) {
+Result<std::vector<server::DaemonOptions>> SplitByNode(const ServeOptions& options,
+                                                       const server::DaemonOptions& whole) {
   std::vector<net::NumaNode> nodes;
   if (!options.numa.empty()) {
     // Another tree than this kernel's, as tests bring it, has its own limits with it, or none.
@@ -85,20 +85,20 @@ Result<std::vector<pool::DaemonOptions>> SplitByNode(const ServeOptions& options
   }
   KVCOVE_ASSIGN(const std::vector<net::OwnerShare> shares,
                 net::SplitOverNodes(options.numa, whole.host.owner.memory_bytes, nodes));
-  return pool::SplitDaemon(whole, shares);
+  return server::SplitDaemon(whole, shares);
 }
 
-std::string NodeText(const pool::DaemonOptions& options) {
+std::string NodeText(const server::DaemonOptions& options) {
   const NodePlace& place = options.host.owner.place;
   return place.bound() ? fmt::format(" of NUMA node {}", place.node) : "";
 }
 
-std::string DiskText(const pool::DaemonOptions& options) {
+std::string DiskText(const server::DaemonOptions& options) {
   const auto& disks = options.host.owner.disks;
   return disks.empty() ? "" : ", disk " + owner::DiskPaths(disks);
 }
 
-void WaitForEnd(const ServeOptions& options, StopSignal& stop, const pool::Daemon& daemon) {
+void WaitForEnd(const ServeOptions& options, StopSignal& stop, const server::Daemon& daemon) {
   if (!options.while_attended) return stop.Wait();
   while (!stop.WaitFor(std::chrono::milliseconds(50))) {
     if (!daemon.Unattended()) continue;
@@ -124,7 +124,7 @@ Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& a
   std::vector<AdminPlace> places;
   for (std::size_t i = 0; address && i < owners; ++i) {
     AdminPlace& place = places.emplace_back();
-    KVCOVE_ASSIGN(place.address, pool::StepPort(*address, i));
+    KVCOVE_ASSIGN(place.address, server::StepPort(*address, i));
     if (!listen) continue;
     KVCOVE_ASSIGN(place.listener, rpc::ListenTcp(place.address));
   }
@@ -132,24 +132,24 @@ Result<std::vector<AdminPlace>> AdminPlaces(const std::optional<rpc::Address>& a
 }
 
 Result<std::vector<std::unique_ptr<http::Server>>> ServeAdmins(
-    std::span<const std::unique_ptr<pool::Daemon>> daemons, std::vector<AdminPlace>& places,
+    std::span<const std::unique_ptr<server::Daemon>> daemons, std::vector<AdminPlace>& places,
     const AdminAccess& access) {
   std::vector<std::unique_ptr<http::Server>> admins;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    KVCOVE_ASSIGN(auto admin, pool::ServeAdmin(daemons[i]->host(),
-                                               {.listener = std::move(places[i].listener),
-                                                .address = places[i].address,
-                                                .credentials = access.credentials,
-                                                .tls = access.tls,
-                                                .metrics_only = access.metrics_only},
-                                               SystemClock::Instance()));
+    KVCOVE_ASSIGN(auto admin, server::ServeAdmin(daemons[i]->host(),
+                                                 {.listener = std::move(places[i].listener),
+                                                  .address = places[i].address,
+                                                  .credentials = access.credentials,
+                                                  .tls = access.tls,
+                                                  .metrics_only = access.metrics_only},
+                                                 SystemClock::Instance()));
     admins.push_back(std::move(admin));
   }
   return admins;
 }
 
 Result<int> RunServe(const ServeOptions& options) {
-  KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
+  KVCOVE_ASSIGN(server::DaemonOptions daemon_options, DaemonOptionsOf(options));
   daemon_options.host.data_directory = options.data_directory;
   if (options.data_directory.empty()) {
     const std::size_t slash = options.socket.rfind('/');
@@ -162,12 +162,12 @@ Result<int> RunServe(const ServeOptions& options) {
   RaiseDescriptorLimit();
   StopSignal stop;
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
-  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, SystemClock::Instance()));
+  KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, SystemClock::Instance()));
   KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
   for (const AdminPlace& place : metrics_places) {
     LogInfo("metrics at http://{}/metrics", place.address.ToString());
   }
-  for (const pool::DaemonOptions& part : parts) {
+  for (const server::DaemonOptions& part : parts) {
     LogInfo("serving {}{} at unix:{} (policy {}, data in '{}'{})",
             FormatSize(part.host.owner.memory_bytes), NodeText(part), part.socket_path,
             part.host.owner.policy, daemon_options.host.data_directory, DiskText(part));
@@ -230,7 +230,7 @@ Status CheckData(const pool::LocalHostOptions& options) {
 }
 
 Result<int> RunOwner(const OwnerOptions& options) {
-  KVCOVE_ASSIGN(pool::DaemonOptions daemon_options, DaemonOptionsOf(options));
+  KVCOVE_ASSIGN(server::DaemonOptions daemon_options, DaemonOptionsOf(options));
   daemon_options.host.data_directory = options.data_directory;
   KVCOVE_TRY(CheckData(daemon_options.host));
   pool::ClusterMember member;
@@ -267,7 +267,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
   RaiseDescriptorLimit();
   StopSignal stop(security);
-  KVCOVE_ASSIGN(auto daemons, pool::OpenDaemons(parts, clock));
+  KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, clock));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   rpc::DropInherited();

@@ -8,7 +8,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/store_options.h"
-#include "kvcove/master/store/backup.h"
+#include "kvcove/master/server/backup.h"
 
 namespace kvcove::cli {
 namespace {

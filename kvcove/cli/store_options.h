@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "kvcove/master/store/etcd_client.h"
+#include "kvcove/master/etcd/etcd_client.h"
 
 namespace kvcove::cli {
 

@@ -43,7 +43,7 @@ void Owner::StopLease() {
   }
   if (lease_.joinable()) lease_.join();
   // After the join, so that no later renewal follows: the giver derives the successor's deadline
-  // from this one (pool/upgrade.cc).
+  // from this one (server/upgrade.cc).
   memory_->SetLease(clock_.NowNs() + options_.lease_ns);
 }
 

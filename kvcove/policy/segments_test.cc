@@ -10,7 +10,6 @@
 
 #include "kvcove/base/carry.h"
 #include "kvcove/base/random.h"
-#include "kvcove/policy/simulate.h"
 
 namespace kvcove::policy {
 namespace {

@@ -207,7 +207,7 @@ rpc::CallLimits::Stat LocalHost::Load() const {
   return data_server_ == nullptr ? rpc::CallLimits::Stat() : data_server_->Load();
 }
 
-void LocalHost::Collect(http::Metrics& metrics) const {
+void LocalHost::Collect(Metrics& metrics) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
                     "how long resets took that this host's processes asked for, proven or not",
                     reset_time_);

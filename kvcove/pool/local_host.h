@@ -79,7 +79,7 @@ class LocalHost final {
   // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // What other hosts ask of it, in a cluster.
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
   // What other hosts' calls are limited to, and meet.
   rpc::CallLimits::Stat Load() const;
 
@@ -142,7 +142,7 @@ class LocalHost final {
 
   LocalHostOptions options_;
   const Clock* clock_ = nullptr;
-  http::Histogram reset_time_;           // of those that this host's processes asked for
+  Histogram reset_time_;                 // of those that this host's processes asked for
   bool started_ = false;                 // else the memory is another process's
   std::shared_ptr<owner::Owner> owner_;  // calls of other owners' sessions may outlast this
   std::string authority_;

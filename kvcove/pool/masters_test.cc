@@ -3,144 +3,33 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
-#include "kvcove/base/log.h"
-#include "kvcove/master/store/etcd_format.h"
-#include "kvcove/master/store/fake_etcd.h"
+#include "kvcove/pool/pool.h"
 
 namespace kvcove::pool {
 namespace {
 
-const rpc::Address kFirst{.host = "m1", .port = 7400};
-const rpc::Address kSecondMaster{.host = "m2", .port = 7401};
-constexpr std::int64_t kShortly = 100 * kMillisecond;
+const Clock& ThisClock() { return SystemClock::Instance(); }
 
-class MastersTest : public testing::Test {
- protected:
-  void SetUp() override { SetLogLevel(LogLevel::kError); }
-  static Result<rpc::Addresses> Find(const std::string& text, std::int64_t within_ns) {
-    const Clock& clock = SystemClock::Instance();
-    return FindMasters(text, clock.NowNs() + within_ns, clock);
-  }
-  std::string Place() const { return "etcd://" + etcd_.address().ToString() + "/pool"; }
-  void Leads(const rpc::Address& address) {
-    etcd_.Set("/pool/leader",
-              master::Encode(master::EtcdLeader{.address = address.ToString(), .admin = ""}));
-  }
-  // What a client finds while kFirst leads.
-  rpc::Addresses FindFirst() {
-    Leads(kFirst);
-    return Find(Place(), 60 * kSecond).value();
-  }
-  static bool Becomes(const std::function<bool()>& holds) {
-    for (int i = 0; i < 6000 && !holds(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return holds();
-  }
-
-  master::FakeEtcd etcd_;
-};
-
-TEST_F(MastersTest, AListNeedsNoEtcd) {
-  const auto found = Find("m1,m2:7401", 0);
+TEST(FindMastersTest, AListNeedsNoStore) {
+  const auto found = FindMasters("m1,m2:7401", 0, ThisClock());
   ASSERT_TRUE(found);
-  EXPECT_EQ(found->list(), (std::vector{kFirst, kSecondMaster}));
+  EXPECT_EQ(found->list(), (std::vector<rpc::Address>{{.host = "m1", .port = 7400},
+                                                      {.host = "m2", .port = 7401}}));
   EXPECT_EQ(found->source(), nullptr);
-  EXPECT_EQ(Find("etcd://m1", 0).error().code, Code::kInvalid) << "without a prefix";
 }
 
-TEST_F(MastersTest, WaitsForALeader) {
-  std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(150));
-    Leads(kFirst);
+TEST(FindMastersTest, AStoreNeedsAFinder) {
+  const auto refused = Pool::Open("kvcove://etcd://e1:2379/pool", std::chrono::seconds(60));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalid);
+  EXPECT_TRUE(refused.error().detail.contains("link kvcove::server")) << refused.error().detail;
+  UseLeaderFinder([](std::string_view text, std::int64_t, const Clock&) -> Result<rpc::Addresses> {
+    return rpc::ParseAddresses(text == "etcd://e1:2379/pool" ? "m1" : "", kDefaultMasterPort);
   });
-  const auto found = Find(Place(), 60 * kSecond);
-  later.join();
-  ASSERT_TRUE(found) << found.error().ToString();
-  EXPECT_EQ(found->front(), kFirst);
-  EXPECT_EQ(found->ToString(), Place());
-}
-
-TEST_F(MastersTest, SaysWhyEtcdNamesNone) {
-  const auto says = [](const std::string& place, const std::string& text) {
-    return Becomes([&] {  // on a slow machine not at first
-      const auto none = Find(place, kShortly);
-      return !none && none.error().code == Code::kUnavailable && none.error().detail.contains(text);
-    });
-  };
-  EXPECT_TRUE(says(Place(), Place() + " names no leader: no pool is there"));
-  etcd_.Set("/pool/head", "a pool's");
-  EXPECT_TRUE(says(Place(), "none of its masters leads"));
-  etcd_.Set("/pool/leader", "no leader's");
-  EXPECT_EQ(Find(Place(), 60 * kSecond).error().code, Code::kCorrupt) << "and at once";
-  const rpc::Address nobody = [] {
-    rpc::Address free = rpc::LoopbackAddress(0);
-    const auto taken = rpc::ListenTcp(free);
-    return free;
-  }();
-  EXPECT_TRUE(says("etcd://" + nobody.ToString() + "/pool", "Connection refused"));
-}
-
-TEST_F(MastersTest, LooksAgainOnlyWhenTheLeaderIsDoubted) {
-  const rpc::Addresses found = FindFirst();
-  rpc::LeaderSource& source = *found.source();
-  const std::size_t reads = etcd_.reads();
-  Leads(kSecondMaster);
-  source.Doubt(kSecondMaster);  // nobody asked that one
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
-  EXPECT_EQ(etcd_.reads(), reads);
-  EXPECT_EQ(source.Current(), kFirst);
-  source.Doubt(kFirst);
-  EXPECT_TRUE(Becomes([&] { return source.Current() == kSecondMaster; }));
-}
-
-// The key of one that was killed stays for its lease, and then there is none for a moment.
-TEST_F(MastersTest, StaysInDoubtUntilAnotherIsNamed) {
-  const rpc::Addresses found = FindFirst();
-  rpc::LeaderSource& source = *found.source();
-  // One doubt lasts for several looks. It is over after 5 s, for which a busy machine may stand
-  // still: then it is raised anew.
-  const auto looks_twice = [&] {
-    std::size_t reads = 0;
-    std::int64_t until_ns = 0;
-    for (int raised = 0; raised < 6;) {
-      if (SystemClock::Instance().NowNs() >= until_ns) {
-        ++raised;
-        reads = etcd_.reads();
-        until_ns = SystemClock::Instance().NowNs() + 4 * kSecond;
-        source.Doubt(kFirst);
-      }
-      if (etcd_.reads() >= reads + 2) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-  };
-  EXPECT_TRUE(looks_twice());
-  etcd_.Remove("/pool/leader");
-  EXPECT_TRUE(looks_twice());
-  EXPECT_EQ(source.Current(), kFirst);
-  Leads(kSecondMaster);
-  EXPECT_TRUE(Becomes([&] {
-    source.Doubt(kFirst);
-    return source.Current() == kSecondMaster;
-  }));
-}
-
-TEST_F(MastersTest, WithoutEtcdTheLastLeaderStays) {
-  const rpc::Addresses found = FindFirst();
-  rpc::LeaderSource& source = *found.source();
-  etcd_.Silence(true);
-  const auto follows = [&] {
-    source.Doubt(kFirst);
-    return source.Current() == kSecondMaster;
-  };
-  EXPECT_TRUE(Becomes([&] { return follows() || etcd_.unanswered() > 0; }));
-  EXPECT_EQ(source.Current(), kFirst);
-  Leads(kSecondMaster);
-  etcd_.Silence(false);
-  EXPECT_TRUE(Becomes(follows));
+  const auto found = FindMasters("etcd://e1:2379/pool", 0, ThisClock());
+  UseLeaderFinder(nullptr);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->front(), (rpc::Address{.host = "m1", .port = 7400}));
 }
 
 }  // namespace

@@ -45,8 +45,9 @@ class KVCOVE_API Pool {
   //                           else $KVCOVE_WARM, else 32GiB)
   //   kvcove://host:7400      a cluster, by its master, by all of several
   //   (kvcove://h1:7400,h2:7400)
-  //                           or by their store (kvcove://etcd://e1:2379,e2:2379/PREFIX), which
-  //                           says who leads (docs/ha.md); also local=0|1 (use this host's owner
+  //                           or by their store (kvcove://etcd://e1:2379,e2:2379/PREFIX, for
+  //                           which server/etcd_masters.h is needed), which says who leads
+  //                           (docs/ha.md); also local=0|1 (use this host's owner
   //                           directly), owner=HOST:PORT (that one, where a host has several),
   //                           checksum=0|1 (of what crosses the network),
   //                           placement=local-first|free-ratio-first|random, token=FILE (else

@@ -16,7 +16,7 @@
 
 namespace kvcove::rpc {
 
-// Names the leader to clients that have no list of masters: etcd does (pool/masters.h).
+// Names the leader to clients that have no list of masters: etcd does (server/etcd_masters.h).
 // Thread-safe; no call waits.
 class LeaderSource {
  public:

@@ -9,7 +9,7 @@
 
 namespace kvcove::rpc {
 
-// `metrics`: an http::Metrics. `prefix`: the module, such as "kvcove_master".
+// `metrics`: an Metrics. `prefix`: the module, such as "kvcove_master".
 template <typename Metrics>
 void CollectLoad(Metrics& metrics, const std::string& prefix, const CallLimits::Stat& load) {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };

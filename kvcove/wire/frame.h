@@ -51,7 +51,7 @@ enum class Method : std::uint16_t {
   // answers at once.
   kLoad = 18,
   kAttend = 16,    // in place of a hello: this owner is used for as long as the connection is open
-  kTakeOver = 17,  // in place of a hello, from a successor's process (pool/upgrade.h)
+  kTakeOver = 17,  // in place of a hello, from a successor's process (server/upgrade.h)
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,

@@ -2,8 +2,8 @@
 """``python -m kvcove.bench``: the drop-in's calls beside memcpy, and beside the rival if there is one.
 
 Rows: the API's calls as engines make them, on an owner inside this process and, for look-ups, through
-the master. ``--rival PYTHON`` names an interpreter with the rival's wheel: the same calls then run
-there, in the same run. With ``--json`` a line a row, schema ``kvcove.bench.python.1`` (docs/json.md).
+the master. ``--rival PYTHON``, in a checkout of kvcove's sources, names an interpreter with the rival's
+wheel: the same calls then run there, in the same run. With ``--json`` a line a row, schema ``kvcove.bench.python.1`` (docs/json.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import ctypes
 import json
 import mmap
 import os
-import shutil
 import socket
 import statistics
 import subprocess
@@ -385,24 +384,6 @@ def _kvcove() -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _rival(python: str) -> dict[str, dict[str, Any]]:
-    port = _free_port()
-    program = shutil.which("mooncake_master", path=str(Path(python).parent))
-    if program is None:
-        raise SystemExit(f"there is no mooncake_master beside {python}")
-    master = subprocess.Popen(
-        [program, f"-rpc_port={port}", f"-metrics_port={_free_port()}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait_for(port)
-        return _run(python, f"127.0.0.1:{port}", f"127.0.0.1:{port}", [])
-    finally:
-        master.terminate()
-        master.wait()
-
-
 def _met(work: str, us: float, ratio: float | None) -> bool | None:
     target = TARGETS.get(work)
     if target is None:
@@ -422,8 +403,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return worker(*options.worker)
+    from kvcove import _lab
+
+    beside = _lab.load("rival", "python -m kvcove.bench --rival") if options.rival else None
     rows = _kvcove()
-    rival = _rival(options.rival) if options.rival else {}
+    rival = beside.rows(options.rival) if beside else {}
     if not options.json:
         print(f"{'work':42} {'kvcove':>10} {'memcpy':>10} {'ratio':>6} {'rival':>10}  target")
     for work, row in rows.items():

@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from kvcove.mooncake import _suite
-from kvcove.mooncake._compare import EVICTED, EXPLAINED, WHALE, differences
-from kvcove.mooncake._differences import explains, table
+from kvcove_lab import suite as _suite
+from kvcove_lab.compare import EVICTED, EXPLAINED, WHALE, differences
+from kvcove_lab.differences import explains, table
+
+from kvcove import _lab
 
 DOCS = Path(__file__).parents[2] / "docs" / "mooncake.md"
-CALLS = Path(differences.__code__.co_filename).with_name("_calls.py")
+CALLS = Path(differences.__code__.co_filename).with_name("calls.py")
 RIVAL = os.environ.get("KVCOVE_RIVAL_PYTHON", "")
 SUITE = Path(__file__).with_name("conformance")
 
@@ -141,6 +143,42 @@ def test_the_same_seed_makes_the_same_calls(run_dir: Path) -> None:
     assert json.loads(first[-1]) == "done"
     answers = {json.dumps(json.loads(row)[3]) for row in first[:-1]}
     assert len(answers) > 20, "the calls do not come to anything"
+
+
+@pytest.mark.parametrize(
+    "words", [["kvcove.mooncake", "compare"], ["kvcove.bench", "--rival", sys.executable]]
+)
+def test_a_wheel_says_where_the_comparison_is(words: list[str], tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ended.returncode == 1
+    command = " ".join(words[:2])
+    assert ended.stderr == (
+        f"python -m {command} is in python/lab of kvcove's sources and in no wheel: "
+        "run it in a checkout\n"
+    )
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="the tests are in no checkout")
+def test_a_checkout_has_the_comparison(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "kvcove.mooncake", "compare", "--table"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=DOCS.parents[1],
+        check=True,
+    )
+    assert ended.stdout == table()
+    monkeypatch.chdir(DOCS.parents[1])
+    with pytest.raises(SystemExit, match="there is no mooncake_master beside"):
+        _lab.load("rival", "").rows(str(tmp_path / "python"))
 
 
 @pytest.mark.skipif(not RIVAL, reason="KVCOVE_RIVAL_PYTHON names no interpreter with the original")

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ def test_the_wheel_runs_on_manylinux_2_28() -> None:
     tag = re.search(r"manylinux_2_(\d+)_", ended.stdout.replace("\n", " "))
     assert tag, ended.stdout + ended.stderr
     assert int(tag[1]) <= 28
+
+
+@pytest.mark.skipif(not WHEEL, reason="KVCOVE_TEST_WHEEL names no wheel")
+def test_the_laboratory_is_in_the_command_alone() -> None:
+    names = zipfile.ZipFile(WHEEL).namelist()
+    assert [name for name in names if re.search(r"kvcove_lab|compare|differences", name)] == []
+    mark = b"N6kvcove3lab"  # of a class's name
+    assert mark in Path(command_path()).read_bytes()
+    assert mark not in Path(str(_native.__file__)).read_bytes()
 
 
 def test_the_package_says_what_it_is() -> None:

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "kvcove/pool/daemons.h"
+#include "kvcove/server/daemons.h"
 #include "tests/fault/cluster_disk_fixture.h"
 #include "tests/fault/misbehave.h"
 #include "tests/slowness.h"
@@ -14,7 +14,7 @@
 namespace kvcove {
 namespace {
 
-using pool::UpgradeStage;
+using server::UpgradeStage;
 
 class ClusterDiskUpgradeTest : public ClusterDiskTest {
  protected:
@@ -230,7 +230,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
 // ---- the other process
 
 [[noreturn]] void TakeOverDisk(const std::vector<std::string>& words) {
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = words[0];
   options.host.socket_path = words[0];
   options.host.owner.memory_bytes = 8 * kMiB;
@@ -242,7 +242,7 @@ TEST_F(ClusterDiskUpgradeTest, ResetsAndPatternsDuringAnUpgradeAreProven) {
   options.take_over = true;
   options.on_taken_over = [](std::int32_t /*pid*/) { _exit(0); };
   options.on_stage = Misbehave(static_cast<UpgradeStage>(std::stoi(words[1])), "die", 0);
-  const auto daemon = pool::OpenDaemons({options}, SystemClock::Instance());
+  const auto daemon = server::OpenDaemons({options}, SystemClock::Instance());
   fmt::print(stderr, "{}\n", daemon ? "it has taken over" : daemon.error().ToString());
   _exit(3);
 }

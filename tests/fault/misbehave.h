@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "kvcove/pool/upgrade.h"
+#include "kvcove/server/upgrade.h"
 
 namespace kvcove {
 
@@ -38,9 +38,9 @@ inline void Stop(pid_t pid) {
 // At the stage `at` the successor does `what`: "die", "kill" (the process `running`, which it takes
 // over), "stop" (that process; it goes on when all its threads stand), "hang", or nothing for any
 // other word.
-inline pool::UpgradeTaker::OnStage Misbehave(pool::UpgradeStage at, std::string what,
-                                             pid_t running) {
-  return [at, what = std::move(what), running](pool::UpgradeStage stage) {
+inline server::UpgradeTaker::OnStage Misbehave(server::UpgradeStage at, std::string what,
+                                               pid_t running) {
+  return [at, what = std::move(what), running](server::UpgradeStage stage) {
     if (stage != at) return;
     if (what == "die") raise(SIGKILL);
     if (what == "kill") kill(running, SIGKILL);

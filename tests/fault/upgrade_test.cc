@@ -23,10 +23,10 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
-#include "kvcove/pool/daemons.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/rpc/server.h"
+#include "kvcove/server/daemons.h"
 #include "kvcove/wire/host_wire.h"
 #include "tests/becomes.h"
 #include "tests/call_time.h"
@@ -41,7 +41,7 @@ extern char** environ;
 namespace kvcove {
 namespace {
 
-using pool::UpgradeStage;
+using server::UpgradeStage;
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kMemory = 8 * kMiB;
@@ -710,7 +710,7 @@ TEST_F(SeveralOwnersUpgradeTest, OneOfThemAloneIsRefusedByName) {
   const std::string what = words[2];
   const pid_t running = std::stoi(words[3]);
   if (what == "stranger" && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(4);
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = words[0];
   options.host.owner.memory_bytes = kMemory;
   options.host.data_directory = words[0].substr(0, words[0].rfind('/')) + "/data";
@@ -721,7 +721,7 @@ TEST_F(SeveralOwnersUpgradeTest, OneOfThemAloneIsRefusedByName) {
   options.take_over = true;
   options.on_taken_over = [](std::int32_t /*pid*/) { _exit(0); };
   options.on_stage = Misbehave(at, what, running);
-  const auto daemon = pool::OpenDaemons({options}, SystemClock::Instance());
+  const auto daemon = server::OpenDaemons({options}, SystemClock::Instance());
   if (!daemon) {
     fmt::print(stderr, "{}\n", daemon.error().ToString());
     _exit(3);

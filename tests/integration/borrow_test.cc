@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "kvcove/pool/daemons.h"
+#include "kvcove/server/daemons.h"
 #include "tests/becomes.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -65,17 +65,17 @@ class BorrowPoolTest : public ClusterFixture, public testing::WithParamInterface
     directory_ = mkdtemp(name.data());
     std::string address = fmt::format("embedded:?memory={}&policy=lru", kMemory);
     if (GetParam() != "embedded") {
-      pool::DaemonOptions whole;
+      server::DaemonOptions whole;
       whole.socket_path = directory_ + "/kvcove.sock";
       whole.host.data_directory = directory_ + "/data";
       whole.host.owner.memory_bytes = kMemory;
       whole.host.owner.policy = "lru";
       const std::uint64_t half = kMemory / 2;
       auto parts = GetParam() == "process"
-                       ? std::vector<pool::DaemonOptions>{whole}
-                       : Must(pool::SplitDaemon(whole, {{.place = {}, .memory_bytes = half},
-                                                        {.place = {}, .memory_bytes = half}}));
-      owners_ = Must(pool::OpenDaemons(parts, SystemClock::Instance()));
+                       ? std::vector<server::DaemonOptions>{whole}
+                       : Must(server::SplitDaemon(whole, {{.place = {}, .memory_bytes = half},
+                                                          {.place = {}, .memory_bytes = half}}));
+      owners_ = Must(server::OpenDaemons(parts, SystemClock::Instance()));
       address = "unix:" + whole.socket_path;
     }
     pool_ = Must(Pool::Open(address, kCallTime));

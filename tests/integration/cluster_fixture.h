@@ -12,8 +12,8 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/master/server/server.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/server/daemon.h"
 #include "tests/becomes.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
@@ -46,7 +46,7 @@ class ClusterFixture : public testing::Test {
   // Before anything starts.
   virtual void Prepare() {}
   // Before owner `number` starts.
-  virtual void Configure(std::size_t /*number*/, pool::DaemonOptions& /*options*/) {}
+  virtual void Configure(std::size_t /*number*/, server::DaemonOptions& /*options*/) {}
   void StartMaster(std::uint16_t port = 0) {
     auto master = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = port},
                                               .data_directory = directory_ + "/master",
@@ -60,7 +60,7 @@ class ClusterFixture : public testing::Test {
   void StartOwner(std::uint64_t memory = 64 << 20, const std::string& tenant = {},
                   std::shared_ptr<rpc::Credentials> credentials = nullptr) {
     const std::size_t number = next_owner_++;
-    pool::DaemonOptions options;
+    server::DaemonOptions options;
     options.socket_path = fmt::format("{}/owner{}/kvcove.sock", directory_, number);
     options.host.owner.memory_bytes = memory;
     options.host.cluster = {.master = master_->address(),
@@ -69,7 +69,7 @@ class ClusterFixture : public testing::Test {
                             .tls = tls_,
                             .tenant = tenant};
     Configure(number, options);
-    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    auto owner = server::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners_.push_back(std::move(*owner));
     WaitLive(owners_.size());
@@ -192,7 +192,7 @@ class ClusterFixture : public testing::Test {
   std::shared_ptr<rpc::Credentials> credentials_;
   std::shared_ptr<rpc::Tls> tls_;
   std::unique_ptr<master::MasterServer> master_;
-  std::vector<std::unique_ptr<pool::Daemon>> owners_;
+  std::vector<std::unique_ptr<server::Daemon>> owners_;
   std::size_t next_owner_ = 0;
 };
 

@@ -114,11 +114,11 @@ TEST_F(ClusterTest, AProcessPrefersTheOwnerThatItNames) {
   owners_.clear();
   next_owner_ = 0;
   for (int i = 0; i < 2; ++i) {
-    pool::DaemonOptions options;
+    server::DaemonOptions options;
     options.socket_path = fmt::format("{}/same{}/kvcove.sock", directory_, i);
     options.host.owner.memory_bytes = 16 << 20;
     options.host.cluster = {.master = master_->address(), .host = "one host"};
-    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    auto owner = server::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners_.push_back(std::move(*owner));
   }
@@ -316,14 +316,14 @@ TEST_F(ClusterTest, Ipv6) {
   auto master = master::MasterServer::Open({.listen = any}, SystemClock::Instance());
   if (!master) GTEST_SKIP() << master.error().ToString();
   EXPECT_TRUE((*master)->address().ToString().starts_with("[::1]:"));
-  std::vector<std::unique_ptr<pool::Daemon>> owners;
+  std::vector<std::unique_ptr<server::Daemon>> owners;
   for (int i = 0; i < 2; ++i) {
-    pool::DaemonOptions options;
+    server::DaemonOptions options;
     options.socket_path = fmt::format("{}/six{}/s", directory_, i);
     options.host.owner.memory_bytes = 64 << 20;
     options.host.cluster = {
         .master = (*master)->address(), .listen = any, .host = fmt::format("six{}", i)};
-    auto owner = pool::Daemon::Open(options, SystemClock::Instance());
+    auto owner = server::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(owner) << owner.error().ToString();
     owners.push_back(std::move(*owner));
   }
@@ -349,7 +349,7 @@ TEST_F(ClusterTest, AnOwnerThatComesLaterIsUsedDirectly) {
   StartOwner();  // on host2
   // What it gets over TCP stands still: values go straight into its memory.
   const auto received = [&] {
-    http::Metrics metrics;
+    Metrics metrics;
     owners_[2]->host().Collect(metrics);
     const std::string text = metrics.Text();
     const std::string name = "\nkvcove_owner_received_bytes_total ";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connector's roles and the model of an engine on real pools, with real threads.
 #include "cluster_fixture.h"
-#include "kvcove/replay/model.h"
+#include "lab/replay/model.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
 #include "tests/slowness.h"
@@ -10,16 +10,16 @@ namespace kvcove {
 namespace {
 
 using connector::VersionSource;
-using replay::ModelEngine;
+using lab::ModelEngine;
 
-constexpr replay::ModelShape kShape{.tp = 2, .block_tokens = 16, .layers = 4, .blocks = 128};
+constexpr lab::ModelShape kShape{.tp = 2, .block_tokens = 16, .layers = 4, .blocks = 128};
 
 // An engine and all that it needs; each rank has a session of its own.
 class Engine {
  public:
   Engine(const std::string& name, const std::function<std::unique_ptr<Pool>()>& open,
-         VersionSource versions = VersionSource::kFingerprint, replay::Weights weights = 1) {
-    const connector::EngineShape shape = replay::ShapeOf(kShape);
+         VersionSource versions = VersionSource::kFingerprint, lab::Weights weights = 1) {
+    const connector::EngineShape shape = lab::ShapeOf(kShape);
     const Clock& clock = SystemClock::Instance();
     const auto session = [&]() -> std::shared_ptr<Session> {
       pools_.push_back(open());
@@ -41,11 +41,11 @@ class Engine {
           clock));
       workers_.back()->Connect(connector::StoreOf(session()), pools_[0]->form() == "cluster");
     }
-    replay::ModelConnector roles{.scheduler = scheduler_.get()};
+    lab::ModelConnector roles{.scheduler = scheduler_.get()};
     for (const auto& worker : workers_) roles.workers.push_back(worker.get());
     model_ = std::make_unique<ModelEngine>(
-        replay::ModelOptions{.shape = kShape, .name = name, .versions = versions},
-        std::vector<replay::ModelConnector>{roles});
+        lab::ModelOptions{.shape = kShape, .name = name, .versions = versions},
+        std::vector<lab::ModelConnector>{roles});
     EXPECT_TRUE(model_->Start(weights));
   }
 
@@ -55,7 +55,7 @@ class Engine {
   // Serves one prompt to its end, saves included. Returns the blocks that came from the pool.
   std::uint64_t Serve(std::uint32_t seed, std::size_t tokens = 200) {
     const std::uint64_t before = model_->counts().loaded_blocks;
-    replay::ModelRequest request{.id = fmt::format("r{}", ++served_)};
+    lab::ModelRequest request{.id = fmt::format("r{}", ++served_)};
     for (std::size_t t = 0; t < tokens; ++t) {
       request.tokens.push_back(static_cast<std::uint32_t>(Mix64(seed * 100'000 + t) % 50'000));
     }
@@ -220,10 +220,10 @@ TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
   SetLogLevel(LogLevel::kError);
   std::string directory = "/tmp/kvcove-connector-XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = directory + "/kvcove.sock";
   options.host.owner.memory_bytes = 64 << 20;
-  auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
+  auto daemon = server::Daemon::Open(options, SystemClock::Instance());
   ASSERT_TRUE(daemon);
   const auto open = [&] { return Must(Pool::Open("unix:" + options.socket_path, kCallTime)); };
   {

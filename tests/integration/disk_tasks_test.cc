@@ -40,7 +40,7 @@ class DiskTasksTest : public ClusterFixture {
     const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
     if (!fd.valid()) GTEST_SKIP() << directory_ << " is on a file system without O_DIRECT";
   }
-  void Configure(std::size_t number, pool::DaemonOptions& options) override {
+  void Configure(std::size_t number, server::DaemonOptions& options) override {
     if (number != 0) return;
     const std::string disk = directory_ + "/disk";
     std::filesystem::create_directories(disk);

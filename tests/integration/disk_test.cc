@@ -20,8 +20,8 @@
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
 #include "kvcove/disklog/disk_file.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/server/daemon.h"
 #include "tests/becomes.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
@@ -107,14 +107,14 @@ class DiskTest : public testing::TestWithParam<std::string> {
                                            kDiskMemory, disk_, size, directory_ + "/data", admit),
                                kCallTime));
     } else {
-      pool::DaemonOptions options;
+      server::DaemonOptions options;
       options.socket_path = directory_ + "/kvcove.sock";
       options.host.owner.memory_bytes = kDiskMemory;
       options.host.data_directory = directory_ + "/data";
       const std::string disks = disk_ + ":" + size;
       KVCOVE_ASSIGN(options.host.owner.disks, owner::ParseDisks("disk", {&disks, 1}));
       KVCOVE_ASSIGN(options.host.owner.disk_admit, owner::ParseDiskAdmit("admit", admit));
-      KVCOVE_ASSIGN(daemon_, pool::Daemon::Open(options, SystemClock::Instance()));
+      KVCOVE_ASSIGN(daemon_, server::Daemon::Open(options, SystemClock::Instance()));
       KVCOVE_ASSIGN(pool_, Pool::Open("unix:" + options.socket_path, kCallTime));
     }
     KVCOVE_ASSIGN(session_, pool_->OpenSession({.name = "model", .assume_weights = true}));
@@ -149,7 +149,7 @@ class DiskTest : public testing::TestWithParam<std::string> {
 
   std::string directory_;
   std::string disk_;
-  std::unique_ptr<pool::Daemon> daemon_;
+  std::unique_ptr<server::Daemon> daemon_;
   std::unique_ptr<Pool> pool_;
   SessionPtr session_;
 };

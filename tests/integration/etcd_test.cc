@@ -9,8 +9,9 @@
 #include <fstream>
 #include <future>
 
-#include "kvcove/master/store/etcd_store.h"
+#include "kvcove/master/etcd/etcd_store.h"
 #include "kvcove/pool/masters.h"
+#include "kvcove/server/etcd_masters.h"
 #include "tests/becomes.h"
 #include "tests/certificates.h"
 #include "tests/must.h"
@@ -247,6 +248,7 @@ TEST_F(EtcdUsersTest, AUserLeadsAndWrites) {
 
 // A client needs no more of etcd.
 TEST_F(EtcdUsersTest, AReaderFindsWhoLeads) {
+  server::UseEtcd();
   EtcdClient client(As("writer"), SystemClock::Instance());
   const EtcdLeader leader{.address = "m1:7400", .admin = ""};
   ASSERT_TRUE(client.Call(

@@ -7,7 +7,7 @@
 
 #include "kvcove/base/hash.h"
 
-namespace kvcove::replay {
+namespace kvcove::lab {
 namespace {
 
 constexpr int kMostSteps = 1000;  // that a request waits for an answer
@@ -209,4 +209,4 @@ Result<std::uint64_t> HostPoolEngine::Serve(const std::string& id,
   return state;
 }
 
-}  // namespace kvcove::replay
+}  // namespace kvcove::lab

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/replay/model.h"
+#include "lab/replay/model.h"
 
-namespace kvcove::replay {
+namespace kvcove::lab {
 
 struct HostPoolOptions {
   ModelShape shape;           // blocks: of the host's pool
@@ -87,4 +87,4 @@ class HostPoolEngine {
   HostPoolCounts counts_;
 };
 
-}  // namespace kvcove::replay
+}  // namespace kvcove::lab

@@ -7,7 +7,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/connector/test_store.h"
 
-namespace kvcove::replay {
+namespace kvcove::lab {
 namespace {
 
 using connector::TestPool;
@@ -143,4 +143,4 @@ TEST_F(HostPoolEngineTest, WhatDoesNotFitIsAnErrorAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace kvcove::replay
+}  // namespace kvcove::lab

@@ -12,8 +12,8 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/server/daemon.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
 
@@ -43,12 +43,12 @@ class LargeSegmentTest : public testing::Test {
     SetLogLevel(LogLevel::kError);
     std::string name = "/tmp/kvcove-large-XXXXXX";
     directory_ = mkdtemp(name.data());
-    pool::DaemonOptions options;
+    server::DaemonOptions options;
     options.socket_path = directory_ + "/private/kvcove.sock";
     options.host.owner.memory_bytes = kLargeMemory;
     options.host.owner.available_bytes = kLargeMemory;  // nothing is populated
     options.host.owner.populate = false;
-    auto daemon = pool::Daemon::Open(options, SystemClock::Instance());
+    auto daemon = server::Daemon::Open(options, SystemClock::Instance());
     ASSERT_TRUE(daemon) << daemon.error().ToString();
     daemon_ = std::move(*daemon);
   }
@@ -77,7 +77,7 @@ class LargeSegmentTest : public testing::Test {
   }
 
   std::string directory_;
-  std::unique_ptr<pool::Daemon> daemon_;
+  std::unique_ptr<server::Daemon> daemon_;
 };
 
 // What a process maps costs nothing before it is touched.

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "kvcove/master/server/admin.h"
-#include "kvcove/pool/admin.h"
+#include "kvcove/server/admin.h"
 #include "tests/integration/cluster_fixture.h"
 
 namespace kvcove {
@@ -374,7 +374,7 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   rpc::Address address{.host = "127.0.0.1", .port = 0};
   auto listener = rpc::ListenTcp(address);
   ASSERT_TRUE(listener);
-  const auto server = Must(pool::ServeAdmin(
+  const auto server = Must(server::ServeAdmin(
       owners_[0]->host(),
       {.listener = std::move(*listener), .address = address, .credentials = {}, .tls = {}},
       SystemClock::Instance()));

@@ -17,7 +17,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/thread_sanitizer.h"
-#include "kvcove/pool/daemon.h"
+#include "kvcove/server/daemon.h"
 #include "tests/becomes.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
@@ -44,11 +44,11 @@ class PoolTest : public testing::TestWithParam<std::string> {
     if (GetParam() == "embedded") {
       address_ = fmt::format("embedded:?memory={}", memory);
     } else {
-      pool::DaemonOptions options;
+      server::DaemonOptions options;
       options.socket_path = directory_ + "/kvcove.sock";
       options.host.owner.memory_bytes = memory;
       options.host.owner.quotas = std::move(quotas);
-      daemon_ = Must(pool::Daemon::Open(options, SystemClock::Instance()));
+      daemon_ = Must(server::Daemon::Open(options, SystemClock::Instance()));
       address_ = "unix:" + options.socket_path;
     }
     pool_ = Must(Pool::Open(address_, kCallTime));
@@ -96,7 +96,7 @@ class PoolTest : public testing::TestWithParam<std::string> {
 
   std::string directory_;
   std::string address_;
-  std::unique_ptr<pool::Daemon> daemon_;
+  std::unique_ptr<server::Daemon> daemon_;
   std::unique_ptr<Pool> pool_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/replay/replay.h"
+#include "lab/replay/replay.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -10,11 +10,11 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
-#include "kvcove/policy/workload.h"
+#include "lab/policy/workload.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
 
-namespace kvcove::replay {
+namespace kvcove::lab {
 namespace {
 
 const std::string kTrace = std::string(KVCOVE_SOURCE_DIR) + "/traces/conversation_trace.jsonl";
@@ -52,7 +52,7 @@ TEST(ReplayTest, AgreesWithTheSimulationOfItsPolicy) {
       const auto replayed = RunEmbedded(requests, policy, blocks);
       ASSERT_TRUE(replayed) << replayed.error().ToString();
       EXPECT_EQ(replayed->wrong_blocks + replayed->stale_blocks + replayed->failed, 0U);
-      const double simulated = Must(policy::Simulate(policy, chains, blocks)).ratio();
+      const double simulated = Must(Simulate(policy, chains, blocks)).ratio();
       EXPECT_NEAR(replayed->hit_ratio(), simulated, 0.002) << policy << " " << blocks;
     }
   }
@@ -65,21 +65,21 @@ TEST(EvictionTest, TheDefaultFindsWhatItShouldOnTheTrace) {
   const auto chains = ChainsOf(Must(ReadTrace(kTrace)));
   const double wanted[] = {.0825, .1365, .2400, .3355};
   for (int i = 0; i < 4; ++i) {
-    const policy::HitCount once = Must(policy::Simulate("default", chains, kSizes[i]));
+    const HitCount once = Must(Simulate("default", chains, kSizes[i]));
     EXPECT_GT(once.ratio(), wanted[i]) << kSizes[i];
-    EXPECT_EQ(Must(policy::Simulate("default", chains, kSizes[i])).hit_blocks, once.hit_blocks)
+    EXPECT_EQ(Must(Simulate("default", chains, kSizes[i])).hit_blocks, once.hit_blocks)
         << "the same requests, the same hits";
   }
 }
 
 TEST(EvictionTest, NoWorkloadIsBetterServedByRecencyOrS3Fifo) {
   const auto trace = ChainsOf(Must(ReadTrace(kTrace)));
-  for (const std::string_view name : policy::WorkloadNames()) {
-    const auto requests = *policy::MakeWorkload(name, trace, 1);
+  for (const std::string_view name : WorkloadNames()) {
+    const auto requests = *MakeWorkload(name, trace, 1);
     for (const std::uint64_t blocks : kSizes) {
-      const double found = Must(policy::Simulate("default", requests, blocks)).ratio();
+      const double found = Must(Simulate("default", requests, blocks)).ratio();
       for (const char* other : {"lru", "s3fifo"}) {
-        EXPECT_GT(found, Must(policy::Simulate(other, requests, blocks)).ratio() - .003)
+        EXPECT_GT(found, Must(Simulate(other, requests, blocks)).ratio() - .003)
             << name << " " << blocks << " " << other;
       }
     }
@@ -99,11 +99,11 @@ TEST(EvictionTest, TheOutputLengthDoesNoHarmAndLiesCostLittle) {
   }
   for (const std::uint64_t blocks : kSizes) {
     const auto found = [&](std::span<const Hints> hints) {
-      return policy::Simulate(*policy::MakePolicy("default"), chains, blocks, hints).ratio();
+      return Simulate(*policy::MakePolicy("default"), chains, blocks, hints).ratio();
     };
     const double without = found({});
     EXPECT_GT(found(told), without - .003) << blocks;
-    EXPECT_GT(found(lies), Must(policy::Simulate("lru", chains, blocks)).ratio() - .01) << blocks;
+    EXPECT_GT(found(lies), Must(Simulate("lru", chains, blocks)).ratio() - .01) << blocks;
   }
 }
 
@@ -111,20 +111,20 @@ TEST(EvictionTest, TheOutputLengthDoesNoHarmAndLiesCostLittle) {
 // docs/eviction.md says, but neither ever falls far below recency.
 TEST(EvictionTest, ALoadThatChangesAndComesBackIsLearnedAgain) {
   const auto trace = ChainsOf(Must(ReadTrace(kTrace)));
-  std::vector<policy::Chain> requests(trace.begin(), trace.begin() + 6000);
-  auto agents = *policy::MakeWorkload("agents", {}, 1);
+  std::vector<Chain> requests(trace.begin(), trace.begin() + 6000);
+  auto agents = *MakeWorkload("agents", {}, 1);
   agents.resize(6000);
-  for (policy::Chain& chain : agents) {
+  for (Chain& chain : agents) {
     for (std::uint32_t& block : chain) block += 1'000'000;
   }
   requests.insert(requests.end(), agents.begin(), agents.end());
   requests.insert(requests.end(), trace.begin() + 6000, trace.end());
   for (const std::uint64_t blocks : {3000ULL, 10'000ULL}) {
     const auto parts = [&](const char* name) {
-      policy::CacheSimulator cache(*policy::MakeSimulatedPolicy(name, blocks), blocks);
-      std::array<policy::HitCount, 3> counts;
+      CacheSimulator cache(*MakeSimulatedPolicy(name, blocks), blocks);
+      std::array<HitCount, 3> counts;
       for (std::size_t i = 0; i < requests.size(); ++i) {
-        policy::HitCount& count = counts[std::min<std::size_t>(i / 6000, 2)];
+        HitCount& count = counts[std::min<std::size_t>(i / 6000, 2)];
         count.hit_blocks += cache.LeadingRun(requests[i]);
         count.blocks += requests[i].size();
         cache.Access(requests[i]);
@@ -135,9 +135,8 @@ TEST(EvictionTest, ALoadThatChangesAndComesBackIsLearnedAgain) {
     const auto lru = parts("lru");
     for (int i = 0; i < 3; ++i) EXPECT_GT(ours[i].ratio(), lru[i].ratio() - .02) << blocks << i;
     // A policy that has never seen the other load.
-    const std::vector<policy::Chain> last(trace.begin() + 6000, trace.end());
-    EXPECT_GT(ours[2].ratio(), Must(policy::Simulate("default", last, blocks)).ratio() - .025)
-        << blocks;
+    const std::vector<Chain> last(trace.begin() + 6000, trace.end());
+    EXPECT_GT(ours[2].ratio(), Must(Simulate("default", last, blocks)).ratio() - .025) << blocks;
   }
 }
 
@@ -182,4 +181,4 @@ TEST(TraceTest, NamesThePlaceOfWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace kvcove::replay
+}  // namespace kvcove::lab

@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/master/server/admin.h"
 #include "kvcove/master/server/tasks.h"
 #include "kvcove/rpc/client.h"
@@ -571,7 +571,7 @@ class TenantOwnerTest : public SecurityTest {
   std::string AddressOf(std::size_t owner) { return owners_[owner]->host().address(); }
   // The line of an owner's metrics that counts refused connections.
   std::string Refused(std::size_t owner) {
-    http::Metrics metrics;
+    Metrics metrics;
     owners_[owner]->host().Collect(metrics);
     const std::string text = metrics.Text();
     const std::size_t at = text.find("\nkvcove_owner_refused_connections_total");
@@ -866,7 +866,7 @@ TEST_F(TlsTest, MonitoringReadsMetricsThroughIt) {
   EXPECT_THAT(metrics,
               testing::ContainsRegex("\nkvcove_master_tls_certificate_expiry_seconds [1-9]"));
   // The owner of this test has the same TLS.
-  http::Metrics of_owner;
+  Metrics of_owner;
   owners_[0]->host().Collect(of_owner);
   EXPECT_THAT(of_owner.Text(), testing::ContainsRegex("\nkvcove_owner_tls_refused_total [1-9]"));
   EXPECT_THAT(of_owner.Text(),

@@ -3,9 +3,9 @@
 // in a cluster as members that share a host. Processes that are killed: tests/fault.
 #include <gtest/gtest.h>
 
-#include "kvcove/pool/daemons.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/requester/local/local_owners.h"
+#include "kvcove/server/daemons.h"
 #include "tests/becomes.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -32,7 +32,7 @@ class SeveralOwnersTest : public ClusterFixture {
     ClusterFixture::TearDown();
   }
   void Serve() {
-    pool::DaemonOptions whole;
+    server::DaemonOptions whole;
     whole.socket_path = socket_;
     whole.host.data_directory = directory_ + "/data";
     whole.host.owner.memory_bytes = 2 * kOwnerMemory;
@@ -43,9 +43,9 @@ class SeveralOwnersTest : public ClusterFixture {
       }
     }
     // As two nodes have it, without binding: this machine may have one.
-    auto parts = Must(pool::SplitDaemon(whole, {{.place = {}, .memory_bytes = kOwnerMemory},
-                                                {.place = {}, .memory_bytes = kOwnerMemory}}));
-    auto daemons = pool::OpenDaemons(parts, SystemClock::Instance());
+    auto parts = Must(server::SplitDaemon(whole, {{.place = {}, .memory_bytes = kOwnerMemory},
+                                                  {.place = {}, .memory_bytes = kOwnerMemory}}));
+    auto daemons = server::OpenDaemons(parts, SystemClock::Instance());
     if (!daemons && daemons.error().detail.find("O_DIRECT") != std::string::npos) {
       GTEST_SKIP() << daemons.error().ToString();
     }
@@ -293,19 +293,19 @@ TEST_F(SeveralOwnersTest, ValuesOfAPoolThatHasStartedAgainAreGoneAndAllOwnersAre
 
 // Another authority's values would outlive this pool's resets.
 TEST_F(SeveralOwnersTest, AStrangersOwnerWithASiblingsNameIsNotUsed) {
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = requester::SiblingSocket(socket_, "stranger");
   options.host.owner.memory_bytes = kOwnerMemory;
-  auto stranger = Must(pool::Daemon::Open(options, SystemClock::Instance()));
+  auto stranger = Must(server::Daemon::Open(options, SystemClock::Instance()));
   auto pool = Must(Pool::Open("unix:" + socket_, kCallTime));
   EXPECT_EQ(AwaitStat(*pool).payload_bytes, 2 * kOwnerMemory) << "without the stranger's";
 }
 
 TEST_F(SeveralOwnersTest, ASecondOwnerUnderTheSameNameIsRefused) {
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = socket_;
   options.host.owner.memory_bytes = kOwnerMemory;
-  const auto second = pool::Daemon::Open(options, SystemClock::Instance());
+  const auto second = server::Daemon::Open(options, SystemClock::Instance());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code, Code::kUnavailable);
 }

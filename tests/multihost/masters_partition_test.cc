@@ -29,7 +29,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
-#include "kvcove/master/store/etcd_client.h"
+#include "kvcove/master/etcd/etcd_client.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/wire/master_stub.h"

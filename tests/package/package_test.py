@@ -18,6 +18,21 @@ import unittest
 SOURCES = pathlib.Path()
 BUILD = pathlib.Path()
 CXX = os.environ.get("CXX", "c++")
+# Of what serves others, and of what asks etcd.
+SERVES = (
+    *("kvcove::server::Daemon::", "kvcove::server::ElectedMaster::", "kvcove::master::MasterServer::"),
+    *("kvcove::master::Standby::", "kvcove::master::EtcdClient::", "kvcove::http::Server::"),
+)
+ASKS_ETCD = """
+#include <cstdio>
+#include "kvcove/pool/pool.h"
+#include "kvcove/server/etcd_masters.h"
+int main(int count, char**) {
+  if (count > 1) kvcove::server::UseEtcd();
+  const auto pool = kvcove::Pool::Open("kvcove://etcd://127.0.0.1:1/pool", std::chrono::milliseconds(500));
+  std::puts(pool.error().detail.c_str());
+}
+"""
 OUTPUT = "2 of 3 chunks are there\nchunk-2: 65536 bytes, as they were put\nafter the reset: a miss (reset)\n"
 
 
@@ -75,9 +90,13 @@ class Package(unittest.TestCase):
         self.done(["cmake", "--build", build])
         return build / "embedded"
 
-    def pkg_config(self, *words):
+    def pkg_config(self, *words, package="kvcove"):
         environment = os.environ | {"PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
-        return self.done(["pkg-config", *words, "kvcove"], env=environment).split()
+        return self.done(["pkg-config", *words, package], env=environment).split()
+
+    def check_asks_etcd(self, program):
+        self.assertIn("this program has no client of etcd", self.done([program]))
+        self.assertIn("names no leader", self.done([program, "with"]))
 
     def needed(self, program):
         return re.findall(r"NEEDED\s+(\S+)", self.done(["objdump", "-p", program]))
@@ -113,6 +132,41 @@ class Package(unittest.TestCase):
         self.done([CXX, *strict, example, "-o", program, *flags])
         self.check_example(program)
 
+    def test_find_package_links_the_library_for_servers(self):
+        project = self.work / "server"
+        project.mkdir()
+        (project / "asks.cc").write_text(ASKS_ETCD)
+        (project / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(asks LANGUAGES CXX)\n"
+            "find_package(kvcove CONFIG REQUIRED COMPONENTS server)\nadd_executable(asks asks.cc)\n"
+            "target_link_libraries(asks PRIVATE kvcove::server)\n"
+        )
+        build = project / "build"
+        command = ["cmake", "-G", "Ninja", "-S", project, "-B", build]
+        self.done(
+            [*command, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={CXX}"]
+        )
+        self.done(["cmake", "--build", build])
+        self.check_asks_etcd(build / "asks")
+
+    def test_pkg_config_links_the_library_for_servers(self):
+        source, program = self.work / "asks.cc", self.work / "asks"
+        source.write_text(ASKS_ETCD)
+        flags = self.pkg_config("--cflags", "--libs", package="kvcove-server")
+        self.done([CXX, "-std=c++23", source, "-o", program, *flags])
+        self.check_asks_etcd(program)
+
+    def test_an_engines_library_serves_nobody(self):
+        server = self.done(["nm", "-C", "--defined-only", self.libraries / "libkvcove-server.a"])
+        self.assertNotRegex(server, r"kvcove::(lab|cli)::")
+        for library in ("libkvcove.a", "libkvcove.so"):
+            engine = self.done(["nm", "-C", self.libraries / library])  # with what it asks for
+            self.assertIn("kvcove::pool::HostControl::", engine)
+            self.assertNotRegex(engine, r"kvcove::(server|http|lab|cli)::")
+            for name in SERVES:
+                self.assertNotIn(name, engine, library)
+                self.assertIn(name, server)
+
     def test_a_project_may_add_kvcove(self):
         build = self.work / "fetch"
         command = ["cmake", "-G", "Ninja", "-S", SOURCES / "tests/package/subproject"]
@@ -131,7 +185,7 @@ class Package(unittest.TestCase):
     def test_what_is_not_there_is_refused(self):
         for words, message in (
             ("99.0 CONFIG REQUIRED", "99.0"),
-            ("CONFIG REQUIRED COMPONENTS dynamic", "components static and shared, and no dynamic"),
+            ("CONFIG REQUIRED COMPONENTS dynamic", "components static, shared and server, and no dynamic"),
         ):
             project = self.work / "refused"
             project.mkdir(exist_ok=True)

@@ -14,14 +14,14 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
 #include "kvcove/master/control/generations.h"
-#include "kvcove/replay/model.h"
+#include "lab/replay/model.h"
 
 namespace kvcove::sim {
 namespace {
 
 using connector::VersionSource;
-using replay::ModelEngine;
-using replay::Weights;
+using lab::ModelEngine;
+using lab::Weights;
 
 constexpr int kOwners = 4;
 constexpr std::size_t kCapacity = 6000;  // objects
@@ -336,14 +336,14 @@ void World::DisturbPool() {
 void World::StartEngine(std::size_t index) {
   auto life = std::make_unique<Life>();
   const std::string name = fmt::format("engine-{}-{}", index, ++lives_[index]);
-  const replay::ModelShape shape{.tp = options_.tp,
-                                 .block_tokens = 4,
-                                 .layers = 2,
-                                 .blocks = static_cast<std::uint32_t>(40 + random_.Below(60))};
+  const lab::ModelShape shape{.tp = options_.tp,
+                              .block_tokens = 4,
+                              .layers = 2,
+                              .blocks = static_cast<std::uint32_t>(40 + random_.Below(60))};
   life->store = std::make_unique<SimStore>(*this, name);
   life->runner = connector::RunHere(*life->store, truth_, std::chrono::seconds(60));
   life->scheduler = std::make_unique<connector::SchedulerRole>(
-      connector::SchedulerOptions{.shape = replay::ShapeOf(shape),
+      connector::SchedulerOptions{.shape = lab::ShapeOf(shape),
                                   .engine = name,
                                   .versions = options_.versions,
                                   .load_async = !random_.OneIn(5),
@@ -354,7 +354,7 @@ void World::StartEngine(std::size_t index) {
       *life->store, *life->runner, truth_);
   for (std::uint32_t rank = 0; rank < options_.tp; ++rank) {
     life->workers.push_back(std::make_unique<connector::WorkerRole>(
-        connector::WorkerOptions{.shape = replay::ShapeOf(shape),
+        connector::WorkerOptions{.shape = lab::ShapeOf(shape),
                                  .rank = {.tp = rank},
                                  .number = rank,
                                  .engine = name,
@@ -366,19 +366,19 @@ void World::StartEngine(std::size_t index) {
         truth_));
     life->workers.back()->Connect(std::make_unique<SimStore>(*this, name), random_.OneIn(2));
   }
-  replay::ModelOptions options{.shape = shape,
-                               .name = name,
-                               .versions = options_.versions,
-                               .batch_tokens = static_cast<std::uint32_t>(8 + random_.Below(40)),
-                               .most_running = 6};
+  lab::ModelOptions options{.shape = shape,
+                            .name = name,
+                            .versions = options_.versions,
+                            .batch_tokens = static_cast<std::uint32_t>(8 + random_.Below(40)),
+                            .most_running = 6};
   if (options_.versions == VersionSource::kSalt) {
     options.weights_of_salt = [](const std::string& salt) {
       return static_cast<Weights>(std::strtoull(salt.c_str() + 5, nullptr, 10));
     };
   }
-  replay::ModelConnector roles{.scheduler = life->scheduler.get()};
+  lab::ModelConnector roles{.scheduler = life->scheduler.get()};
   for (const auto& worker : life->workers) roles.workers.push_back(worker.get());
-  life->engine = std::make_unique<ModelEngine>(options, std::vector<replay::ModelConnector>{roles});
+  life->engine = std::make_unique<ModelEngine>(options, std::vector<lab::ModelConnector>{roles});
   if (!life->engine->Start(weights_)) Fail("an engine does not start");
   if (options_.versions == VersionSource::kEngine || options_.versions == VersionSource::kSalt) {
     life->scheduler->SetVersion(SaltOf(weights_));
@@ -396,7 +396,7 @@ void World::StartEngine(std::size_t index) {
 void World::Submit(std::size_t index) {
   // Prompts of a few families, so that engines meet: a common beginning and an end of its own.
   const std::uint64_t family = random_.Below(12);
-  replay::ModelRequest request{
+  lab::ModelRequest request{
       .id = fmt::format("r{}-{}-{}", index, lives_[index], ++submitted_[index])};
   const std::uint64_t common = 8 + family * 3;
   for (std::uint64_t t = 0; t < common; ++t) {
@@ -414,13 +414,13 @@ void World::Submit(std::size_t index) {
 }
 
 void World::Check(std::size_t index) {
-  const replay::ModelCounts& counts = engines_[index]->engine->counts();
+  const lab::ModelCounts& counts = engines_[index]->engine->counts();
   if (counts.stale_blocks > 0) Fail(fmt::format("engine {} loaded a stale block", index));
   if (counts.wrong_blocks > 0) Fail(fmt::format("engine {} loaded wrong bytes", index));
 }
 
 void World::Collect(std::size_t index) {
-  const replay::ModelCounts& counts = engines_[index]->engine->counts();
+  const lab::ModelCounts& counts = engines_[index]->engine->counts();
   report_.loads += counts.loaded_blocks * options_.tp;
   report_.finished += counts.finished;
   report_.aborted += counts.aborted;

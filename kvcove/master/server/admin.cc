@@ -435,7 +435,7 @@ class Answers {
   }
 
   std::string Metrics() const {
-    http::Metrics metrics;
+    kvcove::Metrics metrics;
     cluster_.Collect(metrics);
     tasks_.Collect(metrics);
     metrics.Process();

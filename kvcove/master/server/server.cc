@@ -152,7 +152,7 @@ std::vector<wire::OwnerStat> MasterServer::Owners() const {
 std::vector<SlotDescription> MasterServer::Namespaces() const {
   return impl_->master().generations().Describe();
 }
-void MasterServer::Collect(http::Metrics& metrics) const { impl_->Collect(metrics); }
+void MasterServer::Collect(Metrics& metrics) const { impl_->Collect(metrics); }
 
 Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request,
                                                std::int64_t deadline_ns) {

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
+#include "kvcove/master/etcd/etcd_store.h"
 #include "kvcove/master/master.h"
 #include "kvcove/master/server/shard_calls.h"
-#include "kvcove/master/store/etcd_store.h"
 #include "kvcove/master/store/file_system.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
@@ -104,7 +104,7 @@ class MasterServer {
   Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,
                                       std::int64_t deadline_ns);
   // Adds this master's metrics.
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
 
  private:
   class Impl;

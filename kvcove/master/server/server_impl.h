@@ -87,7 +87,7 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
   // Returns the outcome of a call from within this process, or an error if this master does not
   // lead any more: as WhileLeading does for calls of others.
   template <typename T>
@@ -198,7 +198,7 @@ class MasterServer::Impl final : public rpc::Handler {
   // Sums of requesters' reports.
   std::atomic<std::uint64_t> fallbacks_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};
-  std::array<http::Histogram, wire::kMaxMethod + 1> times_;  // by method; only kTimedCalls are used
+  std::array<Histogram, wire::kMaxMethod + 1> times_;  // by method; only kTimedCalls are used
 
   bool serves_ = false;  // set by Serve; if false, Stop has no clean end to store
 

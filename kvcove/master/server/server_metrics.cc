@@ -8,11 +8,11 @@ double Number(auto value) { return static_cast<double>(value); }
 
 }  // namespace
 
-void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owners,
+void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
                    const Standings& standings, std::int64_t now_ns) {
   for (const wire::OwnerStat& owner : owners) {
-    const http::Labels labels = {{"owner", owner.address}};
-    const http::Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
+    const Labels labels = {{"owner", owner.address}};
+    const Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
     metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs", owner.live, labels);
     metrics.Gauge("kvcove_master_owner_told", "1 when all objects of the owner are listed",
                   owner.told, labels);
@@ -50,7 +50,7 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
   }
 }
 
-void CollectMaster(http::Metrics& metrics, const MasterStat& stat) {
+void CollectMaster(Metrics& metrics, const MasterStat& stat) {
   metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
                 Number(stat.directory_entries));
   for (const auto& [tenant, entries] : stat.entries_of_tenants) {

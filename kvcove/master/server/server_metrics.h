@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/wire/frame.h"
 
@@ -20,9 +20,9 @@ inline constexpr std::pair<wire::Method, const char*> kTimedCalls[] = {
 };
 
 // Adds the metrics of each owner; `now_ns` by the master's clock.
-void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owners,
+void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
                    const Standings& standings, std::int64_t now_ns);
 // Adds the metrics of the directory, the control plane and the generations.
-void CollectMaster(http::Metrics& metrics, const MasterStat& stat);
+void CollectMaster(Metrics& metrics, const MasterStat& stat);
 
 }  // namespace kvcove::master

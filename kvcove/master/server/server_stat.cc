@@ -44,7 +44,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .owners = master_->control().Owners()};
 }
 
-void MasterServer::Impl::Collect(http::Metrics& metrics) const {
+void MasterServer::Impl::Collect(Metrics& metrics) const {
   const MasterStat stat = Stat();
   metrics.Gauge("kvcove_master_leads", "1 while this master leads", stat.leads ? 1 : 0);
   if (etcd_ != nullptr) etcd_->Collect(metrics);

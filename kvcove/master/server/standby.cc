@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/master/server/admin.h"
 #include "kvcove/rpc/leader.h"
 
@@ -212,7 +212,7 @@ http::Response Standby::ReadyPage() const {
 
 http::Response Standby::MetricsPage() const {
   const StandbyView now = view();
-  http::Metrics metrics;
+  Metrics metrics;
   metrics.Gauge("kvcove_master_leads", "1 while this master leads", 0);
   metrics.Gauge("kvcove_master_term", "starts of a master of this pool",
                 static_cast<double>(now.term));

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "kvcove/http/server.h"
+#include "kvcove/master/etcd/etcd_format.h"
 #include "kvcove/master/server/shard_follower.h"
-#include "kvcove/master/store/etcd_format.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/server.h"
 

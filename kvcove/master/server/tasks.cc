@@ -148,7 +148,7 @@ std::vector<TaskStat> Tasks::List() const {
   return stats;
 }
 
-void Tasks::Collect(http::Metrics& metrics) const {
+void Tasks::Collect(Metrics& metrics) const {
   const MutexLock lock(mutex_);
   metrics.Counter("kvcove_master_task_objects_total", "objects that tasks copied or moved",
                   static_cast<double>(copied_));

@@ -80,7 +80,7 @@ class Tasks {
   // Returns the tasks that are remembered, newest first.
   std::vector<TaskStat> List() const;
   // Adds the metrics of tasks.
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
 
  private:
   struct Task {

@@ -2,7 +2,7 @@
 // Keeps the facts that must survive the master: pool and incarnation, terms, generations, members,
 // barriers, reset ids. A small ordered map from keys to values with transactions and revisions;
 // `FileStore` (master/store/file_store.h) keeps it in a file for one master and for the embedded
-// pool, `EtcdStore` (master/store/etcd_store.h) in etcd for several masters. See
+// pool, `EtcdStore` (master/etcd/etcd_store.h) in etcd for several masters. See
 // docs/control-store.md.
 //
 // A fact is durable before any process learns of it: the master acts on a change only when `done`

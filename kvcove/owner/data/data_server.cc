@@ -193,7 +193,7 @@ class DataServer::Impl final : public transport::Service {
 
   const rpc::Address& address() const { return server_->address(); }
 
-  void Collect(http::Metrics& metrics) const {
+  void Collect(Metrics& metrics) const {
     const DataCounters& counters = data_.counters();
     const auto number = [](const auto& value) { return static_cast<double>(value.load()); };
     const transport::ConnectionCounts connections = server_->Connections();
@@ -341,7 +341,7 @@ class DataServer::Impl final : public transport::Service {
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
 const rpc::Address& DataServer::address() const { return impl_->address(); }
-void DataServer::Collect(http::Metrics& metrics) const { impl_->Collect(metrics); }
+void DataServer::Collect(Metrics& metrics) const { impl_->Collect(metrics); }
 rpc::CallLimits::Stat DataServer::Load() const { return impl_->Load(); }
 
 Result<std::unique_ptr<DataServer>> DataServer::Open(Owner& owner, const DataServerOptions& options,

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/rpc/access.h"
 #include "kvcove/rpc/address.h"
@@ -41,7 +41,7 @@ class DataServer {
   // Waits until nothing can land in, or be read from, the owner's memory.
   ~DataServer();
   const rpc::Address& address() const;
-  void Collect(http::Metrics& metrics) const;
+  void Collect(Metrics& metrics) const;
   rpc::CallLimits::Stat Load() const;
 
  private:

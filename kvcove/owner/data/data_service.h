@@ -24,7 +24,7 @@
 #include <optional>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/owner/core/data_store.h"
 #include "kvcove/transport/service.h"
 
@@ -43,8 +43,8 @@ struct DataCounters {
   std::atomic<std::uint64_t> corrupt{0};
   std::atomic<std::uint64_t> hashed_bytes{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses{};
-  http::Histogram get_time;  // of whole exchanges
-  http::Histogram put_time;
+  Histogram get_time;  // of whole exchanges
+  Histogram put_time;
 };
 
 // Thread-safe.

@@ -2,8 +2,8 @@
 // What a disk tier has done, of one disk or of all of an owner's.
 #pragma once
 
+#include "kvcove/base/metrics.h"
 #include "kvcove/disklog/log.h"
-#include "kvcove/http/metrics.h"
 
 namespace kvcove::owner {
 
@@ -35,8 +35,8 @@ struct TierStat {
 
 // How long the disk took.
 struct TierTimes {
-  http::Histogram reads;   // of a record
-  http::Histogram writes;  // from a value's way into the log until it is on the device
+  Histogram reads;   // of a record
+  Histogram writes;  // from a value's way into the log until it is on the device
 };
 
 }  // namespace kvcove::owner

@@ -9,9 +9,9 @@ namespace {
 
 double Number(std::uint64_t value) { return static_cast<double>(value); }
 
-void CollectSpace(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
-  const http::Labels in_tier = {{"tier", "disk"}, {"disk", disk}};
-  const http::Labels labels = {{"disk", disk}};
+void CollectSpace(const TierStat& stat, const std::string& disk, Metrics& metrics) {
+  const Labels in_tier = {{"tier", "disk"}, {"disk", disk}};
+  const Labels labels = {{"disk", disk}};
   metrics.Gauge("kvcove_owner_capacity_bytes", "memory that this host gives to the pool",
                 Number(stat.space.total_bytes), in_tier);
   metrics.Gauge("kvcove_owner_object_bytes", "payload memory of stored values",
@@ -31,8 +31,8 @@ void CollectSpace(const TierStat& stat, const std::string& disk, http::Metrics& 
                 labels);
 }
 
-void CollectWrites(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
-  const http::Labels labels = {{"disk", disk}};
+void CollectWrites(const TierStat& stat, const std::string& disk, Metrics& metrics) {
+  const Labels labels = {{"disk", disk}};
   const auto evicted = [&](const char* outcome, std::uint64_t count) {
     metrics.Counter("kvcove_owner_disk_evicted_total",
                     "values that memory evicted, by what became of them", Number(count),
@@ -64,8 +64,8 @@ void CollectWrites(const TierStat& stat, const std::string& disk, http::Metrics&
                   Number(stat.log.voided_bytes), labels);
 }
 
-void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& metrics) {
-  const http::Labels labels = {{"disk", disk}};
+void CollectReads(const TierStat& stat, const std::string& disk, Metrics& metrics) {
+  const Labels labels = {{"disk", disk}};
   metrics.Counter("kvcove_owner_disk_hits_total", "values that were promoted into memory",
                   Number(stat.promoted), labels);
   metrics.Counter("kvcove_owner_disk_hit_bytes_total",
@@ -93,11 +93,10 @@ void CollectReads(const TierStat& stat, const std::string& disk, http::Metrics& 
 }
 
 void CollectShares(const Tiering& tiering, const DiskShared& common, const std::string& disk,
-                   http::Metrics& metrics) {
+                   Metrics& metrics) {
   const std::vector<ShareFigures> shares = tiering.ByShare();
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    const http::Labels labels = {{"namespace", ReadableName(common.quotas[i].first)},
-                                 {"disk", disk}};
+    const Labels labels = {{"namespace", ReadableName(common.quotas[i].first)}, {"disk", disk}};
     metrics.Gauge("kvcove_owner_disk_share_bytes",
                   "bytes that a namespace or tenant with a quota has on the disk, or in its queue",
                   Number(shares[i].held_bytes), labels);
@@ -192,7 +191,7 @@ void AddDisks(const OwnerDisks& disks, const Clock& clock, PoolStat& stat) {
   stat.disk_shares = disks.set().ShareStats();
 }
 
-void CollectDisks(const OwnerDisks& disks, http::Metrics& metrics) {
+void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
   if (disks.set().size() == 0) return;
   const DiskSet& set = disks.set();
   for (std::size_t i = 0; i < set.size(); ++i) {

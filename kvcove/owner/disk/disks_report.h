@@ -3,7 +3,7 @@
 // owner without disks reports nothing.
 #pragma once
 
-#include "kvcove/http/metrics.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/model/stats.h"
 #include "kvcove/owner/disk/owner_disks.h"
 #include "kvcove/wire/owner_link.h"
@@ -11,7 +11,7 @@
 namespace kvcove::owner {
 
 // Each disk under its path.
-void CollectDisks(const OwnerDisks& disks, http::Metrics& metrics);
+void CollectDisks(const OwnerDisks& disks, Metrics& metrics);
 void AddDisks(const OwnerDisks& disks, const Clock& clock, PoolStat& stat);
 void AddDisks(const OwnerDisks& disks, const Clock& clock, wire::RenewRequest& report);
 

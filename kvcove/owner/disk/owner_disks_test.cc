@@ -109,7 +109,7 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   AddDisks(disks, clock, stat);
   wire::RenewRequest report;
   AddDisks(disks, clock, report);
-  http::Metrics metrics;
+  Metrics metrics;
   CollectDisks(disks, metrics);
   EXPECT_TRUE(stat.disks.empty());
   EXPECT_EQ(report.disks, 0U);
@@ -192,7 +192,7 @@ TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   PoolStat stat;
   AddDisks(disks, clock, stat);
   EXPECT_TRUE(stat.disks.empty());
-  http::Metrics metrics;
+  Metrics metrics;
   CollectDisks(disks, metrics);
   EXPECT_EQ(metrics.Text(), "");
   EXPECT_TRUE(disks.HandOver().shares.empty());

@@ -3,8 +3,8 @@
 
 ``run`` runs a command with kvcove's ``mooncake.store`` and its neighbours before any other, and with
 kvcove's ``mooncake_master`` and the like first on the path; for that command and its children only.
-``compare`` makes the same random calls on the original and here, and runs kvcove's conformance suite on
-both (``compare --help``).
+``compare``, in a checkout of kvcove's sources, makes the same random calls on the original and here, and
+runs the conformance suite on both (``compare --help``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def main() -> None:
     """Become the command."""
     words = sys.argv[1:]
     if words[:1] == ["compare"]:
-        from kvcove.mooncake import _compare
+        from kvcove import _lab
 
-        _compare.main(words[1:])
+        _lab.load("compare", "python -m kvcove.mooncake compare").main(words[1:])
         return
     if words in (["--help"], ["-h"], ["run", "--help"], ["run", "-h"]):
         print(__doc__)

@@ -5,6 +5,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/server/etcd_masters.h"
 #include "kvcove/version.h"
 #include "session.h"
 
@@ -17,6 +18,7 @@ NB_MODULE(_native, module) {
   const char* level = std::getenv("KVCOVE_LOG");
   const auto wanted = ParseLogLevel(level == nullptr ? "warn" : level);
   SetLogLevel(wanted ? *wanted : LogLevel::kWarn);
+  server::UseEtcd();
   BindResults(module);
   BindSession(module);
   BindBorrow(module);

@@ -4,9 +4,9 @@
 #include <nanobind/stl/string.h>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/pool/daemon.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/requester/local/attachment.h"
+#include "kvcove/server/daemon.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -14,7 +14,7 @@ namespace {
 
 struct PyOwner {
   ForkGuard guard;
-  std::shared_ptr<pool::Daemon> daemon;
+  std::shared_ptr<server::Daemon> daemon;
   std::string address;
 
   PyOwner() = default;
@@ -22,16 +22,16 @@ struct PyOwner {
   PyOwner& operator=(PyOwner&&) = delete;
   // In a forked child it has no threads that could be joined: it is let go.
   ~PyOwner() {
-    if (!guard.Here()) new std::shared_ptr<pool::Daemon>(std::move(daemon));  // NOLINT
+    if (!guard.Here()) new std::shared_ptr<server::Daemon>(std::move(daemon));  // NOLINT
   }
   void UnmountDisk() {
     if (!guard.Here() || daemon == nullptr) return;
-    const std::shared_ptr<pool::Daemon> kept = daemon;
+    const std::shared_ptr<server::Daemon> kept = daemon;
     WithoutGil([&] { kept->host().owner().disks().Unmount(); });
   }
   void Close() {
     if (!guard.Here()) return;
-    std::shared_ptr<pool::Daemon> last = std::move(daemon);
+    std::shared_ptr<server::Daemon> last = std::move(daemon);
     const ReleasedGil release;
     last.reset();
   }
@@ -58,7 +58,7 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
                   const std::string& credentials, const std::string& tls_authority,
                   const std::string& tls_certificate, const std::string& tls_key,
                   const std::string& disk, const std::string& disk_admit, const std::string& data) {
-  pool::DaemonOptions options;
+  server::DaemonOptions options;
   options.socket_path = socket_path;
   options.host.owner.memory_bytes = memory_bytes;
   options.host.data_directory = data;
@@ -79,8 +79,8 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
     if (!tls.empty()) member.tls = Unwrap(rpc::Tls::Open(tls));
     options.host.cluster = member;
   }
-  Result<std::unique_ptr<pool::Daemon>> daemon =
-      WithoutGil([&] { return pool::Daemon::Open(options, SystemClock::Instance()); });
+  Result<std::unique_ptr<server::Daemon>> daemon =
+      WithoutGil([&] { return server::Daemon::Open(options, SystemClock::Instance()); });
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
   if (!master.empty()) owner.address = owner.daemon->host().advertised();

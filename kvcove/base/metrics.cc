@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/metrics.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "kvcove/base/control_group.h"
+#include "kvcove/base/descriptors.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove {
+
+void Histogram::Add(std::int64_t duration_ns) {
+  const auto ns = static_cast<std::uint64_t>(std::max<std::int64_t>(duration_ns, 0));
+  const auto bucket = static_cast<std::size_t>(std::bit_width(ns / 1000));
+  counts_[std::min(bucket, kBuckets - 1)].fetch_add(1, std::memory_order_relaxed);
+  sum_ns_.fetch_add(ns, std::memory_order_relaxed);
+}
+
+namespace {
+
+// As the text format wants label values and helps.
+std::string Escaped(std::string_view text, bool quotes) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\n') {
+      escaped += "\\n";
+    } else {
+      if (c == '\\' || (quotes && c == '"')) escaped += '\\';
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string Sample(const std::string& name, const Labels& labels, double value) {
+  std::string text = name;
+  char before = '{';
+  for (const auto& [key, label] : labels) {
+    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(label, /*quotes=*/true));
+    before = ',';
+  }
+  if (!labels.empty()) text += '}';
+  return text + fmt::format(" {}\n", value);
+}
+
+}  // namespace
+
+std::string& Metrics::SamplesOf(const std::string& name, const std::string& help,
+                                std::string_view type) {
+  auto family = std::ranges::find(families_, name, &Family::name);
+  if (family == families_.end()) {
+    family = families_.insert(families_.end(), {.name = name, .text = {}});
+    family->text = fmt::format("# HELP {} {}\n# TYPE {} {}\n", name,
+                               Escaped(help, /*quotes=*/false), name, type);
+  }
+  return family->text;
+}
+
+void Metrics::Gauge(const std::string& name, const std::string& help, double value,
+                    const Labels& labels) {
+  SamplesOf(name, help, "gauge") += Sample(name, labels, value);
+}
+
+void Metrics::Counter(const std::string& name, const std::string& help, double value,
+                      const Labels& labels) {
+  SamplesOf(name, help, "counter") += Sample(name, labels, value);
+}
+
+void Metrics::Histogram(const std::string& name, const std::string& help,
+                        const kvcove::Histogram& values, const Labels& labels) {
+  std::string& text = SamplesOf(name, help, "histogram");
+  std::uint64_t count = 0;
+  Labels with_bound = labels;
+  for (std::size_t i = 0; i < Histogram::kBuckets; ++i) {
+    count += values.counts_[i].load(std::memory_order_relaxed);
+    // Bucket i holds what took less than 2^i us.
+    with_bound["le"] = i + 1 == Histogram::kBuckets
+                           ? "+Inf"
+                           : fmt::format("{}", static_cast<double>(1ULL << i) * 1e-6);
+    text += Sample(name + "_bucket", with_bound, static_cast<double>(count));
+  }
+  text += Sample(name + "_sum", labels,
+                 static_cast<double>(values.sum_ns_.load(std::memory_order_relaxed)) * 1e-9);
+  text += Sample(name + "_count", labels, static_cast<double>(count));
+}
+
+void Metrics::Process(const std::string& root) {
+  Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
+  Gauge("process_max_fds", "descriptors that this process may have",
+        static_cast<double>(DescriptorLimit()));
+  Counter("kvcove_log_lines_dropped_total",
+          "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
+          static_cast<double>(LogLinesDropped()));
+  for (const ControlGroup& group : ControlGroups("memory", root)) {
+    if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
+    Counter("kvcove_memory_high_events_total",
+            "how often the kernel slowed a process of this control group for its memory.high",
+            static_cast<double>(group.Named("memory.events", "high")), {{"group", group.name}});
+  }
+}
+
+std::string Metrics::Text() const {
+  std::string text;
+  for (const Family& family : families_) text += family.text;
+  return text;
+}
+
+}  // namespace kvcove

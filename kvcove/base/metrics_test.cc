@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/base/metrics.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/fake_root.h"
+
+namespace kvcove {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(MetricsTest, SeriesOfOneNameStandTogetherUnderOneHelp) {
+  Metrics metrics;
+  metrics.Gauge("a_bytes", "bytes", 1.5, {{"owner", "one"}, {"tier", "memory"}});
+  metrics.Counter("b_total", "others", 3);
+  metrics.Gauge("a_bytes", "bytes", 2e10, {{"owner", "two"}});
+  EXPECT_EQ(metrics.Text(),
+            "# HELP a_bytes bytes\n# TYPE a_bytes gauge\n"
+            "a_bytes{owner=\"one\",tier=\"memory\"} 1.5\na_bytes{owner=\"two\"} 20000000000\n"
+            "# HELP b_total others\n# TYPE b_total counter\nb_total 3\n");
+}
+
+TEST(MetricsTest, LabelsAreEscaped) {
+  Metrics metrics;
+  metrics.Gauge("a", "two\nlines", 1, {{"key", "a\"b\\c\nd"}});
+  EXPECT_THAT(metrics.Text(), HasSubstr("a{key=\"a\\\"b\\\\c\\nd\"} 1\n"));
+  EXPECT_THAT(metrics.Text(), HasSubstr("# HELP a two\\nlines\n"));
+}
+
+TEST(MetricsTest, AHistogramsBucketsAreCumulativeAndEndWithAll) {
+  Histogram histogram;
+  histogram.Add(500);              // under 1 us
+  histogram.Add(3'000);            // under 4 us
+  histogram.Add(100'000'000'000);  // above every bound
+  Metrics metrics;
+  metrics.Histogram("call_seconds", "how long", histogram, {{"call", "get"}});
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("call_seconds_bucket{call=\"get\",le=\"1e-06\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("call_seconds_bucket{call=\"get\",le=\"4e-06\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("call_seconds_bucket{call=\"get\",le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("call_seconds_count{call=\"get\"} 3\n"));
+}
+
+// H11: a thread that renews a lease is slowed like any other.
+class ProcessMetricsTest : public FakeRootTest {
+ protected:
+  void SetUp() override {
+    FakeRootTest::SetUp();
+    Write("/proc/self/cgroup", "0::/pod/engine\n");
+    Write("/proc/self/mountinfo",
+          "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+    Write("/sys/fs/cgroup/pod/engine/memory.high", "max\n");
+    Write("/sys/fs/cgroup/pod/memory.high", "629145600\n");
+    Write("/sys/fs/cgroup/pod/memory.events", "low 0\nhigh 17\nmax 3\noom 0\n");
+  }
+  std::string Text() const {
+    Metrics metrics;
+    metrics.Process(root_);
+    return metrics.Text();
+  }
+};
+
+TEST_F(ProcessMetricsTest, EachGroupWithAMemoryHighTellsHowOftenItSlowed) {
+  EXPECT_THAT(Text(), HasSubstr("kvcove_memory_high_events_total{group=\"/pod\"} 17\n"));
+  EXPECT_THAT(Text(), Not(HasSubstr("group=\"/pod/engine\"")));
+  Write("/sys/fs/cgroup/pod/engine/memory.high", "4096\n");
+  Write("/sys/fs/cgroup/pod/engine/memory.events", "low 0\nhigh 2\n");
+  EXPECT_THAT(Text(), HasSubstr("kvcove_memory_high_events_total{group=\"/pod/engine\"} 2\n"));
+}
+
+TEST_F(ProcessMetricsTest, WithoutMemoryHighNothingIsSaidOfIt) {
+  Write("/sys/fs/cgroup/pod/memory.high", "max\n");
+  EXPECT_THAT(Text(), Not(HasSubstr("memory_high")));
+  EXPECT_THAT(Text(), HasSubstr("process_open_fds"));
+}
+
+}  // namespace
+}  // namespace kvcove

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "kvcove/base/log.h"
+#include "kvcove/segment/view.h"
+#include "kvcove/server/daemon_impl.h"
+
+namespace kvcove::server {
+namespace {
+
+constexpr std::size_t kWorkers = 16;  // they mostly wait
+constexpr std::size_t kControlWorkers = 8;
+// For which a daemon waits for the first connection that attends it, and for another one when the
+// last has closed: one that was frozen finds connections that were given up, and new ones behind
+// them.
+constexpr std::int64_t kFirstAttendantNs = 10 * kSecond;
+constexpr std::int64_t kNextAttendantNs = kSecond;
+
+// The kernel gives the number of a process of another PID namespace as 0.
+std::string WhyUnwatched(std::int32_t pid) {
+  if (pid != 0) return fmt::format("process {} cannot be watched; it may have ended", pid);
+  return "this owner cannot watch the process, which runs in another PID namespace; let both share "
+         "one (in a pod: shareProcessNamespace, or hostPID), or use Linux 6.5 or later";
+}
+
+}  // namespace
+
+Daemon::Impl::Impl(std::unique_ptr<pool::LocalHost> host, const DaemonOptions& options,
+                   const pool::LocalHostOptions& host_options, const Clock& clock)
+    : options_(options),
+      hello_(HelloOf(host_options, host->owner().options())),
+      host_(std::move(host)),
+      clock_(clock),
+      upgrade_(options.on_taken_over, clock),
+      attended_until_ns_(clock.NowNs() + kFirstAttendantNs) {}
+
+Daemon::Impl::~Impl() {
+  upgrade_.Join();
+  // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
+  if (server_ != nullptr) server_->Stop();
+  workers_.reset();
+  control_workers_.reset();
+  host_->owner().outbox().EndWaits();
+  host_->owner().disks().EndLoads();  // while their connections can still be named
+  for (const auto& [number, session] : sessions_) host_->EndSession(number);
+}
+
+Status Daemon::Impl::Listen() {
+  if (!options_.Shared()) {
+    rpc::ServerOptions server;
+    server.socket_path = options_.socket_path;
+    server.unix_access = options_.unix_access;
+    KVCOVE_ASSIGN(server_, rpc::Server::Open(server, *this));
+    KVCOVE_TRY(Serve());
+  }
+  host_->owner().memory().StartPopulating();
+  return {};
+}
+
+Status Daemon::Impl::Serve() {
+  workers_ = std::make_unique<rpc::Workers>(kWorkers);
+  control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
+  KVCOVE_TRY(workers_->Start());
+  KVCOVE_TRY(control_workers_->Start());
+  return server_->Start();
+}
+
+bool Daemon::Impl::Unattended() const {
+  return attendants_ == 0 && clock_.NowNs() > attended_until_ns_;
+}
+
+void Daemon::Impl::OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) {
+  connections_[id] = {.peer = peer};
+}
+
+void Daemon::Impl::OnClose(rpc::ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  const Connection connection = at->second;
+  connections_.erase(at);
+  if (connection.attends) {
+    attended_until_ns_ = clock_.NowNs() + kNextAttendantNs;
+    --attendants_;
+  }
+  // A session that was used may still read and write what it has mapped. Another one is of no use
+  // to anybody: its caller gave up waiting for the hello, or ended.
+  const auto session = sessions_.find(connection.session);
+  if (connection.greeted && session != sessions_.end() && !session->second.used) {
+    EndSession(connection.session);
+  }
+}
+
+bool Daemon::Impl::Admitted(rpc::ConnectionId id) const {
+  const auto at = connections_.find(id);
+  return at != connections_.end() && (at->second.session != 0 || at->second.attends);
+}
+
+void Daemon::Impl::OnProcessGone(std::uint64_t watch) {
+  const auto at = sessions_.find(watch);
+  if (at == sessions_.end()) return;
+  LogDebug("process {} is gone; its session {} ends", at->second.pid, watch);
+  EndSession(watch);
+}
+
+void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
+                             std::span<const std::byte> body, std::int64_t deadline_ns,
+                             rpc::Responder respond) {
+  Connection& connection = connections_.at(id);
+  if (method == wire::Method::kHello) return Hello(id, connection, body, respond);
+  if (method == wire::Method::kJoin) return Join(connection, body, respond);
+  if (method == wire::Method::kAttend) return Attend(connection, respond);
+  if (method == wire::Method::kTakeOver) return HandOver(id, connection, body, respond);
+  const auto session = sessions_.find(connection.session);
+  if (session == sessions_.end()) {
+    return respond(rpc::ErrorReply({Code::kDenied, "say hello first"}, /*close=*/true));
+  }
+  if (method == wire::Method::kGoodbye) {
+    EndSession(session->first);
+    return respond({});
+  }
+  session->second.used = true;
+  const std::shared_ptr<wire::HostService> service = session->second.service;
+  if (method == wire::Method::kLoad) return Load(service, body, deadline_ns, respond);
+  // In a cluster whatever stores or removes waits for the master.
+  const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
+                     (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
+                     (host_->owner().disks().open() && method == wire::Method::kRemove);
+  if (!waits) return respond(Answer(*service, method, body, deadline_ns));
+  // Puts whose generation is known wait for their listing without a worker: to wake one takes as
+  // long as most of them.
+  if (method == wire::Method::kFinish || method == wire::Method::kPut) {
+    const auto answer = [service, respond](Result<std::string> reply) {
+      respond(ReplyOf(std::move(reply)));
+    };
+    if (method == wire::Method::kFinish) {
+      return wire::ServeFinishThen(*service, body, deadline_ns, answer);
+    }
+    const auto known = [this](const Token& token) {
+      return !host_->owner().data_side().Awaits(token);
+    };
+    if (wire::ServePutThen(*service, body, deadline_ns, known, answer)) return;
+  }
+  // What the master must decide may wait for as long as the master is away; puts do not, and
+  // statistics wait for nobody.
+  const bool puts = method == wire::Method::kPut || method == wire::Method::kStat;
+  rpc::Workers& workers = puts ? *workers_ : *control_workers_;
+  const bool posted = workers.Post([service, method, deadline_ns, respond,
+                                    copy = std::vector<std::byte>(body.begin(), body.end())] {
+    respond(Answer(*service, method, copy, deadline_ns));
+  });
+  if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
+}
+
+// Ends on the disk's thread, so it takes no worker while it waits.
+void Daemon::Impl::Load(const std::shared_ptr<wire::HostService>& service,
+                        std::span<const std::byte> body, std::int64_t deadline_ns,
+                        const rpc::Responder& respond) {
+  wire::ServeLoad(*service, body, deadline_ns, [service, respond](Result<std::string> answer) {
+    respond(ReplyOf(std::move(answer)));
+  });
+}
+
+rpc::Reply Daemon::Impl::Answer(wire::HostService& service, wire::Method method,
+                                std::span<const std::byte> body, std::int64_t deadline_ns) {
+  return ReplyOf(wire::ServeHost(service, method, body, deadline_ns));
+}
+
+rpc::Reply Daemon::Impl::ReplyOf(Result<std::string> answer) {
+  if (answer) return {.code = Code::kOk, .body = std::move(*answer), .fds = {}};
+  return rpc::ErrorReply(answer.error(), /*close=*/answer.error().code == Code::kCorrupt);
+}
+
+void Daemon::Impl::Hello(rpc::ConnectionId id, Connection& connection,
+                         std::span<const std::byte> body, const rpc::Responder& respond) {
+  const auto fail = [&](const Error& error) { respond(rpc::ErrorReply(error, /*close=*/true)); };
+  const auto hello = wire::DecodeHello(body);
+  if (!hello) return fail(hello.error());
+  // Before it gets a session: a process that cannot read the segment is of no use here.
+  if (const Status layout = segment::CheckLayout(segment::kLayoutVersion, hello->layout); !layout) {
+    return fail(layout.error());
+  }
+  if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
+  UniqueFd process = server_->PeerProcess(id);
+  if (!process.valid()) return fail({Code::kDenied, WhyUnwatched(connection.peer.pid)});
+  Result<owner::Memory::Grant> grant = host_->AddSession(connection.peer.pid);
+  if (!grant) return fail(grant.error());
+  rpc::Reply reply;
+  for (const int fd : {host_->owner().memory().header_fd(), host_->owner().memory().payload_fd()}) {
+    reply.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  }
+  reply.fds.push_back(std::move(grant->page));
+  if (const int lineage = host_->lineage_fd(); lineage >= 0) {
+    reply.fds.emplace_back(fcntl(lineage, F_DUPFD_CLOEXEC, 0));
+  }
+  const wire::Welcome welcome{.session = grant->number,
+                              .secret = RandomId(),
+                              .now_ns = clock_.NowNs(),
+                              .layout = segment::kLayoutVersion,
+                              .node = host_->node(),
+                              .authority = host_->authority()};
+  sessions_[welcome.session] = {.pid = connection.peer.pid,
+                                .secret = welcome.secret,
+                                .service = host_->ServiceFor(welcome.session)};
+  server_->WatchProcess(std::move(process), welcome.session);
+  connection.session = welcome.session;
+  connection.greeted = true;
+  reply.body = wire::EncodeWelcome(welcome);
+  respond(std::move(reply));
+}
+
+void Daemon::Impl::Join(Connection& connection, std::span<const std::byte> body,
+                        const rpc::Responder& respond) {
+  const auto asked = wire::DecodeJoin(body);
+  if (!asked) return respond(rpc::ErrorReply(asked.error(), /*close=*/true));
+  const auto session = sessions_.find(asked->session);
+  if (session == sessions_.end() || session->second.secret != asked->secret ||
+      session->second.pid != connection.peer.pid) {
+    return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
+  }
+  connection.session = asked->session;
+  session->second.used = true;
+  respond({});
+}
+
+void Daemon::Impl::Attend(Connection& connection, const rpc::Responder& respond) {
+  if (!std::exchange(connection.attends, true)) ++attendants_;
+  respond({.code = Code::kOk,
+           .body = wire::Encode(wire::Attendance{
+               .lease_left_ns = host_->owner().memory().LeaseUntilNs() - clock_.NowNs(),
+               .attendants = attendants_,
+               .address = host_->advertised()}),
+           .fds = {}});
+}
+
+void Daemon::Impl::EndSession(wire::SessionNumber number) {
+  server_->UnwatchProcess(number);
+  sessions_.erase(number);
+  host_->EndSession(number);
+}
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+pool::LocalHost& Daemon::host() { return impl_->host(); }
+bool Daemon::Unattended() const { return impl_->Unattended(); }
+
+Result<pool::LocalHostOptions> Daemon::HostOptionsOf(const DaemonOptions& options) {
+  pool::LocalHostOptions host_options = options.host;
+  const bool shared = options.Shared();
+  if (shared && !options.unix_access.alone()) {
+    return Fail(Code::kInvalid,
+                "--engine-user, --engine-group: an owner that tenants share has no socket for "
+                "engines; they use TCP. Name its only tenant with --tenant");
+  }
+  if (!shared) {
+    // Before anything else makes it: data may lie beside the socket.
+    KVCOVE_TRY(rpc::PrepareSocketDirectory(options.socket_path, options.unix_access));
+    host_options.socket_path = options.socket_path;
+  }
+  if (host_options.cluster) {
+    // An owner that tenants share listens nowhere, but its end can be proven, too.
+    if (!shared || rpc::PrepareSocketDirectory(options.socket_path, {})) {
+      host_options.lineage = options.socket_path;
+    }
+  }
+  return host_options;
+}
+
+void Daemon::Group(const std::vector<std::unique_ptr<Daemon>>& daemons) {
+  std::vector<Impl*> group;
+  for (const auto& daemon : daemons) group.push_back(daemon->impl_.get());
+  for (Impl* one : group) one->SetGroup(group);
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Open(const DaemonOptions& options, const Clock& clock) {
+  KVCOVE_ASSIGN(auto daemon, Make(options, clock));
+  KVCOVE_TRY(daemon->Listen());
+  daemon->impl_->SetGroup({daemon->impl_.get()});
+  return daemon;
+}
+
+Result<std::unique_ptr<Daemon>> Daemon::Make(const DaemonOptions& options, const Clock& clock) {
+  KVCOVE_ASSIGN(const pool::LocalHostOptions host_options, HostOptionsOf(options));
+  KVCOVE_ASSIGN(auto host, pool::LocalHost::Open(host_options, clock));
+  auto impl = std::make_unique<Impl>(std::move(host), options, host_options, clock);
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+Status Daemon::Listen() { return impl_->Listen(); }
+
+}  // namespace kvcove::server
