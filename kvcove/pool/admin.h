@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator asks an owner over HTTP: /healthz, /readyz, /metrics, /v1/stat.
+// The HTTP endpoint of an owner for operators: /healthz, /readyz, /metrics, /v1/stat. Its routes
+// run on the server's loop (kvcove-http) and answer from this process alone.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,16 @@
 namespace kvcove::pool {
 
 struct AdminOptions {
-  UniqueFd listener;  // as rpc::ListenTcp gives it for `address`
+  UniqueFd listener;  // of rpc::ListenTcp, for `address`
   rpc::Address address;
   std::shared_ptr<rpc::Credentials> credentials;  // null: everybody may ask
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  bool metrics_only = false;                      // /metrics, /healthz and /readyz
+  bool metrics_only = false;                      // only /metrics, /healthz and /readyz
 };
 
-// Serves when it returns. The listener is made before the host is, so that a port in use is noticed
-// before the master knows the owner. `host` outlives it. Errors: as StartThread.
+// Opens the endpoint, which serves when this returns. The caller makes the listener before the
+// host, so that a port in use is noticed before the master knows the owner. `host` outlives the
+// server. Errors: those of StartThread.
 Result<std::unique_ptr<http::Server>> ServeAdmin(LocalHost& host, AdminOptions options,
                                                  const Clock& clock);
 

@@ -26,8 +26,8 @@ using master::EtcdOptions;
 constexpr std::uint16_t kDefaultMasterPort = 7400;
 constexpr std::int64_t kLeaderAskNs = kSecond;
 constexpr std::int64_t kLeaderAgainNs = 100 * kMillisecond;
-// All clients lose a leader at the same moment, and must neither ask in step nor keep etcd from
-// electing the next one.
+// All clients lose a leader at the same moment. They wait for random times, so that they neither
+// ask at once nor keep etcd from electing the next leader.
 constexpr std::int64_t kLeaderLookNs = 300 * kMillisecond;
 constexpr std::int64_t kDoubtNs = 5 * kSecond;
 
@@ -55,6 +55,7 @@ class EtcdSource final : public rpc::LeaderSource {
   void Doubt(const rpc::Address& asked) override {
     const std::int64_t now = clock_.NowNs();
     const MutexLock lock(mutex_);
+    // A call to an earlier leader that fails now says nothing about the current one.
     if (asked != current_) return;
     if (doubted_until_ns_ <= now) changed_.NotifyAll();
     doubted_until_ns_ = now + kDoubtNs;
@@ -62,7 +63,7 @@ class EtcdSource final : public rpc::LeaderSource {
   std::string ToString() const override { return etcd_.place.ToString(); }
 
  private:
-  // False: it is to end.
+  // Waits until the leader is doubted, and then for a random time. False: the source ends.
   bool AwaitDoubt() {
     const MutexLock lock(mutex_);
     while (!stopping_ && doubted_until_ns_ <= clock_.NowNs()) changed_.Wait(mutex_);
@@ -92,6 +93,8 @@ class EtcdSource final : public rpc::LeaderSource {
     {
       const MutexLock lock(mutex_);
       if (!leader || *leader == current_) return;
+      // A new leader ends the doubt. If etcd names the same one, the doubt lasts its 5 s: its lease
+      // may still run although it has died.
       current_ = *leader;
       doubted_until_ns_ = 0;
     }
@@ -108,7 +111,8 @@ class EtcdSource final : public rpc::LeaderSource {
   std::thread thread_;
 };
 
-// Tells a prefix that no pool has from a pool without a leader. Nothing: etcd does not answer.
+// Returns why no master leads: no pool has this prefix, or the pool has no leader. Nothing: etcd
+// did not answer.
 std::optional<std::string> WhyNobodyLeads(EtcdClient& client, std::int64_t deadline_ns) {
   const std::string head = master::ToBase64(client.options().place.prefix + "head");
   const auto answer =
@@ -143,7 +147,8 @@ Result<rpc::Addresses> FindInEtcd(EtcdOptions etcd, std::int64_t deadline_ns, co
       if (auto reason = WhyNobodyLeads(client, until_ns())) {
         why = {.code = Code::kUnavailable, .detail = std::move(*reason)};
       }
-    } else if (!answers || leader.error().code != Code::kTimeout) {  // the deadline's, as a rule
+      // Once etcd has answered, a timeout is mostly the deadline's and must not replace the reason.
+    } else if (!answers || leader.error().code != Code::kTimeout) {
       why = client.Explain(leader.error(), until_ns());
       if (why.code != Code::kUnavailable && why.code != Code::kTimeout) break;
     }
