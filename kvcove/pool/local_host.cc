@@ -214,7 +214,7 @@ rpc::CallLimits::Stat LocalHost::Load() const {
 
 void LocalHost::Collect(http::Metrics& metrics) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
-                    "how long resets took that this host's processes asked for, proven or not",
+                    "seconds that a reset of this host's processes took, proven or not",
                     reset_time_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }
