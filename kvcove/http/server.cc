@@ -35,7 +35,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using asio::ip::tcp;
 using boost::system::error_code;
-// Behind TLS a connection is a Unix socket.
+// A connection behind TLS is a Unix socket.
 using Protocol = asio::generic::stream_protocol;
 
 constexpr std::size_t kMaxBodyBytes = 64U << 10;

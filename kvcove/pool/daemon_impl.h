@@ -19,7 +19,7 @@
 
 namespace kvcove::pool {
 
-// Connections and sessions belong to the event loop's thread; while the loop stands still for a
+// Connections and sessions belong to the event loop's thread; while the loop is paused for a
 // hand-over, to kvcove-upgrade.
 class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
  public:

@@ -167,7 +167,7 @@ Result<UpgradeState> Daemon::Impl::Save() {
 }
 
 std::int64_t Daemon::Impl::LeaseUntilNs() const {
-  // Without a cluster the lease's thread continues while all else is frozen.
+  // The lease's thread continues outside a cluster, while all else is frozen.
   return host_->in_cluster() ? host_->LeaseUntilNs() : std::numeric_limits<std::int64_t>::max();
 }
 

@@ -245,7 +245,7 @@ void ElectedMaster::Impl::Run() {
       Pause(kFailedNs);
     }
     leadership.reset();
-    // Without a standby the port would answer nobody, so this is tried until it works.
+    // Tried until it works, because the port would answer nobody without a standby.
     while (standby_ == nullptr && !stopping()) {
       if (const Status opened = OpenStandby(); !opened) {
         LogError("a standby cannot listen: {}", opened.error().ToString());

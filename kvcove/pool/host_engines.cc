@@ -19,7 +19,7 @@ void HostEngines::EndSession(SessionKey session) {
       if (sessions.contains(session)) mine.push_back(engine);
     }
   }
-  // Without the lock, because Drop takes it. A registration that Add notes meanwhile finds the
+  // After the lock, because Drop takes it. A registration that Add notes meanwhile finds the
   // session gone, and is refused.
   for (const Engine& engine : mine) Drop(engine, session);
 }

@@ -55,7 +55,7 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
     auto stat = attachment->service().Stat(deadline_ns);
     if (stat) {
       owner.stat = std::move(*stat);
-      // Without the session of this call, which is no user of the pool.
+      // Leaves out the session of this call, which is no user of the pool.
       std::erase_if(owner.stat.sessions, [&](const SessionStat& session) {
         return session.number == attachment->session();
       });

@@ -462,8 +462,8 @@ Status UpgradeTaker::AwaitGo() {
 
 void UpgradeTaker::SayMine() {
   (void)rpc::SendMessage(socket_.get(), "mine", {}, clock_->NowNs() + kMineNs);
-  // Without a deadline: a giver that is frozen now may have missed "mine" when it runs again, and
-  // kill this process.
+  // Waits as long as it takes: a giver that is frozen now may have missed "mine" when it runs
+  // again, and kill this process.
   while (true) {
     const auto answer = Receive("yours", kLoadNs);
     if (answer || answer.error().code != Code::kTimeout) return;

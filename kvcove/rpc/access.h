@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client shows to a server: its credential and its side of TLS. All functions are
+// The access of a client to a server: its credential and its side of TLS. All functions are
 // thread-safe, and so are the credential sources that they return.
 #pragma once
 

@@ -172,7 +172,7 @@ bool Judge(bool trusted, asio::ssl::verify_context& context, const std::optional
                fmt::format("the certificate is not for '{}' but for {}", *host,
                            HostsOf(X509_STORE_CTX_get_current_cert(verified))),
                distrust);
-  // Without this the alert to the server would be "internal error".
+  // The alert to the server would otherwise be "internal error".
   X509_STORE_CTX_set_error(verified, X509_V_ERR_HOSTNAME_MISMATCH);
   return false;
 }
