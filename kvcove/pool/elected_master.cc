@@ -180,6 +180,7 @@ ElectedMaster::Impl::LeadershipPtr ElectedMaster::Impl::AwaitLeadership() {
   while (!stopping()) {
     Result<LeadershipPtr> won = TryToLead(view);
     view.store_error = won ? std::string() : won.error().detail;
+    // The leader of before may not lead any more, so nobody is named while etcd does not answer.
     if (!won) view.leader.reset();
     standby_->Show(view);
     if (won && *won != nullptr) return *won;

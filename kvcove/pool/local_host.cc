@@ -346,6 +346,8 @@ std::size_t LocalHost::TellEnds(std::span<const HostEngines::Engine> engines) {
   std::size_t told = 0;
   for (const auto& [name, engine] : engines) {
     const Status ended = stub.EndEngine(name, engine, SystemClock::Instance().NowNs() + kTellNs);
+    // No answer: this engine and the later ones are reported again. Any other error is the master's
+    // answer, which a repetition would only get again.
     if (!ended &&
         (ended.error().code == Code::kTimeout || ended.error().code == Code::kUnavailable)) {
       break;

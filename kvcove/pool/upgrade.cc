@@ -129,6 +129,7 @@ Status GiveFrozen(std::span<UpgradeGiver* const> givers, int socket, const Clock
   for (UpgradeGiver* giver : givers) {
     lease_until_ns = std::min(lease_until_ns, giver->LeaseUntilNs());
   }
+  // In a cluster nobody renews the lease after Freeze: so much of it must remain for the taker.
   const std::int64_t deadline_ns = std::min(clock.NowNs() + kLoadNs, lease_until_ns - kMineNs);
   for (UpgradeGiver* giver : givers) {
     KVCOVE_ASSIGN(UpgradeState state, giver->Save());
@@ -268,6 +269,7 @@ std::string Mismatch(std::span<const UpgradeHello> running, std::span<const Upgr
 Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const UniqueFd& pidfd,
             const Clock& clock) {
   const std::int64_t deadline_ns = clock.NowNs() + kMapNs;
+  // Until "mapped" this process serves as ever, so an error only ends the conversation.
   for (UpgradeGiver* giver : givers) {
     KVCOVE_ASSIGN(const std::vector<UniqueFd> files, giver->Files());
     std::vector<int> fds;
@@ -313,6 +315,7 @@ bool UpgradeThread::Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_
   if (!on_taken_over_) return fail({Code::kInvalid, "it is part of another process"});
   UniqueFd process = server.PeerProcess(id);
   if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
+  // One hand-over at a time: two takers would both get the memory.
   if (runs_.exchange(true)) {
     return fail({Code::kInProgress, "another process is taking it over now; try again"});
   }

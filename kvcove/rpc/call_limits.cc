@@ -59,6 +59,7 @@ bool CallLimits::Rate::Take(std::int64_t now_ns) {
   std::int64_t full_at_ns = full_at_ns_.load(kRelaxed);
   std::int64_t next_ns = 0;
   do {
+    // A bucket that has been full for long has still one burst only.
     next_ns = std::max(full_at_ns, now_ns) + interval_ns;
     if (next_ns - now_ns > kBurstNs) return false;
   } while (!full_at_ns_.compare_exchange_weak(full_at_ns, next_ns, kRelaxed));
@@ -141,6 +142,7 @@ std::unique_ptr<CallLimits::Account> CallLimits::Enter(const LimitedCaller& call
     SetLimit(*entry, caller.own);
     tenant = entry;
     const std::uint64_t most = tenant->most_connections.load(kRelaxed);
+    // Counted also if it is one too many: Leave() counts each account.
     const std::uint64_t before = tenant->connections.fetch_add(1, kRelaxed);
     one_too_many = most != 0 && before >= most && !caller.may_own && !caller.administers;
   }
@@ -248,6 +250,7 @@ CallLimits::Verdict CallLimits::Account::TakeCall(Traffic traffic, std::int64_t 
     return Refuse(Refusal::kTenantCalls, tenant_->calls.RetryAfterNs(now_ns), now_ns);
   }
   if (all_.others_calls_.Take(now_ns)) return {};
+  // A call that a later limit refuses must not use up the limits before it.
   calls_.PutBack();
   if (tenant_ != nullptr) tenant_->calls.PutBack();
   return Refuse(Refusal::kAllCalls, all_.others_calls_.RetryAfterNs(now_ns), now_ns);

@@ -277,6 +277,8 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
     return Fail(Code::kInvalid, fmt::format("a request of {} bytes; at most {} are allowed",
                                             body.size(), wire::kMaxFrameBytes));
   }
+  // The stream may be in the middle of a frame, or this call's reply may still come: the next call
+  // would read it.
   const auto end = [&](Error error) {
     fd_.Reset();
     return std::unexpected(std::move(error));

@@ -49,6 +49,7 @@ class Listener::Impl {
 
   void Accept() {
     acceptor_.async_accept([this](const error_code& error, Protocol::socket socket) {
+      // Ended by Replace, which begins to accept by itself, or by Close.
       if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
       if (error) {
         limit_->AcceptFailed(error.value());
@@ -101,6 +102,8 @@ class Listener::Impl {
       const int on = 1;
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     }
+    // A TLS tunnel takes the descriptor, whose number may mean another file while the ticket
+    // exists: so it is not given to be looked at.
     const std::shared_ptr<Unproven::Ticket> ticket = unproven_->Enter(
         SourceOf(fd.get()), plain ? fd.get() : -1, [drop = drop_, id] { drop(id); });
     Arrival arrival{.id = id, .counted = std::move(counted), .ticket = ticket};

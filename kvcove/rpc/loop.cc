@@ -129,6 +129,8 @@ void Server::Loop::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
 }
 
 void Server::Loop::Drop(ConnectionId id) {
+  // The handler is asked, too: it may have let the connection in by an answer of another thread,
+  // after which the ticket exists until the next frame.
   const auto at = connections_.find(id);
   if (at == connections_.end() || at->second->ticket == nullptr || handler_.Admitted(id)) return;
   Close(id);

@@ -53,6 +53,8 @@ void Server::Loop::Read(ConnectionId id, Connection& connection) {
 }
 
 void Server::Loop::ReadSome(ConnectionId id, Connection& connection) {
+  // asio writes into the buffer until this read completes: nothing resizes it while `reading` is
+  // set.
   if (connection.filled == connection.input.size()) {
     connection.input.resize(connection.input.size() * 2);
   }

@@ -377,6 +377,8 @@ class Tls::Impl {
       co_return;
     }
     tunnel->plain.assign(Protocol(AF_UNIX, 0), ends[0]);
+    // One coroutine for each direction. Each holds the tunnel, and the first that ends closes both
+    // sockets, which ends the other.
     asio::co_spawn(loop_, Pump(tunnel, tunnel->plain, tunnel->stream), asio::detached);
     asio::co_spawn(loop_, Pump(tunnel, tunnel->stream, tunnel->plain), asio::detached);
     done(UniqueFd(ends[1]));

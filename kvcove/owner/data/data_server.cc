@@ -270,6 +270,7 @@ class DataServer::Impl final : public transport::Service {
         case wire::Method::kStatObjects:
           return impl_.Small(caller, method, head, deadline_ns);
         case wire::Method::kLoad: {
+          // The answer is given within the call (ObjectService::Load), so the reference is valid.
           ObjectService objects(impl_.owner_, caller, &session_);
           Result<std::string> answer;
           wire::ServeLoad(objects, head, deadline_ns,
