@@ -21,7 +21,7 @@ void Histogram::Add(std::int64_t duration_ns) {
 
 namespace {
 
-// As the text format wants label values and helps.
+// Escapes a label's value (with quotes) or a help text, as the text format wants.
 std::string Escaped(std::string_view text, bool quotes) {
   std::string escaped;
   for (const char c : text) {
@@ -76,7 +76,7 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
   Labels with_bound = labels;
   for (std::size_t i = 0; i < Histogram::kBuckets; ++i) {
     count += values.counts_[i].load(std::memory_order_relaxed);
-    // Bucket i holds what took less than 2^i us.
+    // Bucket i has the calls that took less than 2^i us; the last one all others, too.
     with_bound["le"] = i + 1 == Histogram::kBuckets
                            ? "+Inf"
                            : fmt::format("{}", static_cast<double>(1ULL << i) * 1e-6);
@@ -88,17 +88,19 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
 }
 
 void Metrics::Process(const std::string& root) {
-  Gauge("process_open_fds", "open descriptors", static_cast<double>(OpenDescriptors()));
-  Gauge("process_max_fds", "descriptors that this process may have",
+  Gauge("process_open_fds", "open file descriptors of this process",
+        static_cast<double>(OpenDescriptors()));
+  Gauge("process_max_fds", "limit of open file descriptors of this process",
         static_cast<double>(DescriptorLimit()));
   Counter("kvcove_log_lines_dropped_total",
-          "log lines that nobody will read: stderr's reader stood still, or stderr is closed",
+          "log lines that were dropped because nobody read stderr, or because it is closed",
           static_cast<double>(LogLinesDropped()));
   for (const ControlGroup& group : ControlGroups("memory", root)) {
     if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
-    Counter("kvcove_memory_high_events_total",
-            "how often the kernel slowed a process of this control group for its memory.high",
-            static_cast<double>(group.Named("memory.events", "high")), {{"group", group.name}});
+    Counter(
+        "kvcove_memory_high_events_total",
+        "times that the kernel slowed a process of this control group because of its memory.high",
+        static_cast<double>(group.Named("memory.events", "high")), {{"group", group.name}});
   }
 }
 

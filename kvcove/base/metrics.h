@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics in Prometheus' text form, collected when they are asked for. Counters live where they are
-// counted; this only names them.
+// Metrics in Prometheus' text form, collected when they are asked for. The counters are members of
+// the objects that count; `Metrics` names them for one scrape.
 #pragma once
 
 #include <array>
@@ -13,9 +13,11 @@
 
 namespace kvcove {
 
-// How long calls took, in powers of two from 1 us to 33 s. Thread-safe, without a lock.
+// Durations of calls, in buckets of powers of two from 1 us to 33 s. Thread-safe, without a lock: a
+// scrape may see a call in its bucket and not yet in the sum.
 class Histogram {
  public:
+  // Counts one call; a duration below 0 counts as 0.
   void Add(std::int64_t duration_ns);
 
  private:
@@ -27,26 +29,28 @@ class Histogram {
 
 using Labels = std::map<std::string, std::string>;
 
-// One scrape. Belongs to one thread. A name that comes again, with other labels, is another series
-// of the same metric.
+// One scrape. Belongs to one thread. A name that is added again with other labels is another series
+// of the same metric, and keeps the first help text.
 class Metrics {
  public:
+  // Add one sample. `help` says what the value counts, and its unit, without the name.
   void Gauge(const std::string& name, const std::string& help, double value,
              const Labels& labels = {});
   void Counter(const std::string& name, const std::string& help, double value,
                const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const kvcove::Histogram& values,
                  const Labels& labels = {});
-  // This process's descriptors, under the names that Prometheus' own clients use, its log lines
-  // that were dropped, and how often its control groups' memory.high slowed their processes.
-  // `root` stands before /proc and the control groups' mounts, in tests.
+  // Adds this process's descriptors, under the names that Prometheus' own clients use, its dropped
+  // log lines, and how often memory.high of its control groups has slowed their processes. `root`:
+  // in tests, a directory in front of /proc and the control groups' mounts.
   void Process(const std::string& root = {});
+  // Returns all samples as the body of a scrape.
   std::string Text() const;
 
  private:
   struct Family {
     std::string name;
-    std::string text;  // its two comments and its samples
+    std::string text;  // the lines HELP and TYPE, and the samples
   };
   std::string& SamplesOf(const std::string& name, const std::string& help, std::string_view type);
 

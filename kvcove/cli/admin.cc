@@ -317,111 +317,119 @@ class Builder {
 void AddAdmin(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AdminOptions>();
   CLI::App* admin =
-      app.add_subcommand("admin", "See and steer a cluster through its master's admin endpoint.");
+      app.add_subcommand("admin", "Show and change a cluster through its master's admin endpoint.");
   admin->require_subcommand(1);
   admin->fallthrough();
   admin
-      ->add_option("--admin", options->endpoint,
-                   "the master's admin endpoint, host:port; of several masters all, separated by "
-                   "commas: the one that leads is asked")
+      ->add_option(
+          "--admin", options->endpoint,
+          "host:port of the master's admin endpoint; with several masters all of them, separated "
+          "by commas: the one that leads is asked")
       ->capture_default_str();
-  admin->add_option("--token", options->token, "the token file of a tenant with the scope admin");
-  admin->add_flag("--json", options->as_json, "print what the endpoint answers");
+  admin->add_option("--token", options->token, "token file of a tenant with the scope admin");
+  admin->add_flag("--json", options->as_json, "print the endpoint's answer as it is");
   Builder add(*admin, options, chosen);
 
-  add.Add("health", "Whether the master answers.", "GET", "/healthz", {});
-  add.Add("metrics", "The metrics, as Prometheus reads them.", "GET", "/metrics", {});
-  add.Add("status", "The pool in a few numbers.", "GET", "/v1/status", PrintObject);
-  add.Add("segments", "The owners and their memory.", "GET", "/v1/segments", [](const json& body) {
-    PrintList(body["segments"], kSegmentColumns, "no owner has said hello");
-  });
+  add.Add("health", "Check that the master answers.", "GET", "/healthz", {});
+  add.Add("metrics", "Print the metrics in Prometheus' text form.", "GET", "/metrics", {});
+  add.Add("status", "Print the pool in a few numbers.", "GET", "/v1/status", PrintObject);
+  add.Add("segments", "List the owners and their memory.", "GET", "/v1/segments",
+          [](const json& body) {
+            PrintList(body["segments"], kSegmentColumns, "no owner has said hello");
+          });
   add.Add(
-      "members", "Every owner that the pool knows, also those that are away.", "GET", "/v1/members",
+      "members", "List every owner that the pool knows, also absent ones.", "GET", "/v1/members",
       [](const json& body) { PrintList(body["members"], kMemberColumns, "no owner has joined"); });
-  add.Add("masters", "The masters that serve the directory, and which part of it.", "GET",
+  add.Add("masters", "List the masters that serve the directory, and their parts of it.", "GET",
           "/v1/masters", [](const json& body) {
             PrintList(body["masters"], kMasterColumns, "this master serves all of it");
           });
   CLI::App* drain_master = add.Add(
       "drain-master", "Give a master's part of the directory to others, so that it may stop.",
       "POST", "/v1/drain-master", PrintObject);
-  add.Argument(drain_master, "master", "master", "its address, as 'masters' shows it")->required();
-  add.Argument(drain_master, "--undo", "undo", "true: it gets a part again")
+  add.Argument(drain_master, "master", "master", "address of the master, as 'masters' shows it")
+      ->required();
+  add.Argument(drain_master, "--undo", "undo", "true: give the master a part again")
       ->check(CLI::IsMember({"true"}));
   CLI::App* forget = add.Add(
-      "forget", "End the membership of an owner that is gone; refused while its lease runs.",
+      "forget", "End the membership of an owner that has ended; refused while its lease runs.",
       "POST", "/v1/forget", PrintObject);
-  add.Argument(forget, "owner", "owner", "its address, number or identity, as 'members' shows it")
+  add.Argument(forget, "owner", "owner",
+               "address, number or identity of the owner, as 'members' shows it")
       ->required();
-  add.Add("namespaces", "The namespaces and their generations.", "GET", "/v1/namespaces",
+  add.Add("namespaces", "List the namespaces and their generations.", "GET", "/v1/namespaces",
           [](const json& body) {
             PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");
           });
-  CLI::App* keys = add.Add(
-      "keys", "Keys that are stored, page by page.", "GET", "/v1/keys", [](const json& body) {
-        json list = body["keys"];
-        for (json& item : list) {
-          if (!item.contains("key_percent")) continue;
-          item["key"] = http::UrlDecode(item["key_percent"].get<std::string>());
-        }
-        PrintList(list, kKeyColumns, "no such keys");
-        if (body.contains("next")) {
-          fmt::print("more: --after {}, or --all\n", Text(body["next"]));
-        }
-      });
-  add.Argument(keys, "--namespace", "namespace", "only of this one");
-  add.Argument(keys, "--version", "version", "of the weights");
-  add.Argument(keys, "--prefix", "prefix", "only those that begin so");
-  add.Argument(keys, "--limit", "limit", "a page's keys (100, at most 1000)");
-  add.Argument(keys, "--after", "after", "go on where a page ended");
-  keys->add_flag("--all", options->all, "all pages");
+  CLI::App* keys = add.Add("keys", "List the keys that are stored, page by page.", "GET",
+                           "/v1/keys", [](const json& body) {
+                             json list = body["keys"];
+                             for (json& item : list) {
+                               if (!item.contains("key_percent")) continue;
+                               item["key"] =
+                                   http::UrlDecode(item["key_percent"].get<std::string>());
+                             }
+                             PrintList(list, kKeyColumns, "no such keys");
+                             if (body.contains("next")) {
+                               fmt::print("more: --after {}, or --all\n", Text(body["next"]));
+                             }
+                           });
+  add.Argument(keys, "--namespace", "namespace", "only values of this namespace");
+  add.Argument(keys, "--version", "version", "only values of this version of the weights");
+  add.Argument(keys, "--prefix", "prefix", "only keys with this prefix");
+  add.Argument(keys, "--limit", "limit", "keys of a page (100, at most 1000)");
+  add.Argument(keys, "--after", "after", "continue behind this key, the last one of a page");
+  keys->add_flag("--all", options->all, "print all pages");
   for (const char* name : {"key", "why"}) {
     CLI::App* key = add.Add(name,
                             std::string_view(name) == "key"
-                                ? "Where one key's value is."
-                                : "Why one key is missed, and when it was missed last.",
+                                ? "Print where the value of a key is."
+                                : "Print why a key is missed, and when it was missed last.",
                             "GET", "/v1/key", PrintKey);
     add.Argument(key, "key", "key", "the key")->required();
-    add.Argument(key, "--namespace", "namespace", "only in this one");
-    add.Argument(key, "--version", "version", "of the weights");
+    add.Argument(key, "--namespace", "namespace", "only in this namespace");
+    add.Argument(key, "--version", "version", "only values of this version of the weights");
   }
-  CLI::App* reset = add.Add("reset", "Void all that a namespace holds; every session follows.",
+  CLI::App* reset = add.Add("reset", "Void all values of a namespace; every session follows.",
                             "POST", "/v1/reset", PrintObject);
-  add.Argument(reset, "namespace", "namespace", "as 'namespaces' shows it")->required();
-  add.Argument(reset, "--timeout-ms", "timeout_ms", "how long to wait for the proof (2500)");
+  add.Argument(reset, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
+      ->required();
+  add.Argument(reset, "--timeout-ms", "timeout_ms", "milliseconds to wait for the proof (2500)");
   CLI::App* remove =
       add.Add("remove", "Remove keys of a namespace.", "POST", "/v1/remove", PrintObject);
-  add.Argument(remove, "namespace", "namespace", "as 'namespaces' shows it")->required();
-  add.Argument(remove, "--prefix", "prefix", "those that begin so");
-  add.Argument(remove, "--pattern", "pattern", "those that match; '*' stands for any bytes");
-  add.Argument(remove, "--version", "version", "only of these weights");
+  add.Argument(remove, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
+      ->required();
+  add.Argument(remove, "--prefix", "prefix", "remove the keys with this prefix");
+  add.Argument(remove, "--pattern", "pattern",
+               "remove the keys that match; '*' stands for any bytes");
+  add.Argument(remove, "--version", "version", "only values of this version of the weights");
 
   const auto print_task = [](const json& body) {
     fmt::print("task {}; 'kvcove admin tasks' shows its progress\n", Text(body["task"]));
   };
-  CLI::App* drain = add.Add("drain", "Move everything off an owner, so that it may be stopped.",
+  CLI::App* drain = add.Add("drain", "Move all values off an owner, so that it may be stopped.",
                             "POST", "/v1/drain", print_task);
-  add.Argument(drain, "owner", "owner", "its address, as 'segments' shows it")->required();
-  drain->add_flag("--wait", options->wait, "until it is done; fails when it fails");
+  add.Argument(drain, "owner", "owner", "address of the owner, as 'segments' shows it")->required();
+  drain->add_flag("--wait", options->wait, "wait until it is done; fails if the task fails");
   for (const auto& [name, path, help] :
        {std::tuple("copy", "/v1/copy", "Copy objects of an owner to another one."),
         std::tuple("move", "/v1/move", "Move objects of an owner to another one.")}) {
     CLI::App* copy = add.Add(name, help, "POST", path, print_task);
-    add.Argument(copy, "from", "from", "the owner that has them")->required();
-    add.Argument(copy, "--to", "to", "the other owner (default: one that has room)");
-    add.Argument(copy, "--namespace", "namespace", "only of this one");
-    add.Argument(copy, "--version", "version", "of the weights");
-    add.Argument(copy, "--prefix", "prefix", "only keys that begin so");
-    copy->add_flag("--wait", options->wait, "until it is done; fails when it fails");
+    add.Argument(copy, "from", "from", "address of the owner that has the objects")->required();
+    add.Argument(copy, "--to", "to", "address of the other owner (default: one that has room)");
+    add.Argument(copy, "--namespace", "namespace", "only values of this namespace");
+    add.Argument(copy, "--version", "version", "only values of this version of the weights");
+    add.Argument(copy, "--prefix", "prefix", "only keys with this prefix");
+    copy->add_flag("--wait", options->wait, "wait until it is done; fails if the task fails");
   }
   CLI::App* repair = add.Add("repair", "Look for lost replicas and make them again.", "POST",
                              "/v1/repair", print_task);
-  repair->add_flag("--wait", options->wait, "until it is done");
+  repair->add_flag("--wait", options->wait, "wait until it is done");
   CLI::App* cancel =
       add.Add("cancel", "Cancel a task; an owner that was drained takes objects again.", "POST",
               "/v1/cancel", PrintObject);
-  add.Argument(cancel, "id", "id", "as 'tasks' shows it")->required();
-  add.Add("tasks", "Copies, moves, drains and repairs, newest first.", "GET", "/v1/tasks",
+  add.Argument(cancel, "id", "id", "id of the task, as 'tasks' shows it")->required();
+  add.Add("tasks", "List copies, moves, drains and repairs, newest first.", "GET", "/v1/tasks",
           [](const json& body) { PrintList(body["tasks"], kTaskColumns, "no tasks"); });
 }
 

@@ -126,12 +126,15 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.set_version_flag("--version", Version());
   std::string log_level = "info";
-  app.add_option("--log", log_level, "debug, info, warn, error or off; log lines go to stderr")
+  app.add_option("--log", log_level,
+                 "least level of log lines, which go to stderr: debug, info, warn, error or off")
       ->capture_default_str();
-  app.set_config("--config", "", "a TOML file with a section a command, such as [owner]");
+  app.set_config("--config", "",
+                 "TOML file of options, with a section for each command, such as [owner]");
   app.allow_config_extras(CLI::config_extras_mode::error);
   bool print_config = false;
-  app.add_flag("--print-config", print_config, "print what is in force as TOML, and stop")
+  app.add_flag("--print-config", print_config,
+               "print the options that are in force as TOML, and stop")
       ->configurable(false);
   app.require_subcommand(1);
   app.fallthrough();
@@ -203,11 +206,14 @@ Result<SecurityOptions::Loaded> SecurityOptions::Load() const {
 void AddSecurityOptions(CLI::App& app, SecurityOptions& options) {
   app.add_option(
       "--credentials", options.credentials,
-      "the tenants' tokens, scopes and shares, a file of mode 0600 (see 'kvcove token')");
-  app.add_option("--tls-authority", options.tls.authority,
-                 "mutual TLS: who signs the certificates of servers and clients, PEM");
-  app.add_option("--tls-certificate", options.tls.certificate, "this process's certificate, PEM");
-  app.add_option("--tls-key", options.tls.key, "its key, a PEM file of mode 0600");
+      "file of mode 0600 with the tokens, scopes and shares of tenants (see 'kvcove token')");
+  app.add_option(
+      "--tls-authority", options.tls.authority,
+      "mutual TLS: PEM file with the authority that signs the certificates of servers and clients");
+  app.add_option("--tls-certificate", options.tls.certificate,
+                 "mutual TLS: PEM file with this process's certificate");
+  app.add_option("--tls-key", options.tls.key,
+                 "mutual TLS: PEM file of mode 0600 with the key of this process's certificate");
   app.add_flag("--insecure", options.insecure,
                "allow an address that other hosts reach without credentials: any client may do "
                "everything");
@@ -235,19 +241,21 @@ void AddLimitOptions(CLI::App& app, LimitOptions& options) {
     app.add_option(name, value.text, help)->capture_default_str()->group("Limits (0: none)");
   };
   number("--max-connection-calls", options.limits.connection.calls_per_second,
-         "calls a second of one connection; more are answered \"busy, ask again\"");
+         "calls a second of one connection; further calls are answered \"busy, ask again\"");
   number("--max-tenant-calls", options.limits.tenant.calls_per_second,
-         "of one tenant, unless --credentials says otherwise");
-  number("--max-total-calls", options.limits.all.calls_per_second,
-         "of all; an eighth is kept for owners' leases and admin");
+         "calls a second of one tenant, unless --credentials has another limit");
+  number(
+      "--max-total-calls", options.limits.all.calls_per_second,
+      "calls a second of all callers; an eighth is reserved for owners' leases and administrators");
   size("--max-connection-bytes", options.connection_bytes,
-       "bytes of one call, requests and answers, that are under way for one connection");
+       "bytes of requests and answers that are under way for one connection");
   size("--max-tenant-bytes", options.tenant_bytes,
-       "for one tenant, unless --credentials says otherwise");
+       "bytes under way of one tenant, unless --credentials has another limit");
   size("--max-total-bytes", options.total_bytes,
-       "for all; an eighth is kept for owners' leases and admin");
+       "bytes under way of all callers; an eighth is reserved for owners' leases and "
+       "administrators");
   number("--max-tenant-connections", options.limits.tenant.connections,
-         "connections of one tenant, unless --credentials says otherwise");
+         "connections of one tenant, unless --credentials has another limit");
 }
 
 Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default_port,

@@ -103,21 +103,24 @@ Result<int> RunShow(const DiskOptions& options) {
 
 void AddDisk(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DiskOptions>();
-  CLI::App* disk = app.add_subcommand("disk", "Disks of the SSD tier that no owner uses now");
+  CLI::App* disk = app.add_subcommand(
+      "disk", "Format, check or show disks of the SSD tier that no owner uses now.");
   disk->require_subcommand(1);
-  CLI::App* format = disk->add_subcommand("format", "Make an empty disk; what was there is lost");
-  format->add_option("PATH:SIZE", options->path, "a directory or file with a size, or a device")
+  CLI::App* format = disk->add_subcommand("format", "Make an empty disk; all that it had is lost.");
+  format->add_option("PATH:SIZE", options->path, "directory or file with a size, or a device")
       ->required();
-  format->add_option("--pool", options->pool, "the pool's id, 32 hex digits")->required();
-  format->add_option("--incarnation", options->incarnation, "the pool's incarnation")->required();
-  format->add_option("--zone-size", options->zone.text, "64KiB to 4GiB")->capture_default_str();
-  format->add_flag("--yes", options->yes, "overwrite a file system, a partition table, a disk");
+  format->add_option("--pool", options->pool, "id of the pool, 32 hex digits")->required();
+  format->add_option("--incarnation", options->incarnation, "incarnation of the pool")->required();
+  format->add_option("--zone-size", options->zone.text, "size of a zone, 64KiB to 4GiB")
+      ->capture_default_str();
+  format->add_flag("--yes", options->yes,
+                   "overwrite a file system, a partition table or a disk of a pool");
   format->callback([options, &chosen] { chosen = [options] { return RunFormat(*options); }; });
-  CLI::App* check = disk->add_subcommand("check", "Read and verify every record; changes nothing");
-  CLI::App* show = disk->add_subcommand("show", "Zones and space, from their summaries");
+  CLI::App* check = disk->add_subcommand("check", "Read and verify every record; changes nothing.");
+  CLI::App* show = disk->add_subcommand("show", "Print zones and space, from their summaries.");
   for (CLI::App* command : {check, show}) {
-    command->add_option("PATH", options->path, "a directory, a file, or a device")->required();
-    command->add_flag("--json", options->json, "one JSON object");
+    command->add_option("PATH", options->path, "directory, file or device of the disk")->required();
+    command->add_flag("--json", options->json, "print one JSON object");
   }
   check->callback([options, &chosen] { chosen = [options] { return RunCheck(*options); }; });
   show->callback([options, &chosen] { chosen = [options] { return RunShow(*options); }; });

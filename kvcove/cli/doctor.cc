@@ -330,10 +330,10 @@ Result<int> Run(const DoctorOptions& options) {
 void AddDoctor(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* doctor = app.add_subcommand(
-      "doctor", "Look at this host before kvcove is used on it, and say what to change.");
-  doctor->add_option("--memory", options->memory.text, "what an owner shall get")
+      "doctor", "Check this host before kvcove is used on it, and say what to change.");
+  doctor->add_option("--memory", options->memory.text, "memory that an owner is to have")
       ->capture_default_str();
-  doctor->add_option("--data", options->data, "where generations shall be kept")
+  doctor->add_option("--data", options->data, "directory that is to have the generations")
       ->capture_default_str();
   doctor
       ->add_option("--disk", options->disks,
@@ -352,14 +352,16 @@ void AddDoctor(CLI::App& app, Action& chosen) {
   doctor->add_option("--rdma-device", options->rdma_devices,
                      "an RDMA device to check, such as mlx5_0 or mlx5_0:2; may be repeated "
                      "(default: all, nearest and fastest first)");
-  doctor->add_option("--gid-index", options->gid_index,
-                     "the GID that RDMA shall use (default: $MC_GID_INDEX, else decided)");
+  doctor->add_option(
+      "--gid-index", options->gid_index,
+      "index of the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");
   doctor->add_option("--near", options->near,
                      "what RDMA devices shall be near to: a GPU's PCI address, or numa:N (default: "
                      "the NUMA node of this process, where it has one alone)");
   doctor
-      ->add_option("--sysfs", options->sysfs,
-                   "the kernel's tree of devices; in a container the host's may be elsewhere")
+      ->add_option(
+          "--sysfs", options->sysfs,
+          "directory of the kernel's tree of devices; in a container the host's may be elsewhere")
       ->capture_default_str();
   AddSecurityOptions(*doctor, options->security);
   doctor->add_flag("--json", options->as_json, "print JSON");

@@ -103,22 +103,22 @@ void AddEngine(CLI::App& app, Action& chosen) {
   CLI::App* engine = app.add_subcommand(
       "engine", "Ask an engine that uses kvcove's connector: counters, reset, weights.");
   engine->add_option("SOCKET", command->socket,
-                     "its socket: the engine's log and `kvcove engine list` name it");
-  engine->add_option("--timeout-ms", command->timeout_ms, "for the answer")
+                     "the engine's socket, which its log and `kvcove engine list` name");
+  engine->add_option("--timeout-ms", command->timeout_ms, "milliseconds to wait for the answer")
       ->check(CLI::Range(1, 600'000))
       ->capture_default_str();
   engine->require_subcommand(1);
   // `list` is of all engines; every other command is of one.
-  CLI::App* list = engine->add_subcommand("list", "The engines of this user on this host.");
-  list->add_option("--directory", command->directory, "where their sockets are")
+  CLI::App* list = engine->add_subcommand("list", "List the engines of this user on this host.");
+  list->add_option("--directory", command->directory, "directory of the engines' sockets")
       ->capture_default_str();
-  list->add_flag("--json", command->json, "everything that they count, as JSON");
+  list->add_flag("--json", command->json, "print all counters of the engines as JSON");
   list->callback([command, &chosen] {
     chosen = [command]() -> Result<int> { return ListEngines(*command); };
   });
-  CLI::App* counters =
-      engine->add_subcommand("counters", "All that it counts of look-ups, loads and saves.");
-  counters->add_flag("--json", command->json, "as JSON");
+  CLI::App* counters = engine->add_subcommand(
+      "counters", "Print the engine's counters of look-ups, loads and saves.");
+  counters->add_flag("--json", command->json, "print JSON");
   counters->callback([command, &chosen] {
     chosen = [command]() -> Result<int> {
       KVCOVE_ASSIGN(EngineClient engine, command->One());
@@ -131,8 +131,9 @@ void AddEngine(CLI::App& app, Action& chosen) {
       return 0;
     };
   });
-  CLI::App* reset = engine->add_subcommand(
-      "reset", "Void all of its KV in the pool; done only when it is proven. Its own cache stays.");
+  CLI::App* reset = engine->add_subcommand("reset",
+                                           "Void all KV of the engine in the pool, and wait for "
+                                           "the proof. The engine's own cache remains.");
   reset->callback([command, &chosen] {
     chosen = [command]() -> Result<int> {
       KVCOVE_ASSIGN(EngineClient engine, command->One());
@@ -144,7 +145,9 @@ void AddEngine(CLI::App& app, Action& chosen) {
   const auto weights = [&](const char* name, const char* help, WeightsNews news) {
     CLI::App* sub = engine->add_subcommand(name, help);
     if (news == WeightsNews::kVersion) {
-      sub->add_option("VERSION", command->version, "from now on")->required();
+      sub->add_option("VERSION", command->version,
+                      "version of the weights that the engine uses from now on")
+          ->required();
     }
     sub->callback([command, &chosen, news] {
       chosen = [command, news]() -> Result<int> {

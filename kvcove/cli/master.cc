@@ -169,55 +169,62 @@ Result<int> Run(const MasterOptions& options) {
 void AddMaster(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<MasterOptions>();
   CLI::App* master = app.add_subcommand(
-      "master", "Run the master of a cluster: who the owners are, where keys are, resets.");
-  master->add_option("--listen", options->listen, "where owners and requesters reach it, host:port")
+      "master",
+      "Run the master of a cluster, which knows the owners, finds keys and makes resets.");
+  master
+      ->add_option("--listen", options->listen,
+                   "host:port at which owners and requesters reach the master")
       ->capture_default_str();
   CLI::Option* data = master
                           ->add_option("--data", options->data_directory,
-                                       "where generations, members and barriers are kept")
+                                       "directory of the generations, members and barriers")
                           ->capture_default_str();
   AddStoreOptions(*master, options->store)->excludes(data);
-  master->add_option("--advertise", options->advertise,
-                     "with --store: how clients reach this master, host:port; else --listen");
+  master->add_option(
+      "--advertise", options->advertise,
+      "with --store: host:port at which clients reach this master (default: --listen)");
   master
       ->add_option("--member-ttl", options->member_ttl_s,
-                   "seconds after which an owner that is away is no member any more")
+                   "seconds after which an absent owner is no member any more")
       ->check(CLI::Range(10.0, 30.0 * 24 * 3600))
       ->capture_default_str();
   master
-      ->add_option("--max-entries", options->max_entries,
-                   "how many objects and replicas the directory holds, at 67 to 94 bytes each; "
-                   "all masters together")
+      ->add_option(
+          "--max-entries", options->max_entries,
+          "most objects and replicas in the directory of all masters together, at 67 to 94 "
+          "bytes each")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   master
       ->add_option("--tenant-entries", options->tenant_entries,
-                   "how many of them one tenant may have; 0: a quarter")
+                   "most objects and replicas of one tenant in the directory; 0: a quarter")
       ->capture_default_str();
-  master->add_flag("--strict", options->strict,
-                   "only owners' acknowledgements prove a reset or a removal, never a lease that "
-                   "ran out: for virtual machines that may be paused or migrated");
+  master->add_flag(
+      "--strict", options->strict,
+      "prove a reset or a removal only by owners' acknowledgements, never by a lease that "
+      "ran out: for virtual machines that may be paused or migrated");
   master
-      ->add_option("--shards", options->shards,
-                   "with --store: whether the masters that do not lead serve parts of the "
-                   "directory; the same at all of them. auto: on, but not with --strict "
-                   "(docs/ha.md)")
+      ->add_option(
+          "--shards", options->shards,
+          "with --store: let the masters that do not lead serve parts of the directory; must "
+          "be equal at all masters: on, off or auto (on, but not with --strict; docs/ha.md)")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   master->add_option("--metrics", options->metrics, kMetricsHelp)->capture_default_str();
-  master->add_option("--admin", options->admin, "the admin endpoint's host:port, or off")
+  master->add_option("--admin", options->admin, "host:port of the admin endpoint, or off")
       ->capture_default_str();
-  master->add_option("--announce-admin", options->announced_admin,
-                     "host:port of the admin endpoint that clients are told; else --admin");
+  master->add_option(
+      "--announce-admin", options->announced_admin,
+      "host:port of the admin endpoint that is announced to clients (default: --admin)");
   master
-      ->add_option(
-          "--read-hold", options->read_hold_s,
-          "seconds for which stores of mooncake.store hold what they read; 0: as they like")
+      ->add_option("--read-hold", options->read_hold_s,
+                   "seconds for which stores of mooncake.store hold values that they have read; 0: "
+                   "as they like")
       ->check(CLI::Range(0.0, 24.0 * 3600))
       ->capture_default_str();
   master
       ->add_option("--task-rate", options->task_rate.text,
-                   "how many bytes a second drains, copies and repairs may move")
+                   "bytes a second that drains, copies and repairs may move")
       ->capture_default_str();
   AddSecurityOptions(*master, options->security);
   AddLimitOptions(*master, options->limits);

@@ -372,8 +372,8 @@ void AddRun(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* run = app.add_subcommand(
       "run",
-      "Run a command, such as an engine, with this host's owner around it: find or start the "
-      "owner, wait until it is ready, tell the command of it, end it after the last command.");
+      "Run a command, such as an engine, with this host's owner: find or start the owner, wait "
+      "until it is ready, pass its address to the command, end it after the last command.");
   AddServeOptions(*run, *options);
   const std::vector<CLI::Option*> before = run->get_options();
   AddClusterOptions(*run, *options);
@@ -382,10 +382,11 @@ void AddRun(CLI::App& app, Action& chosen) {
     if (std::ranges::find(before, option) == before.end()) of_cluster.push_back(option);
   }
   const std::size_t shared = run->get_options().size();
-  run->add_option("--data", options->data_directory,
-                  "where a pool of this host alone keeps its generations (default: 'data' beside "
-                  "the socket); in a cluster, with --disk: where the owner's identity is kept "
-                  "(default: the disk's file with '.data' behind it)");
+  run->add_option(
+      "--data", options->data_directory,
+      "directory of the generations of a pool of this host alone (default: 'data' beside "
+      "the socket); in a cluster, with --disk: directory of the owner's identity "
+      "(default: the disk's file with '.data' behind it)");
   std::vector<const CLI::Option*> of_host;
   for (std::size_t i = shared; i < run->get_options().size(); ++i) {
     of_host.push_back(run->get_options()[i]);
@@ -397,19 +398,21 @@ void AddRun(CLI::App& app, Action& chosen) {
     option->group("Options of the owner, where this command starts it");
     passed_on.push_back(option);
   }
-  run->add_option("--master", options->master,
-                  "the cluster's master, host:port, or its masters, separated by commas, or "
-                  "etcd://HOST:2379/PREFIX, as their --store (default: a "
-                  "pool of this host alone)");
-  run->add_flag("--no-owner", options->no_owner, "start none, and wait for none");
+  run->add_option(
+      "--master", options->master,
+      "host:port of the cluster's master, or of all its masters, separated by commas, or "
+      "etcd://HOST:2379/PREFIX, as their --store (default: a pool of this host alone)");
+  run->add_flag("--no-owner", options->no_owner, "start no owner, and wait for none");
   run->add_flag("--shared", options->shared, "leave the owner running when the command has ended");
-  run->add_option("--connector", options->connector,
-                  "what a 'vllm serve' without --kv-transfer-config gets: kvcove, mooncake or none")
+  run->add_option(
+         "--connector", options->connector,
+         "connector of a 'vllm serve' without --kv-transfer-config: kvcove, mooncake or none")
       ->check(CLI::IsMember({"kvcove", "mooncake", "none"}))
       ->capture_default_str();
-  run->add_option("--on-failure", options->on_failure,
-                  "when the owner does not get ready: crash, or fallback: the command starts "
-                  "without a pool")
+  run->add_option(
+         "--on-failure", options->on_failure,
+         "what to do when the owner does not get ready: crash, or fallback (the command starts "
+         "without a pool)")
       ->check(CLI::IsMember({"crash", "fallback"}))
       ->capture_default_str();
   run->add_option("--ready-timeout", options->ready_timeout_s, "seconds to wait for the owner")
@@ -419,11 +422,12 @@ void AddRun(CLI::App& app, Action& chosen) {
                   "seconds from SIGTERM until the command is killed")
       ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
-  run->add_option("--restarts", options->restarts, "how often an owner that ends is started again")
+  run->add_option("--restarts", options->restarts,
+                  "times that an owner that has ended is started again")
       ->capture_default_str();
   run->add_option("--owner-log", options->owner_log,
-                  "what the owner says; it stays (default: the socket's path and .log)");
-  run->add_option("COMMAND", options->command, "what to run, behind --")->configurable(false);
+                  "file for the owner's log, which remains (default: the socket's path and .log)");
+  run->add_option("COMMAND", options->command, "command to run, behind --")->configurable(false);
   run->callback([options, passed_on, of_cluster, of_host, &chosen] {
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();

@@ -323,16 +323,18 @@ void AddFields(CLI::App& app, ServeOptions& options, bool only_daemons) {
 }  // namespace
 
 void AddServeOptions(CLI::App& app, ServeOptions& options) {
-  app.add_option("--socket", options.socket, "where to listen; its directory must be private")
+  app.add_option("--socket", options.socket,
+                 "path of the Unix socket to listen at; its directory must be private")
       ->capture_default_str();
   app.add_option("--engine-user", options.engine_user,
                  "another user whose processes may use the socket and map the memory; they set "
                  "$KVCOVE_OWNER_USER to this one");
   app.add_option("--engine-group", options.engine_group,
-                 "the same for all members of a group; this user must be one of them, or root");
+                 "a group whose members may use the socket as --engine-user may; this user must be "
+                 "a member, or root");
   app.add_option("--numa", options.numa,
-                 "'all': one owner on each NUMA node, with equal parts of --memory; or a node's "
-                 "number: one owner there (default: one owner, bound to none)");
+                 "NUMA nodes of the owners: 'all' (one owner on each node, with equal parts of "
+                 "--memory) or the number of one node (default: one owner, bound to none)");
   app.add_option("--sysfs", options.sysfs)->group("")->configurable(false);
   AddFields(app, options, /*only_daemons=*/false);
   app.add_option("--metrics", options.metrics,
@@ -348,24 +350,26 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
 }
 
 void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
-  app.add_option("--listen", options.listen, "where other hosts get and put data, host:port")
+  app.add_option("--listen", options.listen, "host:port at which other hosts get and put data")
       ->capture_default_str();
   app.add_option(
       "--advertise", options.advertise,
-      "how others reach --listen, host:port (default: the same, or where that is 0.0.0.0 "
+      "host:port at which others reach --listen (default: the same, or where that is 0.0.0.0 "
       "or [::], the address from which the route to the master leaves)");
   app.add_option("--rdma-device", options.rdma_devices,
                  "for RDMA, which is not used yet: a device, such as mlx5_0 or mlx5_0:2 for its "
                  "second port; repeated or with commas (default: found out)")
       ->delimiter(',');
   app.add_option("--gid-index", options.gid_index,
-                 "the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");
-  app.add_option("--host-id", options.host,
-                 "equal for all processes that share this host's memory (default: found out)");
-  app.add_flag("--no-checksum", options.no_checksum, "do not check what crosses the network");
+                 "index of the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");
+  app.add_option(
+      "--host-id", options.host,
+      "name of this host, equal for all processes that share its memory (default: found out)");
+  app.add_flag("--no-checksum", options.no_checksum,
+               "do not check the checksums of values that cross the network");
   app.add_option("--tenant", options.tenant,
                  "serve this tenant alone: its processes on this host use the memory directly");
-  app.add_option("--admin", options.admin, "the admin endpoint's host:port, or off")
+  app.add_option("--admin", options.admin, "host:port of the admin endpoint, or off")
       ->capture_default_str();
   AddSecurityOptions(app, options.security);
   AddLimitOptions(app, options.limits);
@@ -383,7 +387,7 @@ void AddServe(CLI::App& app, Action& chosen) {
   AddServeOptions(*serve, *options);
   AddDaemonOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
-                    "where generations are kept (default: 'data' beside the socket)");
+                    "directory of the generations (default: 'data' beside the socket)");
   serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });
 }
 
@@ -396,12 +400,13 @@ void AddOwner(CLI::App& app, Action& chosen) {
   AddServeOptions(*owner, *options);
   AddDaemonOptions(*owner, *options);
   owner->add_option("--data", options->data_directory,
-                    "with --disk: where this owner's identity is kept (default: the disk's file "
+                    "with --disk: directory of this owner's identity (default: the disk's file "
                     "with '.data' behind it)");
   owner
-      ->add_option("--master", options->master,
-                   "the cluster's master, host:port; of several masters all, separated by commas, "
-                   "or etcd://HOST:2379,HOST:2379/PREFIX, as their --store (docs/ha.md)")
+      ->add_option(
+          "--master", options->master,
+          "host:port of the cluster's master; with several masters all of them, separated by "
+          "commas, or etcd://HOST:2379,HOST:2379/PREFIX, as their --store (docs/ha.md)")
       ->capture_default_str();
   AddClusterOptions(*owner, *options);
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });

@@ -242,14 +242,15 @@ Result<int> Run(const StatusOptions& options) {
 
 void AddStatus(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<StatusOptions>();
-  CLI::App* status =
-      app.add_subcommand("status", "The owners of this host: their memory, NUMA nodes and leases.");
+  CLI::App* status = app.add_subcommand(
+      "status", "Print the owners of this host: their memory, NUMA nodes and leases.");
   status
-      ->add_option("--socket", options->socket,
-                   "of one of them; its siblings are those of the same name, such as "
-                   "kvcove.node1.sock beside kvcove.sock")
+      ->add_option(
+          "--socket", options->socket,
+          "socket of one owner; its siblings have the same name, such as kvcove.node1.sock "
+          "beside kvcove.sock")
       ->capture_default_str();
-  status->add_option("--timeout-ms", options->timeout_ms, "how long to wait for each")
+  status->add_option("--timeout-ms", options->timeout_ms, "milliseconds to wait for each owner")
       ->capture_default_str();
   status->add_flag("--json", options->as_json, "print JSON");
   status->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });

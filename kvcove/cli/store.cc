@@ -67,9 +67,9 @@ Result<int> RunRestore(const BackupOptions& options) {
 }
 
 void AddPlace(CLI::App& command, BackupOptions& options) {
-  command.add_option("file", options.file, "the backup")->required();
+  command.add_option("file", options.file, "file of the backup")->required();
   CLI::Option* data =
-      command.add_option("--data", options.data_directory, "the directory of a pool's only master");
+      command.add_option("--data", options.data_directory, "directory of a pool's only master");
   AddStoreOptions(command, options.store)->excludes(data);
 }
 
@@ -77,19 +77,20 @@ void AddPlace(CLI::App& command, BackupOptions& options) {
 
 void AddStore(CLI::App& app, Action& chosen) {
   CLI::App* store =
-      app.add_subcommand("store", "Back up what a pool's masters must not forget, or put it back.");
+      app.add_subcommand("store", "Back up the control store of a pool's masters, or restore it.");
   store->require_subcommand(1);
   auto options = std::make_shared<BackupOptions>();
   CLI::App* backup = store->add_subcommand(
-      "backup", "Write all facts of now into a file; masters may run meanwhile.");
+      "backup", "Write all facts of the store into a file; masters may run meanwhile.");
   AddPlace(*backup, *options);
   backup->callback([options, &chosen] { chosen = [options] { return RunBackup(*options); }; });
   CLI::App* restore = store->add_subcommand(
       "restore",
-      "Put a backup in place of a store that is lost or damaged, while no master runs. Whatever is "
-      "stored in the pool is void afterwards: what happened since the backup is not known.");
+      "Restore a backup in place of a store that is lost or damaged, while no master runs. All "
+      "values in the pool are void afterwards, because changes since the backup are not known.");
   AddPlace(*restore, *options);
-  restore->add_flag("--replace", options->replace, "also where facts of this pool are");
+  restore->add_flag("--replace", options->replace,
+                    "restore also into a store that has facts of this pool");
   restore->callback([options, &chosen] { chosen = [options] { return RunRestore(*options); }; });
 }
 

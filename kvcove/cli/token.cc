@@ -140,26 +140,28 @@ void AddToken(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<TokenOptions>();
   CLI::App* token = app.add_subcommand(
       "token", "Make a tenant's token, for the servers' credentials file and the client's.");
-  token->add_option("tenant", options->tenant, "the tenant's name");
+  token->add_option("tenant", options->tenant, "name of the tenant");
   token
-      ->add_option("--scopes", options->scopes,
-                   "of read, write, reset, admin, metrics (GET /metrics) and owner (beside read, "
-                   "write or reset: of this tenant only)")
+      ->add_option(
+          "--scopes", options->scopes,
+          "scopes of the tenant: read, write, reset, admin, metrics (GET /metrics) and owner "
+          "(beside read, write or reset: of this tenant only)")
       ->delimiter(',')
       ->capture_default_str();
   token->add_option("--credentials", options->credentials,
-                    "add the tenant to this file of the servers (default: print all)");
+                    "servers' credentials file to which the tenant is added (default: print all)");
   token->add_option("--output", options->output, "write the client's file, which must not exist");
   CLI::Option* exchange =
       token->add_flag("--exchange", options->exchange,
                       "add a new token beside the ones that the tenant has in --credentials, and "
                       "write it to --output");
   token
-      ->add_flag("--strike", options->strike,
-                 "leave the tenant its last token in --credentials, once clients have it")
+      ->add_flag(
+          "--strike", options->strike,
+          "remove all tokens of the tenant but the last from --credentials, once clients have it")
       ->excludes(exchange);
   token->add_option("--bearer", options->bearer,
-                    "print what the token in this client's file stands for at the admin port");
+                    "print the bearer of the token in this client's file, for the admin port");
   token->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

@@ -34,6 +34,7 @@ Status Connection::Wait(short events, std::int64_t deadline_ns) {
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    // Only after the poll: an answer that came in time is taken, also if this thread was slow.
     if (left == 0) return Fail(Code::kTimeout, "no answer in time");
     if (ready < 0) {
       Interrupt::LookNow();
@@ -61,7 +62,7 @@ Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadlin
   beast::http::response_parser<beast::http::string_body> parser;
   parser.body_limit(max_bytes);
   parser.eager(true);
-  std::string bytes;  // that the parser has not taken yet
+  std::string bytes;  // bytes that the parser has not taken yet
   std::array<char, kReadBytes> buffer;
   while (!parser.is_done()) {
     const ssize_t got = recv(fd_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -84,6 +85,7 @@ Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadlin
       return Fail(Code::kCorrupt, fmt::format("what came is no HTTP answer: {}", error.message()));
     }
   }
+  // Bytes behind the answer would be taken for the next request's, so they end the connection, too.
   if (!parser.keep_alive() || !bytes.empty()) fd_.Reset();
   const auto& answer = parser.get();
   const auto type = answer[beast::http::field::content_type];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One kept HTTP/1.1 connection of a client: one request at a time, without a thread, over a socket
-// that somebody else has opened (and may have put behind TLS). Belongs to one thread at a time.
+// One kept HTTP/1.1 connection of a client, over a socket that the caller has opened (and may have
+// put behind TLS): one request at a time, without a thread. Belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace kvcove::http {
 
 struct PostOptions {
-  std::string_view host;           // the header's value
+  std::string_view host;           // value of the header Host
   std::string_view target;         // path, encoded
-  std::string_view authorization;  // the header's value, or empty
+  std::string_view authorization;  // value of the header Authorization; empty: none
   std::string_view body;           // JSON
 };
 
@@ -23,11 +23,11 @@ class Connection {
  public:
   explicit Connection(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  // Errors: kTimeout, kUnavailable when the connection ended, kCorrupt for what is no HTTP. After
-  // one of them the connection is of no use any more, and the server may have carried the request
-  // out all the same.
+  // Sends a POST and waits for the answer, whatever its status. Errors: kTimeout, kUnavailable when
+  // the connection ended, kCorrupt for an answer that is no HTTP. After an error the connection is
+  // not usable any more, and the server may have carried out the request all the same.
   Result<Response> Post(const PostOptions& options, std::int64_t deadline_ns);
-  // False after an error, and when the server said that it closes.
+  // Returns false after an error, and when the server has announced that it closes.
   bool usable() const { return fd_.valid(); }
 
  private:

@@ -46,7 +46,7 @@ HostKind KindOfIpv6(const std::string& host) {
   return IN6_IS_ADDR_LOOPBACK(&address) ? HostKind::kLoopback : HostKind::kAddress;
 }
 
-// Of `host`, `host:port`, `[IPv6]` or `[IPv6]:port`.
+// Returns the kind of `host`, `host:port`, `[IPv6]` or `[IPv6]:port`.
 HostKind KindOfHost(std::string_view value) {
   const bool six = value.starts_with('[');
   const std::size_t end = six ? value.find(']') : value.find(':');
@@ -74,7 +74,8 @@ bool IsJson(std::string_view content_type) {
   return EqualIgnoringCase(type, "application/json");
 }
 
-// A page cannot send these to another origin before the browser has asked for leave.
+// Returns whether the request has a header that a page cannot send to another origin: its browser
+// asks that origin first (CORS preflight).
 bool HasOwnHeader(const beast::http::request_header<>& head) {
   const auto types = ValuesOf(head, field::content_type);
   if (types.size() == 1 && IsJson(types[0])) return true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests a web page may have sent. A page in an operator's browser can reach loopback and
-// every address that the browser can; the browser adds headers that tell such requests apart.
+// Recognises requests that a web page may have sent. A page in an operator's browser can reach
+// loopback and every address that the browser can; the browser adds headers by which such requests
+// are recognised. Thread-safe.
 #pragma once
 
 #include <boost/beast/http/message.hpp>
@@ -9,15 +10,15 @@
 
 namespace kvcove::http {
 
-// Refuses a request that a page of another origin may have sent:
-// - Host stands once and names an IP address or `localhost`; with `loopback` a loopback address, as
-//   a page's own name may resolve to 127.0.0.1 (DNS rebinding). Without `loopback`, names pass,
-//   too.
-// - Origin, where there is one, is "http://" and Host.
-// - Sec-Fetch-Site, where there is one, is `same-origin` or `none`.
-// - Everything but GET and HEAD has `Content-Type: application/json` or `X-Kvcove-Request: 1`:
-//   before a browser sends these to another origin it asks, and no answer of ours allows it.
-// Errors: kInvalid (Host), kDenied; the text says which header is wrong or missing.
+// Refuses a request that a page of another origin may have sent. A request passes if
+// - it has one Host. With `loopback` that is a loopback address or `localhost`, because a page's
+// own
+//   name may resolve to 127.0.0.1 (DNS rebinding); without, also another address or a name;
+// - Origin, if present, is "http://" and Host;
+// - Sec-Fetch-Site, if present, is `same-origin` or `none`;
+// - its method is GET or HEAD, or it has `Content-Type: application/json` or `X-Kvcove-Request: 1`:
+//   before a browser sends these to another origin it asks, and no answer of this server allows it.
+// Errors: kInvalid (Host), kDenied; the text names the header that is wrong or missing.
 Status CheckOrigin(const boost::beast::http::request_header<>& head, bool loopback);
 
 }  // namespace kvcove::http

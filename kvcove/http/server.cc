@@ -35,7 +35,7 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using asio::ip::tcp;
 using boost::system::error_code;
-// Behind TLS a connection is a Unix socket.
+// A connection behind TLS is a Unix socket.
 using Protocol = asio::generic::stream_protocol;
 
 constexpr std::size_t kMaxBodyBytes = 64U << 10;
@@ -49,8 +49,9 @@ bool IsMalformed(const error_code& error) {
          error != beast::http::error::end_of_stream && error != beast::http::error::partial_message;
 }
 
-// Two lengths, or a length beside chunks: a proxy may see another end of the request than this
-// server, which would take the rest for the next request. The parser lets equal lengths pass.
+// Returns whether the request has two lengths, or a length beside chunks. A proxy may then see
+// another end of the request than this server, which would take the rest for the next request
+// (request smuggling). The parser lets equal lengths pass.
 bool HasTwoLengths(const beast::http::request_header<>& head) {
   const std::size_t lengths = head.count(beast::http::field::content_length);
   return lengths > 1 || (lengths == 1 && (head.count(beast::http::field::transfer_encoding) > 0 ||
@@ -118,11 +119,14 @@ class Server::Impl {
     return {};
   }
   ~Impl() {
+    // First: a handshake that ends from here on must not touch the loop any more.
     {
       const MutexLock lock(entrance_->mutex);
       entrance_->server = nullptr;
     }
-    answers_work_.reset();  // what is queued is still answered
+    // The workers are joined while the loop runs: their last step posts to the loop, and they write
+    // into the coroutines' frames, which end with the loop.
+    answers_work_.reset();
     for (std::thread& worker : workers_) worker.join();
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
@@ -161,12 +165,13 @@ class Server::Impl {
     });
   }
 
-  // Where handshakes end, which another thread makes, and which may end after this server.
+  // The way back from handshakes, which another thread makes, and which may outlive this server.
   struct Entrance {
     Mutex mutex;
     Impl* server KVCOVE_GUARDED_BY(mutex) = nullptr;
   };
-  // Goes when the handshake has ended, one way or the other.
+  // Reports the end of a handshake to the loop when it is destroyed: the tunnel calls `done` only
+  // for one that has succeeded, but always destroys it.
   class Handshake {
    public:
     Handshake(std::shared_ptr<Entrance> entrance, std::uint64_t turn)
@@ -197,7 +202,8 @@ class Server::Impl {
     }
     const std::uint64_t turn = ++last_turn_;
     auto handshake = std::make_shared<Handshake>(entrance_, turn);
-    // It ends on this loop, so behind this.
+    // EndHandshake runs on this loop, so it finds this entry even if the handshake has ended
+    // already.
     waiting_[turn] = {.close = options_.tunnel(std::move(fd), options_.idle_ns,
                                                [handshake = std::move(handshake)](UniqueFd plain) {
                                                  handshake->Passed(std::move(plain));
@@ -206,7 +212,8 @@ class Server::Impl {
   }
 
   void EndHandshake(std::uint64_t turn, UniqueFd plain) {
-    if (waiting_.erase(turn) == 0) return;  // it gave way
+    // Replaced by a newer connection, which took over its place in count_.
+    if (waiting_.erase(turn) == 0) return;
     Protocol::socket socket(loop_);
     error_code error;
     if (plain.valid()) (void)socket.assign(Protocol(AF_UNIX, 0), plain.get(), error);
@@ -218,8 +225,8 @@ class Server::Impl {
     asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
   }
 
-  // As long as it lives, the server waits for a client, for `idle_ns` at most, and may close its
-  // connection for a newer one.
+  // While it exists, the server waits for this client: for `idle_ns` at most, and the connection
+  // may be closed for a newer one.
   class Wait {
    public:
     Wait(Impl& server, Stream& stream) : server_(server), turn_(++server.last_turn_) {
@@ -234,13 +241,15 @@ class Server::Impl {
     const std::uint64_t turn_;
   };
 
-  // Clients that stay silent, or send a byte now and then, cannot keep the others out.
+  // Closes the connection that has waited longest for its client, so that clients that are silent,
+  // or send a byte now and then, cannot keep others out. False: none waits for its client.
   bool CloseLongestWaiting() {
     if (waiting_.empty()) return false;
     const Waiting longest = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
     longest.close();
-    // The other thread may take its time, and a newer client must not wait for that.
+    // A handshake ends on another thread, perhaps late; EndHandshake does not count it again. Any
+    // other connection counts until its Serve() ends.
     if (longest.shakes_hands) --count_;
     return true;
   }
@@ -258,7 +267,7 @@ class Server::Impl {
     --count_;
   }
 
-  // False: the connection ends here.
+  // Serves one request. False: the connection ends.
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(kMaxHeaderBytes);
@@ -279,7 +288,8 @@ class Server::Impl {
       answer = co_await Answer(request);
     }
     if (answer.status == 401 && request.count(beast::http::field::authorization) > 0) {
-      // Guesses of a bearer come at a bounded pace. A newer client may take this one's place.
+      // Delays the answer to a wrong bearer, so that guesses are bounded. Meanwhile a newer client
+      // may take this connection's place, so guesses keep nobody out.
       const Wait wait(*this, stream);
       asio::steady_timer delay(loop_, kRefusalDelay);
       co_await delay.async_wait(asio::redirect_error(asio::use_awaitable, error));
@@ -347,6 +357,9 @@ class Server::Impl {
     const auto executor = co_await asio::this_coro::executor;
     asio::steady_timer done(executor);
     done.expires_at(asio::steady_timer::time_point::max());
+    // The worker refers to this coroutine's frame. It posts the end of the wait to the loop, which
+    // runs this coroutine: so async_wait() below has begun before cancel() runs, and the answer is
+    // written before it is read.
     asio::post(answers_, [&] {
       answer = found->answer(asked);
       asio::post(executor, [&done] { done.cancel(); });
@@ -358,12 +371,13 @@ class Server::Impl {
 
   ServerOptions options_;
   const std::vector<Route> routes_;
-  // The loop's thread; they outlive the loop, whose connections refer to them.
+  // Belong to the loop's thread. Declared before the loop, because they must outlive it: its
+  // connections refer to them.
   struct Waiting {
     std::function<void()> close;
     bool shakes_hands = false;
   };
-  std::map<std::uint64_t, Waiting> waiting_;  // for their clients, the longest first
+  std::map<std::uint64_t, Waiting> waiting_;  // by turn, the longest wait first
   const std::shared_ptr<Entrance> entrance_ = std::make_shared<Entrance>();
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;

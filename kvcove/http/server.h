@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small HTTP/1.1 server for operators. A silent, slow or garbage connection costs nobody but
-// itself: it ends after `idle_ns`, or earlier if `max_connections` is reached and a new one comes.
-// Routes that wait do not hold the loop. Requests that a page in somebody's browser may have sent
-// are refused (origin.h).
+// A small HTTP/1.1 server for operators. A silent or slow connection costs no other one anything:
+// it ends after `idle_ns`, or earlier if `max_connections` is reached and a new one comes. Requests
+// that a page in a browser may have sent are refused (origin.h).
+//
+// One loop (kvcove-http) serves all connections and runs the routes that answer at once; routes
+// that wait run on four workers (kvcove-answer). The only lock guards the way back from a TLS
+// handshake, which another thread makes.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +25,11 @@ struct Request {
   std::string path;    // without the query, decoded
   std::map<std::string, std::string> query;
   std::string body;
-  std::string authorization;  // the header's value, or empty
-  // Of the query or, in a POST, of the body's JSON object. Errors: kInvalid when it is missing.
+  std::string authorization;  // value of the header; empty: none
+  // Returns a value of the query or of the body's JSON object, which counts first. Errors: kInvalid
+  // when it is missing.
   Result<std::string> Need(const std::string& name) const;
+  // Returns the same, or `otherwise` when it is missing.
   std::string Get(const std::string& name, const std::string& otherwise = {}) const;
 };
 
@@ -33,45 +38,48 @@ struct Response {
   std::string body;
   std::string type = "application/json";
 };
+// Returns an answer with the error's code and detail, and the status that fits the code.
 Response ErrorResponse(const Error& error);
-// Bytes that are no UTF-8 are replaced.
+// Returns an answer with this body; bytes that are no UTF-8 are replaced.
 Response JsonResponse(const nlohmann::json& body);
 
 struct Route {
   std::string method;
   std::string path;
-  bool open = false;     // without authorization
+  bool open = false;     // needs no authorization
   bool metrics = false;  // the scope `metrics` is enough
-  bool waits = false;    // runs on a worker
+  bool waits = false;    // may wait: runs on a worker
   std::function<Response(const Request&)> answer;
 };
 
-// Of these, those that operators' monitoring needs.
+// Returns the routes among these that monitoring needs: open ones, and those with `metrics`.
 std::vector<Route> MonitoringRoutes(const std::vector<Route>& routes);
 
 struct ServerOptions {
-  UniqueFd listener;     // as rpc::ListenTcp gives it
-  bool loopback = true;  // it listens there: then only requests to a loopback address are answered
-  // For a whole request to come, and for a whole answer to go.
+  UniqueFd listener;     // of rpc::ListenTcp
+  bool loopback = true;  // it listens on loopback, so only requests to a loopback address pass
+  // Longest time in which a whole request must arrive, and a whole answer must be taken.
   std::int64_t idle_ns = 5'000'000'000;
-  // At the limit a new connection takes the place of the one that has waited longest for its
-  // client. Operators need few; more would take the descriptors of owners and engines.
+  // At the limit a new connection replaces the one that has waited longest for its client.
+  // Operators need few; more would take the descriptors of owners and engines.
   std::size_t max_connections = 128;
-  // True if the header's value lets this caller in, for a route of its own or one with `metrics`;
-  // null: everyone.
+  // Returns whether the header's value lets the caller in; `metrics`: to a route for which that
+  // scope is enough. Runs on the loop. Null: everyone may ask.
   std::function<bool(const std::string& authorization, bool metrics)> authorize;
-  // As rpc::Tls::Accept, for all connections; null: they are in the clear. `done` may be called,
-  // and destroyed, in any thread. What it returns may be called as long as this function lives.
+  // Makes the TLS handshake of each connection, as rpc::Tls::Accept does; null: connections are in
+  // the clear. `done` may be called, and destroyed, on any thread. The result ends the handshake,
+  // and may be called for as long as this function exists.
   std::function<std::function<void()>(UniqueFd fd, std::int64_t handshake_ns,
                                       std::function<void(UniqueFd)> done)>
       tunnel;
 };
 
-// Thread-safe.
+// Has only a life cycle; Open and the destructor may be called from any thread.
 class Server {
  public:
-  // Serves when it returns. Errors: as StartThread.
+  // Opens a server, which serves when this returns. Errors: as StartThread.
   static Result<std::unique_ptr<Server>> Open(ServerOptions options, std::vector<Route> routes);
+  // Waits for the routes that run, and closes all connections.
   ~Server();
 
  private:
@@ -89,7 +97,8 @@ struct CallOptions {
   std::string authorization;
   std::int64_t timeout_ns = 5'000'000'000;
 };
-// One request. Errors: kUnavailable, kTimeout.
+// Makes one request over a connection of its own, and waits for the answer, whatever its status.
+// Errors: kUnavailable, kTimeout.
 Result<Response> Call(const CallOptions& options);
 
 }  // namespace kvcove::http

@@ -35,7 +35,7 @@
 namespace kvcove::pool {
 namespace {
 
-// The owner is in this process.
+// The way to an owner in this process.
 class EmbeddedConnection final : public Connection {
  public:
   explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {
@@ -52,11 +52,11 @@ class EmbeddedConnection final : public Connection {
 
  private:
   const std::shared_ptr<EmbeddedHost> host_;
-  const std::shared_ptr<requester::LocalOwners> owners_ =  // that one; sessions may outlive this
+  const std::shared_ptr<requester::LocalOwners> owners_ =  // one owner; sessions share it
       std::make_shared<requester::LocalOwners>();
 };
 
-// The owners at one socket of this host and its siblings.
+// The way to the owners at one socket of this host and its siblings' sockets.
 class SocketConnection final : public Connection {
  public:
   explicit SocketConnection(std::shared_ptr<requester::SocketOwners> host)
@@ -66,7 +66,7 @@ class SocketConnection final : public Connection {
     return SessionPtr(
         new requester::HostSession(host_, host_->owners(), options, SystemClock::Instance()));
   }
-  // The sum of all that answer.
+  // Returns the sum over all owners that answer; an error only if none does.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     Result<PoolStat> sum = requester::NotConnected();
     const std::size_t count = host_->owners().count();
@@ -99,7 +99,8 @@ class ClusterConnection final : public Connection {
   }
   PoolSettings Settings() override {
     wire::MasterSettings told = host_->Settings();
-    // The wildcard address is one for listeners: callers take the master's own.
+    // A master that listens on all addresses announces the wildcard, to which nobody can connect:
+    // the host at which this process reaches the master replaces it.
     if (auto admin = rpc::ParseAddress(told.admin, 0);
         admin && (admin->host == "0.0.0.0" || admin->host == "::")) {
       admin->host = host_->master_address().host;
@@ -110,7 +111,7 @@ class ClusterConnection final : public Connection {
             .admin = std::move(told.admin),
             .scopes = rpc::ScopeNames(told.scopes)};
   }
-  // The sum of all owners that live.
+  // Returns the sum over all live owners. The master knows their memory and objects only.
   Result<PoolStat> Stat(std::int64_t deadline_ns) override {
     KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
     PoolStat sum;
@@ -125,7 +126,7 @@ class ClusterConnection final : public Connection {
   }
 
  private:
-  // The owner that puts go to, from the options or the environment; empty: none is preferred.
+  // Returns the owners that puts prefer, from the options or the environment; empty: none.
   Result<std::string> PreferredSegment(const std::string& given) {
     std::string segment = given;
     std::string_view source = "preferred_segment";
@@ -159,8 +160,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Calls `take` with each key and value of `a=1&b=2`. Of keys only `disk` may be there several
-// times.
+// Calls `take` with each key and value of `a=1&b=2`. Only `disk` may be given several times.
 Status ForEachOption(std::string_view query,
                      const std::function<Status(std::string_view, std::string_view)>& take) {
   std::set<std::string_view> seen;
@@ -203,7 +203,8 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
     if (key == "data") {
       options.data_directory = value;
     } else if (key == "warm") {
-      // Of pools that other processes own; this one maps what it populates.
+      // Checked and ignored: `warm` is for memory that another process owns. It is allowed because
+      // `auto` chooses between both kinds of pool.
       KVCOVE_TRY(requester::ParseWarm(key, value));
     } else {
       given[key].emplace_back(value);
@@ -217,7 +218,8 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
     }
   }
   if (!given.empty()) return UnknownEmbeddedKey(given.begin()->first);
-  // Without its generations nothing on a disk can be trusted, so they lie beside it: the first.
+  // A value on a disk is valid only under generations that outlive the process. They are stored
+  // beside the first disk where no directory is given.
   if (!options.owner.disks.empty() && options.data_directory.empty()) {
     options.data_directory = disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
   }
@@ -230,7 +232,7 @@ Result<std::unique_ptr<Connection>> OpenEmbedded(std::string_view query) {
   return std::make_unique<EmbeddedConnection>(std::move(host));
 }
 
-// What $KVCOVE_WARM says, for addresses that do not.
+// Returns the options of $KVCOVE_WARM, for addresses without `warm`.
 Result<requester::WarmOptions> DefaultWarm() {
   const std::string text = Environment("KVCOVE_WARM");
   if (text.empty()) return requester::WarmOptions{};
@@ -239,7 +241,7 @@ Result<requester::WarmOptions> DefaultWarm() {
 
 constexpr std::array<std::string_view, 1> kSocketKeys = {"warm"};
 
-// Of the other keys, `others` decides.
+// Reads `warm`; calls `others` with each other key.
 Result<requester::WarmOptions> ParseWarmKey(
     std::string_view query, const std::function<Status(std::string_view key)>& others) {
   KVCOVE_ASSIGN(requester::WarmOptions warm, DefaultWarm());
@@ -263,13 +265,14 @@ Result<std::unique_ptr<Connection>> OpenSocket(const std::string& path,
 constexpr std::array<std::string_view, 10> kClusterKeys = {
     "local",         "checksum",        "host",    "owner", "placement", "token",
     "tls_authority", "tls_certificate", "tls_key", "warm"};
-// A leader that was killed stays named in etcd for its lease. So where etcd says who leads, a call
-// there that failed is made again: another one may be named by then.
+// Connects to the master. A leader that was killed remains named in etcd until its lease ends (2 s
+// by default). So where etcd names the leader, a failed attempt is repeated until the deadline:
+// another leader may be named by then.
 Result<std::unique_ptr<requester::ClusterHost>> ConnectCluster(
     const requester::ClusterHostOptions& options, std::int64_t deadline_ns, const Clock& clock) {
   const bool again = options.master.source() != nullptr;
-  // Each attempt has longer than the last one: a busy leader must not hear the same again and
-  // again.
+  // Each attempt has twice the time of the last one: with a fixed time a leader that needs longer
+  // would be asked again and again, and never answer in time.
   for (std::int64_t attempt_ns = kSecond;; attempt_ns *= 2) {
     const std::int64_t until_ns =
         again ? std::min(clock.NowNs() + attempt_ns, deadline_ns) : deadline_ns;
@@ -323,7 +326,7 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
   return std::make_unique<ClusterConnection>(std::move(host));
 }
 
-// The owner at this host's socket, or a pool of one's own where there is certainly none.
+// Opens the owner at this host's socket, or an embedded pool where there is certainly no owner.
 Result<std::unique_ptr<Connection>> OpenAuto(std::string_view query,
                                              std::chrono::milliseconds timeout) {
   const std::string path = DefaultSocketPath();
@@ -332,7 +335,8 @@ Result<std::unique_ptr<Connection>> OpenAuto(std::string_view query,
     LogInfo("auto: an embedded pool, for at '{}' {}", path, *none);
     return OpenEmbedded(query);
   }
-  // The other keys are of the embedded pool that there might be instead.
+  // Checks all keys in any case: a mistake must not show only on hosts without an owner. Keys other
+  // than `warm` have no effect here.
   KVCOVE_TRY(ParseEmbedded(query));
   KVCOVE_ASSIGN(const requester::WarmOptions warm,
                 ParseWarmKey(query, [](auto) { return Status{}; }));
@@ -367,7 +371,9 @@ Result<std::optional<std::string>> WhyNoOwner(const std::string& path) {
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     return std::nullopt;
   }
-  if (errno == EAGAIN) return std::nullopt;  // it accepts nobody now
+  // Its queue of connections is full: a process listens, but accepts none now. A frozen owner is
+  // still an owner, and an embedded pool would hide it.
+  if (errno == EAGAIN) return std::nullopt;
   if (errno == ENOENT) return "there is no such socket";
   if (errno == ECONNREFUSED) return "nobody listens there any more";
   return unknown(std::strerror(errno));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pool holds: one way to its memory, which opens sessions.
+// The way from a Pool to its memory, which opens sessions: to an owner in this process, to the
+// owners behind one socket of this host, or to a cluster. OpenConnection chooses by the address.
 #pragma once
 
 #include <chrono>
@@ -16,19 +17,21 @@
 
 namespace kvcove::pool {
 
-// Thread-safe. Sessions keep what they need of it alive, so they may outlive it.
+// Thread-safe. Sessions hold shares of the objects that they need, so they may outlive it.
 class Connection {
  public:
   virtual ~Connection() = default;
-  // "embedded", "process" or "cluster".
+  // Returns "embedded", "process" or "cluster".
   virtual std::string_view form() const = 0;
-  // `options` have valid names and an engine.
+  // Opens a session. `options` have valid names and an engine. Errors: as Pool::OpenSession.
   virtual Result<SessionPtr> OpenSession(const SessionOptions& options) = 0;
-  // Of the pool as a whole.
+  // Returns statistics of the whole pool: one call to each owner of this host, or to the master.
+  // Errors: kUnavailable, kTimeout, kDenied.
   virtual Result<PoolStat> Stat(std::int64_t deadline_ns) = 0;
-  // Of the master; a pool of one host has none.
+  // Returns the settings that the master has sent last; makes no call. Default values for a pool of
+  // one host, which has no master.
   virtual PoolSettings Settings() { return {}; }
-  // With every transport that this process may use.
+  // Registers memory with every transport that this process may use: see Pool::Register.
   Result<std::shared_ptr<void>> Register(std::span<std::byte> memory) {
     return registry_.Register(memory);
   }
@@ -37,12 +40,12 @@ class Connection {
   transport::Registry registry_{transport::Transports()};
 };
 
-// Why no owner serves the socket `path`: there is none, or nobody listens there any more. Nothing:
-// an owner may serve there. Errors: kUnavailable where that cannot be known, so that a pool of
-// one's own beside it would be a mistake.
+// Returns why no owner serves the socket `path`: it does not exist, or no process listens there any
+// more. Nothing: an owner may serve there. Errors: kUnavailable where that cannot be known, and an
+// embedded pool instead might be a mistake.
 Result<std::optional<std::string>> WhyNoOwner(const std::string& path);
 
-// Pool::Open says which addresses there are, and the errors.
+// Opens the connection that the address names: see Pool::Open for addresses and errors.
 Result<std::unique_ptr<Connection>> OpenConnection(std::string_view address,
                                                    std::chrono::milliseconds timeout);
 

@@ -12,7 +12,7 @@ namespace kvcove::pool {
 namespace {
 
 constexpr std::size_t kBatch = 256;
-// As many as a master has bindings, so the queue is full only when its entries are of no use.
+// A master has as many bindings at most, so further entries would be of no use.
 constexpr std::size_t kMaxWaiting = 65536;
 constexpr std::int64_t kFirstPauseNs = 50 * kMillisecond;
 constexpr std::int64_t kMaxPauseNs = kSecond;
@@ -76,6 +76,8 @@ bool EngineEnds::TellSome() {
   }
   const std::size_t told = tell_(batch);
   const MutexLock lock(mutex_);
+  // Unanswered ends return to the queue under the same lock under which they leave the batch, so
+  // that AwaitTold never finds an engine in neither of them before the master has answered.
   telling_.clear();
   for (std::size_t i = told; i < batch.size(); ++i) waiting_.insert(std::move(batch[i]));
   changed_.NotifyAll();
@@ -88,7 +90,7 @@ void EngineEnds::Run() {
     {
       const MutexLock lock(mutex_);
       while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
-      if (waiting_.empty()) return;
+      if (waiting_.empty()) return;  // stopping, and all is reported
     }
     if (TellSome()) {
       pause_ns = kFirstPauseNs;

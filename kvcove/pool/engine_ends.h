@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines that have ended, until the master knows. Event loops hand them over and go on; a thread
-// tells the master, for as long as it takes to get an answer.
+// Engines that have ended and whose end the master does not know yet. Event loops add engines and
+// never wait; a thread (kvcove-ends) reports them to the master until it answers. One mutex, taken
+// alone; the call to the master is made without it.
 #pragma once
 
 #include <cstdint>
@@ -20,39 +21,42 @@ namespace kvcove::pool {
 class EngineEnds {
  public:
   using Engine = std::pair<std::string, std::string>;  // namespace, name of the engine
-  // Tells the master of these, in their order. Returns how many it has answered. May wait, but not
-  // for ever. Only the thread calls it.
+  // Reports the ends of these engines to the master, in their order. Returns how many of them, from
+  // the first on, the master has answered. May wait, but not for ever. Called by kvcove-ends only.
   using Tell = std::function<std::size_t(std::span<const Engine> engines)>;
 
   explicit EngineEnds(Tell tell);
-  // Tries once more to tell what is left, then gives up.
+  // Reports what is left, until the master once does not answer; then gives up.
   ~EngineEnds();
   EngineEnds(const EngineEnds&) = delete;
   EngineEnds& operator=(const EngineEnds&) = delete;
-  // Errors: as StartThread.
+  // Starts the thread. Errors: as StartThread.
   Status Start();
 
-  // Never waits. An engine that is there already is told once.
+  // Queues an engine's end; never waits. An engine that is queued already is reported once. Beyond
+  // 65,536 engines the end is dropped.
   void Add(const Engine& engine);
-  // The engine is about to register again. Waits until the master knows of its end: else it would
-  // take what is new, and may have other weights, for what it knew. False: not by the deadline.
+  // Waits until the master knows of the end of this engine, which is about to register again. Else
+  // the master would take the new engine, which may have other weights, for the one that it knew,
+  // and the end, reported later, would end the new one. False: the deadline has passed.
   bool AwaitTold(const Engine& engine, std::int64_t deadline_ns);
+  // Returns how many ends the master does not know yet.
   std::size_t waiting() const;
 
  private:
   void Run();
-  // One batch. True if the master has answered for all of it.
+  // Reports one batch. Returns whether the master has answered for all of it.
   bool TellSome();
-  // Before the next try. False: stop.
+  // Waits before the next try; less if a caller of AwaitTold waits for it. False: stop.
   bool Pause(std::int64_t pause_ns);
 
   const Tell tell_;
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool hurry_ KVCOVE_GUARDED_BY(mutex_) = false;  // somebody waits for the next try
+  bool hurry_ KVCOVE_GUARDED_BY(mutex_) = false;  // a caller waits for the next try
   std::set<Engine> waiting_ KVCOVE_GUARDED_BY(mutex_);
-  std::set<Engine> telling_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<Engine> telling_ KVCOVE_GUARDED_BY(mutex_);  // in the call that is under way
   std::thread thread_;
 };
 

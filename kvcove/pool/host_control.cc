@@ -19,7 +19,7 @@ std::string NameOf(const std::string& data_directory) {
   return "directory:" + (error ? data_directory : path.string());
 }
 
-// Of one key at several owners: it is removed if one of them removed it.
+// Adds one owner's results of a removal: a key is removed if one owner has removed it.
 void MergeRemoved(std::vector<Code>& all, std::span<const Code> one) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] == Code::kMiss) all[i] = one[i];
@@ -57,6 +57,8 @@ void HostControl::Publish(const Id128& incarnation, const std::vector<SlotUpdate
 }
 
 std::uint32_t HostControl::AddOwner(std::shared_ptr<owner::Owner> owner) {
+  // Under one hold of the lock: an update that was published between these steps would not reach
+  // the new owner, which would then have a lease on an old generation.
   const MutexLock lock(mutex_);
   std::vector<SlotUpdate> updates;
   updates.reserve(slots_.size());
@@ -72,7 +74,7 @@ void HostControl::RemoveOwner(const owner::Owner& owner) {
     std::erase_if(owners_, [&](const auto& one) { return one.get() == &owner; });
     if (!owners_.empty()) return;
   }
-  engines_.reset();  // tells the ends that it has not told yet
+  engines_.reset();  // reports the ends that are pending, for which it needs generations_
   if (generations_ == nullptr) return;
   if (const Status closed = generations_->Close(); !closed) {
     LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
@@ -108,6 +110,7 @@ Status HostControl::EndEngine(std::string_view name, std::string_view engine,
 Result<std::vector<Code>> HostControl::Remove(const Token& token,
                                               std::span<const std::string_view> keys,
                                               std::int64_t deadline_ns) {
+  // At all owners: after a proven removal no owner may show the key.
   std::vector<Code> codes(keys.size(), Code::kMiss);
   for (const auto& owner : Owners())
     MergeRemoved(codes, owner->removals().Remove(token, keys, deadline_ns));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The authority of a pool of one host: generations and removals, for the one or several owners of
-// this process. A reset is proven when each of them shows the new generation; a removal when none
-// has the key.
+// The authority of a pool of one host: decides about generations and removals for the one or
+// several owners of this process. A reset is proven when each owner has published the new
+// generation; a removal when no owner has the key. Its calls block. The mutex guards the owners and
+// the last publication; it comes after the keeper's lock and before each owner's own.
 #pragma once
 
 #include <map>
@@ -19,28 +20,31 @@ namespace kvcove::pool {
 class HostControl final : public wire::ControlService, private master::OwnerSink {
  public:
   using Options = master::BlockingGenerations::Options;
-  // Errors: those of the store.
+  // Opens the store and starts the thread that ends engines. Errors: those of the store and of
+  // StartThread.
   static Result<std::shared_ptr<HostControl>> Open(const Options& options, const Clock& clock);
-  // All generations of now are published to the owner before this returns, so it may be given a
-  // lease from then on. Its index among the owners. Calls that run when it is taken out may still
-  // use it: that is why it is shared.
+  // Adds an owner and returns its index. Publishes all current generations to it before this
+  // returns, so it may get a lease from then on. The pointer is shared because a removal that runs
+  // on another thread may use the owner after RemoveOwner.
   std::uint32_t AddOwner(std::shared_ptr<owner::Owner> owner);
-  // Its lease has ended. The last one's end is written down, so that the next start waits for
-  // nobody's lease; none is added after that.
+  // Removes an owner whose lease has ended. With the last owner a clean end is stored, so that the
+  // next start waits for no lease; no owner may be added after that.
   void RemoveOwner(const owner::Owner& owner);
   HostEngines& engines() { return *engines_; }
-  // Which pool this is, and its incarnation.
+  // Returns the pool's id and its incarnation.
   master::PoolFact pool() const { return generations_->pool(); }
-  // Calls that wait for a lease or the store end now.
+  // Ends the calls that wait for a lease or the store now, with kUnavailable.
   void EndWaits() {
     if (generations_ != nullptr) generations_->EndWaits();
   }
-  // For an upgrade of the process (docs/upgrade.md): gives the store to the successor, or opens it
-  // again. No call is under way. Not a clean end: a lease is running.
+  // For an upgrade of the process (docs/upgrade.md), while no call is under way: Pause closes the
+  // store, so that the successor can open it, and stores no clean end, because a lease is running.
+  // Resume opens the store again; errors: the store's.
   void Pause() { generations_.reset(); }
   Status Resume();
   bool paused() const { return generations_ == nullptr; }
-  // Equal for all owners that this authority, or one over the same directory, decides for.
+  // Returns a name that is equal for all owners that this authority, or another one over the same
+  // directory, decides for.
   const std::string& name() const { return name_; }
 
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
@@ -64,15 +68,15 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   const Options options_;
   const Clock& clock_;
   const std::string name_;
-  // Held while generations are published, so that an owner that is added sees all of them once and
-  // in their order. Before an owner's own lock.
+  // Held while generations are published, so that an added owner sees each of them once and in
+  // their order. Comes before an owner's own lock.
   Mutex mutex_;
   std::vector<std::shared_ptr<owner::Owner>> owners_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint32_t added_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint32_t added_ KVCOVE_GUARDED_BY(mutex_) = 0;  // owners so far; the next index
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   std::unique_ptr<master::BlockingGenerations> generations_;
-  std::unique_ptr<HostEngines> engines_;  // its thread asks `generations_`
+  std::unique_ptr<HostEngines> engines_;  // ends first: its thread uses `generations_`
 };
 
 }  // namespace kvcove::pool

@@ -19,6 +19,8 @@ void HostEngines::EndSession(SessionKey session) {
       if (sessions.contains(session)) mine.push_back(engine);
     }
   }
+  // After the lock, because Drop takes it. A registration that Add notes meanwhile finds the
+  // session gone, and is refused.
   for (const Engine& engine : mine) Drop(engine, session);
 }
 
@@ -32,8 +34,9 @@ Status HostEngines::Add(const Engine& engine, SessionKey session, std::int64_t d
   return Fail(Code::kTimeout, "the master does not answer");
 }
 
-// Its last session may have ended while the master was asked, and the end may have reached the
-// master first: it is told once more.
+// The engine's last session may have ended while the master was asked, and its end may have reached
+// the master before the registration did. The master would then keep an engine that has ended, so
+// the end is reported once more.
 void HostEngines::Check(const Engine& engine) {
   {
     const MutexLock lock(mutex_);

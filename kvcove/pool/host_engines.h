@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which engines the sessions of this host's owners have registered. An engine lives as long as one
-// of the sessions that registered it, at whichever owner: a process has a session at each.
+// The engines that sessions of this host's owners have registered. An engine lives until the last
+// session that registered it ends: a process has a session at each owner of its host. The mutex is
+// taken alone; EngineEnds reports the ends of engines to the master.
 #pragma once
 
 #include <map>
@@ -20,19 +21,19 @@ namespace kvcove::pool {
 class HostEngines {
  public:
   using Engine = EngineEnds::Engine;
-  // Numbers of sessions are an owner's own, so its index among the host's owners goes with them.
+  // Each owner numbers its sessions by itself, so a key has the owner's index, too.
   struct SessionKey {
     std::uint32_t owner = 0;
     wire::SessionNumber number = 0;
     auto operator<=>(const SessionKey&) const = default;
   };
 
-  // `tell`: as EngineEnds has it. Before the first call: Resume.
+  // `tell`: as EngineEnds::Tell. Call Resume before anything else.
   explicit HostEngines(EngineEnds::Tell tell) : tell_(std::move(tell)) {}
 
-  // For an upgrade of the process (docs/upgrade.md): no call is under way, and none comes until
-  // Resume. Pause tells the ends that it knows, if the master answers. Errors of Resume: as
-  // StartThread.
+  // For an upgrade of the process (docs/upgrade.md), while no other call is under way: Pause
+  // reports the pending ends, if the master answers, and joins the thread; Resume starts it. Errors
+  // of Resume: as StartThread.
   void Pause() { ends_.reset(); }
   Status Resume() {
     if (ends_ != nullptr) return {};
@@ -47,12 +48,19 @@ class HostEngines {
     CarryAll(ar, sessions_, engines_, held_);
   }
 
+  // Add and end a session. The engines that only this session had registered end with it.
   void AddSession(SessionKey session);
   void EndSession(SessionKey session);
-  // Before a call that registers the engine, and after it.
+  // Notes that the session registers the engine; call it before the master is asked. Waits until
+  // the master knows of an earlier end of the engine. Errors: kTimeout, kUnavailable for a session
+  // that has ended.
   Status Add(const Engine& engine, SessionKey session, std::int64_t deadline_ns);
+  // Reports the engine's end again if its last session ended since Add; call it after the master
+  // has answered.
   void Check(const Engine& engine);
+  // Ends the session's registration of the engine; with the last one, the engine.
   void Drop(const Engine& engine, SessionKey session);
+  // Returns the registrations that are repeated to a new master.
   requester::HeldEngines& held() { return held_; }
 
  private:
@@ -61,7 +69,7 @@ class HostEngines {
   std::set<SessionKey> sessions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<Engine, std::set<SessionKey>> engines_ KVCOVE_GUARDED_BY(mutex_);
   const EngineEnds::Tell tell_;
-  std::unique_ptr<EngineEnds> ends_;  // none while paused
+  std::unique_ptr<EngineEnds> ends_;  // null while paused
 };
 
 }  // namespace kvcove::pool

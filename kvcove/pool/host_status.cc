@@ -8,7 +8,7 @@
 namespace kvcove::pool {
 namespace {
 
-// What has none is without a bound.
+// Returns the sum of two limits, without a limit where one of them has none.
 std::uint64_t SumOfMaxima(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kNone = ~std::uint64_t{0};
   return a == kNone || b == kNone ? kNone : a + b;
@@ -55,7 +55,7 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
     auto stat = attachment->service().Stat(deadline_ns);
     if (stat) {
       owner.stat = std::move(*stat);
-      // Who only looks is none of the pool's users.
+      // Leaves out the session of this call, which is no user of the pool.
       std::erase_if(owner.stat.sessions, [&](const SessionStat& session) {
         return session.number == attachment->session();
       });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the owners of one host say of themselves, for people: `kvcove status`, `kvcove doctor`.
+// Statistics of the owners of one host, for `kvcove status` and `kvcove doctor`.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace kvcove::pool {
 
 struct OwnerStatus {
   std::string socket;
-  Status reached;            // the others mean nothing without it
-  int node = -1;             // NUMA; -1: bound to none
+  Status reached;            // not ok: the owner did not answer, and the fields below mean nothing
+  int node = -1;             // NUMA node of its memory; -1: bound to none
   bool lease_holds = false;  // its memory may be read now
   wire::PoolStat stat;
 };
 
-// Of each owner at `socket` and its siblings (requester/local/local_owners.h); empty where there is
-// none. Each is asked for up to `timeout_ns`.
+// Asks each owner at `socket` and its siblings (requester/local/local_owners.h), one after the
+// other, for at most `timeout_ns` each. Empty: there is none.
 std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t timeout_ns);
 
-// Adds the numbers, and joins what is told by name or by session.
+// Adds `more` to `sum`: sums numbers, merges namespaces by name, and appends sessions and disks.
 void AddStat(wire::PoolStat& sum, const wire::PoolStat& more);
 
 }  // namespace kvcove::pool

@@ -18,7 +18,8 @@ namespace {
 constexpr std::int64_t kTellNs = 500 * kMillisecond;
 constexpr std::int64_t kRepeatNs = 5 * kSecond;
 
-// Of an owner with disks in a cluster: beside the first.
+// Returns the directory for the identity of an owner with disks in a cluster: where no directory is
+// given, beside the first disk.
 std::string DataDirectoryOf(const LocalHostOptions& options) {
   if (!options.data_directory.empty()) return options.data_directory;
   return disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
@@ -120,7 +121,8 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
     KVCOVE_TRY(member.credentials->OfTenant(member.tenant));
     tenant_access = rpc::TenantAccess(member.credentials, member.tenant, member.tls);
   }
-  // What this host's own processes ask of the master, they ask as their tenant.
+  // Calls of this host's own processes carry their tenant's credential: with the owner's they could
+  // touch the slots of other tenants.
   master_link_ = std::make_unique<rpc::Link>(member.master, tenant_access,
                                              rpc::LinkOptions{.peer = "the master"}, *clock_);
   master_ = std::make_unique<wire::MasterStub>(master_link_->channel(rpc::kPatient), process_);
@@ -133,7 +135,8 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
   link.identity.socket = options_.socket_path;
   link.identity.host = member.host.empty() ? requester::HostIdentity() : member.host;
   link.identity.tenant = member.tenant;
-  // The link's lease waits for nothing, so another thread says again what is registered here.
+  // The link's lease thread must not wait, so a worker repeats the registrations. `repeating_`
+  // keeps the lease thread from queueing a second repeat while one is queued or runs.
   repeats_ = std::make_unique<rpc::Workers>(1);
   KVCOVE_TRY(repeats_->Start());
   link.on_heard = [this](std::uint64_t term) {
@@ -159,14 +162,16 @@ Status LocalHost::OpenData() {
                                                        .access = access_,
                                                        .limits = member.limits},
                                                       *clock_));
-  member.listen.port = data_server_->address().port;  // for Resume and for a successor
+  // Kept for Resume and for a successor, which must listen on the port that others know.
+  member.listen.port = data_server_->address().port;
   if (advertised_.address.port == 0) advertised_.address.port = member.listen.port;
   return {};
 }
 
 Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& clock) {
   owner::LinkOptions link;
-  // What is wrong with the disk's path is told before others hear of this owner.
+  // Disks first: a mistake in a disk's path shows before the master knows this owner. Then the data
+  // server, before the link: other hosts connect as soon as the master lists this owner.
   link.identity.owner = RandomId();
   if (!options.owner.disks.empty()) {
     KVCOVE_ASSIGN(link.identity.before, owner_->PrepareDisks(DataDirectoryOf(options)));
@@ -190,8 +195,8 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   }
   link_ = std::make_unique<owner::Link>(owner_->link_side(), owner_->outbox(), link, clock);
   KVCOVE_TRY(link_->Start());
-  // Who waited for this owner may use it at once: mostly its first lease comes in milliseconds. A
-  // master that is not there yet is no reason not to start.
+  // Waits for the first lease, without which all reads are misses; it mostly comes in milliseconds.
+  // An owner whose master is still away starts all the same.
   const std::int64_t until_ns = clock.NowNs() + kSecond / 2;
   while (owner_->memory().LeaseUntilNs() <= clock.NowNs() && LeftNs(until_ns, clock) > 0) {
     SleepNs(2 * kMillisecond);
@@ -209,7 +214,7 @@ rpc::CallLimits::Stat LocalHost::Load() const {
 
 void LocalHost::Collect(Metrics& metrics) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
-                    "how long resets took that this host's processes asked for, proven or not",
+                    "seconds that a reset of this host's processes took, proven or not",
                     reset_time_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }
@@ -227,7 +232,7 @@ owner::OwnerOptions LocalHost::OwnerOptionsOf(const LocalHostOptions& options) {
       if (tenant.maximum) quota.maximum_bytes = tenant.maximum->Of(memory);
       if (tenant.guaranteed) quota.guaranteed_bytes = tenant.guaranteed->Of(memory);
       owner_options.quotas[QualifiedName(name, "")] = quota;
-      // A share of memory is the same share of the disks; bytes are memory's alone.
+      // A share (such as 25%) holds for memory and for disks; a number of bytes for memory only.
       owner::DiskQuota on_disk;
       if (tenant.maximum && tenant.maximum->fraction > 0) {
         on_disk.maximum_bytes = tenant.maximum->Of(disk_bytes);
@@ -249,12 +254,12 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
   host->options_ = options;
   host->clock_ = &clock;
   if (options.cluster) {
-    // Before the memory is taken: a mistake is told at once.
+    // Before the memory is allocated, which may take long: a mistake shows at once.
     KVCOVE_ASSIGN(host->advertised_, net::ChooseAdvertised({.advertise = options.cluster->advertise,
                                                             .listen = options.cluster->listen,
                                                             .master = options.cluster->master}));
   }
-  // All threads that start here stay on its node, and what they touch first lies there.
+  // Threads that start here remain on the owner's node, and pages that they touch first are there.
   const OnNode on_node(options.owner.place);
   KVCOVE_ASSIGN(host->owner_, owner::Owner::Open(OwnerOptionsOf(options), clock));
   KVCOVE_TRY(host->OpenEngines());
@@ -269,14 +274,15 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Open(const LocalHostOptions& optio
   return host;
 }
 
-// When all generations of now are published to the owner: what the disk holds is judged by them.
+// Call it after HostControl::AddOwner, which publishes all current generations: a value on a disk
+// is valid only under one of them.
 Status LocalHost::OpenDisks() {
   if (options_.data_directory.empty()) {
     if (options_.owner.disks.empty()) return {};
     return Fail(Code::kInvalid,
                 "a disk needs a directory in which the pool's generations outlive the process");
   }
-  // The first one opens first, and nobody is served before all are open.
+  // Only by the first owner, which opens first: no owner serves before all are open (Daemon::Make).
   if (options_.number == 0) {
     KVCOVE_TRY(owner::KnownDisks::ForgetOwners(options_.data_directory, options_.of_owners));
   }
@@ -308,10 +314,12 @@ Status LocalHost::OpenEngines() {
 }
 
 LocalHost::~LocalHost() {
-  // The link still asks what is registered here.
+  // Reports the ends of this host's engines. Not destroyed yet, because the link's lease thread
+  // still uses it (on_heard).
   if (own_engines_ != nullptr) own_engines_->Pause();
+  // An adopted owner that never started must not end the lease: the other process continues.
   if (owner_ == nullptr || !started_) return;
-  if (link_ != nullptr) link_->Stop();  // from here on nobody answers for what waits to be listed
+  if (link_ != nullptr) link_->Stop();  // from here on no put is listed any more
   owner_->disks().EndLoads();
   data_server_.reset();
   owner_->Stop();  // ends the lease
@@ -330,13 +338,16 @@ void LocalHost::EndSession(wire::SessionNumber number) {
 }
 
 std::size_t LocalHost::TellEnds(std::span<const HostEngines::Engine> engines) {
-  // Over a connection of its own, whose hello shows that the master answers. A frozen master would
-  // find a call in its socket when it thaws, and end an engine that runs again.
+  // Over a new connection, whose hello shows that the master answers now. On an old connection the
+  // call could wait in the socket of a frozen master, which would take it when it thaws, and end an
+  // engine that has registered again meanwhile.
   rpc::TcpChannel channel(master_link_->address(), master_link_->access());
   wire::MasterStub stub(channel, process_);
   std::size_t told = 0;
   for (const auto& [name, engine] : engines) {
     const Status ended = stub.EndEngine(name, engine, SystemClock::Instance().NowNs() + kTellNs);
+    // No answer: this engine and the later ones are reported again. Any other error is the master's
+    // answer, which a repetition would only get again.
     if (!ended &&
         (ended.error().code == Code::kTimeout || ended.error().code == Code::kUnavailable)) {
       break;
@@ -373,6 +384,7 @@ Result<std::unique_ptr<EmbeddedHost>> EmbeddedHost::Open(const LocalHostOptions&
   return host;
 }
 
+// Disconnects first: the attachment may outlive the host, and its calls must not reach it any more.
 EmbeddedHost::~EmbeddedHost() {
   if (attachment_ != nullptr) attachment_->Disconnect();
   if (local_ != nullptr) local_->EndSession(number_);

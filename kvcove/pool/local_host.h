@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The owner of one host with its master, in this process or elsewhere: what the embedded pool uses
-// directly and what `serve` and `owner` offer to others.
+// One owner and its authority: in a pool of one host HostControl, in a cluster the link to the
+// master. The embedded pool uses it directly; `serve` and `owner` offer it to others (Daemon).
+//
+// In a cluster it also opens the data server for other hosts, keeps the owner's lineage file, and
+// repeats the registrations of its engines to a new master, on one worker. It has no lock of its
+// own: its parts are thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,33 +25,32 @@
 
 namespace kvcove::pool {
 
-// The owner belongs to a cluster.
+// Options of an owner that belongs to a cluster.
 struct ClusterMember {
-  rpc::Addresses master;                          // of which one leads
-  rpc::Address listen = rpc::LoopbackAddress(0);  // for other hosts' data
-  std::string advertise;  // host:port as others reach it; empty: see net::ChooseAdvertised
+  rpc::Addresses master;                          // one of them leads
+  rpc::Address listen = rpc::LoopbackAddress(0);  // for data of other hosts
+  std::string advertise;  // host:port for others; empty: see net::ChooseAdvertised
   std::string host;       // empty: requester::HostIdentity()
-  bool checksum = true;
+  bool checksum = true;   // see owner::DataServerOptions
   std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  rpc::CallLimitsOptions limits = owner::DataServerOptions().limits;  // of other hosts
-  // The only tenant that this owner serves: its processes on this host may use the memory
-  // directly. Empty: all tenants, and everybody comes over TCP where there are credentials.
+  rpc::CallLimitsOptions limits = owner::DataServerOptions().limits;  // for calls of other hosts
+  // The only tenant that this owner serves, whose processes on this host may map the memory. Empty:
+  // all tenants; where there are credentials, all processes then use TCP.
   std::string tenant;
 };
 
 struct LocalHostOptions {
   owner::OwnerOptions owner;
-  std::string data_directory;  // empty: generations are forgotten with the process
-  // Of several owners in this process; null: one of its own, over `data_directory`.
+  std::string data_directory;  // empty: generations end with the process
+  // The authority that several owners of this process share. Null: this owner has one of its own,
+  // over `data_directory`.
   std::shared_ptr<HostControl> control;
-  // Which of how many owners of this process it is.
-  std::size_t number = 0;
-  std::size_t of_owners = 1;
+  std::size_t number = 0;     // index among the owners of this process
+  std::size_t of_owners = 1;  // their number
   std::optional<ClusterMember> cluster;
-  std::string socket_path;  // where this host's requesters find it, told to the cluster
-  // In a cluster: see owner::Lineage; empty: none.
-  std::string lineage;
+  std::string socket_path;  // for this host's requesters; announced to the master
+  std::string lineage;      // in a cluster: the file of owner::Lineage; empty: none
 
   HostControl::Options ControlOptions() const {
     return {.data_directory = data_directory,
@@ -56,72 +59,84 @@ struct LocalHostOptions {
   }
 };
 
-// Thread-safe.
+// Thread-safe, but for the destructor and the calls of an upgrade.
 class LocalHost final {
  public:
+  // Opens the owner with its memory and disks, and starts it. In a cluster it then waits 0.5 s at
+  // most for the first lease, which may also come later. Errors: those of Owner::Open, the store,
+  // the data server and StartThread.
   static Result<std::unique_ptr<LocalHost>> Open(const LocalHostOptions& options,
                                                  const Clock& clock);
   ~LocalHost();
 
   owner::Owner& owner() { return *owner_; }
-  // Generations and removals, wherever they are decided.
+  // Returns the calls about generations and removals, wherever these are decided.
   wire::ControlService& control() { return *control_; }
   bool in_cluster() const { return link_ != nullptr; }
-  // host:port of its data server, in a cluster.
+  // Returns host:port of its data server; empty without a cluster.
   std::string address() const;
-  // How others reach it, and why so; empty without a cluster.
+  // Return how others reach it, and why so; empty without a cluster.
   std::string advertised() const { return in_cluster() ? advertised_.address.ToString() : ""; }
   const net::Advertised& advertised_choice() const { return advertised_; }
-  // Equal for owners whose generations one authority decides (wire::Welcome).
+  // Returns a name that is equal for owners with the same authority (wire::Welcome).
   const std::string& authority() const { return authority_; }
-  // NUMA, of its memory; kNoNode: it is bound to none.
+  // Returns the NUMA node of its memory; kNoNode: it is bound to none.
   int node() const { return options_.owner.place.node; }
-  // Goes with the segment's descriptors and is kept while it is mapped; -1: none.
+  // Returns the lineage file, which processes that map the segment keep open; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
-  // What other hosts ask of it, in a cluster.
+  // Adds the metrics of resets and, in a cluster, of other hosts' calls.
   void Collect(Metrics& metrics) const;
-  // What other hosts' calls are limited to, and meet.
+  // Returns the limits of other hosts' calls and their use.
   rpc::CallLimits::Stat Load() const;
 
-  // ---- a successor's process (docs/upgrade.md)
-  // The running one: calls that wait for the master, a lease or the store end now.
+  // ---- an upgrade, at the process that gives (docs/upgrade.md)
+  // Ends the calls that wait for the master, a lease or the store now.
   void EndWaits();
-  // No call is under way. Closes what only one process may have open; the lease
-  // goes on. Errors: what Resume reopens cannot be handed over.
+  // Closes the store, or the link and the data server: only one process may have them open. No call
+  // may be under way. The lease continues to run; in a cluster nobody renews it any more.
   Status Pause();
-  // Before Pause, in a cluster: renews the lease now. Errors: kUnavailable.
+  // Waits, in a cluster, until the lease was renewed just now; call it before Pause. Errors:
+  // kUnavailable after 1 s.
   Status AwaitFreshLease();
+  // Undoes Pause, and EndWaits without a Pause. Failures are logged, and end with a restart.
   void Resume();
-  // Of sessions and engines, without the owner's.
+  // Reads or writes the state of sessions and engines, without the owner's.
   template <typename Ar>
   void Carry(Ar& ar) {
     std::uint16_t port = in_cluster() ? options_.cluster->listen.port : 0;
     CarryAll(ar, process_, *engines_, port);
-    // The port that was chosen, where any would do.
+    // The port that the kernel chose for port 0: other hosts know it.
     if (options_.cluster) options_.cluster->listen.port = port;
   }
-  // In a cluster: what the link knows.
+  // Writes the state of the link to the master, in a cluster.
   void SaveLink(StateWriter& ar);
-  // The new one. `owner` holds what was handed over; starts nothing that writes to its memory.
-  // `lineage`: see owner::Lineage; -1: none.
+
+  // ---- an upgrade, at the process that takes
+  // Returns a host around an owner that was handed over. Starts nothing that writes to its memory,
+  // until StartAdopted. `lineage`: the file of owner::Lineage; -1: none. Errors: kIncompatible for
+  // a state of another build, the store's.
   static Result<std::unique_ptr<LocalHost>> Adopt(const LocalHostOptions& options,
                                                   std::unique_ptr<owner::Owner> owner,
                                                   StateReader& state, UniqueFd lineage,
                                                   const Clock& clock);
-  // From here on this process owns the memory: renews the lease, and does nothing else.
+  // Renews the lease once, outside a cluster: from here on this process owns the memory.
   void ClaimLease();
+  // Starts threads, disks, data server and link. Errors: those of StartThread and of the disks.
   Status StartAdopted();
-  // Once calls are served: what the engines of this host have registered is registered again.
+  // Registers the engines of this host again, outside a cluster, once calls are served.
   void RepeatEngines();
-  // When nobody renews the lease any more, unless Resume comes or a successor does.
+
+  // Returns the lease's deadline, on the system clock.
   std::int64_t LeaseUntilNs() const { return owner_->memory().LeaseUntilNs(); }
-  // With what `options` say of tenants.
+  // Returns the owner's options, with the quotas of the tenants in the credentials.
   static owner::OwnerOptions OwnerOptionsOf(const LocalHostOptions& options);
 
+  // Adds a session of process `pid`. Errors: those of Memory::AddSession.
   Result<owner::Memory::Grant> AddSession(std::int32_t pid);
-  // The session's process is proven gone, or it said goodbye. Waits for nobody.
+  // Ends a session, through whose mappings nothing may read or write any more: its process has said
+  // goodbye or is proven to have ended, or has never used it. Waits for nobody.
   void EndSession(wire::SessionNumber number);
-  // Calls bound to one session. Valid until the host ends.
+  // Returns the calls of one session. Valid until the host ends.
   std::unique_ptr<wire::HostService> ServiceFor(wire::SessionNumber number);
 
  private:
@@ -142,16 +157,16 @@ class LocalHost final {
 
   LocalHostOptions options_;
   const Clock* clock_ = nullptr;
-  Histogram reset_time_;                 // of those that this host's processes asked for
-  bool started_ = false;                 // else the memory is another process's
-  std::shared_ptr<owner::Owner> owner_;  // calls of other owners' sessions may outlast this
+  Histogram reset_time_;           // of resets that this host's processes asked for
+  bool started_ = false;                 // false: the memory is another process's
+  std::shared_ptr<owner::Owner> owner_;  // shared with HostControl, whose calls may outlive this
   std::string authority_;
   std::uint32_t index_ = 0;  // among the owners of `alone_`
-  // Of a pool of this host alone:
+  // ---- in a pool of this host alone
   std::shared_ptr<HostControl> alone_;
-  // Of a cluster:
+  // ---- in a cluster
   rpc::Access access_;
-  std::unique_ptr<rpc::Link> master_link_;  // of this host's own processes
+  std::unique_ptr<rpc::Link> master_link_;  // for the calls of this host's own processes
   std::unique_ptr<owner::DataServer> data_server_;
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
@@ -160,17 +175,20 @@ class LocalHost final {
   std::vector<UniqueFd> listeners_;  // between Pause and Resume
   std::unique_ptr<wire::ControlService> master_;
   std::unique_ptr<HostEngines> own_engines_;
-  // One of the two above each:
+  // ---- alone_ and its engines, or master_ and own_engines_
   wire::ControlService* control_ = nullptr;
   HostEngines* engines_ = nullptr;
   Id128 process_ = RandomId();  // holds the registrations of this host's sessions
+  // Repeats registrations; joined before the members above end. `repeating_`: one repeat is queued
+  // or runs; set by the link's lease thread, cleared by the worker.
   std::unique_ptr<rpc::Workers> repeats_;
   std::atomic<bool> repeating_{false};
 };
 
-// The embedded form: this process is the only session.
+// The embedded form: an owner whose only session is this process.
 class EmbeddedHost final : public requester::OwnerTie {
  public:
+  // Opens the owner and its session. Errors: as LocalHost::Open.
   static Result<std::unique_ptr<EmbeddedHost>> Open(const LocalHostOptions& options,
                                                     const Clock& clock);
   ~EmbeddedHost() override;

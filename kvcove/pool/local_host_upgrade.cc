@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host's part of an upgrade (docs/upgrade.md): what only one process may have open is closed by
-// the one before it is opened by the other.
+// A host's part of an upgrade (docs/upgrade.md). The giver closes the store, the link and the data
+// server before the taker opens them, because only one process may have them open.
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -12,9 +12,10 @@ namespace kvcove::pool {
 namespace {
 
 constexpr std::int64_t kUpgradeRepeatNs = 2 * kSecond;
-// How much of the lease must be left when its renewal stops: a hand-over is done in less.
-constexpr std::int64_t kLeaseShare = 8;  // the renewal is at most this part of the lease ago
-constexpr std::int64_t kFreshNs = kSecond;
+// Before a hand-over, at most 1/8 of the lease may have passed since the renewal: nobody renews it
+// until the successor does, and all would be a miss if it ran out.
+constexpr std::int64_t kLeaseShare = 8;
+constexpr std::int64_t kFreshNs = kSecond;  // longest wait for that renewal
 
 }  // namespace
 
@@ -23,7 +24,8 @@ void LocalHost::EndWaits() {
   if (alone_ != nullptr) alone_->EndWaits();
 }
 
-// The master must have answered just now: nobody asks it for a lease until the successor does.
+// Polls, because the link notifies nobody of a renewal. A lease that was renewed within the last
+// eighth of its length is fresh enough.
 Status LocalHost::AwaitFreshLease() {
   if (!in_cluster()) return {};
   const std::int64_t lease_ns = options_.owner.lease_ns;
@@ -40,7 +42,8 @@ Status LocalHost::AwaitFreshLease() {
 
 Status LocalHost::Pause() {
   if (in_cluster()) {
-    // Its listener stays open by the copies that go to the successor, or to Resume.
+    // Copied before the data server closes its own: with a copy open, the kernel still queues new
+    // connections, for the successor or for Resume.
     listeners_ = rpc::CopyTcpListeners();
     link_->Pause();
     owner_->outbox().ForgetCallers();
@@ -48,11 +51,15 @@ Status LocalHost::Pause() {
     engines_->Pause();
     return {};
   }
-  engines_->Pause();  // tells what it knows; what it cannot tell, the successor's store forgets
-  alone_->Pause();    // the store's lock goes with it
+  // Before the store closes, which takes the reports. Ends that are not reported by then need not
+  // be: registrations are not stored, and the successor repeats those of engines that live.
+  engines_->Pause();
+  alone_->Pause();  // releases the store's lock
   return {};
 }
 
+// Called for every hand-over that failed, however far it was: nothing is reopened that Pause has
+// not closed.
 void LocalHost::Resume() {
   if (in_cluster()) {
     if (data_server_ == nullptr) {
@@ -91,7 +98,8 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& opti
   host->clock_ = &clock;
   host->owner_ = std::move(owner);
   KVCOVE_TRY(host->OpenEngines());
-  host->engines_->Pause();  // until StartAdopted
+  // Until StartAdopted: the thread would report ends while the predecessor still owns the engines.
+  host->engines_->Pause();
   CarryOne(state, *host);
   if (!state.ok()) return Fail(Code::kIncompatible, "the state of sessions differs");
   if (!options.cluster) {
@@ -111,6 +119,7 @@ Result<std::unique_ptr<LocalHost>> LocalHost::Adopt(const LocalHostOptions& opti
       std::make_unique<owner::Link>(host->owner_->link_side(), host->owner_->outbox(), link, clock);
   host->link_->Load(state);
   if (!state.ok()) return Fail(Code::kIncompatible, "the state of the link to the master differs");
+  // All but those in the request that the link repeats: queued again, they would be listed twice.
   host->owner_->EnqueueWaiting(host->link_->Asked());
   return host;
 }
@@ -120,7 +129,7 @@ void LocalHost::ClaimLease() {
 }
 
 Status LocalHost::StartAdopted() {
-  started_ = true;
+  started_ = true;  // from here on the destructor ends the lease
   KVCOVE_TRY(engines_->Resume());
   if (in_cluster()) {
     KVCOVE_TRY(owner_->ResumeClusterDisks());
@@ -143,7 +152,8 @@ Status LocalHost::StartAdopted() {
   return {};
 }
 
-// In a cluster the link does it when the master answers. Until then their slots count as named.
+// In a cluster, on_heard repeats them when the master answers (ConnectToMaster). Until then their
+// slots count as named.
 void LocalHost::RepeatEngines() {
   if (!in_cluster()) (void)engines_->held().Repeat(*control_, clock_->NowNs() + kUpgradeRepeatNs);
 }

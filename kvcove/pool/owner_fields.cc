@@ -27,14 +27,15 @@ Result<std::uint64_t> CountOf(std::string_view option, std::string_view text) {
   return *value;
 }
 
-// The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND.
+// The parts of NAMESPACE=FIRST or NAMESPACE=FIRST:SECOND, split at the last '=': a namespace may
+// contain one.
 struct NamedPair {
   std::string name;
   std::string first;
   std::optional<std::string> second;
 };
 
-// `form`: what would be right, for the message.
+// Splits the text. `form`: the right form, for the message.
 Result<NamedPair> SplitNamed(std::string_view option, const std::string& text,
                              std::string_view form) {
   const std::size_t equals = text.rfind('=');
@@ -92,7 +93,7 @@ std::vector<OwnerField> MakeFields() {
   return {
       {.key = "memory",
        .standard = "4GiB",
-       .help = "payload memory, such as 64GiB; 16TiB at most",
+       .help = "size of the payload memory, such as 64GiB; 16TiB at most",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.memory_bytes, SizeOf(option, texts[0]));
          return {};
@@ -100,29 +101,31 @@ std::vector<OwnerField> MakeFields() {
       {.key = "granule",
        .standard = "0",
        .help =
-           "memory is given out in units of so much, 64B to 4KiB (0: the smallest that --memory "
-           "allows: 64B up to 256GiB, 4KiB for 16TiB)",
+           "unit in which memory is allocated, 64B to 4KiB (0: the smallest that --memory allows: "
+           "64B up to 256GiB, 4KiB for 16TiB)",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.granule_bytes, SizeOf(option, texts[0]));
          return {};
        }},
       {.key = "max_objects",
        .standard = "0",
-       .help = "most objects at a time (0: one per 512 bytes of memory)",
+       .help = "most objects that are stored at a time (0: one per 512 bytes of memory)",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.max_objects, CountOf(option, texts[0]));
          return {};
        }},
       {.key = "policy",
        .standard = "default",
-       .help = "eviction: " + policy::ListPolicies(policy::PolicyNames()),
+       .help = "eviction policy: " + policy::ListPolicies(policy::PolicyNames()),
        .read = [](std::string_view, Texts texts, LocalHostOptions& options) -> Status {
          options.owner.policy = texts[0];
          return {};
        }},
       {.key = "quota",
        .standard = "",
-       .help = "NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; may be repeated",
+       .help = "memory of a namespace, as NAMESPACE=MAXIMUM[:GUARANTEED], such as acme=2GiB:1GiB; "
+               "may be "
+               "repeated",
        .kind = kMany,
        .in_address = false,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
@@ -134,7 +137,7 @@ std::vector<OwnerField> MakeFields() {
        }},
       {.key = "populate",
        .standard = "1",
-       .help = "do not touch memory before it is used (the first puts are slower)",
+       .help = "do not populate memory before it is used (the first puts are slower)",
        .kind = OwnerField::Kind::kFlag,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.populate, ParseSwitch(option, texts[0]));
@@ -142,14 +145,15 @@ std::vector<OwnerField> MakeFields() {
        }},
       {.key = "huge_pages",
        .standard = "auto",
-       .help = "auto: where the host has enough of them; require: or do not start; off",
+       .help = "huge pages: auto (where the host has enough of them), require (or do not start), "
+               "or off",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.huge_pages, ParseHugePages(option, texts[0]));
          return {};
        }},
       {.key = "log_resets",
        .standard = "1",
-       .help = "log no line for each reset, and for what it voids",
+       .help = "log no line for each reset and for the values that it voids",
        .kind = OwnerField::Kind::kFlag,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.log_resets, ParseSwitch(option, texts[0]));
@@ -158,9 +162,9 @@ std::vector<OwnerField> MakeFields() {
       {.key = "disk",
        .standard = "",
        .help =
-           "PATH:SIZE, such as /mnt/nvme0:500GiB: evicted values go to this directory, file or "
-           "block device, and come back from there, also after a restart; several share the load "
-           "by their size, repeated or with commas (docs/ssd.md)",
+           "disk for evicted values, as PATH:SIZE, such as /mnt/nvme0:500GiB; PATH is a directory, "
+           "file or block device, whose values are read again, also after a restart; several disks "
+           "share the load by their size, repeated or with commas (docs/ssd.md)",
        .kind = kMany,
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.disks,
@@ -170,9 +174,10 @@ std::vector<OwnerField> MakeFields() {
       {.key = "disk_admit",
        .standard = "policy",
        .help =
-           "which evicted values go to the disk: policy (those that come back often enough), all, "
-           "keep (all, and puts are refused while the disk is behind), or never (what is there is "
-           "read, nothing is added)",
+           "evicted values that are written to the disk: policy (those that are read again often "
+           "enough), all, keep (all, and puts are refused while the disk is behind), or never "
+           "(none; "
+           "values on the disk are still read)",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.disk_admit, owner::ParseDiskAdmit(option, texts[0]));
          return {};
@@ -180,16 +185,16 @@ std::vector<OwnerField> MakeFields() {
       {.key = "disk_write_rate",
        .standard = "0",
        .help =
-           "evicted values are written at this rate at most, such as 200MiB/s, after a burst of "
-           "ten seconds' worth; the rest is dropped (0: any rate)",
+           "highest rate at which evicted values are written, such as 200MiB/s, after a burst of "
+           "ten seconds' worth; further values are dropped (0: any rate)",
        .read = [](std::string_view option, Texts texts, LocalHostOptions& options) -> Status {
          KVCOVE_ASSIGN(options.owner.disk_write_rate, owner::ParseRate(option, texts[0]));
          return {};
        }},
       {.key = "disk_quota",
        .standard = "",
-       .help = "NAMESPACE=MAXIMUM[:GUARANTEED] of the disks, as --quota of memory; may be repeated "
-               "(docs/ssd.md)",
+       .help = "disk space of a namespace, as NAMESPACE=MAXIMUM[:GUARANTEED], such as "
+               "acme=200GiB:100GiB; may be repeated (docs/ssd.md)",
        .kind = kMany,
        .in_address = false,
        .only_daemons = true,
@@ -205,8 +210,8 @@ std::vector<OwnerField> MakeFields() {
       {.key = "disk_bandwidth",
        .standard = "",
        .help =
-           "NAMESPACE=READ[:WRITE] of all disks together, such as acme=500MiB/s:100MiB/s; 0: any "
-           "rate; may be repeated (docs/ssd.md)",
+           "disk bandwidth of a namespace, of all disks together, as NAMESPACE=READ[:WRITE], such "
+           "as acme=500MiB/s:100MiB/s; 0: any rate; may be repeated (docs/ssd.md)",
        .kind = kMany,
        .in_address = false,
        .only_daemons = true,
@@ -255,7 +260,8 @@ Status CheckShares(const owner::OwnerOptions& options) {
   }
   std::uint64_t disk_bytes = 0;
   for (const disklog::DiskSpec& disk : options.disks) disk_bytes += disk.size_bytes;
-  // Something must be free to be written, and what is written moves by whole zones.
+  // A quarter remains free: a disk is written and reclaimed in whole zones, so one that is promised
+  // in full could not be written any more.
   const std::uint64_t guaranteed = GuaranteedBy(options.disk_quotas);
   if (guaranteed > disk_bytes / 4 * 3) {
     return Fail(Code::kInvalid,

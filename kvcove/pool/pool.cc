@@ -18,8 +18,8 @@ std::string DefaultSocketPath() {
   if (const char* path = std::getenv("KVCOVE_SOCKET"); path != nullptr && *path != '\0') {
     return path;
   }
-  // A relative one would name another socket in each working directory, and is to be ignored
-  // (XDG Base Directory Specification).
+  // A relative path would name another socket in each working directory. The XDG Base Directory
+  // Specification says to ignore it.
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
     return fmt::format("{}/kvcove/kvcove.sock", runtime);
   }
@@ -30,8 +30,8 @@ Pool::Pool(std::unique_ptr<pool::Connection> connection)
     : forks_(ForkCount()), connection_(std::move(connection)) {}
 
 Pool::~Pool() {
-  // In a forked child neither the connection's threads came along nor the holders of its locks: it
-  // is let go as it is.
+  // A forked child has neither the connection's threads nor the threads that may hold its locks, so
+  // it leaks the connection: to end it could wait for ever.
   if (forks_ != ForkCount()) (void)connection_.release();
 }
 

@@ -54,13 +54,13 @@ class KVCOVE_API Pool {
   //                           $KVCOVE_TOKEN), tls_authority=, tls_certificate=, tls_key=FILE (else
   //                           $KVCOVE_TLS_AUTHORITY, ..._CERTIFICATE, ..._KEY),
   //                           warm= as above, of this host's owner
-  //   auto                    what $KVCOVE_POOL names; else that daemon if its default socket is
-  //                           there, else embedded
-  //                           (auto?memory=... as above)
-  // Errors: kInvalid for an address or size that is not understood, or that the host cannot give;
-  // kUnavailable (nobody answers there), kDenied, kIncompatible, kTimeout. Starts threads: do not
-  // fork behind it. `timeout` is for this call; a pool that loses its connection afterwards comes
-  // back by itself, and calls are misses or kUnavailable until then.
+  //   auto                    the pool that $KVCOVE_POOL names; else the daemon at the default
+  //                           socket, if a process listens there; else embedded (auto?memory=... as
+  //                           above)
+  // Opens the pool that the address names, within `timeout`. A pool that loses its connection later
+  // connects again by itself; until then calls are misses or kUnavailable. Starts threads: do not
+  // fork after it. Errors: kInvalid for an address or size that is malformed or that the host
+  // cannot give; kUnavailable (no answer), kDenied, kIncompatible, kTimeout.
   static Result<std::unique_ptr<Pool>> Open(
       std::string_view address,
       std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
@@ -68,40 +68,40 @@ class KVCOVE_API Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Errors: kInvalid for names that are too long (kMaxNameBytes) or hold control characters, and
-  // for options that the pool cannot follow; kUnavailable in a forked child. A session may outlive
-  // the pool object. Opening one is no hot path: keep it for as long as the engine runs.
+  // Opens a session, which may outlive the pool object. This is no hot path: keep the session for
+  // as long as the engine runs. Errors: kInvalid for names that are too long (kMaxNameBytes) or
+  // hold control characters, and for options that the pool cannot follow; kUnavailable in a forked
+  // child.
   Result<SessionPtr> OpenSession(const SessionOptions& options);
-  // Of this host's owner. In a cluster: the sum over all live owners, of memory and objects only,
-  // as the master knows them. One call. Errors: kUnavailable, kTimeout, kDenied.
+  // Returns statistics: the sum over this host's owners; in a cluster the sum over all live owners,
+  // of memory and objects only, as the master knows them. Errors: kUnavailable, kTimeout, kDenied.
   Result<PoolStat> Stat(std::chrono::milliseconds timeout = std::chrono::milliseconds(1000));
-  // What the master has told last; makes no call.
+  // Returns the settings that the master has sent last; makes no call.
   PoolSettings Settings() const;
-  // "embedded", "process" or "cluster".
+  // Returns "embedded", "process" or "cluster".
   std::string_view form() const;
-  // Tells every transport of this pool that calls will move bytes from and to this memory, so that
-  // one whose device reads and writes by itself (RDMA) registers it once, and not with each call.
-  // Never needed; TCP and shared memory cost the same without. The memory stays mapped, at its
-  // place, until the last copy of what this returns is gone, which is when no transport knows it
-  // any more; no call may use the memory then. It may outlive the pool. Thread-safe; takes as long
-  // as the device does, so not for a hot path. Errors: kInvalid for no memory, or memory that a
-  // device cannot reach; kLimit for too many registrations. Then no transport has it, and calls
-  // work as they do without.
+  // Registers memory from and to which calls will move bytes with every transport of this pool, so
+  // that one whose device reads and writes by itself (RDMA) registers it once, and not with each
+  // call. Never needed; TCP and shared memory cost the same without. The memory must remain mapped,
+  // at its address, until the last copy of the result is gone, and no call may use it when that
+  // ends. The result may outlive the pool. Takes as long as the device does: not for a hot path.
+  // Errors: kInvalid for no memory, or memory that a device cannot reach; kLimit for too many
+  // registrations. No transport has the memory then, and calls work as they do without.
   Result<std::shared_ptr<void>> Register(std::span<std::byte> memory);
-  // Waits until the memory is populated, so that puts meet no page faults any more. False: it is
-  // not yet, or the pool does not answer. For start-up and for benchmarks.
+  // Waits until the memory is populated, so that puts meet no page faults any more. False: it was
+  // not by the timeout, or the pool did not answer. For start-up and for benchmarks.
   bool WaitPopulated(std::chrono::milliseconds timeout);
 
  private:
   KVCOVE_INTERNAL explicit Pool(std::unique_ptr<pool::Connection> connection);
-  // kUnavailable in a forked child.
+  // Returns kUnavailable in a forked child.
   KVCOVE_INTERNAL Status CheckProcess() const;
 
   const unsigned forks_;
   std::unique_ptr<pool::Connection> connection_;
 };
 
-// $KVCOVE_SOCKET, or kvcove/kvcove.sock in $XDG_RUNTIME_DIR where that is absolute, or
+// Returns $KVCOVE_SOCKET, or kvcove/kvcove.sock in $XDG_RUNTIME_DIR where that is absolute, or
 // /tmp/kvcove-<uid>/kvcove.sock.
 KVCOVE_API std::string DefaultSocketPath();
 

@@ -22,7 +22,7 @@ namespace {
 
 using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Thousands connect at once when a master is back; the kernel has a bound of its own (somaxconn).
+// Thousands of clients connect at once to a master that is back. The kernel bounds it by somaxconn.
 constexpr int kBacklog = 4096;
 
 Result<Resolved> Resolve(const Address& address, bool passive) {
@@ -40,8 +40,9 @@ Result<Resolved> Resolve(const Address& address, bool passive) {
   return Resolved(found, &freeaddrinfo);
 }
 
-// A peer whose host vanished closes nothing: without this its connection would stay for hours. It
-// ends after 30 s without a sign of life.
+// Makes the connection end after 30 s without a sign of life. A peer whose host has vanished closes
+// nothing, so its connection would otherwise remain for hours. TCP_USER_TIMEOUT bounds data that
+// was sent and not acknowledged, for which no keep-alives are sent.
 void ExpectLife(int fd) {
   const auto set = [fd](int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof(value));
@@ -113,7 +114,7 @@ bool IsLoopback(const Address& address) {
 
 Result<Route> RouteTo(const Address& address) {
   KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/false));
-  // A connected datagram socket has a source address, and no packet was needed for it.
+  // A datagram socket gets its source address from connect(), which sends no packet.
   const UniqueFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return FailErrno(Code::kUnavailable, "creating a UDP socket");
   sockaddr_storage source{};

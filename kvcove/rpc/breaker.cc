@@ -6,13 +6,13 @@
 namespace kvcove::rpc {
 namespace {
 
-// A call's patience is eight times the usual latency, and a probe gets four times that; both
-// within:
+// The patience of a call is eight times the usual latency, a probe gets four times the usual
+// latency; both within these bounds:
 constexpr std::int64_t kMinPatienceNs = 250 * kMillisecond;
 constexpr std::int64_t kMaxPatienceNs = kSecond;
 constexpr std::int64_t kMinProbeNs = 10 * kMillisecond;
 constexpr std::int64_t kMaxProbeNs = 50 * kMillisecond;
-// Between probes of a broken peer: doubles with each that fails.
+// Pause between probes of a broken peer, which doubles with each probe that fails.
 constexpr std::int64_t kFirstPauseNs = 5 * kMillisecond;
 constexpr std::int64_t kMaxPauseNs = 250 * kMillisecond;
 
@@ -29,7 +29,8 @@ std::int64_t Breaker::ProbeNs() const {
 void Breaker::Listen(std::int64_t now) {
   if (waiting_ > 0) silence_ns_ += now - listened_ns_;
   listened_ns_ = now;
-  // Those that wait may be answered yet, so they are given more time than those that were missed.
+  // Calls that still wait may be answered yet, so they get more time (kMaxPatienceNs) than calls
+  // that have ended without an answer (PatienceNs, in Fail).
   if (state_ == State::kTrusted && silence_ns_ >= kMaxPatienceNs) Suspect(now);
 }
 
@@ -79,15 +80,16 @@ Breaker::Change Breaker::End(const Pass& pass, Outcome outcome, bool teaches) {
   --waiting_;
   if (outcome != Outcome::kAnswered) {
     const Change change = Fail(pass, outcome, now);
-    // Listen() may have made the peer a suspect.
+    // Listen() may have suspected the peer just above: the caller must learn that, too.
     return change == Change::kNone && before == State::kTrusted && state_ == State::kSuspected
                ? Change::kSuspected
                : change;
   }
   if (teaches) {
     const std::int64_t latency = now - pass.began_ns;
-    // One answer that was late, such as the first after a peer thaws, must not pass for the usual:
-    // each may raise the average by an eighth.
+    // A single late answer, such as the first one of a peer that was frozen, must not become the
+    // usual latency. So it counts as at most twice the average (and 1 ms), and raises the average
+    // by an eighth of the difference.
     const std::int64_t most = 2 * usual_ns_ + kMillisecond;
     usual_ns_ = usual_ns_ == 0 ? latency : usual_ns_ + (std::min(latency, most) - usual_ns_) / 8;
   }
@@ -108,7 +110,8 @@ Breaker::Change Breaker::Fail(const Pass& pass, Outcome outcome, std::int64_t no
     Suspect(now);
     return Change::kSuspected;
   }
-  // A call without time to spare shows nothing: only silence counts it.
+  // A call that had less than a probe's time says nothing about the peer. Its wait counts as
+  // silence all the same.
   const bool shown = outcome == Outcome::kLost || now - pass.began_ns >= ProbeNs();
   if (!pass.probe || !shown) return Change::kNone;
   const bool broke = state_ == State::kSuspected;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether calls to a peer are worth their wait. A peer that is dead or frozen costs each caller a
-// few milliseconds, and one impatient caller blinds nobody.
+// Decides whether calls to a peer are worth their wait. A peer that is dead or frozen costs each
+// caller a few milliseconds, and one impatient caller does not make the others lose a peer that
+// works.
 //
 //   trusted    a call has its own deadline
 //   suspected  a call has `probe_ns` to show that the peer lives
-//   broken     one such call each pause, and the background's probes; the others fail at once
+//   broken     one such call each pause, and probes in the background; others fail at once
 //
-// What counts is silence: the time during which somebody waited and heard nothing. Calls side by
-// side count once, and any answer sets it to zero. A peer that usually answers late may be silent
-// for longer. A connection that was refused or ended counts as all the silence that is needed.
+// The measure is silence: the time in which at least one call waited and no byte came. Calls side
+// by side count once, and any answer sets it to zero. A peer that usually answers late may be
+// silent for longer. A connection that was refused or ended counts as all the silence that is
+// needed.
 //
 //   trusted -> suspected   a call was missed and the silence is longer than the peer's patience, or
 //                          calls still wait and it is longer than the largest
@@ -25,12 +27,14 @@
 
 namespace kvcove::rpc {
 
-// Thread-safe. Does no I/O: its users ask before a call, and report how it ended.
+// Thread-safe, under one mutex that is taken last. Does no I/O: its users ask before a call, and
+// report how it ended.
 class Breaker {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-  // One call. Each one that Begin() or BeginProbe() gave must reach End() once.
+  // One call. Each pass of Begin() or BeginProbe() must be given to End() once: a lost one would
+  // count as a call that still waits, and silence would grow while nobody asks.
   struct Pass {
     std::int64_t began_ns = 0;
     std::int64_t until_ns = 0;  // when to give up; at most the deadline of the caller
@@ -43,22 +47,23 @@ class Breaker {
     kMissed,    // nothing came until `until_ns`
     kLost,      // no connection, or it ended
   };
-  // What End() changed. Who gets kBroken or kMended writes the log line.
+  // The change that End() made. The caller that gets kBroken or kMended writes the log line.
   enum class Change : std::uint8_t { kNone, kSuspected, kBroken, kMended };
 
   explicit Breaker(const Clock& clock) : clock_(clock) {}
 
-  // Empty: the call must fail at once.
+  // Begins a call. Empty: the call must fail at once.
   std::optional<Pass> Begin(std::int64_t deadline_ns);
-  // For the thread that probes in the background: always goes, with the deadline given.
+  // Begins a probe of the background thread, in any state, with the deadline given.
   Pass BeginProbe(std::int64_t deadline_ns);
-  // Bytes of a call that goes on have arrived.
+  // Notes that bytes of a call have arrived that has not ended yet.
   void Heard();
-  // `teaches`: the answer came as soon as the peer could give it, so its latency is the usual one.
+  // Ends a call. `teaches`: the peer answered as soon as it could, so the latency counts for the
+  // usual one.
   Change End(const Pass& pass, Outcome outcome, bool teaches = true);
 
   bool broken() const;
-  // When the background should probe next; kNever while the peer is trusted.
+  // Returns when the background thread should probe next; kNever while the peer is trusted.
   std::int64_t ProbeDueNs() const;
 
  private:
@@ -66,7 +71,7 @@ class Breaker {
 
   std::int64_t PatienceNs() const KVCOVE_REQUIRES(mutex_);
   std::int64_t ProbeNs() const KVCOVE_REQUIRES(mutex_);
-  // Takes the silence up to `now` into account.
+  // Adds the silence up to `now`; may suspect the peer.
   void Listen(std::int64_t now) KVCOVE_REQUIRES(mutex_);
   void Suspect(std::int64_t now) KVCOVE_REQUIRES(mutex_);
   Pass Start(std::int64_t now, std::int64_t until_ns, bool probe) KVCOVE_REQUIRES(mutex_);
@@ -76,13 +81,13 @@ class Breaker {
   const Clock& clock_;
   mutable Mutex mutex_;
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kTrusted;
-  std::int64_t usual_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;    // a moving average of latencies
-  std::uint32_t waiting_ KVCOVE_GUARDED_BY(mutex_) = 0;    // calls without an answer yet
-  std::int64_t silence_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // since the last answer, up to:
-  std::int64_t listened_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t pause_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t next_call_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;   // while broken
-  std::int64_t next_probe_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the background
+  std::int64_t usual_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;      // a moving average of latencies
+  std::uint32_t waiting_ KVCOVE_GUARDED_BY(mutex_) = 0;      // calls without an answer yet
+  std::int64_t silence_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;    // from the last answer to listened_ns_
+  std::int64_t listened_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;   // time of the last Listen()
+  std::int64_t pause_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;      // between probes
+  std::int64_t next_call_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // kBroken: the next call that may try
+  std::int64_t next_probe_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvcove::rpc

@@ -34,7 +34,7 @@ std::optional<std::uint32_t> BusyIn(const Error& error) {
       !rest.substr(static_cast<std::size_t>(end - rest.data())).starts_with(kUnit)) {
     return std::nullopt;
   }
-  // What a server says costs its clients no more than the longest wait that one gives.
+  // Bounded, because the number comes from outside: a wrong one must not stop a client for long.
   return std::min(retry_after_ms, static_cast<std::uint32_t>(CallLimits::kMostRetryMs));
 }
 

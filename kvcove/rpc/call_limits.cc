@@ -9,9 +9,10 @@
 namespace kvcove::rpc {
 namespace {
 
-constexpr auto kRelaxed = std::memory_order_relaxed;  // numbers that order nothing else
-constexpr std::int64_t kLimitedNs = kSecond;          // "is limited", after a refusal
-// For bytes there is no rate: what is in flight now has mostly gone by then.
+// These numbers order no other memory: each stands for itself, and its changes are atomic.
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr std::int64_t kLimitedNs = kSecond;  // a tenant counts as limited so long after a refusal
+// Bytes have no rate from which a time follows: most that are in flight now have ended by then.
 constexpr std::int64_t kBytesRetryNs = 20 * kMillisecond;
 
 std::uint64_t PartOf(std::uint64_t whole, double share) {
@@ -58,6 +59,7 @@ bool CallLimits::Rate::Take(std::int64_t now_ns) {
   std::int64_t full_at_ns = full_at_ns_.load(kRelaxed);
   std::int64_t next_ns = 0;
   do {
+    // A bucket that has been full for long has still one burst only.
     next_ns = std::max(full_at_ns, now_ns) + interval_ns;
     if (next_ns - now_ns > kBurstNs) return false;
   } while (!full_at_ns_.compare_exchange_weak(full_at_ns, next_ns, kRelaxed));
@@ -70,8 +72,8 @@ bool CallLimits::Rate::Whole(std::int64_t now_ns) const {
 
 void CallLimits::Rate::PutBack() { full_at_ns_.fetch_sub(interval_ns_.load(kRelaxed), kRelaxed); }
 
-// One after the other, at the rate's pace, but none later than the longest wait: what lies further
-// ahead is refused once more.
+// Moves on by one interval for each refused caller, so that they return one after the other at the
+// rate's pace. Bounded by the longest wait: callers beyond it are refused once more.
 std::int64_t CallLimits::Rate::RetryAfterNs(std::int64_t now_ns) {
   const std::int64_t interval_ns = interval_ns_.load(kRelaxed);
   std::int64_t last_ns = next_retry_ns_.load(kRelaxed);
@@ -136,10 +138,11 @@ std::unique_ptr<CallLimits::Account> CallLimits::Enter(const LimitedCaller& call
     const MutexLock lock(mutex_);
     std::shared_ptr<Tenant>& entry = tenants_[caller.tenant];
     if (entry == nullptr) entry = std::make_shared<Tenant>();
-    // The credentials may have changed since.
+    // Set again for each connection, because the credentials may have changed since the last one.
     SetLimit(*entry, caller.own);
     tenant = entry;
     const std::uint64_t most = tenant->most_connections.load(kRelaxed);
+    // Counted also if it is one too many: Leave() counts each account.
     const std::uint64_t before = tenant->connections.fetch_add(1, kRelaxed);
     one_too_many = most != 0 && before >= most && !caller.may_own && !caller.administers;
   }
@@ -148,7 +151,8 @@ std::unique_ptr<CallLimits::Account> CallLimits::Enter(const LimitedCaller& call
   account->administers_ = caller.administers;
   account->one_too_many_ = one_too_many;
   account->calls_.Set(options_.connection.calls_per_second);
-  // One that may be an owner shows with its first call whether it is.
+  // A caller that may be an owner shows with its first call whether it is one: Begin counts it
+  // then.
   if (!caller.may_own && !caller.administers) account->counted_ = CountOther();
   return account;
 }
@@ -164,7 +168,9 @@ void CallLimits::Leave(const std::string& name, std::int64_t last_ns) {
   Forget(last_ns);
 }
 
-// A bucket is whole `kBurstNs` behind its last call at the latest.
+// Looks at an entry once `kBurstNs` have passed since the last call of the connection that ended:
+// the bucket is whole by then, unless other connections have called later. Then the entry is looked
+// at again after as long.
 void CallLimits::Forget(std::int64_t now_ns) const {
   while (!departed_.empty() && departed_.front().at_ns + kBurstNs < now_ns) {
     const Departed departed = std::move(departed_.front());
@@ -244,13 +250,14 @@ CallLimits::Verdict CallLimits::Account::TakeCall(Traffic traffic, std::int64_t 
     return Refuse(Refusal::kTenantCalls, tenant_->calls.RetryAfterNs(now_ns), now_ns);
   }
   if (all_.others_calls_.Take(now_ns)) return {};
+  // A call that a later limit refuses must not use up the limits before it.
   calls_.PutBack();
   if (tenant_ != nullptr) tenant_->calls.PutBack();
   return Refuse(Refusal::kAllCalls, all_.others_calls_.RetryAfterNs(now_ns), now_ns);
 }
 
 CallLimits::Verdict CallLimits::Account::TakeBytes(std::uint64_t bytes, std::int64_t now_ns) {
-  // The reserve's calls are no tenant's.
+  // Calls that draw from the reserve count for no tenant.
   const bool counts = tenant_ != nullptr && !reserved_;
   if (counts && !tenant_->bytes.Take(bytes, in_flight_)) {
     return Refuse(Refusal::kTenantBytes, kBytesRetryNs, now_ns);
@@ -279,7 +286,8 @@ CallLimits::Verdict CallLimits::Account::Begin(Traffic asked, std::uint64_t byte
   }
   const Verdict call = TakeCall(traffic, now_ns);
   if (!call.admitted()) return call;
-  // Only where nothing is under way: what is in flight goes back to where it came from.
+  // Chosen only while nothing is in flight: End() returns all bytes to the pot that is named here,
+  // so a change in between would return them to the wrong one.
   if (in_flight_ == 0) reserved_ = traffic != Traffic::kOther;
   return TakeBytes(bytes, now_ns);
 }

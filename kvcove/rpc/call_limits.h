@@ -12,14 +12,14 @@
 // the others cannot use, and no tenant's limit stops it. A connection's own limit holds for all.
 //
 // A rate is one number (the "theoretical arrival time" of GCRA): the moment at which the bucket is
-// full again. A call moves it on by the time that one call may take; a bucket that is more than
-// `kBurstNs` behind has none left. Refused callers are told different moments, at the rate's pace,
-// so that those that were refused together do not come back together.
+// full again. A call moves that moment by the interval of one call; a bucket whose moment is more
+// than `kBurstNs` ahead is empty. Refused callers get different moments, at the rate's pace, so
+// that callers that were refused together do not ask together again.
 //
 // No I/O and no clock: time is passed in, in nanoseconds of one clock. A call takes a fixed number
-// of steps, whatever else is there, and no lock. A tenant's entry goes when its last connection has
-// ended and its rate is whole again, so that a new connection gains it no calls. So the table has
-// no more entries than the credentials have tenants.
+// of steps, whatever else is there, and no lock. A tenant's entry is erased when its last
+// connection has ended and its rate is whole again, so that a tenant gains no calls by connecting
+// anew. So the table has no more entries than the credentials have tenants.
 #pragma once
 
 #include <array>
@@ -37,14 +37,14 @@
 
 namespace kvcove::rpc {
 
-// What a call draws from.
+// The share of a limit from which a call draws.
 enum class Traffic : std::uint8_t {
   kOther,  // engines: look-ups, puts, gets, resets, ...
   kOwner,  // keeps an owner's lease, generations, removals and listings
   kAdmin,  // of a caller that may administer, and does nothing else
 };
 
-// Which limit a call met.
+// The limit that a call has met.
 enum class Refusal : std::uint8_t {
   kNone,
   kConnectionCalls,
@@ -57,7 +57,7 @@ enum class Refusal : std::uint8_t {
   kAllConnections,
 };
 inline constexpr std::size_t kRefusals = 9;
-// "connection calls", ...; for metrics and messages.
+// Returns "connection calls", ...; for metrics and messages.
 std::string_view RefusalName(Refusal refusal);
 
 // 0: no limit.
@@ -69,21 +69,22 @@ struct CallLimit {
 };
 
 struct CallLimitsOptions {
-  // Its bytes count only where a call comes beside others: most connections have one at a time.
+  // Limit of each connection. Its bytes count only for a call beside others: most connections have
+  // one at a time.
   CallLimit connection{.calls_per_second = 100'000};
-  // Of a tenant that has none of its own. Callers without a tenant are not one, and have none.
+  // Limit of each tenant without one of its own. Callers without a tenant have no such limit.
   CallLimit tenant;
   CallLimit all;
-  // Of `all`: what only owners' control calls and admin may use.
+  // Part of `all` that only owners' control calls and admin may use.
   double reserve = 0.125;
 };
 
-// Whose a connection is.
+// The caller behind a connection.
 struct LimitedCaller {
-  std::string tenant;        // empty: nobody asked
+  std::string tenant;        // empty: the server asks for no credentials
   bool may_own = false;      // may be an owner: its control calls are kOwner
   bool administers = false;  // all its calls are kAdmin
-  CallLimit own;             // of the tenant; what is 0 is CallLimitsOptions::tenant's
+  CallLimit own;             // the tenant's own; a field that is 0: CallLimitsOptions::tenant's
 };
 
 // Thread-safe. Outlives its accounts.
@@ -108,9 +109,9 @@ class CallLimits {
   CallLimits(const CallLimits&) = delete;
   CallLimits& operator=(const CallLimits&) = delete;
 
-  // A connection that was let in. Never null: one too many learns so with its first call.
+  // Adds a connection that was let in. Never null: one too many is refused with its first call.
   std::unique_ptr<Account> Enter(const LimitedCaller& caller);
-  // How many connections the server may have; all but the reserve may be others'.
+  // Sets how many connections the server may have. All but the reserve may be those of others.
   void SetConnections(std::uint64_t most);
 
   struct TenantStat {
@@ -118,7 +119,7 @@ class CallLimits {
     std::uint64_t connections = 0;
     std::uint64_t bytes = 0;    // in flight
     std::uint64_t refused = 0;  // since its first connection
-    bool limited = false;       // some were refused within the last second
+    bool limited = false;       // calls were refused within the last second
     CallLimit limit;
   };
   struct Stat {
@@ -127,6 +128,7 @@ class CallLimits {
     std::uint64_t reserved_calls = 0;                // of owners and admin, admitted
     std::vector<TenantStat> tenants;                 // those with connections
   };
+  // Returns the use of the limits now.
   Stat Count(std::int64_t now_ns) const;
 
  private:
@@ -134,10 +136,13 @@ class CallLimits {
   class Rate {
    public:
     void Set(std::uint64_t per_second);
-    // False: none is left; then RetryAfterNs says when to come again.
+    // Takes one call. False: none is left; RetryAfterNs says when to ask again.
     bool Take(std::int64_t now_ns);
+    // Returns a call that another limit has refused.
     void PutBack();
-    bool Whole(std::int64_t now_ns) const;  // nothing of it is used
+    // Returns whether the bucket is full.
+    bool Whole(std::int64_t now_ns) const;
+    // Returns how long a refused caller should wait, each caller one interval longer than the last.
     std::int64_t RetryAfterNs(std::int64_t now_ns);
 
    private:
@@ -149,7 +154,8 @@ class CallLimits {
   struct Bytes {
     std::atomic<std::uint64_t> most{0};  // 0: no limit
     std::atomic<std::uint64_t> in_flight{0};
-    // `mine`: of what is in flight, the taker's. What is alone passes, whatever its size.
+    // Takes bytes. `mine`: those in flight of the taker. Bytes pass where no other caller has any
+    // in flight, whatever their number: a large value could never be sent else. False: too many.
     bool Take(std::uint64_t bytes, std::uint64_t mine);
     void Add(std::uint64_t bytes) { in_flight.fetch_add(bytes, std::memory_order_relaxed); }
     void Give(std::uint64_t bytes) { in_flight.fetch_sub(bytes, std::memory_order_relaxed); }
@@ -163,14 +169,15 @@ class CallLimits {
     std::atomic<std::int64_t> refused_at_ns{0};
     // Guarded by CallLimits::mutex_:
     CallLimit limit;
-    bool departed = false;  // it is in `departed_`
+    bool departed = false;  // it has an entry in `departed_`
   };
 
   void SetLimit(Tenant& tenant, const CallLimit& own) const KVCOVE_REQUIRES(mutex_);
-  // `last_ns`: of the connection's last call.
+  // Removes a connection of the tenant. `last_ns`: time of its last call.
   void Leave(const std::string& tenant, std::int64_t last_ns) KVCOVE_EXCLUDES(mutex_);
+  // Erases tenants without connections whose rate is whole again.
   void Forget(std::int64_t now_ns) const KVCOVE_REQUIRES(mutex_);
-  // Of `connections_`: false when the others have all that they may have.
+  // Counts a connection that may not use the reserve. False: there are as many as may be.
   bool CountOther();
 
   const CallLimitsOptions options_;
@@ -183,7 +190,7 @@ class CallLimits {
   std::atomic<std::uint64_t> reserved_calls_{0};
   std::array<std::atomic<std::uint64_t>, kRefusals> refused_{};
   mutable Mutex mutex_;
-  // Those without connections go with a later look: `mutable`.
+  // Mutable, because Count() erases tenants that have departed.
   mutable std::map<std::string, std::shared_ptr<Tenant>> tenants_ KVCOVE_GUARDED_BY(mutex_);
   struct Departed {
     std::int64_t at_ns = 0;
@@ -192,20 +199,22 @@ class CallLimits {
   mutable std::deque<Departed> departed_ KVCOVE_GUARDED_BY(mutex_);
 };
 
-// What one connection has under way. Belongs to its thread. Destruction gives all of it back.
+// The calls and bytes that one connection has under way. Belongs to the connection's thread.
+// Destruction returns all of them.
 class CallLimits::Account {
  public:
   ~Account();
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
-  // A call of `bytes` begins; where it is admitted, End(bytes) must follow.
+  // Begins a call with a request of so many bytes. Where it is admitted, End(bytes) must follow.
   Verdict Begin(Traffic traffic, std::uint64_t bytes, std::int64_t now_ns);
-  // More bytes for the call that is under way, such as its payload; no connection's limit stops
-  // them. Where they are admitted, End(bytes) must follow.
+  // Takes more bytes for the call that is under way, such as its payload, without the connection's
+  // own limit. Where they are admitted, End(bytes) must follow.
   Verdict More(std::uint64_t bytes, std::int64_t now_ns);
-  // Bytes that are there already, such as an answer that waits for its reader.
+  // Counts bytes that exist already, such as an answer that waits for its reader. End must follow.
   void Hold(std::uint64_t bytes);
+  // Returns bytes of Begin, More or Hold.
   void End(std::uint64_t bytes);
 
  private:
@@ -223,11 +232,11 @@ class CallLimits::Account {
   const std::shared_ptr<Tenant> tenant_;
   bool may_own_ = false;
   bool administers_ = false;
-  bool counted_ = false;       // as a connection of others
-  bool one_too_many_ = false;  // of its tenant
-  bool reserved_ = false;      // what is in flight is the reserve's
+  bool counted_ = false;       // counted in others_
+  bool one_too_many_ = false;  // beyond the tenant's limit of connections
+  bool reserved_ = false;      // the bytes in flight are taken from the reserve
   std::uint64_t in_flight_ = 0;
-  std::int64_t last_ns_ = 0;  // of a call
+  std::int64_t last_ns_ = 0;  // time of the last call
   Rate calls_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to one TCP address, or to the one of several that leads, over a few kept connections, one
-// call at a time each.
+// Calls to one TCP address, or to the one of several masters that leads, over a few kept
+// connections, each with one call at a time. Has no thread; a call runs on its caller's. The mutex
+// guards the tables of connections and is never held during a call.
 #pragma once
 
 #include <vector>
@@ -18,12 +19,12 @@ class TcpChannel final : public wire::Channel {
   TcpChannel(Addresses addresses, Access access)
       : finder_(std::move(addresses)), access_(std::move(access)) {}
 
-  // Of several, those are asked one after the other that may lead, twice each at most. A call that
-  // waits at one which others have found silent goes on at the next. Errors: as Client::Call;
-  // kUnavailable without `answered` where nobody leads.
+  // Makes a call. With several masters it asks those that may lead, one after the other, twice each
+  // at most. A call that waits at a master which other calls have found silent continues at the
+  // next. Errors: as Client::Call; kUnavailable without `answered` where nobody leads.
   Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns) override;
-  // The one that is asked now.
+  // Returns the address that is asked now.
   Address address() const { return finder_.Current(); }
   const Addresses& addresses() const { return finder_.addresses(); }
   const Access& access() const { return access_; }
@@ -38,19 +39,21 @@ class TcpChannel final : public wire::Channel {
     Address to;
     int fd = -1;
   };
+  // Returns a kept connection, or a new one (`fresh`). Closes kept ones to other addresses.
   Result<Client> Take(const Address& to, std::int64_t deadline_ns, bool& fresh);
   Result<std::string> CallAt(const Address& to, wire::Method method,
                              std::span<const std::byte> body, std::int64_t deadline_ns);
   Result<std::string> CallOver(Client& client, const Address& to, wire::Method method,
                                std::span<const std::byte> body, std::int64_t deadline_ns);
-  // Ends the calls that wait where nobody is asked any more.
+  // Ends the calls that wait at another address than the current one, by shutting down their
+  // sockets.
   void AbandonOthers();
 
   LeaderFinder finder_;
   const Access access_;
   Mutex mutex_;
   std::vector<Idle> idle_ KVCOVE_GUARDED_BY(mutex_);
-  std::vector<Busy> busy_ KVCOVE_GUARDED_BY(mutex_);  // where there are several addresses
+  std::vector<Busy> busy_ KVCOVE_GUARDED_BY(mutex_);  // calls under way; empty with one address
 };
 
 }  // namespace kvcove::rpc

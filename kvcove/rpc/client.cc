@@ -28,7 +28,8 @@ namespace {
 constexpr int kMaxFds = 8;
 constexpr int kGreetings = 3;
 
-// A stranger who listens there would get what is put, and give what he likes.
+// Checks who listens at the socket: another user's process would get all values that are put, and
+// could answer any value.
 Status CheckServer(int fd, const std::string& path) {
   UnixAccess trusted;
   if (const char* user = std::getenv("KVCOVE_OWNER_USER"); user != nullptr && *user != '\0') {
@@ -49,7 +50,7 @@ bool IsClosed(int error) { return error == EPIPE || error == ECONNRESET; }
 
 std::int64_t Left(std::int64_t deadline_ns) { return LeftNs(deadline_ns, SystemClock::Instance()); }
 
-// After a system call that ended with `error` or by its timeout.
+// Looks for an interrupt after a system call that ended with `error` or by its timeout.
 void LookAfter(int error) {
   if (error == EINTR) return Interrupt::LookNow();
   Interrupt::LookIfDue();
@@ -98,8 +99,8 @@ Result<Client> Client::Connect(const Address& address, const Access& access,
     KVCOVE_ASSIGN(credentials, access.credentials());
   }
   std::size_t shown = 0;
-  // A server with more newcomers than it has room for closes the oldest of them (rpc/unproven.h),
-  // and this process may have been slow to say hello.
+  // Tried again: a server with too many new connections closes the oldest of them (rpc/unproven.h),
+  // which may be this one if the process was slow to say hello.
   for (int tries = 1;; ++tries) {
     KVCOVE_ASSIGN(UniqueFd fd, ConnectTcp(address, deadline_ns));
     if (access.tls != nullptr) {
@@ -151,13 +152,14 @@ Status Client::Wait(short events, std::int64_t deadline_ns) {
     const int ready = ppoll(&poller, 1, &limit, nullptr);
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
-    // Only now: a look may last longer than there is time, and what came meanwhile came in time.
+    // Only after the poll: a look for interrupts may last beyond the deadline, and an answer that
+    // came meanwhile came in time.
     if (left == 0) return Fail(Code::kTimeout, "the pool did not answer in time");
     LookAfter(ready < 0 ? EINTR : 0);
   }
 }
 
-// A server without room closes newcomers at once, and only its own log can say more.
+// A server without room closes new connections without a word, so the text names the server's log.
 Error Client::Closed() const {
   if (answered_) return {Code::kUnavailable, "the pool closed the connection"};
   // With TLS 1.3 a server judges the client's certificate after the client's handshake has ended.
@@ -171,10 +173,10 @@ Error Client::Closed() const {
 Status Client::SetReceiveTimeout(std::int64_t deadline_ns) {
   const std::int64_t left = Left(deadline_ns);
   if (left <= 0) return Fail(Code::kTimeout, "the deadline had passed before the call");
-  (void)Interrupt::TurnNs(left);  // a turn begins with the call, not behind its first wait
-  // Never longer than what is left, nor than a thread may wait without a look for signals, and a
-  // little shorter is as good: the rest is waited for with poll. So most calls need no system call
-  // for it.
+  (void)Interrupt::TurnNs(left);  // starts the turn with the call, not after its first wait
+  // The timeout must not exceed the time that is left, nor the time between two looks for signals.
+  // It may be shorter: poll waits for the rest. So the value of the last call mostly still fits,
+  // and most calls need no system call to set it.
   const std::int64_t left_us =
       std::clamp<std::int64_t>(left / kMicrosecond, 1, Interrupt::kLookNs / kMicrosecond);
   if (timeout_us_ > 0 && timeout_us_ <= left_us && left_us < timeout_us_ + 20000) return {};
@@ -202,6 +204,7 @@ Status Client::SendAll(std::span<const std::byte> header, std::span<const std::b
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = static_cast<std::size_t>(count);
+    // Does not block in the kernel: Wait() has the deadline and looks for interrupts.
     const ssize_t written = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written >= 0) {
       sent += static_cast<std::size_t>(written);
@@ -274,6 +277,8 @@ Result<std::string> Client::Call(wire::Method method, std::span<const std::byte>
     return Fail(Code::kInvalid, fmt::format("a request of {} bytes; at most {} are allowed",
                                             body.size(), wire::kMaxFrameBytes));
   }
+  // The stream may be in the middle of a frame, or this call's reply may still come: the next call
+  // would read it.
   const auto end = [&](Error error) {
     fd_.Reset();
     return std::unexpected(std::move(error));

@@ -42,7 +42,7 @@ std::string Hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-// Secrets are read only from files that nobody else can read or write.
+// Checks that no other user but root can read or write the file.
 Status CheckPrivate(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
@@ -64,7 +64,7 @@ Status CheckPrivate(const std::string& path) {
 }
 
 Result<toml::table> Parse(std::string_view text, const std::string& path) {
-  // toml++ 3.3 runs into undefined behaviour at some letters beyond ASCII.
+  // toml++ 3.3 has undefined behaviour for some letters beyond ASCII.
   const auto odd = std::ranges::find_if(
       text, [](char byte) { return static_cast<unsigned char>(byte) >= 0x80; });
   if (odd != text.end()) {
@@ -83,7 +83,7 @@ Result<toml::table> Parse(std::string_view text, const std::string& path) {
 
 using NamedText = std::pair<std::string_view, std::string*>;
 
-// A file of these keys only, each a text. `kind` says in messages which file it is.
+// Reads a file with these keys only, each a text. `kind` names the kind of file in messages.
 Status ReadTexts(std::string_view text, const std::string& path, std::string_view kind,
                  const std::array<NamedText, 2>& wanted) {
   KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
@@ -147,7 +147,7 @@ Result<std::vector<std::string>> Texts(const toml::node& node, const std::string
   return texts;
 }
 
-// One of the keys of a tenant's limits.
+// Reads one of the keys of a tenant's limits.
 Status ParseLimit(CallLimit& limit, std::string_view key, const toml::node& value,
                   const std::string& at) {
   if (key == "bytes_in_flight") {
@@ -214,7 +214,7 @@ std::vector<Credential> Shown(const std::string& name, const Tenant& tenant,
 struct CredentialOfFile {
   Mutex mutex;
   Credential last KVCOVE_GUARDED_BY(mutex);
-  std::string said KVCOVE_GUARDED_BY(mutex);  // the error, once
+  std::string said KVCOVE_GUARDED_BY(mutex);  // the error that was logged last
 };
 
 }  // namespace
@@ -419,7 +419,8 @@ bool EqualBytes(const wire::AuthBytes& a, const wire::AuthBytes& b) {
 
 wire::AuthBytes RandomAuthBytes() {
   wire::AuthBytes bytes;
-  // It fails only where the kernel gives no random bytes: nothing is safe then.
+  // Fails only where the kernel gives no random bytes. A predictable nonce would let an old proof
+  // be used again, so the process ends.
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()) != 1) std::abort();
   return bytes;
 }

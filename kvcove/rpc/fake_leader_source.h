@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a source that names the leader that the test sets.
+// A fake for tests: a source that names the leader that the test sets. Thread-safe.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,7 @@ Status Wait(int socket, short events, std::int64_t deadline_ns) {
 
 Error Ended() { return {Code::kUnavailable, "the other process has ended"}; }
 
-// The descriptors come with the first bytes; -1 for the later ones.
+// Receives some bytes, and the descriptors that came with them. 0: nothing is there yet.
 Result<std::size_t> ReceiveSome(int socket, char* data, std::size_t size,
                                 std::vector<UniqueFd>* fds) {
   iovec part{.iov_base = data, .iov_len = size};
@@ -82,6 +82,7 @@ Status SendMessage(int socket, std::string_view body, std::span<const int> fds,
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
+    // With the first bytes only: a part of the message that is sent later must not send them again.
     if (sent == 0 && !fds.empty()) {
       message.msg_control = control;
       message.msg_controllen = CMSG_SPACE(fds.size_bytes());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short messages with descriptors between two processes of one host, over a connected Unix socket.
+// One thread at a time may send, and one may receive.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,10 @@ struct FdMessage {
   std::vector<UniqueFd> fds;
 };
 
-// Errors of both: kTimeout; kUnavailable when the other side has ended; kCorrupt.
+// Send and receive one message: at most kMaxMessageBytes and kMaxMessageFds. After an error the
+// stream may be in the middle of a message, and the socket is of no use any more. Errors: kTimeout;
+// kUnavailable when the other side has ended; kCorrupt; kLimit when this process may not have so
+// many descriptors; kInternal for a message that is too long.
 Status SendMessage(int socket, std::string_view body, std::span<const int> fds,
                    std::int64_t deadline_ns);
 Result<FdMessage> ReceiveMessage(int socket, std::int64_t deadline_ns);

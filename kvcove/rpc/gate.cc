@@ -18,7 +18,7 @@ std::string Transcript(std::string_view side, const wire::AuthHello& hello,
   return text + hello.tenant;
 }
 
-// The token that the client speaks of.
+// Returns the token that the client's key id names; null: the tenant has none such.
 const std::string* TokenOf(const std::optional<Tenant>& tenant, std::uint64_t key_id) {
   if (!tenant) return nullptr;
   const auto token = std::ranges::find(tenant->tokens, key_id, KeyIdOf);
@@ -50,7 +50,7 @@ void Gate::NoteRefused(const std::string& tenant) {
 }
 
 Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> body) {
-  if (guest.caller != nullptr) return {};  // once more: it is let in already
+  if (guest.caller != nullptr) return {};  // a repeated greeting
   if (credentials_ == nullptr) {
     if (method != wire::Method::kHello || !body.empty()) {
       return ErrorReply({Code::kDenied,
@@ -78,7 +78,7 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
     std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
     const std::string* token = TokenOf(tenant, guest.hello.key_id);
     if (token == nullptr) {
-      // It may have been added within the last second.
+      // The token may have been added within the last second, since Refresh looked at the file.
       credentials_->Refresh(/*now=*/true);
       tenant = credentials_->Find(guest.hello.tenant);
       token = TokenOf(tenant, guest.hello.key_id);
@@ -89,17 +89,21 @@ Reply Gate::Greet(Guest& guest, wire::Method method, std::span<const std::byte> 
                      Transcript("kvcove server", guest.hello, guest.nonce))};
     Reply reply{.code = Code::kOk, .body = wire::Encode(challenge), .fds = {}};
     if (token == nullptr) {
-      // The challenge alone tells a caller that its token is wrong: this is a guess's answer.
+      // The challenge already shows a caller that its guess was wrong, so this answer is delayed,
+      // and not that to kProve, which a guesser need not send.
       NoteRefused(guest.hello.tenant);
       reply.delay_ns = kRefusalDelayNs;
     }
     return reply;
   }
+  // A nonce is good for one proof: a second kProve needs a new kHello.
   if (!std::exchange(guest.challenged, false)) {
     return SayHelloFirst();
   }
   const Result<wire::AuthBytes> proof = wire::DecodeProof(body);
   if (!proof) return ErrorReply(proof.error(), /*close=*/true);
+  // The version is read before the entry: a change in between makes Admitted look again. The other
+  // way round it would keep a token that was removed.
   guest.version = credentials_->version();
   const std::optional<Tenant> tenant = credentials_->Find(guest.hello.tenant);
   const std::string* token = TokenOf(tenant, guest.hello.key_id);
@@ -124,7 +128,8 @@ LimitedCaller Gate::Describe(const Guest& guest) const {
   const Caller& caller = *guest.caller;
   LimitedCaller described{.tenant = caller.tenant, .may_own = caller.IsOwner()};
   if (credentials_ == nullptr) return described;
-  // The cluster's own entry; one that also stores and loads is an engine's.
+  // The cluster's own entry administers. An entry that may also read or write is an engine's, whose
+  // data calls must not draw from the reserve.
   described.administers =
       caller.Has(Scope::kAdmin) && !caller.Has(Scope::kRead) && !caller.Has(Scope::kWrite);
   if (const auto tenant = credentials_->Find(caller.tenant)) described.own = tenant->limit;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP listeners on their way from a process to its successor (docs/upgrade.md). They belong to the
-// whole process, as the ports do that they listen on. Thread-safe.
+// TCP listeners that this process has got from a predecessor or from itself (docs/upgrade.md,
+// pool/elected_master.cc), until a server asks for their address. They are shared by the whole
+// process, as its ports are. Thread-safe, under one mutex that is taken alone.
 #pragma once
 
 #include <vector>
@@ -10,18 +11,19 @@
 
 namespace kvcove::rpc {
 
-// Where a listening socket listens, with a numeric host: what ListenTcp must be asked for to get a
-// copy of it.
+// Returns where a socket listens, with a numeric host: the address for which ListenTcp returns a
+// copy of that socket.
 Address BoundAddress(int fd);
 
-// A copy of every listening TCP socket that this process has open.
+// Returns a copy of every listening TCP socket that this process has open.
 std::vector<UniqueFd> CopyTcpListeners();
 
-// ListenTcp gives these in place of a new socket to who asks for their address.
+// Keeps listeners, which replace those that were kept before. ListenTcp returns one of them in
+// place of a new socket when it is asked for the same address.
 void InheritTcpListeners(std::vector<UniqueFd> listeners);
-// The one that `address` names, and no longer inherited; -1: none.
+// Returns the listener at `address`, and keeps it no longer; -1: there is none.
 UniqueFd TakeInherited(const Address& address);
-// Closes those that nobody has asked for. Returns how many.
+// Closes the listeners for which no server has asked. Returns their number.
 std::size_t DropInherited();
 
 }  // namespace kvcove::rpc

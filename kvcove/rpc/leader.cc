@@ -9,7 +9,9 @@ namespace kvcove::rpc {
 namespace {
 
 constexpr std::size_t kMaxAddresses = 16;
+// How long a master is avoided that left a call without an answer.
 constexpr std::int64_t kSilentNs = kSecond;
+// A call that waited for less says nothing about the master.
 constexpr std::int64_t kPatienceNs = 150 * kMillisecond;
 constexpr std::string_view kNotTheLeader = "not the leader; ";
 constexpr std::string_view kLeaderIs = "the leader is ";
@@ -84,7 +86,10 @@ bool LeaderFinder::Note(const Address& asked, const Error& error, std::int64_t w
   const MutexLock lock(mutex_);
   const auto index = static_cast<std::size_t>(std::ranges::find(list, asked) - list.begin());
   if (silent) silent_until_ns_[index] = now + kSilentNs;
-  if (index != current_) return false;  // another caller has moved on already
+  // Another caller has moved on already. Moving again would skip a master for each call that waited
+  // at the same one.
+  if (index != current_) return false;
+  // The next master in turn that was not silent; if all were, the one before this.
   std::size_t next = (index + 1) % list.size();
   for (std::size_t i = 1; i < list.size() && Silent(next, now); ++i) {
     next = (index + i) % list.size();

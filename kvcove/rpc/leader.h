@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The masters of a cluster, of which one leads: their addresses, and which of them to ask.
+// The masters of a cluster, of which one leads: their addresses, and the choice of the one to ask.
 #pragma once
 
 #include <initializer_list>
@@ -21,15 +21,15 @@ namespace kvcove::rpc {
 class LeaderSource {
  public:
   virtual ~LeaderSource() = default;
-  // The one that led when the source looked last.
+  // Returns the master that led when the source looked last.
   virtual Address Current() const = 0;
-  // It did not answer as the leader does: the source looks again, soon.
+  // Notes that `asked` did not answer as a leader does, so that the source soon looks again.
   virtual void Doubt(const Address& asked) = 0;
   virtual std::string ToString() const = 0;
 };
 
-// "10.0.0.1:7400,10.0.0.2:7400", or a source that names the leader. Empty only as long as nobody
-// has set it.
+// A list of masters, such as "10.0.0.1:7400,10.0.0.2:7400", or a source that names the leader.
+// Empty only if default-constructed. Immutable.
 class Addresses {
  public:
   Addresses() = default;
@@ -37,7 +37,7 @@ class Addresses {
   explicit Addresses(std::vector<Address> list) : list_(std::move(list)) {}
   explicit Addresses(std::shared_ptr<LeaderSource> source)
       : list_{source->Current()}, source_(std::move(source)) {}
-  // With a source: the one that led when this was made.
+  // Returns the list; with a source, the master that led when this was made.
   const std::vector<Address>& list() const { return list_; }
   const Address& front() const { return list_.front(); }
   LeaderSource* source() const { return source_.get(); }  // null: the list is all that is known
@@ -50,16 +50,17 @@ class Addresses {
   std::shared_ptr<LeaderSource> source_;
 };
 
-// Separated by commas. Errors: kInvalid.
+// Reads addresses that are separated by commas; equal ones count once. Errors: kInvalid.
 Result<Addresses> ParseAddresses(std::string_view text, std::uint16_t default_port);
 
-// What a master says that does not lead: kUnavailable, so that older clients understand it, too.
-// `leader`: empty where nobody leads.
+// Returns the answer of a master that does not lead: kUnavailable, which older clients understand,
+// too. `leader`: empty where nobody leads.
 Error NotTheLeader(const std::string& leader);
-// Nothing: the error says something else. Empty: nobody leads.
+// Returns the leader that such an answer names; empty: nobody leads. Nothing: it is another error.
 std::optional<std::string> LeaderIn(const Error& error);
 
-// Which one to ask now. Thread-safe.
+// Chooses the master to ask, for all calls of a process to a cluster. Thread-safe, under one mutex
+// that is taken last. With a list it tries the masters in turn; with a source it asks that one.
 class LeaderFinder {
  public:
   explicit LeaderFinder(Addresses addresses, const Clock& clock = SystemClock::Instance())
@@ -67,12 +68,12 @@ class LeaderFinder {
 
   Address Current() const;
   const Addresses& addresses() const { return addresses_; }
-  // A call of `asked` ended so, after that time. True: another one is to be asked now, and what
-  // still waits there waits in vain. A call that was given little time says nothing about who is
-  // frozen. A leader that the answer names is followed if it is one of the addresses and did not
-  // leave somebody without an answer a moment ago: it may be frozen, and others not know yet. When
-  // all others insist, it is asked again all the same: it may only have been slow. A source decides
-  // alone: what a stranger's answer names could be anybody.
+  // Notes how a call to `asked` ended, after `waited_ns`. True: another master is to be asked now,
+  // and calls that still wait at `asked` wait in vain. A call with little time says nothing about a
+  // frozen master. A leader that an answer names is followed if it is one of the addresses and left
+  // no call without an answer within the last second: it may be frozen, and the others do not know
+  // yet. When as many answers in a row as there are masters name it, it is asked all the same,
+  // because it may only have been slow. A source decides alone: an answer could name any address.
   bool Note(const Address& asked, const Error& error, std::int64_t waited_ns);
 
  private:
@@ -83,7 +84,7 @@ class LeaderFinder {
   mutable Mutex mutex_;
   std::size_t current_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::map<std::size_t, std::int64_t> silent_until_ns_ KVCOVE_GUARDED_BY(mutex_);
-  std::size_t not_followed_ KVCOVE_GUARDED_BY(mutex_) = 0;  // in a row
+  std::size_t not_followed_ KVCOVE_GUARDED_BY(mutex_) = 0;  // named leaders in a row
 };
 
 }  // namespace kvcove::rpc

@@ -3,6 +3,8 @@
 
 namespace kvcove::rpc {
 
+// Errors of this process, such as kInvalid for a credentials file, say nothing against the server,
+// so they count as an answer.
 Breaker::Outcome OutcomeOf(const Error& error) {
   if (error.answered) return Breaker::Outcome::kAnswered;
   if (error.code == Code::kTimeout) return Breaker::Outcome::kMissed;
@@ -36,6 +38,7 @@ Result<std::string> Link::Ask(LinkWay way, wire::Method method, std::span<const 
   const auto outcome = reply ? Breaker::Outcome::kAnswered : OutcomeOf(reply.error());
   const Breaker::Change change = breaker_.End(*pass, outcome);
   if (change != Breaker::Change::kNone) options_.on_change(change);
+  // The breaker had shortened the call, so kTimeout would be wrong: its caller has time left.
   if (outcome == Breaker::Outcome::kMissed && pass->until_ns < deadline_ns) {
     return Fail(Code::kUnavailable, options_.peer + " is not answering");
   }
@@ -47,8 +50,8 @@ Result<std::string> Link::Call(LinkWay way, wire::Method method, std::span<const
   if (!way.patient) return Ask(way, method, body, deadline_ns);
   BusyUntil& busy = busy_[way.guarded ? 1 : 0];
   while (true) {
-    // Nobody asks a server that has said when it may be asked: its silence until then would be
-    // taken for death.
+    // A server that has said until when it is busy is not asked before: it would be silent until
+    // then, and count as dead.
     std::optional<Error> known = busy.Now(clock_.NowNs());
     Result<std::string> reply = known ? Result<std::string>(std::unexpected(std::move(*known)))
                                       : Ask(way, method, body, deadline_ns);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process's tie to a server, or to the one of several that leads: its connections, and what all
-// of its callers know of that server together: whether it answers (rpc/breaker.h), and until when
-// it is busy (rpc/busy.h). Each call says how far it uses that.
+// The tie of one process to a server, or to the one of several masters that leads: its connections,
+// and the knowledge that all its callers share: whether the server answers (rpc/breaker.h), and
+// until when it is busy (rpc/busy.h). Each call chooses how far it uses that knowledge.
 //
-//   guarded   a call to a server that is dead or frozen ends in milliseconds, or at once, and how
-//             it ends is told to the breaker
+//   guarded   a call to a server that is dead or frozen ends in milliseconds, or at once, and
+//             reports to the breaker how it ended
 //   patient   a call to a busy server waits and asks again, as long as its deadline allows; then
 //             its error is the server's
 //
-// A patient call that is guarded, too, takes a pass of the breaker each time that it asks: a server
-// that is busy is one that answers. Guarded calls and the others are told apart by a busy server,
-// so that a reset, which is not guarded, need not wait for what look-ups were told.
+// A call that is patient and guarded takes a pass of the breaker each time that it asks: a busy
+// server is one that answers. Guarded and other calls have separate busy times, so that a reset,
+// which is not guarded, does not wait for a time that a look-up was given.
 #pragma once
 
 #include <array>
@@ -36,8 +36,8 @@ inline constexpr LinkWay kGuarded{.guarded = true};
 inline constexpr LinkWay kPatientGuarded{.guarded = true, .patient = true};
 
 struct LinkOptions {
-  std::string peer;  // the other side's name in errors, such as "the master"
-  // Called without a lock, when a guarded call has changed what the breaker thinks of the server.
+  std::string peer;  // the server's name in errors, such as "the master"
+  // Called without a lock, when a guarded call has changed the state of the breaker.
   std::function<void(Breaker::Change)> on_change = [](Breaker::Change) {};
 };
 
@@ -45,13 +45,13 @@ struct LinkOptions {
 class Link {
  public:
   Link(Addresses addresses, Access access, LinkOptions options, const Clock& clock);
-  // Over another channel, which outlives the link: for tests.
+  // Makes a link over another channel, which outlives it: for tests.
   Link(wire::Channel& channel, LinkOptions options, const Clock& clock);
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Errors: of a guarded call also kUnavailable, where it was not made, or was given less time than
-  // it asked for.
+  // Makes a call. Errors: the channel's; a guarded call also fails with kUnavailable where it was
+  // not made, or had no answer within less time than its deadline allowed.
   Result<std::string> Call(LinkWay way, wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns);
   // Returns a channel for stubs, which makes each call this way. It lives as long as the link.
@@ -61,7 +61,7 @@ class Link {
   // Returns the address that is asked now. Not of a link over another channel.
   Address address() const { return tcp_->address(); }
   const Access& access() const { return tcp_->access(); }
-  // For callers that reach the same server by another way, and for probes.
+  // Returns the breaker, for probes and for callers that reach the same server by another way.
   Breaker& breaker() { return breaker_; }
   const Breaker& breaker() const { return breaker_; }
 
@@ -86,11 +86,11 @@ class Link {
   const LinkOptions options_;
   const Clock& clock_;
   Breaker breaker_;
-  std::array<BusyUntil, 2> busy_;  // of calls that are not guarded, and of those that are
+  std::array<BusyUntil, 2> busy_;  // for calls that are not guarded, and for guarded ones
   std::array<Way, 4> ways_;
 };
 
-// What an error of a call says about its peer.
+// Returns the outcome of a failed call, for the breaker.
 Breaker::Outcome OutcomeOf(const Error& error);
 
 }  // namespace kvcove::rpc

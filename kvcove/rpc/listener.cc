@@ -22,7 +22,8 @@ namespace asio = boost::asio;
 using Protocol = asio::generic::stream_protocol;
 using boost::system::error_code;
 
-// No descriptor is free, most likely: trying at once would only keep the loop busy.
+// Pause after accept() has failed, mostly because no descriptor is free: at once it would fail
+// again and keep the loop busy.
 constexpr auto kAcceptAgain = std::chrono::milliseconds(20);
 
 std::chrono::steady_clock::time_point After(std::int64_t ns) {
@@ -48,6 +49,7 @@ class Listener::Impl {
 
   void Accept() {
     acceptor_.async_accept([this](const error_code& error, Protocol::socket socket) {
+      // Ended by Replace, which begins to accept by itself, or by Close.
       if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
       if (error) {
         limit_->AcceptFailed(error.value());
@@ -100,6 +102,8 @@ class Listener::Impl {
       const int on = 1;
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     }
+    // A TLS tunnel takes the descriptor, whose number may mean another file while the ticket
+    // exists: so it is not given to be looked at.
     const std::shared_ptr<Unproven::Ticket> ticket = unproven_->Enter(
         SourceOf(fd.get()), plain ? fd.get() : -1, [drop = drop_, id] { drop(id); });
     Arrival arrival{.id = id, .counted = std::move(counted), .ticket = ticket};
@@ -114,13 +118,16 @@ class Listener::Impl {
          begun = std::make_shared<Arrival>(std::move(arrival))](UniqueFd inner) {
           begun->fd = std::move(inner);
           begun->is_unix = true;
+          // This callback runs on kvcove-tls, perhaps after the listener has ended: `this` and the
+          // loop are touched only under the lock under which Close() says so.
           const MutexLock lock(all->mutex);
           if (all->closed) return;
           asio::post(loop_, [this, begun] {
             if (acceptor_.is_open()) Begin(std::move(*begun));
           });
         });
-    // Until the handshake is done there is no connection to drop.
+    // A connection that must give way during its handshake is no connection of the server yet, so
+    // the handshake is ended, too.
     ticket->Replace(-1, [cancel = std::move(cancel), drop = drop_, id] {
       cancel();
       drop(id);
@@ -137,8 +144,9 @@ class Listener::Impl {
     if (lates_.size() == 1) AwaitLate();
   }
 
-  // Each connection has the same time for its hello, so the first that began is the first that is
-  // late.
+  // Drops the connections whose time for the hello is over. Each has the same time, so the queue is
+  // in the order of the deadlines, and one timer is enough. A connection that was let in is
+  // dropped, too, which its server ignores.
   void AwaitLate() {
     const std::int64_t left_ns = lates_.front().at_ns - SystemClock::Instance().NowNs();
     late_.expires_at(After(std::max<std::int64_t>(left_ns, 0)));
@@ -169,7 +177,7 @@ class Listener::Impl {
   asio::steady_timer late_;
   std::deque<Late> lates_;
   std::uint64_t next_id_ = 1;
-  // Handshakes may outlive the listener and its loop.
+  // Shared with handshakes, which may outlive the listener and its loop.
   struct Handshakes {
     Mutex mutex;
     bool closed KVCOVE_GUARDED_BY(mutex) = false;

@@ -31,20 +31,21 @@ class io_context;
 namespace kvcove::rpc {
 
 struct ListenerOptions {
-  std::string name;  // whose connections these are, in the log
+  std::string name;  // of its connections, in the log
   // Fewer where the process may not have so many descriptors: base/descriptors.h.
   std::uint32_t max_connections = 1024;
-  std::uint32_t descriptors_each = 1;  // that one connection costs, all listeners together
+  std::uint32_t descriptors_each = 1;  // cost of one connection, for all listeners together
   bool is_unix = false;
-  std::int64_t hello_ns = 5'000'000'000;  // for a handshake, and then for a hello
+  std::int64_t hello_ns = 5'000'000'000;  // longest time of a handshake, and then of a hello
   std::shared_ptr<Tls> tls;               // null: in the clear
 };
 
-// A connection that has begun. It counts, and has proven nothing, until these are gone.
+// A connection that has begun. It counts against the limit while `counted` exists, and as one that
+// has proven nothing while `ticket` does.
 struct Arrival {
   std::uint64_t id = 0;  // never used again
   UniqueFd fd;           // non-blocking
-  bool is_unix = false;  // also what comes out of TLS
+  bool is_unix = false;  // true also behind TLS
   std::shared_ptr<void> counted;
   std::shared_ptr<Unproven::Ticket> ticket;  // the server drops it when it lets the connection in
 };
@@ -53,9 +54,10 @@ struct Arrival {
 // the counters.
 class Listener {
  public:
-  // On the loop's thread.
+  // Takes a connection; called on the loop's thread.
   using Deliver = std::function<void(Arrival)>;
-  // On any thread, without a lock; must not wait. The connection may be gone, or let in.
+  // Ends a connection, which may have ended or been let in already. Called on any thread, without a
+  // lock; must not wait.
   using Drop = std::function<void(std::uint64_t id)>;
 
   Listener(boost::asio::io_context& loop, UniqueFd socket, const ListenerOptions& options,
@@ -64,20 +66,22 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Begins to accept; before the loop runs, or on its thread.
+  // Begins to accept. Call it before the loop runs, or on its thread.
   void Start();
-  // Accepts from another socket from now on; on the loop's thread.
+  // Closes the socket and accepts from another one. Call it on the loop's thread.
   void Replace(UniqueFd socket);
-  // Nothing is delivered any more, and its timers let the loop end.
+  // Stops accepting and delivering, and cancels the timers, so that the loop can end.
   void Close();
 
-  // ---- hand-over to a successor; while the loop stands still
+  // ---- hand-over to a successor; call these while the loop does not run
+  // Returns a copy of the listening socket.
   UniqueFd Copy();
-  // Ids given from now on are above this one.
+  // Gives later connections ids above this one.
   void BeginAbove(std::uint64_t id);
-  // One connection that came from a predecessor counts, as in Arrival.
+  // Counts a connection of a predecessor; see Arrival. Null: there is no room.
   std::shared_ptr<void> Count();
-  // It has proven nothing yet, and has as long for its hello as a new one.
+  // Returns the ticket of such a connection that has proven nothing yet. It has as long for its
+  // hello as a new one.
   std::shared_ptr<Unproven::Ticket> Enter(std::uint64_t id, int fd);
 
   // From any thread.

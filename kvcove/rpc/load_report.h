@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators see of a server's limits, the same at masters and owners. Templates, because this
-// module knows neither metrics nor JSON.
+// The limits of a server and their use, as metrics and JSON for operators; the same at masters and
+// owners. Templates, because this module knows neither metrics nor JSON.
 #pragma once
 
 #include <string>
@@ -9,35 +9,38 @@
 
 namespace kvcove::rpc {
 
-// `metrics`: an Metrics. `prefix`: the module, such as "kvcove_master".
+// Adds the metrics. `metrics`: Metrics. `prefix`: the module, such as "kvcove_master".
 template <typename Metrics>
 void CollectLoad(Metrics& metrics, const std::string& prefix, const CallLimits::Stat& load) {
   const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   for (std::size_t i = 1; i < kRefusals; ++i) {
     metrics.Counter(prefix + "_refused_calls_total",
-                    "calls that were answered \"busy, ask again\", by the limit that they met",
+                    "calls that were answered \"busy, ask again\", by the limit that they exceeded",
                     number(load.refused[i]),
                     {{"reason", std::string(RefusalName(static_cast<Refusal>(i)))}});
   }
-  metrics.Gauge(prefix + "_bytes_in_flight", "requests and answers that are under way",
+  metrics.Gauge(prefix + "_bytes_in_flight", "bytes of requests and answers that are under way",
                 number(load.bytes));
   metrics.Counter(prefix + "_reserved_calls_total",
-                  "calls of owners and admin, for which a reserve is kept",
+                  "calls of owners and administrators, for which a part of the limits is reserved",
                   number(load.reserved_calls));
   for (const CallLimits::TenantStat& tenant : load.tenants) {
     const std::string name = prefix + "_tenant_";
     metrics.Gauge(name + "connections", "open connections of a tenant", number(tenant.connections),
                   {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "bytes_in_flight", "requests and answers of a tenant",
+    metrics.Gauge(name + "bytes_in_flight",
+                  "bytes of a tenant's requests and answers that are under way",
                   number(tenant.bytes), {{"tenant", tenant.tenant}});
-    metrics.Counter(name + "refused_calls_total", "calls of a tenant that were answered \"busy\"",
+    metrics.Counter(name + "refused_calls_total",
+                    "calls of a tenant that were answered \"busy, ask again\"",
                     number(tenant.refused), {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "limited", "1 while calls of the tenant are refused",
+    metrics.Gauge(name + "limited",
+                  "1 if calls of the tenant were refused within the last second, else 0",
                   tenant.limited ? 1 : 0, {{"tenant", tenant.tenant}});
   }
 }
 
-// Tenants of which calls were refused within the last second, with their limits (0: none).
+// Returns the tenants whose calls were refused within the last second, with their limits (0: none).
 // `Json`: nlohmann::json.
 template <typename Json>
 Json LimitedTenants(const CallLimits::Stat& load) {
@@ -55,7 +58,7 @@ Json LimitedTenants(const CallLimits::Stat& load) {
   return list;
 }
 
-// By the limit that they met.
+// Returns the numbers of refused calls, by the limit that they exceeded.
 template <typename Json>
 Json RefusedCalls(const CallLimits::Stat& load) {
   Json refused = Json::object();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections come, move to another loop and end; processes are watched.
+// Connections begin, move to another loop and end; processes are watched.
 #include "kvcove/rpc/loop.h"
 
 #include <poll.h>
@@ -23,9 +23,9 @@ namespace {
 
 constexpr std::chrono::seconds kSocketLook{1};
 
-// Behind TLS each has a socket pair, too. On a Unix socket each may bring the descriptor of a
-// process that is watched and the file of a session's page, and an owner has another listener
-// beside it.
+// Returns how many descriptors one connection may cost. Behind TLS each has a socket pair, too. On
+// a Unix socket each may need the descriptor of a watched process and the file of a session's page,
+// and an owner has another listener beside this one.
 std::uint32_t DescriptorsEach(const ServerOptions& options) {
   if (!options.socket_path.empty()) return 5;
   return options.tls == nullptr ? 1 : 3;
@@ -56,7 +56,7 @@ void Server::Loop::AwaitSocketLook() {
   socket_look_.expires_after(kSocketLook);
   socket_look_.async_wait([this](const boost::system::error_code& stopped) {
     if (stopped) return;
-    // While it stands still for a hand-over, the successor's process may have the name already.
+    // During a hand-over the successor's process may have bound the name already.
     if (!draining_) LookAtSocket();
     AwaitSocketLook();
   });
@@ -89,6 +89,7 @@ Status Server::Loop::Start(const std::string& name) {
 
 void Server::Loop::Stop() {
   if (!thread_.joinable()) return;
+  // On the loop's own thread, which alone may touch connections.
   asio::post(loop_, [this] {
     if (listener_) listener_->Close();
     socket_look_.cancel();
@@ -108,7 +109,8 @@ UniqueFd Server::Loop::PeerProcess(ConnectionId id) {
   if (getsockopt(at->second->socket.native_handle(), SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
     return UniqueFd(fd);
   }
-  // Older kernels: by number. It is the right process if the connection is still open afterwards.
+  // Older kernels: by number, which may belong to another process once the peer has ended. If the
+  // connection is still open afterwards, the peer had not ended, so the descriptor is the peer's.
   UniqueFd by_number(static_cast<int>(syscall(SYS_pidfd_open, at->second->peer.pid, 0)));
   pollfd poller{.fd = at->second->socket.native_handle(), .events = POLLIN, .revents = 0};
   if (poll(&poller, 1, 0) > 0 && (poller.revents & POLLHUP) != 0) return {};
@@ -127,6 +129,8 @@ void Server::Loop::WatchProcess(UniqueFd pidfd, std::uint64_t watch) {
 }
 
 void Server::Loop::Drop(ConnectionId id) {
+  // The handler is asked, too: it may have let the connection in by an answer of another thread,
+  // after which the ticket exists until the next frame.
   const auto at = connections_.find(id);
   if (at == connections_.end() || at->second->ticket == nullptr || handler_.Admitted(id)) return;
   Close(id);
@@ -181,6 +185,7 @@ void Server::Loop::Move(ConnectionId id, std::size_t loop) {
 void Server::Loop::Close(ConnectionId id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
+  // Erased first: the handler may call back about this connection.
   connections_.erase(at);
   handler_.OnClose(id);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames in, answers out.
+// Frames are read and served, answers are written.
 #include <sys/socket.h>
 
 #include <boost/asio/buffer.hpp>
@@ -15,7 +15,8 @@ namespace kvcove::rpc {
 namespace {
 
 constexpr std::size_t kReadBytes = 64U << 10;
-// Most requests fit; a connection that sends more at a time gets more. Thousands are mostly silent.
+// Most requests fit; the buffer of a connection that sends more at a time grows. A server may have
+// thousands of connections that are mostly silent.
 constexpr std::size_t kFirstReadBytes = 4U << 10;
 constexpr int kFramesInARow = 64;
 
@@ -26,6 +27,8 @@ void Server::Loop::Advance(ConnectionId id) {
     const auto at = connections_.find(id);
     if (at == connections_.end()) return;
     Connection& connection = *at->second;
+    // An answer that is not written yet holds back the next request, so a client that does not read
+    // its answers fills its own socket, and not this process.
     if (connection.answering || !connection.output.empty()) return;
     if (draining_ || connection.hold != nullptr) return;
     if (connection.move_to_loop != 0) return Move(id, connection.move_to_loop);
@@ -38,7 +41,7 @@ void Server::Loop::Read(ConnectionId id, Connection& connection) {
   if (connection.reading) return;
   connection.reading = true;
   if (!connection.input.empty()) return ReadSome(id, connection);
-  // A connection costs no buffer before its first byte.
+  // Waits without a buffer, so that a connection costs none before its first byte.
   connection.socket.async_wait(Socket::wait_read,
                                [this, id](const boost::system::error_code& error) {
                                  const auto at = connections_.find(id);
@@ -50,6 +53,8 @@ void Server::Loop::Read(ConnectionId id, Connection& connection) {
 }
 
 void Server::Loop::ReadSome(ConnectionId id, Connection& connection) {
+  // asio writes into the buffer until this read completes: nothing resizes it while `reading` is
+  // set.
   if (connection.filled == connection.input.size()) {
     connection.input.resize(connection.input.size() * 2);
   }
@@ -73,6 +78,8 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
     Read(id, connection);
     return false;
   }
+  // A connection that is not let in may send short frames only: a stranger must not make this
+  // process allocate megabytes.
   const std::uint32_t limit =
       handler_.Admitted(id) ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes;
   const auto header = wire::DecodeFrameHeader(std::span<const std::byte, wire::kFrameHeaderBytes>(
@@ -80,7 +87,7 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
                                               limit);
   if (!header || (header->method & wire::kReplyBit) != 0) {
     if (!header && header.error().code == Code::kIncompatible) {
-      // The other side learns both numbers.
+      // The answer's detail has both versions, for the other side's log.
       Respond(id, {.method = 1, .call = 0}, ErrorReply(header.error(), /*close=*/true));
     } else {
       Close(id);
@@ -94,9 +101,10 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
     Read(id, connection);
     return false;
   }
-  // The body starts 24 bytes into an aligned buffer, so its fields are aligned.
+  // The header has 24 bytes and the buffer is aligned, so the fields of the body are aligned, too.
   const std::span<const std::byte> body(connection.input.data() + wire::kFrameHeaderBytes,
                                         header->body_bytes);
+  // Set before the call, because the handler may answer within it.
   connection.answering = true;
   serving_ = id;
   const wire::FrameHeader request = *header;
@@ -104,13 +112,14 @@ bool Server::Loop::ServeFrame(ConnectionId id, Connection& connection) {
                      wire::DeadlineOf(request, SystemClock::Instance().NowNs()),
                      [this, id, request](Reply reply) { Deliver(id, request, std::move(reply)); });
   serving_ = 0;
+  // Looked up again: the handler may have detached the connection, or its answer may have ended it.
   const auto at = connections_.find(id);
   if (at == connections_.end()) return false;
   if (at->second->ticket != nullptr && handler_.Admitted(id)) {
     at->second->ticket.reset();
     Enter(id, *at->second);
   }
-  Consume(*at->second, total);  // the handler has taken what it needs of the body
+  Consume(*at->second, total);  // `body` was valid within the handler's call only
   if (at->second->answering) ListenForHangUp(id, *at->second);
   return true;
 }
@@ -139,7 +148,7 @@ void Server::Loop::ListenForHangUp(ConnectionId id, Connection& connection) {
         if (at == connections_.end() || error) return;
         Connection& connection = *at->second;
         connection.listening = false;
-        if (!connection.answering) return;  // the next read learns of it
+        if (!connection.answering) return;  // answered meanwhile: the next read sees the end
         const ssize_t count =
             recv(connection.socket.native_handle(), connection.input.data() + connection.filled,
                  connection.input.size() - connection.filled, MSG_DONTWAIT);
@@ -200,6 +209,7 @@ void Server::Loop::Respond(ConnectionId id, const wire::FrameHeader& request, Re
     }
   }
   ssize_t sent = sendmsg(connection.socket.native_handle(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  // Descriptors are sent with the first byte, so an answer with some cannot wait in `output`.
   if (sent < 0 && (errno != EAGAIN || !reply.fds.empty())) return Close(id);
   if (sent < 0) sent = 0;
   const std::size_t total = header.size() + reply.body.size();

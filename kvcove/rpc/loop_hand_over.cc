@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop stands still, and its sockets go to a successor.
+// A loop is stopped, and its sockets are handed over to a successor.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace kvcove::rpc {
 namespace {
 
-// How often Pause looks whether all is answered.
+// How often Pause checks that all requests are answered.
 constexpr auto kQuietLook = std::chrono::microseconds(200);
 
 }  // namespace
@@ -32,8 +32,9 @@ void Server::Loop::Pause(std::int64_t deadline_ns) {
   } while (clock.NowNs() < deadline_ns);
   loop_.stop();
   thread_.join();
-  // What the loop has read or accepted, but not handled when it stopped, would be nowhere: not in
-  // the sockets any more, and not yet in the connections.
+  // Runs the handlers of operations that had completed when the loop stopped. Bytes that were read
+  // and sockets that were accepted would be lost otherwise: they are not in the kernel any more,
+  // and not in the connections yet.
   loop_.restart();
   loop_.poll();
 }
@@ -48,14 +49,17 @@ void Server::Loop::Resume(const std::string& name) {
   StartAgain([&] { return Start(name); });
 }
 
-// The loop stands still: nothing is read or written meanwhile.
+// Call it while the loop is paused, in which nothing is read or written. The descriptors are
+// copies, so that this loop can continue with its own if the successor fails.
 void Server::Loop::HandOver(HandedServer& handed) {
   const auto copy = [](int fd) { return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)); };
   if (listener_) handed.listener = listener_->Copy();
   for (const auto& [id, connection] : connections_) {
     if (options_.tls != nullptr) break;  // these are ends of socket pairs
+    // The successor could not answer: the request is with this process's handler, or its answer is
+    // half written.
     if (connection->answering || !connection->output.empty()) continue;
-    // The rest of a refused request cannot be told from a frame.
+    // The successor would take the rest of a refused request for a frame.
     if (connection->refused_bytes > 0) continue;
     const auto begin = connection->input.begin();
     handed.connections.push_back(
@@ -69,7 +73,7 @@ void Server::Loop::HandOver(HandedServer& handed) {
   }
 }
 
-// Before the loop runs.
+// Call it before the loop runs.
 void Server::Loop::Adopt(HandedServer& handed) {
   listener_->BeginAbove(handed.last);
   for (HandedConnection& taken : handed.connections) {

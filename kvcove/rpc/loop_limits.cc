@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits: what a connection's requests are charged to, and what becomes of those that are refused.
+// Limits: requests are charged to a connection's account; refused ones are dropped and answered.
 #include <algorithm>
 
 #include "kvcove/base/clock.h"
@@ -37,7 +37,8 @@ bool Server::Loop::DropRefused(ConnectionId id, Connection& connection) {
     Read(id, connection);
     return false;
   }
-  // A client that waits as it was told notices nothing of it.
+  // Holds the connection for the time that the client was told to wait. A client that asks earlier
+  // fills its socket, and not this process.
   Hold(id, connection, connection.verdict.retry_after_ms * kMillisecond,
        [this, id] { Advance(id); });
   const wire::FrameHeader request = connection.refused;

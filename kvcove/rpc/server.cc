@@ -24,10 +24,12 @@ class Server::Impl {
     for (const auto& loop : loops_) KVCOVE_TRY(loop->Start(options_.thread_name));
     return {};
   }
-  // Loop 0 first: afterwards no connection moves to another.
+  // Stops loop 0 first, which moves connections to the others: none moves to a loop that has
+  // stopped.
   void Stop() {
     for (const auto& loop : loops_) loop->Stop();
-    // An adopted one that never started leaves the socket to the process that goes on with it.
+    // A server that was adopted and never started leaves the socket's name to the predecessor,
+    // which continues with it.
     if (owns_socket_ && !options_.socket_path.empty()) socket_file_.Remove();
   }
   void Pause(std::int64_t deadline_ns) {
@@ -48,8 +50,8 @@ class Server::Impl {
 
  private:
   const ServerOptions options_;
-  SocketFile socket_file_;  // loop 0's while it runs
-  bool owns_socket_;
+  SocketFile socket_file_;  // belongs to loop 0 while that runs
+  bool owns_socket_;        // false: the predecessor still serves the name
   std::vector<std::unique_ptr<Loop>> loops_;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The name of a listening Unix socket. It may be removed while the socket listens: by a cleaner of
-// /tmp, or with its directory. Then nobody can connect any more, and another process may bind the
-// name.
+// /tmp, or with its directory. Nobody can connect then, and another process may bind the name.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +15,10 @@ class SocketFile {
  public:
   explicit SocketFile(std::string path) : path_(std::move(path)) {}
   const std::string& path() const { return path_; }
-  // What has the name now is this process's: after bind, or where a predecessor handed it over.
+  // Notes that the file with this name is this process's socket: after bind, or where a predecessor
+  // has handed it over.
   void Take();
-  // Whether the name is still that.
+  // Returns whether the name still is that file.
   bool Mine() const;
   // Removes the name, unless it is another process's by now.
   void Remove() const;
@@ -27,7 +27,7 @@ class SocketFile {
   const std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  // File systems give an inode's number again at once.
+  // Time of the bind, because file systems use the number of a removed inode again at once.
   timespec bound_{};
 };
 

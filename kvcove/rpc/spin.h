@@ -19,15 +19,16 @@ class Spin {
  public:
   static constexpr std::int64_t kForNs = 50 * kMicrosecond;
 
-  // `longer_ns`: what the peer is known to need in addition.
+  // `longer_ns`: time that the peer is known to need in addition.
   explicit Spin(const Clock& clock, std::int64_t longer_ns = 0)
       : clock_(clock), until_ns_(clock.NowNs() + kForNs + longer_ns) {}
-  // An item of a request is some hundred bytes, and takes its peer about a microsecond.
+  // Returns the time that a peer needs for a request: an item has some hundred bytes and takes
+  // about a microsecond. In nanoseconds, 200 us at most.
   static constexpr std::int64_t NeededFor(std::size_t request_bytes) {
     return std::min<std::int64_t>(static_cast<std::int64_t>(request_bytes) * 10,
                                   200 * kMicrosecond);
   }
-  // Something came: the moment begins anew.
+  // Starts the moment again, because something has arrived.
   void Restart() { until_ns_ = clock_.NowNs() + kForNs; }
   // Lets others run. False when the moment is over: the caller sleeps.
   bool Again() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: TLS with a certificate of its own for 127.0.0.1, which is its own authority; and
-// authorities that sign certificates of both sides. Needs the command `openssl`.
+// TLS for tests: a self-signed certificate for 127.0.0.1, and authorities that sign certificates of
+// both sides. Needs the command `openssl`.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,7 +14,7 @@
 
 namespace kvcove::rpc {
 
-// The files are gone when it returns.
+// Returns TLS with a self-signed certificate. The files are removed when it returns.
 inline Result<std::shared_ptr<Tls>> SelfSignedTls() {
   std::string directory = std::filesystem::temp_directory_path() / "kvcove-tls-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) return FailErrno(Code::kInternal, directory);
@@ -48,7 +48,7 @@ class TestAuthority {
   TestAuthority(const TestAuthority&) = delete;
   TestAuthority& operator=(const TestAuthority&) = delete;
 
-  // A side that shows a certificate of this authority and trusts those of `trusted`.
+  // Returns a side that shows a certificate of this authority and trusts those of `trusted`.
   Result<std::shared_ptr<Tls>> Issue(const Certificate& certificate,
                                      const TestAuthority& trusted) const {
     // Files of its own: a side reads its files again when they change.

@@ -86,7 +86,7 @@ Result<std::shared_ptr<Context>> LoadContext(const TlsFiles& files) {
     KVCOVE_TRY(check(error, "certificate", files.certificate));
     (void)context->use_private_key_file(files.key, Context::pem, error);
     KVCOVE_TRY(check(error, "key", files.key));
-    // A key of another kind than the certificate's was taken beside it, without an error.
+    // Checked, because OpenSSL takes a key of another kind than the certificate's without an error.
     if (SSL_CTX_check_private_key(context->native_handle()) != 1) {
       ERR_clear_error();
       return Fail(Code::kInvalid,
@@ -99,7 +99,7 @@ Result<std::shared_ptr<Context>> LoadContext(const TlsFiles& files) {
   return context;
 }
 
-// Seconds from now until this process's own certificate expires; nothing without one.
+// Returns the seconds until this process's own certificate expires; nothing without one.
 std::optional<std::int64_t> ExpiresIn(const std::shared_ptr<Context>& context) {
   const X509* certificate = SSL_CTX_get0_certificate(context->native_handle());
   if (certificate == nullptr) return std::nullopt;
@@ -111,9 +111,8 @@ std::optional<std::int64_t> ExpiresIn(const std::shared_ptr<Context>& context) {
   return std::int64_t{days} * kDayS + seconds;
 }
 
-// Why this side refused the other's certificate, and whose certificate that was. The verify
-// callback writes it: OpenSSL keeps neither the certificate nor a reason of ours once the handshake
-// has failed.
+// The reason for which this side refused the other's certificate, and that certificate's subject.
+// The verify callback writes it: OpenSSL keeps neither once the handshake has failed.
 struct Distrust {
   std::string reason;  // empty: no certificate was refused
   std::string subject;
@@ -132,7 +131,7 @@ std::string SubjectOf(const X509* certificate) {
   return name;
 }
 
-// The hosts that a certificate is for, such as "DNS:node1, IP Address:10.0.0.1".
+// Returns the hosts that a certificate is for, such as "DNS:node1, IP Address:10.0.0.1".
 std::string HostsOf(const X509* certificate) {
   const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
       static_cast<GENERAL_NAMES*>(
@@ -157,8 +156,9 @@ void NoteDistrust(X509_STORE_CTX* verified, std::string reason, Distrust& distru
   distrust.subject = certificate == nullptr ? "none" : SubjectOf(certificate);
 }
 
-// A verify callback: OpenSSL calls it for each certificate of the other side, and `trusted` is what
-// it has found itself. A server's certificate must also be for `host`; a client's names none.
+// Judges one certificate of the other side, as OpenSSL's verify callback, which is called for each
+// of them. `trusted`: OpenSSL's own result. A server's certificate must also be for `host`, which
+// is empty for a client's.
 bool Judge(bool trusted, asio::ssl::verify_context& context, const std::optional<std::string>& host,
            Distrust& distrust) {
   X509_STORE_CTX* verified = context.native_handle();
@@ -172,7 +172,7 @@ bool Judge(bool trusted, asio::ssl::verify_context& context, const std::optional
                fmt::format("the certificate is not for '{}' but for {}", *host,
                            HostsOf(X509_STORE_CTX_get_current_cert(verified))),
                distrust);
-  // Else the alert would tell the server of an internal error.
+  // The alert to the server would otherwise be "internal error".
   X509_STORE_CTX_set_error(verified, X509_V_ERR_HOSTNAME_MISMATCH);
   return false;
 }
@@ -191,7 +191,8 @@ class Tls::Impl {
   }
 
   void Refresh(bool now) {
-    // Of files that do not fit each other one is about to be exchanged.
+    // Files that do not fit each other are mostly being replaced one after the other: they change
+    // nothing now, and are read again.
     const WatchedFiles::Look look = watched_.Refresh(now, [this] { return Read(); });
     if (look == WatchedFiles::Look::kNotDue) return;
     if (look == WatchedFiles::Look::kRead) {
@@ -263,7 +264,7 @@ class Tls::Impl {
     return {};
   }
 
-  // Once a day, in the last week.
+  // Logs that the certificate expires soon: once a day, in its last week.
   void WarnOfExpiry(std::int64_t now_ns) {
     std::shared_ptr<Context> context;
     {
@@ -288,7 +289,8 @@ class Tls::Impl {
     }
   }
 
-  // Only TLS itself refuses somebody: what ended by itself is told at debug.
+  // Counts and logs a refused client. Only an error of TLS itself is a refusal; a connection that
+  // has just ended is logged at debug.
   void NoteRefused(const std::string& peer, const Error& error) {
     if (error.code != Code::kDenied) {
       return LogDebug("a TLS client at {} was not let in: {}", peer, error.ToString());
@@ -311,7 +313,7 @@ class Tls::Impl {
       const asio::ip::tcp protocol = ProtocolOf(fd.get());
       stream.next_layer().assign(protocol, fd.Release());
     }
-    // A client names the host that the server's certificate must be for.
+    // Sets the check of the other side's certificate. `host`: see Judge.
     void Verify(const std::optional<std::string>& host) {
       // The stream owns the callback and is a member, so `this` outlives it.
       stream.set_verify_callback([this, host](bool trusted, asio::ssl::verify_context& context) {
@@ -334,13 +336,14 @@ class Tls::Impl {
     std::string peer;
     Socket plain;
     asio::steady_timer timer;
-    // The timer's handler may run after the coroutine that set it has ended.
-    bool shaken = false;  // the handshake has ended, one way or the other
-    bool late = false;    // because its time was up, or somebody ended it
+    // Both, because the timer's handler may run after the handshake has ended: it must not close a
+    // connection that has succeeded.
+    bool shaken = false;  // the handshake has ended, with or without success
+    bool late = false;    // its time was over, or Accept's function has ended it
   };
   using TunnelPtr = std::shared_ptr<Tunnel>;
 
-  // In the loop, which alone touches tunnels.
+  // Gives up a handshake on the loop's thread, which alone touches tunnels.
   void GiveUpLater(std::weak_ptr<Tunnel> watched) {
     asio::post(loop_, [watched = std::move(watched)] {
       if (const TunnelPtr going = watched.lock(); going != nullptr) going->GiveUp();
@@ -366,7 +369,7 @@ class Tls::Impl {
       error = error_code(errno, boost::system::system_category());
     }
     if (error) {
-      // Only TLS itself refuses somebody. A connection that ended says nothing about the peer.
+      // An error of TLS is a refusal. A connection that has ended says nothing about the peer.
       const bool refused = error.category() == asio::error::get_ssl_category();
       done(Fail(refused ? Code::kDenied : Code::kUnavailable,
                 fmt::format("TLS: {}{}", error.message(),
@@ -374,6 +377,8 @@ class Tls::Impl {
       co_return;
     }
     tunnel->plain.assign(Protocol(AF_UNIX, 0), ends[0]);
+    // One coroutine for each direction. Each holds the tunnel, and the first that ends closes both
+    // sockets, which ends the other.
     asio::co_spawn(loop_, Pump(tunnel, tunnel->plain, tunnel->stream), asio::detached);
     asio::co_spawn(loop_, Pump(tunnel, tunnel->stream, tunnel->plain), asio::detached);
     done(UniqueFd(ends[1]));
@@ -390,7 +395,8 @@ class Tls::Impl {
       co_await asio::async_write(to, asio::buffer(buffer.data(), got),
                                  asio::redirect_error(asio::use_awaitable, error));
     }
-    // With TLS 1.3 a server judges the client's certificate when the client has begun to speak.
+    // With TLS 1.3 a server judges the client's certificate after the client's handshake has ended,
+    // so a refusal is an error of the first read here.
     if (error.category() == asio::error::get_ssl_category()) {
       NoteDenied("TLS with " + tunnel->peer, error.message() + tunnel->distrust.ToString());
     }

@@ -9,7 +9,8 @@
 namespace kvcove::rpc {
 namespace {
 
-// Where in `text` toml++ means. Columns are bytes, because ParseTenants takes ASCII alone.
+// Returns the offset of a position of toml++ in `text`. A column is a byte, because ParseTenants
+// takes only ASCII.
 std::size_t OffsetOf(std::string_view text, const toml::source_position& position) {
   std::size_t offset = 0;
   for (toml::source_index line = 1; line < position.line; ++line) {
@@ -18,8 +19,7 @@ std::size_t OffsetOf(std::string_view text, const toml::source_position& positio
   return offset + position.column - 1;
 }
 
-// Of the tokens of `tenant`: where the first one begins, the last one begins, and the last one
-// ends.
+// Offsets of a tenant's tokens: where the first one begins, and where the last one begins and ends.
 struct Places {
   std::size_t first = 0;
   std::size_t last = 0;
@@ -34,7 +34,7 @@ Result<Places> Find(std::string_view text, const std::string& path, const std::s
                                             "--strike 'kvcove token' adds one",
                                             path, tenant));
   }
-  // ParseTenants took the text, so that this neither throws nor lacks the list.
+  // ParseTenants has accepted the text, so this does not throw, and the list exists.
   const toml::table file = toml::parse(text);
   const toml::array& tokens = *file["tenants"][tenant]["tokens"].as_array();
   return Places{.first = OffsetOf(text, tokens.front().source().begin),

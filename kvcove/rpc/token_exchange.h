@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A servers' credentials file with another list of one tenant's tokens. Everything else of its text
-// stays as it is, comments included.
+// Changes the list of one tenant's tokens in the text of a server's credentials file. The rest of
+// the text remains as it is, with its comments. Thread-safe; no I/O.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace kvcove::rpc {
 
-// `text` with `token` behind the tokens that `tenant` has. `path` names the file in messages.
-// Errors: kInvalid for a text that servers would not take, or a tenant without an entry.
+// Returns `text` with `token` behind the tokens of `tenant`. `path` names the file in messages.
+// Errors: kInvalid for a text that servers would refuse, or a tenant without an entry.
 Result<std::string> WithTokenAdded(std::string_view text, const std::string& path,
                                    const std::string& tenant, const std::string& token);
-// `text` with the last token of `tenant` alone. Errors: as above, and kInvalid where it has one.
+// Returns `text` with only the last token of `tenant`. Errors: as above, and kInvalid where the
+// tenant has only one.
 Result<std::string> WithLastToken(std::string_view text, const std::string& path,
                                   const std::string& tenant);
 

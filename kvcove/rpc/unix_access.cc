@@ -28,7 +28,7 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// True if somebody accepts connections there.
+// Returns whether a process listens there.
 bool IsServed(const sockaddr_un& address) {
   const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
@@ -43,7 +43,7 @@ std::optional<std::uint32_t> Number(const std::string& text) {
 
 struct User {
   std::uint32_t uid = 0;
-  std::optional<std::uint32_t> gid;  // not known of a number without an entry
+  std::optional<std::uint32_t> gid;  // nothing: a number without an entry
 };
 
 Result<User> FindUser(const std::string& name) {
@@ -153,7 +153,8 @@ Status PrepareSocketDirectory(const std::string& socket_path, const UnixAccess& 
     }
     return {};
   }
-  // It may hold other things: opening it to a group is for its user to decide.
+  // An existing directory is only checked: it may have other files, and its user must decide
+  // whether a group may enter.
   KVCOVE_TRY(CheckOwnDirectory(path, DirectoryUse::kGroupSocket));
   if (status.st_gid == *access.file_group && (status.st_mode & S_IXGRP) != 0) return {};
   return Fail(Code::kDenied,

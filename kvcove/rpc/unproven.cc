@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint32_t kMostUnproven = 4096;
 
-// Bytes that have come and were not read yet: a server that is busy must not take their sender for
-// a silent one.
+// Returns whether bytes have arrived that were not read yet: a busy server must not take their
+// sender for a silent one.
 bool HasUnread(int fd) {
   char byte = 0;
   return fd >= 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
@@ -76,8 +76,8 @@ std::unique_ptr<Unproven::Ticket> Unproven::Enter(Source source, int fd,
   return std::make_unique<Ticket>(shared_from_this(), turn);
 }
 
-// Each is asked again until it has sent something, and never after that: a crowd of which all have
-// sent something costs its next one no look at the others.
+// A connection is looked at until it has sent something, and never after that. So a crowd of which
+// all have sent something costs each newer one no look at the others.
 Unproven::Entries::iterator Unproven::Choose() {
   while (!silent_.empty()) {
     const auto at = entries_.find(*silent_.begin());
@@ -119,7 +119,7 @@ void Unproven::Replace(std::uint64_t turn, int fd, std::function<void()> close) 
       return;
     }
   }
-  close();  // it has had to give way already
+  close();  // it was displaced before the new way to end it was known
 }
 
 void Unproven::Leave(std::uint64_t turn) {
@@ -139,7 +139,7 @@ std::uint64_t Unproven::displaced() const {
 
 std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections) {
   UnprovenOptions options{.name = name};
-  // A server of thousands loses all of them at once, and has them all back at once.
+  // Large servers have room for many: when their network fails, all clients connect again at once.
   options.max = std::max(std::clamp(max_connections / 2, 1U, options.max),
                          std::min(max_connections / 8, kMostUnproven));
   options.max_each = std::min(options.max_each, options.max);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of one listener that have proven nothing yet. They are few, and none of them keeps
-// another out: when a new one comes and there is no room, an older one gives way. So strangers take
-// no connection from peers that are let in, and a peer that says hello at once gets its turn.
+// The connections of one listener that have proven nothing yet. Their number is small, and none of
+// them keeps another out: when a new one comes and there is no room, an older one is closed
+// (displaced). So strangers take no connection from peers that are let in, and a peer that says
+// hello at once is served.
 //
 // Each source (an IPv4 address, an IPv6 network of 64 bits, on a Unix socket a process) has a
-// share. The one that gives way is of the same source where that has used its share up, else of
-// any. It is the oldest that has sent nothing; where all have sent something, the oldest.
+// share. The displaced connection is of the same source where that has used its share up, else of
+// any source. It is the oldest that has sent nothing; where all have sent something, the oldest.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +23,19 @@
 namespace kvcove::rpc {
 
 struct UnprovenOptions {
-  std::string name = "a listener";  // whose connections these are, in the log
+  std::string name = "a listener";  // of the connections, in the log
   std::uint32_t max = 256;
   std::uint32_t max_each = 64;  // of one source
 };
 
 using Source = std::uint64_t;
-// Where a connected socket comes from.
+// Returns the source of a connected socket; 0: unknown.
 Source SourceOf(int fd);
 
-// Thread-safe.
+// Thread-safe, under one mutex that is taken alone; `close` is called without it.
 class Unproven : public std::enable_shared_from_this<Unproven> {
  public:
-  // One connection, for as long as it has proven nothing. Belongs to that connection.
+  // The entry of one connection, which is removed with it. Belongs to that connection.
   class Ticket {
    public:
     Ticket(std::shared_ptr<Unproven> all, std::uint64_t turn) : all_(std::move(all)), turn_(turn) {}
@@ -42,9 +43,9 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
 
-    // It has sent something.
+    // Notes that the connection has sent something.
     void Heard() { all_->Heard(turn_); }
-    // Another way to end it from now on.
+    // Sets another way to end the connection; calls it at once where it was displaced already.
     void Replace(int fd, std::function<void()> close) {
       all_->Replace(turn_, fd, std::move(close));
     }
@@ -56,15 +57,15 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
 
   explicit Unproven(const UnprovenOptions& options) : options_(options) {}
 
-  // `close` is called, once and without a lock, when the connection must give way. It may come from
-  // another connection's thread, while the connection is being let in: it must look again whether
-  // the ticket is still held, and must not wait. `fd` (or -1) is only asked whether bytes have come
-  // that nobody has read yet.
+  // Adds a connection. `close` is called once, without a lock, when it is displaced: on any thread,
+  // perhaps while the connection is being let in, so it must check that the ticket is still held,
+  // and must not wait. `fd` (or -1) is only used to see whether unread bytes have arrived.
   std::unique_ptr<Ticket> Enter(Source source, int fd, std::function<void()> close);
 
+  // Return how many there are and may be.
   std::uint32_t open() const;
   std::uint32_t max() const { return options_.max; }
-  // Connections that had to give way.
+  // Returns how many were displaced since the start.
   std::uint64_t displaced() const;
 
  private:
@@ -79,7 +80,7 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
   void Replace(std::uint64_t turn, int fd, std::function<void()> close);
   void Leave(std::uint64_t turn);
   void Erase(Entries::iterator at) KVCOVE_REQUIRES(mutex_);
-  // Who gives way: of all, or of these turns. There is one.
+  // Return the connection to displace, of all or of these turns. There must be one.
   Entries::iterator Choose() KVCOVE_REQUIRES(mutex_);
   Entries::iterator ChooseOf(const std::set<std::uint64_t>& turns) KVCOVE_REQUIRES(mutex_);
 
@@ -93,9 +94,9 @@ class Unproven : public std::enable_shared_from_this<Unproven> {
   LogLimit lines_;
 };
 
-// The pool of a listener that may have `max_connections`. It has room for an eighth of them, 4,096
-// at most. Where an eighth is less than 256, it has room for 256, or for half of the connections if
-// that is less.
+// Returns the object for a listener that may have `max_connections`. It has room for an eighth of
+// them, 4,096 at most. Where an eighth is less than 256, it has room for 256, or for half of the
+// connections if that is less.
 std::shared_ptr<Unproven> UnprovenOf(const std::string& name, std::uint32_t max_connections);
 
 }  // namespace kvcove::rpc

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for the calls that may wait (for a disk, for leases): an event loop never does.
+// Threads (kvcove-worker) for the calls that may wait, for a disk or a lease: an event loop never
+// waits. One mutex guards the queue and is never held while work runs.
 #pragma once
 
 #include <chrono>
@@ -40,7 +41,7 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // False when too much is waiting already.
+  // Queues work. False: 4,096 pieces of work are queued already.
   bool Post(std::function<void()> work) {
     const MutexLock lock(mutex_);
     if (queue_.size() >= kMaxQueued) return false;
@@ -49,12 +50,12 @@ class Workers {
     return true;
   }
 
-  // Nothing begins until Resume; what is queued stays.
+  // Begins no more work until Resume; queued work remains.
   void Pause() {
     const MutexLock lock(mutex_);
     paused_ = true;
   }
-  // While paused: waits for what runs. False: something still does.
+  // Waits for running work, while paused. False: some still runs after `wait_ns`.
   bool AwaitQuiet(std::int64_t wait_ns) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait_ns);
     const MutexLock lock(mutex_);
@@ -84,7 +85,8 @@ class Workers {
         ++running_;
       }
       work();
-      work = {};  // what it holds may be what a successor takes
+      // Before running_ drops: the captures may own what a successor takes over after AwaitQuiet.
+      work = {};
       const MutexLock lock(mutex_);
       if (--running_ == 0) quiet_.NotifyAll();
     }

@@ -21,36 +21,41 @@ struct Number {
 };
 
 constexpr Number kNumbers[] = {
-    {"capacity_bytes", "memory that this host gives to the pool", &wire::PoolStat::payload_bytes,
+    {"capacity_bytes", "bytes that this owner gives to the pool, by tier",
+     &wire::PoolStat::payload_bytes, false},
+    {"populated_bytes", "payload bytes whose pages are populated", &wire::PoolStat::populated_bytes,
      false},
-    {"populated_bytes", "payload memory whose pages are populated",
-     &wire::PoolStat::populated_bytes, false},
-    {"free_bytes", "payload memory that is free", &wire::PoolStat::free_bytes, false},
-    {"object_bytes", "payload memory of stored values", &wire::PoolStat::object_bytes, false},
-    {"reserved_bytes", "payload memory of values that are being written",
+    {"free_bytes", "payload bytes that are free", &wire::PoolStat::free_bytes, false},
+    {"object_bytes", "bytes of stored values, by tier", &wire::PoolStat::object_bytes, false},
+    {"reserved_bytes", "payload bytes reserved for values that are being written",
      &wire::PoolStat::reserved_bytes, false},
-    {"withdrawn_bytes", "payload memory of values that are gone, but still being read",
+    {"withdrawn_bytes",
+     "payload bytes of values that were removed or evicted while they are still being read",
      &wire::PoolStat::withdrawn_bytes, false},
-    {"index_bytes", "memory for the index and keys, beside the payload",
+    {"index_bytes", "bytes of memory for the index and the keys of stored values, by tier",
      &wire::PoolStat::index_bytes, false},
-    {"objects", "values that are stored", &wire::PoolStat::objects, false},
-    {"puts_total", "values stored", &wire::PoolStat::puts, true},
-    {"put_bytes_total", "bytes of values stored", &wire::PoolStat::put_bytes, true},
-    {"hits_total", "values read", &wire::PoolStat::hits, true},
-    {"evictions_total", "values evicted to make room", &wire::PoolStat::evictions, true},
-    {"removals_total", "values removed", &wire::PoolStat::removals, true},
+    {"objects", "values that are stored now, by tier", &wire::PoolStat::objects, false},
+    {"puts_total", "values that were stored", &wire::PoolStat::puts, true},
+    {"put_bytes_total", "bytes of values that were stored", &wire::PoolStat::put_bytes, true},
+    {"hits_total", "reads of stored values", &wire::PoolStat::hits, true},
+    {"evictions_total", "values that were evicted to make room", &wire::PoolStat::evictions, true},
+    {"removals_total", "values that were removed", &wire::PoolStat::removals, true},
     {"resets_total", "generations that a reset replaced", &wire::PoolStat::resets, true},
-    {"voided_total", "values whose generation ended, by a reset or with a version that is given up",
+    {"voided_total",
+     "values whose generation ended, by a reset or because no engine uses its version any more",
      &wire::PoolStat::voided, true},
-    {"voided_bytes_total", "memory of values whose generation ended", &wire::PoolStat::voided_bytes,
+    {"voided_bytes_total", "bytes of values whose generation ended", &wire::PoolStat::voided_bytes,
      true},
-    {"swept_total", "values of dead generations whose space came back", &wire::PoolStat::swept,
+    {"swept_total", "values of ended generations whose memory was returned", &wire::PoolStat::swept,
      true},
-    {"stale_puts_total", "puts rejected because they were begun before a reset or removal",
+    {"stale_puts_total", "puts that were rejected because they began before a reset or removal",
      &wire::PoolStat::stale_puts, true},
-    {"expired_puts_total", "puts that took so long that others got their key",
+    {"expired_puts_total",
+     "puts that took so long that their reservation ended and others got the key",
      &wire::PoolStat::expired_puts, true},
-    {"dropped_events_total", "hits that a full ring lost", &wire::PoolStat::dropped_events, true},
+    {"dropped_events_total",
+     "reads of values that were not counted because a session's ring was full",
+     &wire::PoolStat::dropped_events, true},
 };
 
 std::string Metrics(pool::LocalHost& host, const Clock& clock) {
@@ -81,13 +86,14 @@ std::string Metrics(pool::LocalHost& host, const Clock& clock) {
                   "bytes of values that processes of this host read from the owner's memory",
                   static_cast<double>(stat.local.get_bytes));
   for (const wire::NamespaceStat& space : stat.namespaces) {
-    metrics.Gauge("kvcove_owner_namespace_bytes", "memory of a namespace, or of a tenant's",
+    metrics.Gauge("kvcove_owner_namespace_bytes",
+                  "bytes of memory that a namespace, or all namespaces of a tenant, use",
                   static_cast<double>(space.bytes), {{"namespace", ReadableName(space.name)}});
   }
-  metrics.Gauge("kvcove_owner_sessions", "processes on this host that use the pool",
+  metrics.Gauge("kvcove_owner_sessions", "sessions of this host's processes with this owner",
                 static_cast<double>(stat.sessions.size()));
   metrics.Gauge("kvcove_owner_lease_seconds",
-                "seconds for which the owner's memory may still be trusted",
+                "seconds until the owner's lease ends and its memory is not read any more",
                 static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9);
   owner::CollectDisks(host.owner().disks(), metrics);
   host.Collect(metrics);

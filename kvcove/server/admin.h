@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator asks an owner over HTTP: /healthz, /readyz, /metrics, /v1/stat.
+// The HTTP endpoint of an owner for operators: /healthz, /readyz, /metrics, /v1/stat. Its routes
+// run on the server's loop (kvcove-http) and answer from this process alone.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,11 @@
 namespace kvcove::server {
 
 struct AdminOptions {
-  UniqueFd listener;  // as rpc::ListenTcp gives it for `address`
+  UniqueFd listener;  // of rpc::ListenTcp, for `address`
   rpc::Address address;
   std::shared_ptr<rpc::Credentials> credentials;  // null: everybody may ask
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
-  bool metrics_only = false;                      // /metrics, /healthz and /readyz
+  bool metrics_only = false;                      // only /metrics, /healthz and /readyz
 };
 
 // Serves when it returns. The listener is made before the host is, so that a port in use is noticed

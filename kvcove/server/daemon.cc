@@ -12,13 +12,14 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;  // they mostly wait
 constexpr std::size_t kControlWorkers = 8;
-// For which a daemon waits for the first connection that attends it, and for another one when the
-// last has closed: one that was frozen finds connections that were given up, and new ones behind
-// them.
+// How long a daemon waits for the first connection that attends it, and for another one when the
+// last has closed. A daemon that was frozen first sees that its clients have given up their
+// connections, and then their new ones behind these.
 constexpr std::int64_t kFirstAttendantNs = 10 * kSecond;
 constexpr std::int64_t kNextAttendantNs = kSecond;
 
-// The kernel gives the number of a process of another PID namespace as 0.
+// Returns the text for a peer without a pidfd. The kernel gives 0 as the number of a process of
+// another PID namespace.
 std::string WhyUnwatched(std::int32_t pid) {
   if (pid != 0) return fmt::format("process {} cannot be watched; it may have ended", pid);
   return "this owner cannot watch the process, which runs in another PID namespace; let both share "
@@ -38,12 +39,14 @@ Daemon::Impl::Impl(std::unique_ptr<pool::LocalHost> host, const DaemonOptions& o
 
 Daemon::Impl::~Impl() {
   upgrade_.Join();
-  // First nothing new comes; then what waits ends by its deadline, its answers going nowhere.
+  // Stops the loop first, so that no new call begins. Workers then finish the queued calls, each
+  // bounded by its deadline; their answers are dropped with the connections.
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
   control_workers_.reset();
   host_->owner().outbox().EndWaits();
-  host_->owner().disks().EndLoads();  // while their connections can still be named
+  // While server_ exists: a load's answer is delivered to it.
+  host_->owner().disks().EndLoads();
   for (const auto& [number, session] : sessions_) host_->EndSession(number);
 }
 
@@ -68,6 +71,9 @@ Status Daemon::Impl::Serve() {
 }
 
 bool Daemon::Impl::Unattended() const {
+  // In this order: OnClose stores the time before it takes one away, so a reader that sees the last
+  // attendant leave sees the new time, too. The other way round, a daemon that lost its last
+  // attendant just now could be taken for one that has had none for long.
   return attendants_ == 0 && clock_.NowNs() > attended_until_ns_;
 }
 
@@ -84,8 +90,9 @@ void Daemon::Impl::OnClose(rpc::ConnectionId id) {
     attended_until_ns_ = clock_.NowNs() + kNextAttendantNs;
     --attendants_;
   }
-  // A session that was used may still read and write what it has mapped. Another one is of no use
-  // to anybody: its caller gave up waiting for the hello, or ended.
+  // The process of a session that was used may still read and write what it has mapped: only its
+  // goodbye or its end ends the session. A session that was never used is of no use to anybody, so
+  // it ends with the connection: its caller gave up before the welcome came, or has ended.
   const auto session = sessions_.find(connection.session);
   if (connection.greeted && session != sessions_.end() && !session->second.used) {
     EndSession(connection.session);
@@ -123,13 +130,13 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   session->second.used = true;
   const std::shared_ptr<wire::HostService> service = session->second.service;
   if (method == wire::Method::kLoad) return Load(service, body, deadline_ns, respond);
-  // In a cluster whatever stores or removes waits for the master.
+  // In a cluster, calls that store or remove wait for the master.
   const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
                      (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
                      (host_->owner().disks().open() && method == wire::Method::kRemove);
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
-  // Puts whose generation is known wait for their listing without a worker: to wake one takes as
-  // long as most of them.
+  // Puts under a known generation wait for their listing without a worker: most take no longer than
+  // the wake-up of one.
   if (method == wire::Method::kFinish || method == wire::Method::kPut) {
     const auto answer = [service, respond](Result<std::string> reply) {
       respond(ReplyOf(std::move(reply)));
@@ -142,8 +149,8 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
     };
     if (wire::ServePutThen(*service, body, deadline_ns, known, answer)) return;
   }
-  // What the master must decide may wait for as long as the master is away; puts do not, and
-  // statistics wait for nobody.
+  // Calls that the master must decide may wait for as long as it is away. They have workers of
+  // their own, so that they never keep puts and statistics from one.
   const bool puts = method == wire::Method::kPut || method == wire::Method::kStat;
   rpc::Workers& workers = puts ? *workers_ : *control_workers_;
   const bool posted = workers.Post([service, method, deadline_ns, respond,
@@ -153,7 +160,8 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
 }
 
-// Ends on the disk's thread, so it takes no worker while it waits.
+// Answers from the disk's thread, so the load takes no worker while it waits. The callback keeps
+// the session's service: the session may end first.
 void Daemon::Impl::Load(const std::shared_ptr<wire::HostService>& service,
                         std::span<const std::byte> body, std::int64_t deadline_ns,
                         const rpc::Responder& respond) {
@@ -177,11 +185,13 @@ void Daemon::Impl::Hello(rpc::ConnectionId id, Connection& connection,
   const auto fail = [&](const Error& error) { respond(rpc::ErrorReply(error, /*close=*/true)); };
   const auto hello = wire::DecodeHello(body);
   if (!hello) return fail(hello.error());
-  // Before it gets a session: a process that cannot read the segment is of no use here.
+  // Before a session is added: a process with another layout would misread the segment.
   if (const Status layout = segment::CheckLayout(segment::kLayoutVersion, hello->layout); !layout) {
     return fail(layout.error());
   }
   if (connection.session != 0) return fail({Code::kInvalid, "this connection has a session"});
+  // The session ends with its process, so a process whose end cannot be seen gets none: its slots
+  // would protect memory for ever.
   UniqueFd process = server_->PeerProcess(id);
   if (!process.valid()) return fail({Code::kDenied, WhyUnwatched(connection.peer.pid)});
   Result<owner::Memory::Grant> grant = host_->AddSession(connection.peer.pid);
@@ -219,6 +229,7 @@ void Daemon::Impl::Join(Connection& connection, std::span<const std::byte> body,
       session->second.pid != connection.peer.pid) {
     return respond(rpc::ErrorReply({Code::kDenied, "no such session of this process"}, true));
   }
+  // From now on the process has the mappings, so the end of a connection proves nothing.
   connection.session = asked->session;
   session->second.used = true;
   respond({});
@@ -254,12 +265,12 @@ Result<pool::LocalHostOptions> Daemon::HostOptionsOf(const DaemonOptions& option
                 "engines; they use TCP. Name its only tenant with --tenant");
   }
   if (!shared) {
-    // Before anything else makes it: data may lie beside the socket.
+    // Before the store creates the directory with the wrong mode: the data directory may be in it.
     KVCOVE_TRY(rpc::PrepareSocketDirectory(options.socket_path, options.unix_access));
     host_options.socket_path = options.socket_path;
   }
   if (host_options.cluster) {
-    // An owner that tenants share listens nowhere, but its end can be proven, too.
+    // An owner that tenants share opens no socket, but its lineage file can still prove its end.
     if (!shared || rpc::PrepareSocketDirectory(options.socket_path, {})) {
       host_options.lineage = options.socket_path;
     }

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// `kvcove serve`: one host's pool as a daemon on a Unix socket.
+// The daemon of `kvcove serve`, `owner` and `run`: it offers one owner (LocalHost) to the processes
+// of its host over a Unix socket. It grants sessions with mappings of the memory, ends the sessions
+// of processes that have died, and hands the owner over to a successor's process.
+//
+// Connections and sessions belong to the server's event loop (kvcove-rpc). Calls that may wait run
+// on workers; an upgrade runs on a thread of its own (kvcove-upgrade).
 #pragma once
 
 #include <functional>
@@ -17,39 +22,43 @@ struct DaemonOptions {
   pool::LocalHostOptions host;
   // Not opened by an owner that several tenants share.
   std::string socket_path;
-  // Whose processes may connect there besides this user's.
+  // The users that may connect, besides this process's user.
   rpc::UnixAccess unix_access;
-  // From the process that serves `socket_path` now, which ends then (docs/upgrade.md): see
+  // Takes over from the process that serves `socket_path`, which then ends (docs/upgrade.md): see
   // OpenDaemons.
   bool take_over = false;
-  // Another process has taken over. Called on a thread of its own; must end this process without
-  // touching anything else: its memory, files and sockets are the other one's. Empty: no process
-  // may take over.
+  // Called on kvcove-upgrade when process `pid` has taken over. Must end this process and touch
+  // nothing else: memory, files and sockets belong to the other process. Empty: no process may take
+  // over.
   std::function<void(std::int32_t pid)> on_taken_over;
-  std::function<void(UpgradeStage)> on_stage;  // of taking over; for tests
-  // Several tenants use its memory. A mapping would show them all of it, so nobody gets one.
+  std::function<void(UpgradeStage)> on_stage;  // called as a take-over proceeds; for tests
+  // Returns whether several tenants use the memory. A mapping would show each of them all values,
+  // so no process gets one.
   bool Shared() const {
     return host.cluster && host.cluster->credentials != nullptr && host.cluster->tenant.empty();
   }
 };
 
+// Belongs to one thread, but for Unattended.
 class Daemon {
  public:
-  // Listens when it returns. Errors: kInvalid, kUnavailable (socket or data directory in use),
+  // Opens the owner and listens. Errors: kInvalid, kUnavailable (socket or data directory in use),
   // kIncompatible.
   static Result<std::unique_ptr<Daemon>> Open(const DaemonOptions& options, const Clock& clock);
-  // The same, without listening; then that. Of several owners none may be found before all have
-  // their disks open: a removal asks all of them, and a put looks whether any has the key.
+  // Make opens the owner, Listen opens the socket. With several owners, no Listen may come before
+  // each owner's disks are open: a removal asks all owners, and a put looks whether any has the
+  // key.
   static Result<std::unique_ptr<Daemon>> Make(const DaemonOptions& options, const Clock& clock);
   Status Listen();
-  // Stops: no new calls, sockets closed and removed, the lease ended, the end written down.
+  // Ends calls and sessions, closes and removes the socket, ends the lease and records a clean end.
   ~Daemon();
-  // All of the process that serves `options.front().socket_path`, or none; grouped. Errors: as
-  // UpgradeTaker::Begin, and what does not fit.
+  // Takes over all daemons of the process that serves `options.front().socket_path`, or none.
+  // Returns them serving and grouped. Errors: as UpgradeTaker::Begin; kIncompatible for a state
+  // that this build cannot read.
   static Result<std::vector<std::unique_ptr<Daemon>>> TakeOver(
       const std::vector<DaemonOptions>& options, const Clock& clock);
-  // Those of one process, in their order, once each listens: from now on a successor can take them
-  // over, all together.
+  // Groups all daemons of this process, in their order, once each listens: from now on a successor
+  // can take them over, all together.
   static void Group(const std::vector<std::unique_ptr<Daemon>>& daemons);
 
   pool::LocalHost& host();

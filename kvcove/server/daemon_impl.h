@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon's inside: its requests (daemon.cc) and its hand-over to a successor (daemon_upgrade.cc).
+// The inside of a daemon: its requests (daemon.cc) and its hand-over to a successor
+// (daemon_upgrade.cc). Only these two files include it.
 #pragma once
 
 #include <atomic>
@@ -18,21 +19,25 @@
 
 namespace kvcove::server {
 
-// What it keeps of connections and sessions belongs to the event loop's thread.
+// Connections and sessions belong to the event loop's thread; while the loop is paused for a
+// hand-over, to kvcove-upgrade.
 class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
  public:
   Impl(std::unique_ptr<pool::LocalHost> host, const DaemonOptions& options,
        const pool::LocalHostOptions& host_options, const Clock& clock);
   ~Impl() override;
 
-  // Not of an owner that several tenants share.
+  // Opens the socket, unless several tenants share the owner, and starts to populate the memory.
   Status Listen();
-  // What a predecessor listened on and talked to; serves nothing yet.
+  // Takes over the sockets and sessions of a predecessor; serves nothing until Serve. Errors:
+  // kIncompatible for a state of another build.
   Status Adopt(StateReader& state, rpc::HandedServer handed);
+  // Starts the workers and the server. Errors: as StartThread.
   Status Serve();
   pool::LocalHost& host() { return *host_; }
   bool Unattended() const;
-  // All daemons of this process, which is handed over whole by the first one. They outlast it.
+  // Names all daemons of this process. The first one hands all of them over, so the others outlive
+  // it.
   void SetGroup(std::vector<Impl*> group);
   static UpgradeHello HelloOf(const pool::LocalHostOptions& options,
                               const owner::OwnerOptions& owner);
@@ -55,8 +60,8 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   struct Connection {
     rpc::Peer peer;
     wire::SessionNumber session = 0;
-    bool greeted = false;  // the session began with it
-    bool attends = false;
+    bool greeted = false;  // it said the hello that began the session
+    bool attends = false;  // it keeps the daemon alive (Attend)
     template <typename Ar>
     void Carry(Ar& ar) {
       CarryAll(ar, peer, session, greeted, attends);
@@ -64,8 +69,8 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   };
   struct Session {
     std::int32_t pid = 0;
-    bool used = false;  // somebody has joined it, or called
-    Id128 secret;
+    bool used = false;  // a call or a join has come, so the process has the mappings
+    Id128 secret;       // shown by further connections of the process
     std::shared_ptr<wire::HostService> service;
     template <typename Ar>
     void Carry(Ar& ar) {
@@ -73,12 +78,15 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
     }
   };
 
+  // Answers a load when the disk has, without a worker.
   static void Load(const std::shared_ptr<wire::HostService>& service,
                    std::span<const std::byte> body, std::int64_t deadline_ns,
                    const rpc::Responder& respond);
   static rpc::Reply ReplyOf(Result<std::string> answer);
   static rpc::Reply Answer(wire::HostService& service, wire::Method method,
                            std::span<const std::byte> body, std::int64_t deadline_ns);
+  // Hello adds a session and gives its connection the mappings; Join binds a further connection of
+  // the same process to it. EndSession returns all that it protects and reserves.
   void Hello(rpc::ConnectionId id, Connection& connection, std::span<const std::byte> body,
              const rpc::Responder& respond);
   void Join(Connection& connection, std::span<const std::byte> body, const rpc::Responder& respond);
@@ -99,7 +107,7 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::int64_t LeaseUntilNs() const override;
   std::int64_t StopLease() override;
   void Thaw() override;
-  // The files that Save writes, with their pages.
+  // Opens the files that Save writes, and allocates their pages.
   Status OpenStates();
 
   const DaemonOptions options_;
@@ -107,19 +115,20 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::unique_ptr<pool::LocalHost> host_;
   const Clock& clock_;
   mutable Mutex group_mutex_;
-  // All of the process, once each serves; before, none can be taken over.
+  // All daemons of the process, once each serves. Empty: none can be taken over yet.
   std::vector<Impl*> group_ KVCOVE_GUARDED_BY(group_mutex_);
-  // From Prepare to Save; of the thread that hands over.
+  // From Prepare to Save; belong to kvcove-upgrade.
   std::vector<StateWriter> states_;
   Status states_opened_;
   UpgradeThread upgrade_;
-  // Read by another thread, too: see Unattended.
+  // Connections that attend, and, while there are none, the time until which one may come. Written
+  // by the loop, read by any thread: see Unattended.
   std::atomic<std::uint32_t> attendants_ = 0;
-  std::atomic<std::int64_t> attended_until_ns_;  // while there are none
+  std::atomic<std::int64_t> attended_until_ns_;
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
-  std::unique_ptr<rpc::Workers> workers_;          // puts, statistics
-  std::unique_ptr<rpc::Workers> control_workers_;  // registrations, resets, removals
+  std::unique_ptr<rpc::Workers> workers_;          // for puts and statistics
+  std::unique_ptr<rpc::Workers> control_workers_;  // for registrations, resets, removals
   std::unique_ptr<rpc::Server> server_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Daemons go from one process to another (docs/upgrade.md): all of a process, or none.
+// The hand-over of daemons from one process to another (docs/upgrade.md): of all daemons of a
+// process, or of none.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -17,12 +18,12 @@ namespace {
 // How long an upgrade waits for calls that are under way. A call that waits longer, such as a reset
 // that is not proven yet, loses its connection, and its session makes another one.
 constexpr std::int64_t kPauseNs = 200 * kMillisecond;
-// After that, for those that do not end by themselves.
+// How long workers may take to end their calls after EndWaits has ended what these wait for.
 constexpr std::int64_t kQuietNs = kSecond;
 constexpr std::size_t kFiles = 2;   // header, payload
 constexpr std::size_t kStates = 3;  // the owner's, its policies', the daemon's
-// What an object takes in them, measured with 10^6 objects and the usual policy: their pages are
-// there before puts wait. What is more is allocated as it is written.
+// Bytes of state for each object, measured with 10^6 objects and the default policy. So many pages
+// are allocated before puts wait; further ones as they are written.
 constexpr std::uint64_t kOwnerBytes = 16;
 constexpr std::uint64_t kPolicyBytes = 48;
 
@@ -58,12 +59,12 @@ Status Daemon::Impl::MayTakeOver(const Connection& connection, std::span<const s
                                  const std::vector<Impl*>& group) const {
   KVCOVE_ASSIGN(const std::vector<UpgradeHello> asking,
                 DecodeHellos({reinterpret_cast<const char*>(body.data()), body.size()}));
-  // With the memory's files a process may write everything. Engines of other users may not.
+  // The files let the process write all of the memory, which engines of other users must not.
   if (connection.peer.uid != geteuid()) {
     return Fail(Code::kDenied,
                 fmt::format("it runs as user {}, not as user {}", geteuid(), connection.peer.uid));
   }
-  // Taken over now, it would come alone, or with others that do not serve yet.
+  // A take-over now would move this daemon alone, or others that do not serve yet.
   if (group.empty()) return Fail(Code::kInProgress, "it is still starting; try again");
   if (group.front() != this) {
     return Fail(Code::kInvalid, fmt::format("it is one of the {} owners of a process: take over "
@@ -101,13 +102,15 @@ Result<std::vector<UniqueFd>> Daemon::Impl::Files() {
 
 void Daemon::Impl::Prepare() {
   states_opened_ = OpenStates();
-  // It holds the lock of the address space, for which a new thread waits to get its stack.
+  // Populating holds the lock of the address space, for which each new thread waits to get a stack.
   host_->owner().memory().PausePopulating();
   host_->owner().disks().Drain();
 }
 
-// A call that went on would change the memory while another process has its state, or use what that
-// process has opened.
+// A call that continued would change the memory while another process has its state, or use a file
+// that the other process has opened. The order matters: the loop is paused first, so that no new
+// call reaches the workers; then EndWaits ends what running calls wait for, else AwaitQuiet would
+// wait for a lease or the master.
 Status Daemon::Impl::Quiet() {
   KVCOVE_TRY(host_->owner().MayPauseDisks());
   server_->Pause(clock_.NowNs() + kPauseNs);
@@ -118,6 +121,8 @@ Status Daemon::Impl::Quiet() {
   return Fail(Code::kInProgress, "a call to the master is under way and does not end; try again");
 }
 
+// The lease is renewed before the link pauses, because nobody renews it until the successor does.
+// The owner is frozen before the disks close, because its threads use them.
 Status Daemon::Impl::Freeze() {
   KVCOVE_TRY(host_->AwaitFreshLease());
   host_->owner().Freeze();
@@ -162,7 +167,7 @@ Result<UpgradeState> Daemon::Impl::Save() {
 }
 
 std::int64_t Daemon::Impl::LeaseUntilNs() const {
-  // Without a cluster its thread goes on renewing it.
+  // The lease's thread continues outside a cluster, while all else is frozen.
   return host_->in_cluster() ? host_->LeaseUntilNs() : std::numeric_limits<std::int64_t>::max();
 }
 
@@ -191,7 +196,8 @@ Status Daemon::Impl::Adopt(StateReader& state, rpc::HandedServer handed) {
   server.socket_path = options_.socket_path;
   server.unix_access = options_.unix_access;
   KVCOVE_ASSIGN(server_, rpc::Server::Adopt(server, *this, std::move(handed)));
-  // A connection that did not come with them ends here: its session goes on without it.
+  // A connection that the predecessor could not hand over closes with that process. Its session
+  // continues, and its client connects again.
   return {};
 }
 
@@ -201,14 +207,15 @@ struct Daemon::Taking {
   owner::OwnerOptions owner_options;
   std::unique_ptr<owner::Owner> owner;
   std::unique_ptr<Impl> impl;
-  bool kept = false;  // the policy's knowledge
-  // What was loaded. Its pages go once all is served: tens of milliseconds, for which puts would
-  // wait.
+  bool kept = false;  // whether the eviction policy's knowledge was kept
+  // The state's files. They are closed only when all daemons serve: freeing their pages takes tens
+  // of milliseconds, for which puts would wait.
   std::vector<UniqueFd> files;
   std::vector<StateReader> readers;
 };
 
-// A mistake in this process's own options is found before the running one is asked.
+// Checks this process's own options before the running process is asked, so that a mistake stops
+// nothing there.
 Result<Daemon::Taking> Daemon::PrepareTaking(const DaemonOptions& options) {
   if (options.Shared()) {
     return Fail(Code::kInvalid,
@@ -229,7 +236,7 @@ Result<Daemon::Taking> Daemon::PrepareTaking(const DaemonOptions& options) {
   return taking;
 }
 
-// Writes nothing to the memory.
+// Reads the state. Writes nothing to the memory: until "mine" the predecessor may continue with it.
 Status Daemon::Load(Taking& taking, UpgradeState state, const Clock& clock) {
   taking.files = std::move(state.states);
   for (const UniqueFd& file : taking.files) {
@@ -269,7 +276,8 @@ Status Daemon::Take(UpgradeTaker& taker, std::vector<Taking>& all, const Clock& 
     states.push_back(std::move(state));
   }
   if (all.size() > 1 && !all.front().host_options.cluster) {
-    // Their running authority has closed its store by now.
+    // The running process has closed its store before it sent the state (LocalHost::Pause), so its
+    // lock is free.
     KVCOVE_ASSIGN(const auto control,
                   pool::HostControl::Open(all.front().host_options.ControlOptions(), clock));
     for (Taking& one : all) one.host_options.control = control;
@@ -296,6 +304,9 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
     return Fail(taken.error().code, fmt::format("--take-over: {}; process {} goes on",
                                                 taken.error().detail, taker.giver_pid()));
   }
+  // From "go" on nobody renews the lease, so it is claimed before anything else, and only then is
+  // the predecessor told to end. Nothing is served before it has read that: it could still kill
+  // this process and continue, and an answer that was given by then would be taken back.
   for (const Taking& one : all) one.impl->host().ClaimLease();
   taker.SayMine();
   std::vector<std::unique_ptr<Daemon>> daemons;
@@ -303,10 +314,11 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
     KVCOVE_TRY(one.impl->host().StartAdopted());
     daemons.push_back(std::unique_ptr<Daemon>(new Daemon(std::move(one.impl))));
   }
+  // Owners start before any daemon serves: a removal asks all owners of the process.
   for (const auto& daemon : daemons) KVCOVE_TRY(daemon->impl_->Serve());
   Group(daemons);
   for (const auto& daemon : daemons) daemon->host().owner().memory().StartPopulating();
-  // An authority of several owners has them all in common.
+  // Several owners share one authority, so one call repeats the registrations of all.
   daemons.front()->host().RepeatEngines();
   for (std::size_t i = 0; i < all.size(); ++i) {
     LogInfo("took over from process {}: {} objects{}", taker.giver_pid(),

@@ -19,7 +19,7 @@ Status StepMember(pool::ClusterMember& member, std::size_t steps) {
   return {};
 }
 
-// 0 is any rate.
+// Divides a rate, 1 at least: 0 would mean any rate.
 std::uint64_t PartOfRate(std::uint64_t rate, std::size_t parts) {
   return rate == 0 ? 0 : std::max<std::uint64_t>(rate / parts, 1);
 }
@@ -33,7 +33,7 @@ void DealDisks(const pool::LocalHostOptions& whole, pool::LocalHostOptions& part
     disks.push_back(whole.owner.disks[i]);
   }
   part.owner.disk_write_rate = PartOfRate(part.owner.disk_write_rate, part.of_owners);
-  // In a cluster each owner has an identity, which is kept in a directory of its own.
+  // In a cluster each owner with disks has an identity, which it stores in a directory of its own.
   const bool named = part.cluster && !disks.empty() && !part.data_directory.empty();
   if (named && part.number > 0) part.data_directory += fmt::format("/owner-{}", part.number);
 }
@@ -95,7 +95,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> OpenDaemons(std::vector<DaemonOptio
   if (options.front().take_over) return Daemon::TakeOver(options, clock);
   std::shared_ptr<pool::HostControl> control;
   if (options.size() > 1 && !options.front().host.cluster) {
-    // Before the store makes it: data may lie beside the socket.
+    // Before the store creates the directory with the wrong mode: the data directory may be in it.
     KVCOVE_TRY(
         rpc::PrepareSocketDirectory(options.front().socket_path, options.front().unix_access));
     KVCOVE_ASSIGN(control, pool::HostControl::Open(options.front().host.ControlOptions(), clock));
@@ -106,6 +106,7 @@ Result<std::vector<std::unique_ptr<Daemon>>> OpenDaemons(std::vector<DaemonOptio
     KVCOVE_ASSIGN(auto daemon, Daemon::Make(one, clock));
     daemons.push_back(std::move(daemon));
   }
+  // Only now: see Daemon::Make.
   for (const auto& daemon : daemons) KVCOVE_TRY(daemon->Listen());
   Daemon::Group(daemons);
   return daemons;

@@ -12,19 +12,21 @@
 
 namespace kvcove::server {
 
-// What one daemon was to be, as one for each share: memory, objects, quotas and the write rate are
-// split, disks dealt out by turns, and each
-// but the first has the next port and a sibling's socket (requester/local/local_owners.h), named
-// after its node. Errors: kInvalid where ports run out, or where disks cannot be dealt out.
+// Splits the options of one daemon into those of one for each share. Memory, objects, quotas and
+// rates are divided; disks are dealt out in turn. Each daemon but the first gets the next port and
+// a sibling's socket (requester/local/local_owners.h), named after its node. Errors: kInvalid where
+// ports run out, or where the number of disks cannot be divided.
 Result<std::vector<DaemonOptions>> SplitDaemon(const DaemonOptions& whole,
                                                const std::vector<net::OwnerShare>& shares);
 
-// All or none; with `take_over` those of a running process. Without a cluster one authority over
-// generations decides for all of them. Errors: as Daemon::Open.
+// Opens all daemons, or none; with `take_over`, takes over those of a running process. Without a
+// cluster, one authority (HostControl) decides about the generations of all of them. Errors: as
+// Daemon::Open and Daemon::TakeOver.
 Result<std::vector<std::unique_ptr<Daemon>>> OpenDaemons(std::vector<DaemonOptions> options,
                                                          const Clock& clock);
 
-// `address` with a port that is larger by `steps`; 0 stays 0, "any".
+// Returns `address` with a port that is larger by `steps`; port 0 ("any") remains 0. Errors:
+// kInvalid beyond 65535.
 Result<rpc::Address> StepPort(const rpc::Address& address, std::size_t steps);
 
 }  // namespace kvcove::server

@@ -24,12 +24,12 @@ constexpr std::int64_t kPollNs = 200 * kMillisecond;
 constexpr std::int64_t kAskNs = 2 * kSecond;
 constexpr std::int64_t kAttemptNs = 500 * kMillisecond;
 constexpr std::int64_t kCheckNs = 5 * kSecond;
-constexpr std::int64_t kFailedNs = 3 * kSecond;  // after it won and could not lead
-constexpr int kTermEvery = 5;                    // polls
+constexpr std::int64_t kFailedNs = 3 * kSecond;  // pause after an election that led to nothing
+constexpr int kTermEvery = 5;                    // a standby reads the term in every fifth poll
 
 UniqueFd Copy(const UniqueFd& fd) { return UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
 
-// Listens, and gives the address the form in which copies of the listener are found.
+// Listens, and gives the address the numeric form by which TakeInherited finds the copies.
 Result<UniqueFd> Listen(rpc::Address& address) {
   KVCOVE_ASSIGN(UniqueFd fd, rpc::ListenTcp(address));
   address = rpc::BoundAddress(fd.get());
@@ -52,13 +52,15 @@ class ElectedMaster::Impl {
 
   void Run();
   Status OpenStandby();
-  // The servers that open next listen at this process's sockets.
+  // Offers copies of the listeners to the servers that open next.
   void LendListeners();
-  // Null: it is to end.
+  // Campaigns until it wins. Null: this object is being destroyed.
   LeadershipPtr AwaitLeadership();
+  // Looks who leads, and campaigns if nobody does. Null: another master leads.
   Result<LeadershipPtr> TryToLead(master::StandbyView& view);
+  // Reads the leader's term from the store, for the standby's answers; no change on an error.
   void ReadTerm(master::StandbyView& view);
-  // Returns when it is lost, or to end. Errors: it could not begin.
+  // Leads until the leadership is lost or this object is destroyed. Errors: it could not begin.
   Status Lead(const LeadershipPtr& leadership);
   bool stopping() const {
     const MutexLock lock(mutex_);
@@ -68,12 +70,14 @@ class ElectedMaster::Impl {
 
   ElectedMasterOptions options_;
   const Clock& clock_;
+  // The sockets behind the ports. The servers of each role get copies (LendListeners), so that a
+  // port never closes between two roles.
   UniqueFd listener_;
   UniqueFd admin_listener_;
   UniqueFd metrics_listener_;
   EtcdLeader self_;
 
-  // The thread's.
+  // Belong to kvcove-elect.
   master::EtcdClient client_;
   std::unique_ptr<master::Standby> standby_;
   int polls_ = 0;
@@ -176,6 +180,7 @@ ElectedMaster::Impl::LeadershipPtr ElectedMaster::Impl::AwaitLeadership() {
   while (!stopping()) {
     Result<LeadershipPtr> won = TryToLead(view);
     view.store_error = won ? std::string() : won.error().detail;
+    // The leader of before may not lead any more, so nobody is named while etcd does not answer.
     if (!won) view.leader.reset();
     standby_->Show(view);
     if (won && *won != nullptr) return *won;
@@ -201,10 +206,12 @@ Status ElectedMaster::Impl::Lead(const LeadershipPtr& leadership) {
   options.leadership = leadership;
   KVCOVE_ASSIGN(const std::unique_ptr<master::MasterServer> server,
                 master::MasterServer::Open(options, clock_));
-  // They end before the server that they ask.
+  // Declared after the server, so that the tasks end before it: they ask it.
   master::Tasks tasks(*server, options_.tasks, clock_);
   KVCOVE_TRY(tasks.Begin());
-  // From here on the port is the leader's; who is connected to the standby comes again.
+  // Both roles have listened at the same socket until now. The standby ends only when the leader
+  // serves, so that a failed start leaves a standby. Its clients lose their connections, and reach
+  // the leader with the next ones.
   standby_.reset();
   std::unique_ptr<master::Admin> admin;
   if (options_.admin || options_.metrics) {
@@ -235,10 +242,11 @@ void ElectedMaster::Impl::Run() {
     if (leadership == nullptr) break;
     if (const Status led = Lead(leadership); !led) {
       LogError("this master won the leadership and cannot lead: {}", led.error().ToString());
-      leadership.reset();  // resigns, so that another one may try
+      leadership.reset();  // resigns, so that another master may try
       Pause(kFailedNs);
     }
     leadership.reset();
+    // Tried until it works, because the port would answer nobody without a standby.
     while (standby_ == nullptr && !stopping()) {
       if (const Status opened = OpenStandby(); !opened) {
         LogError("a standby cannot listen: {}", opened.error().ToString());

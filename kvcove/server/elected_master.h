@@ -4,8 +4,11 @@
 //
 //   standby --campaign won, facts read--> leader --lost--> standby
 //
-// Its two ports stay open all the time: who connects while it changes its role waits for the next
-// one to answer. What a leader has in memory goes with its role.
+// Its ports remain open all the time: a client that connects during a change of role waits until
+// the next role answers. A leader drops all that it has in memory when it loses the leadership.
+//
+// One thread (kvcove-elect) campaigns, leads and changes roles. The only lock guards the request to
+// stop.
 #pragma once
 
 #include <memory>
@@ -22,23 +25,24 @@ struct ElectedMasterOptions {
   master::MasterServerOptions server;  // without a data directory
   master::TaskOptions tasks;
   master::EtcdOptions etcd;
-  std::string advertise;                // how clients reach it; empty: where it listens
+  std::string advertise;                // address for clients; empty: where it listens
   std::optional<rpc::Address> admin;    // nothing: no admin endpoint
   std::optional<rpc::Address> metrics;  // as master::AdminOptions::metrics
-  std::string announced_admin;          // how operators reach that; empty: where it listens
+  std::string announced_admin;          // address of `admin` for operators; empty: where it listens
 };
 
 // Thread-safe.
 class ElectedMaster {
  public:
-  // A standby serves when it returns. An etcd that does not answer is waited for; each other
-  // mistake is an error: kInvalid, kDenied, kIncompatible, kCorrupt, kUnavailable (an address in
-  // use).
+  // Opens a standby, which serves when this returns. Waits in the background for an etcd that does
+  // not answer. Errors: kInvalid, kDenied, kIncompatible, kCorrupt, kUnavailable (an address in
+  // use), those of StartThread.
   static Result<std::unique_ptr<ElectedMaster>> Open(const ElectedMasterOptions& options,
                                                      const Clock& clock);
-  // Resigns, if it leads.
+  // Stops serving, and resigns if this master leads.
   ~ElectedMaster();
 
+  // Return where it listens, with the ports that were chosen.
   const rpc::Address& address() const;
   const std::optional<rpc::Address>& admin() const;
 

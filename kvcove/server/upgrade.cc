@@ -24,16 +24,16 @@ namespace {
 
 constexpr std::int64_t kHelloNs = 5 * kSecond;
 constexpr std::int64_t kMapNs = 10 * kSecond;
-// The giver is frozen: puts wait meanwhile, reads do not.
+// Longest wait for the other side while the giver is frozen: puts wait meanwhile, reads do not.
 constexpr std::int64_t kLoadNs = 5 * kSecond;
-// Of the lease, for the taker to renew it once all is loaded.
+// Part of the lease that must be left for the taker to renew it once all is loaded.
 constexpr std::int64_t kMineNs = 300 * kMillisecond;
-// Of the lease, for the giver to go on if the taker does not.
+// Part of the lease that must be left for the giver to kill the taker and renew the lease again.
 constexpr std::int64_t kThawNs = 200 * kMillisecond;
-constexpr std::int64_t kEndNs = 5 * kSecond;  // for a killed process to be gone
+constexpr std::int64_t kEndNs = 5 * kSecond;  // longest wait for the end of a killed process
 constexpr std::string_view kFailed = "failed: ";
 
-// True once the process is gone.
+// Waits for the end of the process. False: it has not ended in time.
 bool Ended(const UniqueFd& pidfd, std::int64_t wait_ns) {
   pollfd poller{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return poll(&poller, 1, static_cast<int>(wait_ns / kMillisecond)) > 0;
@@ -53,7 +53,7 @@ Result<rpc::FdMessage> ReceiveWanted(int socket, std::string_view wanted,
   return Fail(Code::kCorrupt, fmt::format("'{}' instead of '{}'", message.body, wanted));
 }
 
-// What SaveState's small numbers say beside the descriptors, in their order.
+// The numbers beside the descriptors of a state, in the order of the descriptors.
 struct Listed {
   std::vector<std::uint64_t> pages;
   std::vector<std::uint64_t> watches;
@@ -78,7 +78,8 @@ struct Listed {
 
 constexpr std::size_t kBesideStates = 2;  // the list, the listener
 
-// A message with the fixed files, then the others, as many a message as it takes.
+// Sends one message with the fixed files, then the other descriptors in as many messages as they
+// take. The list says how many there are, because their number differs from state to state.
 Status SendState(int socket, UpgradeState& state, std::int64_t deadline_ns) {
   Listed listed;
   std::vector<int> fds;
@@ -115,7 +116,8 @@ Status SendState(int socket, UpgradeState& state, std::int64_t deadline_ns) {
   return {};
 }
 
-// All of them become quiet first: a call at one may use what they have in common.
+// All daemons become quiet before the first is frozen: a call at one of them may use the others,
+// such as a removal, which asks all owners of the process.
 Status StandStill(std::span<UpgradeGiver* const> givers) {
   for (UpgradeGiver* giver : givers) KVCOVE_TRY(giver->Quiet());
   for (UpgradeGiver* giver : givers) KVCOVE_TRY(giver->Freeze());
@@ -127,25 +129,29 @@ Status GiveFrozen(std::span<UpgradeGiver* const> givers, int socket, const Clock
   for (UpgradeGiver* giver : givers) {
     lease_until_ns = std::min(lease_until_ns, giver->LeaseUntilNs());
   }
+  // In a cluster nobody renews the lease after Freeze: so much of it must remain for the taker.
   const std::int64_t deadline_ns = std::min(clock.NowNs() + kLoadNs, lease_until_ns - kMineNs);
   for (UpgradeGiver* giver : givers) {
     KVCOVE_ASSIGN(UpgradeState state, giver->Save());
     KVCOVE_TRY(SendState(socket, state, deadline_ns));
   }
   KVCOVE_TRY(ReceiveWanted(socket, "loaded", deadline_ns));
-  // Enough is left of the lease to end the taker and renew it again.
+  // From here on nobody renews the lease until the taker does. The wait for "mine" ends while
+  // enough of the lease is left to kill the taker and renew it here: else all would be a miss
+  // meanwhile.
   std::int64_t mine_ns = clock.NowNs() + kLoadNs;
   for (UpgradeGiver* giver : givers) mine_ns = std::min(mine_ns, giver->StopLease() - kThawNs);
   KVCOVE_TRY(rpc::SendMessage(socket, "go", {}, mine_ns));
   KVCOVE_TRY(ReceiveWanted(socket, "mine", mine_ns));
-  // This process does not go on any more, whatever comes.
+  // The taker owns the memory now. A "yours" that is lost does no harm: the taker sees the end of
+  // this process instead.
   (void)rpc::SendMessage(socket, "yours", {}, clock.NowNs() + kSecond);
   return {};
 }
 
 }  // namespace
 
-// ---- hello: lines of NAME=VALUE, so that versions may add some
+// ---- hello: lines of NAME=VALUE, so that later versions may add some
 
 namespace {
 
@@ -263,6 +269,7 @@ std::string Mismatch(std::span<const UpgradeHello> running, std::span<const Upgr
 Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const UniqueFd& pidfd,
             const Clock& clock) {
   const std::int64_t deadline_ns = clock.NowNs() + kMapNs;
+  // Until "mapped" this process serves as ever, so an error only ends the conversation.
   for (UpgradeGiver* giver : givers) {
     KVCOVE_ASSIGN(const std::vector<UniqueFd> files, giver->Files());
     std::vector<int> fds;
@@ -271,12 +278,13 @@ Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const
   }
   KVCOVE_TRY(ReceiveWanted(socket.get(), "mapped", deadline_ns));
   for (UpgradeGiver* giver : givers) giver->Prepare();
-  // Puts wait for this thread from here on, and it may share its cores with every engine.
+  // Puts wait for this thread from here on, and busy engines may want the same cores.
   std::optional<RaisedPriority> raised(std::in_place);
   Status given = StandStill(givers);
   if (!given) {
     raised.reset();
-    // The taker has nothing yet, and says why it ends.
+    // The taker has no state yet, so it need not be killed before this process serves again. It
+    // reports the reason to its user and ends.
     for (UpgradeGiver* giver : givers) giver->Thaw();
     (void)rpc::SendMessage(socket.get(), std::string(kFailed) + given.error().detail, {},
                            clock.NowNs() + kSecond);
@@ -286,7 +294,8 @@ Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const
   given = GiveFrozen(givers, socket.get(), clock);
   if (given) return {};
   raised.reset();
-  // First the taker is gone, then this process writes again.
+  // Kills the taker and waits for its end before this process writes again: it may have read "go"
+  // and write already.
   (void)syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
   if (!Ended(pidfd, kEndNs)) LogError("the process that was to take over cannot be ended");
   for (UpgradeGiver* giver : givers) giver->Thaw();
@@ -306,16 +315,19 @@ bool UpgradeThread::Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_
   if (!on_taken_over_) return fail({Code::kInvalid, "it is part of another process"});
   UniqueFd process = server.PeerProcess(id);
   if (!process.valid()) return fail({Code::kDenied, "the peer's process cannot be watched"});
+  // One hand-over at a time: two takers would both get the memory.
   if (runs_.exchange(true)) {
     return fail({Code::kInProgress, "another process is taking it over now; try again"});
   }
+  // Answers before Detach: the answer is written at once, because this is the handler's call, and a
+  // detached connection has no server to write it.
   respond({.code = Code::kOk, .body = std::to_string(getpid()), .fds = {}});
   const auto socket = std::make_shared<UniqueFd>(server.Detach(id));
-  if (!socket->valid()) {  // it has ended, which the answer has met: there was an OnClose
+  if (!socket->valid()) {  // writing the answer has failed and closed it, with an OnClose
     runs_ = false;
     return false;
   }
-  if (thread_.joinable()) thread_.join();  // it has ended
+  if (thread_.joinable()) thread_.join();  // of an earlier try: it cleared runs_ as its last step
   auto thread = StartThread("kvcove-upgrade", [this, pid, givers = std::move(givers), socket,
                                                process =
                                                    std::make_shared<UniqueFd>(std::move(process))] {
@@ -327,7 +339,7 @@ bool UpgradeThread::Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_
   if (thread) {
     thread_ = std::move(*thread);
   } else {
-    // The peer sees the end of the connection.
+    // The connection closes with `socket`, so the taker does not wait.
     LogWarn("process {} cannot take over: {}", pid, thread.error().detail);
     runs_ = false;
   }
@@ -362,7 +374,8 @@ Result<UpgradeTaker> UpgradeTaker::Begin(const std::string& socket_path,
                                                 "{}",
                                                 socket_path, reply.error().detail));
   }
-  // The socket's credentials are those of the process that began to listen there, long ago maybe.
+  // The giver's pid is in its answer. SO_PEERCRED would name the process that began to listen at
+  // the socket, which may be a predecessor of the giver.
   UpgradeTaker taker(client->TakeFd(), static_cast<std::int32_t>(LeadingNumber(*reply)), clock,
                      std::move(on_stage));
   taker.Reach(UpgradeStage::kHello);
@@ -440,7 +453,8 @@ Status UpgradeTaker::AwaitGo() {
     KVCOVE_TRY(Receive("go", kLoadNs));
     return {};
   }();
-  // A giver that wants to go on ends this process before it closes the connection.
+  // The connection has ended, so the giver has: a giver that wanted to continue would have killed
+  // this process first.
   if (!go && go.error().code == Code::kUnavailable) {
     LogWarn("the process that was taken over ended before it said so; all of its state is here");
     return {};
@@ -451,6 +465,8 @@ Status UpgradeTaker::AwaitGo() {
 
 void UpgradeTaker::SayMine() {
   (void)rpc::SendMessage(socket_.get(), "mine", {}, clock_->NowNs() + kMineNs);
+  // Waits as long as it takes: a giver that is frozen now may have missed "mine" when it runs
+  // again, and kill this process.
   while (true) {
     const auto answer = Receive("yours", kLoadNs);
     if (answer || answer.error().code != Code::kTimeout) return;

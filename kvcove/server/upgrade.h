@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a daemon goes from one process to another (docs/upgrade.md). The running process
-// *gives*, the new one *takes*; they talk over a connection to the running one's socket.
+// The conversation by which the daemons of one process are handed over to another one
+// (docs/upgrade.md). The running process *gives*, the new one *takes*; they talk over a connection
+// to the running one's socket.
 //
 //   takes                          gives                            who owns
 //   hello (versions, sizes)  --->  refuses with the reason, or:     old
@@ -14,12 +15,13 @@
 //                            <---  "yours", and ends
 //   serves
 //
-// A process with several daemons (--numa all) is handed over whole: files and state come once for
-// each, everything else once.
+// A process with several daemons (--numa all) is handed over whole: files and state are sent once
+// for each daemon, everything else once.
 //
-// Until it reads "mine", the giver can go on: it kills the taker first, by pidfd, so that two never
-// write. A taker that has said "loaded" and sees that the giver has died goes on, too: a giver that
-// wanted to go on would have killed it.
+// Until it reads "mine", the giver can continue as the owner. It first kills the taker by pidfd and
+// waits for its end, so that two processes never write. A taker that has said "loaded" and then
+// sees that the giver has ended takes over, too: a giver that wanted to continue would have killed
+// it. Each wait of the giver has a deadline, and ends before a lease that nobody renews.
 #pragma once
 
 #include <atomic>
@@ -38,32 +40,33 @@
 
 namespace kvcove::server {
 
-// Of the conversation. One that the other side does not know is refused.
+// Version of the conversation; another one is refused.
 inline constexpr std::uint32_t kUpgradeVersion = 3;
 
-// What must be equal on both sides, or is refused with both values.
+// Properties that must be equal on both sides; a difference is refused, with both values.
 struct UpgradeHello {
   std::uint32_t version = kUpgradeVersion;
   std::uint32_t layout = 0;  // of the memory
   std::string role;          // "serve" or "owner"
   std::uint64_t memory_bytes = 0;
   std::uint64_t max_objects = 0;
-  std::string data;   // the directory of generations
-  std::string disks;  // as options name them, with commas
-  // In a cluster:
+  std::string data;   // directory of the generations
+  std::string disks;  // as the options name them, with commas
+  // ---- in a cluster, else empty
   std::string master;
   std::string listen;
   std::string tenant;
 };
-// One a daemon of the process, with an empty line between them. Errors: kCorrupt.
+// Write and read the hellos of a process, one for each daemon, with an empty line between them.
+// Errors: kCorrupt.
 std::string EncodeHellos(std::span<const UpgradeHello> hellos);
 Result<std::vector<UpgradeHello>> DecodeHellos(std::string_view text);
-// Why `running` does not hand over to `asking`; empty: it does.
+// Returns why `running` does not hand over to `asking`; empty: it does.
 std::string Mismatch(std::span<const UpgradeHello> running, std::span<const UpgradeHello> asking);
 
-// All that goes from one process to the other, after the files.
+// State of one daemon, which follows its files.
 struct UpgradeState {
-  std::vector<UniqueFd> states;  // StateWriter's files; how many, both sides know
+  std::vector<UniqueFd> states;  // files of StateWriter; both sides know their number
   std::vector<std::pair<std::uint64_t, UniqueFd>> pages;  // by session
   rpc::HandedServer server;
   UniqueFd lineage;                     // in a cluster, where there is one
@@ -73,75 +76,85 @@ struct UpgradeState {
 
 enum class UpgradeStage { kHello, kFiles, kMapped, kState, kLoaded, kGo };
 
-// One daemon of the process that gives. All calls come from the thread of Give.
+// One daemon of the process that gives. Give calls Files, Prepare, Quiet, Freeze, Save and
+// StopLease in this order, each for all daemons before the next, from one thread; and Thaw if it
+// fails after Prepare.
 class UpgradeGiver {
  public:
   virtual ~UpgradeGiver() = default;
-  // What the taker may have while this process serves: the memory.
+  // Returns copies of the files of the memory, which the taker maps while this process serves.
   virtual Result<std::vector<UniqueFd>> Files() = 0;
-  // While calls are served: what may take long.
+  // Does the parts of the hand-over that may take long, while calls are still served.
   virtual void Prepare() = 0;
-  // No call is served after it, and none is under way. Errors: kInProgress where one does not end.
+  // Stops serving calls, and waits for those under way. Errors: kInProgress where one does not end.
   virtual Status Quiet() = 0;
-  // Only the lease goes on after it.
+  // Stops everything but the lease.
   virtual Status Freeze() = 0;
-  // When the lease ends if nobody renews it; in a cluster nobody does while all is frozen.
+  // Returns when the lease ends if nobody renews it. In a cluster nobody does after Freeze.
   virtual std::int64_t LeaseUntilNs() const = 0;
+  // Writes the state. The daemon must be frozen.
   virtual Result<UpgradeState> Save() = 0;
-  // Nobody renews the lease from here on; until when it runs.
+  // Stops renewing the lease; returns when it ends.
   virtual std::int64_t StopLease() = 0;
-  // As if nothing had happened; also without a Freeze, or after one that failed.
+  // Undoes all of this: the daemon serves again. Also without a Freeze, or after one that failed.
   virtual void Thaw() = 0;
 };
-// Talks to the taker at `socket`, whose process is `pidfd`. Ok: the taker owns all, and this
-// process must end at once, touching nothing. Else it goes on, and the error says why.
+// Hands all daemons over to the taker at `socket`, whose process is `pidfd`. Ok: the taker owns
+// everything, and this process must end at once, without touching anything. Error: this process
+// serves again, and the error says why.
 Status Give(std::span<UpgradeGiver* const> givers, const UniqueFd& socket, const UniqueFd& pidfd,
             const Clock& clock);
 
-// Answers a taker's first call, and gives on a thread of its own. Begin belongs to the server's
-// loop.
+// Answers the first call of a taker, and gives on a thread of its own (kvcove-upgrade). Begin
+// belongs to the server's loop, Join to the owner of this object.
 class UpgradeThread {
  public:
-  // `on_taken_over` does not return. Empty: nobody may take over.
+  // `on_taken_over` is called on the thread and does not return. Empty: nobody may take over.
   UpgradeThread(std::function<void(std::int32_t pid)> on_taken_over, const Clock& clock)
       : on_taken_over_(std::move(on_taken_over)), clock_(clock) {}
   ~UpgradeThread() { Join(); }
+  // Waits for a hand-over that is under way.
   void Join();
 
-  // From the handler's call about connection `id`, which comes from process `pid` and is let in.
-  // True: the connection is the server's no more.
+  // Begins a hand-over to process `pid`, which is let in, over connection `id`. Called from the
+  // handler's call about that connection; answers it. True: the connection does not belong to the
+  // server any more.
   bool Begin(rpc::Server& server, rpc::ConnectionId id, std::int32_t pid,
              std::vector<UpgradeGiver*> givers, const rpc::Responder& respond);
 
  private:
   const std::function<void(std::int32_t pid)> on_taken_over_;
   const Clock& clock_;
-  std::atomic<bool> runs_ = false;
+  std::atomic<bool> runs_ = false;  // a hand-over is under way; one at a time
   std::thread thread_;
 };
 
-// The process that takes. Belongs to one thread, which has a raised priority while puts wait.
+// The conversation at the process that takes. Belongs to one thread, which has a raised priority
+// from SayMapped to the end of this object: puts wait meanwhile.
 class UpgradeTaker {
  public:
   // `on_stage` is for tests; may be empty.
   using OnStage = std::function<void(UpgradeStage)>;
-  // Errors: kUnavailable when none runs there; kIncompatible and kInvalid with the reason; kDenied.
+  // Asks the process that serves `socket_path` to hand over. Errors: kUnavailable when none serves
+  // there; kIncompatible and kInvalid with the reason; kDenied.
   static Result<UpgradeTaker> Begin(const std::string& socket_path,
                                     std::span<const UpgradeHello> hellos, const Clock& clock,
                                     OnStage on_stage);
 
-  // Once for each daemon.
+  // Receives the `count` files of one daemon; call it once for each.
   Result<std::vector<UniqueFd>> ReceiveFiles(std::size_t count);
-  // Everybody's files are mapped.
+  // Says that the files of all daemons are mapped.
   Status SayMapped();
-  // Once for each daemon.
+  // Receives the state of one daemon, with `states` files; call it once for each.
   Result<UpgradeState> ReceiveState(std::size_t states);
-  // Says that all is loaded. Ok: this process is the owner, as soon as it renews the lease.
+  // Says that all is loaded, and waits for "go". Ok: this process is the owner as soon as it renews
+  // the lease; also where the giver has ended.
   Status AwaitGo();
-  // Returns when the giver has read that, or has ended: until then it may still go on, and would
-  // end this process first. So nothing that this process answers to anybody is ever taken back.
+  // Says that this process owns the memory, and waits until the giver has read that or has ended:
+  // until then the giver may still kill this process and continue. So no answer of this process is
+  // ever taken back.
   void SayMine();
-  // Tells the giver why this process gives up.
+  // Reports to the giver why this process gives up.
   void SayFailed(const Error& error);
   std::int32_t giver_pid() const { return pid_; }
 
@@ -158,7 +171,7 @@ class UpgradeTaker {
   std::int32_t pid_ = 0;
   const Clock* clock_;
   OnStage on_stage_;
-  std::unique_ptr<RaisedPriority> raised_;  // while others wait: from SayMapped until it serves
+  std::unique_ptr<RaisedPriority> raised_;  // null before SayMapped
 };
 
 }  // namespace kvcove::server

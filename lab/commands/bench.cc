@@ -105,74 +105,87 @@ void AddBench(CLI::App& app, cli::Action& chosen) {
       "local",
       "The pool of one host: get, put, borrow, reserve, exists, reset, memory; embedded and as a "
       "process.");
-  local->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  local->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
   local
       ->add_option("--bench", options->benches,
-                   "only these: get, put, borrow, reserve, exists, reset, memory")
+                   "measure only these: get, put, borrow, reserve, exists, reset, memory")
       ->check(CLI::IsMember({"get", "put", "borrow", "reserve", "exists", "reset", "memory"}));
-  local->add_option("--form", options->forms, "only these: process, embedded")
+  local->add_option("--form", options->forms, "measure only these: process, embedded")
       ->check(CLI::IsMember({"process", "embedded"}));
   local->add_option("--batch", options->batches,
                     "only gets, puts, loans and reservations of these batch sizes");
-  local->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
+  local
+      ->add_option("--most-objects", options->most_objects, "leave out rows that need more objects")
       ->capture_default_str();
-  local->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+  local->add_option("--seconds", options->seconds, "seconds that each row is measured")
+      ->capture_default_str();
   local->callback(
       [options, &chosen] { chosen = [options] { return local_bench::Run(*options); }; });
 
   CLI::App* remote = bench->add_subcommand(
       "remote", "A master, owners and this process over loopback TCP: get, put, exists, reset.");
-  remote->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
-  remote->add_option("--bench", options->benches, "only these: get, put, exists, reset")
+  remote->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
+  remote->add_option("--bench", options->benches, "measure only these: get, put, exists, reset")
       ->check(CLI::IsMember({"get", "put", "exists", "reset"}));
   remote->add_option("--batch", options->batches,
                      "only gets, puts, loans and reservations of these batch sizes");
-  remote->add_option("--seconds", options->seconds, "a row")->capture_default_str();
-  remote->add_option("--most-objects", options->most_objects, "of the reset row")
+  remote->add_option("--seconds", options->seconds, "seconds that each row is measured")
+      ->capture_default_str();
+  remote->add_option("--most-objects", options->most_objects, "objects of the reset row, at most")
       ->capture_default_str();
   remote->callback([options, &chosen] { chosen = [options] { return RunRemoteBench(*options); }; });
 
   CLI::App* scale = bench->add_subcommand(
-      "scale", "How far masters go, and what resets, silence and garbage cost others.");
-  scale->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+      "scale",
+      "Measure the limits of masters, and the cost of resets, silence and garbage for others.");
+  scale->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
   scale
-      ->add_option("--bench", options->benches,
-                   "only these: directory, restart, lookups, reset, silent, garbage, shards, "
-                   "shard-model; the last two only if they are named")
+      ->add_option(
+          "--bench", options->benches,
+          "measure only these: directory, restart, lookups, reset, silent, garbage, shards, "
+          "shard-model; the last two only if they are named")
       ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage",
                              "shards", "shard-model"}));
   scale->add_option("--etcd", options->etcd, "etcd's program, for shards")->capture_default_str();
-  scale->add_option("--seconds", options->seconds, "a measurement")->capture_default_str();
-  scale->add_option("--most-objects", options->most_objects, "leave out what needs more objects")
+  scale->add_option("--seconds", options->seconds, "seconds of each measurement")
+      ->capture_default_str();
+  scale
+      ->add_option("--most-objects", options->most_objects, "leave out rows that need more objects")
       ->capture_default_str();
   scale->callback([options, &chosen] { chosen = [options] { return RunScaleBench(*options); }; });
 
   CLI::App* control = bench->add_subcommand(
-      "control", "What a master's end, removals and resets cost those who do something else.");
-  control->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
-  control->add_option("--bench", options->benches, "only these: reads, resets, removals, pattern")
+      "control", "Measure the cost of a master's end, of removals and of resets for other calls.");
+  control->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
+  control
+      ->add_option("--bench", options->benches,
+                   "measure only these: reads, resets, removals, pattern")
       ->check(CLI::IsMember({"reads", "resets", "removals", "pattern"}));
   control->add_option(
       "--store", options->store,
       "etcd://H1:2379/PREFIX: resets of a master that keeps its facts there, beside "
       "a bare transaction");
-  control->add_option("--most-objects", options->most_objects, "of a row")->capture_default_str();
+  control->add_option("--most-objects", options->most_objects, "objects of a row, at most")
+      ->capture_default_str();
   control->callback(
       [options, &chosen] { chosen = [options] { return RunControlBench(*options); }; });
 
   CLI::App* connector = bench->add_subcommand(
-      "connector", "What an engine pays: look-ups of 4,096 blocks, steps, plans, a slow pool.");
-  connector->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
-  connector->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+      "connector",
+      "Measure the cost for an engine: look-ups of 4,096 blocks, steps, plans, a slow pool.");
+  connector->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
+  connector->add_option("--seconds", options->seconds, "seconds that each row is measured")
+      ->capture_default_str();
   connector->callback(
       [options, &chosen] { chosen = [options] { return RunConnectorBench(*options); }; });
 
   CLI::App* gpu = bench->add_subcommand(
       "gpu", "Runs of 4 KiB to 1 MiB to and from a GPU, beside one copy of as many bytes.");
-  gpu->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
-  gpu->add_option("--seconds", options->seconds, "a row")->capture_default_str();
+  gpu->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
+  gpu->add_option("--seconds", options->seconds, "seconds that each row is measured")
+      ->capture_default_str();
   const auto ordinal = std::make_shared<int>(0);
-  gpu->add_option("--gpu", *ordinal, "which one, by its number")->capture_default_str();
+  gpu->add_option("--gpu", *ordinal, "number of the GPU")->capture_default_str();
   gpu->callback([options, ordinal, &chosen] {
     chosen = [options, ordinal] { return RunGpuBench(*options, *ordinal); };
   });

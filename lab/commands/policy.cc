@@ -201,7 +201,7 @@ void AddPolicy(CLI::App& app, cli::Action& chosen) {
   auto options = std::make_shared<PolicyOptions>();
   CLI::App* command = app.add_subcommand(
       "policy", "Simulate eviction policies on a trace, beside the clairvoyant optimum.");
-  command->add_option("TRACE", options->trace, "a request trace")->required();
+  command->add_option("TRACE", options->trace, "file of a request trace")->required();
   command
       ->add_option("--trace-format", options->format,
                    "mooncake (JSON lines of the FAST'25 release), bailian (of the Qwen-Bailian "
@@ -209,11 +209,12 @@ void AddPolicy(CLI::App& app, cli::Action& chosen) {
       ->check(CLI::IsMember(TraceFormatNames()))
       ->capture_default_str();
   command->add_option("--capacity", options->capacities,
-                      "blocks; may be repeated (default: 1000 3000 10000 30000)");
+                      "capacity in blocks; may be repeated (default: 1000 3000 10000 30000)");
   command->add_option("--disk-capacity", options->disk_capacity,
                       "blocks of a disk below: what both tiers find together, against one tier of "
                       "the sum, for each way to choose what is written to the disk (0: no disk)");
-  command->add_option("--limit", options->limit, "only the first requests (0: all)");
+  command->add_option("--limit", options->limit,
+                      "number of first requests that are simulated (0: all)");
   command
       ->add_option("--workload", options->workload,
                    "in place of the trace: reversed, shuffled, scan or shift (made from it), loop, "
@@ -222,9 +223,10 @@ void AddPolicy(CLI::App& app, cli::Action& chosen) {
   command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
   command->add_flag("--ablations", options->ablations,
                     "in place of other policies: the default with one part taken away, a row each");
-  command->add_flag("--hints", options->hints,
-                    "a row more: the default, told each request's output length");
-  command->add_flag("--json", options->json, "JSON lines on stdout (docs/json.md)");
+  command->add_flag(
+      "--hints", options->hints,
+      "one more row: the default policy, with each request's output length as a hint");
+  command->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
   command->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

@@ -430,14 +430,14 @@ void AddReplay(CLI::App& app, cli::Action& chosen) {
   auto options = std::make_shared<ReplayFlags>();
   CLI::App* replay = app.add_subcommand(
       "replay", "Replay a request trace through a real pool with real bytes, and verify each.");
-  replay->add_option("TRACE", options->trace, "a request trace (JSON lines)")->required();
+  replay->add_option("TRACE", options->trace, "file of a request trace (JSON lines)")->required();
   replay->add_option("--pool", options->pool,
                      "use this pool instead of starting one (unix:/path, kvcove://host:7400, "
                      "embedded:?memory=1GiB)");
-  replay->add_option("--blocks", options->blocks, "blocks that the pool holds")
+  replay->add_option("--blocks", options->blocks, "number of blocks that the pool holds")
       ->capture_default_str();
-  replay->add_option("--memory", options->memory.text, "the pool's memory instead of --blocks");
-  replay->add_option("--block-bytes", options->block_bytes.text, "bytes a block of 512 tokens")
+  replay->add_option("--memory", options->memory.text, "memory of the pool, instead of --blocks");
+  replay->add_option("--block-bytes", options->block_bytes.text, "bytes of a block of 512 tokens")
       ->capture_default_str();
   replay->add_option("--policy", options->policy, policy::ListPolicies(policy::PolicyNames()))
       ->capture_default_str();
@@ -445,36 +445,46 @@ void AddReplay(CLI::App& app, cli::Action& chosen) {
       "--disk", options->disk,
       "DIRECTORY:SIZE, such as /mnt/nvme0:10GiB: a disk below the pool's memory, in a "
       "file there that is removed at the end; found by tier, bytes written");
-  replay->add_option("--disk-admit", options->disk_admit, "as 'kvcove serve' has it")
+  replay
+      ->add_option("--disk-admit", options->disk_admit,
+                   "evicted values that are written to the disk, as for 'kvcove serve'")
       ->check(CLI::IsMember({"policy", "all", "never"}))
       ->capture_default_str();
-  replay->add_option("--disk-write-rate", options->disk_write_rate, "as 'kvcove serve' has it")
+  replay
+      ->add_option("--disk-write-rate", options->disk_write_rate,
+                   "highest rate of writes to the disk, as for 'kvcove serve'")
       ->capture_default_str();
-  replay->add_option("--engines", options->engines, "engine processes")->capture_default_str();
-  replay->add_option("--tp", options->tp, "tensor-parallel ranks of each engine")
+  replay->add_option("--engines", options->engines, "number of engine processes")
+      ->capture_default_str();
+  replay->add_option("--tp", options->tp, "number of tensor-parallel ranks of each engine")
       ->capture_default_str();
   replay->add_option("--launch", options->launch,
                      "words before an engine's command, such as 'ip netns exec host1' or 'env "
                      "KVCOVE_HOST_ID=host1'; may be repeated: the engines take them in turn");
-  replay->add_option("--own-blocks", options->own_blocks, "blocks of each engine's own cache")
+  replay
+      ->add_option("--own-blocks", options->own_blocks,
+                   "number of blocks of each engine's own cache")
       ->capture_default_str();
   replay
       ->add_option("--update-every", options->update_every,
-                   "new weights for every engine after so many requests (0: never)")
+                   "number of requests after which every engine gets new weights (0: never)")
       ->capture_default_str();
   replay
-      ->add_option("--flow", options->flow,
-                   "of an update: verl (abort, reset, sync, wake up, reset) or prime-rl (no pause, "
-                   "the version is the salt)")
+      ->add_option(
+          "--flow", options->flow,
+          "steps of an update: verl (abort, reset, sync, wake up, reset) or prime-rl (no pause, "
+          "the version is the salt)")
       ->capture_default_str();
   replay
       ->add_option("--time-scale", options->time_scale,
-                   "trace seconds a second (0: as fast as possible)")
+                   "seconds of the trace that are replayed in a second (0: as fast as possible)")
       ->capture_default_str();
-  replay->add_option("--limit", options->limit, "only the first requests (0: all)");
-  replay->add_flag("--quick", options->quick, "one engine, embedded, 2,000 requests");
+  replay->add_option("--limit", options->limit,
+                     "number of first requests that are replayed (0: all)");
+  replay->add_flag("--quick", options->quick,
+                   "replay 2,000 requests of one engine with an embedded pool");
   replay->add_option("--report", options->report, "write an HTML report to this file");
-  replay->add_flag("--json", options->json, "one JSON object on stdout (docs/json.md)");
+  replay->add_flag("--json", options->json, "print one JSON object on stdout (docs/json.md)");
   replay->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 
   auto arguments = std::make_shared<EngineArguments>();

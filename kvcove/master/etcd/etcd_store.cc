@@ -549,15 +549,16 @@ EtcdStoreStat EtcdStore::Core::stat() const {
 
 void EtcdStore::Core::Collect(Metrics& metrics) const {
   const EtcdStoreStat now = stat();
-  metrics.Histogram("kvcove_master_store_seconds", "Transactions of etcd, until their answer",
-                    times_);
+  metrics.Histogram("kvcove_master_store_seconds",
+                    "seconds from the start of a transaction of etcd to its answer", times_);
   metrics.Counter("kvcove_master_store_repeated_total",
-                  "Transactions of etcd that were sent again because no answer came",
+                  "transactions of etcd that were sent again because no answer came",
                   static_cast<double>(now.repeated));
-  metrics.Gauge("kvcove_master_store_queued", "Commits that wait for etcd",
+  metrics.Gauge("kvcove_master_store_queued", "commits that wait for etcd",
                 static_cast<double>(now.queued));
-  metrics.Gauge("kvcove_master_store_facts", "Facts in etcd", static_cast<double>(now.facts));
-  metrics.Gauge("kvcove_master_store_bytes", "Bytes of the facts in etcd",
+  metrics.Gauge("kvcove_master_store_facts", "facts of the pool in etcd",
+                static_cast<double>(now.facts));
+  metrics.Gauge("kvcove_master_store_bytes", "bytes of the pool's facts in etcd",
                 static_cast<double>(now.facts_bytes));
 }
 

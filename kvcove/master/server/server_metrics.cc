@@ -13,84 +13,99 @@ void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
   for (const wire::OwnerStat& owner : owners) {
     const Labels labels = {{"owner", owner.address}};
     const Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
-    metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs", owner.live, labels);
-    metrics.Gauge("kvcove_master_owner_told", "1 when all objects of the owner are listed",
-                  owner.told, labels);
-    metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained", owner.draining,
+    metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs, else 0", owner.live,
                   labels);
-    metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that the owner gives to the pool",
-                  Number(owner.capacity_bytes), tier);
-    metrics.Gauge("kvcove_master_owner_used_bytes", "payload memory of an owner that is in use",
+    metrics.Gauge("kvcove_master_owner_told",
+                  "1 if all objects of the owner are listed in the directory, else 0", owner.told,
+                  labels);
+    metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained, else 0",
+                  owner.draining, labels);
+    metrics.Gauge("kvcove_master_owner_capacity_bytes",
+                  "bytes of memory that an owner gives to the pool", Number(owner.capacity_bytes),
+                  tier);
+    metrics.Gauge("kvcove_master_owner_used_bytes", "payload bytes of an owner that are in use",
                   Number(owner.capacity_bytes - owner.free_bytes), tier);
     if (owner.disks > 0) {
       metrics.Gauge("kvcove_master_owner_disks_aside", "disks of an owner that are set aside",
                     Number(owner.disks_aside), labels);
     }
-    metrics.Gauge("kvcove_master_owner_objects", "objects that the owner holds",
+    metrics.Gauge("kvcove_master_owner_objects", "objects that an owner holds",
                   Number(owner.objects), labels);
     metrics.Gauge("kvcove_master_owner_lease_age_seconds",
-                  "seconds since the owner renewed its lease", Number(owner.lease_age_ns) * 1e-9,
+                  "seconds since an owner has renewed its lease", Number(owner.lease_age_ns) * 1e-9,
                   labels);
-    metrics.Counter("kvcove_master_owner_hits_total", "values read from the owner",
+    metrics.Counter("kvcove_master_owner_hits_total", "reads of values at an owner",
                     Number(owner.hits), tier);
-    metrics.Counter("kvcove_master_owner_puts_total", "values stored at the owner",
+    metrics.Counter("kvcove_master_owner_puts_total", "values that were stored at an owner",
                     Number(owner.puts), labels);
-    metrics.Counter("kvcove_master_owner_evictions_total", "values evicted to make room",
-                    Number(owner.evictions), tier);
+    metrics.Counter("kvcove_master_owner_evictions_total",
+                    "values that an owner evicted to make room", Number(owner.evictions), tier);
     metrics.Counter("kvcove_master_owner_stale_puts_total",
-                    "puts that the owner rejected because they began before a reset or removal",
+                    "puts that an owner rejected because they began before a reset or removal",
                     Number(owner.stale_puts), labels);
     // Requesters report an owner again at each refresh of their lists, every 250 ms with few
     // owners; 2 s cover several refreshes. Relaxed: a figure of its own.
     const std::int64_t broken =
         standings.owner(owner.number).broken_at_ns.load(std::memory_order_relaxed);
     metrics.Gauge("kvcove_master_owner_passed_over",
-                  "1 while a requester passes it over because it does not answer",
+                  "1 while a requester does not ask the owner because it does not answer, else 0",
                   broken != 0 && broken + 2 * kSecond > now_ns, labels);
   }
 }
 
 void CollectMaster(Metrics& metrics, const MasterStat& stat) {
-  metrics.Gauge("kvcove_master_directory_entries", "keys and replicas that the master knows",
+  metrics.Gauge("kvcove_master_directory_entries",
+                "objects and replicas in this master's part of the directory",
                 Number(stat.directory_entries));
   for (const auto& [tenant, entries] : stat.entries_of_tenants) {
-    metrics.Gauge("kvcove_master_tenant_directory_entries", "entries of a tenant in the directory",
-                  Number(entries), {{"tenant", tenant}});
+    metrics.Gauge("kvcove_master_tenant_directory_entries",
+                  "objects and replicas of a tenant in the directory", Number(entries),
+                  {{"tenant", tenant}});
   }
   metrics.Counter("kvcove_master_listings_over_share_total",
-                  "listings beyond a tenant's share of the directory, or beyond all of it",
+                  "listings that were refused because a tenant's share of the directory, or all of "
+                  "it, is in use",
                   Number(stat.listings_over_share));
-  metrics.Gauge("kvcove_master_directory_bytes", "memory of the directory",
+  metrics.Gauge("kvcove_master_directory_bytes", "bytes of memory of the directory",
                 Number(stat.directory_bytes));
-  metrics.Counter("kvcove_master_lookups_total", "keys looked up", Number(stat.lookups));
-  metrics.Counter("kvcove_master_listed_total", "objects that owners listed or withdrew",
+  metrics.Counter("kvcove_master_lookups_total", "keys that were looked up in the directory",
+                  Number(stat.lookups));
+  metrics.Counter("kvcove_master_listed_total", "objects that owners have listed or withdrawn",
                   Number(stat.listed));
   metrics.Counter("kvcove_master_rejected_listings_total",
-                  "listings that came second, or too late for a reset or removal",
+                  "listings that were rejected because another owner has the key, or because of a "
+                  "reset or removal",
                   Number(stat.rejected));
-  metrics.Counter("kvcove_master_resets_total", "reset calls", Number(stat.resets));
-  metrics.Gauge("kvcove_master_term", "starts of a master of this pool", Number(stat.term));
-  metrics.Gauge("kvcove_master_members", "owners' identities in the control store",
+  metrics.Counter("kvcove_master_resets_total", "calls of reset", Number(stat.resets));
+  metrics.Gauge("kvcove_master_term",
+                "term of the leader: the number of starts of a master of this pool",
+                Number(stat.term));
+  metrics.Gauge("kvcove_master_members", "identities of owners in the control store",
                 Number(stat.control.members));
   metrics.Gauge("kvcove_master_barriers",
                 "slots that an absent owner must not show before it has caught up",
                 Number(stat.control.barriers));
-  metrics.Gauge("kvcove_master_slots", "pairs of namespace and weight version", Number(stat.slots));
-  metrics.Gauge("kvcove_master_registrations", "engines that use a namespace",
+  metrics.Gauge("kvcove_master_slots", "slots in use: pairs of a namespace and a weight version",
+                Number(stat.slots));
+  metrics.Gauge("kvcove_master_registrations", "engines that are registered at a namespace",
                 Number(stat.registrations));
   metrics.Counter("kvcove_master_slots_refused_total",
-                  "registrations that found no slot: a tenant's share, or all, are in use",
+                  "registrations that were refused because a tenant's share of the slots, or all "
+                  "slots, are in use",
                   Number(stat.refused.slots));
-  metrics.Counter("kvcove_master_registrations_refused_total",
-                  "engines beyond a tenant's share of registrations, or beyond all",
-                  Number(stat.refused.registrations));
-  metrics.Gauge("kvcove_master_removal_log_bytes", "removals that owners may still have to apply",
+  metrics.Counter(
+      "kvcove_master_registrations_refused_total",
+      "registrations that were refused because a tenant's share of them, or all, are in use",
+      Number(stat.refused.registrations));
+  metrics.Gauge("kvcove_master_removal_log_bytes",
+                "bytes of removals that owners may still have to apply",
                 Number(stat.control.removal_bytes));
   metrics.Gauge("kvcove_master_waiting_calls", "resets and removals that wait for owners",
                 Number(stat.control.proofs));
-  metrics.Counter("kvcove_master_removals_refused_total",
-                  "removals beyond the owners' pace or a tenant's share",
-                  Number(stat.control.removals_refused));
+  metrics.Counter(
+      "kvcove_master_removals_refused_total",
+      "removals that were refused because they exceed the owners' pace or a tenant's share",
+      Number(stat.control.removals_refused));
 }
 
 }  // namespace kvcove::master

@@ -46,13 +46,14 @@ MasterStat MasterServer::Impl::Stat() const {
 
 void MasterServer::Impl::Collect(Metrics& metrics) const {
   const MasterStat stat = Stat();
-  metrics.Gauge("kvcove_master_leads", "1 while this master leads", stat.leads ? 1 : 0);
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads, else 0", stat.leads ? 1 : 0);
   if (etcd_ != nullptr) etcd_->Collect(metrics);
   CollectOwners(metrics, stat.owners, master_->standings(), clock_.NowNs());
   CollectMaster(metrics, stat);
   rpc::CollectLoad(metrics, "kvcove_master", stat.load);
   const auto number = [](auto value) { return static_cast<double>(value); };
-  metrics.Counter("kvcove_master_resets_not_proven_total", "reset calls that did not answer true",
+  metrics.Counter("kvcove_master_resets_not_proven_total",
+                  "reset calls that were not answered as proven",
                   number(resets_not_proven_.load()));
   // From 1: reason 0 is that of a hit.
   for (std::size_t i = 1; i < kMissReasons; ++i) {
@@ -61,37 +62,44 @@ void MasterServer::Impl::Collect(Metrics& metrics) const {
                     {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
   }
   metrics.Counter("kvcove_requester_placement_fallbacks_total",
-                  "puts that did not reach the preferred segment", number(fallbacks_.load()));
+                  "puts that were stored at another segment than the preferred one",
+                  number(fallbacks_.load()));
   metrics.Counter("kvcove_master_refused_connections_total",
-                  "connections without a credential that is known", number(gate_.refused()));
-  metrics.Gauge("kvcove_master_insecure", "1 when any client may do everything",
+                  "connections to the master that were refused for want of a known credential",
+                  number(gate_.refused()));
+  metrics.Gauge("kvcove_master_insecure",
+                "1 if the master has no credentials, so that any client may do everything, else 0",
                 options_.credentials == nullptr);
   if (options_.tls != nullptr) {
-    metrics.Counter("kvcove_master_tls_refused_total",
-                    "clients that TLS refused, or that refused this master's certificate",
-                    number(options_.tls->refused()));
+    metrics.Counter(
+        "kvcove_master_tls_refused_total",
+        "clients of the master that TLS refused, or that refused this master's certificate",
+        number(options_.tls->refused()));
     if (const auto left_s = options_.tls->ExpiresInS()) {
       metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
-                    "seconds until this master's certificate expires",
+                    "seconds until this master's TLS certificate expires; below 0: it has expired",
                     static_cast<double>(*left_s));
     }
   }
   const ConnectionLimit& connections = server_->connections();
-  metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
+  metrics.Gauge("kvcove_master_connections", "open connections to this master",
+                number(connections.open()));
   metrics.Gauge("kvcove_master_connections_max",
-                "most open connections; new ones beyond are closed at once",
+                "limit of connections to this master, which closes newer ones at once",
                 number(connections.max()));
   metrics.Counter("kvcove_master_connections_refused_total",
-                  "connections that were closed at once or could not be accepted",
+                  "connections to this master that were closed at once or could not be accepted",
                   number(connections.refused()));
   metrics.Gauge("kvcove_master_connections_unproven",
                 "open connections that have shown no credential and made no call yet",
                 number(server_->unproven().open()));
   metrics.Counter("kvcove_master_connections_displaced_total",
-                  "unproven connections that were closed for newer ones",
+                  "connections that were closed for newer ones before they had shown a credential "
+                  "or made a call",
                   number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
-    metrics.Histogram("kvcove_master_call_seconds", "seconds from a call to its answer",
+    metrics.Histogram("kvcove_master_call_seconds",
+                      "seconds that a call of the master took, by call",
                       times_[static_cast<std::size_t>(method)], {{"call", name}});
   }
 }

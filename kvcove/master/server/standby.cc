@@ -213,22 +213,26 @@ http::Response Standby::ReadyPage() const {
 http::Response Standby::MetricsPage() const {
   const StandbyView now = view();
   Metrics metrics;
-  metrics.Gauge("kvcove_master_leads", "1 while this master leads", 0);
-  metrics.Gauge("kvcove_master_term", "starts of a master of this pool",
+  metrics.Gauge("kvcove_master_leads", "1 while this master leads, else 0", 0);
+  metrics.Gauge("kvcove_master_term",
+                "term of the leader: the number of starts of a master of this pool",
                 static_cast<double>(now.term));
-  metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
+  metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby, else 0",
                 now.store_error.empty() ? 1 : 0);
-  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that etcd's last answer took",
+  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that the last answer of etcd took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
   if (shard_ != nullptr) {
     const ShardReplica::Stat stat = shard_->replica().stat();
     metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
                   stat.serves ? static_cast<double>(stat.slices) : 0);
-    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that this shard knows",
+    metrics.Gauge("kvcove_master_shard_entries",
+                  "objects and replicas in the slices that this master serves",
                   static_cast<double>(stat.entries));
-    metrics.Counter("kvcove_master_shard_lookups_total", "keys looked up at this shard",
+    metrics.Counter("kvcove_master_shard_lookups_total",
+                    "keys that were looked up in the slices that this master serves",
                     static_cast<double>(stat.lookups));
-    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed at this shard",
+    metrics.Counter("kvcove_master_shard_listed_total",
+                    "objects that owners have listed in the slices that this master serves",
                     static_cast<double>(stat.listed));
   }
   metrics.Process();

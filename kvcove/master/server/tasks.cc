@@ -150,9 +150,9 @@ std::vector<TaskStat> Tasks::List() const {
 
 void Tasks::Collect(Metrics& metrics) const {
   const MutexLock lock(mutex_);
-  metrics.Counter("kvcove_master_task_objects_total", "objects that tasks copied or moved",
+  metrics.Counter("kvcove_master_task_objects_total", "objects that tasks have copied or moved",
                   static_cast<double>(copied_));
-  metrics.Counter("kvcove_master_task_bytes_total", "bytes that tasks copied or moved",
+  metrics.Counter("kvcove_master_task_bytes_total", "bytes that tasks have copied or moved",
                   static_cast<double>(copied_bytes_));
   const auto running = std::ranges::count_if(
       tasks_, [](const auto& task) { return task->stat.state <= TaskState::kRunning; });

@@ -12,14 +12,14 @@ namespace {
 constexpr std::uint64_t kBatchBytes = 32 * kMiB;
 constexpr std::size_t kBatchItems = 512;
 constexpr std::size_t kMaxPeers = 1024;
-// Of the memory, that comes up at once: a session may hold a tenth.
+// Part of the memory (1/16) that is promoted at once: a session may hold a tenth.
 constexpr std::uint64_t kUpShare = 16;
 constexpr std::int64_t kUpNs = 5 * kSecond;
 constexpr std::int64_t kLookNs = 50 * kMillisecond;  // how often a wait looks whether it ends
 
 }  // namespace
 
-// Objects that travel together: same generation, same number of copies. Its end gives them back.
+// Objects that are sent together: same generation, same number of copies. Destruction returns them.
 class Copier::Batch {
  public:
   Batch(Copier& copier, std::uint64_t copied_at_removal)
@@ -29,7 +29,7 @@ class Copier::Batch {
   }
   ~Batch() {
     for (const CopyLoan& copy : loans) copier_.owner_.data_side().Return({&copy.loan, 1});
-    // Notified under the lock: the copier may be gone right behind it.
+    // Notifies under the lock: as soon as the lock is free, ~Copier may end and destroy changed_.
     const MutexLock lock(copier_.mutex_);
     --copier_.batches_;
     copier_.changed_.NotifyAll();
@@ -46,7 +46,7 @@ class Copier::Batch {
   Copier& copier_;
 };
 
-// The owner's memory may be unmapped right behind this.
+// A device may still read the owner's memory, which may be unmapped as soon as this returns.
 Copier::~Copier() {
   {
     const MutexLock lock(mutex_);
@@ -57,6 +57,7 @@ Copier::~Copier() {
 
 SessionNumber Copier::Session() {
   if (session_ == 0) {
+    // Two workers may add one each: the first stays, the other's ends.
     const SessionNumber added = owner_.data_side().AddRemoteSession();
     SessionNumber none = 0;
     if (!session_.compare_exchange_strong(none, added)) owner_.data_side().EndSession(added);
@@ -96,6 +97,7 @@ std::size_t Copier::BringUp(std::span<const wire::CopyRequest::Item> items, std:
                                         wait->changed.NotifyAll();
                                       }});
   if (brought == nullptr) return at;
+  // Looks at stopping_ every kLookNs, because Stop() notifies nobody here.
   {
     const MutexLock lock(wait->mutex);
     while (!wait->done && !stopping_ && clock_.NowNs() < until_ns) {
@@ -114,6 +116,7 @@ Code Copier::NotLent(const wire::CopyRequest::Item& item) const {
 std::shared_ptr<transport::Peer> Copier::PeerAt(const rpc::Address& address,
                                                 const std::string& tenant) {
   const MutexLock lock(mutex_);
+  // Calls under way keep their peers; later calls connect again.
   if (peers_.size() > kMaxPeers) peers_.clear();
   std::shared_ptr<transport::Peer>& peer = peers_[address.ToString() + " " + tenant];
   if (peer == nullptr) {
@@ -139,7 +142,8 @@ std::shared_ptr<transport::Peer> Copier::Run(const rpc::Address& to, SlotId slot
     return peer;
   };
   const auto denied = [&] { return !call.status && call.status.error().code == Code::kDenied; };
-  // A refusal comes late, so an owner that refused one token is shown the other first.
+  // A refusal is delayed (rpc::kRefusalDelayNs), so an owner that refused one token last time is
+  // shown the other first.
   const bool refused = own && Refuses(to);
   auto peer = with(refused ? *own : std::string());
   if (!denied() || !own) return peer;
@@ -170,9 +174,11 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
   if (peer->broken()) peer->Probe();
   std::vector<Code> codes(request.items.size(), Code::kTimeout);
   std::size_t at = 0;
-  std::size_t up = 0;  // what lies on disks has come up to here
+  std::size_t up = 0;  // items before it are promoted, as far as they could be
   while (at < request.items.size() && clock_.NowNs() < deadline_ns && !stopping_) {
-    // What is applied is read before the values: each removal up to it is applied already.
+    // Reads the number of applied removals before it lends values: a removal up to that number can
+    // hit none of them. Read afterwards, it would cover a removal that came between a value and the
+    // number, and the other owner would keep a removed value.
     const auto batch = std::make_shared<Batch>(*this, owner_.link_side().applied());
     if (batch->copied_at == 0) return Fail(Code::kUnavailable, "this owner follows no master yet");
     while (at < request.items.size() && batch->loans.size() < kBatchItems &&
@@ -186,17 +192,18 @@ Result<std::vector<Code>> Copier::Copy(const wire::CopyRequest& request) {
         moved.push_back({.id = batch->loans[i].id, .version = batch->loans[i].loan.version});
       }
     }
-    // Before they are given back: what is lent is not evicted.
+    // Drops moved values while they are lent: a lent object is not evicted, so its id still names
+    // it.
     owner_.removals().Drop(moved);
   }
   return codes;
 }
 
-// One more item for the batch. False: it is for the next one.
 bool Copier::Take(const wire::CopyRequest& request, std::size_t& at, std::size_t& up,
                   std::int64_t deadline_ns, Batch& batch, std::vector<Code>& codes) {
   const wire::CopyRequest::Item& item = request.items[at];
   if (!item.key.empty() && at >= up) {
+    // A promotion may take seconds, in which lent values could not be evicted: they are sent first.
     if (!batch.loans.empty()) return false;
     up = BringUp(request.items, at, deadline_ns);
   }
@@ -253,18 +260,20 @@ void Copier::Send(const rpc::Address& to, const std::shared_ptr<Batch>& lent,
     KVCOVE_ASSIGN(answers, wire::DecodeCodes(body, batch.loans.size()));
     return std::vector<transport::Piece>();
   };
-  // A transfer that could not be stopped keeps the batch, and gives its objects back when it is
-  // quiet.
+  // A transfer that could not be stopped keeps the batch, and with it the loans, until its device
+  // is quiet.
   call.on_quiet = [kept = lent]() mutable { kept.reset(); };
   const auto peer = Run(to, put.token.slot, call, deadline_ns);
   std::vector<std::string_view> pinned;
   for (std::size_t i = 0; i < batch.loans.size(); ++i) {
     Code code = call.status ? answers[i] : call.status.error().code;
-    if (code == Code::kBufferBusy) code = Code::kTimeout;  // the buffers are this owner's own
+    // The busy buffers are this owner's, so the master need not know of them.
+    if (code == Code::kBufferBusy) code = Code::kTimeout;
     codes[batch.which[i]] = code;
     if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
   }
   if (pinned.empty()) return;
+  // A pin that fails leaves a copy that may be evicted: the copy was made all the same.
   (void)wire::MakeObjectStub(peer->channel())
       ->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
 }

@@ -3,15 +3,18 @@
 // drained owners, lost replicas, and by hand. The other owner stores a copy as a replica of the
 // same put, under the same generation, and evicts nothing for it.
 //
-// What lies on a disk only comes up first, as for a get: as much at a time as this owner holds for
-// one caller. Where the copy is a move, it then goes from both tiers.
+// A value that only a disk has is promoted first, as for a get: as many at a time as this owner
+// holds for one caller. A move then removes the value from both tiers.
 //
-// What is sent stays lent until nothing can read it any more. A device that could not be stopped by
-// the deadline may still read it when the call has ended, and memory that was given back by then
-// would be another object's: the copy would have wrong bytes.
+// A value stays lent until nothing can read it any more. A device that could not be stopped by the
+// deadline may still read it when the call has ended. If its memory were returned by then, it would
+// be another object's, and the copy would have wrong bytes.
 //
-// A removal is as safe against a copy as against a put: the copy says which removals this owner had
-// applied when it read the value, and the master lists it only if none came since.
+// A removal is as safe against a copy as against a put: the copy carries the number of removals
+// that this owner had applied when it read the value, and the master lists it only if no matching
+// removal came since.
+//
+// Thread-safe; calls run on the data server's workers and block there. The mutex is taken alone.
 #pragma once
 
 #include <atomic>
@@ -30,48 +33,54 @@ namespace kvcove::owner {
 
 struct CopierOptions {
   rpc::Access access;  // to other owners
-  // An owner that serves one tenant alone may not know `access`, so it is shown the token of the
-  // tenant whose objects it gets. Null: there is none.
+  // An owner that serves one tenant alone may not know `access`. It is then shown the token of that
+  // tenant. Null: every owner knows `access`.
   std::shared_ptr<rpc::Credentials> credentials;
-  bool checksum = true;  // is sent along
+  bool checksum = true;  // send checksums with values
   kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
 };
 
-// Thread-safe. Calls block: they belong to a worker's thread.
+// Thread-safe. Copy blocks.
 class Copier {
  public:
   Copier(Owner& owner, CopierOptions options, const Clock& clock)
       : owner_(owner), options_(std::move(options)), clock_(clock) {}
-  // Waits until no device reads what was lent. No call may be under way.
+  // Waits until no device reads lent memory. No call may be under way.
   ~Copier();
 
-  // By item: kOk, kExists (it is there already), kMiss (gone meanwhile), kNoSpace (there), kStale,
-  // kInProgress (it lies on a disk, and could not come up now), kTimeout, kUnavailable.
+  // Copies or moves the items, within the request's budget. Returns a code for each: kOk, kExists
+  // (the other owner has it), kMiss (this owner has it no more), kNoSpace (at the other owner),
+  // kStale, kInProgress (it is on a disk and could not be promoted now), kTimeout, kUnavailable.
+  // Errors: kInvalid for the address; kUnavailable while this owner follows no master.
   Result<std::vector<Code>> Copy(const wire::CopyRequest& request);
-  // Calls end after the batch that is on its way, its rest as kTimeout.
+  // Ends the calls after the batch that each sends now; later items are kTimeout.
   void Stop() { stopping_ = true; }
 
  private:
   class Batch;
-  // What was not lent for a batch: gone, or on its disk still.
+  // Returns why an item could not be lent: kInProgress while a disk has it, else kMiss.
   Code NotLent(const wire::CopyRequest::Item& item) const;
+  // Lends the item at `at` for the batch, or notes in `codes` why not. False: the batch must be
+  // sent first. `up`: items before it need no more promotion.
   bool Take(const wire::CopyRequest& request, std::size_t& at, std::size_t& up,
             std::int64_t deadline_ns, Batch& batch, std::vector<Code>& codes);
-  // Waits until the items from `at` on, as many as may come up together, are in memory or cannot
-  // be. The first item behind them.
+  // Waits until the items from `at` on, as many as may be promoted together, are in memory or
+  // cannot be. Returns the index of the first item behind them.
   std::size_t BringUp(std::span<const wire::CopyRequest::Item> items, std::size_t at,
                       std::int64_t deadline_ns);
   SessionNumber Session();
-  // The peer is shown the tenant's own tokens, or those of the options where `tenant` is empty.
+  // Returns the peer, which is shown the tenant's tokens, or those of the options where `tenant` is
+  // empty.
   std::shared_ptr<transport::Peer> PeerAt(const rpc::Address& address, const std::string& tenant);
-  // The batch ends when nothing can read its objects any more, which may be after this call.
+  // Sends the batch and notes the outcomes. A device may keep the batch beyond this call.
   void Send(const rpc::Address& to, const std::shared_ptr<Batch>& batch, std::int64_t deadline_ns,
             std::vector<Code>& codes);
-  // Whether the owner at this address was last seen to refuse the options' `access` and to know its
-  // tenant's token.
+  // Returns whether the owner at this address refused the options' `access` last time and may know
+  // its tenant's token.
   bool Refuses(const rpc::Address& address) const;
   void SetRefuses(const rpc::Address& address, bool refuses);
-  // The call at a peer that lets this owner in.
+  // Makes the call with the tokens that the peer accepted last, then with the others if it refuses
+  // them. Returns the peer that was asked last.
   std::shared_ptr<transport::Peer> Run(const rpc::Address& to, SlotId slot,
                                        transport::Exchange& call, std::int64_t deadline_ns);
 
@@ -79,11 +88,11 @@ class Copier {
   const CopierOptions options_;
   const Clock& clock_;
   std::atomic<bool> stopping_{false};
-  std::atomic<SessionNumber> session_{0};  // that holds what came up; once it has, it stays
+  std::atomic<SessionNumber> session_{0};  // holds promoted values; set once; 0: none yet
   mutable Mutex mutex_;
   CondVar changed_;
-  std::size_t batches_ KVCOVE_GUARDED_BY(mutex_) = 0;  // whose objects are lent
-  // By address and by the tenant that this owner is there.
+  std::size_t batches_ KVCOVE_GUARDED_BY(mutex_) = 0;  // that exist: their objects are lent
+  // By address and by the tenant whose tokens are shown.
   std::map<std::string, std::shared_ptr<transport::Peer>> peers_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::string> refusing_ KVCOVE_GUARDED_BY(mutex_);  // addresses
 };

@@ -19,19 +19,19 @@ namespace {
 
 using transport::Step;
 
-// A task on a worker, with the queue before it.
+// Longest time of a call on a worker, with the wait in the queue.
 constexpr std::int64_t kTaskNs = 90 * kSecond;
 
-// Pins and statistics of one caller's objects, for who holds no mapping.
+// Serves pins, statistics and loads of one caller, who has no mapping of this owner's memory.
 class ObjectService final : public wire::ObjectService {
  public:
-  // `session`: of the visit, for calls that hold.
+  // `session`: the visit's, which holds the values that Load promotes; null: Load is not called.
   ObjectService(Owner& owner, const rpc::Caller& caller, DataService::Session* session = nullptr)
       : owner_(owner), caller_(caller), session_(session) {}
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
-    // Owners pin what they have copied.
+    // An owner pins the hard-pinned values that it has copied here (Copier::Send).
     if (!(caller_.Has(rpc::Scope::kWrite) || caller_.IsOwner()) ||
         !caller_.MayTouch(owner_.data_side().TenantOfSlot(token.slot))) {
       return Denied();
@@ -49,13 +49,14 @@ class ObjectService final : public wire::ObjectService {
     if (!MayRead(*request.slot)) return Denied();
     return owner_.Page(request, deadline_ns);
   }
-  // Of all tenants.
+  // Returns statistics of all tenants, so a tenant's own scopes are not enough.
   Result<PoolStat> Stat(std::int64_t /*deadline_ns*/) override {
     if (!caller_.Has(rpc::Scope::kAdmin) && !caller_.Has(rpc::Scope::kOwner)) return Denied();
     return owner_.Stat();
   }
-  // An event loop waits for no disk, so the answer says only that it was heard. What comes up is
-  // held for the visit's session.
+  // Starts a load ahead of the gets. An event loop waits for no disk, so `wait_ns` becomes 0, with
+  // which Read() calls `done` before it returns (SmallCall needs that). Promoted values are held
+  // for the visit's session.
   void Load(const wire::LoadRequest& request, std::int64_t /*deadline_ns*/,
             const Loaded& done) override {
     if (!MayRead(request.token.slot)) return done(Denied());
@@ -85,7 +86,7 @@ Step ReplyOf(const Result<std::string>& answer) {
   return transport::ReplyStep(answer.error().code, answer.error().detail);
 }
 
-// A call that is answered at once.
+// A call whose answer is there already.
 class SmallCall final : public transport::Served {
  public:
   explicit SmallCall(Result<std::string> answer) : answer_(std::move(answer)) {}
@@ -96,7 +97,8 @@ class SmallCall final : public transport::Served {
   const Result<std::string> answer_;
 };
 
-// A call that takes long: it runs on a worker's thread.
+// A call that may wait: it runs on a worker. When this exchange ends first, the call runs on, and
+// its answer is dropped with the shared state.
 class LongCall final : public transport::Served {
  public:
   LongCall(rpc::Workers& workers, std::function<Result<std::string>()> call,
@@ -112,7 +114,7 @@ class LongCall final : public transport::Served {
           }
           wake();
         });
-    if (!posted) until_ns_ = 0;
+    if (!posted) until_ns_ = 0;  // Next() answers kLimit
   }
   Step Next() override {
     const MutexLock lock(answer_->mutex);
@@ -166,7 +168,7 @@ class DataServer::Impl final : public transport::Service {
                        .name = "the owner's data server",
                        .loops = options_.loops,
                        .max_connections = static_cast<std::uint32_t>(options_.max_connections),
-                       // The owner listens on a Unix socket, too.
+                       // Those of the owner's Unix socket count, too.
                        .descriptors_each = options_.tls == nullptr ? 2U : 6U,
                        .hello_ns = options_.hello_ns,
                        .stall_ns = options_.stall_ns,
@@ -175,7 +177,9 @@ class DataServer::Impl final : public transport::Service {
                       gate_, *this, clock_));
     return {};
   }
-  // Tasks that still run wake connections that are gone.
+  // Stops the server first, because its visits use everything else. A task that still runs wakes a
+  // visit that has ended, which does nothing. The copier is stopped before the workers are joined:
+  // its copies would run on until their budget ends.
   ~Impl() override {
     if (server_ != nullptr) server_->Stop();
     copier_.Stop();
@@ -183,7 +187,7 @@ class DataServer::Impl final : public transport::Service {
   }
 
   std::unique_ptr<transport::Visit> Open() override { return std::make_unique<OneVisit>(*this); }
-  // The master's tasks.
+  // Returns kOwner for the calls of the master's tasks, which may draw from the reserve.
   rpc::Traffic TrafficOf(wire::Method method) const override {
     return method == wire::Method::kInventory || method == wire::Method::kCopy
                ? rpc::Traffic::kOwner
@@ -197,43 +201,55 @@ class DataServer::Impl final : public transport::Service {
     const DataCounters& counters = data_.counters();
     const auto number = [](const auto& value) { return static_cast<double>(value.load()); };
     const transport::ConnectionCounts connections = server_->Connections();
-    metrics.Gauge("kvcove_owner_data_connections", "open connections of other hosts",
+    metrics.Gauge("kvcove_owner_data_connections", "open connections to this owner's data port",
                   connections.open);
-    metrics.Gauge("kvcove_owner_data_connections_max", "beyond, new ones are closed at once",
+    metrics.Gauge("kvcove_owner_data_connections_max",
+                  "limit of connections to the data port; the owner closes newer ones at once",
                   connections.max);
-    metrics.Counter("kvcove_owner_data_connections_refused_total",
-                    "connections that were closed at once or could not be accepted",
-                    static_cast<double>(connections.refused));
+    metrics.Counter(
+        "kvcove_owner_data_connections_refused_total",
+        "connections to the data port that were closed at once or could not be accepted",
+        static_cast<double>(connections.refused));
     metrics.Gauge("kvcove_owner_data_connections_unproven",
-                  "data connections that have proven nothing yet", connections.unproven);
-    metrics.Counter("kvcove_owner_data_connections_displaced_total",
-                    "connections that had proven nothing and gave way to newer ones",
-                    static_cast<double>(connections.displaced));
+                  "connections to the data port that have not proven who they are yet",
+                  connections.unproven);
+    metrics.Counter(
+        "kvcove_owner_data_connections_displaced_total",
+        "connections to the data port that were closed for newer ones before they had proven who "
+        "they are",
+        static_cast<double>(connections.displaced));
     rpc::CollectLoad(metrics, "kvcove_owner", Load());
-    metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent",
-                    number(counters.sent_bytes));
-    metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
+    metrics.Counter("kvcove_owner_sent_bytes_total",
+                    "bytes of values that were sent to other hosts", number(counters.sent_bytes));
+    metrics.Counter("kvcove_owner_received_bytes_total",
+                    "bytes of values that were received from other hosts",
                     number(counters.received_bytes));
     metrics.Counter("kvcove_owner_corrupt_values_total",
-                    "values that did not arrive with their checksum", number(counters.corrupt));
+                    "values from other hosts that did not have their checksum when they arrived",
+                    number(counters.corrupt));
     if (options_.tls != nullptr) {
-      metrics.Counter("kvcove_owner_tls_refused_total",
-                      "clients that TLS refused, or that refused this owner's certificate",
-                      static_cast<double>(options_.tls->refused()));
+      metrics.Counter(
+          "kvcove_owner_tls_refused_total",
+          "clients of the data port that TLS refused, or that refused this owner's certificate",
+          static_cast<double>(options_.tls->refused()));
       if (const auto left_s = options_.tls->ExpiresInS()) {
         metrics.Gauge("kvcove_owner_tls_certificate_expiry_seconds",
-                      "until this owner's certificate expires", static_cast<double>(*left_s));
+                      "seconds until this owner's TLS certificate expires; below 0: it has expired",
+                      static_cast<double>(*left_s));
       }
     }
     metrics.Counter("kvcove_owner_refused_connections_total",
-                    "connections without a credential that is known",
+                    "connections to the data port that were refused for want of a known credential",
                     static_cast<double>(gate_.refused()));
-    metrics.Histogram("kvcove_owner_call_seconds", "how long exchanges of batches took",
+    metrics.Histogram("kvcove_owner_call_seconds",
+                      "seconds that a batch of other hosts took, from request to answer",
                       counters.get_time, {{"call", "get"}});
-    metrics.Histogram("kvcove_owner_call_seconds", "how long exchanges of batches took",
+    metrics.Histogram("kvcove_owner_call_seconds",
+                      "seconds that a batch of other hosts took, from request to answer",
                       counters.put_time, {{"call", "put"}});
     for (std::size_t i = 1; i < kMissReasons; ++i) {
-      metrics.Counter("kvcove_owner_remote_misses_total", "keys that other hosts missed here",
+      metrics.Counter("kvcove_owner_remote_misses_total",
+                      "keys that other hosts asked for and this owner did not return, by reason",
                       number(counters.misses[i]),
                       {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
     }
@@ -254,6 +270,7 @@ class DataServer::Impl final : public transport::Service {
         case wire::Method::kStatObjects:
           return impl_.Small(caller, method, head, deadline_ns);
         case wire::Method::kLoad: {
+          // The answer is given within the call (ObjectService::Load), so the reference is valid.
           ObjectService objects(impl_.owner_, caller, &session_);
           Result<std::string> answer;
           wire::ServeLoad(objects, head, deadline_ns,
@@ -266,10 +283,11 @@ class DataServer::Impl final : public transport::Service {
             return impl_.Task(method, head, deadline_ns, std::move(wake));
           }
           if (method == wire::Method::kCopy) return nullptr;
+          // A tenant's caller may list its own slot: ObjectService checks which.
           [[fallthrough]];
         case wire::Method::kStat:
-          // It lets others in between its slices, or waits for a disk; an event loop waits for
-          // nothing.
+          // These take the owner's lock in many slices, or wait for a disk: a loop would stop
+          // serving its other connections meanwhile.
           return impl_.Long(
               [&impl = impl_, caller, method, deadline_ns,
                body = std::vector<std::byte>(head.begin(), head.end())] {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The endpoint of an owner for other hosts: batches of values through `DataService`, and small
-// calls (pins, statistics, inventories, copies for the master's tasks), over the transport of the
-// options.
+// The endpoint of an owner for other hosts and for the master's tasks, over the transport of the
+// options: batches of values (DataService), small calls (pins, statistics, loads ahead), and calls
+// that may wait (inventories, copies).
+//
+// The transport's loops (kvcove-data) serve connections and never wait. Calls that may wait run on
+// two workers of this object.
 #pragma once
 
 #include <memory>
@@ -19,15 +22,15 @@ struct DataServerOptions {
   rpc::Address listen{.host = "127.0.0.1", .port = 0};
   std::size_t loops = 2;
   std::size_t max_connections = 16384;
-  std::int64_t hello_ns = 5 * kSecond;   // to say hello
-  std::int64_t stall_ns = 10 * kSecond;  // without a byte in the middle of an exchange
-  bool checksum = true;                  // checks what arrives, and sends checksums along
-  std::string tenant;                    // the only one that is served; empty: all
-  std::shared_ptr<rpc::Credentials> credentials;
-  std::shared_ptr<rpc::Tls> tls;  // null: in the clear
-  rpc::Access access;             // to other owners, for copies
+  std::int64_t hello_ns = 5 * kSecond;   // time of a new connection to say hello
+  std::int64_t stall_ns = 10 * kSecond;  // longest silence within an exchange
+  bool checksum = true;                  // check values that arrive, and send checksums with values
+  std::string tenant;                    // the only tenant that is served; empty: all tenants
+  std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
+  std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
+  rpc::Access access;                             // to other owners, for copies
   kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
-  // No engine that works as it should meets them; docs/security.md says how to choose others.
+  // An engine that works as it should meets none of them; docs/security.md says how to choose.
   rpc::CallLimitsOptions limits{.tenant = {.calls_per_second = 200'000, .bytes = 16ULL << 30},
                                 .all = {.bytes = 64ULL << 30}};
 };
@@ -35,13 +38,17 @@ struct DataServerOptions {
 // Thread-safe.
 class DataServer {
  public:
-  // Listens when it returns. Errors: kUnavailable, kInvalid.
+  // Opens the endpoint, which listens when this returns. `owner` outlives it. Errors: kUnavailable
+  // (address in use), kInvalid, those of StartThread.
   static Result<std::unique_ptr<DataServer>> Open(Owner& owner, const DataServerOptions& options,
                                                   const Clock& clock);
-  // Waits until nothing can land in, or be read from, the owner's memory.
+  // Ends all connections, and waits until nothing can land in, or be read from, the owner's memory.
   ~DataServer();
+  // Returns where it listens, with the port that was chosen.
   const rpc::Address& address() const;
+  // Adds the metrics of other hosts' calls.
   void Collect(Metrics& metrics) const;
+  // Returns the limits of callers, and what they use now.
   rpc::CallLimits::Stat Load() const;
 
  private:

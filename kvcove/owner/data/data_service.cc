@@ -14,11 +14,11 @@ namespace {
 
 using transport::Step;
 
-// How often a put that waits for the master looks whether that is still there.
+// How often a put that waits for its listing checks that the master is still reachable.
 constexpr std::int64_t kListedTurnNs = 50 * kMillisecond;
-// How often a put under a generation that is not known here yet asks for it.
+// How often a put under a generation that this owner does not know yet looks for it.
 constexpr std::int64_t kGenerationTurnNs = 2 * kMillisecond;
-// For which a get waits for a lower tier, whatever its caller says.
+// Longest wait of a get for a disk, whatever deadline its caller has.
 constexpr std::int64_t kLongestBringNs = 30 * kSecond;
 
 void Count(std::atomic<std::uint64_t>& counter, std::uint64_t by) {
@@ -37,7 +37,7 @@ std::uint64_t BytesOf(const wire::DataPut& request) {
 
 class DataService::Get final : public transport::Served {
  public:
-  // How long its peer waits (0: it does not say), and how it is told that there is news.
+  // When the peer gives up (0: unknown), and how to wake the transport when the disk has answered.
   struct Waits {
     std::int64_t deadline_ns = 0;
     transport::Visit::Wake wake;
@@ -62,7 +62,8 @@ class DataService::Get final : public transport::Served {
     if (refused == MissReason::kNone) return;
     for (wire::DataValue& value : values_) value.reason = refused;
   }
-  // Nothing is read from the loans any more: the reply is gone, or its peer is.
+  // The transport destroys an exchange only when nothing reads its pieces any more, so the memory
+  // of the loans may be evicted from here on.
   ~Get() override {
     if (brought_ != nullptr) service_.store_.GiveUp(brought_);
     if (!loans_.empty()) service_.store_.Return(loans_);
@@ -75,7 +76,9 @@ class DataService::Get final : public transport::Served {
     }
     if (!HashSlice()) return {.kind = Step::Kind::kAgain};
     Step reply = transport::ReplyStep(Code::kOk, {});
-    // The lease once more, now that the memory is protected: deadline last.
+    // Checks the lease again after the loans were taken: as every reader does, it looks at the
+    // deadline last. A thread that was stopped between the first check and Lend() may have lent
+    // values of a generation that a reset has voided: the end of the lease proves such a reset.
     const bool holds = service_.store_.LeaseHolds();
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < loans_.size(); ++i) {
@@ -89,6 +92,7 @@ class DataService::Get final : public transport::Served {
                      });
       }
     }
+    // Counted here and not at the request: only now is it known how many bytes will move.
     if (bytes > 0) {
       const Status may = visit_.MayMove(bytes);
       if (!may) return transport::ReplyStep(may.error().code, may.error().detail);
@@ -104,14 +108,14 @@ class DataService::Get final : public transport::Served {
   void Received(std::uint64_t /*bytes*/) override {}
 
  private:
-  // What a lower tier has; shared with its answer, which may come when this is gone.
+  // The disk's answer. Shared with the callback, which may run while this exchange is destroyed.
   struct Brought {
     Mutex mutex;
     bool done KVCOVE_GUARDED_BY(mutex) = false;
     std::vector<wire::LoadResult> results KVCOVE_GUARDED_BY(mutex);
   };
 
-  // Which of the loans are sent. What is not has its code, and no bytes.
+  // Chooses the loans that are sent. The others get a code and send no bytes.
   void Choose(const wire::DataGet& request) {
     checksum_wanted_ = service_.options_.checksum && !request.no_checksum;
     for (std::size_t i = 0; i < loans_.size(); ++i) ChooseOne(i, request.room[i]);
@@ -126,6 +130,7 @@ class DataService::Get final : public transport::Served {
       value.code = Code::kBufferTooSmall;
       return;
     }
+    // The first value passes, whatever its size: a value above the limit could never be read else.
     const bool first = chosen_bytes_ == 0;
     chosen_bytes_ += loan.size_bytes;
     if (!first && chosen_bytes_ > service_.MaxBatchBytes()) {
@@ -140,7 +145,8 @@ class DataService::Get final : public transport::Served {
     }
   }
 
-  // Asks for what is missed here. Nothing is sent before the answer: one reply has all keys.
+  // Asks the disks for the keys that memory does not hold. The reply waits for them, because one
+  // reply has the results of all keys.
   void BringUp(Session& session, const wire::DataGet& request, Waits waits) {
     for (std::size_t i = 0; i < loans_.size(); ++i) {
       if (loans_[i].code != Code::kMiss) continue;
@@ -152,7 +158,7 @@ class DataService::Get final : public transport::Served {
     token_ = request.token;
     const std::int64_t left =
         waits.deadline_ns == 0 ? kLongestBringNs : waits.deadline_ns - began_ns_;
-    // The values must still travel.
+    // A quarter of the time is left for the transfer of the values.
     const std::int64_t wait = std::clamp(left - (left / 4), kMillisecond, kLongestBringNs);
     until_ns_ = began_ns_ + wait;
     const auto answer = std::make_shared<Brought>();
@@ -174,7 +180,7 @@ class DataService::Get final : public transport::Served {
 
   std::vector<std::string_view> Keys() const { return {keys_.begin(), keys_.end()}; }
 
-  // False: there is no answer yet.
+  // Takes the disk's answer, or gives up at the deadline. False: it is neither.
   bool TakeBrought() {
     std::vector<wire::LoadResult> results;
     {
@@ -184,6 +190,8 @@ class DataService::Get final : public transport::Served {
     }
     service_.store_.GiveUp(brought_);
     brought_ = nullptr;
+    // The disk's answer says nothing about memory at this moment: a promoted value may have been
+    // removed or replaced since. So the keys are lent again, and only a loan is a hit.
     results.resize(missing_.size(), {.code = Code::kMiss, .reason = MissReason::kTimeout});
     std::vector<Loan> loans = service_.store_.Lend(token_, Keys());
     for (std::size_t k = 0; k < missing_.size(); ++k) {
@@ -200,8 +208,8 @@ class DataService::Get final : public transport::Served {
     return true;
   }
 
-  // Objects that were stored from this host have no checksum until they leave it for the first
-  // time. False: there is more to hash.
+  // Hashes up to kSliceBytes of the values that have no checksum: an object that this host stored
+  // gets one when another host reads it for the first time. False: more is left to hash.
   bool HashSlice() {
     for (std::uint64_t left = kSliceBytes; at_ < to_hash_.size();) {
       Loan& loan = loans_[to_hash_[at_]];
@@ -231,13 +239,13 @@ class DataService::Get final : public transport::Served {
   bool checksum_wanted_ = false;
   std::uint64_t chosen_bytes_ = 0;
   SlicedChecksum checksum_;
-  // ---- of a lower tier
+  // ---- values that the disks may have
   Token token_;
-  std::vector<std::size_t> missing_;  // which of the values
-  std::vector<std::string> keys_;     // and their keys, and rooms
-  std::vector<std::uint64_t> room_;
+  std::vector<std::size_t> missing_;  // indices into values_
+  std::vector<std::string> keys_;     // of these
+  std::vector<std::uint64_t> room_;   // of these, bytes
   std::int64_t until_ns_ = 0;
-  std::shared_ptr<void> brought_;  // null: nothing is waited for
+  std::shared_ptr<void> brought_;  // null: no answer is awaited
   std::shared_ptr<Brought> answer_;
 };
 
@@ -255,7 +263,8 @@ class DataService::Put final : public transport::Served {
                   (std::clamp<std::uint32_t>(request.budget_ms, 1, 60000) * kMillisecond)),
         checks_(service.options_.checksum && !request.no_checksum),
         wake_(std::move(wake)) {
-    // An owner of one tenant never hears of another one's generations.
+    // An owner of one tenant never learns another tenant's generations: such a put must not wait
+    // for one until its budget ends, but be denied at once.
     const bool own = service.options_.own_tag == 0 || caller.MayTouch(service.options_.own_tag);
     if (own && service.store_.Awaits(request.token)) {
       token_ = request.token;
@@ -294,21 +303,23 @@ class DataService::Put final : public transport::Served {
 
  private:
   enum class State : std::uint8_t { kAwaiting, kReserved, kReceiving, kCommitted };
-  // Shared with the master's answer, which may come when this is gone.
+  // The listing's outcome. Shared with the callback, which may run after this exchange has ended.
   struct Listed {
     Mutex mutex;
     bool done KVCOVE_GUARDED_BY(mutex) = false;
     std::vector<Code> codes KVCOVE_GUARDED_BY(mutex);
   };
 
-  // The master has told the requester of the token's generation, and this owner hears of it in a
-  // moment. Who may store there is not known before that, either.
+  // Waits until this owner knows the generation of the put's token. The master informs requester
+  // and owners at the same time, so a put may overtake the generation by some milliseconds. The
+  // slot's tenant comes with the generation, so the permission is checked afterwards, too.
   Step AwaitGeneration() {
     const std::int64_t now_ns = service_.clock_.NowNs();
     if (now_ns < until_ns_ && service_.store_.MasterReachable() && service_.store_.Awaits(token_)) {
       return {.kind = Step::Kind::kWait,
               .until_ns = std::min(until_ns_, now_ns + kGenerationTurnNs)};
     }
+    // Decoded again from the copy, because the caller's head was valid only within Begin.
     const Result<wire::DataPut> request = wire::DecodeDataPut(head_);
     if (!request) return {};
     Reserve(*request);
@@ -334,7 +345,8 @@ class DataService::Put final : public transport::Served {
                     ? std::vector<PutResult>(items.size(), {.code = Code::kLimit, .extents = {}})
                     : service_.store_.Reserve(session_, request.token, items, !request.no_evict);
     }
-    // Only another owner may say that what it brings is a copy.
+    // Only an owner may mark a value as a copy: the master trusts the number of removals that comes
+    // with the mark.
     const bool copy = caller_.IsOwner() && request.copied_at != 0;
     for (std::size_t i = 0; i < items.size(); ++i) {
       sizes_.push_back(request.items[i].size_bytes);
@@ -352,7 +364,7 @@ class DataService::Put final : public transport::Served {
     Step step{.kind = Step::Kind::kReceive};
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (places_[i].code != Code::kOk) {
-        // What is not taken must still be read.
+        // The peer sends these bytes all the same: unread, they would be taken for a request.
         step.into.push_back({.data = nullptr, .size = sizes_[i]});
         continue;
       }
@@ -364,8 +376,8 @@ class DataService::Put final : public transport::Served {
     return step;
   }
 
-  // Hashes what has arrived while it is still in the processor's cache, up to a slice; passes over
-  // what needs none.
+  // Hashes bytes that have arrived, while they are in the processor's cache, up to kSliceBytes.
+  // Skips items that have no reservation or no checksum.
   void HashSlice() {
     for (std::uint64_t left = kSliceBytes; at_ < places_.size();) {
       if (!checks_ || places_[at_].code != Code::kOk) {
@@ -393,6 +405,7 @@ class DataService::Put final : public transport::Served {
   }
 
   void Commit() {
+    // With `commit` false for a wrong checksum, which returns that reservation's memory.
     std::vector<FinishItem> finishes;
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (places_[i].code == Code::kOk) finishes.push_back(finishes_[i]);
@@ -425,6 +438,8 @@ class DataService::Put final : public transport::Served {
     if (!done && now_ns < until_ns_ && service_.store_.MasterReachable()) {
       return {.kind = Step::Kind::kWait, .until_ns = std::min(until_ns_, now_ns + kListedTurnNs)};
     }
+    // The values are committed in any case: kNotListed says that the master's answer is missing.
+    // `finished` has a code for each reservation, so it has its own index.
     std::vector<Code> codes(places_.size());
     std::size_t next = 0;
     for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -440,21 +455,21 @@ class DataService::Put final : public transport::Served {
   Session& visit_;
   const rpc::Caller caller_;
   const std::int64_t began_ns_;
-  const std::int64_t until_ns_;  // the caller's budget
+  const std::int64_t until_ns_;  // the end of the caller's budget
   const bool checks_;
   const transport::Visit::Wake wake_;
   State state_ = State::kAwaiting;
-  Token token_;                  // that is waited for
-  std::vector<std::byte> head_;  // the request, while it waits
+  Token token_;                  // kAwaiting: its generation is awaited
+  std::vector<std::byte> head_;  // kAwaiting: the request
   SessionNumber session_ = 0;
   std::uint64_t bytes_ = 0;
   std::vector<std::uint64_t> sizes_;
   std::vector<PutResult> places_;
-  std::vector<FinishItem> finishes_;  // by item; those without a reservation are not used
-  std::uint64_t arrived_ = 0;         // bytes
-  std::size_t at_ = 0;                // the item that is hashed next
-  std::uint64_t before_ = 0;          // bytes of the items before it
-  std::uint64_t hashed_ = 0;          // bytes of it
+  std::vector<FinishItem> finishes_;  // by item; unused where the item has no reservation
+  std::uint64_t arrived_ = 0;         // bytes of the whole payload
+  std::size_t at_ = 0;                // item that is hashed next
+  std::uint64_t before_ = 0;          // bytes of the items before at_
+  std::uint64_t hashed_ = 0;          // bytes of the item at_ that are hashed
   bool hashing_ = false;
   SlicedChecksum checksum_;
   const std::shared_ptr<Listed> listed_ = std::make_shared<Listed>();
@@ -489,6 +504,7 @@ std::unique_ptr<transport::Served> DataService::Begin(Session& session, const rp
   if (!request) return nullptr;
   const std::uint64_t bytes = BytesOf(*request);
   if (bytes > kMaxBatchBytes) return nullptr;
+  // A refusal must still take the payload, or the peer could not read the answer behind it.
   if (request->items.size() > 1 && bytes > MaxBatchBytes()) {
     return std::make_unique<transport::Refused>(
         bytes, Error{.code = Code::kLimit,

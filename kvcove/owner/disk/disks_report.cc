@@ -12,31 +12,33 @@ double Number(std::uint64_t value) { return static_cast<double>(value); }
 void CollectSpace(const TierStat& stat, const std::string& disk, Metrics& metrics) {
   const Labels in_tier = {{"tier", "disk"}, {"disk", disk}};
   const Labels labels = {{"disk", disk}};
-  metrics.Gauge("kvcove_owner_capacity_bytes", "memory that this host gives to the pool",
+  metrics.Gauge("kvcove_owner_capacity_bytes", "bytes that this owner gives to the pool, by tier",
                 Number(stat.space.total_bytes), in_tier);
-  metrics.Gauge("kvcove_owner_object_bytes", "payload memory of stored values",
+  metrics.Gauge("kvcove_owner_object_bytes", "bytes of stored values, by tier",
                 Number(stat.space.live_bytes), in_tier);
-  metrics.Gauge("kvcove_owner_objects", "values that are stored", Number(stat.space.objects),
-                in_tier);
-  metrics.Gauge("kvcove_owner_index_bytes", "memory for the index and keys, beside the payload",
+  metrics.Gauge("kvcove_owner_objects", "values that are stored now, by tier",
+                Number(stat.space.objects), in_tier);
+  metrics.Gauge("kvcove_owner_index_bytes",
+                "bytes of memory for the index and the keys of stored values, by tier",
                 Number(stat.space.index_bytes), in_tier);
-  metrics.Gauge("kvcove_owner_disk_free_zones", "zones of the disk that nothing is in",
+  metrics.Gauge("kvcove_owner_disk_free_zones", "zones of the disk that are empty",
                 stat.space.free_zones, labels);
-  metrics.Gauge("kvcove_owner_disk_lost_zones", "zones that are not used after an error",
+  metrics.Gauge("kvcove_owner_disk_lost_zones",
+                "zones of the disk that are not used any more after an error",
                 stat.space.lost_zones, labels);
   metrics.Gauge("kvcove_owner_disk_queued_bytes",
-                "bytes of evicted values that are not written yet", Number(stat.space.queued_bytes),
-                labels);
-  metrics.Gauge("kvcove_owner_disk_aside", "1 while the disk is set aside", stat.aside ? 1 : 0,
-                labels);
+                "bytes of evicted values that wait to be written to the disk",
+                Number(stat.space.queued_bytes), labels);
+  metrics.Gauge("kvcove_owner_disk_aside", "1 while the disk is set aside, else 0",
+                stat.aside ? 1 : 0, labels);
 }
 
 void CollectWrites(const TierStat& stat, const std::string& disk, Metrics& metrics) {
   const Labels labels = {{"disk", disk}};
   const auto evicted = [&](const char* outcome, std::uint64_t count) {
     metrics.Counter("kvcove_owner_disk_evicted_total",
-                    "values that memory evicted, by what became of them", Number(count),
-                    {{"outcome", outcome}, {"disk", disk}});
+                    "values that were evicted from memory, by what the disk did with them",
+                    Number(count), {{"outcome", outcome}, {"disk", disk}});
   };
   evicted("written", stat.demoted);
   evicted("kept", stat.kept);
@@ -45,37 +47,44 @@ void CollectWrites(const TierStat& stat, const std::string& disk, Metrics& metri
   evicted("over_share", stat.over_share);
   evicted("queue_full", stat.dropped_full);
   evicted("dropped", stat.dropped_other);
-  metrics.Counter("kvcove_owner_disk_put_bytes_total", "bytes of evicted values that were written",
+  metrics.Counter("kvcove_owner_disk_put_bytes_total",
+                  "bytes of evicted values that were written to the disk",
                   Number(stat.demoted_bytes), labels);
-  metrics.Counter("kvcove_owner_disk_written_bytes_total",
-                  "bytes that the device was given; over put_bytes it is the write amplification",
-                  Number(stat.log.written_bytes), labels);
+  metrics.Counter(
+      "kvcove_owner_disk_written_bytes_total",
+      "bytes that were written to the device; divided by put_bytes: the write amplification",
+      Number(stat.log.written_bytes), labels);
   metrics.Counter("kvcove_owner_disk_moved_total",
-                  "objects that were written again, out of a zone that was freed",
+                  "objects that were written again because their zone was freed",
                   Number(stat.log.moved_objects), labels);
-  metrics.Counter("kvcove_owner_disk_moved_bytes_total", "bytes of records that were written again",
+  metrics.Counter("kvcove_owner_disk_moved_bytes_total",
+                  "bytes of records that were written again because their zone was freed",
                   Number(stat.log.moved_bytes), labels);
-  metrics.Counter("kvcove_owner_disk_evictions_total", "objects that were dropped with their zone",
+  metrics.Counter("kvcove_owner_disk_evictions_total",
+                  "objects that were evicted from the disk with their zone",
                   Number(stat.log.dropped_objects), labels);
   metrics.Counter("kvcove_owner_disk_voided_total",
-                  "objects whose generation ended, by a reset or with a version that is given up",
+                  "objects on the disk whose generation ended, by a reset or because no engine "
+                  "uses its version any more",
                   Number(stat.log.voided_objects), labels);
-  metrics.Counter("kvcove_owner_disk_voided_bytes_total", "bytes of records whose generation ended",
+  metrics.Counter("kvcove_owner_disk_voided_bytes_total",
+                  "bytes of records on the disk whose generation ended",
                   Number(stat.log.voided_bytes), labels);
 }
 
 void CollectReads(const TierStat& stat, const std::string& disk, Metrics& metrics) {
   const Labels labels = {{"disk", disk}};
-  metrics.Counter("kvcove_owner_disk_hits_total", "values that were promoted into memory",
-                  Number(stat.promoted), labels);
-  metrics.Counter("kvcove_owner_disk_hit_bytes_total",
-                  "bytes of values that were promoted into memory", Number(stat.promoted_bytes),
+  metrics.Counter("kvcove_owner_disk_hits_total",
+                  "values that were promoted from the disk into memory", Number(stat.promoted),
                   labels);
-  metrics.Counter("kvcove_owner_disk_read_bytes_total", "bytes that the device was asked for",
+  metrics.Counter("kvcove_owner_disk_hit_bytes_total",
+                  "bytes of values that were promoted from the disk into memory",
+                  Number(stat.promoted_bytes), labels);
+  metrics.Counter("kvcove_owner_disk_read_bytes_total", "bytes that were read from the device",
                   Number(stat.log.read_bytes), labels);
   const auto missed = [&](MissReason reason, std::uint64_t count) {
     metrics.Counter("kvcove_owner_disk_misses_total",
-                    "keys that were on the disk and did not come up, by reason", Number(count),
+                    "keys that were on the disk and were not promoted, by reason", Number(count),
                     {{"reason", std::string(MissReasonName(reason))}, {"disk", disk}});
   };
   missed(MissReason::kDiskDamaged, stat.log.corrupt);
@@ -202,16 +211,17 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
     CollectReads(stat, disk, metrics);
     CollectShares(set[i], set.common(), disk, metrics);
     const TierTimes& times = set[i].times();
-    metrics.Histogram("kvcove_owner_disk_read_seconds", "reads of a record", times.reads,
+    metrics.Histogram("kvcove_owner_disk_read_seconds",
+                      "seconds that the read of a record from the disk took", times.reads,
                       {{"disk", disk}});
     metrics.Histogram("kvcove_owner_disk_write_seconds",
-                      "from an evicted value's way into the log until it is on the device",
+                      "seconds from the moment that an evicted value was appended to the log until "
+                      "the device had it",
                       times.writes, {{"disk", disk}});
   }
-  metrics.Gauge(
-      "kvcove_owner_disk_budget_bytes",
-      "bytes that --disk-write-rate lets be written now; negative while a burst is paid off",
-      static_cast<double>(set.Stat().budget_bytes));
+  metrics.Gauge("kvcove_owner_disk_budget_bytes",
+                "bytes that may be written now under --disk-write-rate; negative after a burst",
+                static_cast<double>(set.Stat().budget_bytes));
 }
 
 }  // namespace kvcove::owner
