@@ -13,58 +13,13 @@ using http::Request;
 using http::Response;
 using nlohmann::json;
 
-struct Number {
-  const char* name;
-  const char* help;
-  std::uint64_t wire::PoolStat::* value;
-  bool counter;
-};
-
-constexpr Number kNumbers[] = {
-    {"capacity_bytes", "memory that this host gives to the pool", &wire::PoolStat::payload_bytes,
-     false},
-    {"populated_bytes", "payload memory whose pages are populated",
-     &wire::PoolStat::populated_bytes, false},
-    {"free_bytes", "payload memory that is free", &wire::PoolStat::free_bytes, false},
-    {"object_bytes", "payload memory of stored values", &wire::PoolStat::object_bytes, false},
-    {"reserved_bytes", "payload memory of values that are being written",
-     &wire::PoolStat::reserved_bytes, false},
-    {"withdrawn_bytes", "payload memory of values that are gone, but still being read",
-     &wire::PoolStat::withdrawn_bytes, false},
-    {"index_bytes", "memory for the index and keys, beside the payload",
-     &wire::PoolStat::index_bytes, false},
-    {"objects", "values that are stored", &wire::PoolStat::objects, false},
-    {"puts_total", "values stored", &wire::PoolStat::puts, true},
-    {"put_bytes_total", "bytes of values stored", &wire::PoolStat::put_bytes, true},
-    {"hits_total", "values read", &wire::PoolStat::hits, true},
-    {"evictions_total", "values evicted to make room", &wire::PoolStat::evictions, true},
-    {"removals_total", "values removed", &wire::PoolStat::removals, true},
-    {"resets_total", "generations that a reset replaced", &wire::PoolStat::resets, true},
-    {"voided_total", "values whose generation ended, by a reset or with a version that is given up",
-     &wire::PoolStat::voided, true},
-    {"voided_bytes_total", "memory of values whose generation ended", &wire::PoolStat::voided_bytes,
-     true},
-    {"swept_total", "values of dead generations whose space came back", &wire::PoolStat::swept,
-     true},
-    {"stale_puts_total", "puts rejected because they were begun before a reset or removal",
-     &wire::PoolStat::stale_puts, true},
-    {"expired_puts_total", "puts that took so long that others got their key",
-     &wire::PoolStat::expired_puts, true},
-    {"dropped_events_total", "hits that a full ring lost", &wire::PoolStat::dropped_events, true},
-};
-
 std::string Metrics(LocalHost& host, const Clock& clock) {
   const wire::PoolStat stat = host.owner().Stat();
   http::Metrics metrics;
   const http::Labels memory = {{"tier", "memory"}};
-  for (const Number& number : kNumbers) {
-    const std::string name = std::string("kvcove_owner_") + number.name;
-    const auto value = static_cast<double>(stat.*number.value);
-    if (number.counter) {
-      metrics.Counter(name, number.help, value, memory);
-    } else {
-      metrics.Gauge(name, number.help, value, memory);
-    }
+  for (const PoolFigure& figure : kPoolFigures) {
+    metrics.Add(std::string(figure.metric), std::string(figure.help),
+                static_cast<double>(stat.*figure.value), memory);
   }
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_owner_local_misses_total",
@@ -98,7 +53,7 @@ std::string Metrics(LocalHost& host, const Clock& clock) {
 json Stat(LocalHost& host) {
   const wire::PoolStat stat = host.owner().Stat();
   json answer;
-  for (const Number& number : kNumbers) answer[number.name] = stat.*number.value;
+  for (const PoolFigure& figure : kPoolFigures) answer[figure.key()] = stat.*figure.value;
   answer["namespaces"] = json::array();
   for (const wire::NamespaceStat& space : stat.namespaces) {
     json entry{{"namespace", ReadableName(space.name)},
