@@ -19,20 +19,21 @@ void CollectLoad(Metrics& metrics, const std::string& prefix, const CallLimits::
                     number(load.refused[i]),
                     {{"reason", std::string(RefusalName(static_cast<Refusal>(i)))}});
   }
-  metrics.Gauge(prefix + "_bytes_in_flight", "requests and answers that are under way",
+  metrics.Gauge(prefix + "_bytes_in_flight", "bytes of requests and answers that are under way",
                 number(load.bytes));
   metrics.Counter(prefix + "_reserved_calls_total",
                   "calls of owners and admin, for which a reserve is kept",
                   number(load.reserved_calls));
   for (const CallLimits::TenantStat& tenant : load.tenants) {
-    const std::string name = prefix + "_tenant_";
-    metrics.Gauge(name + "connections", "open connections of a tenant", number(tenant.connections),
-                  {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "bytes_in_flight", "requests and answers of a tenant",
+    metrics.Gauge(prefix + "_tenant_connections", "open connections of a tenant",
+                  number(tenant.connections), {{"tenant", tenant.tenant}});
+    metrics.Gauge(prefix + "_tenant_bytes_in_flight",
+                  "bytes of a tenant's requests and answers that are under way",
                   number(tenant.bytes), {{"tenant", tenant.tenant}});
-    metrics.Counter(name + "refused_calls_total", "calls of a tenant that were answered \"busy\"",
-                    number(tenant.refused), {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "limited", "1 while calls of the tenant are refused",
+    metrics.Counter(prefix + "_tenant_refused_calls_total",
+                    "calls of a tenant that were answered \"busy\"", number(tenant.refused),
+                    {{"tenant", tenant.tenant}});
+    metrics.Gauge(prefix + "_tenant_limited", "1 while calls of the tenant are refused",
                   tenant.limited ? 1 : 0, {{"tenant", tenant.tenant}});
   }
 }

@@ -18,7 +18,7 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
                   owner.told, labels);
     metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained", owner.draining,
                   labels);
-    metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that it gives to the pool",
+    metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that an owner gives to the pool",
                   Number(owner.capacity_bytes), tier);
     metrics.Gauge("kvcove_master_owner_used_bytes", "payload memory of an owner that is in use",
                   Number(owner.capacity_bytes - owner.free_bytes), tier);
@@ -26,18 +26,19 @@ void CollectOwners(http::Metrics& metrics, std::span<const wire::OwnerStat> owne
       metrics.Gauge("kvcove_master_owner_disks_aside", "disks of an owner that are set aside",
                     Number(owner.disks_aside), labels);
     }
-    metrics.Gauge("kvcove_master_owner_objects", "objects that it holds", Number(owner.objects),
+    metrics.Gauge("kvcove_master_owner_objects", "objects that an owner holds",
+                  Number(owner.objects), labels);
+    metrics.Gauge("kvcove_master_owner_lease_age_seconds",
+                  "seconds since an owner renewed its lease", Number(owner.lease_age_ns) * 1e-9,
                   labels);
-    metrics.Gauge("kvcove_master_owner_lease_age_seconds", "since it renewed its lease",
-                  Number(owner.lease_age_ns) * 1e-9, labels);
-    metrics.Counter("kvcove_master_owner_hits_total", "values read from it", Number(owner.hits),
-                    tier);
-    metrics.Counter("kvcove_master_owner_puts_total", "values stored at it", Number(owner.puts),
-                    labels);
-    metrics.Counter("kvcove_master_owner_evictions_total", "values evicted to make room",
-                    Number(owner.evictions), tier);
+    metrics.Counter("kvcove_master_owner_hits_total", "values read from an owner",
+                    Number(owner.hits), tier);
+    metrics.Counter("kvcove_master_owner_puts_total", "values stored at an owner",
+                    Number(owner.puts), labels);
+    metrics.Counter("kvcove_master_owner_evictions_total",
+                    "values that an owner evicted to make room", Number(owner.evictions), tier);
     metrics.Counter("kvcove_master_owner_stale_puts_total",
-                    "puts that it rejected because they were begun before a reset or removal",
+                    "puts that an owner rejected because they were begun before a reset or removal",
                     Number(owner.stale_puts), labels);
     const std::int64_t broken =
         standings.owner(owner.number).broken_at_ns.load(std::memory_order_relaxed);

@@ -70,21 +70,23 @@ void MasterServer::Impl::Collect(http::Metrics& metrics) const {
                     number(options_.tls->refused()));
     if (const auto left_s = options_.tls->ExpiresInS()) {
       metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
-                    "until this master's certificate expires", static_cast<double>(*left_s));
+                    "seconds until this master's certificate expires",
+                    static_cast<double>(*left_s));
     }
   }
   const ConnectionLimit& connections = server_->connections();
   metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
-  metrics.Gauge("kvcove_master_connections_max", "beyond, new ones are closed at once",
+  metrics.Gauge("kvcove_master_connections_max",
+                "open connections beyond which new ones are closed at once",
                 number(connections.max()));
   metrics.Counter("kvcove_master_connections_refused_total",
                   "connections that were closed at once or could not be accepted",
                   number(connections.refused()));
   metrics.Gauge("kvcove_master_connections_unproven",
-                "open ones that have shown no credential and made no call yet",
+                "open connections that have shown no credential and made no call yet",
                 number(server_->unproven().open()));
   metrics.Counter("kvcove_master_connections_displaced_total",
-                  "such connections that gave way to newer ones",
+                  "connections without a credential that gave way to newer ones",
                   number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
     metrics.Histogram("kvcove_master_call_seconds", "how long calls took",

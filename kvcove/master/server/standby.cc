@@ -210,17 +210,20 @@ http::Response Standby::MetricsPage() const {
                 static_cast<double>(now.term));
   metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby",
                 now.store_error.empty() ? 1 : 0);
-  metrics.Gauge("kvcove_master_store_answer_seconds", "how long its last answer took",
+  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that etcd's last answer took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
   if (shard_ != nullptr) {
     const ShardReplica::Stat stat = shard_->replica().stat();
     metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
                   stat.serves ? static_cast<double>(stat.slices) : 0);
-    metrics.Gauge("kvcove_master_shard_entries", "objects and replicas that it knows",
+    metrics.Gauge("kvcove_master_shard_entries",
+                  "objects and replicas in the slices of this master",
                   static_cast<double>(stat.entries));
-    metrics.Counter("kvcove_master_shard_lookups_total", "keys that were looked up there",
+    metrics.Counter("kvcove_master_shard_lookups_total",
+                    "keys looked up in the slices of this master",
                     static_cast<double>(stat.lookups));
-    metrics.Counter("kvcove_master_shard_listed_total", "objects that owners listed there",
+    metrics.Counter("kvcove_master_shard_listed_total",
+                    "objects that owners listed in the slices of this master",
                     static_cast<double>(stat.listed));
   }
   metrics.Process();

@@ -199,7 +199,8 @@ class DataServer::Impl final : public transport::Service {
     const transport::ConnectionCounts connections = server_->Connections();
     metrics.Gauge("kvcove_owner_data_connections", "open connections of other hosts",
                   connections.open);
-    metrics.Gauge("kvcove_owner_data_connections_max", "beyond, new ones are closed at once",
+    metrics.Gauge("kvcove_owner_data_connections_max",
+                  "connections of other hosts beyond which new ones are closed at once",
                   connections.max);
     metrics.Counter("kvcove_owner_data_connections_refused_total",
                     "connections that were closed at once or could not be accepted",
@@ -210,9 +211,10 @@ class DataServer::Impl final : public transport::Service {
                     "connections that had proven nothing and gave way to newer ones",
                     static_cast<double>(connections.displaced));
     rpc::CollectLoad(metrics, "kvcove_owner", Load());
-    metrics.Counter("kvcove_owner_sent_bytes_total", "values that were sent",
-                    number(counters.sent_bytes));
-    metrics.Counter("kvcove_owner_received_bytes_total", "values that were received",
+    metrics.Counter("kvcove_owner_sent_bytes_total",
+                    "bytes of values that were sent to other hosts", number(counters.sent_bytes));
+    metrics.Counter("kvcove_owner_received_bytes_total",
+                    "bytes of values that were received from other hosts",
                     number(counters.received_bytes));
     metrics.Counter("kvcove_owner_corrupt_values_total",
                     "values that did not arrive with their checksum", number(counters.corrupt));
@@ -222,7 +224,8 @@ class DataServer::Impl final : public transport::Service {
                       static_cast<double>(options_.tls->refused()));
       if (const auto left_s = options_.tls->ExpiresInS()) {
         metrics.Gauge("kvcove_owner_tls_certificate_expiry_seconds",
-                      "until this owner's certificate expires", static_cast<double>(*left_s));
+                      "seconds until this owner's certificate expires",
+                      static_cast<double>(*left_s));
       }
     }
     metrics.Counter("kvcove_owner_refused_connections_total",
