@@ -46,6 +46,7 @@ struct DiskFigure {
 struct DiskSpace {
   std::uint64_t total_bytes = 0;
   std::uint64_t live_bytes = 0;  // of records that can be found
+  std::uint64_t dead_bytes = 0;  // the rest of what is written in zones that are in use
   std::uint64_t objects = 0;
   std::uint64_t zones = 0;
   std::uint64_t free_zones = 0;
@@ -61,6 +62,10 @@ inline constexpr auto kDiskSpaceFigures = std::to_array<DiskFigure<DiskSpace>>({
     {&DiskSpace::live_bytes,
      "bytes",
      {"kvcove_owner_object_bytes", "payload memory of stored values", "tier", "disk"}},
+    {&DiskSpace::dead_bytes,
+     "dead_bytes",
+     {"kvcove_owner_disk_dead_bytes",
+      "bytes on the disk that no value needs: values that ended, tombstones, padding"}},
     {&DiskSpace::objects,
      "objects",
      {"kvcove_owner_objects", "values that are stored", "tier", "disk"}},
