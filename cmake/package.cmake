@@ -8,7 +8,7 @@ include(GNUInstallDirs)
 set(public_headers
     kvcove/version.h
     kvcove/base/export.h kvcove/base/random.h kvcove/base/result.h
-    kvcove/model/hints.h kvcove/model/ids.h kvcove/model/stats.h
+    kvcove/model/disk_stat.h kvcove/model/hints.h kvcove/model/ids.h kvcove/model/stats.h
     kvcove/pool/pool.h
     kvcove/requester/borrow.h kvcove/requester/completion.h kvcove/requester/session.h kvcove/requester/types.h)
 # Sets RESULT to the objects of these modules.

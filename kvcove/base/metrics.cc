@@ -69,6 +69,11 @@ void Metrics::Counter(const std::string& name, const std::string& help, double v
   SamplesOf(name, help, "counter") += Sample(name, labels, value);
 }
 
+void Metrics::Add(const std::string& name, const std::string& help, double value,
+                  const Labels& labels) {
+  name.ends_with("_total") ? Counter(name, help, value, labels) : Gauge(name, help, value, labels);
+}
+
 void Metrics::Histogram(const std::string& name, const std::string& help,
                         const kvcove::Histogram& values, const Labels& labels) {
   std::string& text = SamplesOf(name, help, "histogram");

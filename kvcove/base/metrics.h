@@ -38,6 +38,10 @@ class Metrics {
              const Labels& labels = {});
   void Counter(const std::string& name, const std::string& help, double value,
                const Labels& labels = {});
+  // Adds a counter if the name ends in _total, as the names of counters do, and else a gauge: for
+  // tables of metrics, which then have no column for the type.
+  void Add(const std::string& name, const std::string& help, double value,
+           const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const kvcove::Histogram& values,
                  const Labels& labels = {});
   // Adds this process's descriptors, under the names that Prometheus' own clients use, its dropped

@@ -29,38 +29,27 @@ double WriteAmplification(const wire::PoolStat& stat) {
   return WriteAmplification(stat.disk_written_bytes, stat.disk_put_bytes);
 }
 double WriteAmplification(const DiskStat& disk) {
-  return WriteAmplification(disk.written_bytes, disk.put_bytes);
+  return WriteAmplification(disk.log.written_bytes, disk.demoted_bytes);
+}
+
+// A disk, or the sum of several.
+nlohmann::json JsonOf(const DiskStat& disk) {
+  nlohmann::json json;
+  ForEachFigure(disk, [&](const auto& figure, std::uint64_t value) {
+    if (!figure.key.empty()) json[figure.key] = value;
+  });
+  json["aside"] = disk.aside != 0;
+  json["write_amplification"] = WriteAmplification(disk);
+  return json;
 }
 
 nlohmann::json DiskOf(const wire::PoolStat& stat) {
   if (stat.disk_capacity_bytes == 0) return {};
-  return {{"capacity_bytes", stat.disk_capacity_bytes},
-          {"bytes", stat.disk_bytes},
-          {"objects", stat.disk_objects},
-          {"queued_bytes", stat.disk_queued_bytes},
-          {"aside", stat.disk_aside != 0},
-          {"puts", stat.disk_puts},
-          {"put_bytes", stat.disk_put_bytes},
-          {"written_bytes", stat.disk_written_bytes},
-          {"kept", stat.disk_kept},
-          {"not_worth", stat.disk_not_worth},
-          {"over_rate", stat.disk_over_rate},
-          {"over_share", stat.disk_over_share},
-          {"dropped_full", stat.disk_dropped_full},
-          {"dropped_other", stat.disk_dropped_other},
-          {"evictions", stat.disk_evictions},
-          {"hits", stat.disk_hits},
-          {"hit_bytes", stat.disk_hit_bytes},
-          {"misses", stat.disk_misses},
-          {"timeouts", stat.disk_timeouts},
-          {"damaged", stat.disk_damaged},
-          {"errors", stat.disk_errors},
-          {"failed", stat.disk_failed},
-          {"no_room", stat.disk_no_room},
-          {"asides", stat.disk_asides},
-          {"reads", stat.disk_reads},
-          {"read_bytes", stat.disk_read_bytes},
-          {"write_amplification", WriteAmplification(stat)}};
+  DiskStat sum;
+  for (const DiskStat& disk : stat.disks) sum += disk;
+  nlohmann::json json = JsonOf(sum);
+  json["errors"] = stat.disk_errors;
+  return json;
 }
 
 // With several disks it is one of them, as a rule.
@@ -94,26 +83,15 @@ std::string StateOf(const DiskStat& disk) {
 nlohmann::json DisksOf(const wire::PoolStat& stat) {
   nlohmann::json list = nlohmann::json::array();
   for (const DiskStat& disk : stat.disks) {
-    list.push_back({{"path", disk.path},
-                    {"capacity_bytes", disk.capacity_bytes},
-                    {"bytes", disk.bytes},
-                    {"objects", disk.objects},
-                    {"queued_bytes", disk.queued_bytes},
-                    {"aside", disk.aside != 0},
-                    {"retry_ms", disk.retry_ms},
-                    {"puts", disk.puts},
-                    {"put_bytes", disk.put_bytes},
-                    {"written_bytes", disk.written_bytes},
-                    {"hits", disk.hits},
-                    {"hit_bytes", disk.hit_bytes},
-                    {"misses", disk.misses},
-                    {"errors",
-                     {{"read", disk.read_errors},
-                      {"write", disk.write_errors},
-                      {"damaged", disk.damaged},
-                      {"timeout", disk.timeouts},
-                      {"set_aside", disk.asides}}},
-                    {"write_amplification", WriteAmplification(disk)}});
+    nlohmann::json json = JsonOf(disk);
+    json["path"] = disk.path;
+    json["retry_ms"] = disk.retry_ms;
+    json["errors"] = {{"read", disk.log.read_errors},
+                      {"write", disk.log.write_errors},
+                      {"damaged", disk.log.corrupt},
+                      {"timeout", disk.load_timeouts},
+                      {"set_aside", disk.asides}};
+    list.push_back(std::move(json));
   }
   return list;
 }
@@ -125,9 +103,10 @@ void PrintDisks(const wire::PoolStat& stat) {
     fmt::print(
         "  disk {}: {}, {} of {} used, {} objects, {} queued, {} hits, errors: {} read, {} write, "
         "{} damaged, {} timeouts, set aside {} times; write amplification {:.2f}\n",
-        disk.path, StateOf(disk), FormatSize(disk.bytes), FormatSize(disk.capacity_bytes),
-        disk.objects, FormatSize(disk.queued_bytes), disk.hits, disk.read_errors, disk.write_errors,
-        disk.damaged, disk.timeouts, disk.asides, WriteAmplification(disk));
+        disk.path, StateOf(disk), FormatSize(disk.space.live_bytes),
+        FormatSize(disk.space.total_bytes), disk.space.objects, FormatSize(disk.space.queued_bytes),
+        disk.promoted, disk.log.read_errors, disk.log.write_errors, disk.log.corrupt,
+        disk.load_timeouts, disk.asides, WriteAmplification(disk));
   }
 }
 

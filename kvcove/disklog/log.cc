@@ -424,7 +424,12 @@ Space Log::space() const {
               .index_bytes = state_.index.memory_bytes(),
               .queued_bytes = writer_.queued_bytes()};
   for (std::uint32_t i = 0; i < state_.zones.count(); ++i) {
-    space.live_bytes += state_.zones[i].live_bytes();
+    const Zone& zone = state_.zones[i];
+    const std::uint64_t live = zone.live_bytes();
+    space.live_bytes += live;
+    if (zone.state == ZoneState::kFree || zone.state == ZoneState::kLost) continue;
+    space.tombstone_bytes += state_.zones.NeededBytes(i);
+    space.dead_bytes += zone.records_end - std::min(live, zone.records_end);
   }
   return space;
 }

@@ -80,16 +80,7 @@ struct RemoveRequest {
   std::span<const std::string_view> keys;
 };
 
-struct Space {
-  std::uint64_t total_bytes = 0;
-  std::uint64_t live_bytes = 0;
-  std::uint64_t objects = 0;
-  std::uint32_t zones = 0;
-  std::uint32_t free_zones = 0;
-  std::uint32_t lost_zones = 0;  // neither readable nor writable: not used until it is formatted
-  std::uint64_t index_bytes = 0;
-  std::uint64_t queued_bytes = 0;
-};
+using Space = DiskSpace;
 
 class Log {
  public:

@@ -14,42 +14,11 @@
 #include "kvcove/disklog/disk_index.h"
 #include "kvcove/disklog/scopes.h"
 #include "kvcove/disklog/zones.h"
+#include "kvcove/model/disk_stat.h"
 
 namespace kvcove::disklog {
 
-// Counts since the log was opened.
-struct Counters {
-  std::uint64_t put_objects = 0;
-  std::uint64_t put_bytes = 0;      // keys and values that callers gave
-  std::uint64_t written_bytes = 0;  // all bytes that were passed to the device, but superblocks
-  std::uint64_t padding_bytes = 0;  // part of written_bytes: to a block's end, and between records
-  std::uint64_t summary_bytes = 0;  // part of it: summaries, headers and trailers of zones
-  std::uint64_t moved_objects = 0;
-  std::uint64_t moved_bytes = 0;    // records that the cleaner copied to another zone
-  std::uint64_t tombstones = 0;     // written for callers; not the cleaner's copies
-  std::uint64_t refused_full = 0;   // puts that found the write queue full
-  std::uint64_t refused_space = 0;  // puts that found no free zone
-  std::uint64_t write_errors = 0;
-  std::uint64_t read_errors = 0;
-  std::uint64_t reads = 0;
-  std::uint64_t read_bytes = 0;
-  std::uint64_t corrupt = 0;  // reads whose record was not the one that was written
-  std::uint64_t raced = 0;    // reads whose object ended meanwhile
-  std::uint64_t syncs = 0;
-  std::uint64_t zones_freed = 0;
-  std::uint64_t zones_freed_unread = 0;  // part of zones_freed: no object in them was alive
-  std::uint64_t zones_sealed = 0;
-  std::uint64_t dropped_objects = 0;  // live objects that were dropped with their zone
-  std::uint64_t voided_objects = 0;   // live objects whose generation ended
-  std::uint64_t voided_bytes = 0;     // bytes of their records
-
-  // Adds the counts of a log that was open before.
-  Counters& operator+=(const Counters& more);
-  // Returns the bytes written for each byte put.
-  double write_amplification() const {
-    return put_bytes == 0 ? 0 : static_cast<double>(written_bytes) / static_cast<double>(put_bytes);
-  }
-};
+using Counters = DiskLogCounters;
 
 // Place of an object's record. Valid while its zone's `use` is the same: freeing a zone changes it.
 struct Place {

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kvcove/model/disk_stat.h"
 #include "kvcove/model/hints.h"
 #include "kvcove/model/ids.h"
 
@@ -60,29 +62,6 @@ struct SessionCounters {
   std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
 };
 
-// One disk of an owner. Bytes and counters mean what PoolStat's of the same name mean.
-struct DiskStat {
-  std::string path;
-  std::uint64_t capacity_bytes = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t objects = 0;
-  std::uint64_t queued_bytes = 0;
-  std::uint64_t aside = 0;
-  std::uint64_t retry_ms = 0;  // while it is aside: until it is tried again; 0: now, or never
-  std::uint64_t puts = 0;
-  std::uint64_t put_bytes = 0;
-  std::uint64_t written_bytes = 0;
-  std::uint64_t hits = 0;
-  std::uint64_t hit_bytes = 0;
-  std::uint64_t misses = 0;
-  // Errors, by kind.
-  std::uint64_t read_errors = 0;
-  std::uint64_t write_errors = 0;
-  std::uint64_t damaged = 0;
-  std::uint64_t timeouts = 0;
-  std::uint64_t asides = 0;
-};
-
 struct PoolStat {
   // Memory now:
   std::uint64_t payload_bytes = 0;
@@ -103,12 +82,12 @@ struct PoolStat {
   std::uint64_t stale_puts = 0;      // refused, as a reset came first
   std::uint64_t expired_puts = 0;    // never finished by the session that began them
   std::uint64_t dropped_events = 0;  // hits that the policy was not told
-  // The disk tier; all 0 where there is none. Now:
+  // The disk tier: sums of `disks`. Now:
   std::uint64_t disk_capacity_bytes = 0;
   std::uint64_t disk_bytes = 0;  // of records that can be found
   std::uint64_t disk_objects = 0;
   std::uint64_t disk_queued_bytes = 0;  // evicted, and not written yet
-  std::uint64_t disk_aside = 0;         // 1: it failed, and is tried again from time to time
+  std::uint64_t disk_aside = 0;         // disks that failed, and are tried again from time to time
   // Since the owner's start:
   std::uint64_t disk_puts = 0;           // evicted values that went to the disk
   std::uint64_t disk_put_bytes = 0;      // their bytes
@@ -135,12 +114,59 @@ struct PoolStat {
   SessionCounters local;
   std::vector<NamespaceStat> namespaces;
   std::vector<SessionStat> sessions;
-  std::vector<DiskStat> disks;             // as they were named; the numbers above are their sums
+  std::vector<DiskStat> disks;             // as they were named; add one with AddDisk
   std::vector<DiskShareStat> disk_shares;  // of all disks together
   // Of memory, since the owner's start:
   std::uint64_t resets = 0;        // generations that a reset replaced
   std::uint64_t voided = 0;        // objects whose generation ended, by a reset or otherwise
   std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
+
+  // Adds a disk to `disks` and to the sums.
+  void AddDisk(DiskStat disk);
 };
+
+// A figure of an owner's memory. The frame between an owner and its host's processes, the sum over
+// several owners, /metrics and /v1/stat are made of the rows. A metric whose name ends in _total is
+// a counter, any other one a gauge. docs/metrics.md lists the metrics.
+struct PoolFigure {
+  std::uint64_t PoolStat::* value;
+  std::string_view metric;
+  std::string_view help;
+  // Returns the name in /v1/stat.
+  constexpr std::string_view key() const { return metric.substr(sizeof("kvcove_owner_") - 1); }
+};
+
+inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
+    {&PoolStat::payload_bytes, "kvcove_owner_capacity_bytes",
+     "memory that this host gives to the pool"},
+    {&PoolStat::populated_bytes, "kvcove_owner_populated_bytes",
+     "payload memory whose pages are populated"},
+    {&PoolStat::free_bytes, "kvcove_owner_free_bytes", "payload memory that is free"},
+    {&PoolStat::object_bytes, "kvcove_owner_object_bytes", "payload memory of stored values"},
+    {&PoolStat::reserved_bytes, "kvcove_owner_reserved_bytes",
+     "payload memory of values that are being written"},
+    {&PoolStat::withdrawn_bytes, "kvcove_owner_withdrawn_bytes",
+     "payload memory of values that are gone, but still being read"},
+    {&PoolStat::index_bytes, "kvcove_owner_index_bytes",
+     "memory for the index and keys, beside the payload"},
+    {&PoolStat::objects, "kvcove_owner_objects", "values that are stored"},
+    {&PoolStat::puts, "kvcove_owner_puts_total", "values stored"},
+    {&PoolStat::put_bytes, "kvcove_owner_put_bytes_total", "bytes of values stored"},
+    {&PoolStat::hits, "kvcove_owner_hits_total", "values read"},
+    {&PoolStat::evictions, "kvcove_owner_evictions_total", "values evicted to make room"},
+    {&PoolStat::removals, "kvcove_owner_removals_total", "values removed"},
+    {&PoolStat::resets, "kvcove_owner_resets_total", "generations that a reset replaced"},
+    {&PoolStat::voided, "kvcove_owner_voided_total",
+     "values whose generation ended, by a reset or with a version that is given up"},
+    {&PoolStat::voided_bytes, "kvcove_owner_voided_bytes_total",
+     "memory of values whose generation ended"},
+    {&PoolStat::swept, "kvcove_owner_swept_total",
+     "values of dead generations whose space came back"},
+    {&PoolStat::stale_puts, "kvcove_owner_stale_puts_total",
+     "puts rejected because they were begun before a reset or removal"},
+    {&PoolStat::expired_puts, "kvcove_owner_expired_puts_total",
+     "puts that took so long that others got their key"},
+    {&PoolStat::dropped_events, "kvcove_owner_dropped_events_total", "hits that a full ring lost"},
+});
 
 }  // namespace kvcove

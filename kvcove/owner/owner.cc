@@ -224,7 +224,7 @@ void Owner::RunJanitor() {
     outbox_.EndOverdue();
     opening_.Tick();
     disks_.Tick();
-    AddDisks(disks_, clock_, report);
+    AddDisks(disks_, report);
     link_side_.SetReport(report);
     // A round that left work over gives other callers a short turn only, not the whole period.
     const MutexLock lock(stop_mutex_);
@@ -245,7 +245,7 @@ PoolStat Owner::Stat() {
     }
     Memory::LetOthersIn();
   }
-  AddDisks(disks_, clock_, stat);
+  AddDisks(disks_, stat);
   return stat;
 }
 

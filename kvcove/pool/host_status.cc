@@ -67,57 +67,10 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
 }
 
 void AddStat(wire::PoolStat& sum, const wire::PoolStat& more) {
-  for (const auto field : {&wire::PoolStat::payload_bytes,
-                           &wire::PoolStat::populated_bytes,
-                           &wire::PoolStat::free_bytes,
-                           &wire::PoolStat::object_bytes,
-                           &wire::PoolStat::reserved_bytes,
-                           &wire::PoolStat::withdrawn_bytes,
-                           &wire::PoolStat::index_bytes,
-                           &wire::PoolStat::objects,
-                           &wire::PoolStat::puts,
-                           &wire::PoolStat::put_bytes,
-                           &wire::PoolStat::hits,
-                           &wire::PoolStat::evictions,
-                           &wire::PoolStat::removals,
-                           &wire::PoolStat::swept,
-                           &wire::PoolStat::stale_puts,
-                           &wire::PoolStat::expired_puts,
-                           &wire::PoolStat::dropped_events,
-                           &wire::PoolStat::disk_capacity_bytes,
-                           &wire::PoolStat::disk_bytes,
-                           &wire::PoolStat::disk_objects,
-                           &wire::PoolStat::disk_queued_bytes,
-                           &wire::PoolStat::disk_aside,
-                           &wire::PoolStat::disk_puts,
-                           &wire::PoolStat::disk_put_bytes,
-                           &wire::PoolStat::disk_written_bytes,
-                           &wire::PoolStat::disk_kept,
-                           &wire::PoolStat::disk_dropped_full,
-                           &wire::PoolStat::disk_dropped_other,
-                           &wire::PoolStat::disk_evictions,
-                           &wire::PoolStat::disk_hits,
-                           &wire::PoolStat::disk_hit_bytes,
-                           &wire::PoolStat::disk_misses,
-                           &wire::PoolStat::disk_timeouts,
-                           &wire::PoolStat::disk_damaged,
-                           &wire::PoolStat::disk_errors,
-                           &wire::PoolStat::disk_not_worth,
-                           &wire::PoolStat::disk_over_rate,
-                           &wire::PoolStat::disk_asides,
-                           &wire::PoolStat::disk_reads,
-                           &wire::PoolStat::disk_read_bytes,
-                           &wire::PoolStat::disk_failed,
-                           &wire::PoolStat::disk_no_room,
-                           &wire::PoolStat::disk_over_share,
-                           &wire::PoolStat::resets,
-                           &wire::PoolStat::voided,
-                           &wire::PoolStat::voided_bytes}) {
-    sum.*field += more.*field;
-  }
+  for (const PoolFigure& figure : kPoolFigures) sum.*figure.value += more.*figure.value;
   for (const wire::NamespaceStat& one : more.namespaces) AddNamespace(sum.namespaces, one);
   sum.sessions.insert(sum.sessions.end(), more.sessions.begin(), more.sessions.end());
-  sum.disks.insert(sum.disks.end(), more.disks.begin(), more.disks.end());
+  for (const DiskStat& disk : more.disks) sum.AddDisk(disk);
   for (const DiskShareStat& one : more.disk_shares) AddShare(sum.disk_shares, one);
 }
 

@@ -25,17 +25,15 @@ void CollectLoad(Metrics& metrics, const std::string& prefix, const CallLimits::
                   "calls of owners and administrators, for which a part of the limits is reserved",
                   number(load.reserved_calls));
   for (const CallLimits::TenantStat& tenant : load.tenants) {
-    const std::string name = prefix + "_tenant_";
-    metrics.Gauge(name + "connections", "open connections of a tenant", number(tenant.connections),
-                  {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "bytes_in_flight",
+    metrics.Gauge(prefix + "_tenant_connections", "open connections of a tenant",
+                  number(tenant.connections), {{"tenant", tenant.tenant}});
+    metrics.Gauge(prefix + "_tenant_bytes_in_flight",
                   "bytes of a tenant's requests and answers that are under way",
                   number(tenant.bytes), {{"tenant", tenant.tenant}});
-    metrics.Counter(name + "refused_calls_total",
-                    "calls of a tenant that were answered \"busy, ask again\"",
-                    number(tenant.refused), {{"tenant", tenant.tenant}});
-    metrics.Gauge(name + "limited",
-                  "1 if calls of the tenant were refused within the last second, else 0",
+    metrics.Counter(prefix + "_tenant_refused_calls_total",
+                    "calls of a tenant that were answered \"busy\"", number(tenant.refused),
+                    {{"tenant", tenant.tenant}});
+    metrics.Gauge(prefix + "_tenant_limited", "1 while calls of the tenant are refused",
                   tenant.limited ? 1 : 0, {{"tenant", tenant.tenant}});
   }
 }

@@ -13,63 +13,13 @@ using http::Request;
 using http::Response;
 using nlohmann::json;
 
-struct Number {
-  const char* name;
-  const char* help;
-  std::uint64_t wire::PoolStat::* value;
-  bool counter;
-};
-
-constexpr Number kNumbers[] = {
-    {"capacity_bytes", "bytes that this owner gives to the pool, by tier",
-     &wire::PoolStat::payload_bytes, false},
-    {"populated_bytes", "payload bytes whose pages are populated", &wire::PoolStat::populated_bytes,
-     false},
-    {"free_bytes", "payload bytes that are free", &wire::PoolStat::free_bytes, false},
-    {"object_bytes", "bytes of stored values, by tier", &wire::PoolStat::object_bytes, false},
-    {"reserved_bytes", "payload bytes reserved for values that are being written",
-     &wire::PoolStat::reserved_bytes, false},
-    {"withdrawn_bytes",
-     "payload bytes of values that were removed or evicted while they are still being read",
-     &wire::PoolStat::withdrawn_bytes, false},
-    {"index_bytes", "bytes of memory for the index and the keys of stored values, by tier",
-     &wire::PoolStat::index_bytes, false},
-    {"objects", "values that are stored now, by tier", &wire::PoolStat::objects, false},
-    {"puts_total", "values that were stored", &wire::PoolStat::puts, true},
-    {"put_bytes_total", "bytes of values that were stored", &wire::PoolStat::put_bytes, true},
-    {"hits_total", "reads of stored values", &wire::PoolStat::hits, true},
-    {"evictions_total", "values that were evicted to make room", &wire::PoolStat::evictions, true},
-    {"removals_total", "values that were removed", &wire::PoolStat::removals, true},
-    {"resets_total", "generations that a reset replaced", &wire::PoolStat::resets, true},
-    {"voided_total",
-     "values whose generation ended, by a reset or because no engine uses its version any more",
-     &wire::PoolStat::voided, true},
-    {"voided_bytes_total", "bytes of values whose generation ended", &wire::PoolStat::voided_bytes,
-     true},
-    {"swept_total", "values of ended generations whose memory was returned", &wire::PoolStat::swept,
-     true},
-    {"stale_puts_total", "puts that were rejected because they began before a reset or removal",
-     &wire::PoolStat::stale_puts, true},
-    {"expired_puts_total",
-     "puts that took so long that their reservation ended and others got the key",
-     &wire::PoolStat::expired_puts, true},
-    {"dropped_events_total",
-     "reads of values that were not counted because a session's ring was full",
-     &wire::PoolStat::dropped_events, true},
-};
-
-std::string Metrics(pool::LocalHost& host, const Clock& clock) {
+std::string Metrics(LocalHost& host, const Clock& clock) {
   const wire::PoolStat stat = host.owner().Stat();
-  kvcove::Metrics metrics;
+  Metrics metrics;
   const Labels memory = {{"tier", "memory"}};
-  for (const Number& number : kNumbers) {
-    const std::string name = std::string("kvcove_owner_") + number.name;
-    const auto value = static_cast<double>(stat.*number.value);
-    if (number.counter) {
-      metrics.Counter(name, number.help, value, memory);
-    } else {
-      metrics.Gauge(name, number.help, value, memory);
-    }
+  for (const PoolFigure& figure : kPoolFigures) {
+    metrics.Add(std::string(figure.metric), std::string(figure.help),
+                static_cast<double>(stat.*figure.value), memory);
   }
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_owner_local_misses_total",
@@ -104,7 +54,7 @@ std::string Metrics(pool::LocalHost& host, const Clock& clock) {
 json Stat(pool::LocalHost& host) {
   const wire::PoolStat stat = host.owner().Stat();
   json answer;
-  for (const Number& number : kNumbers) answer[number.name] = stat.*number.value;
+  for (const PoolFigure& figure : kPoolFigures) answer[figure.key()] = stat.*figure.value;
   answer["namespaces"] = json::array();
   for (const wire::NamespaceStat& space : stat.namespaces) {
     json entry{{"namespace", ReadableName(space.name)},

@@ -171,7 +171,7 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
   KVCOVE_ASSIGN(const PoolStat stat, service.Stat(deadline_ns));
   Builder builder;
   std::vector<std::uint64_t> numbers;
-  for (const auto member : kPoolNumbers) numbers.push_back(stat.*member);
+  for (const PoolFigure& figure : kPoolFigures) numbers.push_back(stat.*figure.value);
   std::vector<flatbuffers::Offset<fb::NamespaceStat>> namespaces;
   for (const NamespaceStat& item : stat.namespaces) {
     namespaces.push_back(fb::CreateNamespaceStatDirect(builder, item.name.c_str(), item.bytes,
@@ -186,8 +186,8 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
   std::vector<flatbuffers::Offset<fb::DiskStat>> disks;
   for (const DiskStat& item : stat.disks) {
     std::vector<std::uint64_t> of_disk;
-    for (const auto member : kDiskNumbers) of_disk.push_back(item.*member);
-    disks.push_back(fb::CreateDiskStatDirect(builder, item.path.c_str(), &of_disk));
+    ForEachFigure(item, [&](const auto&, std::uint64_t value) { of_disk.push_back(value); });
+    disks.push_back(fb::CreateDiskStatDirect(builder, item.path.c_str(), &of_disk, item.retry_ms));
   }
   std::vector<flatbuffers::Offset<fb::DiskShareStat>> shares;
   for (const DiskShareStat& item : stat.disk_shares) {

@@ -191,8 +191,8 @@ class Stub final : public HostService {
     KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kStat, {}, deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::PoolStat>(AsBytes(reply)));
     PoolStat stat;
-    for (std::size_t i = 0; i < std::min(kPoolNumbers.size(), SizeOf(root->numbers())); ++i) {
-      stat.*kPoolNumbers[i] = root->numbers()->Get(static_cast<unsigned>(i));
+    for (std::size_t i = 0; i < std::min(kPoolFigures.size(), SizeOf(root->numbers())); ++i) {
+      stat.*kPoolFigures[i].value = root->numbers()->Get(static_cast<unsigned>(i));
     }
     for (std::size_t i = 0; i < SizeOf(root->namespaces()); ++i) {
       const auto* item = root->namespaces()->Get(static_cast<unsigned>(i));
@@ -212,11 +212,14 @@ class Stub final : public HostService {
     }
     for (std::size_t i = 0; i < SizeOf(root->disks()); ++i) {
       const auto* item = root->disks()->Get(static_cast<unsigned>(i));
-      DiskStat& disk = stat.disks.emplace_back();
+      DiskStat disk;
       disk.path = Str(item->path());
-      for (std::size_t k = 0; k < std::min(kDiskNumbers.size(), SizeOf(item->numbers())); ++k) {
-        disk.*kDiskNumbers[k] = item->numbers()->Get(static_cast<unsigned>(k));
-      }
+      disk.retry_ms = item->retry_ms();
+      unsigned next = 0;  // An owner of another build may send fewer figures, or more.
+      ForEachFigure(disk, [&](const auto&, std::uint64_t& value) {
+        if (next < SizeOf(item->numbers())) value = item->numbers()->Get(next++);
+      });
+      stat.AddDisk(std::move(disk));
     }
     for (std::size_t i = 0; i < SizeOf(root->disk_shares()); ++i) {
       const auto* item = root->disk_shares()->Get(static_cast<unsigned>(i));

@@ -104,7 +104,11 @@ class EchoHost final : public HostService {
     stat.namespaces.push_back({.name = "n", .bytes = 1, .maximum_bytes = 2, .guaranteed_bytes = 3});
     stat.disk_shares.push_back({.name = "n", .bytes = 4, .read_bytes = 5, .write_rate = 6});
     stat.sessions.push_back({.number = 4, .pid = 5, .held_bytes = 6});
-    stat.disks = {{.path = "/a", .capacity_bytes = 7, .asides = 8}, {.path = "/b", .retry_ms = 9}};
+    DiskStat disk{.path = "/a", .space = {}, .log = {}};
+    std::uint64_t number = 0;
+    ForEachFigure(disk, [&](const auto&, std::uint64_t& value) { value = ++number; });
+    stat.AddDisk(std::move(disk));
+    stat.AddDisk({.path = "/b", .space = {.total_bytes = 5}, .log = {}, .retry_ms = 9});
     return stat;
   }
 
@@ -262,10 +266,14 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(stat.sessions.at(0).held_bytes, 6U);
   ASSERT_EQ(stat.disks.size(), 2U);
   EXPECT_EQ(stat.disks[0].path, "/a");
-  EXPECT_EQ(stat.disks[0].capacity_bytes, 7U);
-  EXPECT_EQ(stat.disks[0].asides, 8U);
+  std::uint64_t number = 0;
+  ForEachFigure(stat.disks[0], [&](const auto& figure, std::uint64_t value) {
+    EXPECT_EQ(value, ++number) << figure.key;
+  });
   EXPECT_EQ(stat.disks[1].path, "/b");
   EXPECT_EQ(stat.disks[1].retry_ms, 9U);
+  EXPECT_EQ(stat.disk_capacity_bytes, stat.disks[0].space.total_bytes + 5)
+      << "the sums are made of the disks";
 }
 
 TEST_F(HostWireTest, APutCarriesHints) {

@@ -201,12 +201,12 @@ check "tenant without credentials" 2 "no tenants" "$kvcove" owner --tenant acme 
 chmod 644 "$directory/servers.toml"
 check "credentials that others read" 2 "chmod 600" "$kvcove" master --credentials "$directory/servers.toml" --data "$directory/m"
 chmod 600 "$directory/servers.toml"
-# Three ports in a row, below the range from which connections get theirs. As long as this script runs, a
+# Five ports in a row, below the range from which connections get theirs. As long as this script runs, a
 # process keeps sockets bound to them, which keep out other tests but no server (SO_REUSEADDR).
 exec {ports}< <(exec python3 -c '
 import random, signal, socket
 while True:
-    first, kept = random.randrange(10000, 30000), [socket.socket() for _ in range(3)]
+    first, kept = random.randrange(10000, 30000), [socket.socket() for _ in range(5)]
     try:
         for i, one in enumerate(kept):
             one.bind(("127.0.0.1", first + i))
@@ -221,7 +221,7 @@ trap 'kill $keeper; rm -rf "$directory"' EXIT
 read -r port <&"$ports"
 "$kvcove" --log off master --credentials "$directory/servers.toml" --listen "127.0.0.1:$port" --admin 127.0.0.1:$((port + 1)) --data "$directory/m" &
 master=$!
-"$kvcove" --log off owner --credentials "$directory/servers.toml" --master "127.0.0.1:$port" --listen 127.0.0.1:$((port + 2)) --admin off --memory 64MiB --socket "$directory/o/s" &
+"$kvcove" --log off owner --credentials "$directory/servers.toml" --master "127.0.0.1:$port" --listen 127.0.0.1:$((port + 2)) --admin 127.0.0.1:$((port + 3)) --memory 64MiB --socket "$directory/o/s" &
 owner=$!
 admin=("$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml")
 for _ in $(seq 600); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
@@ -243,6 +243,19 @@ check "admin namespaces" 0 "acme:" "${admin[@]}" namespaces
 check "admin keys" 0 '"keys":\[\{' "${admin[@]}" keys --limit 3 --json
 check "admin why" 0 '"in":\[\{' "${admin[@]}" why nothing --json
 check "admin metrics" 0 'kvcove_master_owner_objects' "${admin[@]}" metrics
+cp "$directory/out" "$directory/master.metrics"
+check "an owner's metrics" 0 'kvcove_owner_data_connections' "$kvcove" admin --admin 127.0.0.1:$((port + 3)) --token "$directory/boss.toml" metrics
+cp "$directory/out" "$directory/owner.metrics"
+mkdir "$directory/disks"
+"$kvcove" --log off serve --memory 8MiB --disk "$directory/disks:64MiB" --metrics 127.0.0.1:$((port + 4)) --socket "$directory/disks/s" &
+daemon=$!
+for _ in $(seq 1200); do [ -S "$directory/disks/s" ] && break; sleep 0.05; done
+check "metrics of a disk" 0 'kvcove_owner_disk_free_zones' "$kvcove" admin --admin 127.0.0.1:$((port + 4)) metrics
+cp "$directory/out" "$directory/disks.metrics"
+check "docs/metrics.md has each metric with its type, help and labels" 0 "has all" python3 "$(dirname "$0")/../../scripts/check_metrics.py" "$directory"/*.metrics
+check "figures of a disk" 0 '"disk":\{"aside":false,.*"free_zones":[1-9].*"disks":\[\{"aside":false,.*"errors":\{"damaged":0,' "$kvcove" status --json --socket "$directory/disks/s"
+kill -TERM $daemon
+wait $daemon
 check "admin drain without room" 1 "no room" "${admin[@]}" drain 127.0.0.1:$((port + 2)) --wait
 check "admin repair with nothing to repair" 0 "repair +done .* 0 " "${admin[@]}" repair --wait
 check "admin tasks after it" 0 "repair +done" "${admin[@]}" tasks

@@ -252,9 +252,10 @@ TEST_P(DiskTest, SeveralDisksShareTheLoadBySize) {
   const PoolStat sums = Stat();
   ASSERT_EQ(sums.disks.size(), 2U);
   EXPECT_EQ(sums.disks[1].path, second);
-  EXPECT_EQ(sums.disks[0].capacity_bytes + sums.disks[1].capacity_bytes, sums.disk_capacity_bytes);
-  EXPECT_GT(sums.disks[0].capacity_bytes, sums.disks[1].capacity_bytes);
-  EXPECT_GT(sums.disks[0].objects, 0U);
+  EXPECT_EQ(sums.disks[0].space.total_bytes + sums.disks[1].space.total_bytes,
+            sums.disk_capacity_bytes);
+  EXPECT_GT(sums.disks[0].space.total_bytes, sums.disks[1].space.total_bytes);
+  EXPECT_GT(sums.disks[0].space.objects, 0U);
   EXPECT_EQ(sums.disks[0].aside + sums.disks[1].aside, 0U);
   const auto stayed = OnDisk(90, "before");
   EXPECT_LT(stayed.size(), alone.size()) << "some keys are the other disk's now";

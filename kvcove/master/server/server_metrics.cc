@@ -15,15 +15,9 @@ void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
     const Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
     metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs, else 0", owner.live,
                   labels);
-    metrics.Gauge("kvcove_master_owner_told",
-                  "1 if all objects of the owner are listed in the directory, else 0", owner.told,
-                  labels);
-    metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained, else 0",
-                  owner.draining, labels);
-    metrics.Gauge("kvcove_master_owner_capacity_bytes",
-                  "bytes of memory that an owner gives to the pool", Number(owner.capacity_bytes),
-                  tier);
-    metrics.Gauge("kvcove_master_owner_used_bytes", "payload bytes of an owner that are in use",
+    metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that an owner gives to the pool",
+                  Number(owner.capacity_bytes), tier);
+    metrics.Gauge("kvcove_master_owner_used_bytes", "payload memory of an owner that is in use",
                   Number(owner.capacity_bytes - owner.free_bytes), tier);
     if (owner.disks > 0) {
       metrics.Gauge("kvcove_master_owner_disks_aside", "disks of an owner that are set aside",
@@ -32,16 +26,16 @@ void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
     metrics.Gauge("kvcove_master_owner_objects", "objects that an owner holds",
                   Number(owner.objects), labels);
     metrics.Gauge("kvcove_master_owner_lease_age_seconds",
-                  "seconds since an owner has renewed its lease", Number(owner.lease_age_ns) * 1e-9,
+                  "seconds since an owner renewed its lease", Number(owner.lease_age_ns) * 1e-9,
                   labels);
-    metrics.Counter("kvcove_master_owner_hits_total", "reads of values at an owner",
+    metrics.Counter("kvcove_master_owner_hits_total", "values read from an owner",
                     Number(owner.hits), tier);
-    metrics.Counter("kvcove_master_owner_puts_total", "values that were stored at an owner",
+    metrics.Counter("kvcove_master_owner_puts_total", "values stored at an owner",
                     Number(owner.puts), labels);
     metrics.Counter("kvcove_master_owner_evictions_total",
                     "values that an owner evicted to make room", Number(owner.evictions), tier);
     metrics.Counter("kvcove_master_owner_stale_puts_total",
-                    "puts that an owner rejected because they began before a reset or removal",
+                    "puts that an owner rejected because they were begun before a reset or removal",
                     Number(owner.stale_puts), labels);
     // Requesters report an owner again at each refresh of their lists, every 250 ms with few
     // owners; 2 s cover several refreshes. Relaxed: a figure of its own.

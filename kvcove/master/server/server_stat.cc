@@ -77,15 +77,14 @@ void MasterServer::Impl::Collect(Metrics& metrics) const {
         number(options_.tls->refused()));
     if (const auto left_s = options_.tls->ExpiresInS()) {
       metrics.Gauge("kvcove_master_tls_certificate_expiry_seconds",
-                    "seconds until this master's TLS certificate expires; below 0: it has expired",
+                    "seconds until this master's certificate expires",
                     static_cast<double>(*left_s));
     }
   }
   const ConnectionLimit& connections = server_->connections();
-  metrics.Gauge("kvcove_master_connections", "open connections to this master",
-                number(connections.open()));
+  metrics.Gauge("kvcove_master_connections", "open connections", number(connections.open()));
   metrics.Gauge("kvcove_master_connections_max",
-                "limit of connections to this master, which closes newer ones at once",
+                "open connections beyond which new ones are closed at once",
                 number(connections.max()));
   metrics.Counter("kvcove_master_connections_refused_total",
                   "connections to this master that were closed at once or could not be accepted",
@@ -94,8 +93,7 @@ void MasterServer::Impl::Collect(Metrics& metrics) const {
                 "open connections that have shown no credential and made no call yet",
                 number(server_->unproven().open()));
   metrics.Counter("kvcove_master_connections_displaced_total",
-                  "connections that were closed for newer ones before they had shown a credential "
-                  "or made a call",
+                  "connections without a credential that gave way to newer ones",
                   number(server_->unproven().displaced()));
   for (const auto& [method, name] : kTimedCalls) {
     metrics.Histogram("kvcove_master_call_seconds",

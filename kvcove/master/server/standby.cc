@@ -219,20 +219,20 @@ http::Response Standby::MetricsPage() const {
                 static_cast<double>(now.term));
   metrics.Gauge("kvcove_master_store_answers", "1 while etcd answers this standby, else 0",
                 now.store_error.empty() ? 1 : 0);
-  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that the last answer of etcd took",
+  metrics.Gauge("kvcove_master_store_answer_seconds", "seconds that etcd's last answer took",
                 static_cast<double>(now.store_latency_ns) * 1e-9);
   if (shard_ != nullptr) {
     const ShardReplica::Stat stat = shard_->replica().stat();
     metrics.Gauge("kvcove_master_shard_slices", "slices of the directory that this master serves",
                   stat.serves ? static_cast<double>(stat.slices) : 0);
     metrics.Gauge("kvcove_master_shard_entries",
-                  "objects and replicas in the slices that this master serves",
+                  "objects and replicas in the slices of this master",
                   static_cast<double>(stat.entries));
     metrics.Counter("kvcove_master_shard_lookups_total",
-                    "keys that were looked up in the slices that this master serves",
+                    "keys looked up in the slices of this master",
                     static_cast<double>(stat.lookups));
     metrics.Counter("kvcove_master_shard_listed_total",
-                    "objects that owners have listed in the slices that this master serves",
+                    "objects that owners listed in the slices of this master",
                     static_cast<double>(stat.listed));
   }
   metrics.Process();

@@ -204,7 +204,7 @@ class DataServer::Impl final : public transport::Service {
     metrics.Gauge("kvcove_owner_data_connections", "open connections to this owner's data port",
                   connections.open);
     metrics.Gauge("kvcove_owner_data_connections_max",
-                  "limit of connections to the data port; the owner closes newer ones at once",
+                  "connections of other hosts beyond which new ones are closed at once",
                   connections.max);
     metrics.Counter(
         "kvcove_owner_data_connections_refused_total",
@@ -234,7 +234,7 @@ class DataServer::Impl final : public transport::Service {
           static_cast<double>(options_.tls->refused()));
       if (const auto left_s = options_.tls->ExpiresInS()) {
         metrics.Gauge("kvcove_owner_tls_certificate_expiry_seconds",
-                      "seconds until this owner's TLS certificate expires; below 0: it has expired",
+                      "seconds until this owner's certificate expires",
                       static_cast<double>(*left_s));
       }
     }

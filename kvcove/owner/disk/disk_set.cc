@@ -165,16 +165,4 @@ std::vector<DiskShareStat> DiskSet::ShareStats() const {
   return shares;
 }
 
-TierStat DiskSet::StatOf(std::size_t disk) const {
-  TierStat stat = disks_[disk]->Stat();
-  stat.budget_bytes = common_.budget_bytes.load(std::memory_order_relaxed);
-  return stat;
-}
-
-TierStat DiskSet::Stat() const {
-  TierStat all = StatOf(0);
-  for (std::size_t i = 1; i < disks_.size(); ++i) all += disks_[i]->Stat();
-  return all;
-}
-
 }  // namespace kvcove::owner

@@ -114,11 +114,8 @@ class DiskSet final : public LowerTier {
   // Nobody waits for it any more: `done` is not called.
   void Cancel(LoadCall& call);
   void EndLoads();
-  // Of the whole owner; `budget_bytes` too.
-  TierStat Stat() const;
   // Of the namespaces and tenants that have a quota or a bandwidth, all disks together.
   std::vector<DiskShareStat> ShareStats() const;
-  TierStat StatOf(std::size_t disk) const;
 
  private:
   std::size_t IndexOf(SlotId slot, Generation generation, std::string_view key) const;

@@ -121,7 +121,7 @@ TEST_F(DiskSetTest, ANamespaceAtItsMaximumIsNotWritten) {
   Open(DiskAdmit::kAll,
        {{"m", {.maximum_bytes = 16 * kLargeValue, .guaranteed_bytes = 4 * kLargeValue}}});
   EXPECT_EQ(FillQueue(0, 10), 8) << "half of it is each disk's";
-  EXPECT_EQ(set_->StatOf(0).over_share, 2U);
+  EXPECT_EQ((*set_)[0].Stat().over_share, 2U);
   EXPECT_EQ((*set_)[0].ByShare()[0].held_bytes, 8 * kLargeValue);
   EXPECT_EQ(FillQueue(1, 3), 3);
   // What the log has counts, too.
@@ -138,7 +138,7 @@ TEST_F(DiskSetTest, ANamespaceBeyondItsWriteRateIsNotWritten) {
   Open(DiskAdmit::kAll, {{"m", {.write_rate = kLargeValue}}});
   EXPECT_EQ(FillQueue(0, 6), 6);
   EXPECT_EQ(FillQueue(1, 6), 4) << "ten seconds' worth of all disks together";
-  EXPECT_EQ(set_->StatOf(1).over_rate, 2U);
+  EXPECT_EQ((*set_)[1].Stat().over_rate, 2U);
   clock_.AdvanceNs(2 * kSecond);
   EXPECT_EQ(FillQueue(0, 6), 2);
 }

@@ -631,7 +631,7 @@ TEST(TierDiskRulesTest, AdmissionHearsOfWholeRequests) {
     }
     ASSERT_TRUE(tiers.Settle());
   }
-  const TierStat stat = tiers.tiering->Stat();
+  const DiskStat stat = tiers.tiering->Stat();
   EXPECT_GT(stat.not_worth, scanned / 4);
   EXPECT_EQ(stat.dropped_full, 0U);
 }

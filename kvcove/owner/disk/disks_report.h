@@ -12,7 +12,7 @@ namespace kvcove::owner {
 
 // Each disk under its path.
 void CollectDisks(const OwnerDisks& disks, Metrics& metrics);
-void AddDisks(const OwnerDisks& disks, const Clock& clock, PoolStat& stat);
-void AddDisks(const OwnerDisks& disks, const Clock& clock, wire::RenewRequest& report);
+void AddDisks(const OwnerDisks& disks, PoolStat& stat);
+void AddDisks(const OwnerDisks& disks, wire::RenewRequest& report);
 
 }  // namespace kvcove::owner

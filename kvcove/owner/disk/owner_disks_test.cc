@@ -106,9 +106,9 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   EXPECT_FALSE(page->disks);
 
   PoolStat stat;
-  AddDisks(disks, clock, stat);
+  AddDisks(disks, stat);
   wire::RenewRequest report;
-  AddDisks(disks, clock, report);
+  AddDisks(disks, report);
   Metrics metrics;
   CollectDisks(disks, metrics);
   EXPECT_TRUE(stat.disks.empty());
@@ -190,7 +190,7 @@ TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   disks.LeaveHanging();
   EXPECT_EQ(disks.set().size(), 0U);
   PoolStat stat;
-  AddDisks(disks, clock, stat);
+  AddDisks(disks, stat);
   EXPECT_TRUE(stat.disks.empty());
   Metrics metrics;
   CollectDisks(disks, metrics);

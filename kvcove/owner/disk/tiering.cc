@@ -161,7 +161,7 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object,
     refused = &stat_.over_rate;
   } else if (!common_.tags.Add(demotion->tag)) {
     // Written without a place in the table, it would be on the disk though nothing finds it there.
-    refused = &stat_.dropped_other;
+    refused = &stat_.table_full;
   } else if (!queue_.Push(demotion)) {
     common_.tags.Remove(demotion->tag);
     refused = &stat_.dropped_full;
@@ -417,9 +417,9 @@ bool Tiering::HasWork() const {
   return fences_.orders() || !loads_.empty() || queue_.size() > 0;
 }
 
-TierStat Tiering::Stat() const {
+DiskStat Tiering::Stat() const {
   const MutexLock lock(mutex_);
-  TierStat stat = stat_;
+  DiskStat stat = stat_;
   stat.space.queued_bytes = queue_.bytes();
   const DiskLoads::Counts& loads = loads_.counts();
   stat.promoted = loads.promoted;
@@ -428,9 +428,13 @@ TierStat Tiering::Stat() const {
   stat.load_timeouts = loads.timeouts;
   stat.load_failed = loads.failed;
   stat.load_no_room = loads.no_room;
-  stat.aside = state_.aside();
+  stat.aside = state_.aside() ? 1 : 0;
   const bool retried = state_.state() == DiskState::State::kAside;
-  stat.retry_at_ns = retried ? retry_at_ns_.load(std::memory_order_relaxed) : 0;
+  if (retried) {
+    const std::int64_t at_ns = retry_at_ns_.load(std::memory_order_relaxed);
+    const std::int64_t left_ns = std::max<std::int64_t>(at_ns - clock_.NowNs(), 0);
+    stat.retry_ms = static_cast<std::uint64_t>(left_ns / kMillisecond);
+  }
   return stat;
 }
 

@@ -53,6 +53,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/disklog/log.h"
+#include "kvcove/model/disk_stat.h"
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/disk/demotion_queue.h"
 #include "kvcove/owner/disk/disk_fences.h"
@@ -60,8 +61,8 @@
 #include "kvcove/owner/disk/disk_loads.h"
 #include "kvcove/owner/disk/disk_shared.h"
 #include "kvcove/owner/disk/disk_shares.h"
-#include "kvcove/owner/disk/disk_stat.h"
 #include "kvcove/owner/disk/disk_state.h"
+#include "kvcove/owner/disk/tier_times.h"
 #include "kvcove/owner/disk/watched_device.h"
 #include "kvcove/segment/view.h"
 
@@ -176,7 +177,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   bool Pause();
   // Every call that waits is answered when it returns, and none is taken any more.
   void EndLoads();
-  TierStat Stat() const;
+  DiskStat Stat() const;
   // By share.
   std::vector<ShareFigures> ByShare() const;
   // For its thread, which may sleep.
@@ -331,7 +332,7 @@ class Tiering final : public LowerTier, public disklog::Presence {
   std::uint64_t seen_progress_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t last_tick_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t stalled_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  TierStat stat_ KVCOVE_GUARDED_BY(mutex_);
+  DiskStat stat_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // by the cleaner, with their keys
 };
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/model/stats.h"
+
+#include <utility>
+
+namespace kvcove {
+namespace {
+
+template <typename Stat, std::size_t count>
+void AddAll(Stat& sum, const Stat& more, const std::array<DiskFigure<Stat>, count>& figures) {
+  for (const DiskFigure<Stat>& figure : figures) sum.*figure.value += more.*figure.value;
+}
+
+}  // namespace
+
+DiskLogCounters& DiskLogCounters::operator+=(const DiskLogCounters& more) {
+  AddAll(*this, more, kDiskLogFigures);
+  return *this;
+}
+
+DiskStat& DiskStat::operator+=(const DiskStat& more) {
+  AddAll(space, more.space, kDiskSpaceFigures);
+  AddAll(log, more.log, kDiskLogFigures);
+  AddAll(*this, more, kDiskTierFigures);
+  return *this;
+}
+
+void PoolStat::AddDisk(DiskStat disk) {
+  disk_capacity_bytes += disk.space.total_bytes;
+  disk_bytes += disk.space.live_bytes;
+  disk_objects += disk.space.objects;
+  disk_queued_bytes += disk.space.queued_bytes;
+  disk_aside += disk.aside;
+  disk_puts += disk.demoted;
+  disk_put_bytes += disk.demoted_bytes;
+  disk_written_bytes += disk.log.written_bytes;
+  disk_kept += disk.kept;
+  disk_dropped_full += disk.dropped_full;
+  disk_dropped_other += disk.dropped_other;
+  disk_evictions += disk.log.dropped_objects;
+  disk_hits += disk.promoted;
+  disk_hit_bytes += disk.promoted_bytes;
+  disk_misses += disk.load_misses;
+  disk_timeouts += disk.load_timeouts;
+  disk_damaged += disk.log.corrupt;
+  disk_errors += disk.log.read_errors + disk.log.write_errors;
+  disk_not_worth += disk.not_worth;
+  disk_over_rate += disk.over_rate;
+  disk_asides += disk.asides;
+  disk_reads += disk.log.reads;
+  disk_read_bytes += disk.log.read_bytes;
+  disk_failed += disk.load_failed;
+  disk_no_room += disk.load_no_room;
+  disk_over_share += disk.over_share;
+  disks.push_back(std::move(disk));
+}
+
+}  // namespace kvcove
