@@ -13,9 +13,9 @@ using http::Request;
 using http::Response;
 using nlohmann::json;
 
-std::string Metrics(LocalHost& host, const Clock& clock) {
+std::string Metrics(pool::LocalHost& host, const Clock& clock) {
   const wire::PoolStat stat = host.owner().Stat();
-  Metrics metrics;
+  kvcove::Metrics metrics;
   const Labels memory = {{"tier", "memory"}};
   for (const PoolFigure& figure : kPoolFigures) {
     metrics.Add(std::string(figure.metric), std::string(figure.help),

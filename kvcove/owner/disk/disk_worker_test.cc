@@ -386,9 +386,12 @@ TEST_F(DiskWorkerTest, ADiskWhoseWritesHangIsSetAsideWhileItsReadsComplete) {
   for (const bool reads : {false, true}) {
     Tiers tiers(Tiers::Formatted(1));
     disklog::AlignedBuffer into(disklog::kBlockBytes);
+    ASSERT_EQ(tiers.Put("key", 7), Code::kOk);
+    tiers.Evict("key");
+    ASSERT_TRUE(tiers.Settle());
     tiers.device->faults.hangs = !reads;
     tiers.device->faults.writes_hang = reads;
-    const auto removal = tiers.BeginRemove("none");
+    const auto removal = tiers.BeginRemove("key");
     int read = 0;
     int step = 0;
     for (; step < 20'000 && !tiers.tiering->state().aside(); ++step) {

@@ -33,24 +33,6 @@ std::vector<std::uint64_t> New(const std::vector<std::uint64_t>& sizes) {
   return AssignShares(sizes, std::vector<std::uint64_t>(sizes.size()));
 }
 
-TEST(KnownDisksTest, WhatCannotBeWrittenIsForgottenOnceItIsStoredElsewhere) {
-  std::string name = testing::TempDir() + "/kvcove-known-XXXXXX";
-  const std::string directory = mkdtemp(name.data());
-  KnownDisks known(directory + "/none");
-  int struck = 0;
-  EXPECT_FALSE(known.wants_void());
-  EXPECT_FALSE(known.Forget(kAllTierShares, [&] { ++struck; }));
-  EXPECT_TRUE(known.wants_void());
-  EXPECT_EQ(struck, 0);
-  known.SetVoid(true);
-  EXPECT_TRUE(known.Forget(kAllTierShares, [&] { ++struck; }));
-  EXPECT_EQ(struck, 1);
-  EXPECT_FALSE(known.Note({.disk = {.high = 1, .low = 1}, .shares = kAllTierShares}));
-  known.SetVoid(false);
-  EXPECT_FALSE(known.Forget(kAllTierShares));
-  std::filesystem::remove_all(directory);
-}
-
 TEST(AssignSharesTest, EachDiskGetsItsPartBySize) {
   EXPECT_EQ(Counts(New({5})), (std::vector{64}));
   EXPECT_EQ(Counts(New({5, 5})), (std::vector{32, 32}));
@@ -149,6 +131,24 @@ TEST_F(KnownDisksTest, WhatIsDamagedNamesNoDisk) {
     ASSERT_TRUE(read) << text;
     EXPECT_TRUE(read->empty()) << text;
   }
+}
+
+TEST_F(KnownDisksTest, WhatCannotBeWrittenIsForgottenOnceItIsStoredElsewhere) {
+  std::string name = testing::TempDir() + "/kvcove-known-XXXXXX";
+  const std::string directory = mkdtemp(name.data());
+  KnownDisks known(directory + "/none");
+  int struck = 0;
+  EXPECT_FALSE(known.wants_void());
+  EXPECT_FALSE(known.Forget(kAllTierShares, [&] { ++struck; }));
+  EXPECT_TRUE(known.wants_void());
+  EXPECT_EQ(struck, 0);
+  known.SetVoid(true);
+  EXPECT_TRUE(known.Forget(kAllTierShares, [&] { ++struck; }));
+  EXPECT_EQ(struck, 1);
+  EXPECT_FALSE(known.Note({.disk = {.high = 1, .low = 1}, .shares = kAllTierShares}));
+  known.SetVoid(false);
+  EXPECT_FALSE(known.Forget(kAllTierShares));
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace
