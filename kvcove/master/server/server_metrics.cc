@@ -15,6 +15,10 @@ void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
     const Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
     metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs, else 0", owner.live,
                   labels);
+    metrics.Gauge("kvcove_master_owner_told", "1 when all that the owner holds is listed, else 0",
+                  owner.told, labels);
+    metrics.Gauge("kvcove_master_owner_draining", "1 while the owner is drained, else 0",
+                  owner.draining, labels);
     metrics.Gauge("kvcove_master_owner_capacity_bytes", "memory that an owner gives to the pool",
                   Number(owner.capacity_bytes), tier);
     metrics.Gauge("kvcove_master_owner_used_bytes", "payload memory of an owner that is in use",
