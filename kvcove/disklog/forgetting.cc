@@ -11,19 +11,36 @@ IndexEntry* Forgetting::Find(const Forgotten& one) {
   return entry != nullptr && entry->sequence() == one.sequence ? entry : nullptr;
 }
 
+// A copy's has the sequence of the copy, so that it does not cover what was stored since.
+std::optional<Writer::Append> Forgetting::TombstoneOf(const Forgotten& one) {
+  if (one.copy) {
+    const Zone& zone = state_.zones[one.copy->place.zone];
+    if (zone.use != one.copy->place.use) return std::nullopt;
+    return Writer::Append{.slot = one.copy->slot,
+                          .generation = one.copy->generation,
+                          .version = zone.nonce,
+                          .name = one.copy->name,
+                          .key = one.key,
+                          .sequence = one.sequence};
+  }
+  const IndexEntry* const entry = Find(one);
+  if (entry == nullptr) return std::nullopt;
+  const Scope& scope = state_.scopes[entry->scope];
+  return Writer::Append{.slot = scope.slot,
+                        .generation = scope.generation,
+                        .version = state_.zones[entry->zone].nonce,
+                        .name = scope.name,
+                        .key = one.key};
+}
+
 void Forgetting::Step() {
   if (state_.forgotten.empty()) return;
   if (writer_.unproven()) return GiveUp();
   auto written = std::make_shared<std::vector<Forgotten>>();
   while (!state_.forgotten.empty()) {
     Forgotten& one = state_.forgotten.front();
-    if (const IndexEntry* const entry = Find(one)) {
-      const Scope& scope = state_.scopes[entry->scope];
-      const Status added = writer_.AddTombstone({.slot = scope.slot,
-                                                 .generation = scope.generation,
-                                                 .version = state_.zones[entry->zone].nonce,
-                                                 .name = scope.name,
-                                                 .key = one.key});
+    if (const auto tombstone = TombstoneOf(one)) {
+      const Status added = writer_.AddTombstone(*tombstone);
       if (!added) {
         // A full queue and a full disk pass. A device that fails is the owner's to set aside.
         if (added.error().code == Code::kUnavailable) writer_.SetUnproven();
@@ -45,7 +62,12 @@ void Forgetting::Synced(const std::vector<Forgotten>& written, const Status& sta
   if (!status) writer_.SetUnproven();
   for (const Forgotten& one : written) {
     // Of what is not proven the entry stays, and so its key counts as present.
-    if (const IndexEntry* const entry = Find(one); status && entry != nullptr) Drop(*entry, one);
+    if (status && one.copy) {
+      Zone& zone = state_.zones[one.copy->place.zone];
+      if (zone.use == one.copy->place.use) --zone.uncovered;
+    } else if (IndexEntry* const entry = Find(one); status && entry != nullptr) {
+      Drop(*entry, one);
+    }
     if (one.done) one.done(status);
   }
 }

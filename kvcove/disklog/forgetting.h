@@ -2,7 +2,8 @@
 // Writes tombstones for records that nobody can read, or that have no place in `Presence`: damaged
 // ones, and those whose write failed. Such a record may be whole at the next start. By then its key
 // may have been stored again, and the older value would come back. So the key counts as present
-// (State::Hide) until the tombstone is durable.
+// (State::Hide) until the tombstone is durable. A copy whose object ended while it was being copied
+// gets a tombstone, too; until then its zone is uncovered.
 //
 // Not thread-safe: belongs to the Log's thread.
 #pragma once
@@ -25,6 +26,8 @@ class Forgetting {
  private:
   // Returns the entry of the record, unless a removal, a reset or a newer record has ended it.
   IndexEntry* Find(const Forgotten& one);
+  // Returns the tombstone of the record, or nothing if its zone was freed meanwhile.
+  std::optional<Writer::Append> TombstoneOf(const Forgotten& one);
   void Synced(const std::vector<Forgotten>& written, const Status& status);
   void Drop(const IndexEntry& entry, const Forgotten& one);
   void GiveUp();

@@ -124,6 +124,24 @@ TEST_F(MovesTest, ARemovalDuringAMoveWins) {
   }
 }
 
+// The copy of an object that was removed meanwhile gets a tombstone of its own. Without it, every
+// later removal in the zone's namespaces would need one, also of keys that are not there.
+TEST_F(MovesTest, ARemovalDuringAMoveCostsLaterOnesNothing) {
+  for (int polls = 0; polls < 60; ++polls) {
+    SCOPED_TRACE(polls);
+    moving_.clear();
+    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
+    PutUntilOneMoves();
+    const std::string key = moving_;
+    for (int i = 0; i < polls; ++i) log_->Poll(0);
+    ASSERT_TRUE(Remove(*log_, *device_, key));
+    for (int i = 0; i < 2000; ++i) log_->Poll(0);
+    const std::uint64_t tombstones = log_->counters().tombstones;
+    ASSERT_TRUE(Remove(*log_, *device_, "absent"));
+    EXPECT_EQ(log_->counters().tombstones, tombstones);
+  }
+}
+
 TEST_F(MovesTest, ANewerValueDuringAMoveWins) {
   for (int polls = 0; polls < 40; ++polls) {
     SCOPED_TRACE(polls);

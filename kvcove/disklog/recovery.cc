@@ -226,7 +226,7 @@ void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
   const Id128 hash = entry.id();
   const auto ends = [&](std::uint32_t zone) {
     if (!covered_.contains(Covered(hash, state_.zones[zone].nonce))) {
-      state_.zones[zone].uncovered = true;
+      ++state_.zones[zone].uncovered;
     }
   };
   const IndexEntry* const known = state_.Find(hash);

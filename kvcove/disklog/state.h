@@ -46,7 +46,15 @@ struct Forgotten {
   Id128 hash;
   std::uint64_t sequence = 0;
   std::string key;
-  std::function<void(const Status&)> done;  // may be empty; an error if the log is unproven
+  // Of a copy that the index does not name, because its object ended while it was being copied.
+  struct Copy {
+    SlotId slot = 0;
+    Generation generation = 0;
+    std::string name;
+    Place place;
+  };
+  std::optional<Copy> copy = {};
+  std::function<void(const Status&)> done = {};  // may be empty; an error if the log is unproven
 };
 
 struct State {
@@ -152,7 +160,7 @@ struct State {
     if (const IndexEntry* const known = Find(entry.id())) {
       if (known->sequence() >= entry.sequence()) return nullptr;
       // No tombstone names the record that is replaced. (Recovery looks for one itself.)
-      if (!recovering) zones[known->zone].uncovered = true;
+      if (!recovering) ++zones[known->zone].uncovered;
       Drop(*known);
     }
     IndexEntry& kept = index.Insert(entry);
@@ -165,7 +173,7 @@ struct State {
   // Points the entry at its copy. There is no moment in which the object is not found: `presence`
   // would report it as removed, and a put of its key would be accepted as the first one.
   void Move(IndexEntry& entry, const IndexEntry& to) {
-    zones[entry.zone].uncovered = true;  // until it is freed, which a failing disk may refuse
+    ++zones[entry.zone].uncovered;  // until it is freed, which a failing disk may refuse
     zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
     entry.zone = to.zone;
     entry.use = to.use;

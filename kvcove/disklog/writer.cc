@@ -133,8 +133,7 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
     if (error == 0 && known != nullptr && state_.PlaceOf(*known) == *append.moved_from) {
       state_.Move(*known, entry);
     } else if (append.kind == RecordKind::kObject) {
-      // A tombstone that was written meanwhile names the original's zone, not this one.
-      state_.zones[entry.zone].uncovered = true;
+      EndCopy(append, entry, error);
     }
   } else if (append.kind == RecordKind::kObject && known != nullptr &&
              known->sequence() == entry.sequence()) {
@@ -151,6 +150,22 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
     return;
   }
   done(StatusOf(error, "writing to the disk"));
+}
+
+// Ends a copy that does not count: the object ended meanwhile, or the write failed. A tombstone
+// that was written meanwhile names the zone of the original, not that of the copy.
+void Writer::EndCopy(const Append& append, const IndexEntry& entry, int error) {
+  ++state_.zones[entry.zone].uncovered;
+  if (error != 0) return;  // the original is alive, and a tombstone would cover it, too
+  const OpenZone& zone = *open_.at(entry.zone);
+  state_.forgotten.push_back(
+      {.hash = entry.id(),
+       .sequence = entry.sequence(),
+       .key = KeyOf(entry),
+       .copy = Forgotten::Copy{.slot = append.slot,
+                               .generation = append.generation,
+                               .name = zone.summary.scopes[zone.scopes.at(entry.scope)].name,
+                               .place = state_.PlaceOf(entry)}});
 }
 
 std::string Writer::KeyOf(const IndexEntry& entry) const {

@@ -137,6 +137,7 @@ class Writer {
   OpenZone& Open(std::uint32_t number, std::uint8_t stream);
   void Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint64_t offset);
   void Land(const Append& append, const IndexEntry& entry, int error, const Done& done);
+  void EndCopy(const Append& append, const IndexEntry& entry, int error);
   // Returns the key of a record that is being written.
   std::string KeyOf(const IndexEntry& entry) const;
   void Copy(OpenZone& zone, std::span<const std::byte> bytes,

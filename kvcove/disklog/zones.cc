@@ -81,7 +81,8 @@ void Zones::Clear(std::uint32_t number) {
   Zone& zone = zones_[number];
   for (const ScopeUse& use : zone.uses) scopes_.Unuse(use.scope);
   zone.uses.clear();
-  zone.summarized = zone.uncovered = zone.doomed = false;
+  zone.summarized = zone.doomed = false;
+  zone.uncovered = 0;
   const std::uint64_t nonce = std::exchange(zone.nonce, 0);
   if (nonces_.erase(nonce) == 0) return;
   for (Zone& other : zones_) {
@@ -92,7 +93,7 @@ void Zones::Clear(std::uint32_t number) {
 bool Zones::Uncovered(ScopeId scope, std::uint64_t sequence) const {
   return std::ranges::any_of(zones_, [&](const Zone& zone) {
     if (zone.nameless()) return true;
-    return zone.uncovered && std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
+    return zone.uncovered > 0 && std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
              return use.scope == scope && use.first_object < sequence;
            });
   });

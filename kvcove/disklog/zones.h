@@ -48,7 +48,7 @@ struct Zone {
   std::uint64_t opened_at = 0;    // sequence when it was opened, for its age
   std::uint32_t reads = 0;        // in flight; it is neither chosen as victim nor opened meanwhile
   bool summarized = false;        // its summary is on the disk
-  bool uncovered = false;         // records may have ended in it without a tombstone
+  std::uint32_t uncovered = 0;    // more than 0: records may have ended in it without a tombstone
   bool doomed = false;  // it must be freed: it may have records that the index does not know
   // Its nonce is not known, so any tombstone may be one of its records'.
   bool nameless() const { return doomed && nonce == 0; }

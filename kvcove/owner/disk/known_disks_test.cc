@@ -134,9 +134,8 @@ TEST_F(KnownDisksTest, WhatIsDamagedNamesNoDisk) {
 }
 
 TEST_F(KnownDisksTest, WhatCannotBeWrittenIsForgottenOnceItIsStoredElsewhere) {
-  std::string name = testing::TempDir() + "/kvcove-known-XXXXXX";
-  const std::string directory = mkdtemp(name.data());
-  KnownDisks known(directory + "/none");
+  KnownDisks known(directory_);
+  std::filesystem::create_directories(directory_ + "/disk/in the way");
   int struck = 0;
   EXPECT_FALSE(known.wants_void());
   EXPECT_FALSE(known.Forget(kAllTierShares, [&] { ++struck; }));
@@ -148,7 +147,6 @@ TEST_F(KnownDisksTest, WhatCannotBeWrittenIsForgottenOnceItIsStoredElsewhere) {
   EXPECT_FALSE(known.Note({.disk = {.high = 1, .low = 1}, .shares = kAllTierShares}));
   known.SetVoid(false);
   EXPECT_FALSE(known.Forget(kAllTierShares));
-  std::filesystem::remove_all(directory);
 }
 
 }  // namespace
