@@ -23,6 +23,7 @@ TESTS = [
     "master_slot_table_test", "master_start_test", "master_store_doubt_test", "master_file_store_test", "master_file_store_recovery_test",
     "master_control_format_test", "owner_link_core_test", "owner_link_core_list_test", "owner_link_core_shards_test",
     "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test",
+    "disklog_forgetting_test", "disklog_log_test", "disklog_moves_test", "disklog_recovery_test", "tier_sim",
     "owner_disk_worker_test", "owner_owner_cluster_tier_test", "disk_retry", "owner_data_service_test", "requester_remote_read_test", "requester_borrow_test", "requester_reader_slots_test",
     "transport_run_test", "transport_device_test",
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
@@ -30,7 +31,7 @@ TESTS = [
     "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "requester_completion_test",
     "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
-PROGRAMS = ["master_tests", "master_server_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
+PROGRAMS = ["disklog_tests", "master_tests", "master_server_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
             "sim_tests", "server_tests", "rpc_tests"]  # fmt: skip
 
 # (rule, file, text, what stands in its place)

@@ -45,8 +45,8 @@ struct DiskFigure {
 
 struct DiskSpace {
   std::uint64_t total_bytes = 0;
-  std::uint64_t live_bytes = 0;  // of records that can be found
-  std::uint64_t dead_bytes = 0;  // the rest of what is written in zones that are in use
+  std::uint64_t live_bytes = 0;       // of records that can be found
+  std::uint64_t dead_bytes = 0;       // the rest of what is written in zones that are in use
   std::uint64_t tombstone_bytes = 0;  // of tombstones that are needed; part of dead_bytes
   std::uint64_t objects = 0;
   std::uint64_t zones = 0;

@@ -157,7 +157,7 @@ class LocalHost final {
 
   LocalHostOptions options_;
   const Clock* clock_ = nullptr;
-  Histogram reset_time_;           // of resets that this host's processes asked for
+  Histogram reset_time_;                 // of resets that this host's processes asked for
   bool started_ = false;                 // false: the memory is another process's
   std::shared_ptr<owner::Owner> owner_;  // shared with HostControl, whose calls may outlive this
   std::string authority_;
