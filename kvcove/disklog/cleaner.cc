@@ -279,13 +279,13 @@ void Cleaner::FreeZone() {
   writer_.Free(*zone_, [this](const Status& status) {
     waiting_ = false;
     const bool doomed = state_.zones[*zone_].doomed;
-    if (status || doomed) {
+    if (status) {
       refused_ = state_.counters.refused_space;
       DropLeft();
       state_.counters.dropped_objects += state_.zones[*zone_].live();  // those that nothing lists
       state_.Abandon(*zone_);
     }
-    // A doomed zone that can be neither read nor freed is voided by the superblock.
+    // A doomed zone that cannot be freed either is voided by the superblock.
     if (!status && doomed) state_.Lose(*zone_);
     zone_.reset();
     summary_ = {};

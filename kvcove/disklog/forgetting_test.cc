@@ -516,6 +516,22 @@ TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {
   for (const auto& [i, its] : zone_of_) EXPECT_FALSE(its == zone && Finds(Name(i))) << i;
 }
 
+// If the superblocks cannot say so either, nothing on the disk is used.
+TEST_F(DamageTest, AZoneThatCannotBeVoidedKeepsTheLogFromBeingUsed) {
+  Make(true);
+  log_.reset();
+  device_ = std::make_unique<FakeDevice>(image_, 3);
+  auto opened = Log::Open(*device_, SmallLog());
+  ASSERT_TRUE(opened);
+  log_ = *std::move(opened);
+  device_->faults.bad_to = kZonesStart + kSmallZone;  // superblocks and the first zone
+  device_->faults.bad_reads = device_->faults.bad_writes = true;
+  ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return log_->unproven(); }));
+  for (int i = 0; i < 10'000; ++i) log_->Poll(0);
+  EXPECT_FALSE(log_->recovered());
+  EXPECT_EQ(Remove(*log_, *device_, Name(1)).error().code, Code::kUnavailable);
+}
+
 // A disk that was emptied: the other superblock has the former number.
 TEST_F(DamageTest, ADiskThatStartedEmptyStaysSoWithOneSuperblock) {
   Make(true);

@@ -112,6 +112,7 @@ Log::Log(Device& device, LogOptions options, Superblock superblock, bool started
       cleaner_(state_, writer_, reader_, options.cleaner),
       forgetting_(state_, writer_, std::move(options.cleaner.on_dropped)),
       recovery_(state_, writer_) {
+  saved_lost_ = state_.super.lost_zones.size();
   state_.presence = options.presence;
   state_.scopes.SetShares(std::move(options.shares));
   for (const SlotGeneration& slot : options.generations) {
@@ -323,9 +324,14 @@ void Log::VoidLost() {
   const std::size_t lost = state_.super.lost_zones.size();
   const auto ended = [this, lost](const Status& status) {
     saving_lost_ = false;
-    if (!status) writer_.SetUnproven();
+    if (!status) return writer_.SetUnproven();
+    for (; saved_lost_ < lost; ++saved_lost_) {
+      const std::uint32_t zone = state_.super.lost_zones[saved_lost_];
+      state_.counters.dropped_objects += state_.zones[zone].live();
+      state_.Abandon(zone);
+    }
     // Others may have been lost meanwhile; the next Poll saves these.
-    state_.voiding = !status || state_.super.lost_zones.size() > lost;
+    state_.voiding = state_.super.lost_zones.size() > lost;
   };
   WriteSuperblock([this, ended](const Status& status) {
     if (!status) return ended(status);

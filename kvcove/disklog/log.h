@@ -193,6 +193,7 @@ class Log {
   Recovery recovery_;
   bool recovered_ = false;
   bool saving_lost_ = false;
+  std::size_t saved_lost_ = 0;  // of Superblock::lost_zones, those that are durable
   // Removals that wait for the sync of the last tombstones; null: all are durable.
   std::shared_ptr<std::vector<Done>> removing_;
   bool unsynced_ = false;  // tombstones of a Remove that was refused before it reached all keys

@@ -189,7 +189,8 @@ struct State {
     // stale entries are swept out at the wrap.
     if (++zone.use == 0) SweepAll();
   }
-  // Voids the contents of a zone that can be neither read nor freed: the next superblock names it.
+  // Has the superblock void a zone that cannot be freed. Until that is durable its objects remain
+  // here, so that their keys are not stored again and the tombstones of the others are kept.
   void Lose(std::uint32_t number) {
     zones[number].state = ZoneState::kLost;
     super.lost_zones.push_back(number);
