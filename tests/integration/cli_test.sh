@@ -53,7 +53,7 @@ check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memo
 for policy in best s3fifo; do
   check "wrong policy $policy" 2 "'$policy' is not an eviction policy; use default or lru" "$kvcove" serve --policy $policy --memory 1MiB --socket "$directory/a/s"
 done
-check "the policies in the help" 0 "eviction: default or lru" "$kvcove" serve --help
+check "the policies in the help" 0 "eviction policy: default or lru" "$kvcove" serve --help
 check "wrong huge pages" 2 "give auto, require or off" "$kvcove" serve --huge-pages yes --memory 1MiB --socket "$directory/a/s"
 check "huge pages that the host lacks" 2 "sysctl -w vm.nr_hugepages=[0-9]+" "$kvcove" serve --huge-pages require --memory 190GiB --socket "$directory/a/s"
 check "wrong quota" 2 "acme=2GiB:1GiB" "$kvcove" serve --quota acme --memory 1MiB --socket "$directory/a/s"
@@ -246,7 +246,7 @@ check "admin metrics" 0 'kvcove_master_owner_objects' "${admin[@]}" metrics
 cp "$directory/out" "$directory/master.metrics"
 check "an owner's metrics" 0 'kvcove_owner_data_connections' "$kvcove" admin --admin 127.0.0.1:$((port + 3)) --token "$directory/boss.toml" metrics
 cp "$directory/out" "$directory/owner.metrics"
-mkdir "$directory/disks"
+mkdir -m 700 "$directory/disks"  # as the socket in it wants
 "$kvcove" --log off serve --memory 8MiB --disk "$directory/disks:64MiB" --metrics 127.0.0.1:$((port + 4)) --socket "$directory/disks/s" &
 daemon=$!
 for _ in $(seq 1200); do [ -S "$directory/disks/s" ] && break; sleep 0.05; done
