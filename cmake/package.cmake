@@ -61,6 +61,9 @@ else()
   add_library(kvcove::kvcove ALIAS kvcove_static)
 endif()
 
+# Its headers need the standard of the others, also in a project that adds kvcove.
+target_compile_features(kvcove_server INTERFACE cxx_std_23)
+
 if(NOT KVCOVE_INSTALL)
   return()
 endif()

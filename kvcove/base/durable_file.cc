@@ -13,14 +13,6 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4096;
 
-Status SyncDirectory(const std::string& directory) {
-  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || fsync(fd.get()) != 0) {
-    return FailErrno(Code::kUnavailable, "syncing " + directory);
-  }
-  return {};
-}
-
 Status WriteNew(const std::string& path, std::string_view text) {
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   bool written = fd.valid();
@@ -34,6 +26,14 @@ Status WriteNew(const std::string& path, std::string_view text) {
 }
 
 }  // namespace
+
+Status SyncDirectory(const std::string& directory) {
+  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) {
+    return FailErrno(Code::kUnavailable, "syncing " + directory);
+  }
+  return {};
+}
 
 Status ReplaceFile(const std::string& directory, const std::string& name, std::string_view text) {
   const std::string path = directory + "/" + name;

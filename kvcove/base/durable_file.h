@@ -17,6 +17,8 @@ namespace kvcove {
 Status ReplaceFile(const std::string& directory, const std::string& name, std::string_view text);
 // The same for its end; one that is not there is no error.
 Status RemoveFile(const std::string& directory, const std::string& name);
+// Makes changes of the directory durable: files that were made, renamed or removed.
+Status SyncDirectory(const std::string& directory);
 // At most 4 KiB; nothing when there is no such file. Errors: kUnavailable.
 Result<std::optional<std::string>> ReadSmallFile(const std::string& directory,
                                                  const std::string& name);

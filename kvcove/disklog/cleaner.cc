@@ -6,6 +6,7 @@
 namespace kvcove::disklog {
 namespace {
 constexpr int kEntriesAStep = 1024;
+constexpr int kFreeAttempts = 2;
 }  // namespace
 
 Cleaner::Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions options)
@@ -278,15 +279,14 @@ void Cleaner::FreeZone() {
   waiting_ = true;
   writer_.Free(*zone_, [this](const Status& status) {
     waiting_ = false;
-    const bool doomed = state_.zones[*zone_].doomed;
     if (status) {
       refused_ = state_.counters.refused_space;
       DropLeft();
       state_.counters.dropped_objects += state_.zones[*zone_].live();  // those that nothing lists
       state_.Abandon(*zone_);
     }
-    // A doomed zone that cannot be freed either is voided by the superblock.
-    if (!status && doomed) state_.Lose(*zone_);
+    // Else the cleaner would choose it again and again: the superblock voids it.
+    if (!status && ++state_.zones[*zone_].free_failures >= kFreeAttempts) state_.Lose(*zone_);
     zone_.reset();
     summary_ = {};
     left_.clear();

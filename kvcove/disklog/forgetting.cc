@@ -63,8 +63,8 @@ void Forgetting::Synced(const std::vector<Forgotten>& written, const Status& sta
   for (const Forgotten& one : written) {
     // Of what is not proven the entry stays, and so its key counts as present.
     if (status && one.copy) {
-      Zone& zone = state_.zones[one.copy->place.zone];
-      if (zone.use == one.copy->place.use) --zone.uncovered;
+      const Place& place = one.copy->place;
+      if (state_.zones[place.zone].use == place.use) state_.zones.RemoveUncovered(place.zone);
     } else if (IndexEntry* const entry = Find(one); status && entry != nullptr) {
       Drop(*entry, one);
     }

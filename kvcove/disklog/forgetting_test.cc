@@ -308,6 +308,28 @@ TEST_F(ForgettingTest, SmallValuesThatComeAndGoNeverFillTheDisk) {
   }
 }
 
+// A zone may have two records of a key, and a tombstone of the first one only.
+TEST_F(ForgettingTest, ATombstoneOfAnEarlierRecordCoversNoLaterOneOfItsZone) {
+  Open();
+  ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
+  ASSERT_TRUE(Remove(*log_, *device_, "key"));
+  ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500));
+  const std::uint32_t first = log_->Find(kSlot, kGeneration, "key")->place.zone;
+  ASSERT_TRUE(Put(*log_, *device_, "key", 3, 500, 1));  // as a copy would lie in another zone
+  ASSERT_NE(log_->Find(kSlot, kGeneration, "key")->place.zone, first);
+  PutSome(0, 3);  // keeps the first zone from being dead
+  ASSERT_TRUE(Sync());
+  Reopen();
+  ASSERT_TRUE(Remove(*log_, *device_, "key"));
+  Settle();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Stop());
+    Reopen();
+    Settle();
+    EXPECT_FALSE(Finds("key")) << i;
+  }
+}
+
 // ---- damage
 
 // A disk on which half of the objects were removed.
@@ -503,7 +525,7 @@ TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {
   EXPECT_EQ(log_->space().lost_zones, 1U);
   Check(zone);
   PutSome(1000, 1020);
-  EXPECT_EQ(log_->counters().write_errors, 1U) << "nothing else is written there";
+  EXPECT_EQ(log_->counters().write_errors, 2U) << "nothing else is written there";
   Reopen();  // where it can be read again
   EXPECT_EQ(log_->superblock().lost_zones, std::vector<std::uint32_t>{zone});
   for (const auto& [i, its] : zone_of_) EXPECT_FALSE(its == zone && Finds(Name(i))) << i;
@@ -514,6 +536,31 @@ TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {
   OpenImage(std::move(image));
   EXPECT_EQ(log_->space().lost_zones, 1U);
   for (const auto& [i, its] : zone_of_) EXPECT_FALSE(its == zone && Finds(Name(i))) << i;
+}
+
+// Its zone would be chosen again and again, and no other one.
+TEST_F(DamageTest, AZoneWhoseHeaderCannotBeWrittenIsVoidAndTheOthersGoOn) {
+  Make(true);
+  OpenImage(image_);
+  const std::uint32_t zone = zone_of_.begin()->second;
+  device_->faults.bad_from = kZonesStart + (zone * kSmallZone);
+  device_->faults.bad_to = device_->faults.bad_from + kBlockBytes;
+  device_->faults.bad_writes = true;
+  std::vector<std::string> keys;
+  for (const auto& [i, its] : zone_of_) {
+    if (its == zone) keys.push_back(Name(i));
+  }
+  for (const std::string& key : keys) ASSERT_TRUE(Remove(*log_, *device_, key));
+  Settle();
+  EXPECT_EQ(log_->space().lost_zones, 1U);
+  EXPECT_FALSE(log_->unproven());
+  Check(zone);
+  ASSERT_TRUE(Remove(*log_, *device_, Name(kObjects - 1)));
+  PutSome(1000, 1020);
+  Reopen();
+  for (const std::string& key : keys) EXPECT_FALSE(Finds(key)) << key;
+  EXPECT_FALSE(Finds(Name(kObjects - 1)));
+  EXPECT_TRUE(Finds(Name(1010)));
 }
 
 // If the superblocks cannot say so either, nothing on the disk is used.

@@ -163,7 +163,7 @@ void Log::Read(const Found& found, const Expected& expected, std::span<std::byte
 }
 
 Status Log::Remove(const RemoveRequest& request, Done done) {
-  if (!recovery_.done() || stopping_ || unproven()) {
+  if (!recovered() || stopping_ || unproven()) {
     return Fail(Code::kUnavailable,
                 unproven() ? "the disk failed to write" : "the disk is starting or stopping");
   }
@@ -258,7 +258,12 @@ void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each
 void Log::TakeWalk(std::uint32_t number, ZoneContents contents,
                    const std::function<void(const LiveObject&)>& each, const Done& done) {
   Zone& zone = state_.zones[number];
-  if (zone.state == ZoneState::kSealed && (!contents.summary || contents.scanned)) {
+  const bool damaged = !contents.summary || contents.scanned;
+  if (damaged && zone.state != ZoneState::kSealed) {
+    done(Fail(Code::kInProgress, "the zone is being cleaned; walk it again"));
+    return;
+  }
+  if (damaged) {
     // Objects that no sound record shows can be listed no more. Those that a removal by pattern
     // would have found must not be found later, so the zone goes.
     std::uint32_t listed = 0;
@@ -312,6 +317,24 @@ void Log::SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> r
 void Log::SaveIdentity(const Id128& identity, Done done) {
   state_.super.identity = identity;
   WriteSuperblock(std::move(done));
+}
+
+// Ends the opening once nothing that was not taken into the index can come back: doomed zones are
+// freed, and the summaries of scanned zones, which leave out what is damaged, are durable.
+void Log::StepOpening() {
+  if (syncing_scans_ || !recovery_.done() || writer_.sealing() || state_.zones.AnyDoomed() ||
+      state_.voiding) {
+    return;
+  }
+  if (recovery_.counters().scanned == 0) {
+    state_.opening = false;
+    return;
+  }
+  syncing_scans_ = true;
+  writer_.Sync([this](const Status& status) {
+    if (!status) return writer_.SetUnproven();
+    state_.opening = false;
+  });
 }
 
 // Twice, so that no damage of one superblock brings the zone's records back.
@@ -380,7 +403,7 @@ void Log::Stop(Done done) {
 }
 
 void Log::StopStep() {
-  if (!stop_ || !recovered_) return;
+  if (!stop_ || !recovered()) return;
   // Called by each Poll until all is written: a cleaner that was active may open zones meanwhile.
   writer_.SealAll();
   if (!writer_.idle() || cleaner_.active() || !forgetting_.idle()) return;
@@ -405,7 +428,7 @@ bool Log::Poll(std::int64_t wait_ns) {
   if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
   forgetting_.Step();
   if (state_.voiding && !saving_lost_ && !unproven()) VoidLost();
-  recovered_ = recovered_ || (recovery_.done() && !state_.zones.AnyDoomed() && !state_.voiding);
+  if (state_.opening) StepOpening();
   // Two rounds, as the one that is under way may have passed the entries that became stale.
   if (state_.stale != swept_stale_) {
     swept_stale_ = state_.stale;

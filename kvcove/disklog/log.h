@@ -100,7 +100,7 @@ class Log {
   // True once Put and Read work. Objects of zones that are not read yet are misses.
   bool serving() const { return recovery_.serving(); }
   // True once Remove works, too, and nothing that was not taken into the index can come back.
-  bool recovered() const { return recovered_; }
+  bool recovered() const { return !state_.opening; }
   // True once a removal, or the loss of a zone, could not be made durable. Removals and syncs fail
   // from now on: open the log anew.
   bool unproven() const { return writer_.unproven(); }
@@ -173,6 +173,7 @@ class Log {
   Status RemoveOne(const RemoveRequest& request, std::string_view key, bool uncovered);
   void TakeWalk(std::uint32_t zone, ZoneContents contents,
                 const std::function<void(const LiveObject&)>& each, const Done& done);
+  void StepOpening();
   // Makes the loss of zones durable (State::Lose).
   void VoidLost();
   void WriteSuperblock(Done done);
@@ -191,7 +192,7 @@ class Log {
   Cleaner cleaner_;
   Forgetting forgetting_;
   Recovery recovery_;
-  bool recovered_ = false;
+  bool syncing_scans_ = false;
   bool saving_lost_ = false;
   std::size_t saved_lost_ = 0;  // of Superblock::lost_zones, those that are durable
   // Removals that wait for the sync of the last tombstones; null: all are durable.

@@ -9,11 +9,6 @@ namespace {
 constexpr std::uint32_t kEndsAtOnce = 64;
 constexpr std::size_t kZonesAtOnce = 4;
 
-void Doom(Zone& zone) {
-  zone.state = ZoneState::kSealed;
-  zone.doomed = true;
-}
-
 // Hashes what a tombstone covers: the record of a key in one use of a zone.
 std::uint64_t Covered(const Id128& hash, std::uint64_t nonce) { return Mix64(hash.low ^ nonce); }
 
@@ -51,7 +46,7 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   if (ends.error != 0) {
     ++state_.counters.read_errors;
     ++counters_.unreadable;
-    Doom(zone);
+    state_.zones.Doom(number, /*untaken=*/true);
     return;
   }
   // A header of another place, pool, incarnation or disk belongs to an earlier use of the space,
@@ -59,7 +54,9 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   const auto header = ParseZoneHeader(ends.header.view());
   if (!header) {
     // Damaged, or never written: only zeros are known to be the latter.
-    if (ends.header.view().find_first_not_of('\0') != std::string_view::npos) Doom(zone);
+    if (ends.header.view().find_first_not_of('\0') != std::string_view::npos) {
+      state_.zones.Doom(number, /*untaken=*/true);
+    }
     return;
   }
   if (header->free || header->zone != number || header->pool != super.pool ||
@@ -154,7 +151,7 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
   Zone& zone = state_.zones[number];
   if (!contents.summary) {
     ++counters_.unreadable;
-    Doom(zone);
+    state_.zones.Doom(number, /*untaken=*/true);
     return;
   }
   // The summary is written behind the last valid record. It fits before the trailer, as the writer
@@ -166,7 +163,7 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
   if (zone.records_end + encoded.bytes.size() + kBlockBytes <= state_.zones.zone_bytes()) {
     writer_.SealRecovered(number, std::move(*contents.summary));
   } else {
-    Doom(zone);
+    state_.zones.Doom(number, /*untaken=*/false);
   }
 }
 
@@ -210,7 +207,8 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     state_.zones.NoteTombstone(
         number, *scope, from.sequence, from.version,
         AlignUp(entry.record_bytes, kUnitBytes) + kSummaryEntryBytes + from.key_bytes);
-    covered_.insert(Covered(from.hash, from.version));
+    std::uint64_t& last = covered_[Covered(from.hash, from.version)];
+    last = std::max(last, from.sequence);
     state_.Offer(entry);
     ++counters_.dead_objects;
   }
@@ -224,19 +222,21 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
 // tombstones are read first, so all tombstones are known.
 void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
   const Id128 hash = entry.id();
-  const auto ends = [&](std::uint32_t zone) {
-    if (!covered_.contains(Covered(hash, state_.zones[zone].nonce))) {
-      ++state_.zones[zone].uncovered;
+  // A zone may have several records of a key, so the tombstone must be the younger one.
+  const auto ends = [&](std::uint32_t zone, std::uint64_t sequence) {
+    const auto tombstone = covered_.find(Covered(hash, state_.zones[zone].nonce));
+    if (tombstone == covered_.end() || tombstone->second < sequence) {
+      state_.zones.AddUncovered(zone);
     }
   };
   const IndexEntry* const known = state_.Find(hash);
   const bool older = known != nullptr && known->kind == RecordKind::kObject &&
                      known->sequence() < entry.sequence();
-  if (older) ends(known->zone);
+  if (older) ends(known->zone, known->sequence());
   IndexEntry* const kept = state_.Offer(entry);
   if (kept == nullptr) {
     ++counters_.dead_objects;
-    ends(number);
+    ends(number, entry.sequence());
     return;
   }
   ++counters_.objects;

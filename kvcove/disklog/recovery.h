@@ -19,7 +19,7 @@
 #pragma once
 
 #include <array>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "kvcove/disklog/summaries.h"
@@ -79,7 +79,8 @@ class Recovery {
   std::size_t scans_ = 0;  // zones in flight that are scanned, each in memory whole
   bool serving_ = false;
   bool done_ = false;
-  std::unordered_set<std::uint64_t> covered_;  // Covered() of each tombstone
+  // The highest sequence of a tombstone, by what it covers (Covered).
+  std::unordered_map<std::uint64_t, std::uint64_t> covered_;
   RecoveryCounters counters_;
 };
 

@@ -72,6 +72,7 @@ struct State {
   std::uint64_t next_sequence = 1;
   std::uint64_t stale = 0;     // count of index entries that ended with their zone or scope
   bool recovering = true;      // until every zone has been read; the index has tombstones meanwhile
+  bool opening = true;         // until what recovery has found and left out is durable
   std::uint32_t failures = 0;  // failed writes since the last one that succeeded
   Presence* presence = nullptr;
   bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
@@ -160,7 +161,7 @@ struct State {
     if (const IndexEntry* const known = Find(entry.id())) {
       if (known->sequence() >= entry.sequence()) return nullptr;
       // No tombstone names the record that is replaced. (Recovery looks for one itself.)
-      if (!recovering) ++zones[known->zone].uncovered;
+      if (!recovering) zones.AddUncovered(known->zone);
       Drop(*known);
     }
     IndexEntry& kept = index.Insert(entry);
@@ -173,7 +174,7 @@ struct State {
   // Points the entry at its copy. There is no moment in which the object is not found: `presence`
   // would report it as removed, and a put of its key would be accepted as the first one.
   void Move(IndexEntry& entry, const IndexEntry& to) {
-    ++zones[entry.zone].uncovered;  // until it is freed, which a failing disk may refuse
+    zones.AddUncovered(entry.zone);  // until it is freed, which a failing disk may refuse
     zones.RemoveLive(entry.zone, entry.scope, entry.record_bytes);
     entry.zone = to.zone;
     entry.use = to.use;
@@ -193,6 +194,7 @@ struct State {
   // here, so that their keys are not stored again and the tombstones of the others are kept.
   void Lose(std::uint32_t number) {
     zones[number].state = ZoneState::kLost;
+    zones[number].doomed = true;
     super.lost_zones.push_back(number);
     voiding = true;
   }

@@ -88,6 +88,7 @@ Status Writer::Add(const Append& append, Done done) {
   entry.kind = append.kind;
   entry.pending = true;
   Note(*zone, scope, record, zone->position);
+  if (append.kind == RecordKind::kTombstone) ++tombstones_;
   // Copies are taken by Land.
   if (append.kind == RecordKind::kObject && !append.moved_from) state_.Offer(entry);
 
@@ -155,7 +156,7 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
 // Ends a copy that does not count: the object ended meanwhile, or the write failed. A tombstone
 // that was written meanwhile names the zone of the original, not that of the copy.
 void Writer::EndCopy(const Append& append, const IndexEntry& entry, int error) {
-  ++state_.zones[entry.zone].uncovered;
+  state_.zones.AddUncovered(entry.zone);
   if (error != 0) return;  // the original is alive, and a tombstone would cover it, too
   const OpenZone& zone = *open_.at(entry.zone);
   state_.forgotten.push_back(
@@ -358,6 +359,20 @@ void Writer::Write(std::uint64_t offset, std::span<const std::byte> bytes,
   });
 }
 
+// A device may report an error of a sync once, to whoever syncs first, though it concerns what
+// others have written.
+void Writer::SyncDevice(std::function<void(int error)> done) {
+  state_.device.Sync([this, upto = tombstones_, done = std::move(done)](int error) {
+    if (error == 0) {
+      synced_tombstones_ = std::max(synced_tombstones_, upto);
+    } else {
+      ++state_.counters.write_errors;
+      unproven_ |= tombstones_ > synced_tombstones_;
+    }
+    done(error);
+  });
+}
+
 void Writer::Flush() {
   for (auto& [number, zone] : open_) {
     if (!zone->chunk) continue;
@@ -387,10 +402,7 @@ void Writer::CheckBarriers() {
                 "opened again"));
       continue;
     }
-    state_.device.Sync([this, done = std::move(done)](int error) {
-      if (error != 0) ++state_.counters.write_errors;
-      done(StatusOf(error, "syncing the disk"));
-    });
+    SyncDevice([done = std::move(done)](int error) { done(StatusOf(error, "syncing the disk")); });
   }
 }
 
@@ -452,16 +464,14 @@ void Writer::SealRecovered(std::uint32_t number, Summary summary) {
 // that was synced.
 void Writer::SealSynced(std::uint32_t number, Summary summary) {
   ++sealing_;
-  state_.device.Sync(
-      [this, number, kept = std::make_shared<Summary>(std::move(summary))](int error) {
-        open_.erase(number);
-        if (error == 0) {
-          WriteSummary(number, *kept);
-        } else {
-          ++state_.counters.write_errors;
-          Sealed(number, error);
-        }
-      });
+  SyncDevice([this, number, kept = std::make_shared<Summary>(std::move(summary))](int error) {
+    open_.erase(number);
+    if (error == 0) {
+      WriteSummary(number, *kept);
+    } else {
+      Sealed(number, error);
+    }
+  });
 }
 
 void Writer::Sealed(std::uint32_t number, int error) {
@@ -469,6 +479,8 @@ void Writer::Sealed(std::uint32_t number, int error) {
   // scans it.
   Zone& sealed = state_.zones[number];
   sealed.summarized = error == 0;
+  // Recovery left out what it found damaged. Without a summary a later scan may find that sound.
+  if (error != 0 && state_.opening) sealed.doomed = true;
   sealed.state = ZoneState::kSealed;
   ++state_.counters.zones_sealed;
   --sealing_;
@@ -527,8 +539,10 @@ void Writer::Free(std::uint32_t number, Done done) {
     done(StatusOf(error, "freeing a zone"));
   };
   Write(state_.zones.OffsetOf(number), block->span(), [this, block, ended](int error) {
-    if (error != 0) return ended(error);
-    state_.device.Sync(ended);
+    if (error == 0) return SyncDevice(ended);
+    // One place that cannot be written is not yet a disk that fails to write (Add).
+    state_.failures -= std::min(state_.failures, 1U);
+    ended(error);
   });
 }
 

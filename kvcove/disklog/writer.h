@@ -74,6 +74,7 @@ class Writer {
   void SealAll();
   // Seals the open zones of objects, so that the cleaner can free them.
   void SealObjects();
+  bool sealing() const { return sealing_ > 0; }
   bool idle() const {
     return outstanding_.empty() && open_.empty() && barriers_.empty() && sealing_ == 0;
   }
@@ -146,6 +147,7 @@ class Writer {
   void Submit(OpenZone& zone);
   void Written(std::uint32_t number, std::size_t chunk, int error);
   void Write(std::uint64_t offset, std::span<const std::byte> bytes, std::function<void(int)> done);
+  void SyncDevice(std::function<void(int error)> done);
   // Seal writes the rest of a zone; then FinishSeal (all writes have completed), SealSynced (the
   // records are durable), WriteSummary, and Sealed follow. Seal may end `zone` before it returns.
   void Seal(OpenZone& zone);
@@ -170,6 +172,8 @@ class Writer {
   std::deque<Barrier> barriers_;
   std::uint32_t sealing_ = 0;  // summaries that are not written yet
   bool unproven_ = false;
+  std::uint64_t tombstones_ = 0;         // that were added
+  std::uint64_t synced_tombstones_ = 0;  // of these, those that are durable
 };
 
 }  // namespace kvcove::disklog

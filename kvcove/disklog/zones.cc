@@ -33,6 +33,25 @@ ScopeUse& Zones::Use(std::uint32_t zone, ScopeId scope) {
   return use;
 }
 
+void Zones::AddUncovered(std::uint32_t number) {
+  Zone& zone = zones_[number];
+  if (zone.uncovered++ == 0 && !zone.untaken) ++uncovered_;
+}
+
+void Zones::RemoveUncovered(std::uint32_t number) {
+  Zone& zone = zones_[number];
+  if (--zone.uncovered == 0 && !zone.untaken) --uncovered_;
+}
+
+void Zones::Doom(std::uint32_t number, bool untaken) {
+  Zone& zone = zones_[number];
+  zone.state = ZoneState::kSealed;
+  zone.doomed = true;
+  if (!untaken || zone.untaken) return;
+  zone.untaken = true;
+  if (zone.uncovered == 0) ++uncovered_;
+}
+
 void Zones::SetNonce(std::uint32_t zone, std::uint64_t nonce) {
   zones_[zone].nonce = nonce;
   nonces_.insert(nonce);
@@ -81,8 +100,9 @@ void Zones::Clear(std::uint32_t number) {
   Zone& zone = zones_[number];
   for (const ScopeUse& use : zone.uses) scopes_.Unuse(use.scope);
   zone.uses.clear();
-  zone.summarized = zone.doomed = false;
-  zone.uncovered = 0;
+  if (zone.uncovered > 0 || zone.untaken) --uncovered_;
+  zone.summarized = zone.doomed = zone.untaken = false;
+  zone.uncovered = zone.free_failures = 0;
   const std::uint64_t nonce = std::exchange(zone.nonce, 0);
   if (nonces_.erase(nonce) == 0) return;
   for (Zone& other : zones_) {
@@ -91,8 +111,10 @@ void Zones::Clear(std::uint32_t number) {
 }
 
 bool Zones::Uncovered(ScopeId scope, std::uint64_t sequence) const {
+  // Asked for each zone with tombstones, again and again: mostly there is none.
+  if (uncovered_ == 0) return false;
   return std::ranges::any_of(zones_, [&](const Zone& zone) {
-    if (zone.nameless()) return true;
+    if (zone.untaken) return true;
     return zone.uncovered > 0 && std::ranges::any_of(zone.uses, [&](const ScopeUse& use) {
              return use.scope == scope && use.first_object < sequence;
            });

@@ -44,15 +44,15 @@ struct Zone {
   bool brief = false;     // its objects are not worth much: freed at a quarter of the age
   std::uint16_t use = 0;  // number of times that it was emptied; wraps (State::Abandon)
   std::uint64_t nonce = 0;
-  std::uint64_t records_end = 0;  // bytes from the zone's start
-  std::uint64_t opened_at = 0;    // sequence when it was opened, for its age
-  std::uint32_t reads = 0;        // in flight; it is neither chosen as victim nor opened meanwhile
-  bool summarized = false;        // its summary is on the disk
-  std::uint32_t uncovered = 0;    // more than 0: records may have ended in it without a tombstone
-  bool doomed = false;  // it must be freed: it may have records that the index does not know
-  // Its nonce is not known, so any tombstone may be one of its records'.
-  bool nameless() const { return doomed && nonce == 0; }
-  ZoneTrailer trailer;  // place of its summary, if `summarized`
+  std::uint64_t records_end = 0;   // bytes from the zone's start
+  std::uint64_t opened_at = 0;     // sequence when it was opened, for its age
+  std::uint32_t reads = 0;         // in flight; it is neither chosen as victim nor opened meanwhile
+  bool summarized = false;         // its summary is on the disk
+  std::uint32_t uncovered = 0;     // records that may have ended in it without a tombstone
+  std::uint8_t free_failures = 0;  // failed attempts to free it
+  bool doomed = false;   // it must be freed: it may have records that the index does not know
+  bool untaken = false;  // doomed, and its records are not known: any tombstone may cover one
+  ZoneTrailer trailer;   // place of its summary, if `summarized`
   std::vector<ScopeUse> uses;
 
   std::uint64_t live_bytes() const {
@@ -81,6 +81,11 @@ class Zones {
   std::uint32_t free() const { return CountOf(ZoneState::kFree); }
   std::uint32_t CountOf(ZoneState state) const;
   std::optional<std::uint32_t> AnyFree() const;
+  // Notes that a record ended in the zone without a tombstone, or that it has one after all.
+  void AddUncovered(std::uint32_t zone);
+  void RemoveUncovered(std::uint32_t zone);
+  // Has the cleaner free the zone, whatever it holds. `untaken`: its records are not known.
+  void Doom(std::uint32_t zone, bool untaken);
   // Ties the zone to the nonce of its present use.
   void SetNonce(std::uint32_t zone, std::uint64_t nonce);
   // Notes that the zone holds an object's record, or a tombstone of `bytes` that names a nonce.
@@ -130,6 +135,7 @@ class Zones {
   const std::uint64_t zone_bytes_;
   std::vector<Zone> zones_;
   std::unordered_set<std::uint64_t> nonces_;  // of zones in use
+  std::uint32_t uncovered_ = 0;               // zones that are uncovered or untaken
 };
 
 }  // namespace kvcove::disklog

@@ -11,9 +11,8 @@
 namespace kvcove::http {
 
 // Refuses a request that a page of another origin may have sent. A request passes if
-// - it has one Host. With `loopback` that is a loopback address or `localhost`, because a page's
-// own
-//   name may resolve to 127.0.0.1 (DNS rebinding); without, also another address or a name;
+// - it has one Host. With `loopback` that is a loopback address or `localhost`, because the name
+//   of a page may resolve to 127.0.0.1 (DNS rebinding); without, also another address or a name;
 // - Origin, if present, is "http://" and Host;
 // - Sec-Fetch-Site, if present, is `same-origin` or `none`;
 // - its method is GET or HEAD, or it has `Content-Type: application/json` or `X-Kvcove-Request: 1`:

@@ -2,7 +2,9 @@
 // The statistics of an owner's disks, and tables of their figures. A row of a table is all that
 // a new figure needs beside its field and the place that counts it: the sum over several disks, the
 // frame between an owner and `kvcove status`, `kvcove status --json` and /metrics are made of the
-// rows. scripts/check_metrics.py compares the metrics with docs/metrics.md.
+// rows. scripts/check_metrics.py compares the metrics with docs/metrics.md. A frame has the values
+// of each table in its order, and builds of different ages read it: a new row goes to the end of
+// its table.
 #pragma once
 
 #include <array>

@@ -36,7 +36,7 @@ void PoolStat::AddDisk(DiskStat disk) {
   disk_written_bytes += disk.log.written_bytes;
   disk_kept += disk.kept;
   disk_dropped_full += disk.dropped_full;
-  disk_dropped_other += disk.dropped_other;
+  disk_dropped_other += disk.dropped_other + disk.table_full;
   disk_evictions += disk.log.dropped_objects;
   disk_hits += disk.promoted;
   disk_hit_bytes += disk.promoted_bytes;

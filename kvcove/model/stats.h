@@ -94,22 +94,23 @@ struct PoolStat {
   std::uint64_t disk_written_bytes = 0;  // that the device was given, whatever they were
   std::uint64_t disk_kept = 0;           // evicted values that were on the disk already
   std::uint64_t disk_dropped_full = 0;   // evicted while the disk's queue was full
-  std::uint64_t disk_dropped_other = 0;  // evicted, and too large, removed meanwhile, or failed
-  std::uint64_t disk_evictions = 0;      // values that went with their zone
-  std::uint64_t disk_hits = 0;           // values that came back into memory
-  std::uint64_t disk_hit_bytes = 0;      // their bytes
-  std::uint64_t disk_misses = 0;         // reads that gave nothing, whatever the reason
-  std::uint64_t disk_timeouts = 0;       // keys whose read was not waited for any longer
-  std::uint64_t disk_damaged = 0;        // records that were not what was written
-  std::uint64_t disk_errors = 0;         // of the device
-  std::uint64_t disk_not_worth = 0;      // evicted, and refused by --disk-admit
-  std::uint64_t disk_over_rate = 0;      // evicted beyond --disk-write-rate
-  std::uint64_t disk_asides = 0;         // how often it was set aside
-  std::uint64_t disk_reads = 0;          // of the device
-  std::uint64_t disk_read_bytes = 0;     // their blocks
-  std::uint64_t disk_failed = 0;         // keys that it could not read, or had while it was aside
-  std::uint64_t disk_no_room = 0;        // keys that memory had no room to bring up
-  std::uint64_t disk_over_share = 0;     // evicted beyond a namespace's or tenant's --disk-quota
+  // Evicted, and too large, without a place in the shared table, removed meanwhile, or failed.
+  std::uint64_t disk_dropped_other = 0;
+  std::uint64_t disk_evictions = 0;   // values that went with their zone
+  std::uint64_t disk_hits = 0;        // values that came back into memory
+  std::uint64_t disk_hit_bytes = 0;   // their bytes
+  std::uint64_t disk_misses = 0;      // reads that gave nothing, whatever the reason
+  std::uint64_t disk_timeouts = 0;    // keys whose read was not waited for any longer
+  std::uint64_t disk_damaged = 0;     // records that were not what was written
+  std::uint64_t disk_errors = 0;      // of the device
+  std::uint64_t disk_not_worth = 0;   // evicted, and refused by --disk-admit
+  std::uint64_t disk_over_rate = 0;   // evicted beyond --disk-write-rate
+  std::uint64_t disk_asides = 0;      // how often it was set aside
+  std::uint64_t disk_reads = 0;       // of the device
+  std::uint64_t disk_read_bytes = 0;  // their blocks
+  std::uint64_t disk_failed = 0;      // keys that it could not read, or had while it was aside
+  std::uint64_t disk_no_room = 0;     // keys that memory had no room to bring up
+  std::uint64_t disk_over_share = 0;  // evicted beyond a namespace's or tenant's --disk-quota
   // Of this host's own sessions; not in the message, for the owner's process only.
   SessionCounters local;
   std::vector<NamespaceStat> namespaces;

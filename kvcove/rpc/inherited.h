@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TCP listeners that this process has got from a predecessor or from itself (docs/upgrade.md,
-// pool/elected_master.cc), until a server asks for their address. They are shared by the whole
+// server/elected_master.cc), until a server asks for their address. They are shared by the whole
 // process, as its ports are. Thread-safe, under one mutex that is taken alone.
 #pragma once
 

@@ -3,7 +3,8 @@
 // module.
 #pragma once
 
-#include <array>
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "host_generated.h"
@@ -24,6 +25,22 @@ inline Token FromFb(const fb::TokenValue& token) {
   return {.incarnation = FromFb(&token.incarnation()),
           .generation = token.generation(),
           .slot = token.slot()};
+}
+
+// The values of a table of figures (model/disk_stat.h, model/stats.h), in its order. A frame of
+// another build may have fewer values, or more: new rows stand at the end of their table.
+template <typename Table, typename Stat>
+std::vector<std::uint64_t> ValuesOf(const Table& table, const Stat& stat) {
+  std::vector<std::uint64_t> values;
+  for (const auto& figure : table) values.push_back(stat.*figure.value);
+  return values;
+}
+template <typename Table, typename Stat>
+void SetValues(const Table& table, const flatbuffers::Vector<std::uint64_t>* values, Stat& stat) {
+  const std::size_t count = std::min(table.size(), SizeOf(values));
+  for (std::size_t i = 0; i < count; ++i) {
+    stat.*table[i].value = values->Get(static_cast<unsigned>(i));
+  }
 }
 
 }  // namespace kvcove::wire

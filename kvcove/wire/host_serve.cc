@@ -170,8 +170,7 @@ Result<std::string> ServeStatObjects(ObjectService& service, std::span<const std
 Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const PoolStat stat, service.Stat(deadline_ns));
   Builder builder;
-  std::vector<std::uint64_t> numbers;
-  for (const PoolFigure& figure : kPoolFigures) numbers.push_back(stat.*figure.value);
+  const std::vector<std::uint64_t> figures = ValuesOf(kPoolFigures, stat);
   std::vector<flatbuffers::Offset<fb::NamespaceStat>> namespaces;
   for (const NamespaceStat& item : stat.namespaces) {
     namespaces.push_back(fb::CreateNamespaceStatDirect(builder, item.name.c_str(), item.bytes,
@@ -185,9 +184,11 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
   }
   std::vector<flatbuffers::Offset<fb::DiskStat>> disks;
   for (const DiskStat& item : stat.disks) {
-    std::vector<std::uint64_t> of_disk;
-    ForEachFigure(item, [&](const auto&, std::uint64_t value) { of_disk.push_back(value); });
-    disks.push_back(fb::CreateDiskStatDirect(builder, item.path.c_str(), &of_disk, item.retry_ms));
+    const std::vector<std::uint64_t> space = ValuesOf(kDiskSpaceFigures, item.space);
+    const std::vector<std::uint64_t> log = ValuesOf(kDiskLogFigures, item.log);
+    const std::vector<std::uint64_t> tier = ValuesOf(kDiskTierFigures, item);
+    disks.push_back(
+        fb::CreateDiskStatDirect(builder, item.path.c_str(), item.retry_ms, &space, &log, &tier));
   }
   std::vector<flatbuffers::Offset<fb::DiskShareStat>> shares;
   for (const DiskShareStat& item : stat.disk_shares) {
@@ -196,7 +197,7 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
         item.read_bytes, item.read_rate, item.write_rate));
   }
   builder.Finish(
-      fb::CreatePoolStatDirect(builder, &numbers, &namespaces, &sessions, &disks, &shares));
+      fb::CreatePoolStatDirect(builder, &namespaces, &sessions, &disks, &shares, &figures));
   return StringOf(builder);
 }
 

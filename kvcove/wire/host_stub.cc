@@ -191,9 +191,7 @@ class Stub final : public HostService {
     KVCOVE_ASSIGN(const std::string reply, channel_.Call(Method::kStat, {}, deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::PoolStat>(AsBytes(reply)));
     PoolStat stat;
-    for (std::size_t i = 0; i < std::min(kPoolFigures.size(), SizeOf(root->numbers())); ++i) {
-      stat.*kPoolFigures[i].value = root->numbers()->Get(static_cast<unsigned>(i));
-    }
+    SetValues(kPoolFigures, root->figures(), stat);
     for (std::size_t i = 0; i < SizeOf(root->namespaces()); ++i) {
       const auto* item = root->namespaces()->Get(static_cast<unsigned>(i));
       stat.namespaces.push_back({.name = Str(item->name()),
@@ -215,10 +213,9 @@ class Stub final : public HostService {
       DiskStat disk;
       disk.path = Str(item->path());
       disk.retry_ms = item->retry_ms();
-      unsigned next = 0;  // An owner of another build may send fewer figures, or more.
-      ForEachFigure(disk, [&](const auto&, std::uint64_t& value) {
-        if (next < SizeOf(item->numbers())) value = item->numbers()->Get(next++);
-      });
+      SetValues(kDiskSpaceFigures, item->space(), disk.space);
+      SetValues(kDiskLogFigures, item->log(), disk.log);
+      SetValues(kDiskTierFigures, item->tier(), disk);
       stat.AddDisk(std::move(disk));
     }
     for (std::size_t i = 0; i < SizeOf(root->disk_shares()); ++i) {

@@ -146,7 +146,8 @@ void AddBench(CLI::App& app, cli::Action& chosen) {
           "shard-model; the last two only if they are named")
       ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage",
                              "shards", "shard-model"}));
-  scale->add_option("--etcd", options->etcd, "etcd's program, for shards")->capture_default_str();
+  scale->add_option("--etcd", options->etcd, "path of etcd's program, for --bench shards")
+      ->capture_default_str();
   scale->add_option("--seconds", options->seconds, "seconds of each measurement")
       ->capture_default_str();
   scale

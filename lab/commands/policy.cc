@@ -220,7 +220,7 @@ void AddPolicy(CLI::App& app, cli::Action& chosen) {
                    "in place of the trace: reversed, shuffled, scan or shift (made from it), loop, "
                    "zipf, agents or sessions (made from the seed)")
       ->check(CLI::IsMember(WorkloadNames()));
-  command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the workload")->capture_default_str();
   command->add_flag("--ablations", options->ablations,
                     "in place of other policies: the default with one part taken away, a row each");
   command->add_flag(

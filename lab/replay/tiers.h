@@ -20,7 +20,7 @@ struct TierResult {
   std::uint64_t evicted = 0;      // objects that memory gave up
   std::uint64_t written = 0;      // of them
   std::uint64_t refused = 0;      // not worth it, or over the rate
-  std::uint64_t dropped = 0;      // the queue was full, or an error
+  std::uint64_t dropped = 0;      // the queue or the shared table was full, or an error
   std::uint64_t put_bytes = 0;
   std::uint64_t written_bytes = 0;
   double simulated = 0;          // hits of both tiers, without caches of the engines' own

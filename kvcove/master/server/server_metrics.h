@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics of the master that follow from its MasterStat and Standings. The others are in
-// server_stat.cc. docs/operating.md explains each.
+// server_stat.cc. docs/metrics.md lists each.
 #pragma once
 
 #include <span>

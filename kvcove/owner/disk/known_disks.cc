@@ -115,14 +115,18 @@ Result<std::vector<KnownDisk>> KnownDisks::ReadLocked() const {
 }
 
 Status KnownDisks::WriteLocked(std::span<const KnownDisk> disks) {
-  if (disks.empty()) return RemoveFile(directory_, name_);
   std::string text;
   for (const KnownDisk& known : disks) {
     if (!text.empty()) text += '\n';
     text += ToHex(known.disk);
     if (known.shares != kAllTierShares) text += fmt::format(" {:016x}", known.shares);
   }
-  return ReplaceFile(directory_, name_, text);
+  Status written =
+      disks.empty() ? RemoveFile(directory_, name_) : ReplaceFile(directory_, name_, text);
+  // What an earlier attempt has renamed or removed needs no change now, but may not be durable.
+  if (written && unsynced_) written = SyncDirectory(directory_);
+  unsynced_ = !written;
+  return written;
 }
 
 Result<std::vector<KnownDisk>> KnownDisks::Read() const {
@@ -168,11 +172,11 @@ Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
 
 Status KnownDisks::ForgetLocked(std::uint64_t shares) {
   auto disks = ReadLocked();
-  if (!disks) return RemoveFile(directory_, name_);
+  if (!disks) return WriteLocked({});
   const auto forgotten =
       std::erase_if(*disks, [&](const KnownDisk& known) { return (known.shares & shares) != 0; });
   // A removal that is asked for again and again writes it once.
-  return forgotten == 0 && !disks->empty() ? Status() : WriteLocked(*disks);
+  return forgotten == 0 && !disks->empty() && !unsynced_ ? Status() : WriteLocked(*disks);
 }
 
 std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,

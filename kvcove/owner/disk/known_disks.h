@@ -71,6 +71,8 @@ class KnownDisks {
   const std::string directory_;
   const std::string name_;
   mutable Mutex mutex_;
+  // A change failed, and may be done all the same, but not durable.
+  bool unsynced_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::atomic<bool> wants_void_{false};
   std::atomic<bool> void_{false};
 };

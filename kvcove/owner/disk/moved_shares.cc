@@ -42,6 +42,7 @@ Result<Moved> FindMoved(disklog::Log& log, std::uint32_t zone, const Sweep& swee
     const Status walked = Await(log, outcome, sweep);
     if (walked) return std::move(*moved);
     if (walked.error().code != Code::kInProgress) return std::unexpected(walked.error());
+    if (sweep.gives_up()) return Fail(Code::kUnavailable, "it does not answer");
     log.Poll(kWaitNs);
   }
 }
