@@ -74,7 +74,7 @@ MUTANTS = [
      "      state_.Forget(*known, KeyOf(entry), [done, outcome](const Status&) { done(outcome); });\n      return;\n",
      "      state_.Drop(IndexEntry(*known));\n      done(outcome);\n      return;\n"),
     ("disk log: a zone whose objects find no place at a start is freed", "disklog/recovery.cc",
-     "    state_.Hide(*kept);\n    state_.zones[number].doomed = true;\n", "    state_.Hide(*kept);\n"),
+     "    state_.Hide(*kept);\n    state_.zones.Doom(number, /*untaken=*/false);\n", "    state_.Hide(*kept);\n"),
     ("disk log: a zone with a damaged header is freed", "disklog/recovery.cc",
      "      state_.zones.Doom(number, /*untaken=*/true);\n    }\n", "    }\n"),
     ("disk log: tombstones are written twice, to two zones", "disklog/writer.cc",

@@ -66,8 +66,8 @@ bool Cleaner::Begin() {
       state_.zones.ClassOf(state_.zones[*victim], held_) == Zones::ShareClass::kReplaced;
   // A dead zone costs one write, so it does not wait for a shortage. A doomed one is not waited
   // for.
-  if (!dead && !state_.zones[*victim].doomed && (!scarce || (holds_ > 0 && !Pressed())))
-    return false;
+  const bool waits = !scarce || (holds_ > 0 && !Pressed());
+  if (!dead && !state_.zones[*victim].doomed && waits) return false;
   zone_ = victim;
   summary_ = {};
   left_.clear();  // of a pass that failed: its entries are those of another summary
@@ -102,12 +102,8 @@ Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key
   const auto scope = state_.scopes.Find(from.slot, from.generation);
   if (!scope || state_.scopes.dead(*scope)) return Outcome::kNext;
   if (entry.kind == RecordKind::kTombstone) return MoveTombstone(entry, *scope, key);
-  // The index decides what is alive: the summary also names records that were replaced or removed.
-  IndexEntry* const known = state_.Find(entry.hash);
-  if (known == nullptr || known->forgotten || known->zone != *zone_ ||
-      known->offset_units != entry.offset_units) {
-    return Outcome::kNext;
-  }
+  IndexEntry* const known = state_.FindAt(entry.hash, *zone_, entry.offset_units);
+  if (known == nullptr) return Outcome::kNext;
   const LiveObject object{.slot = from.slot,
                           .generation = from.generation,
                           .name = from.name,
@@ -137,11 +133,8 @@ bool Cleaner::MayMove(const IndexEntry& known, const LiveObject& object) {
 void Cleaner::DropLeft() {
   for (const Left& left : left_) {
     const SummaryEntry& entry = summary_.entries[left.entry];
-    const IndexEntry* const known = state_.Find(entry.hash);
-    if (known == nullptr || known->forgotten || known->zone != *zone_ ||
-        known->offset_units != entry.offset_units) {
-      continue;  // it was removed meanwhile
-    }
+    const IndexEntry* const known = state_.FindAt(entry.hash, *zone_, entry.offset_units);
+    if (known == nullptr) continue;  // it was removed meanwhile
     state_.Drop(IndexEntry(*known));
     ++state_.counters.dropped_objects;
     if (!options_.on_dropped) continue;

@@ -52,7 +52,7 @@ struct Superblock {
   std::uint64_t generation_counter = 0;  // highest generation that its owner has seen
   bool clean = false;                    // every zone has its summary
   std::vector<RemovalMark> removals;     // at most kMaxSlots
-  // Zones that could be neither read nor freed. Nothing in them counts, and they are not used.
+  // Zones that could not be freed. Nothing in them counts, and they are not used.
   std::vector<std::uint32_t> lost_zones;  // at most kMaxLostZones
 
   std::uint32_t zones() const {

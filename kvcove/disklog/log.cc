@@ -271,7 +271,7 @@ void Log::TakeWalk(std::uint32_t number, ZoneContents contents,
       WalkSummary(*contents.summary, number, [&](const LiveObject&) { ++listed; });
     }
     if (listed < zone.live()) {
-      zone.doomed = true;
+      state_.zones.Doom(number, /*untaken=*/false);
     } else if (contents.summary && zone.summarized) {
       writer_.SealRecovered(number, *contents.summary);
     }
@@ -292,11 +292,7 @@ void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
     key_at += entry.key_bytes;
     if (entry.kind != RecordKind::kObject) continue;
     // Only the record to which the index points is alive.
-    const IndexEntry* const known = state_.Find(entry.hash);
-    if (known == nullptr || known->forgotten || known->zone != zone ||
-        known->offset_units != entry.offset_units) {
-      continue;
-    }
+    if (state_.FindAt(entry.hash, zone, entry.offset_units) == nullptr) continue;
     const SummaryScope& scope = summary.scopes[entry.scope];
     each({.slot = scope.slot,
           .generation = scope.generation,
@@ -391,7 +387,7 @@ void Log::WriteSuperblockNow() {
                         if (error != 0) {
                           finish(error);
                         } else {
-                          state_.device.Sync(finish);
+                          writer_.SyncDevice(finish);
                         }
                       });
 }

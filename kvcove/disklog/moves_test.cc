@@ -64,6 +64,13 @@ class MovesTest : public testing::Test {
     }
     ASSERT_FALSE(moving_.empty()) << "nothing moves";
   }
+  // A disk on which the object `moving_` began to move `polls` steps ago.
+  void BeginAMove(int polls) {
+    moving_.clear();
+    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
+    PutUntilOneMoves();
+    for (int i = 0; i < polls; ++i) log_->Poll(0);
+  }
   void PutMore(int count) {
     for (int i = 0; i < count; ++i) PutOne(MovedKey(10'000 + i));
   }
@@ -107,11 +114,8 @@ TEST_F(MovesTest, WhatMovesIsFoundAllTheWhile) {
 TEST_F(MovesTest, ARemovalDuringAMoveWins) {
   for (int polls = 0; polls < 60; ++polls) {
     SCOPED_TRACE(polls);
-    moving_.clear();
-    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
-    PutUntilOneMoves();
+    BeginAMove(polls);
     const std::string key = moving_;
-    for (int i = 0; i < polls; ++i) log_->Poll(0);
     ASSERT_TRUE(Remove(*log_, *device_, key));
     EXPECT_EQ(Get(*log_, *device_, key).miss, ReadMiss::kAbsent);
     for (int i = 0; i < 200; ++i) log_->Poll(0);
@@ -129,11 +133,8 @@ TEST_F(MovesTest, ARemovalDuringAMoveWins) {
 TEST_F(MovesTest, ARemovalDuringAMoveCostsLaterOnesNothing) {
   for (int polls = 0; polls < 60; ++polls) {
     SCOPED_TRACE(polls);
-    moving_.clear();
-    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
-    PutUntilOneMoves();
+    BeginAMove(polls);
     const std::string key = moving_;
-    for (int i = 0; i < polls; ++i) log_->Poll(0);
     ASSERT_TRUE(Remove(*log_, *device_, key));
     for (int i = 0; i < 2000; ++i) log_->Poll(0);
     const std::uint64_t tombstones = log_->counters().tombstones;
@@ -145,11 +146,8 @@ TEST_F(MovesTest, ARemovalDuringAMoveCostsLaterOnesNothing) {
 TEST_F(MovesTest, ANewerValueDuringAMoveWins) {
   for (int polls = 0; polls < 40; ++polls) {
     SCOPED_TRACE(polls);
-    moving_.clear();
-    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
-    PutUntilOneMoves();
+    BeginAMove(polls);
     const std::string key = moving_;
-    for (int i = 0; i < polls; ++i) log_->Poll(0);
     const Status put = Put(*log_, *device_, key, 2, kSize);
     if (!put) continue;  // no free zone at this moment
     EXPECT_EQ(Get(*log_, *device_, key).value, ValueOf(key, 2, kSize));
@@ -164,11 +162,8 @@ TEST_F(MovesTest, ANewerValueDuringAMoveWins) {
 TEST_F(MovesTest, AResetDuringAMoveWins) {
   for (int polls = 0; polls < 40; ++polls) {
     SCOPED_TRACE(polls);
-    moving_.clear();
-    Open(Options(), static_cast<std::uint64_t>(polls) + 1);
-    PutUntilOneMoves();
+    BeginAMove(polls);
     const std::string key = moving_;
-    for (int i = 0; i < polls; ++i) log_->Poll(0);
     log_->SetGeneration(kSlot, kGeneration + 1);
     for (int i = 0; i < 400; ++i) log_->Poll(0);
     EXPECT_EQ(Get(*log_, *device_, key).miss, ReadMiss::kAbsent);
@@ -332,7 +327,6 @@ TEST_F(MovesTest, AMoveKnowsWhenTheObjectWasRead) {
   EXPECT_FALSE(since["hot-late"]);
 }
 
-// Equal zones go by their age; of equal age, the one with less in it; brief ones at a quarter.
 // ---- shares
 
 class SharesTest : public MovesTest {

@@ -183,7 +183,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     state_.next_sequence = std::max(state_.next_sequence, from.sequence + 1);
     zone.opened_at = std::max(zone.opened_at, from.sequence);
     const auto scope = scopes[from.scope];
-    if (!scope) zone.doomed = true;
+    if (!scope) state_.zones.Doom(number, /*untaken=*/false);
     if (!scope || state_.scopes.dead(*scope)) {
       ++counters_.dead_objects;
       continue;
@@ -242,7 +242,7 @@ void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
   ++counters_.objects;
   if (!state_.TellFound(*kept)) {
     state_.Hide(*kept);
-    state_.zones[number].doomed = true;
+    state_.zones.Doom(number, /*untaken=*/false);
   }
 }
 

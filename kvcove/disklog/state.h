@@ -112,6 +112,14 @@ struct State {
     Drop(*entry);
     return nullptr;
   }
+  // Returns the entry if the index names the record at this place and its object can be found; else
+  // null. A summary also names records that were replaced, removed or forgotten.
+  IndexEntry* FindAt(const Id128& hash, std::uint32_t zone, std::uint32_t offset_units) {
+    IndexEntry* const entry = Find(hash);
+    const bool named = entry != nullptr && !entry->forgotten && entry->zone == zone &&
+                       entry->offset_units == offset_units;
+    return named ? entry : nullptr;
+  }
   // Makes the object found, and reports it to `presence`. False: there is no room for it there, and
   // the caller must forget it, as its record is on the disk.
   bool TellFound(IndexEntry& entry) {

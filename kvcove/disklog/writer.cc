@@ -359,8 +359,8 @@ void Writer::Write(std::uint64_t offset, std::span<const std::byte> bytes,
   });
 }
 
-// A device may report an error of a sync once, to whoever syncs first, though it concerns what
-// others have written.
+// The kernel reports a lost write to one sync only, which may be that of another caller. So an
+// error of any sync counts for all tombstones that are not durable yet.
 void Writer::SyncDevice(std::function<void(int error)> done) {
   state_.device.Sync([this, upto = tombstones_, done = std::move(done)](int error) {
     if (error == 0) {

@@ -68,6 +68,9 @@ class Writer {
   void SetUnproven() { unproven_ = true; }
   // Writes all partial chunks.
   void Flush();
+  // Syncs the device, without waiting for anything; `done` gets the errno. The only way in which a
+  // log syncs.
+  void SyncDevice(std::function<void(int error)> done);
   // Flushes. `done` runs once all records that were added before are durable, or with the error.
   void Sync(Done done);
   // Seals every open zone. All summaries are written once idle().
@@ -147,7 +150,6 @@ class Writer {
   void Submit(OpenZone& zone);
   void Written(std::uint32_t number, std::size_t chunk, int error);
   void Write(std::uint64_t offset, std::span<const std::byte> bytes, std::function<void(int)> done);
-  void SyncDevice(std::function<void(int error)> done);
   // Seal writes the rest of a zone; then FinishSeal (all writes have completed), SealSynced (the
   // records are durable), WriteSummary, and Sealed follow. Seal may end `zone` before it returns.
   void Seal(OpenZone& zone);

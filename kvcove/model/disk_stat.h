@@ -53,7 +53,7 @@ struct DiskSpace {
   std::uint64_t objects = 0;
   std::uint64_t zones = 0;
   std::uint64_t free_zones = 0;
-  std::uint64_t lost_zones = 0;  // neither readable nor writable: not used until it is formatted
+  std::uint64_t lost_zones = 0;  // that could not be freed: not used until the disk is formatted
   std::uint64_t index_bytes = 0;
   std::uint64_t queued_bytes = 0;
 };
