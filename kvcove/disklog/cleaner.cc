@@ -92,9 +92,15 @@ void Cleaner::TakeContents(ZoneContents contents) {
     summary_ = std::move(*contents.summary);
     return;
   }
-  // The device cannot read the zone, so nothing can be moved out of it, and its objects are
-  // dropped. Its tombstones are in another zone, too.
-  FreeZone();
+  // The device cannot read the zone, so nothing can be moved out of it. Its objects are dropped,
+  // but a zone of tombstones stays until none is needed: a device that reads nothing for a while
+  // would lose the zones of their twins, too.
+  if (state_.zones.NeededBytes(*zone_) == 0) return FreeZone();
+  Zone& zone = state_.zones[*zone_];
+  if (zone.doomed) writer_.SetUnproven();
+  zone.unreadable = true;
+  zone.state = ZoneState::kSealed;
+  zone_.reset();
 }
 
 Cleaner::Outcome Cleaner::Handle(const SummaryEntry& entry, std::string_view key) {
@@ -157,24 +163,29 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
   if (!state_.zones.TombstoneNeeded(scope, entry.version, entry.sequence)) return Outcome::kNext;
   const SummaryScope& from = summary_.scopes[entry.scope];
   const Zone& zone = state_.zones[*zone_];
-  const auto streams = writer_.tombstone_streams();
-  const std::uint8_t twin = streams.back();
-  const Status added = writer_.Add({.kind = RecordKind::kTombstone,
-                                    .slot = from.slot,
-                                    .generation = from.generation,
-                                    .version = entry.version,
-                                    .name = from.name,
-                                    .key = key,
-                                    .stream = twin == zone.stream ? twin : streams.front(),
-                                    .sequence = entry.sequence},
-                                   [this](const Status& status) { failed_ |= !status; });
-  if (added) return Outcome::kNext;
-  if (added.error().code == Code::kLimit) {
-    writer_.Flush();
-    return Outcome::kAgain;
+  const auto [first, second] = writer_.tombstone_streams();
+  for (const std::uint8_t stream : {first, second}) {
+    // A doomed zone may hold the only copy (Recovery::CheckTombstones), so that both are written.
+    if (!zone.doomed && (stream == second) != (zone.stream == second)) continue;
+    const Status added = writer_.Add({.kind = RecordKind::kTombstone,
+                                      .slot = from.slot,
+                                      .generation = from.generation,
+                                      .version = entry.version,
+                                      .name = from.name,
+                                      .key = key,
+                                      .stream = stream,
+                                      .sequence = entry.sequence},
+                                     [this](const Status& status) { failed_ |= !status; });
+    if (added) continue;
+    if (added.error().code == Code::kLimit) {
+      writer_.Flush();
+      return Outcome::kAgain;
+    }
+    // A tombstone cannot be dropped as an object can: the zone stays until another attempt
+    // succeeds.
+    failed_ = true;
+    break;
   }
-  // A tombstone cannot be dropped as an object can: the zone stays until another attempt succeeds.
-  failed_ = true;
   return Outcome::kNext;
 }
 

@@ -357,6 +357,16 @@ class DamageTest : public ForgettingTest {
   std::span<std::byte> ZoneOf(std::vector<std::byte>& image, std::uint32_t zone) {
     return std::span(image).subspan(kZonesStart + (zone * kSmallZone), kSmallZone);
   }
+  // The zones with tombstones of one of both streams.
+  std::set<std::uint32_t> TombstoneZones(bool second) {
+    std::set<std::uint32_t> zones;
+    const std::uint8_t stream = SmallLog().writer.streams + (second ? 3 : 2);
+    for (std::uint32_t i = 0; i < kZonesHere; ++i) {
+      const Zone& zone = log_->zone(i);
+      if (zone.state != ZoneState::kFree && zone.stream == stream) zones.insert(i);
+    }
+    return zones;
+  }
   // Nothing removed is found, and nothing is lost but what lies in `zone`.
   void Check(std::uint32_t zone) {
     ASSERT_NE(log_, nullptr);
@@ -511,6 +521,60 @@ TEST_F(DamageTest, AZoneThatCannotBeReadIsFreed) {
       if (HasFailure()) return;
     }
   }
+}
+
+// Each tombstone lies in two zones, of which one is lost at each start.
+TEST_F(DamageTest, TombstonesAreWrittenTwiceAgainWhenAZoneOfThemIsLost) {
+  Make(true);
+  OpenImage(image_);
+  for (int start = 0; start < 4; ++start) {
+    for (const bool second : {false, true}) {
+      const std::set<std::uint32_t> zones = TombstoneZones(second);
+      ASSERT_FALSE(zones.empty()) << start;
+      std::vector<std::byte> image = device_->CutPower();
+      for (const std::uint32_t zone : zones) ZoneOf(image, zone)[20] ^= std::byte{4};
+      OpenImage(std::move(image));
+      Check(kZonesHere);
+      Settle();
+    }
+  }
+  const std::uint64_t written = log_->counters().written_bytes;
+  Settle();
+  EXPECT_EQ(log_->counters().written_bytes, written);
+}
+
+TEST_F(DamageTest, ADiskOfWhichTombstonesAreLostStartsEmpty) {
+  Make(true);
+  OpenImage(image_);
+  std::vector<std::byte> image = image_;
+  for (const bool second : {false, true}) {
+    for (const std::uint32_t zone : TombstoneZones(second)) ZoneOf(image, zone)[20] ^= std::byte{4};
+  }
+  OpenImage(image);
+  EXPECT_GT(log_->recovery().emptied, 0U);
+  EXPECT_EQ(log_->space().objects, 0U);
+  EXPECT_EQ(log_->space().free_zones, kZonesHere);
+  PutSome(0, 5);
+  // The bits flip back.
+  image = device_->CutPower();
+  OpenImage(std::move(image));
+  for (int i = 5; i < kObjects; ++i) EXPECT_FALSE(Finds(Name(i))) << i;
+  EXPECT_EQ(log_->recovery().emptied, 0U);
+}
+
+// The cleaner, which is short of space, chooses the zones of tombstones first.
+TEST_F(DamageTest, TombstonesOutliveADeviceThatReadsNothingForAWhile) {
+  Open();
+  PutSome(0, kObjects);
+  ASSERT_TRUE(RemoveAll(0, 4));
+  ASSERT_TRUE(Stop());
+  Reopen();
+  device_->faults.read_error = EIO;
+  for (int i = 1000; log_->counters().read_errors < 4 && i < 2000; ++i) PutSome(i, i + 1);
+  Settle();
+  device_->faults.read_error = 0;
+  Reopen();
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(Finds(Name(i))) << i;
 }
 
 TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {

@@ -46,8 +46,7 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   if (ends.error != 0) {
     ++state_.counters.read_errors;
     ++counters_.unreadable;
-    state_.zones.Doom(number, /*untaken=*/true);
-    return;
+    return Lose(number, std::nullopt);
   }
   // A header of another place, pool, incarnation or disk belongs to an earlier use of the space,
   // and a trailer with another nonce to an earlier use of the zone.
@@ -55,7 +54,7 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   if (!header) {
     // Damaged, or never written: only zeros are known to be the latter.
     if (ends.header.view().find_first_not_of('\0') != std::string_view::npos) {
-      state_.zones.Doom(number, /*untaken=*/true);
+      Lose(number, std::nullopt);
     }
     return;
   }
@@ -103,6 +102,7 @@ void Recovery::Order() {
 // would be found although a tombstone that is not read yet covers them, or be taken for uncovered
 // ones.
 void Recovery::ReadZones() {
+  if (next_ == stage_ends_[kTombstones] && finished_ == next_) CheckTombstones();
   if (finished_ >= stage_ends_[kScanned]) serving_ = true;
   const std::size_t end = *std::ranges::find_if(
       stage_ends_, [&](std::size_t at) { return at > finished_ || at == queue_.size(); });
@@ -112,6 +112,31 @@ void Recovery::ReadZones() {
     Begin(queue_[next_++]);
   }
   if (next_ == queue_.size() && in_flight_ == 0 && !done_) End();
+}
+
+void Recovery::Lose(std::uint32_t number, std::optional<std::uint8_t> stream) {
+  state_.zones.Doom(number, /*untaken=*/true);
+  ++counters_.lost;
+  const auto [first, second] = writer_.tombstone_streams();
+  const std::uint32_t of_first = !stream || *stream == first ? 1 : 0;
+  const std::uint32_t of_second = !stream || *stream == second ? 1 : 0;
+  lost_first_ += of_first;
+  lost_second_ += of_second;
+  lost_tombstones_ += of_first | of_second;
+}
+
+void Recovery::CheckTombstones() {
+  const bool twins = lost_first_ > 0 && lost_second_ > 0 && lost_tombstones_ > 1;
+  if (twins) {
+    for (std::size_t i = next_; i < queue_.size(); ++i) {
+      state_.zones.Doom(queue_[i], /*untaken=*/true);
+      ++counters_.emptied;
+    }
+    queue_.resize(next_);
+    stage_ends_.fill(next_);
+  } else if (lost_tombstones_ > 0) {
+    for (std::size_t i = 0; i < next_; ++i) state_.zones.Doom(queue_[i], /*untaken=*/false);
+  }
 }
 
 void Recovery::Begin(std::uint32_t number) {
@@ -151,8 +176,7 @@ void Recovery::TakeScan(std::uint32_t number, ZoneContents contents) {
   Zone& zone = state_.zones[number];
   if (!contents.summary) {
     ++counters_.unreadable;
-    state_.zones.Doom(number, /*untaken=*/true);
-    return;
+    return Lose(number, zone.stream);
   }
   // The summary is written behind the last valid record. It fits before the trailer, as the writer
   // left room for a summary of all records.

@@ -12,8 +12,10 @@
 // A zone of which something is not taken into the index is doomed: its header is damaged, the
 // device cannot read it, `Presence` has no room for its objects, or all numbers of scopes are in
 // use. At a later start the same bytes may be sound, and their keys may have been stored again by
-// then. So Log::recovered waits until such zones are freed. Their tombstones are in other zones,
-// too.
+// then. So Log::recovered waits until such zones are freed.
+//
+// A zone of tombstones has its twins in others. If it is lost, what those hold is written twice
+// again; if twins may be lost together, nobody knows what was removed, and the disk starts empty.
 //
 // Belongs to the Log's thread.
 #pragma once
@@ -32,6 +34,8 @@ struct RecoveryCounters {
   std::uint64_t scanned = 0;       // zones that were read record by record
   std::uint64_t damaged = 0;       // zones whose summary was damaged; also in `scanned`
   std::uint64_t unreadable = 0;    // zones that the device could not read; freed
+  std::uint64_t lost = 0;          // zones of which nothing is known; freed
+  std::uint64_t emptied = 0;       // zones freed because tombstones of their records may be lost
   std::uint64_t objects = 0;       // objects that were the newest of their key when they were read
   std::uint64_t dead_objects = 0;  // objects that had ended or were replaced; also tombstones
   std::uint64_t read_bytes = 0;
@@ -61,6 +65,10 @@ class Recovery {
   void Order();
   // Reads zones in that order, until each is read.
   void ReadZones();
+  // Dooms a zone of which nothing is known. `stream`: of its header, if that is sound.
+  void Lose(std::uint32_t zone, std::optional<std::uint8_t> stream);
+  // Called once all zones with tombstones are read, and before any other zone is.
+  void CheckTombstones();
   void Begin(std::uint32_t zone);
   void TakeScan(std::uint32_t zone, ZoneContents contents);
   void TakeObject(std::uint32_t zone, IndexEntry entry);
@@ -77,6 +85,10 @@ class Recovery {
   std::size_t finished_ = 0;                       // zones of the queue that have been read
   std::size_t in_flight_ = 0;                      // zones
   std::size_t scans_ = 0;  // zones in flight that are scanned, each in memory whole
+  // Zones that are lost and may have had tombstones: of the first stream, of the second, of either.
+  std::uint32_t lost_first_ = 0;
+  std::uint32_t lost_second_ = 0;
+  std::uint32_t lost_tombstones_ = 0;
   bool serving_ = false;
   bool done_ = false;
   // The highest sequence of a tombstone, by what it covers (Covered).

@@ -45,7 +45,8 @@ void Zones::RemoveUncovered(std::uint32_t number) {
 
 void Zones::Doom(std::uint32_t number, bool untaken) {
   Zone& zone = zones_[number];
-  zone.state = ZoneState::kSealed;
+  // A zone whose summary is being written is sealed once that is there.
+  if (zone.state == ZoneState::kFree) zone.state = ZoneState::kSealed;
   zone.doomed = true;
   if (!untaken || zone.untaken) return;
   zone.untaken = true;
@@ -101,7 +102,7 @@ void Zones::Clear(std::uint32_t number) {
   for (const ScopeUse& use : zone.uses) scopes_.Unuse(use.scope);
   zone.uses.clear();
   if (zone.uncovered > 0 || zone.untaken) --uncovered_;
-  zone.summarized = zone.doomed = zone.untaken = false;
+  zone.summarized = zone.doomed = zone.untaken = zone.unreadable = false;
   zone.uncovered = zone.free_failures = 0;
   const std::uint64_t nonce = std::exchange(zone.nonce, 0);
   if (nonces_.erase(nonce) == 0) return;
@@ -184,7 +185,7 @@ std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
     const std::uint64_t live = zone.live_bytes() + needed;
     if (live == 0) return i;
     // Its tombstones may find no room. Objects can be dropped, tombstones cannot.
-    if (needed > 0 && full) continue;
+    if (needed > 0 && (full || zone.unreadable)) continue;
     if (zone.doomed) return i;
     // Its tombstones would fill another zone.
     if (needed * 2 > zone_bytes_) continue;

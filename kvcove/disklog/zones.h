@@ -50,9 +50,10 @@ struct Zone {
   bool summarized = false;         // its summary is on the disk
   std::uint32_t uncovered = 0;     // records that may have ended in it without a tombstone
   std::uint8_t free_failures = 0;  // failed attempts to free it
-  bool doomed = false;   // it must be freed: it may have records that the index does not know
-  bool untaken = false;  // doomed, and its records are not known: any tombstone may cover one
-  ZoneTrailer trailer;   // place of its summary, if `summarized`
+  bool doomed = false;      // it must be freed: it may have records that the index does not know
+  bool untaken = false;     // doomed, and its records are not known: any tombstone may cover one
+  bool unreadable = false;  // needed tombstones could not be read: it stays until none is needed
+  ZoneTrailer trailer;      // place of its summary, if `summarized`
   std::vector<ScopeUse> uses;
 
   std::uint64_t live_bytes() const {

@@ -156,7 +156,7 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
     log->Poll(stopped ? kMillisecond : kIdleWaitNs);
   }
   if (!busy() && log->unproven()) {
-    return Fail(Code::kUnavailable, "zones that cannot be read cannot be voided either");
+    return Fail(Code::kUnavailable, "zones that cannot be read cannot be freed or voided either");
   }
   if (!busy()) return log;
   stuck_log_ = std::move(log);
@@ -170,6 +170,12 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
   LogInfo("disk {}: {} in zones of {} by {}, {} objects found, {} zones read record by record",
           path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes),
           found_.device->kind(), found.objects, found.scanned);
+  if (found.emptied > 0) {
+    LogWarn(
+        "disk {} starts empty: {} zones cannot be read, or their headers are damaged, so it is not "
+        "known what was removed",
+        path_, found.lost);
+  }
   const std::uint8_t streams = LogOptionsFor(super, place_, tiering_).writer.streams;
   auto disk = std::make_unique<DiskWorker>(tiering_, std::move(found_.device), std::move(log),
                                            promoter_, clock_, TierDiskOptions{.streams = streams});
