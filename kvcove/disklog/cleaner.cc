@@ -7,6 +7,7 @@ namespace kvcove::disklog {
 namespace {
 constexpr int kEntriesAStep = 1024;
 constexpr int kFreeAttempts = 2;
+constexpr std::uint64_t kBlindTombstones = 4096;
 }  // namespace
 
 Cleaner::Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions options)
@@ -57,7 +58,8 @@ bool Cleaner::Begin() {
   // Until every zone has been read, a zone may hold live objects that the index does not know.
   if (state_.recovering) return false;
   held_ = state_.zones.HeldByShare();
-  const auto victim = state_.zones.Victim(state_.next_sequence, held_);
+  const std::optional<std::uint32_t> costly = Costly();
+  const auto victim = costly ? costly : state_.zones.Victim(state_.next_sequence, held_);
   if (!victim) return false;
   const bool dead = state_.zones.Dead(*victim);
   // A share at its maximum has a shortage of its own.
@@ -67,7 +69,7 @@ bool Cleaner::Begin() {
   // A dead zone costs one write, so it does not wait for a shortage. A doomed one is not waited
   // for.
   const bool waits = !scarce || (holds_ > 0 && !Pressed());
-  if (!dead && !state_.zones[*victim].doomed && waits) return false;
+  if (!dead && !state_.zones[*victim].doomed && !costly && waits) return false;
   zone_ = victim;
   summary_ = {};
   left_.clear();  // of a pass that failed: its entries are those of another summary
@@ -84,6 +86,18 @@ bool Cleaner::Begin() {
   ReadContents(state_, *zone_,
                [this](ZoneContents contents) { TakeContents(std::move(contents)); });
   return false;
+}
+
+// Returns an uncovered zone that removals pay for: while it is in use, each removal of an absent
+// key writes a tombstone. A kill in the middle of a move leaves such a zone behind, and without
+// this rule a flood of removals could then fill the disk.
+std::optional<std::uint32_t> Cleaner::Costly() {
+  if (state_.blind_tombstones < std::min(kBlindTombstones, state_.zones.zone_bytes() / 256)) {
+    return std::nullopt;
+  }
+  const auto zone = state_.zones.AnyUncovered();
+  if (!zone) state_.blind_tombstones = 0;
+  return zone;
 }
 
 void Cleaner::TakeContents(ZoneContents contents) {

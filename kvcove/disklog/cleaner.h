@@ -3,7 +3,7 @@
 // unread. From any other zone the cleaner copies needed tombstones, and live objects that are worth
 // a move, to an open zone. The copies are synced before the zone is freed on the disk. Objects that
 // are not moved are found until the freeing is synced, too; then they are dropped. A doomed zone is
-// freed whether or not space is short.
+// freed whether or not space is short, and so is an uncovered one (Zones) that removals pay for.
 //
 //   idle -> reading the summary -> moving, entry by entry -> syncing the copies -> freeing -> idle
 //
@@ -76,6 +76,7 @@ class Cleaner {
   enum class Outcome { kNext, kWait, kAgain };
 
   bool Begin();
+  std::optional<std::uint32_t> Costly();
   bool Pressed() const;
   void TakeContents(ZoneContents contents);
   Outcome Handle(const SummaryEntry& entry, std::string_view key);

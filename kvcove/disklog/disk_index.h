@@ -30,6 +30,7 @@ struct IndexEntry {
   RecordKind kind : 4 = RecordKind::kObject;  // tombstones only until recovery has ended
   bool pending : 1 = false;                   // not written yet, and not found
   bool forgotten : 1 = false;  // not found any more; its record remains (State::Forget)
+  bool unread : 1 = false;     // the device failed to read it once
   std::uint8_t read_at = 0;    // State::ReadTime of its last read; 0: not read since it was written
   std::uint32_t next = 0;
 

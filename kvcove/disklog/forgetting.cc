@@ -7,30 +7,19 @@
 namespace kvcove::disklog {
 
 IndexEntry* Forgetting::Find(const Forgotten& one) {
-  IndexEntry* const entry = state_.Find(one.hash);
+  IndexEntry* const entry = one.copy ? nullptr : state_.Find(one.hash);
   return entry != nullptr && entry->sequence() == one.sequence ? entry : nullptr;
 }
 
 // A copy's has the sequence of the copy, so that it does not cover what was stored since.
 std::optional<Writer::Append> Forgetting::TombstoneOf(const Forgotten& one) {
-  if (one.copy) {
-    const Zone& zone = state_.zones[one.copy->place.zone];
-    if (zone.use != one.copy->place.use) return std::nullopt;
-    return Writer::Append{.slot = one.copy->slot,
-                          .generation = one.copy->generation,
-                          .version = zone.nonce,
-                          .name = one.copy->name,
-                          .key = one.key,
-                          .sequence = one.sequence};
-  }
-  const IndexEntry* const entry = Find(one);
-  if (entry == nullptr) return std::nullopt;
-  const Scope& scope = state_.scopes[entry->scope];
-  return Writer::Append{.slot = scope.slot,
-                        .generation = scope.generation,
-                        .version = state_.zones[entry->zone].nonce,
-                        .name = scope.name,
-                        .key = one.key};
+  if (ZoneFreed(one) || (!one.copy && Find(one) == nullptr)) return std::nullopt;
+  return Writer::Append{.slot = one.slot,
+                        .generation = one.generation,
+                        .version = state_.zones[one.place.zone].nonce,
+                        .name = one.name,
+                        .key = one.key,
+                        .sequence = one.copy ? one.sequence : 0};
 }
 
 void Forgetting::Step() {
@@ -62,28 +51,21 @@ void Forgetting::Synced(const std::vector<Forgotten>& written, const Status& sta
   if (!status) writer_.SetUnproven();
   for (const Forgotten& one : written) {
     // Of what is not proven the entry stays, and so its key counts as present.
-    if (status && one.copy) {
-      const Place& place = one.copy->place;
-      if (state_.zones[place.zone].use == place.use) state_.zones.RemoveUncovered(place.zone);
-    } else if (IndexEntry* const entry = Find(one); status && entry != nullptr) {
-      Drop(*entry, one);
-    }
+    if (status && one.copy && !ZoneFreed(one)) state_.zones.RemoveUncovered(one.place.zone);
+    if (status && !one.copy) Drop(one);
     if (one.done) one.done(status);
   }
 }
 
-// First the entry: the owner asks whether the key is still there before it reports the loss.
-void Forgetting::Drop(const IndexEntry& entry, const Forgotten& one) {
-  const Scope& scope = state_.scopes[entry.scope];
-  const SlotId slot = scope.slot;
-  const Generation generation = scope.generation;
-  const std::string name = scope.name;  // the scope may end with its last entry
-  const bool found_before = !entry.pending;
-  state_.Drop(IndexEntry(entry));
-  if (!found_before) return;
+// First the entry: the owner asks whether the key is still there before it reports the loss. If
+// there is no entry though the zone is in use, a removal, a reset or a newer record came first.
+void Forgetting::Drop(const Forgotten& one) {
+  IndexEntry* const entry = Find(one);
+  if (entry != nullptr) state_.Drop(IndexEntry(*entry));
+  if (!one.found || (entry == nullptr && !ZoneFreed(one))) return;
   ++state_.counters.dropped_objects;
   if (!on_forgotten_) return;
-  on_forgotten_({.slot = slot, .generation = generation, .name = name, .key = one.key});
+  on_forgotten_({.slot = one.slot, .generation = one.generation, .name = one.name, .key = one.key});
 }
 
 void Forgetting::GiveUp() {

@@ -29,7 +29,10 @@ class Forgetting {
   // Returns the tombstone of the record, or nothing if its zone was freed meanwhile.
   std::optional<Writer::Append> TombstoneOf(const Forgotten& one);
   void Synced(const std::vector<Forgotten>& written, const Status& status);
-  void Drop(const IndexEntry& entry, const Forgotten& one);
+  void Drop(const Forgotten& one);
+  bool ZoneFreed(const Forgotten& one) const {
+    return state_.zones[one.place.zone].use != one.place.use;
+  }
   void GiveUp();
 
   State& state_;

@@ -90,6 +90,23 @@ class ForgettingTest : public testing::Test {
   Status Stop() {
     return WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); });
   }
+  // Writes hang from now on, and the write queue has this number of free chunks.
+  void FillQueue(std::uint64_t chunks) {
+    device_->faults.writes_hang = true;
+    const WriterOptions options = SmallLog().writer;
+    const std::string value(3000, 'x');
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+    for (int i = 0;
+         log_->space().queued_bytes + (chunks * options.chunk_bytes) < options.queue_bytes; ++i) {
+      ASSERT_TRUE(log_->Put({.slot = kSlot,
+                             .generation = kGeneration,
+                             .version = 1,
+                             .name = "space",
+                             .key = "queued-" + std::to_string(i),
+                             .value = std::span(&bytes, 1)},
+                            [](const Status&) {}));
+    }
+  }
   bool Finds(const std::string& key) { return Get(*log_, *device_, key).miss == ReadMiss::kNone; }
   void Settle() {
     for (int i = 0; i < 20'000; ++i) log_->Poll(0);
@@ -265,6 +282,97 @@ TEST_F(ForgettingTest, ARepeatedRemovalWaitsForTheFirst) {
   ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return ended == 2; }));
   Reopen();
   EXPECT_FALSE(Finds(key));
+}
+
+// As a kill in the middle of a move leaves it behind: two records of a key, and no tombstone.
+TEST_F(ForgettingTest, AnUncoveredZoneDoesNotMakeRemovalsOfAbsentKeysCostlyForEver) {
+  Open();
+  ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
+  PutSome(0, 40);
+  ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500, 1));
+  ASSERT_TRUE(Stop());
+  Reopen();
+  for (int round = 0; round < 100; ++round) ASSERT_TRUE(RemoveAll(10'000, 10'020)) << round;
+  Settle();
+  EXPECT_LE(log_->counters().tombstones, 400U);
+  const std::uint64_t written = log_->counters().written_bytes;
+  ASSERT_TRUE(RemoveAll(10'000, 12'000));
+  EXPECT_EQ(log_->counters().written_bytes, written);
+  EXPECT_EQ(Get(*log_, *device_, "key").version, 2U);
+  EXPECT_EQ(log_->space().tombstone_bytes, 0U);
+}
+
+// Each attempt of a removal that finds room for one copy only would leave that one behind.
+TEST_F(ForgettingTest, ARemovalThatIsRefusedWritesNeitherCopy) {
+  Open();
+  PutSome(0, 1);
+  FillQueue(1);
+  const std::uint32_t free_zones = log_->space().free_zones;
+  const std::string key = Name(0);
+  const std::string_view view = key;
+  const Status removed = log_->Remove(
+      {.slot = kSlot, .generation = kGeneration, .name = "space", .keys = std::span(&view, 1)},
+      [](const Status&) {});
+  ASSERT_FALSE(removed);
+  EXPECT_EQ(removed.error().code, Code::kLimit);
+  EXPECT_EQ(log_->space().free_zones, free_zones) << "a zone was opened for one copy";
+  device_->faults.writes_hang = false;
+  ASSERT_TRUE(RemoveAll(0, 1));
+}
+
+// A removal by pattern walks the zones. It must not be proven before the tombstone of a match that
+// the walk does not list any more.
+TEST_F(ForgettingTest, AWalkWaitsForTombstonesThatFindNoRoom) {
+  Open();
+  PutSome(0, 3);
+  ASSERT_TRUE(Stop());
+  Reopen();
+  const Place place = log_->Find(kSlot, kGeneration, Name(1))->place;
+  FillQueue(0);
+  device_->FlipBit(ByteOf(place) + 500, 3);
+  EXPECT_EQ(Get(*log_, *device_, Name(1)).miss, ReadMiss::kCorrupt);
+  const Status walked = WaitFor(*log_, *device_, [&](Done done) {
+    log_->Walk(place.zone, [](const LiveObject&) {}, std::move(done));
+  });
+  ASSERT_FALSE(walked);
+  EXPECT_EQ(walked.error().code, Code::kInProgress);
+  device_->faults.writes_hang = false;
+  EXPECT_FALSE(Walked().contains(Name(1)));
+  EXPECT_TRUE(Walked().contains(Name(2)));
+}
+
+// A place of the medium that cannot be read would fail each get of its key, which nobody could
+// store again; eight in a row have an owner set the disk aside.
+TEST_F(ForgettingTest, ARecordThatCannotBeReadTwiceIsForgotten) {
+  SmallTable table(1000);
+  Open(With(&table));
+  PutSome(0, 10);
+  const Place place = log_->Find(kSlot, kGeneration, Name(3))->place;
+  device_->faults.bad_from = ByteOf(place);
+  device_->faults.bad_to = ByteOf(place) + 1;
+  device_->faults.bad_reads = true;
+  EXPECT_EQ(Get(*log_, *device_, Name(3)).miss, ReadMiss::kIoError);
+  Settle();
+  EXPECT_TRUE(table.Has(*log_, Name(3))) << "the device may have failed for a moment";
+  EXPECT_EQ(Get(*log_, *device_, Name(3)).miss, ReadMiss::kIoError);
+  Settle();
+  EXPECT_FALSE(table.Has(*log_, Name(3)));
+  ASSERT_TRUE(Put(*log_, *device_, Name(3), 2, 2000));
+  EXPECT_EQ(Get(*log_, *device_, Name(3)).version, 2U);
+  ASSERT_TRUE(Sync());
+  Reopen();
+  EXPECT_EQ(Get(*log_, *device_, Name(3)).version, 2U);
+}
+
+TEST_F(ForgettingTest, AReadThatSucceedsClearsTheFailureBefore) {
+  Open();
+  PutSome(0, 1);
+  for (int i = 0; i < 3; ++i) {
+    device_->faults.read_error = EIO;
+    EXPECT_EQ(Get(*log_, *device_, Name(0)).miss, ReadMiss::kIoError);
+    device_->faults.read_error = 0;
+    EXPECT_TRUE(Finds(Name(0)));
+  }
 }
 
 // One object that stays for ever, and others that come and go around it.
@@ -468,9 +576,15 @@ TEST_F(DamageTest, AZoneOfWhichAWalkCannotListEverythingIsFreed) {
   device_->FlipBit(kZonesStart + (place.zone * kSmallZone) + trailer->summary_offset +
                        AlignUp(trailer->table_bytes, kBlockBytes),
                    1);
+  EXPECT_FALSE(WaitFor(*log_, *device_, [&](Done done) {
+    log_->Walk(place.zone, [](const LiveObject&) {}, std::move(done));
+  }));
   std::set<std::string> rest;
   for (const auto& [i, zone] : zone_of_) {
     if (zone != place.zone) rest.insert(Name(i));
+    if (zone == place.zone) {
+      EXPECT_FALSE(log_->Find(kSlot, kGeneration, Name(i))) << "read, it would keep the zone";
+    }
   }
   EXPECT_EQ(Walked(), rest);
   device_->FlipBit(ByteOf(place) + 500, 1);
@@ -575,6 +689,19 @@ TEST_F(DamageTest, TombstonesOutliveADeviceThatReadsNothingForAWhile) {
   device_->faults.read_error = 0;
   Reopen();
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(Finds(Name(i))) << i;
+}
+
+TEST_F(DamageTest, ATrailerThatCannotBeReadCostsAScan) {
+  Make(true);
+  const std::uint32_t zone = zone_of_.begin()->second;
+  log_.reset();
+  device_ = std::make_unique<FakeDevice>(image_, 3);
+  device_->faults.bad_to = kZonesStart + ((zone + 1) * kSmallZone);
+  device_->faults.bad_from = device_->faults.bad_to - kBlockBytes;
+  device_->faults.bad_reads = true;
+  log_ = OpenLog(*device_, SmallLog());
+  EXPECT_EQ(log_->recovery().scanned, 1U);
+  Check(kZonesHere);
 }
 
 TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {

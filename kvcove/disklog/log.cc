@@ -154,7 +154,10 @@ Status Log::Put(const PutRequest& request, Done done) {
 
 std::optional<Found> Log::Find(SlotId slot, Generation generation, std::string_view key) {
   if (!serving()) return std::nullopt;
-  return reader_.Find(slot, generation, key);
+  const auto found = reader_.Find(slot, generation, key);
+  // A doomed zone is freed once nobody reads from it; a hot object would keep it for ever.
+  if (found && state_.zones[found->place.zone].doomed) return std::nullopt;
+  return found;
 }
 
 void Log::Read(const Found& found, const Expected& expected, std::span<std::byte> buffer,
@@ -221,6 +224,7 @@ Status Log::RemoveOne(const RemoveRequest& request, std::string_view key, bool u
                                    .name = request.name,
                                    .key = key}));
   ++state_.counters.tombstones;
+  if (!here) ++state_.blind_tombstones;
   unsynced_ = true;
   if (here) state_.Drop(IndexEntry(*known));
   return {};
@@ -232,6 +236,7 @@ void Log::HoldMoves() {
 }
 
 void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each, Done done) {
+  if (WaitsForForgotten(done)) return;
   if (const Summary* const open = writer_.OpenSummary(number)) {
     WalkSummary(*open, number, each);
     done({});
@@ -255,8 +260,18 @@ void Log::Walk(std::uint32_t number, std::function<void(const LiveObject&)> each
                    ZoneContents contents) { TakeWalk(number, std::move(contents), each, done); });
 }
 
+// A walk lists no forgotten object. A removal by pattern that matches it must not be proven before
+// the tombstone of its record is written: the Sync behind the walk covers that.
+bool Log::WaitsForForgotten(const Done& done) const {
+  if (state_.forgotten.empty()) return false;
+  done(unproven() ? Fail(Code::kUnavailable, "the disk failed to write")
+                  : Fail(Code::kInProgress, "tombstones wait for room; walk the zone again"));
+  return true;
+}
+
 void Log::TakeWalk(std::uint32_t number, ZoneContents contents,
                    const std::function<void(const LiveObject&)>& each, const Done& done) {
+  if (WaitsForForgotten(done)) return;
   Zone& zone = state_.zones[number];
   const bool damaged = !contents.summary || contents.scanned;
   if (damaged && zone.state != ZoneState::kSealed) {
@@ -421,7 +436,10 @@ bool Log::Poll(std::int64_t wait_ns) {
   // One slice of each kind of work a call, so that completions never wait long for cleaning.
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
-  if (!stopping_ || cleaner_.active()) more_ = cleaner_.Step() || more_;
+  // While the log stops, zones are freed only for tombstones that find no room.
+  if (!stopping_ || cleaner_.active() || !state_.forgotten.empty()) {
+    more_ = cleaner_.Step() || more_;
+  }
   forgetting_.Step();
   if (state_.voiding && !saving_lost_ && !unproven()) VoidLost();
   if (state_.opening) StepOpening();

@@ -121,8 +121,8 @@ class Log {
   // If it fails, `done` never runs. `done` with an error: nothing of the object will be found, at a
   // later start either, unless the log is unproven().
   Status Put(const PutRequest& request, Done done);
-  // Returns the place of an object that can be read. Another key with the same hash may be there:
-  // Read compares the whole key.
+  // Returns the place of an object that can be read; none of a zone that is about to be freed.
+  // Another key with the same hash may be there: Read compares the whole key.
   std::optional<Found> Find(SlotId slot, Generation generation, std::string_view key);
   // Reads an object into the buffer; see Reader::Read.
   void Read(const Found& found, const Expected& expected, std::span<std::byte> buffer,
@@ -139,9 +139,10 @@ class Log {
   std::vector<std::uint64_t> HeldByShare() const { return state_.zones.HeldByShare(); }
   bool MovesStill() const { return cleaner_.still(); }
   // Calls `each` for every live object of a zone, for inventories and removals by pattern. `done`:
-  // kInProgress while the zone's summary is being written or the zone is being freed; then walk the
-  // zone again. If the summary is damaged, the records are read, and it is written anew. A zone of
-  // which some objects can be listed no more is freed.
+  // kInProgress while the zone's summary is being written, the zone is being freed, or tombstones
+  // of forgotten objects wait for room; then walk the zone again. If the summary is damaged, the
+  // records are read, and it is written anew. A zone of which some objects can be listed no more is
+  // freed.
   void Walk(std::uint32_t zone, std::function<void(const LiveObject&)> each, Done done);
 
   // ---- durability
@@ -171,6 +172,7 @@ class Log {
   // Writes a tombstone for the key's record, if it may be on the disk, and ends its object.
   // `uncovered`: the disk may have records of the request's scope that the index does not have.
   Status RemoveOne(const RemoveRequest& request, std::string_view key, bool uncovered);
+  bool WaitsForForgotten(const Done& done) const;
   void TakeWalk(std::uint32_t zone, ZoneContents contents,
                 const std::function<void(const LiveObject&)>& each, const Done& done);
   void StepOpening();

@@ -143,6 +143,33 @@ TEST_F(MovesTest, ARemovalDuringAMoveCostsLaterOnesNothing) {
   }
 }
 
+// A copy of a sound read is on its way when another read finds the original damaged: the object
+// ends all the same, and each zone's count of live bytes is right.
+TEST_F(MovesTest, AReadThatFindsDamageDuringAMoveWins) {
+  int all_ended = 0;
+  for (int polls = 0; polls < 40; ++polls) {
+    SCOPED_TRACE(polls);
+    BeginAMove(polls);
+    const std::string key = moving_;
+    const auto found = log_->Find(kSlot, kGeneration, key);
+    ASSERT_TRUE(found);
+    device_->FlipBit(kZonesStart + (found->place.zone * kSmallZone) +
+                         (found->place.offset_units * kUnitBytes) + 500,
+                     2);
+    (void)Get(*log_, *device_, key);
+    const bool ended = !log_->Find(kSlot, kGeneration, key);  // else the copy counts already
+    all_ended += ended ? 1 : 0;
+    for (int i = 0; i < 500; ++i) log_->Poll(0);
+    EXPECT_EQ(log_->Find(kSlot, kGeneration, key).has_value(), !ended);
+    ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); }));
+    const std::uint64_t live = log_->space().live_bytes;
+    Reopen();
+    EXPECT_EQ(log_->space().live_bytes, live);
+    EXPECT_EQ(log_->Find(kSlot, kGeneration, key).has_value(), !ended);
+  }
+  EXPECT_GT(all_ended, 3);
+}
+
 TEST_F(MovesTest, ANewerValueDuringAMoveWins) {
   for (int polls = 0; polls < 40; ++polls) {
     SCOPED_TRACE(polls);
@@ -403,6 +430,22 @@ TEST_F(SharesTest, AShareAtItsMaximumReplacesItsOwnOldest) {
   EXPECT_EQ(Left("key-", 40), 40) << "there were free zones all the time";
   EXPECT_TRUE(log_->Find(kSlot + 1, kGeneration, "greedy-399"));
   EXPECT_FALSE(log_->Find(kSlot + 1, kGeneration, "greedy-0"));
+}
+
+// Zones of tombstones, which are needed, belong to no share.
+TEST_F(SharesTest, AnIdleDiskWithSharesWritesNothing) {
+  OpenWith({{.guaranteed_bytes = 4 * kSmallZone}, {}});
+  for (int i = 0; i < 40; ++i) PutOne(MovedKey(i));
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Remove(*log_, *device_, MovedKey(i)));
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); }));
+  log_.reset();
+  LogOptions options = SmallLog({{kSlot, kGeneration}});
+  options.shares = {.limits = {{.guaranteed_bytes = 4 * kSmallZone}, {}},
+                    .of = [](std::string_view) { return 0U; }};
+  log_ = OpenLog(*device_, std::move(options));
+  for (int i = 0; i < 20'000; ++i) log_->Poll(0);
+  EXPECT_GT(log_->space().tombstone_bytes, 0U);
+  EXPECT_EQ(log_->counters().written_bytes, 0U);
 }
 
 TEST(ZonesTest, TheVictimHasTheMostAgeForItsBytes) {

@@ -131,19 +131,28 @@ ReadMiss Reader::CheckStill(const Pending& read) {
       entry->sequence() != read.record->sequence) {
     return ReadMiss::kRaced;
   }
+  entry->unread = false;
   if (read.asked) entry->read_at = state_.ReadTime();
   return ReadMiss::kNone;
 }
 
 void Reader::Finish(Pending& read, ReadResult result) {
-  if (result.miss == ReadMiss::kIoError) ++state_.counters.read_errors;
+  const bool failed = result.miss == ReadMiss::kIoError;
+  const bool corrupt = result.miss == ReadMiss::kCorrupt;
+  if (failed) ++state_.counters.read_errors;
+  if (corrupt) ++state_.counters.corrupt;
   if (result.miss == ReadMiss::kRaced) ++state_.counters.raced;
-  if (result.miss == ReadMiss::kCorrupt) {
-    ++state_.counters.corrupt;
+  if (failed || corrupt) {
     // Forgotten only if the index still has this place: a moved or newer record may be undamaged.
     IndexEntry* const entry = state_.Find(state_.HashOf(read.slot, read.key));
     if (entry != nullptr && !entry->forgotten && state_.PlaceOf(*entry) == read.place) {
-      state_.Forget(*entry, read.key, {});
+      // A device that fails for a moment costs nothing. A bad place would fail each get of the key,
+      // and, as the key counts as present, nobody could store it again.
+      if (corrupt || entry->unread) {
+        state_.Forget(*entry, read.key, {});
+      } else {
+        entry->unread = true;
+      }
     }
   }
   read.done(result);

@@ -18,7 +18,7 @@ enum class ReadMiss : std::uint8_t {
   kOtherKey = 3,  // another key has the same hash
   kOtherVersion = 4,
   kCorrupt = 5,  // the bytes are not those that were written; the object is forgotten
-  kIoError = 6,  // the device could not read
+  kIoError = 6,  // the device could not read; after the second time the object is forgotten
   kRaced = 7,    // it ended meanwhile: removed, replaced, or its zone was freed
 };
 inline constexpr std::size_t kReadMisses = 8;

@@ -21,16 +21,22 @@ void Recovery::ReadEnds() {
     const std::uint32_t zone = next_end_++;
     ++ends_in_flight_;
     const auto ends = std::make_shared<Ends>();
-    const auto read = [this, zone, ends](int error) {
-      if (error != 0) ends->error = error;
+    const auto read = [this, zone, ends] {
       if (--ends->waiting > 0) return;
       --ends_in_flight_;
       TakeEnds(zone, *ends);
       ReadEnds();
     };
     const std::uint64_t start = state_.zones.OffsetOf(zone);
-    state_.device.Read(start, ends->header.span(), read);
-    state_.device.Read(start + state_.zones.zone_bytes() - kBlockBytes, ends->trailer.span(), read);
+    state_.device.Read(start, ends->header.span(), [ends, read](int error) {
+      ends->header_error = error;
+      read();
+    });
+    state_.device.Read(start + state_.zones.zone_bytes() - kBlockBytes, ends->trailer.span(),
+                       [ends, read](int error) {
+                         ends->trailer_error = error;
+                         read();
+                       });
     counters_.read_bytes += 2 * kBlockBytes;
   }
   if (next_end_ == state_.zones.count() && ends_in_flight_ == 0 && !done_ && !serving_) Order();
@@ -43,8 +49,8 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
     zone.state = ZoneState::kLost;
     return;
   }
-  if (ends.error != 0) {
-    ++state_.counters.read_errors;
+  if (ends.header_error != 0 || ends.trailer_error != 0) ++state_.counters.read_errors;
+  if (ends.header_error != 0) {
     ++counters_.unreadable;
     return Lose(number, std::nullopt);
   }
@@ -66,6 +72,7 @@ void Recovery::TakeEnds(std::uint32_t number, const Ends& ends) {
   state_.zones.SetNonce(number, header->nonce);
   zone.stream = header->stream;
   zone.brief = header->stream == writer_.brief_stream();
+  // A trailer that cannot be read parses as none: zeros.
   const auto trailer = ParseZoneTrailer(ends.trailer.view(), state_.zones.zone_bytes());
   zone.summarized = trailer && trailer->zone == number && trailer->nonce == header->nonce;
   if (zone.summarized) {

@@ -57,7 +57,8 @@ class Recovery {
     AlignedBuffer header{kBlockBytes};
     AlignedBuffer trailer{kBlockBytes};
     int waiting = 2;
-    int error = 0;
+    int header_error = 0;
+    int trailer_error = 0;
   };
   void ReadEnds();
   void TakeEnds(std::uint32_t zone, const Ends& ends);

@@ -45,15 +45,13 @@ class Presence {
 struct Forgotten {
   Id128 hash;
   std::uint64_t sequence = 0;
+  SlotId slot = 0;
+  Generation generation = 0;
+  std::string name;
   std::string key;
-  // Of a copy that the index does not name, because its object ended while it was being copied.
-  struct Copy {
-    SlotId slot = 0;
-    Generation generation = 0;
-    std::string name;
-    Place place;
-  };
-  std::optional<Copy> copy = {};
+  Place place;
+  bool found = false;  // the object was found before, so that its end is reported
+  bool copy = false;   // the index does not name it: its object ended while it was being copied
   std::function<void(const Status&)> done = {};  // may be empty; an error if the log is unproven
 };
 
@@ -75,6 +73,8 @@ struct State {
   bool opening = true;         // until what recovery has found and left out is durable
   std::uint32_t failures = 0;  // failed writes since the last one that succeeded
   Presence* presence = nullptr;
+  // Tombstones for keys without an entry, since no sealed zone was uncovered. Cleaner::Begin.
+  std::uint64_t blind_tombstones = 0;
   bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
   std::deque<Forgotten> forgotten;  // what Forgetting writes tombstones for
 
@@ -141,9 +141,15 @@ struct State {
   // is durable.
   void Forget(IndexEntry& entry, std::string_view key, std::function<void(const Status&)> done) {
     Hide(entry);
+    const Scope& scope = scopes[entry.scope];
     forgotten.push_back({.hash = entry.id(),
                          .sequence = entry.sequence(),
+                         .slot = scope.slot,
+                         .generation = scope.generation,
+                         .name = scope.name,
                          .key = std::string(key),
+                         .place = PlaceOf(entry),
+                         .found = !entry.pending,
                          .done = std::move(done)});
   }
   // Reports the end of an object. A pending one has not been reported as found.

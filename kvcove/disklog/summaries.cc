@@ -83,7 +83,8 @@ void ReadSummary(State& state, std::uint32_t number, bool keys, ContentsDone don
 }
 
 void ScanZone(State& state, std::uint32_t number, ContentsDone done) {
-  const auto buffer = std::make_shared<AlignedBuffer>(state.zones.zone_bytes());
+  // Without the trailer, which the device may not be able to read.
+  const auto buffer = std::make_shared<AlignedBuffer>(state.zones.zone_bytes() - kBlockBytes);
   ++state.zones[number].reads;
   state.device.Read(state.zones.OffsetOf(number), buffer->span(),
                     [&state, number, buffer, done = std::move(done)](int error) {

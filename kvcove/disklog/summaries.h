@@ -18,7 +18,7 @@ using ContentsDone = std::function<void(ZoneContents)>;
 // Reads the summary that the zone's trailer in `state` names; its keys only if `keys`. An empty
 // summary needs no read, and `done` runs in this call.
 void ReadSummary(State& state, std::uint32_t zone, bool keys, ContentsDone done);
-// Reads the whole zone into memory and scans it (ScanRecords).
+// Reads all records of the zone into memory and scans them (ScanRecords).
 void ScanZone(State& state, std::uint32_t zone, ContentsDone done);
 // Reads the summary with its keys, or scans the zone if it has none that is sound.
 void ReadContents(State& state, std::uint32_t zone, const ContentsDone& done);

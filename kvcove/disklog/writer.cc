@@ -112,6 +112,7 @@ Status Writer::Add(const Append& append, Done done) {
 
 Status Writer::AddTombstone(Append append) {
   append.kind = RecordKind::kTombstone;
+  KVCOVE_TRY(CheckTwins(append));
   for (const std::uint8_t stream : tombstone_streams()) {
     append.stream = stream;
     KVCOVE_TRY(Add(append, [this](const Status& status) { unproven_ |= !status; }));
@@ -131,7 +132,8 @@ void Writer::Land(const Append& append, const IndexEntry& entry, int error, cons
   }
   IndexEntry* known = state_.Find(entry.id());
   if (append.moved_from) {
-    if (error == 0 && known != nullptr && state_.PlaceOf(*known) == *append.moved_from) {
+    if (error == 0 && known != nullptr && !known->forgotten &&
+        state_.PlaceOf(*known) == *append.moved_from) {
       state_.Move(*known, entry);
     } else if (append.kind == RecordKind::kObject) {
       EndCopy(append, entry, error);
@@ -159,14 +161,14 @@ void Writer::EndCopy(const Append& append, const IndexEntry& entry, int error) {
   state_.zones.AddUncovered(entry.zone);
   if (error != 0) return;  // the original is alive, and a tombstone would cover it, too
   const OpenZone& zone = *open_.at(entry.zone);
-  state_.forgotten.push_back(
-      {.hash = entry.id(),
-       .sequence = entry.sequence(),
-       .key = KeyOf(entry),
-       .copy = Forgotten::Copy{.slot = append.slot,
-                               .generation = append.generation,
-                               .name = zone.summary.scopes[zone.scopes.at(entry.scope)].name,
-                               .place = state_.PlaceOf(entry)}});
+  state_.forgotten.push_back({.hash = entry.id(),
+                              .sequence = entry.sequence(),
+                              .slot = append.slot,
+                              .generation = append.generation,
+                              .name = zone.summary.scopes[zone.scopes.at(entry.scope)].name,
+                              .key = KeyOf(entry),
+                              .place = state_.PlaceOf(entry),
+                              .copy = true});
 }
 
 std::string Writer::KeyOf(const IndexEntry& entry) const {
@@ -195,6 +197,34 @@ Status Writer::CheckQueue(const OpenZone* zone, std::uint64_t bytes) const {
   if (zone != nullptr && zone->chunk) room += chunk_bytes_ - chunks_[*zone->chunk].filled;
   if (room >= bytes) return {};
   return Fail(Code::kLimit, "the disk's write queue is full");
+}
+
+// Checks that both copies of a tombstone have room. A removal that is refused is repeated, each
+// millisecond perhaps: without this check each attempt could leave one copy, until the disk is full
+// of them.
+Status Writer::CheckTwins(const Append& append) {
+  const std::uint64_t bytes =
+      AlignUp(kRecordHeadBytes + append.name.size() + append.key.size(), kUnitBytes);
+  std::uint64_t chunks = 0;
+  std::uint32_t zones = 0;
+  for (const std::uint8_t stream : tombstone_streams()) {
+    const OpenZone* const open = streams_open_[stream];
+    const bool fits = open != nullptr && Fits(*open, append, bytes);
+    const std::uint64_t room =
+        fits && open->chunk ? chunk_bytes_ - chunks_[*open->chunk].filled : 0;
+    const std::uint64_t needed = bytes + (fits ? 0 : kBlockBytes);
+    if (needed > room) chunks += (needed - room + chunk_bytes_ - 1) / chunk_bytes_;
+    if (!fits) ++zones;
+  }
+  if (chunks > free_.size()) {
+    ++state_.counters.refused_full;
+    return Fail(Code::kLimit, "the disk's write queue is full");
+  }
+  if (zones > state_.zones.free()) {
+    ++state_.counters.refused_space;
+    return Fail(Code::kNoSpace, "the disk has no free zone");
+  }
+  return {};
 }
 
 // Returns the zone for a record of `bytes`, after it has checked that the queue has room: the

@@ -59,8 +59,8 @@ class Writer {
   // for a zone or the queue), kUnavailable (three writes in a row have failed). If it fails, `done`
   // never runs.
   Status Add(const Append& append, Done done);
-  // Appends a tombstone to both of its streams. Errors: as Add; then one of both may be written,
-  // which does no harm. If a write fails, nothing is proven any more (unproven).
+  // Appends a tombstone to both of its streams. Errors: as Add. If a write fails, nothing is proven
+  // any more (unproven).
   Status AddTombstone(Append append);
   // True once a tombstone could not be made durable: each Sync fails until the log is opened anew,
   // as the index does not have the object any more that a repeated removal would look for.
@@ -135,6 +135,7 @@ class Writer {
 
   // Returns the zone for a record, or opens one. Errors: kLimit, kNoSpace.
   Result<OpenZone*> Room(const Append& append, std::uint64_t bytes);
+  Status CheckTwins(const Append& append);
   Status CheckQueue(const OpenZone* zone, std::uint64_t bytes) const;
   // True if the zone has room for the record, and then still for its summary and trailer.
   bool Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const;

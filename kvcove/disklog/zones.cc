@@ -18,6 +18,14 @@ std::optional<std::uint32_t> Zones::AnyFree() const {
   return std::nullopt;
 }
 
+std::optional<std::uint32_t> Zones::AnyUncovered() const {
+  for (std::uint32_t i = 0; uncovered_ > 0 && i < count(); ++i) {
+    const Zone& zone = zones_[i];
+    if (zone.state == ZoneState::kSealed && zone.uncovered > 0 && zone.reads == 0) return i;
+  }
+  return std::nullopt;
+}
+
 ScopeUse* Zones::Find(std::uint32_t zone, ScopeId scope) {
   for (ScopeUse& use : zones_[zone].uses) {
     if (use.scope == scope) return &use;
@@ -165,6 +173,7 @@ Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t
     if (held[share] >= maximum - std::min(maximum, zone_bytes_)) replaced += use.live_bytes;
   }
   const std::uint64_t live = zone.live_bytes();
+  if (live == 0) return ShareClass::kOrdinary;  // only tombstones: to move them gives nobody space
   if (replaced * 2 >= live) return ShareClass::kReplaced;
   return guaranteed * 4 >= live ? ShareClass::kGuaranteed : ShareClass::kOrdinary;
 }

@@ -79,6 +79,8 @@ class Zones {
   std::uint64_t zone_bytes() const { return zone_bytes_; }
   std::uint64_t OffsetOf(std::uint32_t zone) const { return kZonesStart + (zone * zone_bytes_); }
 
+  // Returns a sealed zone that is uncovered, and that nobody reads.
+  std::optional<std::uint32_t> AnyUncovered() const;
   std::uint32_t free() const { return CountOf(ZoneState::kFree); }
   std::uint32_t CountOf(ZoneState state) const;
   std::optional<std::uint32_t> AnyFree() const;

@@ -433,14 +433,28 @@ TEST_F(DiskWorkerTest, ADiskThatFailsToWriteIsSetAside) {
 }
 
 TEST_F(DiskWorkerTest, ADiskThatFailsToReadIsSetAside) {
-  PutDown("key", 7);
+  for (int i = 0; i < 8; ++i) PutDown("key" + std::to_string(i), 7);
   tiers_.device->faults.read_error = EIO;
-  MissReason reason = MissReason::kNone;
-  for (int i = 0; i < 20 && !tiers_.tiering->state().aside(); ++i) {
-    EXPECT_EQ(tiers_.Get("key", &reason), "");
+  for (int i = 0; i < 8 && !tiers_.tiering->state().aside(); ++i) {
+    MissReason reason = MissReason::kNone;
+    EXPECT_EQ(tiers_.Get("key" + std::to_string(i), &reason), "");
     EXPECT_EQ(reason, MissReason::kDiskFailed);
   }
   EXPECT_TRUE(tiers_.tiering->state().aside());
+}
+
+// A popular key on it must not have the disk set aside again and again.
+TEST_F(DiskWorkerTest, OnePlaceThatCannotBeReadCostsItsObject) {
+  PutDown("key", 7);
+  tiers_.device->faults.read_error = EIO;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(tiers_.Get("key"), "");
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(tiers_.Get("key"), "");
+  tiers_.device->faults.read_error = 0;
+  ASSERT_TRUE(tiers_.Settle());
+  EXPECT_FALSE(tiers_.tiering->state().aside());
+  EXPECT_FALSE(tiers_.OnDisk("key"));
+  EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
+  EXPECT_EQ(tiers_.Get("key"), ValueOf(8));
 }
 
 // ---- set aside, and used again
