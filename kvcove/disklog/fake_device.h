@@ -13,6 +13,7 @@
 #include "kvcove/base/random.h"
 #include "kvcove/disklog/aligned.h"
 #include "kvcove/disklog/device.h"
+#include "kvcove/disklog/format.h"
 
 namespace kvcove::disklog {
 
@@ -30,6 +31,8 @@ class FakeDevice final : public Device {
     std::uint64_t bad_to = 0;
     bool bad_reads = false;
     bool bad_writes = false;
+    // Not 0: bytes are counted from the begin of each zone of this size.
+    std::uint64_t bad_in_each = 0;
     bool hangs = false;            // nothing completes while true
     bool writes_hang = false;      // no write and no sync completes while true
     std::uint64_t cut_at = ~0ULL;  // power is off from this write or sync on, counted from 1
@@ -132,7 +135,12 @@ class FakeDevice final : public Device {
   }
 
   bool Bad(const Operation& operation, std::size_t size) const {
-    return operation.offset < faults.bad_to && operation.offset + size > faults.bad_from;
+    std::uint64_t at = operation.offset;
+    if (faults.bad_in_each != 0) {
+      if (at < kZonesStart) return false;
+      at = (at - kZonesStart) % faults.bad_in_each;
+    }
+    return at < faults.bad_to && at + size > faults.bad_from;
   }
 
   int Apply(Operation& operation) {

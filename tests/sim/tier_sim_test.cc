@@ -25,7 +25,7 @@ class TierSimulationTest : public testing::Test {
 TEST_F(TierSimulationTest, KeepsItsPromisesInEveryOrder) {
   const std::uint64_t base = FromEnvironment("KVCOVE_SIM_SEED", RandomU64() % 1'000'000'000);
   const std::uint64_t seeds =
-      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 60);
+      std::getenv("KVCOVE_SIM_SEED") != nullptr ? 1 : FromEnvironment("KVCOVE_SIM_SEEDS", 150);
   TierReport sum;
   for (std::uint64_t i = 0; i < seeds; ++i) {
     const TierReport report = SimulateTiers({.seed = base + i});

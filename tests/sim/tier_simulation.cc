@@ -47,7 +47,9 @@ class TierWorld {
       : options_(options),
         random_(options.seed),
         flips_(options.seed % 4 == 0),
-        blinks_(options.seed % 4 == 1) {
+        blinks_(options.seed % 4 == 1),
+        by_place_(options.seed / 4 % 2 == 0),
+        fills_(options.seed / 8 % 2 == 0) {
     Start(Tiers::Formatted(random_.Next(), kZones));
   }
 
@@ -94,7 +96,7 @@ class TierWorld {
     } else if (dice < 964) {
       RemoveMatching();
     } else if (dice < 968) {
-      Reset();
+      if (!fills_ || random_.OneIn(12)) Reset();
     } else if (dice < 980) {
       Disturb();
     } else if (dice < 983) {
@@ -115,7 +117,7 @@ class TierWorld {
   // What other threads do between the two ends of a promotion.
   void Meanwhile() {
     const std::uint64_t dice = random_.Below(30);
-    if (dice == 0) Reset();
+    if (dice == 0 && !fills_) Reset();
     if (dice == 1) Remove();
     if (dice < 6) Put();
   }
@@ -172,6 +174,7 @@ class TierWorld {
     if (std::exchange(missed_, false) && options_.rules.note) {
       disk = Tiers::Formatted(random_.Next(), kZones);
     }
+    if (random_.OneIn(3)) BadPlace(disk->faults);
     Start(std::move(disk));
   }
   void StopInOrder() {
@@ -186,7 +189,8 @@ class TierWorld {
   void Disturb() {
     if (resting_) return;
     disklog::FakeDevice::Faults& faults = life_->device->faults;
-    switch (random_.Below(6)) {
+    // In half of the runs only places fail, so that the disk stays on for long.
+    switch (by_place_ ? 6 + random_.Below(3) : random_.Below(11)) {
       case 0:
         faults.write_error = EIO;
         return;
@@ -206,9 +210,34 @@ class TierWorld {
         }
         return;
       }
+      case 4:
+        faults.sync_error = EIO;
+        return;
+      case 5:
+        faults.writes_hang = true;
+        return;
+      case 6:
+        BadPlace(faults);
+        faults.bad_writes = !by_place_ && random_.OneIn(2);
+        return;
+      case 7:  // of each zone; those with few records, such as of tombstones, cannot be read at all
+        faults.bad_reads = true;
+        faults.bad_in_each = owner::kZone;
+        faults.bad_from = 0;
+        faults.bad_to = owner::kZone / 4;
+        return;
       default:
         faults = {};
     }
+  }
+  // Header, trailer, records, or all of one zone cannot be read.
+  void BadPlace(disklog::FakeDevice::Faults& faults) {
+    const std::uint64_t zone = disklog::kZonesStart + (random_.Below(kZones) * owner::kZone);
+    const std::uint64_t from = random_.Below(4);
+    faults.bad_reads = true;
+    faults.bad_from = zone + (from == 1 ? owner::kZone - disklog::kBlockBytes : 0) +
+                      (from == 2 ? random_.Below(owner::kZone) : 0);
+    faults.bad_to = from == 3 ? zone + owner::kZone : faults.bad_from + disklog::kBlockBytes;
   }
 
   // One bit flips, once in a run, and perhaps flips back later: nothing may come back with it.
@@ -360,6 +389,8 @@ class TierWorld {
   // any more, so that only bytes and generations hold.
   const bool flips_;
   const bool blinks_;  // one bit: everything holds
+  const bool by_place_;
+  const bool fills_;  // resets are so rare that zones with live objects must be freed
   struct Blinked {
     std::uint64_t byte = 0;
     unsigned bit = 0;
