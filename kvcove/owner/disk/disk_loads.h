@@ -56,8 +56,8 @@ struct Load {
   Generation generation = 0;
   std::string key;
   // The key before this one in its call. Callers name the keys of a chain in order, so memory's
-  // eviction policy takes it for the preceding chunk. Otherwise each promoted chunk would begin a
-  // chain.
+  // eviction policy takes that key for the preceding chunk. Otherwise each promoted chunk would
+  // begin a chain.
   std::string after;
   std::uint64_t put = 0;  // EvictedObject::put; set once the value is read
   std::uint64_t tag = 0;

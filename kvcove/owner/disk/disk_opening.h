@@ -82,7 +82,7 @@ class DiskOpening {
   // Returns a duplicate of the directory's lock, invalid without one. Errors: kLimit.
   Result<UniqueFd> CopyLock() const;
   void SetLock(UniqueFd lock) { lock_ = std::move(lock); }
-  // Returns the current facts, as a disk is opened under them.
+  // Returns the ids and the note under which a disk is opened now.
   TierPlace Place() const;
   // Returns true if what the disks hold is void while the note may still name them.
   bool voids() const {
@@ -109,9 +109,9 @@ class DiskOpening {
   const std::atomic<bool>& link_ends_;
   const Clock& clock_;
   std::string directory_;
-  UniqueFd lock_;  // of the directory, for as long as a process has it open
+  UniqueFd lock_;  // flock on the directory, while a process has it open
   std::shared_ptr<KnownDisks> known_;
-  std::atomic<bool> stops_{false};
+  std::atomic<bool> stops_{false};  // ends the opening of each disk, too (TierPlace::stopping)
   LogLimit refused_;
   LogLimit unsaved_;
   FactsWriter writer_;

@@ -129,6 +129,7 @@ class DiskSet final : public LowerTier {
 
   DiskShared common_;
   std::vector<std::unique_ptr<Tiering>> disks_;
+  // By share. Atomic: in a cluster, disks open while other threads look keys up.
   std::array<std::atomic<std::uint8_t>, segment::kTierShares> disk_of_{};
 };
 

@@ -53,8 +53,8 @@ class TierTags {
  private:
   mutable Mutex mutex_;
   segment::TierTableWriter table_ KVCOVE_GUARDED_BY(mutex_);
-  segment::TierTableWriter switch_;  // of the same table; its one atomic word needs no lock
-  std::atomic<std::uint64_t> seed_{0};
+  segment::TierTableWriter switch_;     // of the same table; its one atomic word needs no lock
+  std::atomic<std::uint64_t> seed_{0};  // set once; read without the lock
 };
 
 class Tiering;
@@ -71,11 +71,10 @@ struct DiskShared {
   // Returns the share of a namespace; kNoShare: no quota applies.
   disklog::ShareNumber ShareOf(std::string_view name) const;
   DemotionRules rules;                        // under the owner's lock
-  std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: a burst is paid off
-  // All disks: a value promoted from one may evict values to any of them. Filled before any thread
-  // uses them.
+  std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: it is being paid off
+  // What comes up from one disk evicts to any of them. Filled before any thread uses them.
   std::vector<Tiering*> disks;
-  Mutex coming_mutex;  // for promotions; locked before those of the disks
+  Mutex coming_mutex;  // before those of the disks
 };
 
 }  // namespace kvcove::owner

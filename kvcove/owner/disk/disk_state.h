@@ -22,9 +22,8 @@
 //                log, and stored keys are remembered. So an owner may serve its memory before its
 //                disk is open.
 //
-//   kReopening   As kOpening, for a disk that was paused while it was kTelling: its contents must
-//   be
-//                reported again.
+//   kReopening   As kOpening, for a disk that was paused while it was kTelling: its contents have
+//                to be reported again.
 //
 //   kOn          Values are demoted to it and promoted from it.
 //

@@ -245,10 +245,10 @@ void DiskThread::OpenFirst() {
   if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kPredecessorLookNs));
 }
 
-// ---- its note
+// ---- the note
 
-// Strikes the disk from the note if a put waits for that. Called with each step, so a failure is
-// tried again.
+// Strikes the disk from the note if a put waits for that. Each round of Run calls this, so a
+// failure is tried again.
 void DiskThread::Strike() {
   if (!tiering_.state().must_be_struck()) return;
   if (const Status struck = Forget(); !struck) {
@@ -450,6 +450,7 @@ void DiskThread::BeginStop(std::int64_t within_ns) {
   if (!thread_.joinable()) return;
   tiering_.Close();
   stop_by_ns_ = clock_.NowNs() + within_ns;
+  // Pairs with the loop of Run: a thread that sees `stopping_` reads the new `stop_by_ns_`.
   stopping_ = true;
   Wake();
 }

@@ -81,7 +81,7 @@ class RetryTimes {
 class DiskThread {
  public:
   // All references outlive this object. A disk that was found without a device is opened by the
-  // thread, with the shares that the note names.
+  // thread.
   DiskThread(FoundDisk found, TierPlace place, Tiering& tiering, Promoter& promoter,
              const Clock& clock, TierOptions options);
   // Does not wait for a device that hangs: another thread closes it once no operation is under way
@@ -117,8 +117,8 @@ class DiskThread {
     BeginStop(within_ns);
     return AwaitStop();
   }
-  // Empties a voided disk for this pool and uses it again. Call it once the note names the disk no
-  // more. Thread-safe.
+  // Tiering::Void was called, and the next start does not know what the disk holds: it is emptied
+  // for this pool and used again. Thread-safe.
   void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Wakes the thread if it waits. Thread-safe.
   void Wake();
@@ -184,10 +184,10 @@ class DiskThread {
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false};     // set after `stop_by_ns_`
   std::atomic<std::int64_t> stop_by_ns_{0};
-  std::atomic<bool> ended_{false};
-  bool left_behind_ = false;  // AwaitStop's and the thread's, under `mutex_`
+  std::atomic<bool> ended_{false};  // set under `mutex_`; AwaitStop polls it without
+  bool left_behind_ = false;        // AwaitStop's and the thread's, under `mutex_`
   std::thread thread_;
 };
 

@@ -107,8 +107,8 @@ void DiskWorker::TakeOrders() {
 }
 
 // Ends the fence of an order at once, since the log finds its keys no more; the callback proves the
-// removal when its tombstones are synced. A refused order stays first: orders must not overtake
-// another.
+// removal when its tombstones are synced. A refused order stays first, because orders keep their
+// sequence.
 void DiskWorker::StepRemovals() {
   while (!removals_.empty()) {
     const TierOrder& order = removals_.front();
@@ -239,7 +239,7 @@ void DiskWorker::RemoveFound(Walk& walk) {
   log_->Sync(ended);
 }
 
-// ---- up
+// ---- promotions
 
 // Starts reads until a limit is reached. Promotes a value that is still queued from the queue
 // itself.
@@ -309,7 +309,7 @@ void DiskWorker::Lost(const Load& load) {
   tiering_.Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
 }
 
-// ---- down
+// ---- demotions
 
 // Writes a bounded number of values a step, so that removals and reads wait for few of them.
 void DiskWorker::Demote() {

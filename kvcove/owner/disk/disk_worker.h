@@ -20,7 +20,7 @@
 
 namespace kvcove::owner {
 
-// Stores a value that was read from the disk in memory. Called on the disk's thread, without a
+// Stores in memory a value that was read from the disk. Called on the disk's thread, without a
 // lock.
 class Promoter {
  public:

@@ -78,7 +78,7 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
     });
     CollectShares(set[i], set.common(), disk, metrics);
     const TierTimes& times = set[i].times();
-    metrics.Histogram("kvcove_owner_disk_read_seconds", "seconds that reads of a record took",
+    metrics.Histogram("kvcove_owner_disk_read_seconds", "how long reads of a record took",
                       times.reads, {{"disk", disk}});
     metrics.Histogram("kvcove_owner_disk_write_seconds",
                       "seconds from the moment that an evicted value was appended to the log until "

@@ -38,15 +38,14 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   return memory_.core().TakeGone(at_most);
 }
 
-// A disk that was set aside loses its listings, so other owners may store its keys. The note is
-// struck before that: if this process is killed, the next one must not find the older values. A
-// strike that fails is tried again with the next round.
 bool InventoryWalk::TakeGoneOverflow() {
   bool disk = false;
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
     Tiering& tiering = disks_.set()[i];
     // Takes the mark first: a disk that is set aside from here on is seen by the next round.
     if (!tiering.inventory().TakeLostAll()) continue;
+    // Durably, before others may store what it has: should this process end, the next one must not
+    // use it. If that fails, it is tried again with the next round.
     if (tiering.state().away() && !disks_.Forget(i)) {
       tiering.inventory().LoseAll();
     } else {

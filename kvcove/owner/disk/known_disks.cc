@@ -108,7 +108,7 @@ Result<std::vector<KnownDisk>> KnownDisks::ReadLocked() const {
   std::uint64_t seen = 0;
   for (std::string line; std::getline(lines, line);) {
     const auto known = ParseLine(line);
-    // Two disks with one share: nobody knows which of them has seen its removals.
+    // Damage, or two disks with one share: the note is not trusted, and names no disk.
     if (!known || (known->shares & seen) != 0) return std::vector<KnownDisk>();
     seen |= known->shares;
     disks.push_back(*known);

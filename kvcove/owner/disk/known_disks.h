@@ -52,8 +52,9 @@ class KnownDisks {
   Status Write(std::span<const KnownDisk> disks, const Then& then = [] {});
   // Names this disk, and no longer those that had its shares.
   Status Note(const KnownDisk& disk);
-  // Names this disk if `holds` returns true. `holds` is called under the lock: a strike whose
-  // reason it does not see yet follows this write, and is not undone. False: the disk is not named.
+  // Names this disk if `holds` returns true. `holds` is called under the lock, so a strike whose
+  // reason it has not seen is written after this note, and is not undone. False: the disk is not
+  // named.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
   // Strikes the disks that have these shares: durably in the file, or because the master has stored
   // that all of the owner's disks are void.
@@ -75,6 +76,8 @@ class KnownDisks {
   mutable Mutex mutex_;
   // A change failed: the file may have changed, but not durably.
   bool unsynced_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Atomic: the link reads and sets these while another thread holds the lock for a write of the
+  // file.
   std::atomic<bool> wants_void_{false};
   std::atomic<bool> void_{false};
 };

@@ -238,9 +238,8 @@ HandedDisks OwnerDisks::HandOver() const {
   handed.numbers = numbers_;
   if (!options_.cluster) return handed;
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    // A disk that was paused while it was being reported has no reason for that any more. The
-    // master does not know its contents, and another owner may have newer values of its keys, so
-    // the successor must not use it as it is.
+    // A disk that was paused while it was reported has no reason any more, and must not be used
+    // as if the master knew what it holds: another owner may have newer values of its keys.
     const DiskState state = (*set_)[i].state();
     const bool unreported = state.away() && state.why().empty();
     handed.asides.push_back(unreported ? "the master has not accepted its contents" : state.why());

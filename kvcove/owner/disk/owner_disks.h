@@ -128,6 +128,8 @@ class OwnerDisks {
   std::unique_ptr<DiskSet> set_;
   // One for each disk, once `open_`; null for a disk that could not be opened.
   std::vector<std::unique_ptr<DiskThread>> threads_;
+  // Set once `threads_` is complete: other threads read `threads_` only after they have seen it
+  // set.
   std::atomic<bool> open_{false};
   std::shared_ptr<KnownDisks> known_;
   bool paused_ = false;

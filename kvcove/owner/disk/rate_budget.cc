@@ -16,7 +16,6 @@ RateBudget::RateBudget(std::uint64_t bytes_per_second, std::int64_t burst_second
 
 bool RateBudget::MaySpend(std::int64_t now_ns) {
   if (unlimited()) return true;
-  // Callers read the clock before they have the lock, so a time may be earlier than the last one.
   const auto passed = static_cast<double>(std::max<std::int64_t>(now_ns - filled_ns_, 0)) / kSecond;
   filled_ns_ = std::max(filled_ns_, now_ns);
   left_ = std::min(left_ + (passed * rate_), most_);

@@ -110,10 +110,8 @@ bool Removals::AwaitProven(DisksRemoval& removal) {
     const Status proven = disks_.AwaitRemoval(removal, clock_.NowNs() + kDiskLookNs);
     if (proven) return true;
     if (proven.error().code == Code::kTimeout) continue;
-    if (!std::exchange(said, true))
-      LogError("a removal is not acknowledged yet: {}", proven.error().ToString());
-    // The note could not be written, and AwaitRemoval returned at once: tries again, but not
-    // busily.
+    if (!std::exchange(said, true)) LogError("a removal is pending: {}", proven.error().ToString());
+    // AwaitRemoval returned at once, because the note cannot be written: tries again, not busily.
     std::this_thread::sleep_for(std::chrono::nanoseconds(kDiskLookNs));
   }
   return false;
@@ -180,6 +178,7 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
   return matched + on_disk.removed();
 }
 
+// Hides the keys on disks while memory is walked, as RemoveMatching does.
 void Removals::DropSlot(SlotId slot) {
   if (!opening_.AwaitSettled()) return;
   Generation generation = 0;
