@@ -43,7 +43,7 @@ class DiskInventory {
   // ---- lost objects
   // Notes that the disk has lost an object.
   void Lose(TierObject object);
-  // Notes losses that nobody can name: the owner reports its whole inventory again.
+  // Notes losses of unknown objects: the owner reports its whole inventory again.
   void LoseAll();
   // Takes up to `at_most` lost objects, the oldest losses first.
   std::vector<TierObject> TakeLost(std::size_t at_most);

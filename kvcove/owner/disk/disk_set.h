@@ -113,7 +113,7 @@ class DiskSet final : public LowerTier {
   // ---- without a lock
   // Completes the call. Answers at once if the call waits for nothing.
   void Begin(LoadCall& call);
-  // Withdraws a call for which nobody waits: `done` is not called.
+  // Withdraws a call for which no caller waits: `done` is not called.
   void Cancel(LoadCall& call);
   void EndLoads();
   // Returns, for each namespace or tenant with a quota or a bandwidth, its figures of all disks
