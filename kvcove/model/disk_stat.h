@@ -23,12 +23,12 @@ struct DiskMetric {
   std::string_view label_value = {};
 
   static constexpr DiskMetric Evicted(std::string_view outcome) {
-    return {"kvcove_owner_disk_evicted_total", "values that memory evicted, by what became of them",
-            "outcome", outcome};
+    return {"kvcove_owner_disk_evicted_total", "values that memory evicted, by outcome", "outcome",
+            outcome};
   }
   static constexpr DiskMetric Missed(std::string_view reason) {
-    return {"kvcove_owner_disk_misses_total",
-            "keys that were on the disk and did not come up, by reason", "reason", reason};
+    return {"kvcove_owner_disk_misses_total", "keys on the disk that were not promoted, by reason",
+            "reason", reason};
   }
   static constexpr DiskMetric Failed(std::string_view kind) {
     return {"kvcove_owner_disk_errors_total", "errors of the disk, by kind", "kind", kind};
@@ -79,7 +79,7 @@ inline constexpr auto kDiskSpaceFigures = std::to_array<DiskFigure<DiskSpace>>({
     {&DiskSpace::zones},
     {&DiskSpace::free_zones,
      "free_zones",
-     {"kvcove_owner_disk_free_zones", "zones of the disk that nothing is in"}},
+     {"kvcove_owner_disk_free_zones", "empty zones of the disk"}},
     {&DiskSpace::lost_zones,
      "lost_zones",
      {"kvcove_owner_disk_lost_zones", "zones that are not used after an error"}},
@@ -133,8 +133,8 @@ inline constexpr auto kDiskLogFigures = std::to_array<DiskFigure<DiskLogCounters
     {&DiskLogCounters::written_bytes,
      "written_bytes",
      {"kvcove_owner_disk_written_bytes_total",
-      "bytes that the device was given; divided by kvcove_owner_disk_put_bytes_total, the write "
-      "amplification"}},
+      "bytes that were written to the device; divided by kvcove_owner_disk_put_bytes_total, the "
+      "write amplification"}},
     {&DiskLogCounters::padding_bytes},
     {&DiskLogCounters::summary_bytes},
     {&DiskLogCounters::moved_objects,
@@ -152,7 +152,7 @@ inline constexpr auto kDiskLogFigures = std::to_array<DiskFigure<DiskLogCounters
     {&DiskLogCounters::reads, "reads"},
     {&DiskLogCounters::read_bytes,
      "read_bytes",
-     {"kvcove_owner_disk_read_bytes_total", "bytes that the device was asked for"}},
+     {"kvcove_owner_disk_read_bytes_total", "bytes that were read from the device"}},
     {&DiskLogCounters::corrupt, "damaged", DiskMetric::Failed("damaged"),
      DiskMetric::Missed("disk damaged")},
     {&DiskLogCounters::raced},

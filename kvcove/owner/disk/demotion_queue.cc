@@ -15,6 +15,8 @@ bool DemotionQueue::Push(const std::shared_ptr<Demotion>& demotion) {
   if (!at) return false;
   demotion->room = ring_.At(*at, demotion->size_bytes);
   demotion->end = *at + demotion->size_bytes;
+  // Replaces a dropped value of the same key that the log is still writing; End recognises that one
+  // by its address.
   pending_[demotion->tag] = demotion;
   if (demotion->share != disklog::kNoShare) by_share_[demotion->share] += demotion->size_bytes;
   bytes_ += demotion->size_bytes;
@@ -33,6 +35,7 @@ bool DemotionQueue::Pending(std::uint64_t tag) const {
 }
 
 std::optional<std::span<const std::byte>> DemotionQueue::Queued(const Demotion& demotion) const {
+  // Acquire: pairs with Fill, so the reader sees all bytes.
   const bool there = demotion.filled.load(std::memory_order_acquire);
   if (!there || demotion.taken || demotion.dropped) return std::nullopt;
   return demotion.room;
@@ -51,8 +54,7 @@ void DemotionQueue::EachPending(const std::function<void(const Demotion&)>& look
   for (const auto& [tag, demotion] : pending_) look(*demotion);
 }
 
-// Another one of its key may take its place among what is pending, so its share is not asked for
-// it again.
+// Subtracts the value from its share, at most once: Drop and End may both call this.
 void DemotionQueue::Uncount(Demotion& demotion) {
   const disklog::ShareNumber share = std::exchange(demotion.share, disklog::kNoShare);
   if (share != disklog::kNoShare) by_share_[share] -= demotion.size_bytes;
@@ -70,14 +72,15 @@ void DemotionQueue::EachQueued(const std::function<void(Demotion&)>& look) const
   }
 }
 
-// What was dropped before it was filled frees its memory here all the same: the one who fills it
-// holds the owner's lock, without which nobody reserves that memory anew.
+// Releases the memory of a dropped value even before it is filled: the thread that fills it holds
+// the owner's lock, without which no thread reserves that memory again.
 std::shared_ptr<Demotion> DemotionQueue::First(std::vector<std::shared_ptr<Demotion>>& dropped) {
   while (!queue_.empty() && queue_.front()->dropped) {
     dropped.push_back(std::move(queue_.front()));
     queue_.pop_front();
     ring_.Release(dropped.back()->end);
   }
+  // Acquire: pairs with Fill. The log reads the bytes of the value that this returns.
   if (queue_.empty() || !queue_.front()->filled.load(std::memory_order_acquire)) return nullptr;
   return queue_.front();
 }
@@ -86,21 +89,23 @@ bool DemotionQueue::Take(Demotion& demotion, bool copied) {
   if (queue_.empty() || queue_.front().get() != &demotion) return false;
   ring_.Release(demotion.end);
   demotion.taken = copied;
-  queue_.pop_front();  // the caller keeps it
+  queue_.pop_front();  // the caller has another reference
   return true;
 }
 
 bool DemotionQueue::End(Demotion& demotion, std::uint64_t era) {
+  // Clear has reset the counts of values of an earlier era.
   if (demotion.era == era) ended_bytes_ += demotion.size_bytes;
   const auto known = pending_.find(demotion.tag);
   if (known == pending_.end() || known->second.get() != &demotion) return false;
-  pending_.erase(known);  // the caller keeps it
+  pending_.erase(known);  // the caller has another reference
   Uncount(demotion);
   return true;
 }
 
 std::size_t DemotionQueue::Clear() {
   const std::size_t pending = pending_.size();
+  // The holder has failed these loads. The end of an old write must not queue them again.
   for (const auto& [tag, demotion] : pending_) demotion->awaited.clear();
   pending_.clear();
   queue_.clear();

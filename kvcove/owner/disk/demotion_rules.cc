@@ -10,7 +10,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kBurstSeconds = 10;
+constexpr std::int64_t kBurstSeconds = 10;  // of the rate, which an idle disk may take at once
 
 }  // namespace
 
@@ -36,6 +36,7 @@ DemotionRules::DemotionRules(const DemotionOptions& options, std::int64_t now_ns
   for (const std::uint64_t rate : options.share_rates) {
     shares_.emplace_back(rate, kBurstSeconds, now_ns);
   }
+  // kAll and kKeep need the filter, too: it finds values that are worth little (Verdict::brief).
   if (admit_ != DiskAdmit::kNever) {
     admission_.emplace(policy::WriteFilterOptions{.tier_bytes = options.disk_bytes});
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which evicted values an owner writes to its disk: those that are worth it, at no more than the
-// write rate. What is refused is dropped; nothing waits. Needs the owner's lock.
+// The rules by which an owner writes evicted values to its disks: values that the policy finds
+// worth a write, and no more bytes than the write rate allows. Other values are dropped; none
+// waits. Needs the owner's lock.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +18,21 @@
 namespace kvcove::owner {
 
 enum class DiskAdmit : std::uint8_t {
-  kPolicy,  // what is worth it (policy/write_filter.h)
-  kAll,
-  kNever,  // what is on the disk is read, nothing is added
-  kKeep,   // all; what the queue has no room for stays in memory, and puts are refused meanwhile
+  kPolicy,  // values that are worth a write (policy/write_filter.h)
+  kAll,     // every value
+  kNever,   // no value; those on the disk are still read
+  kKeep,    // every value; while the queue is full, values stay in memory and puts are refused
 };
-// `option` names them in messages. Errors: kInvalid.
+// Parses an admission rule. `option` names the option in messages. Errors: kInvalid.
 Result<DiskAdmit> ParseDiskAdmit(std::string_view option, std::string_view text);
-// "200MiB" or "200MiB/s"; "0": any rate.
+// Parses a rate in bytes per second, such as "200MiB" or "200MiB/s"; "0" is any rate. Errors:
+// kInvalid.
 Result<std::uint64_t> ParseRate(std::string_view option, std::string_view text);
 
 struct DemotionOptions {
   DiskAdmit admit = DiskAdmit::kAll;
   std::uint64_t bytes_per_second = 0;      // 0: any rate
-  std::vector<std::uint64_t> share_rates;  // by share, the same
+  std::vector<std::uint64_t> share_rates;  // by share, in the same unit
   std::uint64_t disk_bytes = 0;
 };
 
@@ -38,7 +40,7 @@ class DemotionRules {
  public:
   DemotionRules(const DemotionOptions& options, std::int64_t now_ns);
 
-  // What memory does, see policy::WriteFilter.
+  // OnPut, OnHit and OnRemove report memory's events to policy::WriteFilter.
   void OnPut(const policy::PutEvent& event, bool returned) {
     if (admission_) admission_->OnPut(event, returned);
   }
@@ -48,17 +50,20 @@ class DemotionRules {
   void OnRemove(policy::ObjectId id) {
     if (admission_) admission_->OnRemove(id);
   }
-  // It is evicted, and on the disk already.
+  // Reports an evicted value that its disk has already.
   void OnKept(policy::ObjectId id, std::uint64_t key) {
     if (admission_) admission_->OnKept(id, key);
   }
+  // Judges an evicted value. With kAll and kKeep every value is worth a write.
   policy::Verdict Judge(policy::ObjectId id, std::uint64_t key);
-  // Nothing is to be lost because the disk is slower than puts are.
+  // Returns true if no value may be lost because the disk is slower than puts.
   bool keeps() const { return admit_ == DiskAdmit::kKeep; }
+  // Returns true if the owner's and the share's write rates let a value be written now.
   bool WithinRate(disklog::ShareNumber share, std::int64_t now_ns) {
     return budget_.MaySpend(now_ns) &&
            (share == disklog::kNoShare || shares_[share].MaySpend(now_ns));
   }
+  // Charges a queued value to the rates.
   void OnWritten(disklog::ShareNumber share, std::uint64_t bytes);
 
   std::int64_t budget_bytes() const { return budget_.left_bytes(); }

@@ -14,7 +14,7 @@ TEST(DemotionRulesTest, EveryWayAdmitsWhatItSays) {
   for (std::uint64_t key = 0; key < 3000; ++key) {
     EXPECT_TRUE(all.Judge(1, key).worth);
     EXPECT_FALSE(never.Judge(1, key).worth);
-    // A chain of two, whose first block always comes back and whose last one never does.
+    // A chain of two: the first block is always asked for again, the last one never.
     policy.OnPut({.id = 1, .key = 1, .size_bytes = 1}, false);
     policy.OnPut({.id = 2, .key = key + 10, .size_bytes = 1, .parent = 1}, false);
     dropped += policy.Judge(2, key + 10).worth ? 0 : 1;

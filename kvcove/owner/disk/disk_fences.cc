@@ -33,6 +33,7 @@ void DiskFences::DropGenerationOrders() {
 // ---- removals
 
 bool DiskFences::Join(TierRemoval& removal, std::uint64_t era, bool aside) {
+  // Parts that were ordered in an earlier era ended with it, and nothing proves them any more.
   if (removal.open > 0 && removal.era != era) removal.missed = true;
   ++removal.open;
   removal.era = era;
@@ -49,6 +50,8 @@ void DiskFences::Remove(TierOrder order, std::span<const std::uint64_t> tags) {
   orders_.push_back(std::move(order));
 }
 
+// Counts as unproven, like a part of a removal: if the era ends first, EndEra notes that the disk
+// may still have the older value.
 void DiskFences::RemoveOlder(StoredKey stored, std::uint64_t tag) {
   ++unproven_;
   ++older_->open;
@@ -64,6 +67,7 @@ void DiskFences::BeginMatching(SlotId slot, std::string_view pattern) {
   matching_.push_back({.slot = slot, .pattern = std::string(pattern)});
 }
 
+// The entry exists: EndEra keeps those that are not ordered.
 void DiskFences::EndMatching(SlotId slot, std::string_view pattern) {
   matching_.erase(Find(slot, pattern, /*ordered=*/false));
 }
@@ -86,6 +90,7 @@ bool DiskFences::Hides(SlotId slot, std::string_view key) const {
   });
 }
 
+// A tag may be unknown: EndEra has dropped the fences of earlier orders.
 void DiskFences::Applied(std::span<const std::uint64_t> tags) {
   for (const std::uint64_t tag : tags) {
     const auto one = removing_.find(tag);
@@ -93,6 +98,7 @@ void DiskFences::Applied(std::span<const std::uint64_t> tags) {
   }
 }
 
+// The entry of a pattern, and the count of this part, may have ended with their era.
 void DiskFences::Proven(const TierOrder& order, std::uint64_t removed) {
   if (order.kind == TierOrder::Kind::kRemoveMatching) {
     const auto ordered = Find(order.slot, order.pattern, /*ordered=*/true);
@@ -110,6 +116,8 @@ void DiskFences::Remember(SlotId slot, Generation generation, std::string_view k
   stored_.push_back({.slot = slot, .generation = generation, .key = std::string(key)});
 }
 
+// Takes a new `older_`: an old one with parts that their era cut off never becomes 0, and would
+// keep the disk out of the note for ever.
 std::vector<DiskFences::StoredKey> DiskFences::UseAgain() {
   missed_ = false;
   older_ = std::make_shared<TierRemoval>();
@@ -117,6 +125,7 @@ std::vector<DiskFences::StoredKey> DiskFences::UseAgain() {
 }
 
 void DiskFences::EndEra() {
+  // A tombstone that is not synced may be on the disk or not, so the contents are not trusted.
   if (unproven_ > 0) missed_ = true;
   unproven_ = 0;
   orders_.clear();

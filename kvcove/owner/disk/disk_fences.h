@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removals and resets that one disk must apply, what they fence until then, and what the disk has
-// missed.
+// Removals and resets that one disk must apply, the keys that they fence until then, and the
+// removals and values that the disk has missed.
 //
 // clang-format off
 //   a key:       Remove --(fenced)--> Applied: the log has forgotten it --> Proven: synced
@@ -9,15 +9,15 @@
 //   a reset:     SetSlots: the next order of the disk's thread
 // clang-format on
 //
-// A key that is fenced is not read from the disk, and what is evicted of it is not kept there: the
-// log might answer with a value that is being removed. What matches a hidden pattern does not come
-// up behind the walk over memory.
+// A fenced key is not read from the disk, and an evicted value of the key is not kept there,
+// because the log might still find the value that is being removed. A key that matches a hidden
+// pattern is not promoted: a value promoted behind the walk over memory would survive the removal.
 //
-// What a disk that is set aside misses, and what is stored meanwhile over what it holds, is
-// remembered: up to a bound the disk may be used with what it holds, once this is removed from it;
-// beyond it, or after a removal that it has missed, it starts empty.
+// While the disk is set aside, the keys that are stored or removed meanwhile are remembered. Up to
+// a bound, the disk may be used again with its contents, once these keys are removed from it.
+// Beyond the bound, or after a missed removal that cannot be remembered, the disk starts empty.
 //
-// Needs the lock of its holder. No I/O.
+// Needs the lock of its holder. Does no I/O.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +35,18 @@
 
 namespace kvcove::owner {
 
-// What somebody waits for until the disk has proven it.
+// A removal for which a caller waits until the disk has proven it.
 struct TierRemoval {
   std::size_t open = 0;  // parts that are not proven yet
   std::uint64_t removed = 0;
-  bool collect = false;
+  bool collect = false;           // whether the caller wants `keys`
   std::vector<std::string> keys;  // that a pattern matched, if `collect`
   // Set by DiskFences alone:
-  std::uint64_t era = 0;  // how often the disk had been set aside
-  bool missed = false;    // by the disk
+  std::uint64_t era = 0;  // of the disk when the last part was added
+  bool missed = false;    // the disk has missed a part
 };
 
-// What the disk's thread does before anything else, in order.
+// An order to the disk's thread, which carries out orders in sequence, before reads and demotions.
 struct TierOrder {
   enum class Kind { kGeneration, kRemove, kRemoveMatching } kind = Kind::kGeneration;
   SlotId slot = 0;
@@ -64,80 +64,91 @@ class DiskFences {
     std::string key;
   };
 
-  // `remembered`: keys stored or removed while the disk is not on.
+  // `remembered`: most keys, stored or removed while the disk is not on, that are remembered.
   explicit DiskFences(std::size_t remembered) : remembered_(remembered) {}
 
   // ---- generations
+  // Notes generations and names of slots, and orders a reset for each slot whose generation
+  // changed.
   void SetSlots(const std::vector<SlotUpdate>& updates);
+  // Returns the name of the slot's namespace; empty for an unknown slot.
   std::string NameOf(SlotId slot) const;
   const std::map<SlotId, SlotUpdate>& slots() const { return slots_; }
 
   // ---- removals
-  // The removal has one more part, of this era. False: the disk is `aside`, and misses it.
+  // Adds one part, of this era, to the removal. False: the disk is `aside` and misses the part.
   bool Join(TierRemoval& removal, std::uint64_t era, bool aside);
-  // After Join. `tags`: of the order's keys.
+  // Orders a removal of keys and fences their `tags` until Applied. Call Join first.
   void Remove(TierOrder order, std::span<const std::uint64_t> tags);
-  // Removes an older value than the one that was stored: nobody waits for that but the disk's note.
+  // Orders the removal of a value that is older than the one that was stored. No caller waits for
+  // the removal; the disk stays out of the note until older_proven().
   void RemoveOlder(StoredKey stored, std::uint64_t tag);
+  // Hides keys that match, while memory is walked.
   void BeginMatching(SlotId slot, std::string_view pattern);
-  // Nothing matches any more, unless it is ordered.
+  // Undoes BeginMatching for a removal that is not ordered.
   void EndMatching(SlotId slot, std::string_view pattern);
-  // After Join.
+  // Orders the walk over the disk; keys that match stay hidden until Proven. Call Join first.
   void RemoveMatching(TierOrder order);
 
   // ---- what they fence
+  // Returns true if the log has not applied a removal of the key yet.
   bool Removes(std::uint64_t tag) const { return removing_.contains(tag); }
-  // A removal by pattern is about to take the key.
+  // Returns true if a removal by pattern is about to remove the key.
   bool Hides(SlotId slot, std::string_view key) const;
 
   // ---- the disk's thread
+  // Takes all orders, in sequence.
   std::vector<TierOrder> TakeOrders() { return std::exchange(orders_, {}); }
-  // A log that is about to be opened knows the generations of now. Removals are for it.
+  // Drops orders that set generations: a log that is opened now knows the current ones. Orders that
+  // remove keys remain, for that log must apply them.
   void DropGenerationOrders();
+  // Lifts the fences of keys that the log no longer finds.
   void Applied(std::span<const std::uint64_t> tags);
+  // Ends one part of a removal, whose tombstones are synced. `removed`: objects that it removed.
   void Proven(const TierOrder& order, std::uint64_t removed);
   bool orders() const { return !orders_.empty(); }
-  // Some removal is not proven.
+  // Returns true if a removal is not proven.
   bool unproven() const { return unproven_ > 0; }
-  // All that is older than what was stored while the disk was not on is removed, durably.
+  // Returns true once every value that is older than one stored while the disk was not on is
+  // removed durably.
   bool older_proven() const { return older_->open == 0; }
 
   // ---- what the disk misses
-  // The key was stored, or removed, while the disk was not on.
+  // Remembers a key that was stored or removed while the disk is not on.
   void Remember(SlotId slot, Generation generation, std::string_view key);
-  // The disk must start empty.
+  // Makes the disk start empty.
   void Miss() { missed_ = true; }
-  // It may be used with what it holds, once what is remembered is removed from it.
+  // Returns true if the disk may be used with its contents, once the remembered keys are removed.
   bool Reusable() const { return !missed_ && stored_.size() <= remembered_; }
-  // It may be used with what it holds, by one who remembers nothing.
+  // Returns true if a process that remembers nothing may use the disk with its contents.
   bool Whole() const { return !missed_ && stored_.empty(); }
-  // It is used again, and has missed nothing from here on. Returns what was remembered: whatever it
-  // has of that is older.
+  // Begins a use of the disk, which misses nothing from here on. Returns the remembered keys:
+  // values that the disk has of these are older.
   std::vector<StoredKey> UseAgain();
-  // The disk is used no more: it misses what it has not proven. Removals by pattern that walk over
-  // memory remain.
+  // Ends the disk's use: the disk misses every removal that is not proven. Removals by pattern that
+  // still walk over memory remain.
   void EndEra();
 
  private:
-  // A removal by pattern that walks over memory, or, once it is ordered, over the disk.
+  // A removal by pattern that walks over memory or, once `ordered`, over the disk.
   struct Matching {
     SlotId slot = 0;
     std::string pattern;
     bool ordered = false;
   };
-  // One of those that are alike; none when the disk was set aside.
+  // Returns one of several equal entries; end() if EndEra has erased them.
   std::vector<Matching>::iterator Find(SlotId slot, std::string_view pattern, bool ordered);
 
   const std::size_t remembered_;
   std::map<SlotId, SlotUpdate> slots_;
   std::vector<TierOrder> orders_;
-  std::unordered_map<std::uint64_t, std::uint32_t> removing_;  // by tag: how many removals
+  std::unordered_map<std::uint64_t, std::uint32_t> removing_;  // by tag: number of removals
   std::vector<Matching> matching_;
   std::uint64_t unproven_ = 0;  // parts of removals
   // While the disk is not on:
   bool missed_ = false;
   std::vector<StoredKey> stored_;
-  // Removals of older values: open until they are durable.
+  // Removals of older values; `open` until all are durable.
   std::shared_ptr<TierRemoval> older_ = std::make_shared<TierRemoval>();
 };
 

@@ -58,6 +58,7 @@ std::shared_ptr<DiskInventory::Zone> DiskInventory::Ask(std::uint32_t number, bo
   zone->number = number;
   zone->whole = whole;
   const MutexLock lock(mutex_);
+  // A disk that has ended answers at once: nothing would wake the caller.
   zone->done = ended_;
   zone->era = era_;
   if (whole) walking_ = !ended_;
@@ -65,6 +66,7 @@ std::shared_ptr<DiskInventory::Zone> DiskInventory::Ask(std::uint32_t number, bo
   return zone;
 }
 
+// Waits once, so that the caller can check between waits whether its link has ended.
 bool DiskInventory::Await(const Zone& zone, std::int64_t wait_ns) {
   const MutexLock lock(mutex_);
   if (!Over(zone)) answered_.WaitFor(mutex_, std::chrono::nanoseconds(wait_ns));
@@ -74,12 +76,14 @@ bool DiskInventory::Await(const Zone& zone, std::int64_t wait_ns) {
 void DiskInventory::End() {
   const MutexLock lock(mutex_);
   ended_ = true;
+  // Ends every zone of this era for Over(), also those that the disk's thread is reading.
   ++era_;
   walking_ = false;
   asked_.clear();
   answered_.NotifyAll();
 }
 
+// Zones of other walks overtake those of a whole walk, which wait until moves have stopped.
 std::shared_ptr<DiskInventory::Zone> DiskInventory::Take(bool still) {
   const MutexLock lock(mutex_);
   const auto first = std::ranges::find_if(
@@ -97,9 +101,10 @@ void DiskInventory::PutBack(std::shared_ptr<Zone> zone) {
 
 void DiskInventory::Answer(Zone& zone, std::vector<TierObject> objects) {
   const MutexLock lock(mutex_);
-  if (zone.era != era_) return;  // the thread that asked has gone on without it
+  if (zone.era != era_) return;  // End has answered it
   zone.objects = std::move(objects);
   zone.done = true;
+  // The last zone: the log may move objects again.
   if (zone.whole && zone.number + 1 >= zones_) walking_ = false;
   answered_.NotifyAll();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an owner in a cluster must know of its disk to tell its master: which objects lie there, a
-// zone at a time, and which lie there no more. The disk's index has no keys, so a walk reads the
-// summaries of zones, on the disk's thread. Thread-safe; a call holds the lock for a moment only.
+// The reports of one disk to the master of a cluster: which objects are on the disk, a zone at a
+// time, and which objects the disk has lost. The disk's index has no keys, so the disk's thread
+// reads the summaries of zones. Thread-safe; a call holds the lock for a moment only.
 #pragma once
 
 #include <cstdint>
@@ -28,44 +28,52 @@ struct TierObject {
   }
 };
 
-// Where a walk over all that an owner has stands, in one number: objects in memory, then one a
-// zone, disk after disk. A disk has fewer zones than this: 64 MiB each make 8 PiB.
+// The cursor of a walk over all objects of an owner is one number: objects in memory, then one
+// number for each zone, disk after disk. A disk has fewer zones than kZonesADisk: at 64 MiB each,
+// these are 8 PiB.
 inline constexpr std::uint32_t kZonesFrom = 0x80000000;
 inline constexpr std::uint32_t kZonesADisk = 1U << 27;
 
 class DiskInventory {
  public:
-  // Beyond so many that are lost and not taken yet, the owner tells its whole inventory again.
+  // Most lost objects that wait for TakeLost. Beyond it the owner reports its whole inventory
+  // again.
   static constexpr std::size_t kMaxLost = 1 << 18;
 
-  // ---- what the disk has no more
+  // ---- lost objects
+  // Notes that the disk has lost an object.
   void Lose(TierObject object);
-  // Nobody knows what: all is told again.
+  // Notes losses of unknown objects: the owner reports its whole inventory again.
   void LoseAll();
+  // Takes up to `at_most` lost objects, the oldest losses first.
   std::vector<TierObject> TakeLost(std::size_t at_most);
+  // Returns true once after LoseAll, or after more losses than kMaxLost.
   bool TakeLostAll();
 
   // ---- walks
+  // A zone that a walk asks for.
   struct Zone {
     std::uint32_t number = 0;
     bool whole = false;
-    // Of DiskInventory, until Await was true:
+    // Set by DiskInventory, until Await returns true:
     std::vector<TierObject> objects;
     bool done = false;
     std::uint64_t era = 0;
   };
-  // 0 while it has ended.
+  // Returns the number of zones; 0 after End, until Begin.
   std::uint32_t zones() const;
-  // `whole`: one of a walk that meets each object, because nothing moves from zone to zone
-  // meanwhile (see `walking`). Other walks hold nothing up, and may miss what moves.
+  // Asks for the objects of a zone. `whole`: the walk must meet each object, so the log moves
+  // nothing from zone to zone until the walk ends (see `walking`). Other walks hold nothing up, and
+  // may miss objects that move.
   std::shared_ptr<Zone> Ask(std::uint32_t number, bool whole = true);
-  // True once the zone's objects are known; none are when the disk was set aside since Ask, also if
-  // it answers again by now.
+  // Waits up to `wait_ns`. True: the zone's objects are known; none if the disk was set aside since
+  // Ask, even if the disk works again by now.
   bool Await(const Zone& zone, std::int64_t wait_ns);
-  // From the first zone of a whole walk that is asked for until the last one is answered: what
-  // moves from zone to zone meanwhile might not be told.
+  // Returns true from the first zone of a whole walk until its last zone is answered. The disk's
+  // thread holds the log's moves meanwhile: an object that moved to a zone that was read before
+  // would not be reported.
   bool walking() const;
-  // To a successor's process: what the master has not heard yet.
+  // Hands to a successor's process the losses that the master does not know yet.
   template <typename Ar>
   void Carry(Ar& ar) {
     const MutexLock lock(mutex_);
@@ -78,18 +86,20 @@ class DiskInventory {
   //
   //   ended --Begin--> answering --End--> ended
   //
-  // Zones are asked for and answered from here on.
+  // Begins to answer zones.
   void Begin();
-  // The disk answers nothing any more, and what was asked for is answered with nothing.
+  // Ends that, and answers each zone that was asked for with no objects.
   void End();
 
   // ---- the disk's thread
-  // How many the log has that is open. Before Begin.
+  // Sets the number of zones of the log that is open now. Call it before Begin.
   void SetZones(std::uint32_t zones);
-  // `still`: nothing moves, so zones of a whole walk can be read.
+  // Returns the next zone to read, or null. `still`: the log moves nothing, so zones of whole walks
+  // may be read.
   std::shared_ptr<Zone> Take(bool still);
-  // It could not be read just now.
+  // Queues a zone again that could not be read just now.
   void PutBack(std::shared_ptr<Zone> zone);
+  // Answers a zone with its objects.
   void Answer(Zone& zone, std::vector<TierObject> objects);
 
  private:
@@ -102,7 +112,8 @@ class DiskInventory {
   std::deque<TierObject> lost_ KVCOVE_GUARDED_BY(mutex_);
   bool lost_all_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool ended_ KVCOVE_GUARDED_BY(mutex_) = true;
-  // How often it has ended. A thread that waits may wake only after the next Begin.
+  // Counts End. A thread in Await may wake only after the next Begin; the era shows that its zone
+  // belongs to an earlier use.
   std::uint64_t era_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool walking_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint32_t zones_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -38,7 +38,7 @@ TEST(DiskInventoryTest, AZoneIsAnsweredByTheDisksThread) {
   ASSERT_EQ(taken, asked);
   EXPECT_EQ(taken->number, 2U);
   EXPECT_EQ(inventory.Take(true), nullptr);
-  inventory.PutBack(taken);  // it is being sealed
+  inventory.PutBack(taken);  // the zone is being sealed
   EXPECT_EQ(inventory.Take(true), taken);
   inventory.Answer(*taken, {{.key = "a"}});
   EXPECT_TRUE(inventory.Await(*asked, 0));
@@ -98,7 +98,7 @@ TEST(DiskInventoryTest, OtherWalksHoldNothingUpAndWaitForNothing) {
   EXPECT_EQ(inventory.Take(/*still=*/true), told);
 }
 
-// What moves from zone to zone meanwhile might not be told.
+// Otherwise an object that moves from zone to zone might not be reported.
 TEST(DiskInventoryTest, AWalkLastsUntilItsLastZoneIsAnswered) {
   DiskInventory inventory;
   inventory.SetZones(2);

@@ -22,7 +22,8 @@ bool DiskLoads::Refuse(LoadBatch& batch, MissReason reason) {
 bool DiskLoads::Add(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
   std::shared_ptr<Load>& load = loads_[wanted.tag];
   if (load == nullptr) {
-    // One that waits for its rate leaves room to the others.
+    // Each share may queue its part only: loads that wait for their rate leave room to other
+    // shares.
     if (loads_.size() > limits_.loads ||
         queue_.waiting(wanted.share) > limits_.loads / queue_.shares()) {
       loads_.erase(wanted.tag);
@@ -32,7 +33,7 @@ bool DiskLoads::Add(const std::shared_ptr<LoadBatch>& batch, const Load& wanted)
     queue_.Push(load);
   }
   load->waiters.emplace_back(batch, batch->results.size());
-  // A key without an answer at the deadline is a miss.
+  // The result at the deadline, unless Finish replaces this one.
   batch->results.push_back(MissFor(MissReason::kDiskTimeout));
   ++batch->open;
   return true;
@@ -46,6 +47,7 @@ void DiskLoads::Begin(const std::shared_ptr<LoadBatch>& batch) {
   }
 }
 
+// Does nothing the second time: the last key and the deadline may both end a batch.
 void DiskLoads::MakeReady(const std::shared_ptr<LoadBatch>& batch) {
   if (std::exchange(batch->answered, true)) return;
   ++answering_;
@@ -82,6 +84,7 @@ void DiskLoads::FenceMatching(SlotId slot, std::string_view pattern) {
 
 void DiskLoads::FailAll(MissReason reason) {
   for (const auto& [tag, load] : std::exchange(loads_, {})) {
+    // The disk's thread may be reading the value: its promotion must be refused.
     load->cancelled = true;
     Finish(load, MissFor(reason));
   }
@@ -97,7 +100,8 @@ bool DiskLoads::Waits(const Load& load) {
 
 std::shared_ptr<Load> DiskLoads::First(
     std::int64_t now_ns, const std::function<bool(const std::shared_ptr<Load>&)>& elsewhere) {
-  // Also of those that wait for their rate.
+  // Looks at the first load of every share, also of those beyond their rates: loads that no call
+  // waits for must not fill the table until their share's rate allows a read.
   for (std::size_t share = 0; share < queue_.shares(); ++share) {
     while (const std::shared_ptr<Load> load = queue_.First(share)) {
       const bool wanted = !load->cancelled && Waits(*load);
@@ -110,9 +114,10 @@ std::shared_ptr<Load> DiskLoads::First(
 }
 
 bool DiskLoads::Take(const std::shared_ptr<Load>& load, std::uint64_t bytes) {
-  // Another thread may have set the disk aside since First: all are answered then.
+  // FailAll has ended the load, because another thread set the disk aside since First.
   if (load->waiters.empty()) return false;
-  // The first that waits for it pays: a second call finds it in memory.
+  // Charges the call that has waited longest; the others find the value in memory. A refused value
+  // counts, too, so that smaller ones after it are refused and the call is served in order.
   std::uint64_t& used = load->waiters.front().first->bytes;
   const bool taken = used == 0 || used + bytes <= limits_.batch_bytes;
   used += bytes;
@@ -123,6 +128,7 @@ bool DiskLoads::Take(const std::shared_ptr<Load>& load, std::uint64_t bytes) {
 
 void DiskLoads::Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result) {
   const auto known = loads_.find(load->tag);
+  // After FailAll, a later load of the same key may have this place.
   if (known != loads_.end() && known->second == load) loads_.erase(known);
   if (result.code == Code::kOk) {
     ++counts_.promoted;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that calls want to have in memory, and that a disk is to be read for: one load a key,
-// however many calls wait for it.
+// Keys that calls want in memory and that are read from a disk: one load for each key, however many
+// calls wait for the key.
 //
 //   Add --> queued --First, Take--> being read --Finish--> over: its waiters have their results
 //             |  ^                                           ^
-//             |  +-- Requeue                                 | FailAll; nobody waits any more
+//             |  +-- Requeue                                 | FailAll; no call waits any more
 //             v                                              |
 //           elsewhere: the log is writing its value ---------+
 //
-// A call waits in one LoadBatch a disk. It is answered, once, when its last key has a result, at
-// its deadline, or when the disk ends its loads. Nothing is answered in here: TakeReady gives what
-// is to be answered to a caller that holds no lock, and the caller says when it has done so
-// (Answered).
+// A call has one LoadBatch for each disk. A batch is answered once: when its last key has a result,
+// at its deadline, or when the disk ends its loads. DiskLoads itself answers none: TakeReady
+// returns the batches to a caller, which answers them without a lock and then calls Answered.
 //
-// Needs the lock of its holder. No I/O, no clock.
+// Needs the lock of its holder. Has no I/O and no clock.
 #pragma once
 
 #include <cstdint>
@@ -31,34 +30,36 @@
 
 namespace kvcove::owner {
 
+// Returns a miss with this reason.
 inline wire::LoadResult MissFor(MissReason reason) {
   return {.code = Code::kMiss, .reason = reason};
 }
 
-// The keys of one call that are on one disk. The disk's thread answers its first keys while its
-// last ones are still being added: from the first Add on, all but `done` belongs to DiskLoads and
-// its lock.
+// The keys of one call that are on one disk. The disk's thread may answer the first keys while the
+// call still adds the last ones: from the first Add on, all members but `done` belong to DiskLoads
+// and its lock.
 struct LoadBatch {
   std::int64_t deadline_ns = 0;
   SessionNumber session = 0;
   std::int64_t hold_until_ns = 0;
   std::function<void(std::vector<wire::LoadResult>)> done;
   // Set by DiskLoads alone:
-  std::vector<wire::LoadResult> results;  // one for each key, in their order
-  std::size_t open = 1;  // keys without an answer, and the call that adds them, until Begin
-  std::uint64_t bytes = 0;
+  std::vector<wire::LoadResult> results;  // one for each key, in the order of the keys
+  std::size_t open = 1;  // keys without an answer; one more until Begin, so that no answer is early
+  std::uint64_t bytes = 0;  // promoted for this call
   bool answered = false;
 };
 
-// One key that is being promoted, for all that wait for it.
+// One key that is being promoted, for all calls that wait for the key.
 struct Load {
   SlotId slot = 0;
   Generation generation = 0;
   std::string key;
-  // The key before it in its call: memory's policy takes it for the chunk before it, for callers
-  // ask for chains in their order. Without it, each chunk that comes up would begin a chain.
+  // The key before this one in its call. Callers name the keys of a chain in order, so memory's
+  // eviction policy takes that key for the preceding chunk. Otherwise each promoted chunk would
+  // begin a chain.
   std::string after;
-  std::uint64_t put = 0;  // EvictedObject::put, once it is read
+  std::uint64_t put = 0;  // EvictedObject::put; set once the value is read
   std::uint64_t tag = 0;
   disklog::ShareNumber share = disklog::kNoShare;
   // Set by DiskLoads alone:
@@ -70,8 +71,8 @@ class DiskLoads {
  public:
   using Ready = std::vector<std::shared_ptr<LoadBatch>>;
   struct Limits {
-    std::size_t loads = 0;          // keys being read, or waiting for that
-    std::uint64_t batch_bytes = 0;  // that one call promotes at a time; one value always may
+    std::size_t loads = 0;          // keys that are queued or being read
+    std::uint64_t batch_bytes = 0;  // most that one call promotes; a single value always may
   };
   struct Counts {
     std::uint64_t promoted = 0;
@@ -82,60 +83,66 @@ class DiskLoads {
     std::uint64_t no_room = 0;
   };
 
-  // `read_rates`: bytes a second, by share; 0 is any rate.
+  // `read_rates`: bytes per second, by share; 0 is any rate.
   DiskLoads(const Limits& limits, std::span<const std::uint64_t> read_rates, std::int64_t now_ns);
   void SetRates(std::span<const std::uint64_t> read_rates, std::int64_t now_ns) {
     queue_.SetRates(read_rates, now_ns);
   }
 
   // ---- calls
-  // Waits for the key with one more item of the batch. False: too many loads wait.
+  // Adds an item to the batch, which waits for the key. False: too many loads are queued, and the
+  // item is a miss.
   bool Add(const std::shared_ptr<LoadBatch>& batch, const Load& wanted);
-  // One more item of the batch is a miss. Returns false.
+  // Adds an item to the batch that is a miss. Returns false.
   bool Refuse(LoadBatch& batch, MissReason reason);
-  // All keys of the batch are added.
+  // Ends the additions to the batch.
   void Begin(const std::shared_ptr<LoadBatch>& batch);
-  // Nobody waits for the batch any more: it is not answered.
+  // Withdraws a batch for which no caller waits: it is not answered.
   static void Cancel(LoadBatch& batch) { batch.answered = true; }
-  // Answers the batches whose deadlines are over.
+  // Makes batches ready whose deadline has passed.
   void Expire(std::int64_t now_ns);
-  // Answers all, and takes none from now on.
+  // Makes all batches ready, and every later one at once.
   void End();
   bool ended() const { return ended_; }
-  // The batches that are to be answered without a lock, with results that do not change any more.
+  // Takes the batches that are to be answered without a lock. Their results no longer change.
   Ready TakeReady() { return std::exchange(ready_, {}); }
-  // A caller has answered that many of them.
+  // Notes that a caller has answered this many batches.
   void Answered(std::size_t batches) { answering_ -= batches; }
-  // Some are not answered yet.
+  // Returns true while a batch that is ready has not been answered.
   bool answering() const { return answering_ > 0; }
 
   // ---- fences
-  // A load whose value must not be promoted any more stays one, and ends as a miss, so that a later
-  // call for its key does not begin another one beside it.
+  // Fences the key's load: its value must not be promoted any more, and the load ends as a miss.
+  // The load remains until then, so that a later call for the key does not begin a second one
+  // beside it.
   void Fence(std::uint64_t tag);
+  // Fences all loads of the slot whose keys match.
   void FenceMatching(SlotId slot, std::string_view pattern);
-  // Ends all with `reason`.
+  // Ends all loads as misses with this reason.
   void FailAll(MissReason reason);
 
   // ---- the disk's thread
-  // The load that is next, or null: none waits, or those that wait are beyond their rates. It stays
-  // so until Take, or until one of another share is next. Ends loads that nobody waits for any
-  // more. `elsewhere`: true for a load that has found another place to wait in until Requeue.
+  // Returns the next load, or null: no load is queued within the rate of its share. The load stays
+  // first until Take, or until one of another share is first. Ends loads for which no call waits
+  // any more. `elsewhere`: returns true for a load that waits in another place until Requeue.
   std::shared_ptr<Load> First(std::int64_t now_ns,
                               const std::function<bool(const std::shared_ptr<Load>&)>& elsewhere);
+  // Queues a load again that waited elsewhere.
   void Requeue(const std::shared_ptr<Load>& load) { queue_.Push(load); }
-  // `bytes` are read for it. False: its batch has promoted as much as it may, and asks again; or
-  // the load has ended since First.
+  // Begins a load of `bytes`. False: the load is over, because its call has promoted as much as it
+  // may and must ask again, or because the load has ended since First.
   bool Take(const std::shared_ptr<Load>& load, std::uint64_t bytes);
+  // Ends a load, with this result for all calls that wait for it.
   void Finish(const std::shared_ptr<Load>& load, const wire::LoadResult& result);
+  // Returns true if a call that is not answered waits for the load.
   static bool Waits(const Load& load);
-  // Who wants the key to stay in memory for a while, and until when.
+  // Returns the sessions that want the key to stay in memory, each with the end of its hold.
   static std::vector<std::pair<SessionNumber, std::int64_t>> HoldersOf(const Load& load);
 
   // ---- figures
-  // No load is queued; others may be under way.
+  // Returns true if no load is queued; others may be under way.
   bool empty() const { return queue_.empty(); }
-  // Some wait for nothing but their rate.
+  // Returns true if some loads wait for nothing but the rate of their share.
   bool paced(std::int64_t now_ns) { return queue_.paced(now_ns); }
   std::uint64_t read_bytes(disklog::ShareNumber share) const { return queue_.read_bytes(share); }
   const Counts& counts() const { return counts_; }

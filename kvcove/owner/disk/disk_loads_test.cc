@@ -19,7 +19,7 @@ class DiskLoadsTest : public testing::Test {
     return loads_.Add(batch,
                       {.slot = 1, .key = "k" + std::to_string(tag), .tag = tag, .waiters = {}});
   }
-  // Those that are ready, as a caller answers them.
+  // Takes the batches that are ready, as a caller does to answer them.
   DiskLoads::Ready Answer() {
     DiskLoads::Ready ready = loads_.TakeReady();
     loads_.Answered(ready.size());

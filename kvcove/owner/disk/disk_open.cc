@@ -8,7 +8,7 @@
 namespace kvcove::owner {
 namespace {
 
-// What is known of each disk, by the note.
+// Decides by the note how each disk is opened, and divides the shares among the disks.
 std::vector<DiskThread::Opening> Plan(std::span<const std::optional<FoundDisk>> found,
                                       std::span<const disklog::DiskSpec> specs,
                                       const std::vector<KnownDisk>& note, const TierPlace& place,
@@ -16,14 +16,16 @@ std::vector<DiskThread::Opening> Plan(std::span<const std::optional<FoundDisk>> 
   std::vector<DiskThread::Opening> plan(found.size());
   std::vector<std::uint64_t> sizes(found.size());
   std::vector<std::uint64_t> before(found.size());
-  // The seed is the first known disk's. One of another seed is hashed otherwise: it starts empty.
+  // All disks hash keys with the seed of the first known one. The tags of a disk with another seed
+  // would not be found, so that disk starts empty.
   std::uint64_t seed = 0;
   std::uint64_t taken = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     sizes[i] = specs[i].size_bytes;
     if (!found[i] || found[i]->super.incarnation != place.incarnation) continue;
     const auto known = std::ranges::find(note, found[i]->super.disk, &KnownDisk::disk);
-    // A copy of another one's file has its number, too.
+    // A copy of a disk's file has the same number. Only the first of them keeps the shares: the
+    // other may hold older values.
     if (known == note.end() || (known->shares & taken) != 0) continue;
     if (seed == 0) seed = found[i]->super.hash_seed;
     plan[i].known = seed == found[i]->super.hash_seed;
@@ -57,6 +59,7 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
       opened[i].status = std::unexpected(disk.error());
     }
   }
+  // A note that cannot be read names no disk, so all disks are emptied.
   const auto note = place.known->Read();
   std::vector<std::uint64_t> shares;
   const auto plan = Plan(found, specs, note ? *note : std::vector<KnownDisk>(), place, shares);
@@ -72,7 +75,7 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
         std::make_unique<DiskThread>(std::move(disk), place, tiers[i], promoter, clock, options);
     if (!is_there) continue;
     const auto load = [&opened, &plan, i] { opened[i].status = opened[i].tier->Load(plan[i]); };
-    // One after the other, where there is no thread for it.
+    // If the system refuses a thread, this one opens the disk.
     if (auto thread = StartThread("kvcove-opener", load)) {
       threads.push_back(std::move(*thread));
     } else {
@@ -84,7 +87,8 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   for (OpenedTier& one : opened) {
     if (one.status) known.push_back(one.tier->facts());
   }
-  // A note that cannot be read names no disk, so all have been emptied.
+  // The note is written before any disk is on. A disk that is missing now misses what is removed
+  // from here on, so the note must not name it.
   const Status noted = place.known->Write(known);
   for (std::size_t i = 0; i < opened.size(); ++i) {
     if (opened[i].status && !noted) opened[i].status = noted;

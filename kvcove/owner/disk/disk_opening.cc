@@ -14,8 +14,8 @@
 
 namespace kvcove::owner {
 
-// What can be wrong with their paths is told here, before a pool is known: what is empty is
-// formatted for no pool. The pool that they belong to; zero: none yet.
+// Checks the paths of the disks before a pool is known, so that errors end the start; an empty disk
+// is formatted for no pool. Returns the pool of the disks, zero if none has one.
 Result<Id128> DiskOpening::CheckDisks(const std::string& directory) const {
   Id128 pool;
   for (const disklog::DiskSpec& spec : disks_.options().disks) {
@@ -39,7 +39,8 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
   known_ = std::make_shared<KnownDisks>(directory);
   disks_.SetNote(known_);
   if (!facts) {
-    // Before there is an identity, so that no identity without a past has a disk with one.
+    // Deletes the note before there is a new identity: after a crash in between, a new identity
+    // would find a note that names the disks of another one.
     KVCOVE_TRY(disks_.ForgetAll());
     facts = OwnerFacts{.identity = RandomId()};
     KVCOVE_TRY(disks_.options().tier.write_facts(directory, *facts));
@@ -62,8 +63,8 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
   return *facts;
 }
 
-// The writer holds the lock of the directory, too: a thread that is left behind in a write may end
-// it late, over what another process would have written.
+// The writer's calls hold the lock of the directory, too: a thread that Stop left behind in a write
+// may finish late, and must not overwrite the file of another process.
 Status DiskOpening::StartWriter() {
   KVCOVE_ASSIGN(UniqueFd copy, CopyLock());
   auto held = std::make_shared<const UniqueFd>(std::move(copy));
@@ -91,7 +92,7 @@ bool DiskOpening::MayOpen() const {
          saved_.pool == facts_.pool && saved_.incarnation == facts_.incarnation;
 }
 
-// The thread starts here and not in TableKnown, which the link calls with a lock of its own.
+// Starts the thread here and not in TableKnown, which the link calls under a lock of its own.
 void DiskOpening::Tick() {
   TakeSaved();
   {
@@ -115,6 +116,7 @@ void DiskOpening::Stop() {
   {
     const MutexLock lock(mutex_);
     stops_ = true;
+    // Tick may be starting the opener: the join below needs the thread.
     while (starts_opener_) changed_.Wait(mutex_);
   }
   if (opener_.joinable()) opener_.join();
@@ -132,6 +134,8 @@ TierPlace DiskOpening::Place() const {
       .pool = facts_.pool, .incarnation = facts_.incarnation, .known = known_, .stopping = &stops_};
 }
 
+// Gives the core its generations only now: the shared table has the keys of all disks, so a put of
+// such a key is answered `exists`.
 void DiskOpening::Run() {
   disks_.OpenEach(Place(), promoter_, stops_);
   {
@@ -157,12 +161,13 @@ bool DiskOpening::AwaitSettled() {
   const MutexLock lock(mutex_);
   while (state_ != State::kSettled) {
     if (link_ends_) return false;
+    // Polls, because no call notifies `changed_` when the link ends.
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(kDiskLookNs));
   }
   return true;
 }
 
-// ---- what it follows
+// ---- the facts
 
 void DiskOpening::Follow(const OwnerFacts& facts) {
   if (disks_.none()) return;
@@ -179,15 +184,16 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
     other = differs(facts_.identity, facts.identity) || differs(facts_.pool, facts.pool) ||
             differs(facts_.incarnation, facts.incarnation);
     if (other) ++voided_;
-    // What is not being opened yet opens empty.
+    // A disk that is not being opened yet opens empty anyway: MayOpen waits until the note names
+    // none.
     voids = other && (state_ == State::kOpens || state_ == State::kSettled);
     other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
     misses = state_ == State::kSettled && other_master;
     facts_ = facts;
   }
-  // The master of now has not said yet that it has stored this, or not of the identity of now.
+  // The current master has not confirmed that the disks of the current identity are void.
   if (other || other_master) SetVoid(false);
-  // Before the disks are struck, so that none is noted again.
+  // Before the note is struck, so that no disk is named in it again.
   DiskSet& set = disks_.set();
   for (std::size_t i = 0; voids && i < set.size(); ++i) {
     set[i].Void("the master does not know this owner any more, so what it holds is void");
@@ -199,8 +205,9 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
   Save();
 }
 
-// The opener notes its disks yet: they are struck once it has ended, or it would note them behind
-// that. A process that ends before comes back as the former owner, and the master says it again.
+// Writes the newest facts. If they void the disks while the opener runs, Run calls this once more:
+// the opener still writes the note, and would name the disks after the strike. A process that ends
+// before that returns under its former facts, and the master voids them again.
 void DiskOpening::Save() {
   if (Voids() && state_ == State::kOpens) return;
   writer_.Write({.facts = facts_, .voided = voided_});
@@ -218,7 +225,7 @@ void DiskOpening::TakeSaved() {
     anew = struck_ != ended->struck;
     struck_ = ended->struck;
     voids = Voids();
-    // Else they are struck once more.
+    // Newer facts have voided the disks again: their write strikes the disks once more.
     anew = anew && !voids;
     place.pool = facts_.pool;
     place.incarnation = facts_.incarnation;
@@ -250,7 +257,7 @@ Status DiskOpening::Pause() {
       fmt::format("'{}' does not answer: a write is under way there; try again", directory_));
 }
 
-// The process before this one may have handed over facts that it had not written yet.
+// Writes the facts again: the former process may have handed over some that it had not written.
 Status DiskOpening::Adopt(const HandedDisks& handed) {
   directory_ = handed.directory;
   known_ = std::make_shared<KnownDisks>(directory_);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// When an owner's disks open in a cluster, and what the owner follows meanwhile. docs/ssd.md has
-// the prose.
+// Opens an owner's disks in a cluster, and keeps the facts about the master that the owner follows.
+// docs/ssd.md describes the whole.
 //
 //   wait for all generations --> may open --> open (their objects are found)
 //         --> settled: each is open, or set aside
 //
-// Until they are settled the core knows no generation: nothing can be put that a disk may have, and
-// nothing is told to the master. The generations that come meanwhile are kept here.
+// Until the disks are settled the core knows no generation, so no value can be put that a disk may
+// hold, and nothing is reported to the master. Generations that are published meanwhile are kept
+// here.
 //
-// Another identity, pool or incarnation than before voids what the disks hold. So does another
-// master, for those that were away: it does not know what they have missed.
+// An identity, pool or incarnation other than before voids what the disks hold. Another master
+// voids what disks that were away hold, because that master does not know what they have missed.
 //
 //   Follow: disks are void in memory --> facts_writer.h: the note names no disk, then the facts are
 //         durable --> Tick: the disks open, or are emptied and used again
 //
 // Threads. The link calls Follow and TableKnown, which wait for no file, and AwaitSettled, which
-// may wait; the janitor calls Tick, which starts the opener.
+// may wait. The janitor calls Tick, which starts the opener.
 #pragma once
 
 #include <atomic>
@@ -32,54 +33,58 @@ namespace kvcove::owner {
 
 class DiskOpening {
  public:
-  // `link_ends`: while it is true no call of the link waits. All outlive this.
+  // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   DiskOpening(OwnerDisks& disks, Memory& memory, Promoter& promoter,
               const std::atomic<bool>& link_ends, const Clock& clock)
       : disks_(disks), memory_(memory), promoter_(promoter), link_ends_(link_ends), clock_(clock) {}
 
-  // Before the owner starts: the disks open once the master has told all generations. `directory`
-  // keeps what outlives the process. Errors: those of FindDisk; kUnavailable when another process
-  // uses the directory; kIncompatible when it and the disks belong to two pools.
+  // Reads or creates the owner's facts, before the owner starts. The disks open once the master has
+  // published all generations. `directory`: keeps what outlives the process. Errors: those of
+  // FindDisk; kUnavailable: another process uses the directory; kIncompatible: the directory and
+  // the disks belong to two pools.
   Result<OwnerFacts> Prepare(const std::string& directory);
-  // Under the owner's lock. Keeps the generations until the disks are settled. False: they are, and
-  // the core takes them.
+  // Keeps the generations until the disks are settled. False: the disks are settled, and the core
+  // takes the generations. Under the owner's lock.
   bool HoldBack(const Id128& incarnation, const std::vector<SlotUpdate>& updates);
 
   // ---- the link
-  // All generations of now are published.
+  // Notes that all current generations are published.
   void TableKnown();
-  // In memory when it returns, durable soon.
+  // Follows new facts. Disks that they void are void in memory at return; the facts are durable
+  // soon.
   void Follow(const OwnerFacts& facts);
-  // The master should store that the disks are void; and it has.
+  // Returns true if the master should store that the disks are void.
   bool wants_void() const { return known_ != nullptr && known_->wants_void(); }
+  // Notes whether the master has stored that.
   void SetVoid(bool stored) {
     if (known_ != nullptr) known_->SetVoid(stored);
   }
   bool settled() const;
-  // False: the link ends.
+  // Waits until the disks are settled. False: the link ends.
   bool AwaitSettled();
 
   // ---- the janitor
+  // Starts the opener once it may start, and acts on facts that were written.
   void Tick();
-  // Joins the opener, and writes what is not durable yet: waits FactsWriter::kStop for that at
-  // most.
+  // Joins the opener, and writes facts that are not durable yet, for FactsWriter::kStop at most.
   void Stop();
 
   // ---- an upgrade
-  // The facts are being written, or wait for that.
+  // Returns true while the facts are being written.
   bool saving() const { return writer_.busy(); }
-  // From here until Resume nothing is written. Errors: kInProgress: a write is under way.
+  // Stops writes until Resume. Errors: kInProgress: a write is under way.
   Status Pause();
   void Resume() { writer_.Resume(); }
   void HandOver(HandedDisks& handed) const;
-  // In the successor's process: settled from the start, for the core knows all generations. Errors:
-  // those of StartThread.
+  // Takes over in the successor's process. The disks are settled from the start, because the core
+  // knows all generations. Errors: those of StartThread and CopyLock.
   Status Adopt(const HandedDisks& handed);
+  // Returns a duplicate of the directory's lock, invalid without one. Errors: kLimit.
   Result<UniqueFd> CopyLock() const;
   void SetLock(UniqueFd lock) { lock_ = std::move(lock); }
-  // As the facts are now.
+  // Returns the ids and the note under which a disk is opened now.
   TierPlace Place() const;
-  // What the disks hold counts no more, and the note may still name them.
+  // Returns true if what the disks hold is void while the note may still name them.
   bool voids() const {
     const MutexLock lock(mutex_);
     return Voids();
@@ -91,8 +96,9 @@ class DiskOpening {
   Status StartWriter();
   void Run();
   bool Voids() const KVCOVE_REQUIRES(mutex_) { return voided_ != struck_; }
-  // Nobody opens a disk as another owner's than the one that the file will name: a process that is
-  // killed would come back as a former one, and find a disk of this one.
+  // Returns true if all generations are known and a write of the current ids has been tried.
+  // Otherwise a process that is killed would return under its former ids, and find a disk of the
+  // new ones.
   bool MayOpen() const KVCOVE_REQUIRES(mutex_);
   void Save() KVCOVE_REQUIRES(mutex_);
   void TakeSaved();
@@ -103,27 +109,27 @@ class DiskOpening {
   const std::atomic<bool>& link_ends_;
   const Clock& clock_;
   std::string directory_;
-  UniqueFd lock_;  // of the directory; locked while a process has it open
+  UniqueFd lock_;  // flock on the directory, while a process has it open
   std::shared_ptr<KnownDisks> known_;
-  std::atomic<bool> stops_{false};
+  std::atomic<bool> stops_{false};  // ends the opening of each disk, too (TierPlace::stopping)
   LogLimit refused_;
   LogLimit unsaved_;
   FactsWriter writer_;
-  std::thread opener_;  // joined once nobody starts it any more
+  std::thread opener_;  // joined once no thread starts it any more
 
   mutable Mutex mutex_;
   CondVar changed_;
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kSettled;
   OwnerFacts facts_ KVCOVE_GUARDED_BY(mutex_);
-  // The facts of the last attempt to write them.
+  // The facts of the last attempt to write them, whether or not it succeeded.
   OwnerFacts saved_ KVCOVE_GUARDED_BY(mutex_);
-  // How often the facts have voided what the disks hold, and for how many of these the note names
-  // no disk any more.
+  // How often the facts have voided the disks, and the last of these numbers for which the note
+  // names no disk.
   std::uint64_t voided_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t struck_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool starts_opener_ KVCOVE_GUARDED_BY(mutex_) = false;
 
-  // What the master has published, until the disks are settled.
+  // Generations that the master has published, until the disks are settled.
   bool holds_back_ KVCOVE_GUARDED_BY(memory_.mutex) = false;
   Id128 held_incarnation_ KVCOVE_GUARDED_BY(memory_.mutex);
   std::map<SlotId, SlotUpdate> held_ KVCOVE_GUARDED_BY(memory_.mutex);

@@ -17,7 +17,7 @@
 namespace kvcove::owner {
 namespace {
 
-// What a data directory keeps beside a disk: of one of these names, a disk would be written over.
+// Files that a data directory keeps. A disk with one of these names would be written over.
 constexpr std::string_view kNamesOfData[] = {"owner", "control", "lock", "upgrade"};
 
 Status CheckPath(const std::string& path, const std::string& data_directory) {
@@ -34,7 +34,8 @@ Status CheckPath(const std::string& path, const std::string& data_directory) {
                           name, data_directory));
 }
 
-// Equal for two paths of one file or device, whatever links are on the way.
+// Returns a text that is equal for two paths of one file or device, whatever links are in them. A
+// path that does not exist yet has no inode, so its canonical form is used.
 std::string PlaceOf(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) == 0) {
@@ -61,14 +62,16 @@ Result<std::unique_ptr<disklog::Device>> OpenOrFormat(const std::string& path,
   }
   KVCOVE_ASSIGN(auto device, open(path));
   const auto super = disklog::Log::ReadSuperblock(*device);
+  // A superblock that is damaged or of another format is an error, which Find reports. kInvalid:
+  // there is none.
   if (super || super.error().code != Code::kInvalid) return device;
-  // What is empty is formatted; what holds anything else is not touched.
+  // FormatFile formats an empty file, and refuses one that holds anything.
   device.reset();
   if (const Status formatted = disklog::FormatFile(spec, format); !formatted) {
     if (formatted.error().code != Code::kDenied) return std::unexpected(formatted.error());
     return Fail(
         Code::kDenied,
-        fmt::format("{} is not a disk of kvcove, and not empty; to lose what is on it: "
+        fmt::format("{} is not a disk of kvcove, and not empty; to erase its contents: "
                     "kvcove disk format {}:{} --pool {} --incarnation {} --yes",
                     path, spec.path, spec.size_bytes, ToHex(whose.pool), ToHex(whose.incarnation)));
   }
@@ -83,7 +86,7 @@ Status CheckSize(const disklog::DiskSpec& spec, const disklog::Superblock& super
                           super.device_bytes, spec.size_bytes));
 }
 
-// Before a master is heard of, a disk is formatted for no pool.
+// A disk that was formatted before the master answered has no pool.
 Status CheckPool(const DiskOwner& whose, const disklog::Superblock& super) {
   if (whose.pool == Id128{} || super.pool == Id128{} || super.pool == whose.pool) return {};
   return Fail(Code::kIncompatible,

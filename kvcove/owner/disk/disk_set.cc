@@ -41,6 +41,8 @@ void DiskSet::SetShares(std::span<const std::uint64_t> shares) {
   }
 }
 
+// Takes the share from the tag, as readers of the shared table do, so both find the key at one
+// disk.
 std::size_t DiskSet::IndexOf(SlotId slot, Generation generation, std::string_view key) const {
   const Id128 hash = segment::TierHash(common_.tags.seed(), slot, key);
   const std::uint64_t share = segment::ShareOf(segment::TierTag(hash, generation));
@@ -72,7 +74,8 @@ bool DiskSet::AddLoad(LoadCall& call, std::size_t index, const Load& wanted) {
   return disks_[disk]->AddLoad(part.batch, wanted);
 }
 
-// Each part writes to places of its own, and the last one sees them all: `open` orders them.
+// Each part writes to elements of its own. The decrement (acq_rel) makes these writes visible to
+// the last part, which passes all results on.
 void LoadCall::Answer::EndPart() {
   if (open.fetch_sub(1, std::memory_order_acq_rel) == 1) done(std::move(results));
 }
@@ -81,6 +84,7 @@ void DiskSet::Begin(LoadCall& call) {
   for (std::size_t i = 0; i < call.parts.size(); ++i) {
     LoadCall::Part& part = call.parts[i];
     if (part.batch == nullptr) continue;
+    // Relaxed: the call's own count keeps `open` above 0 until the EndPart below.
     call.answer->open.fetch_add(1, std::memory_order_relaxed);
     part.batch->done = [answer = call.answer, places = std::move(part.places)](
                            const std::vector<wire::LoadResult>& results) {
@@ -117,6 +121,7 @@ TierRemoval& DiskSet::PartOf(DisksRemoval& removal, std::size_t disk) const {
 void DiskSet::Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
                      DisksRemoval& removal) {
   if (disks_.empty()) return;
+  // Gives each disk all of its keys in one order, so they share tombstone writes and one sync.
   std::vector<std::vector<std::string_view>> of(disks_.size());
   for (const std::string_view key : keys) {
     of[disks_.size() == 1 ? 0 : IndexOf(slot, generation, key)].push_back(key);

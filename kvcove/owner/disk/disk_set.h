@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// All disks below an owner's memory, as one tier; an owner without disks has none in it. Each has a
-// log, a thread, a queue and fences of its own (owner/disk/tiering.h), so one that is slow, hangs
-// or breaks slows no other.
+// All disks below an owner's memory, as one tier; an owner without disks has an empty set. Each
+// disk has a log, a thread, a queue and fences of its own (owner/disk/tiering.h), so a disk that is
+// slow, hangs or breaks does not slow the others.
 //
-// Each key lies on one disk, which its share names (segment/tier_table.h), so whatever concerns a
-// key asks one disk. A reset, and a removal by pattern, concern all. The rules of what goes down,
-// and their write rate, are the owner's.
+// Each key is on one disk, which its share names (segment/tier_table.h), so a call that concerns a
+// key asks one disk. Resets and removals by pattern concern all disks. The rules of demotion and
+// the write rate are the owner's.
 //
-// Threads. As Tiering: "under the owner's lock" below, else thread-safe.
+// Threads. As Tiering: calls in the section "under the owner's lock" need that lock; the others are
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -23,40 +24,41 @@
 
 namespace kvcove::owner {
 
-// One call that brings keys up, from all disks.
+// One call that promotes keys, from all disks.
 struct LoadCall {
-  // What its parts write to: complete when the last part is.
+  // The result of the call, to which each part writes: complete when the last part is.
   struct Answer {
     std::vector<wire::LoadResult> results;
     std::function<void(std::vector<wire::LoadResult>)> done;
-    std::atomic<std::size_t> open{1};  // parts without an answer, and the call, until Begin
+    std::atomic<std::size_t> open{1};  // parts without an answer; one more until Begin
+    // Ends a part. The last one calls `done`.
     void EndPart();
   };
   std::int64_t deadline_ns = 0;
   SessionNumber session = 0;
   std::int64_t hold_until_ns = 0;
   std::shared_ptr<Answer> answer = std::make_shared<Answer>();
-  // Of DiskSet, by disk:
+  // Set by DiskSet, by disk:
   struct Part {
     std::shared_ptr<LoadBatch> batch;  // null: no key is on this disk
-    std::vector<std::size_t> places;   // of its keys, in the answer
+    std::vector<std::size_t> places;   // indices of its keys in the answer
   };
   std::vector<Part> parts;
 };
 
 // A removal from all disks that it concerns.
 struct DisksRemoval {
-  bool collect = false;  // the keys that a pattern matched
-  // Null: the disk has no part in it, or has missed it.
+  bool collect = false;  // whether to collect the keys that a pattern matches
+  // By disk. Null: the disk has no part in the removal, or has missed its part.
   std::vector<std::shared_ptr<TierRemoval>> parts;
-  // Once it is proven:
+  // Return the number of removed objects and the collected keys, once the removal is proven.
   std::uint64_t removed() const;
   std::vector<std::string> TakeKeys();
 };
 
 class DiskSet final : public LowerTier {
  public:
-  // `each`: of one disk.
+  // `each`: the options of every disk.
   DiskSet(std::size_t disks, const TieringOptions& each, const DemotionOptions& demotions,
           const segment::HeaderView& header, const segment::Payload& payload, const Clock& clock);
 
@@ -65,7 +67,7 @@ class DiskSet final : public LowerTier {
   const Tiering& operator[](std::size_t disk) const { return *disks_[disk]; }
   DiskShared& common() { return common_; }
   const DiskShared& common() const { return common_; }
-  // Once, before any disk is on; each share is one disk's.
+  // Divides the shares among the disks, once, before any disk is on.
   void SetShares(std::span<const std::uint64_t> shares);
 
   // ---- under the owner's lock
@@ -78,7 +80,7 @@ class DiskSet final : public LowerTier {
   bool Evicted(const EvictedObject& object) override {
     return Of(object.slot, object.generation, object.key).Evicted(object);
   }
-  // Any disk may get what is evicted.
+  // Returns the least of all disks: the value that is evicted next may belong to any of them.
   std::uint64_t SpareBytes() const override;
   void Stored(SlotId slot, Generation generation, std::string_view key,
               const policy::PutEvent& event, bool comes_up) override {
@@ -87,7 +89,7 @@ class DiskSet final : public LowerTier {
   void Asked(policy::ObjectId id) override { common_.rules.OnHit(id); }
   void Forgotten(policy::ObjectId id) override { common_.rules.OnRemove(id); }
   void SetSlots(const std::vector<SlotUpdate>& updates);
-  // The key at `index` of the call. False: it is not on a disk, `results` says why not.
+  // Adds the key at `index` of the call. False: the key is not on a disk; the result says why.
   bool AddLoad(LoadCall& call, std::size_t index, const Load& wanted);
   bool Tells(SlotId slot, Generation generation, std::string_view key) const {
     return Of(slot, generation, key).Tells(slot, generation, key);
@@ -109,12 +111,13 @@ class DiskSet final : public LowerTier {
   void EndMatching(SlotId slot, std::string_view pattern);
 
   // ---- without a lock
-  // The call is complete. Answers at once what waits for nothing.
+  // Completes the call. Answers at once if the call waits for nothing.
   void Begin(LoadCall& call);
-  // Nobody waits for it any more: `done` is not called.
+  // Withdraws a call for which no caller waits: `done` is not called.
   void Cancel(LoadCall& call);
   void EndLoads();
-  // Of the namespaces and tenants that have a quota or a bandwidth, all disks together.
+  // Returns, for each namespace or tenant with a quota or a bandwidth, its figures of all disks
+  // together.
   std::vector<DiskShareStat> ShareStats() const;
 
  private:
@@ -126,6 +129,7 @@ class DiskSet final : public LowerTier {
 
   DiskShared common_;
   std::vector<std::unique_ptr<Tiering>> disks_;
+  // By share. Atomic: in a cluster, disks open while other threads look keys up.
   std::array<std::atomic<std::uint8_t>, segment::kTierShares> disk_of_{};
 };
 

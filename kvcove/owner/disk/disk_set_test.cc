@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several disks of an owner decide together.
+// Decisions that several disks of an owner make together.
 #include "kvcove/owner/disk/disk_set.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ class DiskSetTest : public testing::Test {
   std::optional<DiskSet> set_;
 };
 
-// Else a master would hear nothing of what it holds from then on.
+// Otherwise the disk's objects would not be reported to the master from then on.
 TEST_F(DiskSetTest, ADiskThatIsUsedAgainAtOnceStillTellsWhatItHolds) {
   Open(DiskAdmit::kAll);
   Tiering& disk = (*set_)[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all disks of an owner have in common: the table of what they hold, which look-ups read, and
-// the rules of what goes down.
+// The state that all disks of an owner share: the table of their keys, which look-ups read, and the
+// rules of demotion.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,13 @@
 
 namespace kvcove::owner {
 
-// The table as the disks' threads write it, and the owner under its lock. Thread-safe; it holds its
-// lock for a moment.
+// The shared table, as the disks' threads write it, and the owner under its lock. Thread-safe; a
+// call holds the lock for a moment.
 class TierTags {
  public:
   explicit TierTags(const segment::TierTable& table) : table_(table), switch_(table) {}
-  // Once, before anything else but SetOff: it is empty. `seed`: of all disks' hashes.
+  // Begins with an empty table, once, before any call but SetOff. `seed`: of the hashes of all
+  // disks.
   void Begin(std::uint64_t seed) {
     const MutexLock lock(mutex_);
     table_.Begin(seed);
@@ -39,6 +40,7 @@ class TierTags {
     const MutexLock lock(mutex_);
     table_.Remove(tag);
   }
+  // Removes the tags of these shares, in steps, so that other disks get the lock in between.
   void Clear(std::uint64_t shares) {
     for (std::optional<std::uint64_t> at = 0; at;) {
       const MutexLock lock(mutex_);
@@ -51,21 +53,22 @@ class TierTags {
  private:
   mutable Mutex mutex_;
   segment::TierTableWriter table_ KVCOVE_GUARDED_BY(mutex_);
-  segment::TierTableWriter switch_;  // of the same table; for the one word that is atomic
-  std::atomic<std::uint64_t> seed_{0};
+  segment::TierTableWriter switch_;     // of the same table; its one atomic word needs no lock
+  std::atomic<std::uint64_t> seed_{0};  // set once; read without the lock
 };
 
 class Tiering;
 
-// Keys that a disk's log removes under one hold of its lock.
+// Most keys that one call removes from a disk's log.
 inline constexpr std::size_t kRemovedAtOnce = 256;
 
 struct DiskShared {
   DiskShared(const segment::TierTable& table, const DemotionOptions& demotions,
              const DiskQuotas& quotas, std::int64_t now_ns);
   TierTags tags;
-  // What namespaces may have of all disks together, by share, and their names.
+  // The quotas of namespaces and tenants, of all disks together, by share.
   const NamedQuotas quotas;
+  // Returns the share of a namespace; kNoShare: no quota applies.
   disklog::ShareNumber ShareOf(std::string_view name) const;
   DemotionRules rules;                        // under the owner's lock
   std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: it is being paid off

@@ -10,6 +10,7 @@ namespace kvcove::owner {
 DiskShares::DiskShares(const NamedQuotas& quotas)
     : quotas_(quotas), part_(segment::kTierShares), held_(quotas.size()) {}
 
+// Divides first, so that no quota overflows.
 std::uint64_t DiskShares::PartOf(std::uint64_t of_all_disks) const {
   return of_all_disks / segment::kTierShares * part_;
 }
@@ -17,7 +18,7 @@ std::uint64_t DiskShares::PartOf(std::uint64_t of_all_disks) const {
 std::vector<std::uint64_t> DiskShares::ReadRates() const {
   std::vector<std::uint64_t> rates;
   for (const auto& [name, quota] : quotas_) {
-    // A rate that is small must not become 0, which is any rate.
+    // A small rate must not become 0, which is any rate.
     const std::uint64_t rate = quota.read_rate;
     rates.push_back(rate == 0 ? 0 : std::max<std::uint64_t>(PartOf(rate), 1));
   }
@@ -39,6 +40,7 @@ bool DiskShares::Beyond(disklog::ShareNumber share, std::uint64_t bytes) const {
   return maximum != DiskQuota().maximum_bytes && bytes > PartOf(maximum);
 }
 
+// Ignores the figures of a log that was opened without shares.
 void DiskShares::NoteHeld(std::vector<std::uint64_t> held) {
   if (held.size() == held_.size()) held_ = std::move(held);
 }

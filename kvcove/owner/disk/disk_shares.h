@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of one disk the namespaces and tenants with a quota may have, and have.
+// The limits of namespaces and tenants with a quota on one disk, and what they have there.
 //
-// Keys are hashed over an owner's disks, so each disk has its part of the keys, and as large a part
-// of every namespace's quota and bandwidth. All namespaces without a quota are outside of this
-// (disklog::kNoShare).
+// Keys are hashed over an owner's disks, so each disk has a part of the keys, and the same part of
+// each quota and bandwidth. Namespaces without a quota are not counted (disklog::kNoShare).
 //
-// Needs the lock of its holder. No I/O.
+// Needs the lock of its holder. Does no I/O.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +18,25 @@
 
 namespace kvcove::owner {
 
-// By ShareNumber: the name of the namespace or tenant, and what it may have of all disks together.
+// By ShareNumber: the name of a namespace or tenant, and its quota on all disks together.
 using NamedQuotas = std::vector<std::pair<std::string, DiskQuota>>;
 
 class DiskShares {
  public:
-  // `quotas` outlives it.
+  // `quotas` outlives this object.
   explicit DiskShares(const NamedQuotas& quotas);
-  // How many of the segment::kTierShares parts of the keys are on this disk; at first all.
+  // Sets how many of the segment::kTierShares parts of the keys are on this disk; at first all.
   void SetPart(std::uint64_t part) { part_ = part; }
 
-  // ---- what they may have here
-  // Bytes a second, by share; 0: any rate.
+  // ---- limits
+  // Returns the read rates in bytes per second, by share; 0 is any rate.
   std::vector<std::uint64_t> ReadRates() const;
   std::vector<disklog::ShareLimits> Limits() const;
-  // A share that had so many bytes here, written or queued, would be beyond its maximum.
+  // Returns true if `bytes`, written or queued here, exceed the maximum of the share.
   bool Beyond(disklog::ShareNumber share, std::uint64_t bytes) const;
 
-  // ---- what they have here
-  // As Log::HeldByShare reports it.
+  // ---- use
+  // Notes the bytes of live records by share, as Log::HeldByShare returns them.
   void NoteHeld(std::vector<std::uint64_t> held);
   std::uint64_t held(disklog::ShareNumber share) const { return held_[share]; }
   std::size_t size() const { return held_.size(); }

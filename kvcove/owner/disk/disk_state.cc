@@ -23,6 +23,7 @@ bool DiskState::Use(State as) {
   if (!opening() && state_ != State::kAside) return false;
   state_ = as;
   why_.clear();
+  // Puts of keys on the disk need no strike any more: the disk finds these keys itself.
   if (note_ == Note::kMustBeStruck) note_ = Note::kNamed;
   return true;
 }
@@ -33,7 +34,7 @@ bool DiskState::SetOnTold(std::uint64_t era) {
   return true;
 }
 
-// The era has ended already where the disk is aside: then the state changes, and nothing else does.
+// The disk's era has ended already if the disk is aside: then only the state changes.
 bool DiskState::EndEra(State next, const std::string& why) {
   const bool ends = !aside();
   state_ = next;
@@ -57,11 +58,13 @@ bool DiskState::UseAnew() {
   return true;
 }
 
+// A disk that is being reported must be reported again: its report ends with the era.
 bool DiskState::Pause() {
   return !aside() &&
          EndEra(telling() || state_ == State::kReopening ? State::kReopening : State::kOpening, {});
 }
 
+// Keeps kMustBeStruck: a put still waits for that strike.
 void DiskState::Name() {
   if (note_ == Note::kStruck) note_ = Note::kNamed;
 }

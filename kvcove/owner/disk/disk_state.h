@@ -13,49 +13,49 @@
 //  kUnmounted  -      -         -              -          -         -        kUnmounted  -
 // clang-format on
 //
-// UseAnew makes kVoided kAside, and changes no other state.
-// What is `-` changes nothing, and the call says so: another thread has changed the state in
+// UseAnew changes kVoided to kAside, and no other state.
+// `-`: the call changes nothing and returns false, because another thread has changed the state in
 // between.
 //
-//   kOpening     The disk is opened for the first time, or again after a pause for an upgrade of
-//                the process (docs/upgrade.md): nothing is found on it. Removals wait for its log,
-//                and what is stored is remembered. So an owner may serve its memory before its disk
-//                is open.
+//   kOpening     The disk is being opened for the first time, or again after a pause for an upgrade
+//                of the process (docs/upgrade.md). No key is found on it, removals wait for its
+//                log, and stored keys are remembered. So an owner may serve its memory before its
+//                disk is open.
 //
-//   kReopening   As kOpening, of a disk that was paused while it was kTelling: what it holds must
-//                be reported anew.
+//   kReopening   As kOpening, for a disk that was paused while it was kTelling: its contents have
+//                to be reported again.
 //
 //   kOn          Values are demoted to it and promoted from it.
 //
-//   kTelling     In a cluster. The disk works again, its log is open and removals reach it, but
-//                nothing is found on it and nothing is demoted before the master has accepted what
-//                it holds.
+//   kTelling     In a cluster: the disk works again and its contents are being reported. Its log is
+//                open and removals reach it, but no key is found on it and no value is demoted to
+//                it before the master has accepted its contents.
 //
-//   kAside       The disk has failed, and is tried again from time to time.
+//   kAside       The disk has failed. The owner tries it again from time to time.
 //
-//   kVoided      What it holds counts no more. It is not tried again before UseAnew: an attempt to
-//                open it that began before must fail.
+//   kVoided      The contents of the disk are void. The owner does not try it again before UseAnew:
+//                an attempt to open the disk that began earlier must fail.
 //
-//   kUnmounted   The disk is not tried again by this process.
+//   kUnmounted   This process does not try the disk again.
 //
-// An era is the time for which a disk is used, or opened, without an end in between. Whatever was
-// begun in an era that is over has no effect on the disk's next one.
+// An era is a time in which the disk is used, or opened, without interruption. Work that began in
+// one era has no effect in the next.
 //
-// The owner's note (owner/disk/known_disks.h) says which disks the next start may use. Should this
-// process be killed, no older value may replace one that was stored while the disk was not on. So
-// values are stored over what a disk holds only while the note does not name it:
+// The owner's note (owner/disk/known_disks.h) names the disks that the next start may use. After a
+// kill of this process, no older value may replace one that was stored while the disk was not on.
+// So a value is stored over a key of the disk only while the note does not name the disk:
 //
 //   from       when                                                                   to
 //
-//   kNamed     it is not on, and a key that it holds is put: the answer is `exists`   kMustBeStruck
+//   kNamed     the disk is not on, and a key on it is put: the answer is `exists`     kMustBeStruck
 //              until the note is written
-//   kNamed,    the note is written without it, or the master has stored that the     kStruck
-//   kMustBe..  disks are void; it is handed over to a successor's process
-//   kMustBe..  it is used again                                                       kNamed
-//   kStruck    it is on again, the puts that began before are over, and what was      kNamed
-//              replaced is removed from it durably; or it is empty
+//   kNamed,    the note is written without the disk, or the master has stored that    kStruck
+//   kMustBe..  the disks are void; the disk is handed over to a successor's process
+//   kMustBe..  the disk is used again                                                 kNamed
+//   kStruck    the disk is on again, the puts that began before have ended, and the   kNamed
+//              values that they replaced are removed durably; or the disk is empty
 //
-// A value: needs the lock of its holder, and a copy shows one moment. No I/O.
+// Needs the lock of its holder; a copy shows one moment. Does no I/O.
 #pragma once
 
 #include <cstdint>
@@ -80,46 +80,49 @@ class DiskState {
   State state() const { return state_; }
   Note note() const { return note_; }
   std::uint64_t era() const { return era_; }
-  // Why it is set aside: the first reason.
+  // Returns the first reason for which the disk was set aside.
   const std::string& why() const { return why_; }
 
   bool on() const { return state_ == State::kOn; }
   bool telling() const { return state_ == State::kTelling; }
   bool opening() const { return state_ == State::kOpening || state_ == State::kReopening; }
   bool aside() const { return state_ >= State::kAside; }
-  // The master must hear what it holds before it is on, unless it is empty.
+  // Returns true if the master must accept the contents of the disk before the disk is on, unless
+  // it is empty.
   bool away() const { return aside() || telling() || state_ == State::kReopening; }
   bool may_open() const { return state_ < State::kVoided; }
   bool tries_again() const { return state_ != State::kUnmounted; }
-  // A put of what it holds waits until it is struck from the note.
+  // Returns true if a put of a key on the disk waits until the disk is struck from the note.
   bool must_be_struck() const { return note_ == Note::kMustBeStruck; }
-  // The era in which it is being reported, else nothing.
+  // Returns the era in which the disk is being reported, or nothing.
   std::optional<std::uint64_t> telling_in() const;
-  // The era in which it is on while the note does not name it, else nothing.
+  // Returns the era in which the disk is on while the note does not name it, or nothing.
   std::optional<std::uint64_t> unnoted_in() const;
 
   // ---- transitions; false: nothing has changed
-  // Its objects are known for the first time.
+  // Puts the disk on: its objects are known for the first time.
   bool SetOn();
-  // Its objects are known again, or it is empty. `as`: kOn or kTelling.
+  // Uses the disk: its objects are known again, or it is empty. `as`: kOn or kTelling.
   bool Use(State as);
-  // The master has accepted what was reported in that era.
+  // Puts the disk on: the master has accepted the contents that were reported in that era.
   bool SetOnTold(std::uint64_t era);
-  // The first reason is kept. True where this ends an era, as for the next two.
+  // SetAside, Void and Unmount keep the first reason. True: the call has ended an era.
   bool SetAside(const std::string& why);
   bool Void(const std::string& why);
   bool Unmount(const std::string& why);
-  // After Void: it is tried again.
+  // Lets the owner try a voided disk again.
   bool UseAnew();
-  // Its thread has ended, and another one opens it again.
+  // Ends the era: the disk's thread has ended, and another one opens the disk again.
   bool Pause();
 
   // ---- the note
+  // Notes that the note names the disk.
   void Name();
-  // The note is written without it.
+  // Notes that the note is written without the disk.
   void Strike() { note_ = Note::kStruck; }
-  // A key that it holds is put while it is not on. False: the note does not name it, so the put may
-  // replace the value.
+  // Reports a put of a key on the disk while the disk is not on. True: the put must wait until the
+  // disk is struck from the note. False: the note does not name the disk, so the put may replace
+  // the value.
   bool Cover();
 
  private:

@@ -13,7 +13,7 @@ namespace {
 using State = DiskState::State;
 using Note = DiskState::Note;
 
-// By ways that occur.
+// Returns a disk in this state, by calls that an owner makes.
 DiskState In(State state) {
   DiskState disk;
   switch (state) {
@@ -46,7 +46,7 @@ DiskState In(State state) {
 constexpr State kStates[] = {State::kOpening, State::kReopening, State::kOn,       State::kTelling,
                              State::kAside,   State::kVoided,    State::kUnmounted};
 
-// Each call from each state, in their order: the state after it. The table in the header.
+// Expects the state after a call, from each state in their order: a column of the header's table.
 void ExpectRow(const std::function<void(DiskState&)>& call, const std::vector<State>& after) {
   ASSERT_EQ(after.size(), std::size(kStates));
   for (std::size_t i = 0; i < after.size(); ++i) {

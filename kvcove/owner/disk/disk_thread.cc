@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::int64_t kIdleWaitNs = 50 * kMillisecond;
 constexpr std::int64_t kRecoveryNs = 600 * kSecond;
-// For what is under way when the time to write is over.
+// Extra time for operations that are under way when the time for writing is over.
 constexpr std::int64_t kCloseNs = 2 * kSecond;
-// How long the process that has handed it over may take to let go of it.
+// Time in which the process that has handed the disk over must close it.
 constexpr std::int64_t kPredecessorNs = 10 * kSecond;
 constexpr std::int64_t kPredecessorLookNs = 20 * kMillisecond;
-// While its note is to be written.
+// A step's wait while the disk is on and not yet named in the note.
 constexpr std::int64_t kSettleWaitNs = 10 * kMillisecond;
 constexpr std::uint64_t kMostQueueBytes = 64ULL << 20;
 constexpr std::uint32_t kZonesForStreams = 32;
@@ -49,6 +49,7 @@ disklog::LogOptions LogOptionsFor(const disklog::Superblock& super, const TierPl
   };
   options.writer.queue_bytes = std::min(kMostQueueBytes, 4 * super.zone_bytes);
   options.writer.chunk_bytes = std::min<std::uint64_t>(kMiB, super.zone_bytes / 4);
+  // Each stream has a zone of its own open, which a small disk cannot spare.
   if (super.zones() < kZonesForStreams) options.writer.streams = 1;
   return options;
 }
@@ -93,7 +94,7 @@ Status DiskThread::Load(const Opening& opening) {
 
 Status DiskThread::LoadFound(const Opening& opening) {
   if (!opening.known) {
-    // Before a master is heard of, a disk is formatted for no pool.
+    // A disk without a pool was never used, so it has nothing to lose.
     if (found_.super.pool != Id128{}) {
       LogInfo(
           "disk {} starts empty{}", path_,
@@ -104,6 +105,7 @@ Status DiskThread::LoadFound(const Opening& opening) {
   KVCOVE_ASSIGN(auto log, OpenLog());
   if (opening.known && opening.moved != 0) {
     if (Status removed = RemoveMovedShares(*log, opening.moved); !removed) {
+      // The device may still write into the log's memory, and the disk cannot be emptied meanwhile.
       if (found_.device->in_flight() > 0) {
         stuck_log_ = std::move(log);
         return removed;
@@ -131,12 +133,12 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
                             },
                         .name_of = [this](SlotId slot) { return tiering_.NameOf(slot); },
                         .gives_up = [&] { return stops() || clock_.NowNs() >= until_ns; }}));
-  LogInfo("disk {}: {} objects are another disk's from now on, and are removed here", path_,
-          removed);
+  LogInfo("disk {}: removed {} objects whose keys belong to another disk now", path_, removed);
   return {};
 }
 
-// With all its objects known: a put of a key that the disk has is refused.
+// Returns the log once all of its objects are in the shared table. A put of such a key is answered
+// `exists` from then on, so no record of the disk is older than the value in memory.
 Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
   disklog::Device& device = *found_.device;
   tiering_.Attach();
@@ -146,8 +148,9 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
   const auto busy = [&] {
     return (!log->recovered() && !log->unproven()) || device.in_flight() > 0;
   };
-  // A device with reads under way cannot be closed: it would stay open for as long as the process
-  // lives, and nobody could open the disk again. So a stop waits for them for a moment.
+  // A device with reads under way cannot be closed: its file would stay locked for as long as this
+  // process lives, and no process could open the disk again. So a stop waits for the reads,
+  // kCloseNs at most.
   bool stopped = false;
   while (busy() && clock_.NowNs() < until_ns) {
     if (stops() && !std::exchange(stopped, true)) {
@@ -208,8 +211,9 @@ void DiskThread::Run() {
     }
   }
   Drain();
-  // AwaitStop's caller never destroys a DiskThread that was left behind, so its thread closes the
-  // disk.
+  // No caller destroys a DiskThread that was left behind, so its thread closes the disk. AwaitStop
+  // sets `left_behind_` in the hold in which it sees that `ended_` is false: one of the two sees
+  // the other.
   Held held;
   {
     const MutexLock lock(mutex_);
@@ -228,6 +232,8 @@ void DiskThread::Wake() {
   woken_.NotifyAll();
 }
 
+// Opens the disk after a pause. The former process may still have the file locked, so attempts are
+// repeated at once until first_until_ns_; only then is the disk set aside.
 void DiskThread::OpenFirst() {
   const Status opened = OpenAgain();
   if (opened) return retry_.Works(clock_.NowNs());
@@ -239,19 +245,24 @@ void DiskThread::OpenFirst() {
   if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kPredecessorLookNs));
 }
 
-// ---- its note
+// ---- the note
 
+// Strikes the disk from the note if a put waits for that. Each round of Run calls this, so a
+// failure is tried again.
 void DiskThread::Strike() {
   if (!tiering_.state().must_be_struck()) return;
   if (const Status struck = Forget(); !struck) {
     if (const auto lines = unstruck_.Due(clock_.NowNs()); lines > 0) {
-      LogWarn("disk {} is set aside, but the note cannot be written to say so: {} ({} times)",
-              path_, struck.error().ToString(), lines);
+      LogWarn("disk {} is set aside, but cannot be struck from the note: {} ({} times)", path_,
+              struck.error().ToString(), lines);
     }
   }
 }
 
-// A put that began before it was on may end later, over what it holds.
+// Names the disk in the note again, once all puts that began before it was on have ended and the
+// values that they replaced are removed durably. Named earlier, the disk could give an older value
+// to the next start after a kill. NoteIf asks once more under the note's lock: a strike in between
+// remains.
 void DiskThread::Settle() {
   const std::optional<std::uint64_t> era = tiering_.state().unnoted_in();
   if (!era) return;
@@ -263,7 +274,7 @@ void DiskThread::Settle() {
   if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
   const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.BeginNote(*era); });
   if (!noted) {
-    LogError("disk {} cannot be noted, so the next start empties it: {}", path_,
+    LogError("disk {} cannot be named in the note, so the next start empties it: {}", path_,
              noted.error().ToString());
   }
 }
@@ -271,6 +282,7 @@ void DiskThread::Settle() {
 // ---- a disk that failed
 
 void RetryTimes::Failed(std::int64_t now_ns) {
+  // A disk that has worked for a long time fails for a new reason.
   if (works_since_ns_ && now_ns - *works_since_ns_ > most_ns_) next_ns_ = 0;
   works_since_ns_.reset();
   next_ns_ = next_ns_ == 0 ? least_ns_ : std::min(2 * next_ns_, most_ns_);
@@ -281,7 +293,7 @@ void DiskThread::Rest() {
   if (!std::exchange(resting_, true)) RetryLater();
   TakeAnew();
   if (disk_ != nullptr && !disk_->idle()) {
-    // A device that hangs keeps the memory that it was given until it answers.
+    // The device may still write into this worker's buffers, so they stay until it has answered.
     disk_->Step(kIdleWaitNs);
     return;
   }
@@ -301,7 +313,7 @@ void DiskThread::Rest() {
     return;
   }
   {
-    // The file is locked while a device has it open.
+    // OpenAgain needs the lock of the file, which the device has while it is open.
     const MutexLock lock(mutex_);
     disk_.reset();
   }
@@ -320,7 +332,8 @@ void DiskThread::BeginAnew(const Id128& pool, const Id128& incarnation) {
   woken_.NotifyAll();
 }
 
-// Between two attempts: one that is under way knows the pool as it was, and must fail.
+// Takes new ids between two attempts: an attempt that is under way opens the disk for the former
+// pool, and must fail.
 void DiskThread::TakeAnew() {
   {
     const MutexLock lock(mutex_);
@@ -347,22 +360,23 @@ Status DiskThread::OpenAgain() {
   return opened;
 }
 
+// Closes the device of a failed attempt, or keeps it until the operations in its memory have ended.
 void DiskThread::LetGo() {
   if (found_.device == nullptr) return;
   if (found_.device->in_flight() > 0) {
     stuck_ = std::move(found_.device);
   } else {
     stuck_log_.reset();
-    found_.device.reset();  // the file is locked while it is open
+    found_.device.reset();  // unlocks the file
   }
 }
 
-// From here on the table does not know what the disk holds, so whatever is stored may be stored
-// over that: the note must not name it. This process knows which one it was, and notes it again
-// (Settle).
+// Uses the disk with its contents if it has missed nothing, otherwise empty. Until its log is open,
+// the shared table does not have its keys, so values may be stored over them: the note must not
+// name the disk. This process knows which disk it was, and names it again (Settle).
 Status DiskThread::OpenFoundAgain() {
   KVCOVE_ASSIGN(found_.super, disklog::Log::ReadSuperblock(*found_.device));
-  // It may have been formatted before the pool took another id.
+  // BeginAnew may have changed the pool's id since the disk was formatted.
   if (found_.super.pool != place_.pool && found_.super.pool != former_pool_) {
     return Fail(Code::kIncompatible, "another pool's disk is there");
   }
@@ -385,7 +399,7 @@ Status DiskThread::OpenFoundAgain() {
       }
       const MutexLock lock(mutex_);
       disk_.reset();
-      return Fail(Code::kInProgress, "a removal came between; the next attempt empties the disk");
+      return Fail(Code::kInProgress, "the disk has missed a removal; the next attempt empties it");
     }
   }
   if (!tiering_.state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
@@ -406,7 +420,8 @@ Status DiskThread::OpenFoundAgain() {
   return {};
 }
 
-// A device that has something under way cannot be closed: it keeps the memory that it was given.
+// Writes queued values, then waits until no operation is under way: a device that has one cannot be
+// closed, because it still uses our memory.
 void DiskThread::Drain() {
   if (disk_ == nullptr) return;
   WriteQueued();
@@ -414,6 +429,8 @@ void DiskThread::Drain() {
   while (!disk_->idle() && clock_.NowNs() < until_ns) disk_->log().Poll(kMillisecond);
 }
 
+// Writes queued values until `stop_by_ns_`, names the disk in the note if it has settled, and seals
+// the zones if there is time left, so that the next start reads summaries only.
 void DiskThread::WriteQueued() {
   const auto late = [&] { return clock_.NowNs() >= stop_by_ns_.load(); };
   const auto settles = [&] {
@@ -433,13 +450,14 @@ void DiskThread::BeginStop(std::int64_t within_ns) {
   if (!thread_.joinable()) return;
   tiering_.Close();
   stop_by_ns_ = clock_.NowNs() + within_ns;
+  // Pairs with the loop of Run: a thread that sees `stopping_` reads the new `stop_by_ns_`.
   stopping_ = true;
   Wake();
 }
 
 bool DiskThread::AwaitStop() {
   if (!thread_.joinable()) return true;
-  // Somewhat longer: its last step may have begun just before the end.
+  // Waits somewhat longer: the thread's last step may have begun just before its deadline.
   while (!ended_ && clock_.NowNs() < stop_by_ns_ + kCloseNs + kSecond) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -456,16 +474,16 @@ bool DiskThread::AwaitStop() {
   }
   thread_.join();
   if (disk_ != nullptr && !disk_->idle()) {
-    LogWarn("disk {} was not done in time; the next start reads its last zones record by record",
+    LogWarn("disk {} did not finish in time; the next start reads its last zones record by record",
             path_);
   }
   return true;
 }
 
-// A device that has something under way still writes into the memory that it was given, and its
-// file is locked until it is closed. This process may want the disk again: after an upgrade that
-// failed, or when a pool is opened anew. So a thread that nobody waits for closes it. Where the
-// system refuses that thread, the file stays locked until this process ends.
+// A device with operations under way still writes into the memory that it was given, and its file
+// is locked until it is closed. This process may want the disk again: after an upgrade that failed,
+// or when a pool is opened anew. So a detached thread closes the device. If the system refuses that
+// thread, the file stays locked until this process ends.
 DiskThread::~DiskThread() {
   if (thread_.joinable()) (void)Stop(0);
   if (stuck_ == nullptr && (disk_ == nullptr || disk_->idle())) return;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk of an owner and the thread that uses it; and how an owner's disks are opened together.
+// One disk of an owner and the thread that uses it; and how an owner opens its disks together.
 //
-// Which disk has which share of the keys is noted durably (owner/disk/known_disks.h), so a start
-// finds each key where it was. When disks were added or removed, as few shares as possible move.
-// The order at a start, so that a crash in between loses objects at most:
+// The note (owner/disk/known_disks.h) keeps durably which disk has which share of the keys, so a
+// start finds each key where it was. When disks were added or removed, as few shares as possible
+// move. A start keeps this order, so that a crash in between loses objects at most:
 //
-//   find all, read the note --> assign shares --> empty what is not known, remove what moved away
+//   find all, read the note --> assign shares --> empty unknown disks, remove keys that moved away
 //         (synced) --> write the note --> all are on
 #pragma once
 
@@ -26,13 +26,13 @@
 
 namespace kvcove::owner {
 
-// Whose disks they are.
+// The pool to which an owner's disks belong.
 struct TierPlace {
   Id128 pool;
   Id128 incarnation;
-  // Beside the pool's generations.
+  // The note, beside the pool's generations.
   std::shared_ptr<KnownDisks> known;
-  // Set when the owner stops: opening ends then. Null: it does not.
+  // Set when the owner stops, which ends an opening. Null: never.
   const std::atomic<bool>* stopping = nullptr;
 };
 
@@ -41,23 +41,25 @@ struct TierOptions {
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
-  // Keeps an owner's facts in its directory; durable when it returns.
+  // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
       WriteOwnerFacts;
 };
 
-// When to try again. Belongs to one thread.
+// The time of the next attempt to open a failed disk. Belongs to one thread.
 class RetryTimes {
  public:
   RetryTimes(std::int64_t least_ns, std::int64_t most_ns)
       : least_ns_(least_ns), most_ns_(most_ns) {}
-  // It has failed, or failed again. What has worked for longer than `most` starts from the least.
+  // Schedules an attempt after a failure. If the disk has worked for longer than `most_ns`, the
+  // delays start from the least one again.
   void Failed(std::int64_t now_ns);
+  // Notes that the disk works.
   void Works(std::int64_t now_ns) { works_since_ns_ = now_ns; }
   bool Due(std::int64_t now_ns) const { return now_ns >= at_ns_; }
-  // Whatever failed before says nothing about the next attempt.
+  // Schedules an attempt now: earlier failures say nothing about it.
   void Soon(std::int64_t now_ns) { at_ns_ = now_ns; }
-  // When it is due.
+  // Returns the time of the next attempt.
   std::int64_t at_ns() const { return at_ns_; }
 
  private:
@@ -72,40 +74,44 @@ class RetryTimes {
 //
 //   on --set aside (Tiering)--> resting --time, and the device is idle--> opening --recovered--> on
 //                                  ^                                          |      (in a cluster:
-//                                  +---------------- fails -------------------+       told first)
+//                                  +---------------- fails -------------------+   reported first)
 //
-// What was unmounted rests until the next start; what was voided rests until the pool's and the
-// incarnation's ids are known under which it begins anew (BeginAnew).
+// A disk that was unmounted rests until the next start. One that was voided rests until BeginAnew
+// names the pool and the incarnation under which the disk starts empty.
 class DiskThread {
  public:
-  // All outlive it. Without a device it is opened by its own thread, with what the note names.
+  // All references outlive this object. A disk that was found without a device is opened by the
+  // thread.
   DiskThread(FoundDisk found, TierPlace place, Tiering& tiering, Promoter& promoter,
              const Clock& clock, TierOptions options);
-  // Without waiting for a device that hangs: that is closed once nothing is under way in it any
-  // more.
+  // Does not wait for a device that hangs: another thread closes it once no operation is under way
+  // in the device.
   ~DiskThread();
 
-  // What is known of it before it is opened.
+  // The facts about a disk before it is opened.
   struct Opening {
     std::uint64_t hash_seed = 0;  // of all disks of the owner
-    bool known = false;           // it has seen every removal; else it is emptied
-    bool missed = false;          // if not: others are known, so the pool has run without it
-    std::uint64_t moved = 0;      // shares that it had, and that are another disk's now
+    bool known = false;           // the disk has seen every removal; else it is emptied
+    bool missed = false;      // if unknown: the note names others, so the pool has run without it
+    std::uint64_t moved = 0;  // shares that it had and that another disk has now
   };
-  // Its objects are found. Errors: those of disklog::Log::Open, with the path; the device is let go
-  // of then, and once it is set aside, Start has it tried again.
+  // Opens the log and finds the disk's objects. Errors: those of disklog::Log::Open, with the path;
+  // the device is closed then and, once the disk is set aside, Start has it tried again.
   Status Load(const Opening& opening);
+  // Returns the number and the shares of the disk.
   KnownDisk facts() const;
-  // It is used from now on: after Load at once, else as soon as it can be opened. Errors: as
-  // StartThread.
+  // Starts the thread. The disk is used at once after Load, otherwise as soon as it can be opened.
+  // Errors: those of StartThread.
   Status Start();
-  // The same without Load. Another process, or this one, has had the disk of this number open, and
-  // has struck it from the note: what it holds may be used. Of no number: as Start.
+  // Starts the thread without Load, after a pause. `disk`: the number of the disk that another
+  // process, or this one, had open and has struck from the note; its contents may be used. Zero: as
+  // Start.
   Status Resume(const Id128& disk);
-  // What waits is written until AwaitStop is over.
+  // Begins to stop: the thread writes queued values for up to `within_ns`.
   void BeginStop(std::int64_t within_ns);
-  // False: the disk's thread hangs. It has been left alone, and this, its Tiering and the segment's
-  // header must stay where they are for ever. Should it go on one day, it closes the disk and ends.
+  // Waits until the thread has ended. False: the thread hangs and was left behind, so this object,
+  // its Tiering and the segment's header must never be destroyed. If the thread continues one day,
+  // it closes the disk and ends.
   bool AwaitStop();
   bool Stop(std::int64_t within_ns) {
     BeginStop(within_ns);
@@ -114,10 +120,11 @@ class DiskThread {
   // Tiering::Void was called, and the next start does not know what the disk holds: it is emptied
   // for this pool and used again. Thread-safe.
   void BeginAnew(const Id128& pool, const Id128& incarnation);
-  // Thread-safe.
+  // Wakes the thread if it waits. Thread-safe.
   void Wake();
   const std::string& path() const { return path_; }
-  // The next start must not use what it holds. Waits for the directory's file system. Thread-safe.
+  // Strikes the disk from the note: the next start must not use its contents. Waits for the
+  // directory's file system. Errors: kUnavailable. Thread-safe.
   Status Forget();
 
  private:
@@ -141,7 +148,7 @@ class DiskThread {
   Status UseAgain(bool empty);
   void Drain();
   void WriteQueued();
-  // What a device may still write into; each device goes before the rest.
+  // Memory into which a device may still write. Each device is destroyed before that memory.
   struct Held {
     std::unique_ptr<DiskWorker> disk;
     std::unique_ptr<disklog::Log> log;
@@ -150,14 +157,14 @@ class DiskThread {
   Held TakeHeld();
 
   const std::string path_;
-  TierPlace place_;  // the thread's, but for `known` and `stopping`, which stay
+  TierPlace place_;  // the thread's, except `known` and `stopping`, which never change
   Tiering& tiering_;
   Promoter& promoter_;
   const Clock& clock_;
   const TierOptions options_;
-  // While it is opened: its device is `disk_`'s from then on.
+  // While the disk is being opened; then `disk_` has its device.
   FoundDisk found_;
-  mutable Mutex mutex_;  // for `disk_` as others see it, and for rests
+  mutable Mutex mutex_;  // for `disk_` as other threads see it, and for waits
   CondVar woken_;
   std::unique_ptr<DiskWorker> disk_;  // replaced by its thread, under `mutex_`; null while it rests
   Id128 number_;                      // Superblock::disk
@@ -165,34 +172,33 @@ class DiskThread {
     Id128 pool;
     Id128 incarnation;
   };
-  // Of BeginAnew, until its thread has seen it.
+  // The arguments of BeginAnew, until the thread takes them.
   std::optional<Anew> anew_ KVCOVE_GUARDED_BY(mutex_);
-  std::optional<Id128> former_pool_;  // the thread's
-  // Of a failed attempt: it still has memory of ours, or is not known to have let go.
+  std::optional<Id128> former_pool_;  // before BeginAnew; the thread's
+  // A failed attempt whose device still has operations under way in our memory.
   std::unique_ptr<disklog::Log> stuck_log_;
   std::unique_ptr<disklog::Device> stuck_;
   RetryTimes retry_;
   LogLimit unstruck_;
   bool resting_ = false;
-  std::int64_t first_until_ns_ = 0;       // of OpenFirst
+  std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
-  std::uint64_t settles_from_ = 0;        // puts from this one on began when it was on
-  std::atomic<bool> stopping_{false};
+  std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on
+  std::atomic<bool> stopping_{false};     // set after `stop_by_ns_`
   std::atomic<std::int64_t> stop_by_ns_{0};
-  std::atomic<bool> ended_{false};
-  bool left_behind_ = false;  // AwaitStop's and the thread's, under `mutex_`
+  std::atomic<bool> ended_{false};  // set under `mutex_`; AwaitStop polls it without
+  bool left_behind_ = false;        // AwaitStop's and the thread's, under `mutex_`
   std::thread thread_;
 };
 
-// What became of one disk.
+// The outcome of opening one disk.
 struct OpenedTier {
   std::unique_ptr<DiskThread> tier;
   Status status;  // an error: why the disk is set aside
 };
 
-// Opens an owner's disks at once, and divides the keys among them; one that fails has no say in
-// the others' outcome. They are on, or set aside, and not started yet. Each in the order of
-// `specs`.
+// Opens an owner's disks at once, and divides the keys among them; one that fails does not affect
+// the others. Returns disks that are on or set aside, and not started, in the order of `specs`.
 std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, const TierPlace& place,
                                   DiskSet& tiers, Promoter& promoter, const Clock& clock,
                                   const TierOptions& options = {});

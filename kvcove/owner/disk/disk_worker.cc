@@ -13,9 +13,9 @@ using disklog::ReadMiss;
 
 constexpr std::uint32_t kReadErrorsToGiveUp = 8;
 constexpr int kDemotionsAStep = 64;
-constexpr const char* kUnproven = "it cannot write down what is gone from it";
+constexpr const char* kUnproven = "a removal, or the loss of a zone, cannot be made durable";
 constexpr std::int64_t kNoteNs = 50 * kMillisecond;
-constexpr std::int64_t kNoSpaceNs = 10 * kSecond;  // for which a removal waits for a free zone
+constexpr std::int64_t kNoSpaceNs = 10 * kSecond;  // how long a removal waits for a zone
 
 wire::LoadResult ResultOf(ReadMiss miss) {
   switch (miss) {
@@ -27,7 +27,7 @@ wire::LoadResult ResultOf(ReadMiss miss) {
       return {.code = Code::kMiss, .reason = MissReason::kDiskFailed};
     case ReadMiss::kCorrupt:
       return {.code = Code::kMiss, .reason = MissReason::kDiskDamaged};
-    default:  // kAbsent, too: it was there when the load began
+    default:  // also kAbsent: the key was present when the load began
       return {.code = Code::kMiss, .reason = MissReason::kRaced};
   }
 }
@@ -49,6 +49,8 @@ DiskWorker::DiskWorker(Tiering& tiering, std::unique_ptr<disklog::Device> device
   device_->Register(staging_.memory());
 }
 
+// Ends this era's work. The fences note its removals as missed, so the queues below hold nothing
+// that the next era needs.
 void DiskWorker::SetAside(const std::string& why) {
   tiering_.SetAside(why);
   removals_.clear();
@@ -56,6 +58,7 @@ void DiskWorker::SetAside(const std::string& why) {
   no_space_since_ns_ = 0;
 }
 
+// Applies orders first, so that the log ends an older value of a key before a newer one is demoted.
 void DiskWorker::Step(std::int64_t wait_ns) {
   TakeOrders();
   StepRemovals();
@@ -70,7 +73,8 @@ void DiskWorker::Step(std::int64_t wait_ns) {
     log_->Flush();
     flush_at_ns_ = 0;
   }
-  // What the log has no room for waits for a completion, or for a clean zone.
+  // While the log has no room for some work, waits briefly: a completion or a clean zone makes
+  // room.
   std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
   if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
   log_->Poll(wait);
@@ -102,6 +106,9 @@ void DiskWorker::TakeOrders() {
   }
 }
 
+// Ends the fence of an order at once, since the log finds its keys no more; the callback proves the
+// removal when its tombstones are synced. A refused order stays first, because orders keep their
+// sequence.
 void DiskWorker::StepRemovals() {
   while (!removals_.empty()) {
     const TierOrder& order = removals_.front();
@@ -121,7 +128,8 @@ void DiskWorker::StepRemovals() {
 }
 
 // Leaves a removal to a later step if the log will have room for its tombstones: in its queue, or
-// in a zone that the cleaner frees. Else sets the disk aside.
+// in a zone that the cleaner frees. Otherwise sets the disk aside, which ends the wait of the
+// removal's caller.
 void DiskWorker::Postpone(const Error& refused) {
   if (refused.code == Code::kLimit) return log_->Flush();
   if (refused.code == Code::kNoSpace) {
@@ -131,8 +139,8 @@ void DiskWorker::Postpone(const Error& refused) {
   SetAside("a removal cannot be written: " + refused.detail);
 }
 
-// One walk at a time, a zone a step. Nothing moves from zone to zone meanwhile, so each object is
-// met once.
+// Runs one walk at a time, a zone a step. The log moves nothing from zone to zone meanwhile, so the
+// walk meets each object once.
 void DiskWorker::StepWalk() {
   if (walks_.empty() || walks_.front()->reading) return;
   const std::shared_ptr<Walk> walk = walks_.front();
@@ -151,16 +159,17 @@ void DiskWorker::StepWalk() {
       },
       [this, walk, found](const Status& status) {
         walk->reading = false;
-        if (!status && status.error().code == Code::kInProgress) return;  // again
+        if (!status && status.error().code == Code::kInProgress) return;  // repeats the zone
         if (!status) {
-          return SetAside("a removal by pattern could not be decided: " + status.error().detail);
+          return SetAside("a removal by pattern cannot read a zone: " + status.error().detail);
         }
         walk->keys.insert(walk->keys.end(), found->begin(), found->end());
         ++walk->zone;
       });
 }
 
-// Reads a zone's objects for the owner, which tells the master of them.
+// Reads a zone's objects for the inventory that the owner reports to the master. Moves are held
+// until a whole walk has ended.
 void DiskWorker::StepListing() {
   if (const bool walking = tiering_.inventory().walking(); walking != listing_) {
     listing_ = walking;
@@ -189,18 +198,19 @@ void DiskWorker::StepListing() {
       });
 }
 
-// As many as the log's queue has room for; the rest with later steps.
+// Removes the keys of a walk: as many as the log's queue has room for, the rest with later steps.
 void DiskWorker::RemoveFound(Walk& walk) {
   TierRemoval& removal = *walk.order.removal;
   if (walk.open == nullptr) {
-    // The thread that awaits the removal reads them once it is proven.
+    // This thread owns the keys until the removal is proven, the thread that awaits the removal
+    // from then on.
     if (removal.collect) {
       removal.keys.insert(removal.keys.end(), walk.keys.begin(), walk.keys.end());
     }
     walk.found = walk.keys.size();
     walk.open = std::make_shared<std::size_t>(1);
   }
-  // Each part waits for its own sync; the order is proven with the last.
+  // Each part has a sync of its own. The last one to end proves the order.
   const auto ended = [this, open = walk.open, count = walk.found,
                       order = walk.order](const Status& status) {
     if (!status) return SetAside("a removal is not proven: " + status.error().detail);
@@ -224,12 +234,15 @@ void DiskWorker::RemoveFound(Walk& walk) {
   }
   walks_.pop_front();
   log_->ReleaseMoves();
-  // Also where nothing was found: an earlier removal took it, and may not be synced yet.
+  // Syncs even if nothing was found: an earlier removal may have taken the keys and not be synced
+  // yet.
   log_->Sync(ended);
 }
 
-// ---- up
+// ---- promotions
 
+// Starts reads until a limit is reached. Promotes a value that is still queued from the queue
+// itself.
 void DiskWorker::StartReads() {
   no_room_ = false;
   while (const std::shared_ptr<Load> load = tiering_.FirstLoad()) {
@@ -256,6 +269,7 @@ void DiskWorker::StartReads() {
   }
 }
 
+// The callback owns the buffer: the device may write into it for as long as the read is under way.
 void DiskWorker::StartRead(const std::shared_ptr<Load>& load, const disklog::Found& found) {
   const auto buffer = std::make_shared<disklog::Staging::Buffer>(staging_.Take(found.buffer_bytes));
   const std::uint64_t bytes = found.buffer_bytes;
@@ -282,7 +296,7 @@ void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::b
     return tiering_.FinishLoad(
         load, promoter_.Promote(*load, buffer.subspan(result.value_offset, result.value_bytes)));
   }
-  // What is damaged is lost once the log has forgotten it durably, and says so then.
+  // The log reports a damaged object itself, once its tombstone is durable.
   if (result.miss != ReadMiss::kIoError && result.miss != ReadMiss::kCorrupt) Lost(*load);
   tiering_.FinishLoad(load, ResultOf(result.miss));
   if (result.miss == ReadMiss::kIoError && ++read_errors_ >= kReadErrorsToGiveUp) {
@@ -290,13 +304,14 @@ void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::b
   }
 }
 
-// The owner checks again before it reports the loss to the master.
+// Reports that the log does not have the key. The owner checks again before it notifies the master.
 void DiskWorker::Lost(const Load& load) {
   tiering_.Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
 }
 
-// ---- down
+// ---- demotions
 
+// Writes a bounded number of values a step, so that removals and reads wait for few of them.
 void DiskWorker::Demote() {
   if (stopping_) return;
   HandedDemotion next = tiering_.FirstDemotion();
@@ -307,7 +322,8 @@ void DiskWorker::Demote() {
   }
 }
 
-// Whether the log has copied it; nothing when there is no room for it now.
+// Returns whether the log has copied the value. Nothing: the log has no room now, or the disk was
+// set aside.
 std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
   const std::shared_ptr<Demotion>& demotion = handed.demotion;
   const std::span<const std::byte> value = demotion->room;
@@ -324,13 +340,13 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
                   tiering_.times().writes.Add(clock_.NowNs() - begun_ns);
                   // First: its key must not be stored again while its record may come back.
                   if (log_->unproven()) SetAside(kUnproven);
-                  // It may have been removed meanwhile.
+                  // A removal may have taken the value while it was being written.
                   const bool there =
                       status && log_->Find(demotion->slot, demotion->generation, demotion->key);
                   tiering_.Landed(*demotion, there);
                 });
   if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
-    // While the device has work, a part of a chunk would be a small write between big ones.
+    // While the device is busy, a partial chunk would be a small write between large ones.
     if (device_->in_flight() == 0) log_->Flush();
     return std::nullopt;
   }
@@ -342,8 +358,8 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
   return put.has_value();
 }
 
-// What lives and dies together lies together; what is counted together, too, so that a zone that
-// is freed takes from one share.
+// Puts values that end together, those of one slot, into the same zones. Values of a share are
+// together, too, so that a zone that is freed takes from one share.
 std::uint8_t DiskWorker::StreamOf(const HandedDemotion& handed) const {
   const std::uint64_t by =
       handed.share == disklog::kNoShare ? handed.demotion->slot : std::uint64_t{handed.share} + 1;

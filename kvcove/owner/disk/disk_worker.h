@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the disk's thread does: it moves evicted values into the log, reads what is asked for, and
-// carries out resets and removals. Belongs to one thread.
+// The work of a disk's thread: it writes evicted values to the log, reads values that calls ask
+// for, and applies resets and removals. Belongs to one thread.
 //
 //   orders (generations, removals) -> walks of removals by pattern -> reads -> demotions -> Poll
 //
-// A read lands in a buffer of this thread, not in the segment: O_DIRECT wants whole aligned blocks
-// with the record's head in them, a device that hangs keeps what it was given, and nobody may see a
-// byte before all are verified. The promotion then takes room in memory, copies, and commits.
+// A read fills a buffer of this thread, not the segment: O_DIRECT needs whole aligned blocks, with
+// the record's head in them; a device that hangs keeps the buffer; and no reader may see a byte
+// before all are verified. The promotion then reserves memory, copies, and commits.
 #pragma once
 
 #include <deque>
@@ -20,13 +20,14 @@
 
 namespace kvcove::owner {
 
-// Puts a value that was read into memory. Called on the disk's thread, without a lock.
+// Stores in memory a value that was read from the disk. Called on the disk's thread, without a
+// lock.
 class Promoter {
  public:
   virtual ~Promoter() = default;
   virtual wire::LoadResult Promote(const Load& load, std::span<const std::byte> value) = 0;
-  // Puts are numbered as they begin: which number is next, and the least of those under way, or
-  // else the next one.
+  // Puts are numbered as they begin. `next`: the next number. `oldest`: the least number of the
+  // puts under way, or `next`.
   struct Puts {
     std::uint64_t next = 0;
     std::uint64_t oldest = 0;
@@ -35,25 +36,25 @@ class Promoter {
 };
 
 struct TierDiskOptions {
-  std::uint64_t read_bytes = 16ULL << 20;     // of buffers of reads in flight; one read always may
+  std::uint64_t read_bytes = 16ULL << 20;     // of buffers in flight; a single read always may
   std::uint8_t streams = 4;                   // as the log's
-  std::int64_t flush_ns = 20 * kMillisecond;  // for which a written value may wait for others
+  std::int64_t flush_ns = 20 * kMillisecond;  // how long a written value waits for others
 };
 
 class DiskWorker {
  public:
-  // `device` is the log's. All outlive the last Step, but what is owned here.
+  // `device`: the log's. The arguments outlive the last Step, except those that the worker owns.
   DiskWorker(Tiering& tiering, std::unique_ptr<disklog::Device> device,
              std::unique_ptr<disklog::Log> log, Promoter& promoter, const Clock& clock,
              const TierDiskOptions& options = {});
 
-  // Some of the work; waits up to `wait_ns` for the disk where there is nothing else to do.
+  // Does a part of the work. Waits up to `wait_ns` for the disk if there is nothing else to do.
   void Step(std::int64_t wait_ns);
   // Thread-safe.
   void Wake() { log_->Wake(); }
-  // Nothing is under way: its destructor need not wait for the device.
+  // Returns true if no operation is under way, so the destructor need not wait for the device.
   bool idle() const { return reads_ == 0 && device_->in_flight() == 0; }
-  // Writes what the next start needs to read little. Step until stopped().
+  // Seals the log, so that the next start reads little. Call Step until stopped().
   void Stop();
   bool stopped() const { return stopped_; }
   disklog::Log& log() { return *log_; }
@@ -63,11 +64,10 @@ class DiskWorker {
     TierOrder order;
     std::uint32_t zone = 0;
     bool reading = false;
-    bool held = false;              // no object moves to another zone meanwhile
-    std::vector<std::string> keys;  // that match, and are not removed yet
-    std::size_t found = 0;          // once all zones are read: how many matched
-    std::shared_ptr<std::size_t>
-        open;  // parts that are not synced yet, and one more until the last
+    bool held = false;                  // the log's moves are held
+    std::vector<std::string> keys;      // that match and are not removed yet
+    std::size_t found = 0;              // number of matches, once all zones are read
+    std::shared_ptr<std::size_t> open;  // parts that are not synced; one more until the last
   };
 
   void TakeOrders();
@@ -92,18 +92,18 @@ class DiskWorker {
   const Clock& clock_;
   disklog::Staging staging_;
   std::unique_ptr<disklog::Log> log_;
-  // Destroyed before both, in whose memory it may still write.
+  // Destroyed before the log and the buffers, into which it may still write.
   std::unique_ptr<disklog::Device> device_;
   const std::uint32_t zones_;
   std::deque<TierOrder> removals_;
   std::deque<std::shared_ptr<Walk>> walks_;
   std::uint64_t reading_bytes_ = 0;
   std::size_t reads_ = 0;
-  std::uint32_t read_errors_ = 0;       // one after the other
-  std::int64_t flush_at_ns_ = 0;        // 0: nothing waits for it
-  std::int64_t note_at_ns_ = 0;         // when figures are told again
-  std::int64_t no_space_since_ns_ = 0;  // for which a removal waits; 0: none does
-  bool no_room_ = false;                // for what waits to be read, at some disk
+  std::uint32_t read_errors_ = 0;       // in a row
+  std::int64_t flush_at_ns_ = 0;        // 0: no value waits for a flush
+  std::int64_t note_at_ns_ = 0;         // when the log's figures are noted again
+  std::int64_t no_space_since_ns_ = 0;  // since when a removal waits for a zone; 0: none waits
+  bool no_room_ = false;                // a load waits for room in the queue of some disk
   bool listing_ = false;                // moves are held for the inventory
   bool stopping_ = false;
   bool stopped_ = false;

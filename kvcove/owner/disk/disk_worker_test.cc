@@ -380,7 +380,7 @@ TEST_F(DiskWorkerTest, ADiskThatHangsCostsMissesAndIsSetAside) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
-// As soon as a disk that answers nothing: until then no removal of anybody is proven.
+// As soon as a disk that answers nothing, because no removal is proven until then.
 TEST_F(DiskWorkerTest, ADiskWhoseWritesHangIsSetAsideWhileItsReadsComplete) {
   std::vector<int> steps;
   for (const bool reads : {false, true}) {
@@ -489,7 +489,7 @@ TEST_F(DiskWorkerTest, ADiskThatMissedARemovalStartsEmpty) {
   EXPECT_TRUE(tiers_.Get("next") == ValueOf(9));
 }
 
-// Its tombstone may be on the disk, or not.
+// The tombstone of the removal may be on the disk or not.
 TEST_F(DiskWorkerTest, ARemovalThatWasUnderWayIsMissed) {
   PutDown("key", 7);
   const auto removal = tiers_.BeginRemove("key");
@@ -545,7 +545,7 @@ TEST_F(DiskWorkerTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
-// Else the next start would find the older value, of which the note is written just now.
+// Otherwise the next start would find the older value: the note is just being written.
 TEST_F(DiskWorkerTest, ADiskThatIsSetAsideWhileItIsNotedMustBeStruckBeforeItsKeysArePut) {
   PutDown("key", 7);
   tiers_.Fail(5);
@@ -600,7 +600,7 @@ TEST(RetryTimesTest, TwiceAsLongEachTimeUntilItWorksForLong) {
   EXPECT_TRUE(retry.Due(now + 311));
 }
 
-// What is not worth a write, and what comes too fast, is dropped under its own name.
+// Values that are not worth a write, or exceed the rate, are dropped and counted by that reason.
 TEST(TierDiskRulesTest, WhatIsRefusedIsCounted) {
   Tiers never(Tiers::Formatted(5), kFirst, {.queue_bytes = 128 << 10},
               {.admit = DiskAdmit::kNever});
@@ -633,13 +633,14 @@ TEST(TierDiskRulesTest, WhatIsRefusedIsCounted) {
   EXPECT_LE(more, 7U);
 }
 
-// Its policy hears of puts, hits and removals, so what nobody asks for again is not written.
+// Puts, hits and removals are reported to its policy, so values that no call asks for again are not
+// written.
 TEST(TierDiskRulesTest, AdmissionHearsOfWholeRequests) {
   Tiers tiers(Tiers::Formatted(7), kFirst, {.queue_bytes = 128 << 10},
               {.admit = DiskAdmit::kPolicy, .disk_bytes = 1 << 20});
   std::uint64_t scanned = 0;
   for (int round = 0; round < 700; ++round) {
-    // A few keys come back again and again, each time after many that do not.
+    // A few keys are asked for again and again, each time after many that are not.
     const std::string key = "again" + std::to_string(round % 10);
     if (tiers.Get(key).empty()) (void)tiers.Put(key, 1);
     (void)tiers.Get(key);
@@ -716,7 +717,8 @@ TEST_F(DiskWorkerTest, WhatIsStoredWhileAnOlderValueComesUpReplacesItOnTheDisk) 
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
-// About a key a second: the third one waits, and a caller in a hurry hears that it was too slow.
+// The rate allows about a key a second: the third one waits, and a call with a short deadline
+// misses it.
 TEST(TierRateTest, ANamespaceBeyondItsReadRateWaits) {
   Tiers tiers(Tiers::Formatted(1), kFirst,
               {.queue_bytes = 128 << 10, .quotas = {{"m", {.read_rate = kValue}}}});
@@ -788,7 +790,7 @@ TEST_F(DiskWorkerTest, ALoadMayEndBeforeTheDisksThreadTakesIt) {
   EXPECT_EQ(batch->results[0].reason, MissReason::kDiskFailed);
 }
 
-// Puts values of which every third one comes up again, until one that was read is being moved.
+// Puts values, and promotes every third one, until one that was read is being moved.
 void PutUntilOneMoves(Tiers& tiers) {
   const auto moved = [&] { return tiers.disk->log().counters().moved_objects; };
   for (std::uint64_t i = 0; i < 1000 && moved() == 0; ++i) {
@@ -801,7 +803,7 @@ void PutUntilOneMoves(Tiers& tiers) {
   ASSERT_GT(moved(), 0U);
 }
 
-// Its walk goes over the zones one by one: an object that moved behind it would survive.
+// The walk reads the zones one by one: an object that moved behind the walk would survive.
 TEST(TierMovesTest, ARemovalByPatternMeetsWhatIsMoving) {
   for (std::uint64_t steps = 0; steps < 20; ++steps) {
     SCOPED_TRACE(steps);
@@ -814,7 +816,7 @@ TEST(TierMovesTest, ARemovalByPatternMeetsWhatIsMoving) {
       ASSERT_EQ(tiers.Get(std::to_string(i)), "") << i;
     }
     EXPECT_EQ(tiers.disk->log().counters().moved_objects, moved);
-    // Moves go on afterwards, and nothing of before comes back with a start.
+    // Moves continue afterwards, and no removed object returns with a start.
     const auto later = std::make_unique<Tiers>(tiers.Cut(steps), tiers.generation());
     for (std::uint64_t i = 0; i < 1000; ++i) {
       ASSERT_EQ(later->Get(std::to_string(i)), "") << i;

@@ -34,7 +34,7 @@ void CollectShares(const Tiering& tiering, const DiskShared& common, const std::
                     Number(limits.maximum_bytes), labels);
     }
     metrics.Gauge("kvcove_owner_disk_share_guaranteed_bytes",
-                  "bytes on the disk that nobody takes from a namespace or tenant",
+                  "bytes on the disk that are guaranteed to a namespace or tenant",
                   Number(limits.guaranteed_bytes), labels);
   }
 }
@@ -43,7 +43,7 @@ DiskStat StatOf(const OwnerDisks& disks, std::size_t disk) {
   const disklog::DiskSpec& spec = disks.options().disks[disk];
   DiskStat stat = disks.set()[disk].Stat();
   stat.path = spec.path;
-  // A disk that could not be opened has no zones that could be counted.
+  // A disk that could not be opened has no zones to count, so its configured size is reported.
   if (stat.aside != 0 && stat.space.total_bytes == 0) stat.space.total_bytes = spec.size_bytes;
   return stat;
 }
@@ -87,7 +87,7 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
   }
   metrics.Gauge(
       "kvcove_owner_disk_budget_bytes",
-      "bytes that --disk-write-rate lets be written now; negative while a burst is paid off",
+      "bytes that may be written now under --disk-write-rate; negative while a burst is paid off",
       static_cast<double>(set.common().budget_bytes.load(std::memory_order_relaxed)));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an owner's disks report: at /metrics, in statistics, and to the master. Thread-safe. An
-// owner without disks reports nothing.
+// The figures that an owner's disks report: at /metrics, in statistics, and to the master.
+// Thread-safe. An owner without disks reports nothing.
 #pragma once
 
 #include "kvcove/base/metrics.h"
@@ -10,9 +10,11 @@
 
 namespace kvcove::owner {
 
-// Each disk under its path.
+// Adds the metrics of each disk, labelled with its path.
 void CollectDisks(const OwnerDisks& disks, Metrics& metrics);
+// Adds each disk to the statistics.
 void AddDisks(const OwnerDisks& disks, PoolStat& stat);
+// Adds the sums over all disks to a renewal.
 void AddDisks(const OwnerDisks& disks, wire::RenewRequest& report);
 
 }  // namespace kvcove::owner

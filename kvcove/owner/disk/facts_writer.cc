@@ -61,13 +61,16 @@ bool FactsWriter::Stop() {
     Shared& shared = *shared_;
     const MutexLock lock(shared.mutex);
     shared.stopping = true;
-    shared.not_before = {};  // one more attempt
+    // Makes one more attempt, even if the last one failed just now.
+    shared.not_before = {};
     shared.changed.NotifyAll();
     over = shared.Await(kStop, [&] {
       shared.mutex.AssertHeld();
       return shared.over;
     });
   }
+  // A thread that is left behind owns `Shared` and `Files`, and ends by itself once the call
+  // returns.
   if (over) {
     thread_.join();
   } else {
@@ -82,6 +85,9 @@ void FactsWriter::Shared::Run(const Files& files) {
   std::uint64_t struck = 0;
   while (const std::optional<Job> job = Next()) {
     Status outcome;
+    // Strikes the disks before it writes facts that void them. After a crash in between, a start
+    // finds the former facts and empty disks; in the other order it would use void disks under the
+    // new facts.
     if (job->voided > struck) {
       outcome = files.strike();
       if (outcome) struck = job->voided;
@@ -97,6 +103,8 @@ void FactsWriter::Shared::Run(const Files& files) {
 std::optional<FactsWriter::Job> FactsWriter::Shared::Next() {
   const MutexLock lock(mutex);
   while (true) {
+    // Sets `busy` in the hold in which it reads `paused`: Pause either prevents the write or waits
+    // for it.
     const bool waits = next && !paused;
     if (waits && std::chrono::steady_clock::now() >= not_before) {
       busy = true;
@@ -115,6 +123,7 @@ void FactsWriter::Shared::NoteEnded(const Job& job, const Ended& attempt) {
   const MutexLock lock(mutex);
   busy = false;
   ended = attempt;
+  // Newer facts replace those that failed.
   if (!attempt.outcome && !next) {
     next = job;
     not_before = std::chrono::steady_clock::now() + kRetry;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes what an owner with disks keeps of its master, on a thread of its own. The link's lanes
-// hand the facts over and continue: a file system that hangs must not cost the owner its lease.
+// Writes the facts that an owner with disks keeps about its master, on a thread of its own. The
+// link's lanes hand the facts over and continue: a file system that hangs must not cost the owner
+// its lease.
 //
 //   idle --Write--> writing --done--> idle
 //                    |   ^  \--Write meanwhile--> writing the newer facts
@@ -8,10 +9,10 @@
 //                    v     |
 //                   waits -+
 //
-// Only the newest facts are written. The calls into the file system use nothing but `Files`, so
-// that Stop can leave a thread behind that hangs in one of them.
+// Only the newest facts are written. Calls into the file system use nothing but `Files`, so Stop
+// can leave behind a thread that hangs in one.
 //
-// Thread-safe, but for Start and Stop: call these one at a time.
+// Thread-safe, except for Start and Stop: call these one at a time.
 #pragma once
 
 #include <chrono>
@@ -29,19 +30,19 @@ namespace kvcove::owner {
 
 class FactsWriter {
  public:
-  // Each call is durable when it returns. They are called on the writer's thread alone, and must
-  // own what they use: they may run after Stop.
+  // A call returns once its change is durable. The calls run on the writer's thread alone, and must
+  // own what they use, because they may run after Stop.
   struct Files {
-    std::function<Status()> strike;  // all disks from the owner's note
+    std::function<Status()> strike;  // strikes all disks from the owner's note
     std::function<Status(const OwnerFacts&)> write;
   };
   struct Job {
     OwnerFacts facts;
-    // How often the facts have voided what the disks hold. The disks are struck before facts with a
-    // higher number are written: a process that starts with these facts must not use them.
+    // How often the facts have voided the disks. The disks are struck before facts with a higher
+    // number are written: a process that starts with these facts must not use the disks.
     std::uint64_t voided = 0;
   };
-  // The last attempt.
+  // The outcome of the last attempt.
   struct Ended {
     OwnerFacts facts;
     std::uint64_t struck = 0;  // the last Job::voided for which the disks were struck
@@ -51,19 +52,19 @@ class FactsWriter {
   ~FactsWriter() { Stop(); }
   // Errors: those of StartThread.
   Status Start(Files files);
-  // Does not wait.
+  // Hands over the newest facts. Does not wait.
   void Write(const Job& job);
   // Returns the last attempt, once.
   std::optional<Ended> TakeEnded();
-  // A call into the file system is under way.
+  // Returns true while a call into the file system is under way.
   bool busy() const;
 
-  // For an upgrade of the process: no write begins before Resume, nor in Stop. False: one is under
-  // way, and did not end within kPause.
+  // Pauses writes for an upgrade of the process: none begins before Resume, nor in Stop. False: a
+  // write was under way, and did not end within kPause.
   bool Pause();
   void Resume();
 
-  // Writes what waits, and joins the thread. False: the file system has not answered within
+  // Writes facts that wait, and joins the thread. False: the file system has not answered within
   // kStop, and the thread is left behind in its call.
   bool Stop();
 
@@ -72,7 +73,7 @@ class FactsWriter {
   static constexpr std::chrono::seconds kStop{2};
 
  private:
-  // Shared with the thread, which may outlive this.
+  // The state that is shared with the thread, which may outlive this object.
   struct Shared {
     using Time = std::chrono::steady_clock::time_point;
     mutable Mutex mutex;
@@ -86,11 +87,13 @@ class FactsWriter {
     bool over KVCOVE_GUARDED_BY(mutex) = false;
 
     void Run(const Files& files);
-    // Returns the facts to write now; nothing: Stop was called.
+    // Waits for facts to write. Nothing: Stop was called.
     std::optional<Job> Next();
+    // Notes an attempt. Schedules another one if it failed.
     void NoteEnded(const Job& job, const Ended& attempt);
     // Returns whether `done` became true in time.
     template <typename Done>
+    // Waits until `done` returns true, `within` at most. Returns its last answer.
     bool Await(std::chrono::nanoseconds within, Done done) KVCOVE_REQUIRES(mutex);
   };
 

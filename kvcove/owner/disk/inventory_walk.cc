@@ -16,7 +16,7 @@ ObjectId FirstZoneOf(std::size_t disk) {
 
 }  // namespace
 
-// ---- what it has no more
+// ---- lost objects
 
 std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   DiskSet& set = disks_.set();
@@ -29,7 +29,7 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   for (std::size_t begin = 0; begin < lost.size(); begin += Memory::kSlice) {
     const MutexLock lock(memory_.mutex);
     for (std::size_t i = begin; i < std::min(begin + Memory::kSlice, lost.size()); ++i) {
-      // It may be on its way down again.
+      // The value may have been demoted again since.
       if (set.Holds(lost[i].slot, lost[i].generation, lost[i].key)) continue;
       memory_.core().NoteLost(lost[i].slot, lost[i].key);
     }
@@ -42,7 +42,7 @@ bool InventoryWalk::TakeGoneOverflow() {
   bool disk = false;
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
     Tiering& tiering = disks_.set()[i];
-    // Taken first: what is set aside from here on is seen by the next round.
+    // Takes the mark first: a disk that is set aside from here on is seen by the next round.
     if (!tiering.inventory().TakeLostAll()) continue;
     // Durably, before others may store what it has: should this process end, the next one must not
     // use it. If that fails, it is tried again with the next round.
@@ -56,13 +56,14 @@ bool InventoryWalk::TakeGoneOverflow() {
   return memory_.core().TakeGoneOverflow() || disk;
 }
 
-// ---- what it has
+// ---- the inventory
 
 std::vector<InventoryItem> InventoryWalk::Next(ObjectId& cursor, std::size_t at_most) {
   if (!opening_.settled()) return {};
   if (cursor >= kZonesFrom && cursor != Core::kWalkDone) {
     if (disks_.Opening()) return {};
-    // Zones were moved, or their objects not told, when the disks were paused for an upgrade.
+    // The disks were paused for an upgrade: objects may have moved between zones, or were not
+    // reported.
     if (rereads_.exchange(false)) {
       cursor = kZonesFrom;
       zone_.clear();
@@ -85,7 +86,8 @@ std::vector<InventoryItem> InventoryWalk::OfMemory(ObjectId& cursor, std::size_t
     {
       const MutexLock lock(memory_.mutex);
       slice = memory_.core().Inventory(cursor, at_most - items.size());
-      // Until the master's answer it may move to a disk.
+      // Adds keys, because an object may be demoted before the master answers, and must be found
+      // then.
       for (InventoryItem& item : slice) {
         if (!disks_.none()) item.key = memory_.core().KeyOf(item.id, item.version);
       }
@@ -96,12 +98,12 @@ std::vector<InventoryItem> InventoryWalk::OfMemory(ObjectId& cursor, std::size_t
   return items;
 }
 
-// `cursor` counts the zones that were read. What was evicted since the walk over memory, or comes
-// up meanwhile, is told as moved (Listings).
+// Reads zones from the cursor on. A value that was evicted since the walk over memory, or is
+// promoted meanwhile, is reported as moved (Listings).
 std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t at_most) {
   DiskSet& set = disks_.set();
   std::vector<InventoryItem> items;
-  // A walk that begins: what is left of another one's zone is told by it.
+  // A new walk reports everything, so the rest of an earlier walk's zone is dropped.
   if ((cursor - kZonesFrom) % kZonesADisk == 0) zone_.clear();
   while (items.size() < at_most) {
     if (told_ < zone_.size()) {
@@ -130,6 +132,7 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   DiskInventory& inventory = disks_.set()[disk].inventory();
   const auto zone = inventory.Ask(number);
   if (DiskThread* const thread = disks_.ThreadOf(disk); thread != nullptr) thread->Wake();
+  // Looks at the link's end from time to time: a disk may answer nothing.
   while (!inventory.Await(*zone, kDiskLookNs)) {
     if (link_ends_) return false;
   }
@@ -139,7 +142,8 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   return true;
 }
 
-// What was lost since the zone was read is not told: the master has heard that it is gone.
+// Skips objects that were lost since the zone was read: the master knows their loss already, and
+// would list them for ever.
 void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_most) {
   DiskSet& set = disks_.set();
   const std::size_t end = std::min(told_ + Memory::kSlice, zone_.size());
@@ -152,7 +156,7 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
         core.StatObject(object.slot, object.key)) {
       continue;
     }
-    // Its listing may be in the same batch, before this one.
+    // A put is under way, and its listing may be earlier in this batch: the newer value wins.
     if (returns_ && core.BeingPut(object.slot, object.key)) {
       set.Forsake(object.slot, object.generation, object.key);
       continue;
@@ -172,7 +176,7 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
   }
 }
 
-// ---- disks that come back
+// ---- disks that work again
 
 std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
   for (std::size_t i = 0; disks_.open() && i < disks_.set().size(); ++i) {
@@ -181,6 +185,7 @@ std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
   return std::nullopt;
 }
 
+// Keeps the eras for Told, because the next walk may overwrite `told_eras_` before that call.
 void InventoryWalk::WalkEnds() {
   const MutexLock lock(mutex_);
   ended_eras_.resize(told_eras_.size());
@@ -200,6 +205,8 @@ void InventoryWalk::Told() {
   }
 }
 
+// Puts the disk on once removals from it are proven, unless its era has ended. Waits in slices, to
+// see the link's end.
 void InventoryWalk::UseTold(std::size_t disk, std::uint64_t era) {
   Tiering& tiering = disks_.set()[disk];
   DiskThread* const thread = disks_.ThreadOf(disk);

@@ -26,7 +26,7 @@ std::string NoteOf(std::size_t owner) {
   return owner == 0 ? std::string(kNoteName) : fmt::format("{}-{}", kNoteName, owner);
 }
 
-// Which owner's note has this name.
+// Returns the index of the owner whose note has this name.
 std::optional<std::size_t> OwnerOf(std::string_view name) {
   if (name == kNoteName) return 0;
   if (!name.starts_with(kNoteName) || name.size() < kNoteName.size() + 2) return std::nullopt;
@@ -50,6 +50,7 @@ std::optional<KnownDisk> ParseLine(const std::string& line) {
   return known;
 }
 
+// Returns the number of shares of each disk.
 std::vector<std::uint32_t> Targets(std::span<const std::uint64_t> sizes) {
   double total = 0;
   for (const std::uint64_t size : sizes) total += static_cast<double>(size);
@@ -58,8 +59,8 @@ std::vector<std::uint32_t> Targets(std::span<const std::uint64_t> sizes) {
     const double exact = static_cast<double>(size) * kTierShares / std::max(total, 1.0);
     targets.push_back(std::max(static_cast<std::uint32_t>(exact), 1U));
   }
-  // What the roundings leave over goes to the disk with the most bytes a share, and what they took
-  // too much comes from the one with the fewest.
+  // Shares that rounding leaves over are given to the disk with the most bytes a share. Where the
+  // minimum of one share makes too many, the disk with the most shares loses some.
   const auto bytes_a_share = [&](std::size_t i, std::uint32_t count) {
     return static_cast<double>(sizes[i]) / count;
   };
@@ -107,6 +108,7 @@ Result<std::vector<KnownDisk>> KnownDisks::ReadLocked() const {
   std::uint64_t seen = 0;
   for (std::string line; std::getline(lines, line);) {
     const auto known = ParseLine(line);
+    // Damage, or two disks with one share: the note is not trusted, and names no disk.
     if (!known || (known->shares & seen) != 0) return std::vector<KnownDisk>();
     seen |= known->shares;
     disks.push_back(*known);
@@ -123,7 +125,8 @@ Status KnownDisks::WriteLocked(std::span<const KnownDisk> disks) {
   }
   Status written =
       disks.empty() ? RemoveFile(directory_, name_) : ReplaceFile(directory_, name_, text);
-  // What an earlier attempt has renamed or removed needs no change now, but may not be durable.
+  // An earlier attempt may have renamed or removed the file already, so nothing changes now, but a
+  // crash could still undo that change.
   if (written && unsynced_) written = SyncDirectory(directory_);
   unsynced_ = !written;
   return written;
@@ -164,6 +167,8 @@ Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
   const MutexLock lock(mutex_);
   if (const Status forgotten = ForgetLocked(shares); !forgotten) {
     wants_void_ = true;
+    // The master has stored that no later process uses the disks: that is as good as the note. The
+    // request for it (`wants_void_`) proves nothing.
     if (!void_) return forgotten;
   }
   then();
@@ -172,13 +177,16 @@ Status KnownDisks::Forget(std::uint64_t shares, const Then& then) {
 
 Status KnownDisks::ForgetLocked(std::uint64_t shares) {
   auto disks = ReadLocked();
+  // The disks in an unreadable note are unknown: strikes all of them.
   if (!disks) return WriteLocked({});
   const auto forgotten =
       std::erase_if(*disks, [&](const KnownDisk& known) { return (known.shares & shares) != 0; });
-  // A removal that is asked for again and again writes it once.
+  // Writes only changes: each removal from a disk that is set aside calls this.
   return forgotten == 0 && !disks->empty() && !unsynced_ ? Status() : WriteLocked(*disks);
 }
 
+// Takes shares above its target from each disk, then gives the free ones to disks below theirs.
+// Other shares keep their disk, and so their objects.
 std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
                                         std::span<const std::uint64_t> before) {
   const std::vector<std::uint32_t> targets = Targets(sizes);

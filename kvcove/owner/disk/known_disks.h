@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The note of which disks have seen every removal of a pool: the file `disk` beside the pool's
-// generations, or beside an owner's identity in a cluster. What is on any other disk may have been
-// removed or replaced meanwhile, so such a disk starts empty.
+// The note: which disks have seen every removal of a pool. The note is the file `disk` beside the
+// pool's generations or, in a cluster, beside the owner's identity. Values on any other disk may
+// have been removed or replaced meanwhile, so such a disk starts empty.
 //
 // Each owner of a process has a note of its own: `disk`, then `disk-1` and so on.
 //
-// Where the file cannot be written, the master of a cluster keeps instead that no process but this
-// one may use the disks (wire::RenewRequest::disks_void). It does so for all of the owner's disks.
+// If the file cannot be written, the master of a cluster stores instead that no process but this
+// one may use the disks (wire::RenewRequest::disks_void). That covers all disks of the owner.
 //
-// A line for each disk: its number, and the shares of the keys that it holds and no other one does
-// (segment/tier_table.h). A disk alone has all of them, and its line no shares.
+// The note has a line for each disk: its number, and the shares of the keys that this disk alone
+// holds (segment/tier_table.h). The line of a disk that has all shares does not name them.
 #pragma once
 
 #include <atomic>
@@ -32,35 +32,38 @@ struct KnownDisk {
   bool operator==(const KnownDisk&) const = default;
 };
 
-// Thread-safe. What is written is durable when a call returns. Errors: kUnavailable.
+// Thread-safe. A change is durable when its call returns. Errors: kUnavailable.
 class KnownDisks {
  public:
-  // `owner`: which of a process's owners.
+  // `owner`: the owner's index in its process.
   explicit KnownDisks(std::string directory, std::size_t owner = 0);
-  // The pool has no owners from this one on: whatever disks they had miss what happens from now on.
+  // Deletes the notes of owners from this index on, which the pool does not have any more: their
+  // disks miss all that happens from now on.
   static Status ForgetOwners(const std::string& directory, std::size_t from);
-  // A name that a disk's file cannot have in that directory.
+  // Returns true if a note may have this name, so that no disk's file in the directory may.
   static bool IsNote(std::string_view name);
   const std::string& directory() const { return directory_; }
-  // What is damaged names no disk.
+  // Returns the named disks; none if the note is damaged.
   Result<std::vector<KnownDisk>> Read() const;
-  // `then` is called under the lock, once it is written: what it sets follows the note when several
-  // threads write it.
+  // Called under the lock, once the note is written: state that `then` sets follows the note when
+  // several threads write it.
   using Then = std::function<void()>;
-  // These and no others.
+  // Names these disks and no others.
   Status Write(std::span<const KnownDisk> disks, const Then& then = [] {});
-  // Instead of what had its shares.
+  // Names this disk, and no longer those that had its shares.
   Status Note(const KnownDisk& disk);
-  // The same, if `holds` says so while no other call comes between: a Forget that begins after it
-  // said no more is not undone. False: it is not noted. `holds` is called under the lock.
+  // Names this disk if `holds` returns true. `holds` is called under the lock, so a strike whose
+  // reason it has not seen is written after this note, and is not undone. False: the disk is not
+  // named.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
-  // What has these shares is known no more: durably here, or at the master.
+  // Strikes the disks that have these shares: durably in the file, or because the master has stored
+  // that all of the owner's disks are void.
   Status Forget(std::uint64_t shares, const Then& then = [] {});
 
-  // Some Forget could not be written here. The link asks the master then, for as long as this
-  // process lives.
+  // Returns true once a Forget could not be written. The link asks the master from then on, for as
+  // long as this process lives.
   bool wants_void() const { return wants_void_; }
-  // Whether the master has stored that the disks are void.
+  // Notes whether the master has stored that the disks are void.
   void SetVoid(bool stored) { void_ = stored; }
 
  private:
@@ -71,16 +74,17 @@ class KnownDisks {
   const std::string directory_;
   const std::string name_;
   mutable Mutex mutex_;
-  // A change failed, and may be done all the same, but not durable.
+  // A change failed: the file may have changed, but not durably.
   bool unsynced_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Atomic: the link reads and sets these while another thread holds the lock for a write of the
+  // file.
   std::atomic<bool> wants_void_{false};
   std::atomic<bool> void_{false};
 };
 
-// Which shares each disk has: in proportion to its size, one at least, with as few as possible that
-// change their disk. `before`: those of now, none for a disk that is empty. Needs at most
-// kMaxDisks.
 inline constexpr std::size_t kMaxDisks = 16;
+// Returns the shares of each disk: in proportion to its size, one at least, and as few as possible
+// that move. `before`: the current shares, none for an empty disk. Takes at most kMaxDisks.
 std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
                                         std::span<const std::uint64_t> before);
 

@@ -15,6 +15,7 @@ LoadQueue::LoadQueue(std::span<const std::uint64_t> bytes_per_second, std::int64
   shares_.push_back({.budget = RateBudget(0, kBurstSeconds, now_ns), .loads = {}});
 }
 
+// The last share, of all others, has no rate.
 void LoadQueue::SetRates(std::span<const std::uint64_t> bytes_per_second, std::int64_t now_ns) {
   for (std::size_t i = 0; i < bytes_per_second.size(); ++i) {
     shares_[i].budget = RateBudget(bytes_per_second[i], kBurstSeconds, now_ns);
@@ -23,6 +24,7 @@ void LoadQueue::SetRates(std::span<const std::uint64_t> bytes_per_second, std::i
 
 void LoadQueue::Push(std::shared_ptr<Load> load) {
   Share& share = shares_[IndexOf(load->share)];
+  // A share that begins to wait starts level with the one served last: idle time earns it no lead.
   if (share.loads.empty()) share.turn = std::max(share.turn, turn_);
   share.loads.push_back(std::move(load));
 }
@@ -40,6 +42,7 @@ void LoadQueue::Take(const Load& load, std::uint64_t bytes) {
   Share& share = shares_[IndexOf(load.share)];
   if (share.loads.empty() || share.loads.front().get() != &load) return;
   share.loads.pop_front();
+  // A load that ended without a read costs its share nothing.
   if (bytes == 0) return;
   share.budget.Spend(bytes);
   turn_ = share.turn;

@@ -72,7 +72,7 @@ TEST(LoadQueueTest, AShareBeyondItsRateWaitsAndTheOthersGoOn) {
   queue.Push(LoadOf(1, "b"));
   EXPECT_EQ(Read(queue, 0, 9), "b");
   EXPECT_EQ(Read(queue, 10 * kSecond, 9), "aa");
-  // What was taken back waits no more, and costs nothing.
+  // A load that was taken back waits no more, and costs nothing.
   const std::shared_ptr<Load> first = queue.First(0);
   queue.Take(*first, 0);
   EXPECT_EQ(queue.waiting(0), 5U);

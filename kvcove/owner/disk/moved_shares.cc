@@ -17,7 +17,8 @@ constexpr std::int64_t kWaitNs = 10 * kMillisecond;
 
 using Moved = std::map<std::pair<SlotId, Generation>, std::vector<std::string>>;
 
-// What `done` of a call that was begun just now says. It outlives a call that is given up.
+// The outcome of a call, set by its `done`. Shared, because `done` may run after the sweep has
+// ended.
 using Outcome = std::shared_ptr<std::optional<Status>>;
 
 Status Await(disklog::Log& log, const Outcome& outcome, const Sweep& sweep) {
@@ -41,6 +42,7 @@ Result<Moved> FindMoved(disklog::Log& log, std::uint32_t zone, const Sweep& swee
         [outcome](const Status& status) { *outcome = status; });
     const Status walked = Await(log, outcome, sweep);
     if (walked) return std::move(*moved);
+    // kInProgress: the zone is being sealed or freed, and is walked again.
     if (walked.error().code != Code::kInProgress) return std::unexpected(walked.error());
     if (sweep.gives_up()) return Fail(Code::kUnavailable, "it does not answer");
     log.Poll(kWaitNs);
@@ -52,6 +54,7 @@ Status Remove(disklog::Log& log, const disklog::RemoveRequest& request, const Sw
     const auto outcome = std::make_shared<std::optional<Status>>();
     Status begun = log.Remove(request, [outcome](const Status& status) { *outcome = status; });
     if (begun) return Await(log, outcome, sweep);
+    // The log has no room for the tombstones now: flushes, polls, and repeats the call.
     if (begun.error().code != Code::kLimit && begun.error().code != Code::kNoSpace) return begun;
     if (sweep.gives_up()) return Fail(Code::kUnavailable, "it does not answer");
     log.Flush();
@@ -78,7 +81,8 @@ Result<std::uint64_t> RemoveMoved(disklog::Log& log, const Sweep& sweep) {
       }
     }
   }
-  // What the log had forgotten before, as an evicted object, could come back until it is synced.
+  // An object that the log forgot earlier, such as an evicted one, could return after a crash until
+  // its tombstone is synced.
   const auto synced = std::make_shared<std::optional<Status>>();
   log.Sync([synced](const Status& status) { *synced = status; });
   KVCOVE_TRY(Await(log, synced, sweep));

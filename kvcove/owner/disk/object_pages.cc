@@ -10,8 +10,8 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr ObjectId kQueueAt = kZonesFrom - 1;        // the cursor between memory and zones
-constexpr std::int64_t kPageNs = 20 * kMillisecond;  // of zones that a page reads
+constexpr ObjectId kQueueAt = kZonesFrom - 1;        // the cursor of queued values
+constexpr std::int64_t kPageNs = 20 * kMillisecond;  // time in which a page reads zones
 
 wire::HeldObject Held(const TierObject& object) {
   return {.hash = DirectoryHash(object.slot, object.key),
@@ -49,7 +49,7 @@ Result<wire::InventoryReply> Pages::Page(std::int64_t deadline_ns) {
   const bool counts_only = request_.cursor == wire::kInventoryDone;
   {
     const MutexLock lock(memory_.mutex);
-    // Of what is behind memory it has the counts.
+    // For cursors behind memory, the core returns the counts only.
     reply_ = memory_.core().Page(request_);
     reply_.since = request_.cursor == 0 ? memory_.core().next_version() : request_.since;
   }
@@ -65,8 +65,9 @@ Result<wire::InventoryReply> Pages::Page(std::int64_t deadline_ns) {
   return std::move(reply_);
 }
 
-// What memory has had since the walk began was told with memory: one that has come up since may be
-// behind the walk.
+// Returns true if the page has the object. Keys that memory has had since the walk began were
+// listed with memory; a key that was promoted since may not have been, for its place may be behind
+// the walk.
 bool Pages::Lists(const TierObject& object) {
   return (!request_.slot || object.slot == *request_.slot) &&
          object.generation == memory_.core().GenerationOf(object.slot) &&
@@ -76,7 +77,7 @@ bool Pages::Lists(const TierObject& object) {
          !memory_.core().HasSince(object.slot, object.key, request_.since);
 }
 
-// In the order of their tags: `within` is the last one that was given.
+// Lists queued values in the order of their tags. `within`: the last tag that was listed.
 void Pages::ListQueued() {
   std::vector<std::shared_ptr<const Demotion>> found;
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
@@ -100,7 +101,8 @@ void Pages::ListQueued() {
   reply_.within = more ? found.back()->tag : 0;
 }
 
-// From `at` on, until the page is full. The first that was not looked at.
+// Lists objects from `at` on, until the page is full. Returns the index of the first one that was
+// not looked at.
 std::size_t Pages::ListZone(const std::vector<TierObject>& objects, std::size_t at) {
   while (at < objects.size() && reply_.objects.size() < request_.at_most) {
     const std::size_t end = std::min(at + Memory::kSlice, objects.size());
@@ -112,7 +114,7 @@ std::size_t Pages::ListZone(const std::vector<TierObject>& objects, std::size_t 
   return at;
 }
 
-// `within`: how many of the zone's objects were looked at.
+// Lists zones for kPageNs. `within`: how many of the zone's objects were looked at.
 Status Pages::ListZones(std::int64_t deadline_ns) {
   reply_.cursor = request_.cursor;
   reply_.within = request_.within;
@@ -133,7 +135,7 @@ Status Pages::ListZones(std::int64_t deadline_ns) {
     if (DiskThread* const thread = disks_.ThreadOf(disk); thread != nullptr) thread->Wake();
     while (!inventory.Await(*zone, std::max<std::int64_t>(LeftNs(deadline_ns, clock_), 1))) {
       if (LeftNs(deadline_ns, clock_) > 0) continue;
-      return Fail(Code::kTimeout, "a disk did not say in time what it holds");
+      return Fail(Code::kTimeout, "a disk did not list its objects in time; repeat the call");
     }
     const std::size_t at = ListZone(zone->objects, reply_.within);
     const bool whole = at >= zone->objects.size();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists, page by page: what is in memory, then what waits for disks, then what lies there. Values
-// are demoted in this order, so that one that moves is met, once or twice; one that is promoted
-// behind the walk was met before. A key in both tiers comes once, with memory. A list holds nothing
-// up: what a disk moves from zone to zone, or loses from a zone that is being listed, may hide
-// others.
+// Lists an owner's objects page by page: those in memory, then those that wait for disks, then
+// those on disks. Values are demoted in this order, so one that is demoted meanwhile is met once or
+// twice; one that is promoted behind the walk was met before. A key in both tiers is listed once,
+// with memory. A list holds nothing up: objects that a disk moves from zone to zone, or loses from
+// the zone that is being listed, may hide others.
 #pragma once
 
 #include <cstdint>

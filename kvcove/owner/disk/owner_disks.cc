@@ -19,9 +19,9 @@ constexpr std::int64_t kDrainNs = 10 * kSecond;
 // A sync behind much other work takes seconds on a disk that is sound.
 constexpr std::int64_t kHangNs = 10 * kSecond;
 constexpr std::uint64_t kLeastKeepingQueueBytes = 16 * kMiB;
-// What is evicted goes on to be queued meanwhile, so a disk that is slow is not waited for.
+// Bounded, because evictions continue to fill the queue: a slow disk might never drain it.
 constexpr std::int64_t kDrainForUpgradeNs = 2 * kSecond;
-// Puts wait meanwhile. What is not written then is dropped.
+// Puts wait meanwhile. Values that are not written by the end are dropped.
 constexpr std::int64_t kPauseNs = 200 * kMillisecond;
 
 }  // namespace
@@ -35,14 +35,15 @@ OwnerDisks::OwnerDisks(const DisksOptions& options, Memory& memory, const Clock&
 
 std::unique_ptr<DiskSet> OwnerDisks::MakeSet() const {
   const std::size_t disks = options_.disks.size();
-  // What one call may bring up, and what may wait to be written, are the owner's in total.
+  // Bytes that one call promotes, and bytes that wait to be written, are bounded for the whole
+  // owner: each disk has an equal part.
   const std::uint64_t share = options_.memory_bytes / 8 / std::max<std::size_t>(disks, 1);
   TieringOptions each;
   each.hang_ns = kHangNs;
   each.listed = options_.cluster;
   each.quotas = options_.quotas;
   each.batch_bytes = std::max<std::uint64_t>(share, kMiB);
-  // A queue that must hold what it gets needs room for values of any usual size.
+  // With kKeep the queue drops nothing, so it needs room for values of any usual size.
   const std::uint64_t least =
       options_.admit == DiskAdmit::kKeep ? kLeastKeepingQueueBytes : 4 * kMiB;
   each.queue_bytes = std::clamp<std::uint64_t>(share, least, each.queue_bytes);
@@ -89,12 +90,12 @@ void OwnerDisks::Tick() {
     const std::string& path = threads_[i]->path();
     if (state.aside()) {
       LogError("disk {} is set aside: {}. {}{}", path, state.why(),
-               threads_.size() == 1 ? "Memory goes on" : "Memory and the other disks go on",
+               threads_.size() == 1 ? "Memory continues" : "Memory and the other disks continue",
                state.tries_again() ? ", and the disk is tried again from time to time"
                                    : "; restart this owner to use the disk again");
     } else {
       LogWarn("disk {} is used again{}", path,
-              state.away() ? " once the master has heard what it holds" : "");
+              state.away() ? " once the master has accepted its contents" : "");
     }
   }
 }
@@ -106,7 +107,7 @@ void OwnerDisks::Unmount() {
 // ---- opening and stopping
 
 Status OwnerDisks::Open(const TierPlace& place, Promoter& promoter) {
-  if (none()) return place.known->Write({});  // the pool runs without the disks that it had
+  if (none()) return place.known->Write({});  // former disks miss this run
   known_ = place.known;
   std::vector<OpenedTier> opened =
       OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier);
@@ -140,6 +141,7 @@ void OwnerDisks::LeaveHanging() {
   for (const std::size_t disk : std::exchange(hanging_, {})) LeaveBehind(std::move(threads_[disk]));
   if (!hangs_ || set_->size() == 0) return;
   open_ = false;
+  // Threads that hang keep the old set; every other caller finds an empty one from here on.
   memory_.LeaveHeader();
   LeaveBehind(
       std::exchange(set_, std::make_unique<DiskSet>(0, TieringOptions(), DemotionOptions(),
@@ -148,7 +150,8 @@ void OwnerDisks::LeaveHanging() {
 
 // ---- the note
 
-// Before the disks are open none is used: whichever the next start finds, it is emptied.
+// Strikes all disks as long as none is open: none is in use then, and the next start empties those
+// that it finds.
 Status OwnerDisks::Forget(std::size_t disk) {
   if (!open_) return ForgetAll();
   Tiering& tiering = (*set_)[disk];
@@ -170,12 +173,12 @@ Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns)
     Status proven = (*set_)[i].AwaitRemoval(*part, deadline_ns);
     if (proven) continue;
     if (proven.error().code != Code::kUnavailable) return proven;
-    // The disk proves nothing any more. Once it is written down that the next start must not use
-    // what it holds, the removal is proven all the same.
+    // The disk proves nothing any more. Once it is durably struck from the note, no start uses its
+    // contents, so the removal is proven all the same.
     if (const Status forgotten = Forget(i); !forgotten) {
       return Fail(Code::kUnavailable, proven.error().detail + "; and " + forgotten.error().detail);
     }
-    part = nullptr;  // the disk's thread may still write to it
+    part = nullptr;  // the disk's thread may still write to the part
   }
   return {};
 }
@@ -239,14 +242,14 @@ HandedDisks OwnerDisks::HandOver() const {
     // as if the master knew what it holds: another owner may have newer values of its keys.
     const DiskState state = (*set_)[i].state();
     const bool unreported = state.away() && state.why().empty();
-    handed.asides.push_back(unreported ? "the master has not heard what it holds" : state.why());
+    handed.asides.push_back(unreported ? "the master has not accepted its contents" : state.why());
   }
   handed.slots = (*set_)[0].Slots();
   return handed;
 }
 
-// What is set aside is emptied and used again: memory has newer values, and may have applied
-// removals, that the disk does not know of.
+// Voids disks that are set aside, so that they are emptied and used again: memory has newer values,
+// and may have applied removals, that these disks have missed.
 void OwnerDisks::Adopt(const HandedDisks& handed) {
   if (none()) return;
   if (options_.cluster) {

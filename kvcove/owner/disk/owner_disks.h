@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The disks below one owner's memory: their threads, and the note of what the next start may use.
-// An owner without disks has one of these over an empty set, so that nobody asks whether there are
-// any.
+// The disks below one owner's memory: their threads, and the note of those that the next start may
+// use. An owner without disks has one of these over an empty set, so no caller asks whether there
+// are any.
 //
 //   closed --Open, OpenEach--> open --Pause--> paused --StartPaused--> open --Stop--> over
 //
-// Threads. Thread-safe, except where it says so: opening, pausing and stopping belong to one thread
-// at a time. Nothing here is called under the owner's lock but `set` and Wake.
+// Threads. Thread-safe, except for opening, pausing and stopping, which belong to one thread at a
+// time. Under the owner's lock only `set` and Wake may be called.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,26 @@
 
 namespace kvcove::owner {
 
-// How often a wait for a disk looks whether the link, and with it the wait, has ended.
+// How often a thread that waits for a disk checks whether the link, and so its wait, has ended.
 inline constexpr std::int64_t kDiskLookNs = 100 * kMillisecond;
 
 struct DisksOptions {
-  std::vector<disklog::DiskSpec> disks;  // none: an owner without disks
+  std::vector<disklog::DiskSpec> disks;  // empty: an owner without disks
   DiskAdmit admit = DiskAdmit::kPolicy;
-  std::uint64_t write_rate = 0;  // bytes a second; 0: any
+  std::uint64_t write_rate = 0;  // bytes per second; 0 is any rate
   DiskQuotas quotas;             // of all disks together
   TierOptions tier;
   std::uint64_t memory_bytes = 0;  // the owner's
-  bool cluster = false;            // a master lists what the disks hold
+  bool cluster = false;            // a master lists the objects on the disks
 };
 
-// What a successor's process must know of an owner's disks (docs/upgrade.md).
+// The facts about an owner's disks for a successor's process (docs/upgrade.md).
 struct HandedDisks {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> shares;
-  std::vector<Id128> numbers;  // Superblock::disk, by disk; none: what it holds must not be used
+  std::vector<Id128> numbers;  // Superblock::disk, by disk; zero: the disk must start empty
   // In a cluster:
-  std::vector<std::string> asides;  // by disk, why it is set aside; empty: it is not
+  std::vector<std::string> asides;  // by disk, the reason why it is set aside, or empty
   std::vector<SlotUpdate> slots;
   std::string directory;
   OwnerFacts facts;
@@ -57,62 +57,66 @@ class OwnerDisks {
 
   const DisksOptions& options() const { return options_; }
   bool none() const { return options_.disks.empty(); }
-  // For the core; null without disks.
+  // Returns the tier for the core; null without disks.
   LowerTier* lower() { return none() ? nullptr : set_.get(); }
   DiskSet& set() { return *set_; }
   const DiskSet& set() const { return *set_; }
   bool open() const { return open_; }
-  // Null: it is closed, or could not be opened.
+  // Returns the disk's thread. Null: the disk is closed, or could not be opened.
   DiskThread* ThreadOf(std::size_t disk) const;
-  // Some disk is being opened by its thread.
+  // Returns true if the thread of some disk is opening it.
   bool Opening() const;
-  // Some disk is set aside, or not told yet.
+  // Returns true if some disk is set aside, or the master has not accepted its contents yet.
   bool Away() const;
-  // Those that have something to do.
+  // Wakes the threads that have work.
   void Wake() const;
-  // The janitor's: deadlines, disks that hang, and the log.
+  // Ends calls at their deadlines, sets disks aside that hang, and logs that. Belongs to the
+  // janitor.
   void Tick();
-  // Memory goes on alone, and what lies on the disks only is found by nobody. The next start, or a
-  // successor's process, uses them, empty.
+  // Sets all disks aside: memory continues alone, and values that only a disk has are misses. The
+  // next start, or a successor's process, empties and uses the disks.
   void Unmount();
-  // Each load is answered when it returns.
+  // Answers every load before it returns.
   void EndLoads() { set_->EndLoads(); }
 
   // ---- one thread at a time
-  // The note, before the owner starts; Open sets it, too.
+  // Sets the note, before the owner starts; Open does so, too.
   void SetNote(std::shared_ptr<KnownDisks> known) { known_ = std::move(known); }
-  // All are open, or none. Errors: those of OpenTiers.
+  // Opens all disks, or none. Errors: those of OpenTiers.
   Status Open(const TierPlace& place, Promoter& promoter);
-  // Each is open or set aside, unless `stops` becomes true.
+  // Opens each disk or sets it aside, unless `stops` becomes true.
   void OpenEach(const TierPlace& place, Promoter& promoter, const std::atomic<bool>& stops);
-  // Waits until all have written what is queued, at most 10 s. All at once, so that they take no
-  // longer than one.
+  // Waits until all disks have written their queued values, 10 s at most. All stop at once, so that
+  // they need no more time than one.
   void Stop();
-  // After Stop, behind the janitor, which watches the disks until it ends: the thread of a disk
-  // that hangs may use the set and the segment's header one day, so they remain for ever.
+  // Leaves behind the disks that hang, after Stop and after the janitor, which watches them, has
+  // ended. The thread of such a disk may use the set and the segment's header one day, so both
+  // remain for ever.
   void LeaveHanging();
 
-  // ---- the note. Both wait for a file system
-  // The next start does not use what the disk holds.
+  // ---- the note; these calls wait for a file system
+  // Strikes the disk from the note: the next start does not use its contents.
   Status Forget(std::size_t disk);
   Status ForgetAll();
-  // Errors: kTimeout; kUnavailable: a disk proves nothing, and that cannot be noted.
+  // Waits until each disk has proven its part of the removal, or is struck from the note. Errors:
+  // kTimeout; kUnavailable: a disk proves nothing any more, and the note cannot be written.
   Status AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns);
 
   // ---- an upgrade (docs/upgrade.md)
-  // Much of what is queued is written before anybody waits, and a disk that is being opened is
-  // waited for.
+  // Writes most of the queued values before any caller waits for the upgrade, and waits for disks
+  // that are being opened. Takes 2 s at most.
   void Drain() const;
-  // Closes the disks, so that the successor, or StartPaused, can open them. The owner is frozen.
-  // Errors: kUnavailable: one hangs; it is set aside.
+  // Closes the disks, so that the successor, or StartPaused, can open them. The owner must be
+  // frozen. Errors: kUnavailable: a disk hangs, and is set aside.
   Status Pause();
-  // True once after each Pause.
+  // Returns true once after each Pause.
   bool TakePaused();
   HandedDisks HandOver() const;
-  // In the successor's process, before StartPaused. Takes the owner's lock.
+  // Takes over in the successor's process, before StartPaused. Takes the owner's lock.
   void Adopt(const HandedDisks& handed);
-  // They open by themselves; their keys are misses until then. Continues where it failed before.
-  // `voids`: what they hold is void, until BeginAnew. Errors: as StartThread.
+  // Starts threads that open the disks; keys on a disk are misses until it is open. Continues where
+  // an earlier call failed. `voids`: what the disks hold is void until BeginAnew. Errors: those of
+  // StartThread.
   Status StartPaused(const TierPlace& place, Promoter& promoter, bool voids);
 
  private:
@@ -122,14 +126,16 @@ class OwnerDisks {
   Memory& memory_;
   const Clock& clock_;
   std::unique_ptr<DiskSet> set_;
-  // As many as there are disks, once `open_`; null where one could not be opened.
+  // One for each disk, once `open_`; null for a disk that could not be opened.
   std::vector<std::unique_ptr<DiskThread>> threads_;
+  // Set once `threads_` is complete: other threads read `threads_` only after they have seen it
+  // set.
   std::atomic<bool> open_{false};
   std::shared_ptr<KnownDisks> known_;
   bool paused_ = false;
   std::vector<Id128> numbers_;        // HandedDisks::numbers, of this process or the one before it
   bool hangs_ = false;                // a thread was left behind
-  std::vector<std::size_t> hanging_;  // that are not left behind yet
+  std::vector<std::size_t> hanging_;  // disks whose threads hang and are not left behind yet
   std::vector<bool> logged_aside_;    // by disk; the janitor's
 };
 

@@ -55,7 +55,7 @@ class OwnerDisksTest : public testing::Test {
   std::string directory_;
 };
 
-// Each call does nothing, and nobody had to ask whether there are disks.
+// Each call does nothing, so no caller has to ask whether there are disks.
 TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   const Clock& clock = SystemClock::Instance();
   const std::unique_ptr<Memory> memory = MakeMemory(/*tier_objects=*/0);
@@ -155,7 +155,7 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
 TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   const Clock& clock = SystemClock::Instance();
   const std::unique_ptr<Memory> memory = MakeMemory(1024);
-  // These outlive the test, as the thread may go on after it.
+  // These outlive the test, because the thread may continue after it.
   static std::atomic<bool> held{true};
   static std::atomic<bool> waits{false};
   OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},

@@ -20,7 +20,7 @@ std::string SumOf(std::string_view text) {
   return fmt::format("{:016x}", Hash64(std::as_bytes(std::span(text)), 0));
 }
 
-// The rest of the next line, which must begin with `word` and a space.
+// Takes the next line, which must begin with `word` and a space, and returns the rest of the line.
 std::optional<std::string_view> Take(std::string_view& text, std::string_view word) {
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos || !text.starts_with(word) || text.size() <= word.size() ||

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an owner with a disk keeps beside it, so that its identity outlives the process: the file
-// `owner` in its data directory. Text with a checksum; replaced whole.
+// The facts that an owner with a disk keeps, so that its identity outlives the process: the file
+// `owner` in its data directory. Text with a checksum, replaced as a whole.
 #pragma once
 
 #include <optional>
@@ -13,22 +13,23 @@ namespace kvcove::owner {
 
 struct OwnerFacts {
   Id128 identity;
-  // What it follows, and the highest position of that control store that it has seen: a master that
-  // shows less has lost facts, so resets that the disk has obeyed may be among them. Zero: it has
-  // followed no master yet.
+  // The pool and the incarnation that the owner follows, and the highest position of their control
+  // store that it has seen. A master that shows less has lost facts, perhaps also resets that the
+  // disk has applied. Zero: the owner has followed no master yet.
   Id128 pool;
   Id128 incarnation;
   wire::Position seen;
   bool operator==(const OwnerFacts&) const = default;
 };
 
+// Returns the facts as text.
 std::string Encode(const OwnerFacts& facts);
-// Nothing for a text that is damaged.
+// Returns the facts of a text; nothing for a damaged one.
 std::optional<OwnerFacts> DecodeOwnerFacts(const std::string& text);
 
-// Nothing when there are none, or they are damaged. Errors: kUnavailable.
+// Reads the facts; nothing if the file is missing or damaged. Errors: kUnavailable.
 Result<std::optional<OwnerFacts>> ReadOwnerFacts(const std::string& directory);
-// Durable when it returns. Errors: kUnavailable.
+// Writes the facts; durable when it returns. Errors: kUnavailable.
 Status WriteOwnerFacts(const std::string& directory, const OwnerFacts& facts);
 
 }  // namespace kvcove::owner

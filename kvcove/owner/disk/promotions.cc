@@ -8,7 +8,7 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::int64_t kLongestPrefetchNs = 10 * kSecond;
+constexpr std::int64_t kLongestPrefetchNs = 10 * kSecond;  // no caller's deadline ends a prefetch
 
 wire::LoadResult ResultOf(Code code, std::uint64_t bytes) {
   switch (code) {
@@ -19,7 +19,7 @@ wire::LoadResult ResultOf(Code code, std::uint64_t bytes) {
     case Code::kNoSpace:
     case Code::kLimit:
       return MissFor(MissReason::kNoRoom);
-    default:  // kStale, too: a removal or a reset overtook it
+    default:  // also kStale: a removal or a reset was faster
       return MissFor(MissReason::kRaced);
   }
 }
@@ -74,7 +74,9 @@ std::shared_ptr<LoadCall> Promotions::Begin(const wire::LoadRequest& request,
   return call;
 }
 
-// Held for as long as somebody waits: what comes first must not be evicted for the rest.
+// Asks the shared table first, which needs no lock: most misses of memory are not on a disk,
+// either. Holds promoted values until the deadline, so that the first ones are not evicted for the
+// last.
 std::shared_ptr<LoadCall> Promotions::BringUp(const Token& token,
                                               std::span<const std::string_view> keys,
                                               const DataStore::Upcoming& upcoming) {
@@ -107,6 +109,9 @@ void Promotions::Add(LoadCall& call, std::size_t index, const wire::LoadRequest&
   }
 }
 
+// Checks the fences and reserves memory in one hold: a removal is either seen here, or fences the
+// reservation and so the commit. A large value is copied between the two holds, because other calls
+// must not wait for the copy.
 wire::LoadResult Promotions::Promote(const Load& load, std::span<const std::byte> value) {
   const bool whole = value.size() <= kInlineBytes;
   const PutItem item{.key = load.key,
@@ -122,6 +127,7 @@ wire::LoadResult Promotions::Promote(const Load& load, std::span<const std::byte
         .incarnation = core.incarnation(), .generation = load.generation, .slot = load.slot};
     put = core.Put(session_, token, {&item, 1});
     if (put[0].code == Code::kOk && whole) core.NotePromoted(load.slot, load.key, load.put);
+    // A small value is stored by Put itself. A value that another put has stored is held as well.
     if (put[0].code != Code::kOk || whole) {
       Hold(load);
       return ResultOf(put[0].code, value.size());

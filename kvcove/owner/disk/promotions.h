@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values on their way up, from an owner's disks into its memory: for processes of this host that
-// miss them, and for transfers to other hosts. Each comes up as an ordinary put, so a removal or a
-// reset that comes before its end fences it as it fences every put.
+// Promotes values from an owner's disks into its memory: for processes of this host that miss them,
+// and for transfers to other hosts. A promotion is an ordinary put, so a removal or a reset before
+// its commit fences it as it fences every put.
 //
-// Thread-safe. Promote is called by the disks' threads.
+// Thread-safe. The disks' threads call Promote.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,14 @@ class Promotions final : public Promoter {
  public:
   Promotions(OwnerDisks& disks, Memory& memory, const Clock& clock)
       : disks_(disks), memory_(memory), clock_(clock) {}
-  // Once, before a disk opens: the session whose puts these are, a new one or the former process's.
+  // Open adds the session that owns the promotions' puts; Adopt takes over that of the former
+  // process. Call one of them, once, before a disk opens.
   void Open();
   void Adopt();
 
-  // Calls `done` once, from any thread or within this call, when all keys are decided or
-  // `request.wait_ns` have passed. Without a wait it answers at once, and the keys come up.
+  // Promotes keys. Calls `done` once, from any thread or within this call, when all keys are
+  // decided or `request.wait_ns` have passed. Without a wait (a prefetch) answers at once; the
+  // promotions continue.
   void Read(SessionNumber session, const wire::LoadRequest& request,
             const wire::HostService::Loaded& done);
   // As DataStore::BringUp and GiveUp.

@@ -8,7 +8,8 @@
 namespace kvcove::owner {
 namespace {
 
-// What passes in `seconds` of values of `bytes` each, with one attempt a millisecond.
+// Returns the bytes of values of `bytes` each that pass in `seconds`, with one attempt a
+// millisecond.
 std::uint64_t Passed(RateBudget& budget, std::int64_t& now_ns, std::int64_t seconds,
                      std::uint64_t bytes) {
   std::uint64_t passed = 0;

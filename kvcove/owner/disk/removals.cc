@@ -43,6 +43,8 @@ std::vector<Code> Removals::Remove(const Token& token, std::span<const std::stri
   return codes;
 }
 
+// Removes the keys from disks in the same hold in which memory forgot them. A miss in memory may be
+// on a disk; Holds is asked before Remove, whose fence hides the key.
 void Removals::RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
                                std::span<Code> codes, DisksRemoval& removal) {
   DiskSet& set = disks_.set();
@@ -56,6 +58,8 @@ void Removals::RemoveFromDisks(const Token& token, std::span<const std::string_v
   if (!sound.empty()) set.Remove(token.slot, token.generation, sound, removal);
 }
 
+// Hides matching keys of the disks before the walk over memory, which takes several holds: a value
+// that is promoted behind the walk would survive.
 Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) {
   KVCOVE_TRY(CheckPattern(pattern));
@@ -106,12 +110,14 @@ bool Removals::AwaitProven(DisksRemoval& removal) {
     const Status proven = disks_.AwaitRemoval(removal, clock_.NowNs() + kDiskLookNs);
     if (proven) return true;
     if (proven.error().code == Code::kTimeout) continue;
-    if (!std::exchange(said, true)) LogError("a removal waits: {}", proven.error().ToString());
+    if (!std::exchange(said, true)) LogError("a removal is pending: {}", proven.error().ToString());
+    // AwaitRemoval returned at once, because the note cannot be written: tries again, not busily.
     std::this_thread::sleep_for(std::chrono::nanoseconds(kDiskLookNs));
   }
   return false;
 }
 
+// Looks at the link's end also after a proof: Apply returns early when the link ends.
 bool Removals::AwaitApplied() {
   if (const auto unproven = std::exchange(unproven_, nullptr)) (void)AwaitProven(*unproven);
   return !link_ends_;
@@ -136,8 +142,8 @@ std::uint64_t Removals::Apply(const wire::Removal& removal) {
   return removal.pattern.empty() ? 0 : ApplyPattern(removal);
 }
 
-// The master knows what a pattern took only from here, so all of it is noted before the removal is
-// acknowledged.
+// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
+// only from this owner, and would list them for ever.
 std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
   std::uint64_t matched = 0;
   Generation generation = 0;
@@ -167,11 +173,12 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
     NoteGoneUnknown();
     return matched;
   }
-  // What a disk that is set aside had, the next inventory does not name any more.
+  // A disk that is set aside adds no keys; the next inventory does not report them any more.
   NoteGone(removal.slot, on_disk.TakeKeys());
   return matched + on_disk.removed();
 }
 
+// Hides the keys on disks while memory is walked, as RemoveMatching does.
 void Removals::DropSlot(SlotId slot) {
   if (!opening_.AwaitSettled()) return;
   Generation generation = 0;
@@ -192,7 +199,7 @@ void Removals::DropSlot(SlotId slot) {
   on_disk.collect = true;
   {
     const MutexLock lock(memory_.mutex);
-    // Nothing of a slot without a generation is ever found again.
+    // No key of a slot without a generation is found again, so only the fence has to end.
     if (generation == 0) return disks_.set().EndMatching(slot, "*");
     disks_.set().RemoveMatching(slot, generation, "*", on_disk);
   }
@@ -203,8 +210,9 @@ void Removals::DropSlot(SlotId slot) {
   }
 }
 
-// The link ends for an upgrade. When the removal is applied again, the disk has its keys no more,
-// so nobody would ever tell the master that they are gone.
+// Has the whole inventory reported again: the link ends (an upgrade) before the removed keys are
+// noted. When the removal is applied again, the disk no longer has them, so no later report would
+// name them.
 void Removals::NoteGoneUnknown() {
   if (disks_.set().size() > 0) disks_.set()[0].inventory().LoseAll();
 }
@@ -233,7 +241,7 @@ void Removals::Drop(std::span<const InventoryItem> items) {
       }
       const Generation generation = core.GenerationOf(slot);
       if (generation != item.item.generation) continue;
-      // It may have been demoted or promoted since it was told.
+      // The object may have been demoted or promoted since it was reported, so both tiers drop it.
       (void)core.Remove(slot, item.key);
       const std::string_view one = item.key;
       disks_.set().Remove(slot, generation, {&one, 1}, on_disk);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removals from memory and disks together: those that processes of this host ask for, and those
-// that the master orders.
+// Removes objects from memory and disks together: for processes of this host, and for the master.
 //
-// A removal takes a key from memory and fences it at its disk in one hold of the owner's lock; else
-// a promotion that is under way could bring the value back in between. It is answered once the disk
-// has proven it (its tombstone is durable), or once the note, or in a cluster the master, says
-// durably that the next start must not use that disk.
+// A removal takes a key from memory and fences it at its disk in one hold of the owner's lock.
+// Otherwise a promotion that is under way could restore the value in between. The removal is
+// answered once the disk has proven it (its tombstone is durable), or once the note or, in a
+// cluster, the master says durably that the next start must not use that disk.
 //
-// Threads. Remove and RemoveMatching: any, several at a time. The others belong to the link: Apply,
-// AwaitApplied and DropSlot to its removal lane.
+// Threads. Any thread may call Remove and RemoveMatching, several at a time. The other calls belong
+// to the link: Apply, AwaitApplied and DropSlot to its removal lane.
 #pragma once
 
 #include <atomic>
@@ -26,31 +25,34 @@ namespace kvcove::owner {
 
 class Removals {
  public:
-  // `link_ends`: while it is true no call of the link waits. All outlive this.
+  // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
            const std::atomic<bool>& link_ends, const Clock& clock)
       : disks_(disks), opening_(opening), memory_(memory), link_ends_(link_ends), clock_(clock) {}
 
-  // ---- asked for on this host; these name the generation that they mean
-  // kStale for each key under another one. kTimeout: the disk has not proven it in time.
+  // ---- asked for on this host; `token` names the generation
+  // Removes keys, and returns a code for each. kStale: the token names another generation.
+  // kTimeout: a disk has not proven the removal in time.
   std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys,
                            std::int64_t deadline_ns);
-  // Errors: kTimeout, with what was removed so far gone; kInvalid for the pattern; kStale.
+  // Removes objects whose keys match, and returns their number. Errors: kTimeout: some may be
+  // removed, and the call can be repeated; kInvalid: the pattern; kStale.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
 
   // ---- the master's
-  // Returns how many objects a pattern matched. Keys are proven by AwaitApplied.
+  // Applies a removal. Returns how many objects its pattern matched. AwaitApplied proves its keys.
   std::uint64_t Apply(const wire::Removal& removal);
-  // Any of the removals since the last call may have been cut off when the link ended. False: it
-  // ended, so none is acknowledged.
+  // Waits until the removals since the last call are proven. False: the link has ended, which may
+  // have cut off any of them, so none may be acknowledged.
   bool AwaitApplied();
+  // Removes all objects of the slot.
   void DropSlot(SlotId slot);
-  // Another owner has another value of these keys. Durable when it returns, unless the link ends:
-  // they must not be told again by a later process, when the other value may be gone.
+  // Drops objects of which another owner has another value. Durable at return, unless the link
+  // ends: a later process must not report them again when the other value may be lost.
   void Drop(std::span<const InventoryItem> items);
-  // Another owner has the same values. Not proven: should this one come back with its disk, they
-  // are replicas.
+  // Drops objects of which another owner has the same value. Not proven: if this owner returns with
+  // its disk, they are replicas.
   void Drop(std::span<const wire::CopyRequest::Item> items);
 
  private:
@@ -59,7 +61,7 @@ class Removals {
   Result<std::uint64_t> Walk(const Token& token, std::string_view pattern,
                              std::int64_t deadline_ns);
   std::uint64_t ApplyPattern(const wire::Removal& removal);
-  // False: the link ends, and it is not proven.
+  // Waits until the removal is proven. False: the link ends before that.
   bool AwaitProven(DisksRemoval& removal);
   void NoteGone(SlotId slot, std::span<const std::string> keys);
   void NoteGoneUnknown();
@@ -69,7 +71,7 @@ class Removals {
   Memory& memory_;
   const std::atomic<bool>& link_ends_;
   const Clock& clock_;
-  // The removal lane's: removed keys whose tombstones are not proven yet.
+  // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
 };
 

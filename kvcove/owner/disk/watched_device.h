@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a disk's operations have been under way, by kind: reads that complete say nothing about
-// writes that hang.
+// Notes how long a disk's operations have been under way, by kind: reads that complete say nothing
+// about writes that hang.
 #pragma once
 
 #include <array>
@@ -20,18 +20,20 @@ enum class DiskOperation : std::uint8_t { kRead, kWrite, kSync };
 inline constexpr std::array kDiskOperations = {DiskOperation::kRead, DiskOperation::kWrite,
                                                DiskOperation::kSync};
 
-// The oldest operation of each kind. Its time is what Advance adds up, so that a pause of the whole
-// process makes no operation old. Thread-safe: one thread calls Advance, the device's NoteOldest.
+// The oldest operation of each kind. Time is the sum of Advance's arguments, so a pause of the
+// whole process makes no operation old. Thread-safe: one thread calls Advance, the device's calls
+// NoteOldest. Relaxed: each value is used alone, and one that is a tick late does no harm.
 class OperationAges {
  public:
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
   void Advance(std::int64_t by_ns) { now_ns_.fetch_add(by_ns, std::memory_order_relaxed); }
   std::int64_t now_ns() const { return now_ns_.load(std::memory_order_relaxed); }
-  // kNone: none is under way.
+  // Notes when the oldest operation began. kNone: no operation is under way.
   void NoteOldest(DiskOperation kind, std::int64_t begun_ns) {
     oldest_ns_[Index(kind)].store(begun_ns, std::memory_order_relaxed);
   }
+  // Returns the age of the oldest operation; 0 if none is under way.
   std::int64_t AgeNs(DiskOperation kind) const {
     const std::int64_t begun_ns = oldest_ns_[Index(kind)].load(std::memory_order_relaxed);
     return begun_ns == kNone ? 0 : now_ns() - begun_ns;
@@ -43,12 +45,12 @@ class OperationAges {
   std::array<std::atomic<std::int64_t>, kDiskOperations.size()> oldest_ns_{kNone, kNone, kNone};
 };
 
-// A device that notes the ages of its operations. As Device: belongs to one thread.
+// A device that notes the ages of its operations. Belongs to one thread, like every Device.
 class WatchedDevice final : public disklog::Device {
  public:
   WatchedDevice(std::unique_ptr<disklog::Device> device, std::shared_ptr<OperationAges> ages)
       : ages_(std::move(ages)), device_(std::move(device)) {}
-  // While the file is still locked: the next device notes its own from then on.
+  // Clears the ages while the file is still locked: the next device notes its own from then on.
   ~WatchedDevice() override {
     for (const DiskOperation kind : kDiskOperations) ages_->NoteOldest(kind, OperationAges::kNone);
   }
@@ -70,7 +72,7 @@ class WatchedDevice final : public disklog::Device {
   void Register(std::span<std::byte> memory) override { device_->Register(memory); }
 
  private:
-  // Of one kind, in the order in which they began; those behind the first may have ended.
+  // Operations of one kind, in the order of their start; those after the first may have ended.
   struct UnderWay {
     struct One {
       std::int64_t begun_ns = 0;
