@@ -8,7 +8,7 @@
 // durably that the next start must not use that disk.
 //
 // Threads. Remove and RemoveMatching: any, several at a time. The others belong to the link: Apply,
-// AwaitApplied and DropSlot to its removal lane.
+// AwaitApplied and DropSlot to its removal lane, DropFromMemory to that of the lease.
 #pragma once
 
 #include <atomic>
@@ -46,6 +46,8 @@ class Removals {
   // ended, so none is acknowledged.
   bool AwaitApplied();
   void DropSlot(SlotId slot);
+  // Waits for no disk. The lane of the lease.
+  void DropFromMemory(SlotId slot);
   // Another owner has another value of these keys. Durable when it returns, unless the link ends:
   // they must not be told again by a later process, when the other value may be gone.
   void Drop(std::span<const InventoryItem> items);

@@ -340,7 +340,7 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
   // In this order: first no put is accepted any more, then all objects are removed. Else another
   // table could make the same generations current again while objects of them are left.
   target_.Publish(welcome.incarnation, nothing);
-  for (const SlotUpdate& update : nothing) target_.DropSlot(update.slot);
+  for (const SlotUpdate& update : nothing) target_.DropVoidSlot(update.slot);
   hidden_.clear();
   target_.SetHidden({});
   target_.ReturnListings(std::move(listings));

@@ -53,6 +53,7 @@ class FakeTarget final : public LinkTarget {
     return removal.pattern.empty() ? 0 : 3;
   }
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }
+  void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }
 
   std::vector<Listing> TakeListings(std::size_t /*at_most*/) override {

@@ -379,7 +379,8 @@ TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
   wire::OwnerWelcome welcome = Welcome(0);
   welcome.forgotten = true;
   AnswerHello(welcome);
-  EXPECT_THAT(target_.said, ElementsAre("no lease", "publish 1=0 2=0", "drop 1", "drop 2", "hide"));
+  EXPECT_THAT(target_.said,
+              ElementsAre("no lease", "publish 1=0 2=0", "drop void 1", "drop void 2", "hide"));
   EXPECT_TRUE(Idle(Lane::kWatch));
   EXPECT_TRUE(Idle(Lane::kList));
   EXPECT_EQ(target_.listings.size(), 1U) << "the put is answered under the next identity";
