@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every dependency, with its minimum version, in one place. scripts/setup.sh installs them on Debian.
+
+# A program of a project that adds kvcove and links kvcove::server needs the targets of these packages, too.
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
+endif()
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)  # Asio, intrusive: headers only
 find_package(fmt 9 REQUIRED)

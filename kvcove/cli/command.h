@@ -19,10 +19,9 @@ namespace kvcove::cli {
 // What the chosen subcommand does; its value is the exit status.
 using Action = std::function<Result<int>()>;
 
-// 0: done. 1: it ran and found something wrong (a wrong byte, a target missed). 2: it could not
-// run.
-// `more`: commands beside the ones below.
 using AddCommand = void (*)(CLI::App& app, Action& chosen);
+// Runs the command and returns its exit status. 0: done. 1: it ran and found something wrong (a
+// wrong byte, a target missed). 2: it could not run. `more`: commands beside the ones below.
 int Main(int argc, char** argv, std::span<const AddCommand> more);
 
 void AddServe(CLI::App& app, Action& chosen);

@@ -43,6 +43,9 @@ struct OwnerOptions : ServeOptions {
   bool no_checksum = false;
 };
 
+// Reads the texts and lists of `options` into `host`. Errors: kInvalid, with the option.
+Status ReadFields(const ServeOptions& options, pool::LocalHostOptions& host);
+
 // What `serve`, `owner` and `run` have in common.
 void AddServeOptions(CLI::App& app, ServeOptions& options);
 // What `serve` and `owner` have beside that.

@@ -266,7 +266,10 @@ Status Check(const RunOptions& options) {
                 "--credentials: name the one tenant that the owner serves with --tenant; an owner "
                 "for several tenants is started with 'kvcove owner', and used with --no-owner");
   }
-  return {};
+  // The owner reads them again. Its error would come late, and --on-failure fallback would start
+  // the command without a pool.
+  pool::LocalHostOptions host;
+  return ReadFields(options, host);
 }
 
 // Returns nothing when the owner is ready, and an exit status when a signal came before that.

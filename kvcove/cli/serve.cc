@@ -31,18 +31,7 @@ Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   daemon.socket_path = options.socket;
   KVCOVE_ASSIGN(daemon.unix_access,
                 rpc::ParseUnixAccess(options.engine_user, options.engine_group));
-  for (const pool::OwnerField& field : pool::OwnerFields()) {
-    std::vector<std::string> texts;
-    if (const auto text = options.texts.find(field.key); text != options.texts.end()) {
-      texts = {text->second};
-    }
-    if (const auto list = options.lists.find(field.key); list != options.lists.end()) {
-      texts = list->second;
-    }
-    if (texts.empty()) continue;
-    KVCOVE_TRY(field.read(pool::FlagOf(field), texts, daemon.host));
-  }
-  KVCOVE_TRY(pool::CheckShares(daemon.host.owner));
+  KVCOVE_TRY(ReadFields(options, daemon.host));
   daemon.take_over = options.take_over;
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
@@ -321,6 +310,21 @@ void AddFields(CLI::App& app, ServeOptions& options, bool only_daemons) {
 }
 
 }  // namespace
+
+Status ReadFields(const ServeOptions& options, pool::LocalHostOptions& host) {
+  for (const pool::OwnerField& field : pool::OwnerFields()) {
+    std::vector<std::string> texts;
+    if (const auto text = options.texts.find(field.key); text != options.texts.end()) {
+      texts = {text->second};
+    }
+    if (const auto list = options.lists.find(field.key); list != options.lists.end()) {
+      texts = list->second;
+    }
+    if (texts.empty()) continue;
+    KVCOVE_TRY(field.read(pool::FlagOf(field), texts, host));
+  }
+  return pool::CheckShares(host.owner);
+}
 
 void AddServeOptions(CLI::App& app, ServeOptions& options) {
   app.add_option("--socket", options.socket,

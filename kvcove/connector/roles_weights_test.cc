@@ -362,6 +362,31 @@ TEST_F(RolesTest, ALoadThatAResetOvertookEndsAsFailed) {
   EXPECT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 0U);
 }
 
+// Else values of the weights before would be taken for those of now.
+TEST_F(RolesTest, ALoadWhoseAnswerTheWeightsOvertookEndsAsFailed) {
+  for (const bool load_async : {true, false}) {
+    for (const bool in_callback : {true, false}) {
+      SCOPED_TRACE(testing::Message() << load_async << in_callback);
+      options_.load_async = load_async;
+      Start();
+      StoreAll(8);
+      ASSERT_EQ(scheduler_->Matched(View("r", 10), 0).tokens, 8U);
+      if (!in_callback) scheduler_->WeightsChanging();
+      scheduler_->Allocated("r", 8, [&] {
+        if (in_callback) scheduler_->WeightsChanging();
+        return Blocks(20, 10)();
+      });
+      for (const Ended& ended : Step()) {
+        EXPECT_THAT(ended.failed_blocks, UnorderedElementsAre(20, 21));
+      }
+      if (load_async) {
+        EXPECT_FALSE(scheduler_->LoadEnded("r"));
+      }
+      EXPECT_EQ(scheduler_->stats().loads_void, load_async ? 1U : 0U);
+    }
+  }
+}
+
 // 11.9, DEF-6: what was to be told before a reset is not told after it.
 TEST_F(RolesTest, EventsOfBeforeAResetAreGone) {
   options_.events = true;

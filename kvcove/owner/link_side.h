@@ -66,6 +66,7 @@ class LinkSide final : public LinkTarget {
     return parts_.removals.Apply(removal);
   }
   void DropSlot(SlotId slot) override { parts_.removals.DropSlot(slot); }
+  void DropVoidSlot(SlotId slot) override { parts_.removals.DropFromMemory(slot); }
   void SetApplied(std::uint64_t number) override;
   std::vector<Listing> TakeListings(std::size_t at_most_items) override {
     return parts_.outbox.Take(at_most_items);

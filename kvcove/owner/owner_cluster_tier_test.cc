@@ -152,7 +152,7 @@ class ClusterTierTest : public testing::Test {
   void Follow(const OwnerFacts& other) {
     owner_->link_side().Follow(other);
     owner_->link_side().Publish(kIncarnation, {{.slot = kTierSlot, .name = {}}});
-    owner_->link_side().DropSlot(kTierSlot);
+    owner_->link_side().DropVoidSlot(kTierSlot);
     Publish();
   }
   void End() {
@@ -1008,6 +1008,55 @@ TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
   facts_held_ = false;
   now.seen.revision = 50;
   EXPECT_TRUE(AwaitKept(now)) << "the newest";
+}
+
+// The disks open only once a master has sent all generations, over the lane that is answered here.
+TEST_F(ClusterTierTest, AnOwnerThatIsForgottenBeforeItsDisksOpenSaysHelloAgain) {
+  Fill(60);
+  End();
+  ASSERT_TRUE(Begin());
+  LinkCore core(owner_->link_side(),
+                {.owner = facts_.identity,
+                 .process = {.high = 200, .low = 1},
+                 .address = "h:1",
+                 .socket = {},
+                 .host = "h",
+                 .tenant = {},
+                 .disk = true,
+                 .before = facts_},
+                250 * kMillisecond, SystemClock::Instance());
+  ASSERT_TRUE(core.Next(LinkCore::Lane::kLease).call);
+  core.Answer(LinkCore::Lane::kLease, wire::Encode(wire::OwnerWelcome{.pool = kPool,
+                                                                      .incarnation = kIncarnation,
+                                                                      .position = facts_.seen,
+                                                                      .number = 3,
+                                                                      .epoch = 7,
+                                                                      .lease_ns = 60 * kSecond,
+                                                                      .removals = 1}));
+  ASSERT_TRUE(core.Next(LinkCore::Lane::kWatch).call);
+  core.Answer(
+      LinkCore::Lane::kWatch,
+      wire::Encode(wire::Changes{.incarnation = kIncarnation,
+                                 .to = 50,
+                                 .more = true,
+                                 .slots = {{.slot = kTierSlot, .generation = 7, .name = "m"}},
+                                 .unnamed = {}}));
+  core.Disconnected();
+  ASSERT_TRUE(core.Next(LinkCore::Lane::kLease).call);
+  std::promise<void> answered;
+  auto in_time = answered.get_future();
+  std::thread lane([&] {
+    wire::OwnerWelcome forgotten{.pool = kPool, .incarnation = kIncarnation};
+    forgotten.forgotten = true;
+    core.Answer(LinkCore::Lane::kLease, wire::Encode(forgotten));
+    answered.set_value();
+  });
+  EXPECT_EQ(in_time.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  owner_->link_side().EndDiskWaits();
+  lane.join();
+  const auto hello = core.Next(LinkCore::Lane::kLease).call;
+  ASSERT_TRUE(hello);
+  EXPECT_EQ(hello->method, wire::Method::kOwnerHello);
 }
 
 TEST_F(ClusterTierTest, ADiskIsNotOpenedBeforeTheFactsOfItsOwnerAreKept) {

@@ -87,24 +87,33 @@ std::vector<std::shared_ptr<owner::Owner>> HostControl::Owners() {
   return owners_;
 }
 
+Result<master::BlockingGenerations*> HostControl::Generations() const {
+  if (generations_ != nullptr) return generations_.get();
+  return Fail(Code::kUnavailable, "the generations are not open; restart this process");
+}
+
 Result<wire::Registration> HostControl::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
-  return generations_->Register(request, deadline_ns);
+  KVCOVE_ASSIGN(auto* const generations, Generations());
+  return generations->Register(request, deadline_ns);
 }
 
 Result<wire::ResetOutcome> HostControl::Reset(const wire::ResetRequest& request,
                                               std::int64_t deadline_ns) {
-  return generations_->Reset(request, deadline_ns);
+  KVCOVE_ASSIGN(auto* const generations, Generations());
+  return generations->Reset(request, deadline_ns);
 }
 
 Status HostControl::NameVersions(std::string_view name, std::string_view engine,
                                  std::span<const std::string> versions, std::int64_t deadline_ns) {
-  return generations_->NameVersions(name, engine, versions, deadline_ns);
+  KVCOVE_ASSIGN(auto* const generations, Generations());
+  return generations->NameVersions(name, engine, versions, deadline_ns);
 }
 
 Status HostControl::EndEngine(std::string_view name, std::string_view engine,
                               std::int64_t deadline_ns) {
-  return generations_->EndEngine(name, engine, deadline_ns);
+  KVCOVE_ASSIGN(auto* const generations, Generations());
+  return generations->EndEngine(name, engine, deadline_ns);
 }
 
 Result<std::vector<Code>> HostControl::Remove(const Token& token,

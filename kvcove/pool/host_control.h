@@ -39,7 +39,8 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   }
   // For an upgrade of the process (docs/upgrade.md), while no call is under way: Pause closes the
   // store, so that the successor can open it, and stores no clean end, because a lease is running.
-  // Resume opens the store again; errors: the store's.
+  // Resume opens the store again; errors: the store's. Until it has succeeded, calls that need the
+  // generations fail with kUnavailable.
   void Pause() { generations_.reset(); }
   Status Resume();
   bool paused() const { return generations_ == nullptr; }
@@ -64,6 +65,7 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   HostControl(const Options& options, const Clock& clock);
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
   std::vector<std::shared_ptr<owner::Owner>> Owners();
+  Result<master::BlockingGenerations*> Generations() const;
 
   const Options options_;
   const Clock& clock_;
@@ -75,7 +77,7 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   std::uint32_t added_ KVCOVE_GUARDED_BY(mutex_) = 0;  // owners so far; the next index
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
-  std::unique_ptr<master::BlockingGenerations> generations_;
+  std::unique_ptr<master::BlockingGenerations> generations_;  // null from Pause until Resume
   std::unique_ptr<HostEngines> engines_;  // ends first: its thread uses `generations_`
 };
 

@@ -82,6 +82,25 @@ TEST_F(HostControlTest, ARemovalFindsAKeyWhereverItIs) {
   EXPECT_EQ(*control_->RemoveMatching(token, "x*", Soon()), 2U);
 }
 
+// The store cannot be opened again, perhaps, after an upgrade that has failed.
+TEST_F(HostControlTest, WithoutItsStoreItsCallsFail) {
+  owner::Owner& owner = Add();
+  const Token token = Register();
+  control_->Pause();
+  const std::vector<std::string> versions = {"v"};
+  EXPECT_EQ(control_->Register({.name = "n", .engine = "e"}, Soon()).error().code,
+            Code::kUnavailable);
+  EXPECT_EQ(control_->Reset({.name = "n", .engine = "e", .id = RandomId()}, Soon()).error().code,
+            Code::kUnavailable);
+  EXPECT_EQ(control_->NameVersions("n", "e", versions, Soon()).error().code, Code::kUnavailable);
+  EXPECT_EQ(control_->EndEngine("n", "e", Soon()).error().code, Code::kUnavailable);
+  ASSERT_EQ(Put(owner, token, "k"), Code::kOk);
+  const std::string_view key = "k";
+  EXPECT_EQ(*control_->Remove(token, {&key, 1}, Soon()), std::vector{Code::kOk});
+  ASSERT_TRUE(control_->Resume());
+  EXPECT_TRUE(control_->Register({.name = "n", .engine = "e"}, Soon()));
+}
+
 TEST_F(HostControlTest, AnAuthorityIsNamedAfterItsDirectory) {
   const auto other = HostControl::Open({.lease_ns = kSecond}, SystemClock::Instance());
   EXPECT_NE((*other)->name(), control_->name()) << "without one, nothing is shared";

@@ -153,17 +153,21 @@ Status LocalHost::ConnectToMaster(owner::LinkOptions& link) {
 
 Status LocalHost::OpenData() {
   ClusterMember& member = *options_.cluster;
-  KVCOVE_ASSIGN(data_server_, owner::DataServer::Open(*owner_,
-                                                      {.listen = member.listen,
-                                                       .checksum = member.checksum,
-                                                       .tenant = member.tenant,
-                                                       .credentials = member.credentials,
-                                                       .tls = member.tls,
-                                                       .access = access_,
-                                                       .limits = member.limits},
-                                                      *clock_));
+  KVCOVE_ASSIGN(auto server, owner::DataServer::Open(*owner_,
+                                                     {.listen = member.listen,
+                                                      .checksum = member.checksum,
+                                                      .tenant = member.tenant,
+                                                      .credentials = member.credentials,
+                                                      .tls = member.tls,
+                                                      .access = access_,
+                                                      .limits = member.limits},
+                                                     *clock_));
   // Kept for Resume and for a successor, which must listen on the port that others know.
-  member.listen.port = data_server_->address().port;
+  member.listen.port = server->address().port;
+  {
+    const MutexLock lock(data_mutex_);
+    data_server_ = std::move(server);
+  }
   if (advertised_.address.port == 0) advertised_.address.port = member.listen.port;
   return {};
 }
@@ -204,11 +208,21 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   return {};
 }
 
+void LocalHost::CloseData() {
+  std::unique_ptr<owner::DataServer> server;
+  {
+    const MutexLock lock(data_mutex_);
+    server.swap(data_server_);
+  }
+}
+
 std::string LocalHost::address() const {
+  const MutexLock lock(data_mutex_);
   return data_server_ == nullptr ? std::string() : data_server_->address().ToString();
 }
 
 rpc::CallLimits::Stat LocalHost::Load() const {
+  const MutexLock lock(data_mutex_);
   return data_server_ == nullptr ? rpc::CallLimits::Stat() : data_server_->Load();
 }
 
@@ -216,6 +230,7 @@ void LocalHost::Collect(Metrics& metrics) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
                     "seconds that a reset of this host's processes took, proven or not",
                     reset_time_);
+  const MutexLock lock(data_mutex_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }
 
@@ -321,7 +336,7 @@ LocalHost::~LocalHost() {
   if (owner_ == nullptr || !started_) return;
   if (link_ != nullptr) link_->Stop();  // from here on no put is listed any more
   owner_->disks().EndLoads();
-  data_server_.reset();
+  CloseData();
   owner_->Stop();  // ends the lease
   if (alone_ != nullptr) alone_->RemoveOwner(*owner_);
 }

@@ -151,6 +151,11 @@ class LocalHost final {
   Status JoinCluster(const LocalHostOptions& options, const Clock& clock);
   Status ConnectToMaster(owner::LinkOptions& link);
   Status OpenData();
+  void CloseData();
+  bool data_open() const {
+    const MutexLock lock(data_mutex_);
+    return data_server_ != nullptr;
+  }
   Status OpenEngines();
   Status OpenDisks();
   owner::TierPlace DiskPlace() const;
@@ -167,7 +172,10 @@ class LocalHost final {
   // ---- in a cluster
   rpc::Access access_;
   std::unique_ptr<rpc::Link> master_link_;  // for the calls of this host's own processes
-  std::unique_ptr<owner::DataServer> data_server_;
+  // Scrapes of the metrics read it while a hand-over closes and opens it. Taken alone, but for the
+  // data server's own locks.
+  mutable Mutex data_mutex_;
+  std::unique_ptr<owner::DataServer> data_server_ KVCOVE_GUARDED_BY(data_mutex_);
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;

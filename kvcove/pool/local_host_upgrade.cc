@@ -47,7 +47,7 @@ Status LocalHost::Pause() {
     listeners_ = rpc::CopyTcpListeners();
     link_->Pause();
     owner_->outbox().ForgetCallers();
-    data_server_.reset();
+    CloseData();
     engines_->Pause();
     return {};
   }
@@ -62,7 +62,7 @@ Status LocalHost::Pause() {
 // not closed.
 void LocalHost::Resume() {
   if (in_cluster()) {
-    if (data_server_ == nullptr) {
+    if (!data_open()) {
       rpc::InheritTcpListeners(std::move(listeners_));
       listeners_.clear();
       if (const Status opened = OpenData(); !opened) {

@@ -13,15 +13,15 @@ namespace kvcove::pool {
 
 inline constexpr std::uint16_t kDefaultMasterPort = 7400;
 
-// `text`: HOST:PORT (7400), several with commas, or what UseLeaderFinder is for.
+// `text`: HOST:PORT (7400), several with commas, or what UseMastersFinder is for.
 // Errors: kInvalid; those of the finder.
 Result<rpc::Addresses> FindMasters(std::string_view text, std::int64_t deadline_ns,
                                    const Clock& clock);
 
-using LeaderFinder = Result<rpc::Addresses> (*)(std::string_view text, std::int64_t deadline_ns,
-                                                const Clock& clock);
+using MastersFinder = Result<rpc::Addresses> (*)(std::string_view text, std::int64_t deadline_ns,
+                                                 const Clock& clock);
 // Lets FindMasters ask `find` about etcd://..., from now on. An engine's library has no client of
 // etcd; server/etcd_masters.h has one. Thread-safe.
-void UseLeaderFinder(LeaderFinder find);
+void UseMastersFinder(MastersFinder find);
 
 }  // namespace kvcove::pool

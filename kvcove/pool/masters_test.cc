@@ -23,11 +23,11 @@ TEST(FindMastersTest, AStoreNeedsAFinder) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kInvalid);
   EXPECT_TRUE(refused.error().detail.contains("link kvcove::server")) << refused.error().detail;
-  UseLeaderFinder([](std::string_view text, std::int64_t, const Clock&) -> Result<rpc::Addresses> {
+  UseMastersFinder([](std::string_view text, std::int64_t, const Clock&) -> Result<rpc::Addresses> {
     return rpc::ParseAddresses(text == "etcd://e1:2379/pool" ? "m1" : "", kDefaultMasterPort);
   });
   const auto found = FindMasters("etcd://e1:2379/pool", 0, ThisClock());
-  UseLeaderFinder(nullptr);
+  UseMastersFinder(nullptr);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->front(), (rpc::Address{.host = "m1", .port = 7400}));
 }

@@ -138,7 +138,7 @@ class CallLimits {
     void Set(std::uint64_t per_second);
     // Takes one call. False: none is left; RetryAfterNs says when to ask again.
     bool Take(std::int64_t now_ns);
-    // Returns a call that another limit has refused.
+    // Gives back a call that another limit has refused.
     void PutBack();
     // Returns whether the bucket is full.
     bool Whole(std::int64_t now_ns) const;
@@ -214,7 +214,7 @@ class CallLimits::Account {
   Verdict More(std::uint64_t bytes, std::int64_t now_ns);
   // Counts bytes that exist already, such as an answer that waits for its reader. End must follow.
   void Hold(std::uint64_t bytes);
-  // Returns bytes of Begin, More or Hold.
+  // Gives back bytes of Begin, More or Hold.
   void End(std::uint64_t bytes);
 
  private:

@@ -5,8 +5,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "kvcove/base/mutex.h"
@@ -62,9 +64,16 @@ std::vector<UniqueFd> CopyTcpListeners() {
   std::vector<UniqueFd> listeners;
   DIR* directory = opendir("/proc/self/fd");
   if (directory == nullptr) return listeners;
+  std::set<ino_t> copied;
   while (const dirent* entry = readdir(directory)) {
     const std::optional<int> fd = NumberOf<int>(entry->d_name);
-    if (!fd || !ListensOnTcp(*fd)) continue;
+    struct stat socket{};
+    // Owners of one process copy the listeners one after the other. If each copied the copies of
+    // those before, the number would double with each owner.
+    if (!fd || !ListensOnTcp(*fd) || fstat(*fd, &socket) != 0 ||
+        !copied.insert(socket.st_ino).second) {
+      continue;
+    }
     listeners.emplace_back(fcntl(*fd, F_DUPFD_CLOEXEC, 0));
   }
   closedir(directory);

@@ -15,7 +15,8 @@ namespace kvcove::rpc {
 // copy of that socket.
 Address BoundAddress(int fd);
 
-// Returns a copy of every listening TCP socket that this process has open.
+// Returns one copy of every listening TCP socket that this process has open, however many
+// descriptors it has.
 std::vector<UniqueFd> CopyTcpListeners();
 
 // Keeps listeners, which replace those that were kept before. ListenTcp returns one of them in

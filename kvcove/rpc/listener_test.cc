@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/inherited.h"
 #include "kvcove/rpc/test_tls.h"
 
 namespace kvcove::rpc {
@@ -121,6 +123,22 @@ TEST_F(ListenerTest, TheOldestNewcomerGivesWay) {
   EXPECT_THAT(dropped_, testing::ElementsAre(1));
   EXPECT_EQ(listener_->unproven().displaced(), 1U);
   EXPECT_TRUE(Closed(clients[0]));
+}
+
+// Each owner of a process copies them for an upgrade, and those before it have their copies open.
+TEST(InheritedTest, AListenerIsCopiedOnceHoweverManyCopiesThereAre) {
+  Address address{.host = "127.0.0.1", .port = 0};
+  const auto listener = ListenTcp(address);
+  ASSERT_TRUE(listener) << listener.error().ToString();
+  const auto count = [&](const std::vector<UniqueFd>& copies) {
+    return std::ranges::count_if(copies, [&](const UniqueFd& copy) {
+      return BoundAddress(copy.get()).port == address.port;
+    });
+  };
+  const std::vector<UniqueFd> first = CopyTcpListeners();
+  const std::vector<UniqueFd> second = CopyTcpListeners();
+  EXPECT_EQ(count(first), 1);
+  EXPECT_EQ(count(second), 1);
 }
 
 TEST_F(ListenerTest, AfterCloseTheLoopHasNothingToDo) {

@@ -136,7 +136,7 @@ class Server::Loop {
   // ends before.
   void Hold(ConnectionId id, Connection& connection, std::int64_t duration_ns,
             std::function<void()> then);
-  // Returns the bytes that are charged for the connection.
+  // Gives back the bytes that are charged for the connection.
   static void Release(Connection& connection);
 
   // Waits for the client's end while the handler has a request, in which no frame is read. A client

@@ -120,6 +120,25 @@ TEST_F(UnixAccessTest, AGroupOfOthersIsRefusedWithoutTheRight) {
   EXPECT_THAT(fd.error().detail, testing::HasSubstr("add this user to that group"));
 }
 
+TEST_F(UnixAccessTest, ASocketWhoseQueueIsFullIsInUse) {
+  const auto frozen = ListenUnix(path_, {});
+  ASSERT_TRUE(frozen) << frozen.error().ToString();
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path_.data(), path_.size());
+  std::vector<UniqueFd> waiting;
+  do {
+    waiting.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ASSERT_LT(waiting.size(), 10'000U);
+  } while (connect(waiting.back().get(), reinterpret_cast<const sockaddr*>(&address),
+                   sizeof(address)) == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  const auto another = ListenUnix(path_, {});
+  ASSERT_FALSE(another);
+  EXPECT_EQ(another.error().code, Code::kUnavailable);
+  EXPECT_TRUE(std::filesystem::is_socket(path_)) << "it was not replaced";
+}
+
 TEST_F(UnixAccessTest, OneUserOrAGroupIsLetInAndNobodyElse) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
   const UnixAccess user{.user = kEngine, .group = {}, .file_group = kGroup};

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "kvcove/base/log.h"
@@ -192,12 +193,19 @@ Status Daemon::Impl::Adopt(StateReader& state, rpc::HandedServer handed) {
   CarryOne(state, *this);
   if (!state.ok()) return Fail(Code::kIncompatible, "the state of connections differs");
   for (auto& [number, session] : sessions_) session.service = host_->ServiceFor(number);
+  // A connection that the predecessor could not hand over closes with that process. Its session
+  // continues, and its client connects again; one that attended would be counted twice then.
+  std::set<rpc::ConnectionId> taken;
+  for (const rpc::HandedConnection& one : handed.connections) taken.insert(one.id);
+  std::erase_if(connections_, [&](const auto& entry) {
+    const bool lost = !taken.contains(entry.first);
+    if (lost && entry.second.attends) --attendants_;
+    return lost;
+  });
   rpc::ServerOptions server;
   server.socket_path = options_.socket_path;
   server.unix_access = options_.unix_access;
   KVCOVE_ASSIGN(server_, rpc::Server::Adopt(server, *this, std::move(handed)));
-  // A connection that the predecessor could not hand over closes with that process. Its session
-  // continues, and its client connects again.
   return {};
 }
 

@@ -173,6 +173,6 @@ Result<rpc::Addresses> FindLeader(std::string_view text, std::int64_t deadline_n
 
 }  // namespace
 
-void UseEtcd() { pool::UseLeaderFinder(&FindLeader); }
+void UseEtcd() { pool::UseMastersFinder(&FindLeader); }
 
 }  // namespace kvcove::server

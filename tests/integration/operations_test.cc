@@ -8,8 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kvcove/base/random.h"
 #include "kvcove/master/server/admin.h"
+#include "kvcove/owner/link/link.h"
+#include "kvcove/rpc/server.h"
 #include "kvcove/server/admin.h"
+#include "tests/herd.h"
 #include "tests/integration/cluster_fixture.h"
 
 namespace kvcove {
@@ -77,6 +81,117 @@ class OperationsTest : public ClusterFixture {
   std::unique_ptr<master::Tasks> tasks_;
   std::unique_ptr<master::Admin> admin_;
 };
+
+// As an upgrade does it that fails. The endpoint of metrics goes on meanwhile.
+TEST_F(OperationsTest, MetricsAreReadWhileAnOwnerIsHandedOver) {
+  pool::LocalHost& host = owners_[0]->host();
+  std::atomic<bool> ends = false;
+  std::atomic<int> scrapes = 0;
+  std::thread scraper([&] {
+    while (!ends) {
+      Metrics metrics;
+      host.Collect(metrics);
+      EXPECT_FALSE(metrics.Text().empty());
+      ++scrapes;
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const int before = scrapes;
+    ASSERT_TRUE(host.Pause());
+    EXPECT_TRUE(Becomes([&] { return scrapes > before + 1; }));
+    host.Resume();
+  }
+  ends = true;
+  scraper.join();
+  WaitLive(2);
+}
+
+// An owner without objects, as the master and its tasks see it.
+class ListedOwner final : public rpc::Handler {
+ public:
+  explicit ListedOwner(const rpc::Address& master) {
+    auto server = rpc::Server::Open({.listen = {.host = "127.0.0.1", .port = 0}}, *this);
+    EXPECT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    EXPECT_TRUE(server_->Start());
+    link_.emplace(target_, outbox_,
+                  owner::LinkOptions{.master = {master},
+                                     .identity = {.owner = RandomId(),
+                                                  .process = RandomId(),
+                                                  .address = server_->address().ToString(),
+                                                  .socket = {},
+                                                  .host = "listed",
+                                                  .tenant = {},
+                                                  .before = {}},
+                                     .lease_renewal_ns = 250 * kMillisecond,
+                                     .on_heard = {}},
+                  SystemClock::Instance());
+    EXPECT_TRUE(link_->Start());
+  }
+  ~ListedOwner() override {
+    link_->Stop();
+    server_->Stop();
+  }
+
+  void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
+  void OnClose(rpc::ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(rpc::ConnectionId) const override { return true; }
+  void OnRequest(rpc::ConnectionId, wire::Method method, std::span<const std::byte>, std::int64_t,
+                 rpc::Responder respond) override {
+    if (method != wire::Method::kInventory) return respond({.code = Code::kOk});
+    if (silent) {
+      silent_ = std::move(respond);
+    } else if (asked == 0) {
+      respond(rpc::ErrorReply({Code::kUnavailable, "not now"}));
+    } else {
+      respond({.code = Code::kOk, .body = wire::Encode(wire::InventoryReply{.objects = {}})});
+    }
+    ++asked;
+  }
+
+  std::atomic<int> asked{0};
+  std::atomic<bool> silent{false};
+
+ private:
+  HerdOwner target_{0};
+  owner::Outbox outbox_{SystemClock::Instance()};
+  std::optional<owner::Link> link_;
+  rpc::Responder silent_;  // the server's thread
+  std::unique_ptr<rpc::Server> server_;
+};
+
+TEST_F(OperationsTest, ARepairThatPassedOverAnOwnerIsMadeAgain) {
+  ListedOwner owner(master_->address());
+  EXPECT_TRUE(Becomes([&] { return owner.asked >= 2; }));
+}
+
+// A daemon that gives its leadership up would hold the new leader's tasks up.
+TEST_F(OperationsTest, TheEndOfTheTasksEndsTheirCall) {
+  ListedOwner owner(master_->address());
+  owner.silent = true;
+  WaitLive(3);
+  ASSERT_TRUE(Becomes([&] { return owner.asked >= 1; }));
+  const auto began = std::chrono::steady_clock::now();
+  admin_.reset();
+  tasks_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(4000)) << "the call lasts 5 s";
+}
+
+TEST_F(OperationsTest, ADrainThatCannotBeQueuedLeavesTheOwnerAsItIs) {
+  master::Tasks waiting(*master_, {}, SystemClock::Instance());  // without its thread
+  const auto drains = [&] {
+    return std::ranges::count_if(master_->Owners(), &wire::OwnerStat::draining);
+  };
+  Result<std::uint64_t> queued = 0;
+  for (int i = 0; queued && i < 1000; ++i) {
+    queued = waiting.Start({.kind = master::TaskKind::kCopy, .from = AddressOf(0)});
+  }
+  ASSERT_EQ(queued.error().code, Code::kLimit);
+  EXPECT_EQ(waiting.Start({.kind = master::TaskKind::kDrain, .from = AddressOf(0)}).error().code,
+            Code::kLimit);
+  EXPECT_EQ(drains(), 0);
+}
 
 TEST_F(OperationsTest, ADrainLosesNothingWhileOthersPutAndGet) {
   auto pool = Open("host0");

@@ -451,6 +451,7 @@ class Run(unittest.TestCase):
             (["--no-owner", "--shared"], "no owner to leave"),
             (["--connector", "best"], "kvcove"),
             (["--memory", "lots"], "'lots' is not a size"),
+            (["--on-failure", "fallback", "--max-objects", "oops"], "--max-objects"),
             (["--master", "127.0.0.1:1", "--credentials", "/nowhere"], "--tenant"),
             (["--listen", "127.0.0.1:1"], "--listen is for an owner in a cluster: name the master with --master"),
             (["--insecure"], "--insecure is for an owner in a cluster"),

@@ -23,16 +23,7 @@ SERVES = (
     *("kvcove::server::Daemon::", "kvcove::server::ElectedMaster::", "kvcove::master::MasterServer::"),
     *("kvcove::master::Standby::", "kvcove::master::EtcdClient::", "kvcove::http::Server::"),
 )
-ASKS_ETCD = """
-#include <cstdio>
-#include "kvcove/pool/pool.h"
-#include "kvcove/server/etcd_masters.h"
-int main(int count, char**) {
-  if (count > 1) kvcove::server::UseEtcd();
-  const auto pool = kvcove::Pool::Open("kvcove://etcd://127.0.0.1:1/pool", std::chrono::milliseconds(500));
-  std::puts(pool.error().detail.c_str());
-}
-"""
+ASKS_ETCD = "tests/package/subproject/asks_etcd.cc"
 OUTPUT = "2 of 3 chunks are there\nchunk-2: 65536 bytes, as they were put\nafter the reset: a miss (reset)\n"
 
 
@@ -135,7 +126,7 @@ class Package(unittest.TestCase):
     def test_find_package_links_the_library_for_servers(self):
         project = self.work / "server"
         project.mkdir()
-        (project / "asks.cc").write_text(ASKS_ETCD)
+        (project / "asks.cc").write_text((SOURCES / ASKS_ETCD).read_text())
         (project / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(asks LANGUAGES CXX)\n"
             "find_package(kvcove CONFIG REQUIRED COMPONENTS server)\nadd_executable(asks asks.cc)\n"
@@ -150,10 +141,9 @@ class Package(unittest.TestCase):
         self.check_asks_etcd(build / "asks")
 
     def test_pkg_config_links_the_library_for_servers(self):
-        source, program = self.work / "asks.cc", self.work / "asks"
-        source.write_text(ASKS_ETCD)
+        program = self.work / "asks"
         flags = self.pkg_config("--cflags", "--libs", package="kvcove-server")
-        self.done([CXX, "-std=c++23", source, "-o", program, *flags])
+        self.done([CXX, "-std=c++23", SOURCES / ASKS_ETCD, "-o", program, *flags])
         self.check_asks_etcd(program)
 
     def test_an_engines_library_serves_nobody(self):
@@ -177,10 +167,11 @@ class Package(unittest.TestCase):
         # Include paths, generated headers and flags show in one module. All of kvcove takes eight minutes more, each time: another
         # project has no precompiled headers and other units, so the compiler cache has nothing. `make soak` asks for it.
         whole = "KVCOVE_WHOLE" in os.environ
-        target = "embedded" if whole else "kvcove_wire"
-        self.done(["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", target])
+        targets = ["embedded", "asks_etcd"] if whole else ["kvcove_wire"]
+        self.done(["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *targets])
         if whole:
             self.check_example(build / "embedded")
+            self.check_asks_etcd(build / "asks_etcd")
 
     def test_what_is_not_there_is_refused(self):
         for words, message in (

@@ -9,7 +9,6 @@ namespace kvcove::connector {
 namespace {
 
 constexpr std::size_t kMostBindings = 256;  // salts may be many
-constexpr std::size_t kMostTokens = 64;
 constexpr std::int64_t kNamingEveryNs = kSecond;
 
 bool IsSilent(const Result<Token>& token) {
@@ -124,9 +123,12 @@ bool Bindings::Refuse(std::string_view version, Binding& binding, const Error& e
 bool Bindings::Notice(std::string_view version, const Token& token, LinesAfterLock& lines) {
   auto at = tokens_.find(version);
   if (at == tokens_.end()) {
-    if (tokens_.size() > kMostTokens) tokens_.clear();
+    const bool full = tokens_.size() >= kMostTokens;
+    if (full) tokens_.clear();
     tokens_.emplace(std::string(version), token);
-    return false;
+    // A reset of a forgotten version would not be noticed, and KV that was computed before it would
+    // be stored under the next token. So all KV of now counts as of before.
+    return full;
   }
   if (at->second == token) return false;
   at->second = token;

@@ -33,6 +33,9 @@ namespace kvcove::connector {
 // Does no I/O: its owner asks the pool, between two calls. Needs its owner's lock.
 class Bindings {
  public:
+  // Tokens that are remembered. With one more version all are forgotten, which begins an epoch.
+  static constexpr std::size_t kMostTokens = 1024;
+
   // The options outlive it.
   explicit Bindings(const SchedulerOptions& options) : options_(options) {}
 
@@ -57,7 +60,9 @@ class Bindings {
   struct Answer {
     std::optional<Token> token;
     bool ends_waits = false;  // requests that wait because of Awaits need not wait any longer
-    bool moved = false;       // another generation than before: KV that was computed before is void
+    // KV that was computed before is void: the generation is another one, or the ones of before are
+    // forgotten.
+    bool moved = false;
   };
   Answer EndCapture(const std::string& version, const Result<Token>& token, std::int64_t now_ns,
                     LinesAfterLock& lines);
@@ -102,7 +107,8 @@ class Bindings {
   bool Refuse(std::string_view version, Binding& binding, const Error& error,
               LinesAfterLock& lines);
   std::optional<Token> LastToken(std::string_view version) const;
-  // Notes a token. True: the pool has another generation than at the last one.
+  // Notes a token. True: the pool has another generation than at the last one, or might have had
+  // one unnoticed since the token that was forgotten.
   bool Notice(std::string_view version, const Token& token, LinesAfterLock& lines);
 
   const SchedulerOptions& options_;

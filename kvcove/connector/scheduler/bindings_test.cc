@@ -80,6 +80,19 @@ TEST_F(BindingsTest, ANewGenerationIsNewsOnceAndNoneAfterAReset) {
   EXPECT_FALSE(EndCapture(Of(3)).moved) << "this engine has reset itself";
 }
 
+// Another engine may reset a version whose token is forgotten.
+TEST_F(BindingsTest, WhereTokensAreForgottenTheirKvCountsAsOfBefore) {
+  LinesAfterLock lines;
+  bool moved = false;
+  for (std::size_t i = 0; i < Bindings::kMostTokens; ++i) {
+    moved = moved || bindings_.EndCapture("v" + std::to_string(i), Of(1), 0, lines).moved;
+  }
+  EXPECT_FALSE(moved);
+  EXPECT_TRUE(bindings_.EndCapture("one more", Of(1), 0, lines).moved);
+  EXPECT_FALSE(bindings_.EndCapture("v0", Of(2), 0, lines).moved) << "nothing of before is left";
+  EXPECT_TRUE(bindings_.EndCapture("v0", Of(3), 0, lines).moved);
+}
+
 TEST_F(BindingsTest, APoolThatIsSilentSaidTheLastToken) {
   bindings_.Add("v", 0);
   (void)Answer(Of(1));

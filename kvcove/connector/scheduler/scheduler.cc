@@ -131,6 +131,13 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   if (!weights_.known()) StopStoring([](const Request&) { return true; });
   Plan plan = std::move(plan_);
   plan_ = {};
+  // No value has the empty hash, so the ranks report these loads as failed. LoadEnded would void
+  // them too, but nobody asks it about one that the step computes on.
+  for (LoadOrder& order : plan.loads) {
+    const auto load = loads_.find(order.job);
+    if (load == loads_.end() || load->second.epoch == epoch_) continue;
+    for (ChunkPlace& place : order.chunks) place.hash = {};
+  }
   plan.pool = options_.pool;
   plan.engine = options_.engine_socket;
   plan.step = steps_.Begin(clock_.NowNs());

@@ -9,10 +9,14 @@ namespace kvcove::connector {
 
 void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens,
                               const std::function<BlockTables()>& blocks) {
+  // Of the answer that the engine acts on; an epoch that has begun since made it 0. The load is
+  // then one that the epoch overtook, whatever begins while the engine gives its block tables.
+  std::uint64_t found_in = 0;
   {
     const MutexLock lock(mutex_);
     const auto at = requests_.find(id);
     if (at == requests_.end()) return;
+    found_in = at->second.lookup_epoch;
     DropLookup(at->second);
     if (external_tokens == 0) return;
   }
@@ -24,6 +28,7 @@ void SchedulerRole::Allocated(std::string_view id, std::uint64_t external_tokens
   Request& request = at->second;
   request.known_tokens = request.computed_tokens + external_tokens;
   Load load = LoadOf(request, id, external_tokens, tables);
+  load.epoch = found_in;
   stats_.hit_tokens += external_tokens;
   for (std::size_t i = 0; i < kTiers; ++i) stats_.hit_keys[i] += request.tiers[i];
   ++stats_.loads;
@@ -43,7 +48,6 @@ SchedulerRole::Load SchedulerRole::LoadOf(const Request& request, std::string_vi
                       .version = request.version,
                       .adapter = request.adapter,
                       .sync = !options_.load_async},
-            .epoch = epoch_,
             .adapter_tag = request.adapter_tag,
             .block_epoch = marks_.epoch()};
   for (std::uint32_t g = 0; g < options_.shape.groups.size() && g < tables.size(); ++g) {

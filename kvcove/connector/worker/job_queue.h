@@ -41,7 +41,7 @@ class JobQueue {
   // Takes the oldest job of the share that is not blocked, loads first; it is running from now on.
   // Null: there is none.
   JobPtr Next(Share share, bool loads_blocked, bool saves_blocked);
-  // Returns a running job that has more to move to the front of its queue.
+  // Puts a running job that has more to move back to the front of its queue.
   void PutBack(const JobPtr& job);
   // Takes note that a job runs no more.
   void Ran(const JobPtr& job) { running_.erase(job); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
@@ -72,6 +73,7 @@ Tasks::~Tasks() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
+    ends_ = true;
     for (const auto& task : tasks_) task->cancel = true;
     changed_.NotifyAll();
   }
@@ -93,8 +95,15 @@ Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {
     if (!request.to.empty()) KVCOVE_TRY(Live(request.to));
     if (request.from == request.to) return Fail(Code::kInvalid, "'from' and 'to' are the same");
     // Now, not when the task runs: while it waits for its turn, no new objects gather at the owner.
-    if (request.kind == TaskKind::kDrain)
+    if (request.kind == TaskKind::kDrain) {
       KVCOVE_TRY(cluster_.master().control().SetDraining(from.number, true));
+      Result<std::uint64_t> queued = Queue(request, /*asked_for=*/true);
+      // Nobody could cancel a drain without a task. An earlier drain of this owner goes on.
+      if (!queued && !from.draining) {
+        (void)cluster_.master().control().SetDraining(from.number, false);
+      }
+      return queued;
+    }
   }
   return Queue(request, /*asked_for=*/true);
 }
@@ -346,15 +355,20 @@ bool Tasks::HasDisk(const wire::OwnerStat& owner) const {
 
 Status Tasks::Repair(Task& task) {
   std::uint64_t left = 0;
+  Status all;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (!owner.live || Cancelled(task)) continue;
-    // Other errors are this owner's, and do not keep the others' objects from their repair. If the
-    // owner has ended, another repair follows, because the live owners differ then.
+    // Other errors are this owner's, and do not keep the others' objects from their repair. Unless
+    // the owner has ended, the repair has failed all the same: one that began by itself begins
+    // again.
     const auto walked = Walk(task, owner);
     if (walked) {
       left += walked->left;
     } else if (walked.error().code == Code::kInProgress) {
       return std::unexpected(walked.error());
+    } else if (Live(owner.address)) {
+      all = Fail(walked.error().code, fmt::format("the objects of {} were not looked at: {}",
+                                                  owner.address, walked.error().detail));
     }
   }
   if (left > 0) {
@@ -362,7 +376,7 @@ Status Tasks::Repair(Task& task) {
     task.stat.left = left;
     task.stat.message = "some objects have fewer replicas than they were stored with";
   }
-  return {};
+  return all;
 }
 
 rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
@@ -372,6 +386,12 @@ rpc::TcpChannel& Tasks::ChannelTo(const std::string& address) {
                                                 cluster_.AccessTo(address));
   }
   return *channel;
+}
+
+Result<std::string> Tasks::Call(const std::string& address, wire::Method method,
+                                const std::string& body, std::int64_t deadline_ns) {
+  InterruptBy interrupt(ends_);
+  return ChannelTo(address).Call(method, wire::AsBytes(body), deadline_ns);
 }
 
 Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
@@ -385,9 +405,8 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   Walked walked;
   while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
     KVCOVE_ASSIGN(const std::string reply,
-                  ChannelTo(from.address)
-                      .Call(wire::Method::kInventory, wire::AsBytes(wire::Encode(request)),
-                            clock_.NowNs() + 5 * kSecond));
+                  Call(from.address, wire::Method::kInventory, wire::Encode(request),
+                       clock_.NowNs() + 5 * kSecond));
     KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
     // The prefix of one key also matches longer keys.
     if (task.stat.request.one_key) {
@@ -559,9 +578,8 @@ std::vector<Tasks::Move> Tasks::MoveTo(Task& task, const wire::OwnerStat& from,
                                       .size_bytes = object.size_bytes}
             : wire::CopyRequest::Item{.id = object.id, .version = object.version});
   }
-  auto reply = ChannelTo(from.address)
-                   .Call(wire::Method::kCopy, wire::AsBytes(wire::Encode(request)),
-                         clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
+  auto reply = Call(from.address, wire::Method::kCopy, wire::Encode(request),
+                    clock_.NowNs() + (kCopyBudgetMs + 5000) * kMillisecond);
   const auto codes = reply ? wire::DecodeCodes(wire::AsBytes(*reply), part.size())
                            : Result<std::vector<Code>>(std::unexpected(reply.error()));
   std::vector<Move> again;

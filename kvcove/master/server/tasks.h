@@ -13,6 +13,7 @@
 // call to an owner or to the master is made under it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <optional>
@@ -66,7 +67,8 @@ class Tasks {
   Tasks(MasterServer& cluster, const TaskOptions& options, const Clock& clock);
   // Starts the thread, which runs tasks from now on. Errors: as StartThread.
   Status Begin();
-  // Cancels all tasks and joins the thread: waits for a call to an owner, 25 s at most.
+  // Cancels all tasks and joins the thread. Ends a call to an owner within Interrupt::kLookNs, and
+  // waits for one to other masters, 1 s at most.
   ~Tasks();
 
   // Queues a task and returns its number, under which List shows it even if it has nothing to do.
@@ -135,6 +137,9 @@ class Tasks {
   // none.
   const wire::OwnerStat* TargetFor(const Task& task, const wire::OwnerStat& from, const Move& move,
                                    std::vector<wire::OwnerStat>& owners) const;
+  // Calls an owner. The end of this object ends the call.
+  Result<std::string> Call(const std::string& address, wire::Method method, const std::string& body,
+                           std::int64_t deadline_ns);
   // Returns the channel to an owner. `address` must be valid (ParseAddress).
   rpc::TcpChannel& ChannelTo(const std::string& address);
   // Returns the live owner at this address. Errors: kInvalid.
@@ -153,6 +158,7 @@ class Tasks {
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> ends_ = false;  // as stopping_, for calls to owners
   std::uint64_t next_id_ KVCOVE_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<Task>> tasks_ KVCOVE_GUARDED_BY(mutex_);  // oldest first
   std::uint64_t copied_ KVCOVE_GUARDED_BY(mutex_) = 0;

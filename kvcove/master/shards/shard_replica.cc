@@ -97,6 +97,7 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
     for (const std::uint64_t number : named_) removed_.erase(number);
     named_.clear();
   }
+  if (reply.all && !begins) ForgetUnnamed(*to, reply);
   for (const wire::ShardSyncReply::Slot& slot : reply.slots) {
     to->standings.SetGeneration(slot.slot, slot.generation, slot.tenant);
     const std::uint64_t counter = Generations::CounterOf(slot.generation);
@@ -128,6 +129,27 @@ void ShardReplica::Apply(const wire::ShardSyncReply& reply, std::int64_t sent_ns
   if (reply.lease_ns > 0) {
     serves_until_ns_.store(sent_ns + reply.lease_ns, std::memory_order_release);
   }
+}
+
+// Slots that are free and owners that have ended are not in an answer with everything, and the
+// answer that named their end was lost.
+void ShardReplica::ForgetUnnamed(Following& to, const wire::ShardSyncReply& reply) const {
+  std::vector<bool> slots(kMaxSlots);
+  for (const wire::ShardSyncReply::Slot& slot : reply.slots) slots[slot.slot] = true;
+  for (SlotId slot = 0; slot < kMaxSlots; ++slot) {
+    if (slots[slot] || to.standings.GenerationOf(slot) == 0) continue;
+    to.standings.SetGeneration(slot, 0, 0);
+  }
+  std::vector<bool> owners(wire::kMaxOwners);
+  for (const wire::ShardSyncReply::Owner& owner : reply.owners) owners[owner.number] = true;
+  wire::ShardSyncReply ended;
+  for (OwnerNumber number = 0; number < wire::kMaxOwners; ++number) {
+    if (owners[number] || to.standings.owner(number).epoch.load(std::memory_order_acquire) == 0) {
+      continue;
+    }
+    ended.owners.push_back({.number = number});
+  }
+  ApplyOwners(to, ended);
 }
 
 void ShardReplica::ApplyOwners(Following& to, const wire::ShardSyncReply& reply) const {

@@ -116,6 +116,8 @@ class ShardReplica {
   void Begin(const wire::ShardSyncReply& reply);
   // Returns true if this generation is later than those that the following knows.
   static bool Lags(const Following& to, SlotId slot, Generation generation);
+  // Removes what `reply`, an answer with everything, does not name.
+  void ForgetUnnamed(Following& to, const wire::ShardSyncReply& reply) const;
   void ApplyOwners(Following& to, const wire::ShardSyncReply& reply) const;
   void ApplyRemovals(Following& to, const wire::ShardSyncReply& reply);
 

@@ -304,5 +304,29 @@ TEST_F(ShardsTest, AShardKnowsWhatItHoldsAndWhyItIsMissed) {
   EXPECT_EQ(master_->directory().Held(asked.keys)[0].reason, MissReason::kShardAway);
 }
 
+// The leader sends everything again because an answer was lost: the one that named these ends.
+TEST(ShardReplicaTest, WhatAnAnswerWithEverythingDoesNotNameIsForgotten) {
+  FakeClock clock;
+  ShardReplica replica({.address = "a", .directory = {}}, clock);
+  wire::ShardSyncReply answer{.term = 1, .session = 1, .number = 1, .all = true};
+  answer.position = 1;
+  answer.slots = {{.slot = 3, .generation = 9, .tenant = 5}, {.slot = 4, .generation = 8}};
+  answer.owners = {{.number = 2, .epoch = 7, .tenant = 6}, {.number = 3, .epoch = 1, .tenant = 4}};
+  replica.Apply(answer, clock.NowNs());
+  ASSERT_EQ(replica.TenantOfSlot(3), 5U);
+  ASSERT_EQ(replica.TenantOfOwner(2), 6U);
+  answer.position = 3;
+  answer.slots.erase(answer.slots.begin());
+  answer.owners.erase(answer.owners.begin());
+  replica.Apply(answer, clock.NowNs());
+  EXPECT_EQ(replica.TenantOfSlot(3), 0U);
+  EXPECT_EQ(replica.TenantOfOwner(2), 0U);
+  EXPECT_EQ(replica.TenantOfOwner(3), 4U);
+  const Token freed{.generation = 9, .slot = 3};
+  EXPECT_FALSE(replica.Lookup(freed, {}));
+  const Token kept{.generation = 8, .slot = 4};
+  EXPECT_TRUE(replica.Lookup(kept, {}));
+}
+
 }  // namespace
 }  // namespace kvcove::master

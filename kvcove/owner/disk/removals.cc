@@ -187,14 +187,7 @@ void Removals::DropSlot(SlotId slot) {
     generation = memory_.core().GenerationOf(slot);
     disks_.set().BeginMatching(slot, "*");
   }
-  Core::Walk walk;
-  while (!walk.done) {
-    {
-      const MutexLock lock(memory_.mutex);
-      memory_.core().DropSlot(slot, walk);
-    }
-    Memory::LetOthersIn();
-  }
+  DropFromMemory(slot);
   DisksRemoval on_disk;
   on_disk.collect = true;
   {
@@ -207,6 +200,17 @@ void Removals::DropSlot(SlotId slot) {
     NoteGone(slot, on_disk.TakeKeys());
   } else {
     NoteGoneUnknown();
+  }
+}
+
+void Removals::DropFromMemory(SlotId slot) {
+  Core::Walk walk;
+  while (!walk.done) {
+    {
+      const MutexLock lock(memory_.mutex);
+      memory_.core().DropSlot(slot, walk);
+    }
+    Memory::LetOthersIn();
   }
 }
 

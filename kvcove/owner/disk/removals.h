@@ -7,7 +7,8 @@
 // cluster, the master says durably that the next start must not use that disk.
 //
 // Threads. Any thread may call Remove and RemoveMatching, several at a time. The other calls belong
-// to the link: Apply, AwaitApplied and DropSlot to its removal lane.
+// to the link: Apply, AwaitApplied and DropSlot to its removal lane, DropFromMemory to that of the
+// lease.
 #pragma once
 
 #include <atomic>
@@ -48,6 +49,9 @@ class Removals {
   bool AwaitApplied();
   // Removes all objects of the slot.
   void DropSlot(SlotId slot);
+  // Removes the slot's objects from memory only. Waits for no disk, because the lane of the lease
+  // calls this.
+  void DropFromMemory(SlotId slot);
   // Drops objects of which another owner has another value. Durable at return, unless the link
   // ends: a later process must not report them again when the other value may be lost.
   void Drop(std::span<const InventoryItem> items);

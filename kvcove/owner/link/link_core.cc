@@ -270,6 +270,7 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
 void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
   if (lane == Lane::kLease) return AnswerLease(reply);
   if (lane == Lane::kList) return AnswerList(reply);
+  std::uint32_t asked_under = 0;
   {
     const MutexLock lock(mutex_);
     if (!reply) {
@@ -277,10 +278,12 @@ void LinkCore::Answer(Lane lane, const Result<std::string>& reply) {
       pause_[Index(lane)] = reply.error().code != Code::kTimeout;
       return;
     }
-    if (asked_under_[Index(lane)] != epoch_) return;
+    asked_under = asked_under_[Index(lane)];
+    if (asked_under != epoch_) return;
   }
   if (lane == Lane::kWatch) {
-    if (const auto changes = wire::DecodeChanges(wire::AsBytes(*reply))) Apply(*changes);
+    const auto changes = wire::DecodeChanges(wire::AsBytes(*reply));
+    if (changes) Apply(*changes, asked_under);
   } else {
     if (const auto page = wire::DecodeRemovalsPage(wire::AsBytes(*reply))) ApplyRemovals(*page);
   }
@@ -340,7 +343,7 @@ void LinkCore::ForgetIdentity(const wire::OwnerWelcome& welcome) {
   // In this order: first no put is accepted any more, then all objects are removed. Else another
   // table could make the same generations current again while objects of them are left.
   target_.Publish(welcome.incarnation, nothing);
-  for (const SlotUpdate& update : nothing) target_.DropSlot(update.slot);
+  for (const SlotUpdate& update : nothing) target_.DropVoidSlot(update.slot);
   hidden_.clear();
   target_.SetHidden({});
   target_.ReturnListings(std::move(listings));
@@ -440,10 +443,12 @@ void LinkCore::SetLease(std::int64_t deadline_ns) {
 
 void LinkCore::Renewed(const wire::RenewReply& reply) {
   std::int64_t sent_ns = 0;
+  std::uint32_t asked_under = 0;
   {
     const MutexLock lock(mutex_);
     sent_ns = sent_ns_;
-    if (asked_under_[Index(Lane::kLease)] != epoch_) return;
+    asked_under = asked_under_[Index(Lane::kLease)];
+    if (asked_under != epoch_) return;
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
   target_.SetDisksVoid(reply.disks_void);
@@ -462,7 +467,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     target_.SetHidden(hidden);
     hidden_ = std::move(hidden);
   }
-  Apply(reply.changes);
+  Apply(reply.changes, asked_under);
   if (reply.granted) {
     // Counted from the time of the request. The master counts from its receipt, which is later, so
     // readers stop before the master considers the lease to have ended.
@@ -484,12 +489,14 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   }
 }
 
-void LinkCore::Apply(const wire::Changes& changes) {
+void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {
   NoteMap(changes.map);
   const MutexLock apply_lock(apply_mutex_);
   std::vector<SlotUpdate> updates;
   {
     const MutexLock lock(mutex_);
+    // Another master has welcomed this owner since, by a hello that did not show this page.
+    if (asked_under != epoch_) return;
     if (changes.incarnation != incarnation_) {
       SayHelloAgain(/*new_epoch=*/false);
       return;

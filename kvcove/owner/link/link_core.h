@@ -147,7 +147,8 @@ class LinkCore {
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
   void SetLease(std::int64_t deadline_ns) KVCOVE_EXCLUDES(mutex_);
-  void Apply(const wire::Changes& changes);
+  // `asked_under`: the epoch in which the call was made that the changes answer.
+  void Apply(const wire::Changes& changes, std::uint32_t asked_under);
   void ApplyRemovals(const wire::RemovalsPage& page);
   void Listed(const wire::ListReply& reply);
   void AnswerLease(const Result<std::string>& reply);

@@ -32,6 +32,7 @@ class FakeTarget final : public LinkTarget {
     said.push_back(line);
   }
   void SetLease(std::int64_t deadline_ns) override {
+    if (on_lease) on_lease();
     lease_ns = deadline_ns;
     said.push_back(deadline_ns == 0 ? "no lease" : "lease");
   }
@@ -53,6 +54,7 @@ class FakeTarget final : public LinkTarget {
     return removal.pattern.empty() ? 0 : 3;
   }
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }
+  void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }
 
   std::vector<Listing> TakeListings(std::size_t /*at_most*/) override {
@@ -127,7 +129,8 @@ class FakeTarget final : public LinkTarget {
   int told = 0;
   int ended = 0;  // walks
   std::vector<ObjectId> dropped;
-  std::function<void()> on_drop;  // before they are
+  std::function<void()> on_drop;   // before they are
+  std::function<void()> on_lease;  // before it is set
   // With what was said before.
   std::vector<std::pair<OwnerFacts, std::vector<std::string>>> followed;
   int table_known = 0;

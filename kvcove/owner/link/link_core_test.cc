@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "kvcove/owner/link/link_core_fixture.h"
 
 namespace kvcove::owner {
@@ -379,7 +382,8 @@ TEST_F(LinkCoreTest, AForgottenOwnerDropsEverythingBeforeItIsAnotherOne) {
   wire::OwnerWelcome welcome = Welcome(0);
   welcome.forgotten = true;
   AnswerHello(welcome);
-  EXPECT_THAT(target_.said, ElementsAre("no lease", "publish 1=0 2=0", "drop 1", "drop 2", "hide"));
+  EXPECT_THAT(target_.said,
+              ElementsAre("no lease", "publish 1=0 2=0", "drop void 1", "drop void 2", "hide"));
   EXPECT_TRUE(Idle(Lane::kWatch));
   EXPECT_TRUE(Idle(Lane::kList));
   EXPECT_EQ(target_.listings.size(), 1U) << "the put is answered under the next identity";
@@ -538,6 +542,29 @@ TEST_F(LinkCoreTest, AnswersOfAnEarlierEpochAreIgnored) {
   EXPECT_EQ(again.items.size(), 1U) << "the put is listed under the new epoch";
   AnswerList(again);
   EXPECT_THAT(*put, ElementsAre(Code::kOk));
+}
+
+// The lane has seen that its answer is of the current epoch, and waits for the welcome to end.
+TEST_F(LinkCoreTest, ChangesOfAnEarlierMasterThatComeDuringAWelcomeAreIgnored) {
+  Join();
+  Ask(Lane::kWatch, wire::Method::kWatch);
+  core_.Disconnected();
+  AskHello();
+  target_.said.clear();
+  std::thread watch;
+  target_.on_lease = [&] {
+    if (watch.joinable()) return;
+    watch = std::thread([&] {
+      core_.Answer(Lane::kWatch, wire::Encode(Changes(0, 5, {{.slot = 1, .generation = 9}})));
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for the thread to get there
+  };
+  wire::OwnerWelcome welcome = Welcome(8);
+  welcome.tell_first = true;
+  AnswerHello(welcome);
+  watch.join();
+  EXPECT_THAT(target_.said, ElementsAre("no lease"));
+  EXPECT_EQ(AskRenew().table, 0U);
 }
 
 TEST_F(LinkCoreTest, ARenewalsAnswerOfAnEarlierEpochGivesNoLease) {

@@ -61,6 +61,10 @@ class LinkTarget {
   virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
   // Removes all objects of the slot.
   virtual void DropSlot(SlotId slot) = 0;
+  // Removes the objects of a slot that has no generation any more, under another identity than the
+  // one that stored them: Follow has voided those on a disk. Waits for no disk and no file, for the
+  // lane of the lease calls it.
+  virtual void DropVoidSlot(SlotId slot) { DropSlot(slot); }
   // Notes that all removals up to this number are applied.
   virtual void SetApplied(std::uint64_t number) = 0;
 

@@ -310,6 +310,20 @@ Result<std::vector<SegmentRange>> ClusterSession::Segments(const CallOptions& op
 
 // ---- the rest
 
+namespace {
+
+// Joins the answers of two replicas. One that is pinned keeps the value, so one success is enough.
+// An unpin must reach each replica that still exists.
+Code OfBoth(Code one, Code other, bool pins) {
+  const auto rank = [&](Code code) {
+    if (code == Code::kMiss) return 2;
+    return (code == Code::kOk) == pins ? 0 : 1;
+  };
+  return rank(other) < rank(one) ? other : one;
+}
+
+}  // namespace
+
 Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
                                  std::span<ItemResult> results, const CallOptions& options,
                                  std::optional<PinKind> kind, std::int64_t duration_ns) {
@@ -328,12 +342,12 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   std::map<wire::OwnerNumber, std::vector<std::size_t>> by_owner;
   for (std::size_t k = 0; k < found.which.size(); ++k) {
     by_owner[found.places[k].owner].push_back(found.which[k]);
-    // Both replicas: eviction decides at each owner by itself. The owner with the higher number is
-    // asked last, and its answer is the item's.
+    // Both replicas: eviction decides at each owner by itself.
     if (found.places[k].second != wire::kNoOwner) {
       by_owner[found.places[k].second].push_back(found.which[k]);
     }
   }
+  std::vector<std::optional<Code>> answers(keys.size());
   for (const auto& [owner, mine] : by_owner) {
     std::vector<std::string_view> part;
     for (const std::size_t i : mine) part.push_back(keys[i]);
@@ -344,7 +358,10 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
                   ->Pin(found.token, part, kind, duration_ns, deadline_ns);
     }
     for (std::size_t k = 0; k < mine.size(); ++k) {
-      results[mine[k]] = {.code = codes ? (*codes)[k] : codes.error().code};
+      std::optional<Code>& answer = answers[mine[k]];
+      const Code code = codes ? (*codes)[k] : codes.error().code;
+      answer = answer ? OfBoth(*answer, code, kind.has_value()) : code;
+      results[mine[k]] = {.code = *answer};
     }
   }
   return {};

@@ -5,12 +5,45 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "kvcove/requester/cluster/fake_master.h"
+#include "kvcove/rpc/server.h"
 
 namespace kvcove::requester {
 namespace {
 
 using std::chrono::milliseconds;
+
+// Answers each Pin and Unpin with one code.
+class FakeOwner final : public rpc::Handler {
+ public:
+  FakeOwner() {
+    auto server = rpc::Server::Open({.listen = {.host = "127.0.0.1", .port = 0}}, *this);
+    EXPECT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    EXPECT_TRUE(server_->Start());
+  }
+  ~FakeOwner() override { server_->Stop(); }
+  std::string address() const { return server_->address().ToString(); }
+
+  void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
+  void OnClose(rpc::ConnectionId) override {}
+  void OnProcessGone(std::uint64_t) override {}
+  bool Admitted(rpc::ConnectionId) const override { return true; }
+  void OnRequest(rpc::ConnectionId, wire::Method method, std::span<const std::byte>, std::int64_t,
+                 rpc::Responder respond) override {
+    const std::vector<Code> codes = {says.load()};
+    respond({.code = Code::kOk,
+             .body = method == wire::Method::kPin ? wire::Encode(std::span<const Code>(codes))
+                                                  : std::string()});
+  }
+
+  std::atomic<Code> says{Code::kOk};
+
+ private:
+  std::unique_ptr<rpc::Server> server_;
+};
 
 class ClusterSessionTest : public testing::Test {
  protected:
@@ -104,6 +137,40 @@ TEST_F(ClusterSessionTest, RemovalsAreTheMasters) {
   EXPECT_EQ(results[1].code, Code::kMiss);
   EXPECT_EQ(*session_->RemoveMatching("a*", {}), 5U);
   EXPECT_EQ(session_->RemoveMatching("", {}).error().code, Code::kInvalid);
+}
+
+TEST_F(ClusterSessionTest, AValueIsPinnedAtOneReplicaAndUnpinnedAtBoth) {
+  FakeOwner first;
+  FakeOwner second;
+  master_.With([&](FakeMaster::State& state) {
+    state.owners = {{.number = 4, .address = first.address(), .live = true},
+                    {.number = 5, .address = second.address(), .live = true}};
+    state.places[DirectoryHash(FakeMaster::kSlot, "k").low] = {
+        .size_bytes = 10, .owner = 4, .second = 5};
+  });
+  const std::string_view key = "k";
+  ItemResult result;
+  const CallOptions options{.timeout = milliseconds(60'000)};
+  const auto pin = [&](Code at_first, Code at_second) {
+    first.says = at_first;
+    second.says = at_second;
+    EXPECT_TRUE(session_->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, options));
+    return result.code;
+  };
+  const auto unpin = [&](Code at_first, Code at_second) {
+    first.says = at_first;
+    second.says = at_second;
+    EXPECT_TRUE(session_->Unpin({&key, 1}, {&result, 1}, options));
+    return result.code;
+  };
+  EXPECT_EQ(pin(Code::kOk, Code::kNoSpace), Code::kOk);
+  EXPECT_EQ(pin(Code::kNoSpace, Code::kOk), Code::kOk);
+  EXPECT_EQ(pin(Code::kNoSpace, Code::kMiss), Code::kNoSpace);
+  EXPECT_EQ(pin(Code::kMiss, Code::kMiss), Code::kMiss);
+  EXPECT_EQ(unpin(Code::kStale, Code::kOk), Code::kStale);
+  EXPECT_EQ(unpin(Code::kOk, Code::kStale), Code::kStale);
+  EXPECT_EQ(unpin(Code::kOk, Code::kMiss), Code::kOk);
+  EXPECT_EQ(unpin(Code::kMiss, Code::kOk), Code::kOk);
 }
 
 TEST_F(ClusterSessionTest, ASessionWhoseResetIsNotProvenFindsNothingUntilItIs) {

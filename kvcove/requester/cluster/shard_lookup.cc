@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <set>
 
@@ -92,58 +93,72 @@ std::vector<ShardLookup::Part> ShardLookup::Split(std::span<const Id128> hashes,
   return parts;
 }
 
-void ShardLookup::AskPart(const Token& token, Part& part, std::int64_t deadline_ns) {
-  if (part.shard == wire::kLeaderShard) {
-    part.answer = leader_(token, part.hashes, deadline_ns);
-  } else if (part.peer == nullptr) {
-    part.answer = Fail(Code::kUnavailable, "a shard of the directory without an address");
-  } else {
-    part.answer = part.peer->stub.Lookup(token, part.hashes, deadline_ns);
+Result<std::vector<wire::Place>> ShardLookup::AskPart(const Token& token, const Part& part,
+                                                      std::int64_t deadline_ns) const {
+  if (part.shard == wire::kLeaderShard) return leader_(token, part.hashes, deadline_ns);
+  if (part.peer == nullptr) {
+    return Fail(Code::kUnavailable, "a shard of the directory without an address");
   }
+  return part.peer->stub.Lookup(token, part.hashes, deadline_ns);
 }
 
+// The parts that workers ask for. A worker may be busy with other look-ups until after this one's
+// deadline, so this is shared with the workers and outlives the call.
+struct ShardLookup::Round {
+  std::vector<Part> asked;  // constant once the first worker has it
+  Mutex mutex;
+  CondVar changed;
+  std::size_t left KVCOVE_GUARDED_BY(mutex) = 0;
+  std::vector<Result<std::vector<wire::Place>>> answers KVCOVE_GUARDED_BY(mutex);
+  // Set once the caller has ended, by its deadline or its Interrupt: the workers' parts end, too.
+  // Relaxed: the flag carries no data, and answers are handed over by the lock.
+  std::atomic<bool> ended = false;
+};
+
 // The caller's thread asks for the first part, the leader's if there is one; workers ask for the
-// others. All of it refers to this call's stack, so the call must not return before each worker has
-// counted its part. A worker that is busy with another look-up thus delays this one.
+// others.
 void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns) {
   std::shared_ptr<rpc::Workers> workers;
   {
     const MutexLock lock(mutex_);
     workers = workers_;
   }
-  Mutex done_mutex;
-  CondVar done;
-  std::size_t left = parts.size();
-  // Set once the caller's Interrupt has ended: the workers' parts must end, too.
-  std::atomic<bool> ended = false;
-  // Notifies under the lock: after the lock the waiting thread may have returned, and the condition
-  // would have ended.
-  const auto over = [&] {
-    const MutexLock lock(done_mutex);
-    if (--left == 0) done.NotifyAll();
-  };
-  const auto ask = [&](Part& part) {
-    AskPart(token, part, deadline_ns);
-    over();
-  };
+  const auto round = std::make_shared<Round>();
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    Part& part = parts[i];
-    const auto aside = [&, at = &part] {
-      {
-        InterruptBy interrupt(ended);  // must end before over(), after which `ended` may not exist
-        AskPart(token, *at, deadline_ns);
-      }
-      over();
-    };
-    if (workers == nullptr || !workers->Post(aside)) ask(part);
+    round->asked.push_back({.shard = parts[i].shard,
+                            .peer = parts[i].peer,
+                            .which = {},
+                            .hashes = std::move(parts[i].hashes)});
   }
-  ask(parts.front());
-  const MutexLock lock(done_mutex);
-  while (left > 0) {
-    // In a thread with an Interrupt the wait returns every 100 ms. Relaxed: the flag carries no
-    // data, and answers are handed over by the lock.
-    if (Interrupt::Ended()) ended.store(true, std::memory_order_relaxed);
-    done.Wait(done_mutex);
+  {
+    const MutexLock lock(round->mutex);
+    round->left = round->asked.size();
+    round->answers.assign(round->left, Fail(Code::kTimeout, "a shard of the directory is late"));
+  }
+  const auto end = [round](std::size_t i, Result<std::vector<wire::Place>> answer) {
+    const MutexLock lock(round->mutex);
+    round->answers[i] = std::move(answer);
+    if (--round->left == 0) round->changed.NotifyAll();
+  };
+  for (std::size_t i = 0; i < round->asked.size(); ++i) {
+    const auto aside = [this, round, end, token, i, deadline_ns] {
+      InterruptBy interrupt(round->ended);
+      end(i, AskPart(token, round->asked[i], deadline_ns));
+    };
+    if (workers != nullptr && workers->Post(aside)) continue;
+    end(i, AskPart(token, round->asked[i], deadline_ns));
+  }
+  parts.front().answer = AskPart(token, parts.front(), deadline_ns);
+  const MutexLock lock(round->mutex);
+  // In a thread with an Interrupt the wait returns every 100 ms.
+  while (round->left > 0) {
+    const std::int64_t left_ns = LeftNs(deadline_ns, clock_);
+    if (left_ns <= 0) break;
+    round->changed.WaitFor(round->mutex, std::chrono::nanoseconds(left_ns));
+  }
+  round->ended.store(true, std::memory_order_relaxed);
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    parts[i].answer = std::move(round->answers[i - 1]);
   }
 }
 

@@ -61,10 +61,14 @@ class ShardLookup {
     std::vector<Id128> hashes;
     Result<std::vector<wire::Place>> answer = std::vector<wire::Place>();
   };
+  struct Round;
   // Groups the keys at `which` by shard; the leader's part, if any, is the first one.
   std::vector<Part> Split(std::span<const Id128> hashes, const std::vector<std::size_t>& which);
-  // Ask one part, and all parts at the same time. Return when each has its answer.
-  void AskPart(const Token& token, Part& part, std::int64_t deadline_ns);
+  // Returns the answer to one part.
+  Result<std::vector<wire::Place>> AskPart(const Token& token, const Part& part,
+                                           std::int64_t deadline_ns) const;
+  // Asks for all parts at the same time. Returns when each has its answer, or at the deadline: the
+  // answer of a part that a worker has not ended by then is kTimeout.
   void AskAll(const Token& token, std::vector<Part>& parts, std::int64_t deadline_ns);
   std::shared_ptr<const wire::ShardMap> map() const;
 

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <set>
 #include <thread>
 
 #include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
 #include "kvcove/rpc/server.h"
+#include "tests/becomes.h"
 
 namespace kvcove::requester {
 namespace {
@@ -42,6 +44,16 @@ class Shard final : public rpc::Handler {
       slices_.erase(slice);
     }
   }
+  // Keeps its answers back until it is called with false: those are errors.
+  void Hold(bool holds) {
+    std::vector<rpc::Responder> held;
+    {
+      const MutexLock lock(mutex_);
+      holds_ = holds;
+      if (!holds) held.swap(held_);
+    }
+    for (rpc::Responder& respond : held) respond(rpc::ErrorReply({Code::kUnavailable, "late"}));
+  }
   std::string address() const { return server_->address().ToString(); }
   std::vector<wire::Place> Answer(std::span<const Id128> hashes) {
     ++asked;
@@ -69,6 +81,11 @@ class Shard final : public rpc::Handler {
       return respond(rpc::ErrorReply({request ? says.load() : Code::kCorrupt, "as it was told"}));
     }
     const std::vector<wire::Place> places = Answer(request->hashes);
+    const MutexLock lock(mutex_);
+    if (holds_) {
+      held_.push_back(std::move(respond));
+      return;
+    }
     respond({.code = Code::kOk, .body = wire::Encode(std::span<const wire::Place>(places))});
   }
 
@@ -79,6 +96,8 @@ class Shard final : public rpc::Handler {
   const wire::OwnerNumber number_;
   Mutex mutex_;
   std::set<wire::SliceNumber> slices_ KVCOVE_GUARDED_BY(mutex_);
+  bool holds_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::vector<rpc::Responder> held_ KVCOVE_GUARDED_BY(mutex_);
   std::unique_ptr<rpc::Server> server_;
 };
 
@@ -176,6 +195,31 @@ TEST_F(ShardLookupTest, AnInterruptedLookUpEndsItsPartsAtShardsThatAreSilent) {
     EXPECT_EQ((*places)[1].size_bytes, 1U) << "what had come";
   }
   EXPECT_LT(SystemClock::Instance().NowNs() - began_ns, 300 * kSecond);
+}
+
+// Four look-ups wait for a shard on all of the workers.
+TEST_F(ShardLookupTest, ALookUpEndsAtItsDeadlineWhileOthersHaveTheWorkers) {
+  lookup_.SetMap(Map(1));
+  second_.Hold(true);
+  std::vector<std::thread> others;
+  for (int t = 0; t < 4; ++t) {
+    others.emplace_back([&] { (void)Lookup(std::vector{KeyOf(0, 1), KeyOf(2, 1)}); });
+  }
+  EXPECT_TRUE(Becomes([&] { return second_.asked == 4; }));
+  std::promise<void> returned;
+  auto in_time = returned.get_future();
+  std::thread late([&] {
+    const auto places =
+        lookup_.Lookup(kToken, Mixed(2), SystemClock::Instance().NowNs() + 20 * kMillisecond);
+    returned.set_value();
+    ASSERT_TRUE(places) << places.error().ToString();
+    EXPECT_EQ((*places)[0].owner, 10U);
+    EXPECT_EQ((*places)[1].reason, MissReason::kShardAway);
+  });
+  EXPECT_EQ(in_time.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  second_.Hold(false);
+  late.join();
+  for (std::thread& thread : others) thread.join();
 }
 
 TEST_F(ShardLookupTest, ASliceThatHasMovedIsAskedForWhereItIs) {

@@ -130,6 +130,8 @@ Status SocketOwners::Accept(const std::string& socket, const std::string& author
   std::string other;
   {
     const MutexLock lock(mutex_);
+    // The list of owners is being destroyed.
+    if (stopping_) return Fail(Code::kUnavailable, "the pool is being closed");
     for (std::size_t i = 0; i < owners_.count() && other.empty(); ++i) {
       const LocalOwners::One& one = owners_.at(i);
       if (one.socket == socket || authorities_[one.socket] == authority) continue;

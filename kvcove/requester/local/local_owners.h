@@ -77,12 +77,13 @@ class SocketOwners {
   const std::string socket_;
   const Clock& clock_;
   const WarmOptions warm_;
-  LocalOwners owners_;
   Mutex mutex_;  // taken before the locks of owners
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::map<std::string, std::string> authorities_ KVCOVE_GUARDED_BY(mutex_);  // by socket
   bool logged_refused_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Ends before the members above: its owners' monitors call Accept until they end.
+  LocalOwners owners_;
   std::thread thread_;
 };
 

@@ -191,6 +191,26 @@ TEST_P(OrderTest, ATicketWithoutAnEventEndsWithItsStreams) {
   EXPECT_FALSE(All(reinterpret_cast<char*>(ring_.data()), 1, 'o'));
 }
 
+TEST_P(OrderTest, ATicketWhoseStreamsCannotBeOrderedEndsWithBoth) {
+  Open();
+  for (int turn = 0; turn < 20; ++turn) {
+    std::vector<DeviceCopy> copies = Runs(ring_, 8, GetParam());
+    copies.push_back({.host = ring_.data() + (512 << 10), .device = At(16 << 20), .bytes = 256});
+    copies.push_back({.host = ring_.data() + (600 << 10), .device = At(20 << 20), .bytes = 5000});
+    fake_manual(1);
+    fake_no_waits(1);
+    const DeviceTicket ticket = Submit(DeviceWay::kSave, copies);
+    fake_no_waits(0);
+    Result<bool> over = device_->Poll(ticket);
+    while (over && !*over) {
+      ASSERT_GT(fake_run(1), 0U);
+      over = device_->Poll(ticket);
+    }
+    EXPECT_FALSE(over);
+    ASSERT_EQ(fake_run(kAll), 0U) << "a stream still copies; seed " << seed_;
+  }
+}
+
 TEST_F(DeviceTest, TenThousandDescriptorsAreFewCalls) {
   Open({.threshold = 0});
   const auto large = Runs(ring_, 10'000, 64);

@@ -58,10 +58,11 @@ class Device::Enqueuer {
     // neither a scatter with the runs that are copied one by one, nor work before an error. An
     // early event would give the host memory, or the KV blocks, to a new user while the GPU uses
     // them.
-    if (used_copy_ && used_kernel_) {
-      Join(last_is_kernel_ ? copy_ : kernel_, last_is_kernel_ ? kernel_ : copy_);
-    }
+    const bool joined = !used_copy_ || !used_kernel_ ||
+                        Join(last_is_kernel_ ? copy_ : kernel_, last_is_kernel_ ? kernel_ : copy_);
+    // Without an event: enqueued work may still run, so Poll waits until both streams are idle.
     Ticket ticket{.way = way, .enqueued = status_, .blocks = std::move(blocks_)};
+    if (!joined) return ticket;
     auto event = device_.events_->Take();
     if (event) {
       CuStream stream = last_is_kernel_ ? kernel_ : copy_;
@@ -75,7 +76,6 @@ class Device::Enqueuer {
     } else if (ticket.enqueued) {
       ticket.enqueued = std::unexpected<Error>(event.error());
     }
-    // Without an event: enqueued work may still run, so Poll waits until both streams are idle.
     return ticket;
   }
 
@@ -95,13 +95,19 @@ class Device::Enqueuer {
     Do(driver_.stream_wait(stream, after_, 0), "a wait for the engine's step");
   }
   // Makes `then` wait for the present work of `first`, also after an error. A wait that is enqueued
-  // keeps the recording that it found, so the event may be used again at once.
-  void Join(CuStream first, CuStream then) {
+  // keeps the recording that it found, so the event may be used again at once. False: `then` does
+  // not wait.
+  bool Join(CuStream first, CuStream then) {
     auto event = device_.inner_->Take();
-    if (!event) return Do(1, "an event");
-    Do(driver_.event_record(*event, first), "an event between streams");
-    Do(driver_.stream_wait(then, *event, 0), "a wait between streams");
+    if (!event) {
+      Do(1, "an event");
+      return false;
+    }
+    CuResult result = driver_.event_record(*event, first);
+    if (result == kSuccess) result = driver_.stream_wait(then, *event, 0);
+    Do(result, "a wait between streams");
     device_.inner_->Give(*event);
+    return result == kSuccess;
   }
 
   // Appends the chunk's runs to `alone`. Runs and spans are in the order of their offsets.

@@ -102,7 +102,7 @@ class SocketTransfer final : public Transfer {
   // once. The peer may have seen the first request: every call may be repeated.
   void Lost(Error error) {
     if (!std::exchange(kept_, false)) return Fail(std::move(error));
-    Result<UniqueFd> fd = peer_.ConnectAgain();
+    Result<UniqueFd> fd = peer_.ConnectAgain(pass_.until_ns);
     if (!fd) return Fail(std::move(fd.error()));
     fd_ = std::move(*fd);
     Begin();
@@ -251,7 +251,9 @@ Result<UniqueFd> Peer::Connect(std::int64_t deadline_ns) {
   return client.TakeFd();
 }
 
-Result<UniqueFd> Peer::ConnectAgain() { return Connect(clock_.NowNs() + kConnectNs); }
+Result<UniqueFd> Peer::ConnectAgain(std::int64_t deadline_ns) {
+  return Connect(std::min(deadline_ns, clock_.NowNs() + kConnectNs));
+}
 
 UniqueFd Peer::TakeIdle() {
   while (true) {

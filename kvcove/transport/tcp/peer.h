@@ -54,8 +54,8 @@ class Peer final : public transport::Peer {
   // Keeps a connection for later exchanges, or closes it where kMaxIdle are idle already.
   void Keep(UniqueFd fd);
 
-  // Replaces an idle connection that had ended. Waits for at most 200 ms.
-  Result<UniqueFd> ConnectAgain();
+  // Replaces an idle connection that had ended. Waits until the deadline, for at most 200 ms.
+  Result<UniqueFd> ConnectAgain(std::int64_t deadline_ns);
 
   bool broken() const override { return link_.breaker().broken(); }
   std::int64_t ProbeDueNs() const override { return link_.breaker().ProbeDueNs(); }

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "kvcove/base/log.h"
+#include "kvcove/rpc/address.h"
 #include "kvcove/transport/tcp/server.h"
 #include "tests/becomes.h"
 
@@ -190,6 +192,21 @@ TEST_F(PeerTest, ALateExchangeEndsItsConnection) {
   EXPECT_EQ(Call(peer, wire::Method::kDataPut, 20 * kMillisecond), Code::kTimeout);
   EXPECT_EQ(Call(peer, wire::Method::kDataGet), Code::kOk);
   EXPECT_EQ(service_.visits, 2) << "a late answer would be taken for another exchange's";
+}
+
+// The caller's deadline may be nearer than the usual limit of a connect.
+TEST_F(PeerTest, AConnectionIsReplacedByTheDeadline) {
+  rpc::Address silent{.host = "127.0.0.1", .port = 0};
+  const auto listener = rpc::ListenTcp(silent);  // accepts nobody
+  ASSERT_TRUE(listener) << listener.error().ToString();
+  Peer peer(silent, {}, clock(), {});
+  std::int64_t least_ns = kSecond;
+  for (int turn = 0; turn < 5; ++turn) {
+    const std::int64_t began_ns = clock().NowNs();
+    EXPECT_FALSE(peer.ConnectAgain(began_ns + 10 * kMillisecond));
+    least_ns = std::min(least_ns, clock().NowNs() - began_ns);
+  }
+  EXPECT_LT(least_ns, 150 * kMillisecond);
 }
 
 TEST_F(PeerTest, APeerThatIsGoneIsUnavailableAndUsedAgainAfterAProbe) {

@@ -101,7 +101,7 @@ class Gpu {
     kernels = true;
     free_bytes = pinnable_bytes = ~std::uint64_t{0};
     good_operations = -1;
-    fail_enqueue = no_events = false;
+    fail_enqueue = no_events = no_waits = false;
     counts = {};
     violation.clear();
     auto& kv = device_[kBase];
@@ -291,6 +291,7 @@ class Gpu {
   long good_operations = -1;
   bool fail_enqueue = false;
   bool no_events = false;
+  bool no_waits = false;
   bool started = false;
   FakeCounts counts{};
   std::string violation;
@@ -473,6 +474,7 @@ void fake_features(int batch, int kernels, std::uint64_t free_bytes, std::uint64
 }
 void fake_fail_after(long operations) { Call(true, false).gpu.good_operations = operations; }
 void fake_no_events(int none) { Call(true, false).gpu.no_events = none != 0; }
+void fake_no_waits(int none) { Call(true, false).gpu.no_waits = none != 0; }
 void fake_fail(int fail) { Call(true, false).gpu.fail_enqueue = fail != 0; }
 void* fake_stream(int non_blocking) {
   return Call(true, false).gpu.NewStream(non_blocking == 0, 0);
@@ -578,6 +580,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   Call call;
   const auto at = call.gpu.EventOf(event);
   if (call.status != 0 || at == nullptr) return kInvalid;
+  if (call.gpu.no_waits) return kBroken;
   if (at->recorded == 0) return 0;
   return call.gpu.Enqueue(stream,
                           {.kind = Operation::Kind::kWait, .event = at, .version = at->recorded});

@@ -45,6 +45,8 @@ void fake_fail_after(long operations);
 void fake_fail(int fail);
 // 1: no event is made any more.
 void fake_no_events(int none);
+// 1: waits of streams for events are refused.
+void fake_no_waits(int none);
 
 // A stream of an engine: one that waits for the default stream, or not. An operation that writes
 // `value` to `bytes` at `address` when it runs.
