@@ -30,6 +30,13 @@ class ControlPlaneTest : public ClusterFaultTest {
     std::vector<ItemResult> results(keys.size());
     return session.Remove(views, results, {.timeout = timeout});
   }
+  // Returns true if the values are read from this host's memory, which needs no master. On a busy
+  // machine a session may be open before it is attached to the owner beside it.
+  static bool FromOwnHost(Session& session, const std::vector<std::string>& keys) {
+    return std::ranges::all_of(Get(session, keys), [](const ItemResult& result) {
+      return result.ok() && result.tier == Tier::kMemory;
+    });
+  }
   // For some time, from everywhere: a moment at which it can be seen is enough.
   std::size_t MostFound(const std::vector<std::string>& keys, std::int64_t for_ms = 1500) {
     auto pools = {Open("host0"), Open("host1"), Open()};
@@ -376,6 +383,7 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
     }
     return true;
   };
+  const auto local_reads = [&] { return FromOwnHost(*local, some); };
   std::int64_t missed_ms = 0;
   std::int64_t away_ms = 0;  // until the next master serves
   const auto replace = [&] {
@@ -406,7 +414,7 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
   const Slowness slowness;
   EXPECT_TRUE(slowness.Holds([&] {
     for (int i = 0; i < 10; ++i) {
-      if (!Becomes([&] { return Live() == 2 && all(); })) return false;
+      if (!Becomes([&] { return Live() == 2 && local_reads(); })) return false;
       replace();
       if (missed_ms == 0) return true;
       if (away_ms <= 500) return false;
@@ -440,12 +448,16 @@ TEST_F(ControlPlaneTest, LocalReadsAreBackSoonAfterTheMasterIs) {
         Must(pools.back()->OpenSession({.name = fmt::format("n{}", i), .engine = "e"})));
     ASSERT_EQ(CountOk(Put(*sessions.back(), keys)), keys.size());
   }
+  const auto all_local = [&] {
+    return std::ranges::all_of(sessions, [&](const auto& one) { return FromOwnHost(*one, keys); });
+  };
   // How long after the next master's start each host gets its own again, if it has missed them.
   const auto restart = [&](std::int64_t away_ms) {
     std::atomic<bool> stop{false};
     std::vector<std::atomic<std::int64_t>> back_ns(count);
     std::vector<std::atomic<bool>> gets(count);
     std::vector<std::atomic<bool>> missed(count);
+    EXPECT_TRUE(Becomes(all_local));
     StopMaster(SIGKILL);
     std::vector<std::thread> readers;
     for (std::size_t i = 0; i < count; ++i) {

@@ -129,7 +129,7 @@ TEST(ClusterSimulationTest, NoticesWhenALateOwnerCallsAPutStale) {
 }
 TEST(ClusterSimulationTest, NoticesWhenAKilledOwnerIsOverBeforeItsReadersAre) {
   MustFail({.check_availability = false, .rules = Without(&OwnerRules::lineage)},
-           "the proof that nobody maps a killed owner's memory");
+           "the proof that nobody maps a killed owner's memory", /*first=*/215);
 }
 TEST(ClusterSimulationTest, NoticesWhenProofsDoNotWaitForOwners) {
   MustFail({.check_availability = false, .master = {.wait = false}},
