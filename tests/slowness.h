@@ -8,9 +8,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -28,7 +30,8 @@ inline std::int64_t NowMs() { return Now() / kMillisecond; }
 // ready to run and had no core (/proc/*/schedstat), and how much too late a thread of its own woke,
 // which also shows a machine that stood still. A bound of the product's is a bound on
 // `took - slowness.ms()`: on a quiet machine that is next to nothing, and on a busy one a duration
-// says little. A lease lives through a `longest_ms()` of up to a quarter of a second.
+// says little. A lease lives through a stall of up to a quarter of a second; Holds is for what a
+// longer one may end.
 class Slowness {
  public:
   Slowness() : before_(WaitsNs()), beat_([this] { Beat(); }) {}
@@ -60,9 +63,26 @@ class Slowness {
     return now_ns - due_ns_ >= kStillNs || now_ns - still_until_ns_ <= ms * 1'000'000;
   }
 
+  // Returns what `observe` returned last. Calls it again after a false where the machine stood
+  // still during the call or shortly before, or where a thread that renews a lease had no core for
+  // as long: the lease may have run out then, and the product has kRecoversMs to work again. A
+  // stall only postpones the observation; a false without one is final.
+  template <typename Observe>
+  bool Holds(Observe&& observe) const {
+    const std::int64_t until_ns = NowNs() + kPatienceNs;
+    while (true) {
+      const std::int64_t began_ns = NowNs();
+      if (observe()) return true;
+      const std::int64_t ran_ms = (NowNs() - began_ns) / 1'000'000;
+      if (!StoodStillWithin(ran_ms + kRecoversMs) && !LeaseStarved()) return false;
+      if (NowNs() >= until_ns) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
   // How long each thread of this process and of its children has waited for a core; they may end
-  // meanwhile.
-  static std::map<std::string, std::int64_t> WaitsNs() {
+  // meanwhile. `name`: only threads of this name.
+  static std::map<std::string, std::int64_t> WaitsNs(const std::string& name = {}) {
     std::map<std::string, std::int64_t> delays;
     std::vector<std::string> processes = {std::to_string(getpid())};
     while (!processes.empty()) {
@@ -72,9 +92,13 @@ class Slowness {
       for (std::filesystem::directory_iterator at(tasks, error), end; !error && at != end;
            at.increment(error)) {
         const std::string task = at->path().string();
+        std::string comm;
+        if (!name.empty()) std::ifstream(task + "/comm") >> comm;
         std::int64_t ran_ns = 0;
         std::int64_t delay_ns = 0;
-        if (std::ifstream(task + "/schedstat") >> ran_ns >> delay_ns) delays[task] = delay_ns;
+        if (comm == name && std::ifstream(task + "/schedstat") >> ran_ns >> delay_ns) {
+          delays[task] = delay_ns;
+        }
         std::ifstream children(task + "/children");
         for (std::string child; children >> child;) processes.push_back(child);
       }
@@ -84,13 +108,34 @@ class Slowness {
 
  private:
   static constexpr std::int64_t kBeatNs = 5'000'000;
+  // A lease is a second, and renewed each quarter of it.
   static constexpr std::int64_t kStillNs = 250'000'000;
+  static constexpr std::int64_t kRecoversMs = 3000;
+  static constexpr std::int64_t kLookMs = 1000;
+  static constexpr const char* kLeaseThread = "kvcove-lease";
+  static constexpr std::int64_t kPatienceNs = 120'000'000'000;
 
   static std::int64_t NowNs() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
   }
+  // Returns true if a lease thread has waited for a core for kStillNs since the oldest look.
+  bool LeaseStarved() const {
+    const std::map<std::string, std::int64_t> now = WaitsNs(kLeaseThread);
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(now, [&](const auto& one) {
+      const auto before = looks_.front().find(one.first);
+      return one.second - (before == looks_.front().end() ? 0 : before->second) >= kStillNs;
+    });
+  }
+  void Look() {
+    std::map<std::string, std::int64_t> now = WaitsNs(kLeaseThread);
+    const std::lock_guard lock(mutex_);
+    looks_.push_back(std::move(now));
+    if (looks_.size() > 1 + kRecoversMs / kLookMs) looks_.pop_front();
+  }
   void Beat() {
-    while (!stop_) {
+    for (int beats = 0; !stop_; ++beats) {
+      if (beats % (kLookMs * 1'000'000 / kBeatNs) == 0) Look();
       due_ns_ = NowNs() + kBeatNs;
       std::this_thread::sleep_for(std::chrono::nanoseconds(kBeatNs));
       const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
@@ -106,6 +151,8 @@ class Slowness {
   std::atomic<std::int64_t> longest_ns_ = 0;
   std::atomic<std::int64_t> still_until_ns_ = INT64_MIN / 2;
   std::atomic<bool> stop_ = false;
+  mutable std::mutex mutex_;
+  std::deque<std::map<std::string, std::int64_t>> looks_ = {WaitsNs(kLeaseThread)};  // oldest first
   std::thread beat_;
 };
 

@@ -30,6 +30,13 @@ class ControlPlaneTest : public ClusterFaultTest {
     std::vector<ItemResult> results(keys.size());
     return session.Remove(views, results, {.timeout = timeout});
   }
+  // Returns true if the values are read from this host's memory, which needs no master. On a busy
+  // machine a session may be open before it is attached to the owner beside it.
+  static bool FromOwnHost(Session& session, const std::vector<std::string>& keys) {
+    return std::ranges::all_of(Get(session, keys), [](const ItemResult& result) {
+      return result.ok() && result.tier == Tier::kMemory;
+    });
+  }
   // For some time, from everywhere: a moment at which it can be seen is enough.
   std::size_t MostFound(const std::vector<std::string>& keys, std::int64_t for_ms = 1500) {
     auto pools = {Open("host0"), Open("host1"), Open()};
@@ -165,24 +172,8 @@ TEST_F(ControlPlaneTest, ARolledBackStoreGivesAnOwnerThatWasAwayNoLeaseBeforeOth
         {.name = "acme/llama", .engine = "near", .follow_always = true, .assume_weights = true}));
   };
   const auto near = open();
-  const auto keys = Keys(200);
-  ASSERT_EQ(CountOk(Put(*near, keys)), keys.size());
-  const std::string store = directory() + "/master/control";
-  Freeze(owner(1));
-  std::filesystem::copy_file(store, directory() + "/control");
-  // Its watch that is under way would bring it the reset when it goes on. The master answers that
-  // one, without news, after 2 s.
-  std::this_thread::sleep_for(milliseconds(2500));
-  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
-  StopMaster(SIGKILL);
-  for (const std::size_t i : {0, 2}) Freeze(owner(i));
-  std::filesystem::copy_file(directory() + "/control", store,
-                             std::filesystem::copy_options::overwrite_existing);
-  const Slowness slowness;
-  StartMaster();
-  Thaw(1);
-  std::size_t most = 0;
-  const auto look = [&](std::int64_t for_ms) {
+  const auto most_found = [&](const std::vector<std::string>& keys, std::int64_t for_ms) {
+    std::size_t most = 0;
     const std::int64_t until = NowMs() + for_ms;
     while (NowMs() < until) {
       const auto fresh = open();
@@ -190,14 +181,46 @@ TEST_F(ControlPlaneTest, ARolledBackStoreGivesAnOwnerThatWasAwayNoLeaseBeforeOth
         most = std::max(most, CountOk(Get(*session, keys, milliseconds(50))));
       }
     }
+    return most;
   };
-  look(400);
-  for (const std::size_t i : {0, 2}) Thaw(i);
-  look(1000);
-  // The master waits for members for 750 ms.
-  EXPECT_TRUE(most == 0 || slowness.longest_ms() > 250)
-      << most << " objects from before the reset are found";
-  WaitLive(3);
+  const auto all_said_hello = [&] {
+    rpc::TcpChannel channel(master_address(), {});
+    const auto owners = wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond);
+    return owners && owners->owners.size() == 3;
+  };
+  // The master waits for members for 750 ms from the first hello. Where the machine lets the others
+  // say theirs later, the owner gets its lease rightly, and all is repeated.
+  bool in_time = false;
+  for (int round = 0; round < 10 && !in_time && !HasFailure(); ++round) {
+    const auto keys = Keys(200, fmt::format("round{}", round));
+    WaitServed(*near);
+    ASSERT_EQ(CountOk(Put(*near, keys)), keys.size());
+    const std::string store = directory() + "/master/control";
+    Freeze(owner(1));
+    std::filesystem::copy_file(store, directory() + "/control",
+                               std::filesystem::copy_options::overwrite_existing);
+    // Its watch that is under way would bring it the reset when it goes on. The master answers that
+    // one, without news, after 2 s.
+    std::this_thread::sleep_for(milliseconds(2500));
+    ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
+    StopMaster(SIGKILL);
+    for (const std::size_t i : {0, 2}) Freeze(owner(i));
+    std::filesystem::copy_file(directory() + "/control", store,
+                               std::filesystem::copy_options::overwrite_existing);
+    StartMaster();
+    const std::int64_t thawed_ms = NowMs();
+    Thaw(1);
+    std::size_t most = most_found(keys, 400);
+    for (const std::size_t i : {0, 2}) Thaw(i);
+    EXPECT_TRUE(Becomes(all_said_hello));
+    in_time = NowMs() < thawed_ms + 750;
+    most = std::max(most, most_found(keys, 1000));
+    if (in_time) {
+      EXPECT_EQ(most, 0U) << "objects from before the reset are found";
+    }
+    WaitLive(3);
+  }
+  EXPECT_TRUE(in_time) << "the machine was too slow each time";
 }
 
 TEST_F(ControlPlaneTest, ARestoredBackupShowsNothingOfBefore) {
@@ -351,30 +374,53 @@ TEST_F(ControlPlaneTest, LocalReadsGoOnWhileTheMasterIsReplaced) {
   const auto keys = Keys(1000);
   ASSERT_EQ(CountOk(Put(*local, keys)), keys.size());
   const std::vector<std::string> some(keys.begin(), keys.begin() + 50);
-  const Slowness slowness;
-  StopMaster(SIGKILL);
-  const std::int64_t killed = NowMs();
+  MissReason reason = MissReason::kNone;
+  const auto all = [&] {
+    for (const ItemResult& result : Get(*local, some)) {
+      if (result.ok()) continue;
+      reason = result.reason;
+      return false;
+    }
+    return true;
+  };
+  const auto local_reads = [&] { return FromOwnHost(*local, some); };
   std::int64_t missed_ms = 0;
-  std::int64_t first_miss = -1;
   std::int64_t away_ms = 0;  // until the next master serves
-  std::int64_t last = NowMs();
-  while (NowMs() < killed + 4000) {
-    if (away_ms == 0 && NowMs() > killed + 300) {
-      StartMaster();
-      away_ms = NowMs() - killed;
+  const auto replace = [&] {
+    StopMaster(SIGKILL);
+    const std::int64_t killed = NowMs();
+    std::int64_t first_miss = -1;
+    std::int64_t last = killed;
+    missed_ms = 0;
+    away_ms = 0;
+    while (NowMs() < killed + 3000) {
+      if (away_ms == 0 && NowMs() > killed + 300) {
+        StartMaster();
+        away_ms = NowMs() - killed;
+      }
+      const bool hit = all();
+      const std::int64_t now = NowMs();
+      if (!hit) {
+        missed_ms += now - last;
+        if (first_miss < 0) first_miss = now - killed;
+      }
+      last = now;
     }
-    const bool all = CountOk(Get(*local, some)) == some.size();
-    const std::int64_t now = NowMs();
-    if (!all) {
-      missed_ms += now - last;
-      if (first_miss < 0) first_miss = now - killed;
-    }
-    last = now;
-  }
-  fmt::print("a master away for {} ms: local reads missed for {} ms, first after {} ms\n", away_ms,
-             missed_ms, first_miss);
+    fmt::print("a master away for {} ms: local reads missed for {} ms, first after {} ms\n",
+               away_ms, missed_ms, first_miss);
+  };
   // A lease of a second, last renewed up to 250 ms before, has to be renewed by the next master.
-  EXPECT_TRUE(missed_ms == 0 || away_ms > 500 || slowness.longest_ms() > 250);
+  // One that took half of it to start shows nothing, and is replaced once more.
+  const Slowness slowness;
+  EXPECT_TRUE(slowness.Holds([&] {
+    for (int i = 0; i < 10; ++i) {
+      if (!Becomes([&] { return Live() == 2 && local_reads(); })) return false;
+      replace();
+      if (missed_ms == 0) return true;
+      if (away_ms <= 500) return false;
+    }
+    return false;
+  })) << MissReasonName(reason);
 }
 
 // Figures of docs/control-plane.md: KVCOVE_RESTARTS=20 KVCOVE_RESTART_OWNERS=3
@@ -402,12 +448,16 @@ TEST_F(ControlPlaneTest, LocalReadsAreBackSoonAfterTheMasterIs) {
         Must(pools.back()->OpenSession({.name = fmt::format("n{}", i), .engine = "e"})));
     ASSERT_EQ(CountOk(Put(*sessions.back(), keys)), keys.size());
   }
+  const auto all_local = [&] {
+    return std::ranges::all_of(sessions, [&](const auto& one) { return FromOwnHost(*one, keys); });
+  };
   // How long after the next master's start each host gets its own again, if it has missed them.
   const auto restart = [&](std::int64_t away_ms) {
     std::atomic<bool> stop{false};
     std::vector<std::atomic<std::int64_t>> back_ns(count);
     std::vector<std::atomic<bool>> gets(count);
     std::vector<std::atomic<bool>> missed(count);
+    EXPECT_TRUE(Becomes(all_local));
     StopMaster(SIGKILL);
     std::vector<std::thread> readers;
     for (std::size_t i = 0; i < count; ++i) {
@@ -440,15 +490,18 @@ TEST_F(ControlPlaneTest, LocalReadsAreBackSoonAfterTheMasterIs) {
   for (const std::int64_t away_ms : {0, 1500}) {
     const Slowness slowness;
     std::vector<std::int64_t> took;
-    for (std::size_t i = 0; i < restarts; ++i) took.push_back(restart(away_ms));
+    for (std::size_t i = 0; i < restarts; ++i) {
+      EXPECT_TRUE(slowness.Holds([&] {
+        took.push_back(restart(away_ms));
+        return took.back() == 0 || away_ms > 0;
+      })) << "a lease outlasts a restart";
+    }
     std::ranges::sort(took);
     fmt::print(
         "{} owners and {} dead ones, the master away for {} ms: local gets of all hosts hit {} ms "
         "(median), {} ms (longest) after its start\n",
         count, dead, away_ms, took[took.size() / 2], took.back());
-    if (away_ms == 0) {
-      EXPECT_TRUE(took.back() == 0 || slowness.longest_ms() > 250);
-    } else {
+    if (away_ms > 0) {
       EXPECT_LT(took.back() - slowness.ms(), 1500);
     }
   }

@@ -16,6 +16,7 @@
 #include "kvcove/rpc/leader.h"
 #include "tests/etcd.h"
 #include "tests/fault/cluster_fault_fixture.h"
+#include "tests/retry.h"
 #include "tests/slowness.h"
 
 namespace kvcove {
@@ -154,12 +155,11 @@ class MastersTest : public ClusterFaultTest {
     return all_ms - slowness.ms();
   }
   // A leader that had no time on a busy machine is replaced: some may need another attempt.
-  static bool PutAll(Session& session, const std::vector<std::string>& keys) {
-    return Becomes([&] {
-      return std::ranges::all_of(Put(session, keys), [](const ItemResult& result) {
-        return result.ok() || result.code == Code::kExists;
-      });
-    });
+  static testing::AssertionResult PutAll(Session& session, const std::vector<std::string>& keys) {
+    Code failed = Code::kOk;
+    const auto put = [&](const std::vector<std::string>& left) { return Put(session, left); };
+    if (PutWithRetries(keys, put, &failed)) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "a put failed: " << CodeName(failed);
   }
   static void ExpectReset(Session& session) {
     Status reset;

@@ -95,10 +95,16 @@ TEST_F(ShardsTest, AKilledShardIsAMissUntilOwnersHaveToldItAgain) {
   const auto shard = AShard();
   ASSERT_TRUE(shard);
   const Slowness slowness;
+  const std::int64_t killed_ms = NowMs();
   End(std::exchange(masters_[*shard], 0), SIGKILL);
-  const auto missed = Get(*session_, kept, milliseconds(1000));
-  EXPECT_TRUE(CountOk(missed) < kept.size() || slowness.longest_ms() > 250);
-  EXPECT_GT(CountOk(missed), 0U) << "others answer for their keys";
+  std::vector<ItemResult> missed;
+  EXPECT_TRUE(slowness.Holds([&] {
+    missed = Get(*session_, kept, milliseconds(1000));
+    return CountOk(missed) > 0;
+  })) << "others answer for their keys";
+  // Nobody serves its slices before its lease of a second is over, which it renewed at most a
+  // quarter of a second before.
+  EXPECT_TRUE(CountOk(missed) < kept.size() || NowMs() >= killed_ms + 750);
   EXPECT_EQ(Found(kept), kept.size()) << testing::PrintToString(Reasons(Get(*session_, kept)));
   const auto after = Keys(100, "after");
   EXPECT_EQ(CountOk(Put(*session_, after)), after.size());
@@ -151,24 +157,36 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   std::atomic<int> rounds = 0;
   std::thread reader([&] {
     for (; !stop; ++rounds) {
-      for (const ItemResult& result : Get(*session_, kept)) {
-        if (!result.ok()) ++missed[std::string(MissReasonName(result.reason))];
-      }
+      std::vector<ItemResult> results;
+      const bool all = slowness.Holds([&] {
+        results = Get(*session_, kept);
+        return CountOk(results) == kept.size();
+      });
+      if (!all) missed = Reasons(results);
     }
   });
   std::vector<std::string> written;
   std::map<std::string, int> refused;
   std::thread writer([&] {
     for (int round = 0; !stop; ++round) {
-      const auto keys = Keys(8, fmt::format("w{}", round));
-      const auto results = Put(*near_, keys);
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        if (results[i].ok() && results[i].listed) {
-          written.push_back(keys[i]);
-        } else {
-          ++refused[results[i].ok() ? "not listed" : std::string(CodeName(results[i].code))];
+      std::vector<std::string> left = Keys(8, fmt::format("w{}", round));
+      std::map<std::string, int> codes;
+      const bool all = slowness.Holds([&] {
+        codes.clear();
+        const auto results = Put(*near_, left);
+        std::vector<std::string> again;
+        for (std::size_t i = 0; i < left.size(); ++i) {
+          if (results[i].ok() && results[i].listed) {
+            written.push_back(left[i]);
+          } else {
+            ++codes[results[i].ok() ? "not listed" : std::string(CodeName(results[i].code))];
+            again.push_back(fmt::format("{}+", left[i]));  // the old one may be stored already
+          }
         }
-      }
+        left = again;
+        return left.empty();
+      });
+      if (!all) refused = codes;
       std::this_thread::sleep_for(milliseconds(3));
     }
   });
@@ -194,11 +212,8 @@ TEST_F(ShardsTest, NothingIsMissedWhileSlicesMoveAsPlanned) {
   stop = true;
   reader.join();
   writer.join();
-  // A lease that has run out is a miss, too.
-  const bool stood_still = slowness.longest_ms() > 250;
-  EXPECT_TRUE(missed.empty() || stood_still)
-      << testing::PrintToString(missed) << " in " << rounds << " rounds";
-  EXPECT_TRUE(refused.empty() || stood_still) << testing::PrintToString(refused);
+  EXPECT_TRUE(missed.empty()) << testing::PrintToString(missed) << " in " << rounds << " rounds";
+  EXPECT_TRUE(refused.empty()) << testing::PrintToString(refused);
   EXPECT_EQ(CountOk(Get(*session_, written)), written.size());
 }
 
@@ -230,19 +245,19 @@ TEST_F(ShardsTest, AdminSeesAllShards) {
     std::this_thread::sleep_for(milliseconds(20));
   }
   EXPECT_EQ(entries, kept.size());
-  // Its lease is a second, and a look takes longer than that to find out.
-  const auto shard = AShard();
-  ASSERT_TRUE(shard);
+  // Its lease is a second, and a look takes longer than that to find out. A machine that stands
+  // still meanwhile sees the lease end first: then all is settled again before the next try.
   const Slowness slowness;
-  Freeze(masters_[*shard]);
-  std::size_t away = 0;
-  for (std::size_t i = 0; i < kept.size() && away == 0; ++i) {
-    away += says(kept[i]).starts_with("away: the master at") ? 1 : 0;
-    if (away == 0) continue;
+  EXPECT_TRUE(slowness.Holds([&] {
+    if (!AwaitServing(2) || Found(kept) < kept.size()) return false;
+    const auto shard = AShard();
+    if (!shard) return false;
+    Freeze(masters_[*shard]);
+    const bool away = std::ranges::any_of(
+        kept, [&](const auto& key) { return says(key).starts_with("away: the master at"); });
     kill(masters_[*shard], SIGCONT);
-  }
-  kill(masters_[*shard], SIGCONT);
-  EXPECT_TRUE(away == 1 || slowness.longest_ms() > 250) << away;
+    return away;
+  }));
   EXPECT_EQ(Found(kept), kept.size());
   for (const std::string& key : kept) {
     EXPECT_TRUE(Becomes([&] { return says(key) == "found"; })) << key << ": " << says(key);

@@ -27,6 +27,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 #include "kvcove/pool/pool.h"
+#include "tests/fault/take_over.h"
 
 extern char** environ;
 
@@ -132,20 +133,28 @@ pid_t Fork(const Body& body) {
   _exit(0);
 }
 
-pid_t Serve(const Flags& flags, const std::string& socket, bool take_over) {
+// Starts a process that takes over and logs to the file `log`; without one, the first process.
+pid_t Serve(const Flags& flags, const std::string& socket, const std::string& log = {}) {
   const std::string objects = std::to_string(flags.objects + 100'000);
   const std::string memory = fmt::format("{}MiB", 64 + (flags.objects / 8192));
   std::vector<const char*> words = {
       flags.kvcove.c_str(), "--log",    "warn",         "serve",         "--socket",
       socket.c_str(),       "--memory", memory.c_str(), "--max-objects", objects.c_str()};
-  if (take_over) words.push_back("--take-over");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (!log.empty()) {
+    words.push_back("--take-over");
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+  }
   words.push_back(nullptr);
   pid_t pid = 0;
-  if (posix_spawn(&pid, flags.kvcove.c_str(), nullptr, nullptr, const_cast<char**>(words.data()),
+  if (posix_spawn(&pid, flags.kvcove.c_str(), &actions, nullptr, const_cast<char**>(words.data()),
                   environ) != 0) {
     fmt::print(stderr, "'{}' cannot be started\n", flags.kvcove);
     std::exit(2);
   }
+  posix_spawn_file_actions_destroy(&actions);
   return pid;
 }
 
@@ -226,19 +235,25 @@ Footprint Ended(pid_t pid, const Footprint& first) {
 }
 
 // Upgrades until all are done; the process that serves at last. Where the machine stood still, the
-// new process ends and the old one goes on, as it must: then the operator tries again.
+// old process refuses the new one, or kills it in time, and goes on: then the operator tries again.
+// A new process that ends otherwise is a failure.
 pid_t UpgradeAll(const Flags& flags, const std::string& socket, pid_t serving, int& done) {
+  const std::string log = socket + ".log";
   for (int tries = 0; done < flags.upgrades && tries < flags.upgrades + kLateUpgrades; ++tries) {
     const std::int64_t begin = Now();
-    const pid_t next = Serve(flags, socket, true);
+    const pid_t next = Serve(flags, socket, log);
     int status = 0;
+    int refused = 0;
     bool taken = true;
     while (taken && waitpid(serving, &status, WNOHANG) != serving) {
-      taken = waitpid(next, nullptr, WNOHANG) != next;  // ends first where it has not taken over
+      taken = waitpid(next, &refused, WNOHANG) != next;  // ends first where it has not taken over
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    fmt::print(stderr, "upgrade {}: {} ms{}\n", done, (Now() - begin) / kMillisecond,
-               taken ? "" : ", not taken over");
+    std::ifstream file(log);
+    const std::string said{std::istreambuf_iterator<char>(file), {}};
+    fmt::print(stderr, "upgrade {}: {} ms{}\n{}", done, (Now() - begin) / kMillisecond,
+               taken ? "" : ", not taken over", said);
+    if (!taken && !MayTakeOverLater(refused, said)) return serving;
     if (!taken) continue;
     serving = next;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return serving;
@@ -256,7 +271,7 @@ int Run(const Flags& flags) {
   void* memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   Shared& shared = *new (memory) Shared;
-  pid_t serving = Serve(flags, socket, false);
+  pid_t serving = Serve(flags, socket);
   for (int tries = 0; tries < 500 && !Pool::Open(address); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
