@@ -104,7 +104,7 @@ MUTANTS = [
     ("disk log: a zone of which a walk cannot list all is freed", "disklog/log.cc",
      "    if (listed < zone.live()) {\n", "    if (false) {\n"),
     ("disk log: no zone is freed for its tombstones while they may find no room", "disklog/zones.cc",
-     "    if (needed > 0 && full) continue;\n", ""),
+     "    if (needed > 0 && (full || zone.unreadable)) continue;\n", "    if (needed > 0 && zone.unreadable) continue;\n"),
     ("disk: a value that finds no place in the table is not written", "owner/disk/tiering.cc",
      "  } else if (!common_.tags.Add(demotion->tag)) {\n", "  } else if (!common_.tags.Add(demotion->tag) && false) {\n"),
     ("disk: a hand-over strikes its disks from the note", "owner/disk/owner_disks.cc",
