@@ -190,10 +190,10 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
   // Before the disks are struck, so that none is noted again.
   DiskSet& set = disks_.set();
   for (std::size_t i = 0; voids && i < set.size(); ++i) {
-    set[i].Void("the master does not know this owner any more, so what it holds is void");
+    set[i].use().Void("the master does not know this owner any more, so what it holds is void");
   }
   for (std::size_t i = 0; misses && i < set.size(); ++i) {
-    (void)set[i].MissAll("another master leads, and does not know what it has missed");
+    (void)set[i].use().MissAll("another master leads, and does not know what it has missed");
   }
   const MutexLock lock(mutex_);
   Save();
@@ -224,7 +224,7 @@ void DiskOpening::TakeSaved() {
     place.incarnation = facts_.incarnation;
   }
   for (std::size_t i = 0; anew && i < disks_.set().size(); ++i) {
-    disks_.set()[i].Struck();
+    disks_.set()[i].use().Struck();
     DiskThread* const thread = disks_.ThreadOf(i);
     if (thread != nullptr) thread->BeginAnew(place.pool, place.incarnation);
   }

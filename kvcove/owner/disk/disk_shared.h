@@ -55,7 +55,7 @@ class TierTags {
   std::atomic<std::uint64_t> seed_{0};
 };
 
-class Tiering;
+class TierLoads;
 
 // Keys that a disk's log removes under one hold of its lock.
 inline constexpr std::size_t kRemovedAtOnce = 256;
@@ -69,9 +69,10 @@ struct DiskShared {
   disklog::ShareNumber ShareOf(std::string_view name) const;
   DemotionRules rules;                        // under the owner's lock
   std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: it is being paid off
-  // What comes up from one disk evicts to any of them. Filled before any thread uses them.
-  std::vector<Tiering*> disks;
-  Mutex coming_mutex;  // before those of the disks
+  // Of all disks: a value that is promoted from one evicts to any of them. Filled before any thread
+  // uses them.
+  std::vector<TierLoads*> loads;
+  Mutex promotion_mutex;  // before those of the disks
 };
 
 }  // namespace kvcove::owner

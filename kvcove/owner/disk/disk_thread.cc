@@ -34,18 +34,18 @@ disklog::LogOptions LogOptionsFor(const disklog::Superblock& super, const TierPl
                                   Tiering& tiering) {
   disklog::LogOptions options{.pool = place.pool,
                               .incarnation = place.incarnation,
-                              .generations = tiering.Generations(),
-                              .presence = &tiering};
-  options.shares = tiering.Shares();
+                              .generations = tiering.removals().Generations(),
+                              .presence = &tiering.log()};
+  options.shares = tiering.log().Shares();
   options.cleaner.on_dropped = [&tiering](const disklog::LiveObject& object) {
-    tiering.Dropped({.slot = object.slot,
-                     .generation = object.generation,
-                     .put = object.version,
-                     .key = std::string(object.key)});
+    tiering.log().Dropped({.slot = object.slot,
+                           .generation = object.generation,
+                           .put = object.version,
+                           .key = std::string(object.key)});
   };
   options.cleaner.worth_moving = [&tiering](const disklog::LiveObject& object,
                                             const disklog::MoveFacts& facts) {
-    return tiering.WorthMoving(object, facts);
+    return tiering.log().WorthMoving(object, facts);
   };
   options.writer.queue_bytes = std::min(kMostQueueBytes, 4 * super.zone_bytes);
   options.writer.chunk_bytes = std::min<std::uint64_t>(kMiB, super.zone_bytes / 4);
@@ -70,7 +70,7 @@ DiskThread::DiskThread(FoundDisk found, TierPlace place, Tiering& tiering, Promo
 
 std::unique_ptr<disklog::Device> DiskThread::Watched(
     std::unique_ptr<disklog::Device> device) const {
-  return std::make_unique<WatchedDevice>(std::move(device), tiering_.ages());
+  return std::make_unique<WatchedDevice>(std::move(device), tiering_.use().ages());
 }
 
 DiskOwner DiskThread::whose() const {
@@ -129,7 +129,7 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
                               const auto tag = segment::TierTag(hash, object.generation);
                               return (segment::ShareOf(tag) & shares) != 0;
                             },
-                        .name_of = [this](SlotId slot) { return tiering_.NameOf(slot); },
+                        .name_of = [this](SlotId slot) { return tiering_.removals().NameOf(slot); },
                         .gives_up = [&] { return stops() || clock_.NowNs() >= until_ns; }}));
   LogInfo("disk {}: {} objects are another disk's from now on, and are removed here", path_,
           removed);
@@ -139,7 +139,7 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
 // With all its objects known: a put of a key that the disk has is refused.
 Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
   disklog::Device& device = *found_.device;
-  tiering_.Attach();
+  tiering_.log().Attach();
   KVCOVE_ASSIGN(auto log,
                 disklog::Log::Open(device, LogOptionsFor(found_.super, place_, tiering_)));
   std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
@@ -197,13 +197,13 @@ Status DiskThread::Resume(const Id128& disk) {
 
 void DiskThread::Run() {
   while (!stopping_) {
-    if (tiering_.state().aside()) {
+    if (tiering_.use().state().aside()) {
       Strike();
       Rest();
     } else if (disk_ == nullptr) {
       OpenFirst();
     } else {
-      disk_->Step(tiering_.state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
+      disk_->Step(tiering_.use().state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
       Settle();
     }
   }
@@ -232,7 +232,7 @@ void DiskThread::OpenFirst() {
   const Status opened = OpenAgain();
   if (opened) return retry_.Works(clock_.NowNs());
   if (clock_.NowNs() >= first_until_ns_ || stuck_ != nullptr) {
-    tiering_.SetAside(opened.error().detail);
+    tiering_.use().SetAside(opened.error().detail);
     return;
   }
   const MutexLock lock(mutex_);
@@ -242,7 +242,7 @@ void DiskThread::OpenFirst() {
 // ---- its note
 
 void DiskThread::Strike() {
-  if (!tiering_.state().must_be_struck()) return;
+  if (!tiering_.use().state().must_be_struck()) return;
   if (const Status struck = Forget(); !struck) {
     if (const auto lines = unstruck_.Due(clock_.NowNs()); lines > 0) {
       LogWarn("disk {} is set aside, but the note cannot be written to say so: {} ({} times)",
@@ -253,15 +253,15 @@ void DiskThread::Strike() {
 
 // A put that began before it was on may end later, over what it holds.
 void DiskThread::Settle() {
-  const std::optional<std::uint64_t> era = tiering_.state().unnoted_in();
+  const std::optional<std::uint64_t> era = tiering_.use().state().unnoted_in();
   if (!era) return;
   const Promoter::Puts puts = promoter_.PutsUnderWay();
   if (settles_ != era) {
     settles_ = era;
     settles_from_ = puts.next;
   }
-  if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
-  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.BeginNote(*era); });
+  if (puts.oldest < settles_from_ || !tiering_.use().Settled(*era)) return;
+  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.use().BeginNote(*era); });
   if (!noted) {
     LogError("disk {} cannot be noted, so the next start empties it: {}", path_,
              noted.error().ToString());
@@ -295,7 +295,7 @@ void DiskThread::Rest() {
     stuck_log_.reset();
     stuck_.reset();
   }
-  if (!tiering_.state().may_open() || !retry_.Due(clock_.NowNs())) {
+  if (!tiering_.use().state().may_open() || !retry_.Due(clock_.NowNs())) {
     const MutexLock lock(mutex_);
     if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kIdleWaitNs));
     return;
@@ -329,14 +329,14 @@ void DiskThread::TakeAnew() {
     place_.incarnation = anew_->incarnation;
     anew_.reset();
   }
-  tiering_.UseAnew();
+  tiering_.use().UseAnew();
   retry_.Soon(clock_.NowNs());
-  tiering_.SetRetryAt(retry_.at_ns());
+  tiering_.use().SetRetryAt(retry_.at_ns());
 }
 
 void DiskThread::RetryLater() {
   retry_.Failed(clock_.NowNs());
-  tiering_.SetRetryAt(retry_.at_ns());
+  tiering_.use().SetRetryAt(retry_.at_ns());
 }
 
 Status DiskThread::OpenAgain() {
@@ -373,14 +373,14 @@ Status DiskThread::OpenFoundAgain() {
   const bool is_known = (noted || found_.super.disk == facts().disk) &&
                         found_.super.incarnation == place_.incarnation &&
                         found_.super.hash_seed == tiering_.hash_seed();
-  if (tiering_.MayReuse() && is_known) {
-    tiering_.DropGenerationOrders();
+  if (tiering_.use().MayReuse() && is_known) {
+    tiering_.removals().DropGenerationOrders();
     KVCOVE_ASSIGN(auto log, OpenLog());
-    if (tiering_.MayReuse()) {
+    if (tiering_.use().MayReuse()) {
       Use(std::move(log));
       // After an upgrade it was not away: the master knows what it holds.
-      const bool tells = tiering_.listed() && tiering_.state().away();
-      if (tells ? tiering_.BeginTelling() : tiering_.SetOnAgain(/*empty=*/false)) {
+      const bool tells = tiering_.use().listed() && tiering_.use().state().away();
+      if (tells ? tiering_.use().BeginTelling() : tiering_.use().SetOnAgain(/*empty=*/false)) {
         return {};
       }
       const MutexLock lock(mutex_);
@@ -388,16 +388,17 @@ Status DiskThread::OpenFoundAgain() {
       return Fail(Code::kInProgress, "a removal came between; the next attempt empties the disk");
     }
   }
-  if (!tiering_.state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
+  if (!tiering_.use().state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
-  tiering_.DropGenerationOrders();
+  tiering_.removals().DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());
   // It may be voided at any time, and its note be written anew then: it must not be noted again.
-  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()},
-                                                       [&] { return tiering_.BeginNoteEmpty(); }));
+  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()}, [&] {
+    return tiering_.use().BeginNoteEmpty();
+  }));
   if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
-  if (!tiering_.SetOnAgain(/*empty=*/true)) {
+  if (!tiering_.use().SetOnAgain(/*empty=*/true)) {
     const MutexLock lock(mutex_);
     disk_.reset();
     return Fail(Code::kStale, "it was voided meanwhile");
@@ -417,21 +418,21 @@ void DiskThread::Drain() {
 void DiskThread::WriteQueued() {
   const auto late = [&] { return clock_.NowNs() >= stop_by_ns_.load(); };
   const auto settles = [&] {
-    const auto era = tiering_.state().unnoted_in();
-    return era && !tiering_.Settled(*era);
+    const auto era = tiering_.use().state().unnoted_in();
+    return era && !tiering_.use().Settled(*era);
   };
-  while (!tiering_.state().aside() && (!tiering_.Idle() || settles()) && !late()) {
+  while (!tiering_.use().state().aside() && (!tiering_.Idle() || settles()) && !late()) {
     disk_->Step(kMillisecond);
   }
   Settle();
-  if (!tiering_.Idle() || tiering_.state().aside()) return;
+  if (!tiering_.Idle() || tiering_.use().state().aside()) return;
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
 }
 
 void DiskThread::BeginStop(std::int64_t within_ns) {
   if (!thread_.joinable()) return;
-  tiering_.Close();
+  tiering_.demotions().Close();
   stop_by_ns_ = clock_.NowNs() + within_ns;
   stopping_ = true;
   Wake();
@@ -449,7 +450,7 @@ bool DiskThread::AwaitStop() {
   }
   if (left_behind_) {
     // Should the thread go on one day, it must bring nothing up any more. It closes the disk then.
-    tiering_.SetAside("it hangs");
+    tiering_.use().SetAside("it hangs");
     thread_.detach();
     LogWarn("disk {} hangs; its thread is left behind", path_);
     return false;
@@ -474,7 +475,7 @@ DiskThread::~DiskThread() {
 }
 
 Status DiskThread::Forget() {
-  return place_.known->Forget(tiering_.shares(), [&] { tiering_.Struck(); });
+  return place_.known->Forget(tiering_.shares(), [&] { tiering_.use().Struck(); });
 }
 
 }  // namespace kvcove::owner

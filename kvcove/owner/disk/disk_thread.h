@@ -111,7 +111,7 @@ class DiskThread {
     BeginStop(within_ns);
     return AwaitStop();
   }
-  // Tiering::Void was called, and the next start does not know what the disk holds: it is emptied
+  // DiskUse::Void was called, and the next start does not know what the disk holds: it is emptied
   // for this pool and used again. Thread-safe.
   void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Thread-safe.

@@ -23,7 +23,7 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   std::vector<TierObject> lost;
   for (std::size_t i = 0; i < set.size() && lost.size() < at_most; ++i) {
     // What it lost and got again is not found before it is open again (an upgrade).
-    if (set[i].state().opening()) continue;
+    if (set[i].use().state().opening()) continue;
     std::ranges::move(set[i].inventory().TakeLost(at_most - lost.size()), std::back_inserter(lost));
   }
   for (std::size_t begin = 0; begin < lost.size(); begin += Memory::kSlice) {
@@ -46,7 +46,7 @@ bool InventoryWalk::TakeGoneOverflow() {
     if (!tiering.inventory().TakeLostAll()) continue;
     // Durably, before others may store what it has: should this process end, the next one must not
     // use it. If that fails, it is tried again with the next round.
-    if (tiering.state().away() && !disks_.Forget(i)) {
+    if (tiering.use().state().away() && !disks_.Forget(i)) {
       tiering.inventory().LoseAll();
     } else {
       disk = true;
@@ -118,7 +118,7 @@ std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t 
     }
     if (zone == 0) {
       told_eras_.resize(set.size());
-      told_eras_[disk] = set[disk].state().telling_in();
+      told_eras_[disk] = set[disk].use().state().telling_in();
     }
     if (!ReadZone(disk, zone)) break;
     ++cursor;
@@ -135,7 +135,7 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   }
   zone_ = std::move(zone->objects);
   told_ = 0;
-  returns_ = disks_.set()[disk].state().away();
+  returns_ = disks_.set()[disk].use().state().away();
   return true;
 }
 
@@ -147,14 +147,15 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
   Core& core = memory_.core();
   for (; told_ < end && items.size() < at_most; ++told_) {
     const TierObject& object = zone_[told_];
+    Tiering& disk = set.Of(object.slot, object.generation, object.key);
     if (core.GenerationOf(object.slot) != object.generation ||
-        !set.Tells(object.slot, object.generation, object.key) ||
+        !disk.Listable(object.slot, object.generation, object.key) ||
         core.StatObject(object.slot, object.key)) {
       continue;
     }
     // Its listing may be in the same batch, before this one.
     if (returns_ && core.BeingPut(object.slot, object.key)) {
-      set.Forsake(object.slot, object.generation, object.key);
+      disk.removals().RemoveUnreported(object.slot, object.generation, object.key);
       continue;
     }
     const PutOf put = UnpackPut(object.put);
@@ -176,7 +177,7 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
 
 std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
   for (std::size_t i = 0; disks_.open() && i < disks_.set().size(); ++i) {
-    if (disks_.set()[i].state().telling_in()) return FirstZoneOf(i);
+    if (disks_.set()[i].use().state().telling_in()) return FirstZoneOf(i);
   }
   return std::nullopt;
 }
@@ -206,9 +207,9 @@ void InventoryWalk::UseTold(std::size_t disk, std::uint64_t era) {
   if (thread == nullptr) return;
   thread->Wake();
   while (!link_ends_) {
-    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kDiskLookNs);
+    const Status quiet = tiering.use().AwaitTold(era, clock_.NowNs() + kDiskLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
-    if (quiet) (void)tiering.SetOnTold(era);
+    if (quiet) (void)tiering.use().SetOnTold(era);
     return;
   }
 }
