@@ -63,9 +63,9 @@ class DiskUse {
   // note is written: if it is set aside meanwhile, a put of a key that it holds waits until the
   // note is written without it. False: it is not settled in that era.
   bool BeginNote(std::uint64_t era);
-  // The same of a disk that is empty, before it is on. False: it was voided or unmounted.
+  // Does the same for an empty disk, before it is on. False: it was voided or unmounted.
   bool BeginNoteEmpty();
-  // The note does not name the disk any more, durably.
+  // Records that the note does not name the disk any more, durably.
   void Struck();
 
   // ---- its end
@@ -80,8 +80,9 @@ class DiskUse {
   // Has a disk that was voided tried again, and emptied. The caller is the disk's thread between
   // two attempts to open it: one that began before Void knows another pool, and must fail.
   void UseAnew();
-  // The content of a disk that is away must not be used: another master does not know which keys
-  // others have stored since. The caller may hold a lock, as for Void. False: it is not away.
+  // Has a disk that is away start empty: another master does not know which keys others have stored
+  // since, so its content must not be used. The caller may hold a lock, as for Void. False: the
+  // disk is not away.
   bool MissAll(const std::string& why);
   // Ends its use until another thread opens it, in this process or in its successor; its own thread
   // has ended. Until then nothing is found on it, removals wait, and stored keys are remembered.
@@ -92,11 +93,11 @@ class DiskUse {
   // Ends loads at their deadlines, and sets aside a disk that hangs. The owner's janitor calls it.
   // True: values wait for the log, so the caller wakes the disk's thread.
   bool Tick(std::int64_t now_ns);
-  // The disk's thread hangs in no call.
+  // Shows Tick that the disk's thread hangs in no call.
   void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
-  // Ages of the operations under way, for the WatchedDevice of this disk.
+  // Returns the ages of the operations under way, for the WatchedDevice of this disk.
   const std::shared_ptr<OperationAges>& ages() const { return ages_; }
-  // A disk that is set aside is tried again at this time; the disk's thread sets it.
+  // Sets the time at which a disk that is set aside is tried again. The disk's thread calls it.
   void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
   std::int64_t retry_at_ns() const { return retry_at_ns_.load(std::memory_order_relaxed); }
 

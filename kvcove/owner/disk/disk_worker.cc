@@ -328,7 +328,7 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
                   // It may have been removed meanwhile.
                   const bool there =
                       status && log_->Find(demotion->slot, demotion->generation, demotion->key);
-                  tiering_.demotions().Landed(*demotion, there);
+                  tiering_.demotions().Complete(*demotion, there);
                 });
   if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
     // While the device has work, a part of a chunk would be a small write between big ones.

@@ -39,7 +39,7 @@ HandedDemotion TierDemotions::Take(Demotion& demotion, bool copied) {
   return HandFirst();
 }
 
-void TierDemotions::Landed(Demotion& demotion, bool written) {
+void TierDemotions::Complete(Demotion& demotion, bool written) {
   const MutexLock lock(parts_.mutex);
   if (!written) ++parts_.stat.dropped_other;
   EndPending(demotion, written);

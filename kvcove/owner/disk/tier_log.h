@@ -22,19 +22,19 @@ struct HandedDemotion {
   disklog::ShareNumber share = disklog::kNoShare;
 };
 
-// The queued values of one disk, in their order. Thread-safe; First, Take, Landed and Drained are
-// the disk's thread's.
+// The queued values of one disk, in their order. Thread-safe; First, Take, Complete and Drained
+// belong to the disk's thread.
 class TierDemotions {
  public:
   explicit TierDemotions(TierParts& parts) : parts_(parts) {}
 
   // Returns the value that is to be written next.
   HandedDemotion First();
-  // The log has copied the first value, or never will. Returns the next one, in the same hold of
-  // the lock.
+  // Takes the first value out of the queue: the log has `copied` it, or never will. Returns the
+  // next value, in the same hold of the lock.
   HandedDemotion Take(Demotion& demotion, bool copied);
-  // Ends a value that the log has copied. `written`: it is durable, and found in the log.
-  void Landed(Demotion& demotion, bool written);
+  // Ends a value that the log has copied. `written`: the value is durable, and found in the log.
+  void Complete(Demotion& demotion, bool written);
   // True if all queued values have been written or dropped, and TierLog::NoteCounters has not been
   // called since.
   bool Drained() const;
@@ -64,26 +64,27 @@ class TierLog final : public disklog::Presence {
  public:
   explicit TierLog(TierParts& parts) : parts_(parts) {}
 
-  // A log is about to be opened: clears the disk's part of the table, and counts from the former
-  // log's counters on.
+  // Clears the disk's part of the table before a log is opened. The owner's figures continue from
+  // the counters of the former log.
   void Attach();
   // Returns the limits of namespaces and tenants on this disk. The log must not outlive this.
   disklog::DiskShares Shares() const;
-  // Whether the log moves the object to another zone before it frees the object's own. An object
-  // that memory has, too, is not moved: it is demoted again, without a read, when memory evicts it.
-  // If memory evicts it just now, it is lost: a miss, and nothing else.
+  // True if the log should move the object to another zone before it frees the object's own. An
+  // object that memory has, too, is not moved: it is demoted again, without a read, when memory
+  // evicts it. If memory evicts the object just now, the object is lost: a miss, and nothing else.
   bool WorthMoving(const disklog::LiveObject& object, const disklog::MoveFacts& facts) const;
-  // The cleaner has dropped the object with its zone.
+  // Notes that the cleaner has dropped the object with its zone.
   void Dropped(TierObject object);
-  // The log has the object no more, or cannot read it.
+  // Notes that the log has the object no more.
   void Lost(TierObject object) { parts_.Lose(std::move(object)); }
   // Takes the log's space and counters over into the owner's figures. `held`: Log::HeldByShare.
   void NoteCounters(const disklog::Space& space, const disklog::Counters& counters,
                     std::vector<std::uint64_t> held);
+  // Returns the durations of the disk's operations, to add to or to report.
   TierTimes& times() { return times_; }
   const TierTimes& times() const { return times_; }
 
-  // ---- disklog::Presence
+  // ---- disklog::Presence: the table of keys, as the log opens and changes
   bool Add(const Id128& hash, Generation generation) override;
   void Remove(const Id128& hash, Generation generation) override;
 

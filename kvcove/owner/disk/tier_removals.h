@@ -64,9 +64,11 @@ class TierRemovals {
   // Drops the queued values that match, before the walk over the log. No value is between the queue
   // and the log then, so each is counted once.
   void RemoveQueued(const TierOrder& order);
-  // The log has forgotten the keys of the order: they may be loaded and demoted again.
+  // Ends the fences of the order's keys: the log has forgotten them, so they may be loaded and
+  // demoted again.
   void Applied(const TierOrder& order);
-  // The tombstones of the order are synced. `removed`: objects that a pattern took from the log.
+  // Ends the order's part of its removal: its tombstones are synced. `removed`: objects that a
+  // pattern took from the log.
   void Proven(const TierOrder& order, std::uint64_t removed);
 
  private:

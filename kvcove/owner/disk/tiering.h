@@ -69,7 +69,7 @@ class Tiering final : public LowerTier {
   TierDemotions& demotions() { return demotions_; }
   TierLog& log() { return log_; }
   const TierLog& log() const { return log_; }
-  // The objects on the disk, for the master.
+  // Returns the reports about the objects on the disk, for the master.
   DiskInventory& inventory() { return parts_.inventory; }
 
   // ---- the keys of this disk
@@ -77,10 +77,10 @@ class Tiering final : public LowerTier {
   // before the disk is on.
   void SetShares(std::uint64_t shares);
   std::uint64_t shares() const { return parts_.shares; }
-  // The seed of the hashes of all disks' keys (Superblock::hash_seed).
+  // Returns the seed of the hashes of all disks' keys (Superblock::hash_seed).
   std::uint64_t hash_seed() const { return parts_.common.tags.seed(); }
 
-  // ---- under the owner's lock
+  // ---- under the owner's lock: LowerTier
   bool Holds(SlotId slot, Generation generation, std::string_view key) const override;
   bool Covers(SlotId slot, Generation generation, std::string_view key) override;
   bool Evicted(const EvictedObject& object) override;
