@@ -102,7 +102,7 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 Status Owner::MayPauseDisks() const {
   bool settled = opening_.settled() && !opening_.saving() && !disks_.Opening();
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    settled = settled && !disks_.set()[i].state().telling_in();
+    settled = settled && !disks_.set()[i].use().state().telling_in();
   }
   if (settled) return {};
   return Fail(Code::kInProgress,

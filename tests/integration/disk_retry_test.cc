@@ -189,7 +189,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
     for (std::size_t i = 0; i < removal.parts.size(); ++i) {
       if (removal.parts[i] == nullptr) continue;
       tiers_[i]->Wake();
-      KVCOVE_TRY((*set_)[i].AwaitRemoval(*removal.parts[i], clock_.NowNs() + 20 * kSecond));
+      KVCOVE_TRY((*set_)[i].removals().Await(*removal.parts[i], clock_.NowNs() + 20 * kSecond));
     }
     return {};
   }
@@ -207,11 +207,11 @@ class DiskRetryTest : public testing::Test, private Promoter {
     int next = 0;
     ASSERT_TRUE(Becomes([&] {
       Evict("broken" + std::to_string(next++));
-      return tiering_->state().aside();
+      return tiering_->use().state().aside();
     }));
   }
   bool Works() {
-    return Becomes([&] { return !tiering_->state().aside(); });
+    return Becomes([&] { return !tiering_->use().state().aside(); });
   }
   wire::LoadResult Promote(const Load&, std::span<const std::byte>) override {
     return {.code = Code::kOk};
@@ -246,7 +246,7 @@ TEST_F(DiskRetryTest, ADiskThatRecoversIsUsedAgainWithWhatItHeld) {
   EXPECT_FALSE(OnDisk("before"));
   const int before = opened_;
   ASSERT_TRUE(Becomes([&] { return opened_ > before + 3; })) << "it is tried again and again";
-  EXPECT_TRUE(tiering_->state().aside());
+  EXPECT_TRUE(tiering_->use().state().aside());
   broken_ = false;
   ASSERT_TRUE(Works());
   EXPECT_TRUE(OnDisk("before"));
@@ -297,8 +297,8 @@ TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
   ASSERT_NO_FATAL_FAILURE(Break());
   const auto shared = std::make_shared<TierRemoval>();
   const std::string_view key = "removed";
-  tiering_->Remove(kSlot, kGeneration, {&key, 1}, shared);
-  EXPECT_EQ(tiering_->AwaitRemoval(*shared, clock_.NowNs() + kSecond).error().code,
+  tiering_->removals().Remove(kSlot, kGeneration, {&key, 1}, shared);
+  EXPECT_EQ(tiering_->removals().Await(*shared, clock_.NowNs() + kSecond).error().code,
             Code::kUnavailable);
   ASSERT_TRUE(tier_->Forget()) << "as the owner does before it answers the removal";
   broken_ = false;
@@ -312,13 +312,13 @@ TEST_F(DiskRetryTest, ADiskThatMissedARemovalIsEmptied) {
 
 TEST_F(DiskRetryTest, AnUnmountedDiskIsNotTriedAgain) {
   ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
-  tiering_->Unmount("a test");
-  EXPECT_FALSE(tiering_->state().tries_again());
+  tiering_->use().Unmount("a test");
+  EXPECT_FALSE(tiering_->use().state().tries_again());
   const int before = opened_;
   // Long enough for the other disk to be set aside and used again.
-  (*set_)[1].SetAside("a test");
-  ASSERT_TRUE(Becomes([&] { return !(*set_)[1].state().aside(); }));
-  EXPECT_TRUE(tiering_->state().aside());
+  (*set_)[1].use().SetAside("a test");
+  ASSERT_TRUE(Becomes([&] { return !(*set_)[1].use().state().aside(); }));
+  EXPECT_TRUE(tiering_->use().state().aside());
   EXPECT_EQ(opened_, before);
 }
 
@@ -337,7 +337,7 @@ TEST_F(DiskRetryTest, ADiskThatHangsWhileItStopsIsUsedAgainOnceItWorks) {
   Evict("late");
   ASSERT_TRUE(Becomes([&] { return faults_->writes > writes; }));
   ASSERT_TRUE(tier_->Stop(0)) << "it does not wait for the device";
-  ASSERT_TRUE(tiering_->Pause());
+  ASSERT_TRUE(tiering_->use().Pause());
   const int opened = opened_;
   ResumeFirst(number);
   ASSERT_TRUE(Becomes([&] { return opened_ > opened + 1; }));
@@ -357,7 +357,7 @@ TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
   ASSERT_TRUE(Becomes([&] { return faults_->writes > writes; }));
   ASSERT_FALSE(tier_->Stop(0)) << "its thread is left behind";
   const DiskThread* const left = tiers_[0].release();
-  (void)tiering_->Pause();
+  (void)tiering_->use().Pause();
   ResumeFirst(number);
   EXPECT_FALSE(Closed());
   faults_->writes_held = false;
@@ -392,7 +392,7 @@ TEST_F(DiskRetryTest, OneOfTwoBreaksAndTheOtherGoesOn) {
   EXPECT_GT(on, 8);
   EXPECT_LT(on, 32);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_FALSE((*set_)[1].state().aside());
+  EXPECT_FALSE((*set_)[1].use().state().aside());
   for (const std::string& key : keys) EXPECT_EQ(OnDisk(key), DiskOf(key) == 1) << key;
   // What goes to the other disk while this one is set aside.
   for (const std::string& key : Keys("meanwhile", 20)) {

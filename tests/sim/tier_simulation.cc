@@ -125,12 +125,12 @@ class TierWorld {
   void StepDisk() {
     if (resting_) {
       life_->clock.AdvanceNs(kMillisecond);
-      life_->tiering->Tick(life_->clock.NowNs());
+      life_->tiering->use().Tick(life_->clock.NowNs());
       if (random_.OneIn(20)) UseAgain();
       return;
     }
     life_->Step();
-    if (life_->tiering->state().aside()) Rest();
+    if (life_->tiering->use().state().aside()) Rest();
   }
 
   void Rest() {
@@ -178,8 +178,8 @@ class TierWorld {
     Start(std::move(disk));
   }
   void StopInOrder() {
-    life_->tiering->Close();
-    const auto aside = [&] { return life_->tiering->state().aside(); };
+    life_->tiering->demotions().Close();
+    const auto aside = [&] { return life_->tiering->use().state().aside(); };
     life_->Until([&] { return aside() || life_->tiering->Idle(); });
     if (aside()) return;
     life_->disk->Stop();

@@ -52,7 +52,7 @@ class Tiers final : public Promoter {
     session = core->AddSession(nullptr, 1);
     promoter_ = core->AddPromoter();
     Publish();
-    OpenDisk(std::move(device), [this] { tiering->SetOn(); });
+    OpenDisk(std::move(device), [this] { tiering->use().SetOn(); });
   }
 
   static std::unique_ptr<disklog::FakeDevice> Formatted(std::uint64_t seed,
@@ -67,7 +67,7 @@ class Tiers final : public Promoter {
     const std::vector<SlotUpdate> updates = {
         {.slot = kSlot, .generation = generation_, .name = "m"}};
     core->SetSlots(kTestIncarnation, updates);
-    tiering->SetSlots(updates);
+    tiering->removals().SetSlots(updates);
   }
   void Reset() {
     generation_ += 1ULL << 24;
@@ -128,10 +128,10 @@ class Tiers final : public Promoter {
     if (core->StatObject(kSlot, key)) {
       batch->results.push_back({.code = Code::kOk});
     } else {
-      (void)tiering->AddLoad(batch,
-                             {.slot = kSlot, .generation = generation_, .key = key, .waiters = {}});
+      (void)tiering->loads().Add(
+          batch, {.slot = kSlot, .generation = generation_, .key = key, .waiters = {}});
     }
-    tiering->Begin(batch);
+    tiering->loads().Begin(batch);
     return batch;
   }
   // What a get gives: from memory, else from the disk.
@@ -147,32 +147,32 @@ class Tiers final : public Promoter {
     auto removal = std::make_shared<TierRemoval>();
     const std::string_view view_of = key;
     (void)core->Remove(kSlot, key);
-    tiering->Remove(kSlot, generation_, {&view_of, 1}, removal);
+    tiering->removals().Remove(kSlot, generation_, {&view_of, 1}, removal);
     return removal;
   }
   Status Proven(const TierRemoval& removal) {
-    return tiering->AwaitRemoval(removal, clock.NowNs());
+    return tiering->removals().Await(removal, clock.NowNs());
   }
   Status Remove(const std::string& key) {
     const auto removal = BeginRemove(key);
-    Until([&] { return Proven(*removal) || tiering->state().aside(); });
+    Until([&] { return Proven(*removal) || tiering->use().state().aside(); });
     return Proven(*removal);
   }
   std::shared_ptr<TierRemoval> BeginRemoveMatching(const std::string& pattern,
                                                    std::uint64_t* of_memory = nullptr) {
-    tiering->BeginMatching(kSlot, pattern);
+    tiering->removals().BeginMatching(kSlot, pattern);
     Core::Walk walk;
     std::uint64_t removed = 0;
     while (!walk.done) removed += core->RemoveMatching(kSlot, pattern, walk);
     if (of_memory != nullptr) *of_memory = removed;
     auto removal = std::make_shared<TierRemoval>();
-    tiering->RemoveMatching(kSlot, generation_, pattern, removal);
+    tiering->removals().RemoveMatching(kSlot, generation_, pattern, removal);
     return removal;
   }
   Result<std::uint64_t> RemoveMatching(const std::string& pattern) {
     std::uint64_t removed = 0;
     const auto removal = BeginRemoveMatching(pattern, &removed);
-    Until([&] { return Proven(*removal) || tiering->state().aside(); });
+    Until([&] { return Proven(*removal) || tiering->use().state().aside(); });
     KVCOVE_TRY(Proven(*removal));
     return removed + removal->removed;
   }
@@ -180,7 +180,7 @@ class Tiers final : public Promoter {
   void Step() {
     disk->Step(0);
     clock.AdvanceNs(kMillisecond);
-    tiering->Tick(clock.NowNs());
+    tiering->use().Tick(clock.NowNs());
     core->CheckInvariants();
   }
   template <typename Done>
@@ -197,8 +197,8 @@ class Tiers final : public Promoter {
   }
   // It is set aside, and its device is replaced by one that works and holds the same.
   void Fail(std::uint64_t seed) {
-    tiering->SetAside("a test");
-    tiering->Struck();
+    tiering->use().SetAside("a test");
+    tiering->use().Struck();
     const std::span<const std::byte> bytes = device->bytes();
     image_ = std::make_unique<disklog::FakeDevice>(
         std::vector<std::byte>(bytes.begin(), bytes.end()), seed);
@@ -207,15 +207,15 @@ class Tiers final : public Promoter {
   // As DiskThread does it: its content is used where it is `known` to have missed nothing. Whether
   // it is.
   bool UseAgain(bool known = true) {
-    const bool reuse = known && tiering->MayReuse();
+    const bool reuse = known && tiering->use().MayReuse();
     if (!reuse) {
       disklog::FormatOptions format = kFormat;
       format.hash_seed = common_->tags.seed();
       EXPECT_TRUE(disklog::Format(*image_, format));
-      EXPECT_TRUE(tiering->BeginNoteEmpty());
+      EXPECT_TRUE(tiering->use().BeginNoteEmpty());
     }
-    (void)tiering->TakeOrders();
-    OpenDisk(std::move(image_), [&] { EXPECT_TRUE(tiering->SetOnAgain(!reuse)); });
+    (void)tiering->removals().TakeOrders();
+    OpenDisk(std::move(image_), [&] { EXPECT_TRUE(tiering->use().SetOnAgain(!reuse)); });
     return reuse;
   }
   // Of a disk that is set aside.
@@ -246,20 +246,20 @@ class Tiers final : public Promoter {
     const auto super = disklog::Log::ReadSuperblock(*made);
     ASSERT_TRUE(super);
     if (common_->tags.seed() == 0) common_->tags.Begin(super->hash_seed);
-    tiering->Attach();
+    tiering->log().Attach();
     disklog::LogOptions options{.pool = kFormat.pool,
                                 .incarnation = kTestIncarnation,
-                                .generations = tiering->Generations(),
-                                .presence = &*tiering};
+                                .generations = tiering->removals().Generations(),
+                                .presence = &tiering->log()};
     options.writer = {
         .queue_bytes = 64 << 10, .chunk_bytes = 16 << 10, .streams = 2, .reserved_zones = 2};
     // Small values in blocks of 4 KiB: the bound of an owner would leave nothing for moves.
     options.cleaner.write_amplification = 100;
     options.cleaner.worth_moving = [this](const disklog::LiveObject& object,
                                           const disklog::MoveFacts& facts) {
-      return tiering->WorthMoving(object, facts);
+      return tiering->log().WorthMoving(object, facts);
     };
-    auto watched = std::make_unique<WatchedDevice>(std::move(made), tiering->ages());
+    auto watched = std::make_unique<WatchedDevice>(std::move(made), tiering->use().ages());
     auto log = disklog::Log::Open(*watched, options);
     ASSERT_TRUE(log) << log.error().ToString();
     for (int i = 0; i < 100'000 && !(*log)->recovered(); ++i) (*log)->Poll(0);
@@ -270,7 +270,7 @@ class Tiers final : public Promoter {
   }
   wire::LoadResult Promote(const Load& load, std::span<const std::byte> value) override {
     before_promotion();
-    if (!tiering->Wanted(load)) return {.code = Code::kMiss, .reason = MissReason::kRaced};
+    if (!tiering->loads().Wanted(load)) return {.code = Code::kMiss, .reason = MissReason::kRaced};
     const Token token{
         .incarnation = core->incarnation(), .generation = load.generation, .slot = load.slot};
     const bool whole = !during_promotion;
@@ -285,7 +285,7 @@ class Tiers final : public Promoter {
       during_promotion();
       code = Finish(promoter_, put.reservation);
     }
-    for (const auto& [holder, until_ns] : tiering->HoldersOf(load)) {
+    for (const auto& [holder, until_ns] : tiering->loads().HoldersOf(load)) {
       core->HoldKey(holder, load.slot, load.key, until_ns);
     }
     const bool there = code == Code::kOk || code == Code::kExists;

@@ -80,9 +80,9 @@ class DiskInventory {
     CarryAll(ar, lost_, lost_all_);
   }
 
-  // ---- the states of the disk, which are Tiering's: it calls Begin and End in the same hold of
-  // its lock in which the disk is used, or is used no more. Else a walk could wait for a disk that
-  // answers nothing, or pass over one that does.
+  // ---- the states of the disk: DiskUse calls Begin and End in the hold of its lock in which the
+  // disk's use begins or ends. Otherwise a walk could wait for a disk that answers nothing, or skip
+  // one that answers.
   //
   //   ended --Begin--> answering --End--> ended
   //

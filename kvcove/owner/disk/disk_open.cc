@@ -93,9 +93,9 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   for (std::size_t i = 0; i < opened.size(); ++i) {
     if (opened[i].status && !noted) opened[i].status = noted;
     if (opened[i].status) {
-      tiers[i].SetOn();
+      tiers[i].use().SetOn();
     } else {
-      tiers[i].SetAside(opened[i].status.error().detail);
+      tiers[i].use().SetAside(opened[i].status.error().detail);
     }
   }
   return opened;

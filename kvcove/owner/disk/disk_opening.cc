@@ -196,10 +196,10 @@ void DiskOpening::Follow(const OwnerFacts& facts) {
   // Before the note is struck, so that no disk is named in it again.
   DiskSet& set = disks_.set();
   for (std::size_t i = 0; voids && i < set.size(); ++i) {
-    set[i].Void("the master does not know this owner any more, so what it holds is void");
+    set[i].use().Void("the master has forgotten this owner, so the disk's contents are void");
   }
   for (std::size_t i = 0; misses && i < set.size(); ++i) {
-    (void)set[i].MissAll("another master leads, and does not know what it has missed");
+    (void)set[i].use().MissAll("another master leads, and does not know what the disk has missed");
   }
   const MutexLock lock(mutex_);
   Save();
@@ -231,7 +231,7 @@ void DiskOpening::TakeSaved() {
     place.incarnation = facts_.incarnation;
   }
   for (std::size_t i = 0; anew && i < disks_.set().size(); ++i) {
-    disks_.set()[i].Struck();
+    disks_.set()[i].use().Struck();
     DiskThread* const thread = disks_.ThreadOf(i);
     if (thread != nullptr) thread->BeginAnew(place.pool, place.incarnation);
   }

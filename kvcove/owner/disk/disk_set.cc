@@ -56,7 +56,7 @@ std::uint64_t DiskSet::SpareBytes() const {
 }
 
 void DiskSet::SetSlots(const std::vector<SlotUpdate>& updates) {
-  for (const auto& disk : disks_) disk->SetSlots(updates);
+  for (const auto& disk : disks_) disk->removals().SetSlots(updates);
 }
 
 bool DiskSet::AddLoad(LoadCall& call, std::size_t index, const Load& wanted) {
@@ -71,7 +71,7 @@ bool DiskSet::AddLoad(LoadCall& call, std::size_t index, const Load& wanted) {
     part.batch->hold_until_ns = call.hold_until_ns;
   }
   part.places.push_back(index);
-  return disks_[disk]->AddLoad(part.batch, wanted);
+  return disks_[disk]->loads().Add(part.batch, wanted);
 }
 
 // Each part writes to elements of its own. The decrement (acq_rel) makes these writes visible to
@@ -91,19 +91,19 @@ void DiskSet::Begin(LoadCall& call) {
       for (std::size_t at = 0; at < places.size(); ++at) answer->results[places[at]] = results[at];
       answer->EndPart();
     };
-    disks_[i]->Begin(part.batch);
+    disks_[i]->loads().Begin(part.batch);
   }
   call.answer->EndPart();
 }
 
 void DiskSet::Cancel(LoadCall& call) {
   for (std::size_t i = 0; i < call.parts.size(); ++i) {
-    if (call.parts[i].batch != nullptr) disks_[i]->Cancel(call.parts[i].batch);
+    if (call.parts[i].batch != nullptr) disks_[i]->loads().Cancel(call.parts[i].batch);
   }
 }
 
 void DiskSet::EndLoads() {
-  for (const auto& disk : disks_) disk->EndLoads();
+  for (const auto& disk : disks_) disk->loads().End();
 }
 
 // ---- removals
@@ -129,24 +129,24 @@ void DiskSet::Remove(SlotId slot, Generation generation, std::span<const std::st
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     if (of[i].empty()) continue;
     (void)PartOf(removal, i);
-    disks_[i]->Remove(slot, generation, of[i], removal.parts[i]);
+    disks_[i]->removals().Remove(slot, generation, of[i], removal.parts[i]);
   }
 }
 
 void DiskSet::BeginMatching(SlotId slot, std::string_view pattern) {
-  for (const auto& disk : disks_) disk->BeginMatching(slot, pattern);
+  for (const auto& disk : disks_) disk->removals().BeginMatching(slot, pattern);
 }
 
 void DiskSet::RemoveMatching(SlotId slot, Generation generation, std::string_view pattern,
                              DisksRemoval& removal) {
   for (std::size_t i = 0; i < disks_.size(); ++i) {
     (void)PartOf(removal, i);
-    disks_[i]->RemoveMatching(slot, generation, pattern, removal.parts[i]);
+    disks_[i]->removals().RemoveMatching(slot, generation, pattern, removal.parts[i]);
   }
 }
 
 void DiskSet::EndMatching(SlotId slot, std::string_view pattern) {
-  for (const auto& disk : disks_) disk->EndMatching(slot, pattern);
+  for (const auto& disk : disks_) disk->removals().EndMatching(slot, pattern);
 }
 
 // ---- figures

@@ -65,6 +65,10 @@ class DiskSet final : public LowerTier {
   std::size_t size() const { return disks_.size(); }
   Tiering& operator[](std::size_t disk) { return *disks_[disk]; }
   const Tiering& operator[](std::size_t disk) const { return *disks_[disk]; }
+  // Returns the key's disk. There is at least one.
+  Tiering& Of(SlotId slot, Generation generation, std::string_view key) const {
+    return *disks_[disks_.size() == 1 ? 0 : IndexOf(slot, generation, key)];
+  }
   DiskShared& common() { return common_; }
   const DiskShared& common() const { return common_; }
   // Divides the shares among the disks, once, before any disk is on.
@@ -91,18 +95,6 @@ class DiskSet final : public LowerTier {
   void SetSlots(const std::vector<SlotUpdate>& updates);
   // Adds the key at `index` of the call. False: the key is not on a disk; the result says why.
   bool AddLoad(LoadCall& call, std::size_t index, const Load& wanted);
-  bool Tells(SlotId slot, Generation generation, std::string_view key) const {
-    return Of(slot, generation, key).Tells(slot, generation, key);
-  }
-  void Forsake(SlotId slot, Generation generation, std::string_view key) {
-    Of(slot, generation, key).Forsake(slot, generation, key);
-  }
-  bool Wanted(const Load& load) const {
-    return Of(load.slot, load.generation, load.key).Wanted(load);
-  }
-  std::vector<std::pair<SessionNumber, std::int64_t>> HoldersOf(const Load& load) const {
-    return Of(load.slot, load.generation, load.key).HoldersOf(load);
-  }
   void Remove(SlotId slot, Generation generation, std::span<const std::string_view> keys,
               DisksRemoval& removal);
   void BeginMatching(SlotId slot, std::string_view pattern);
@@ -122,9 +114,6 @@ class DiskSet final : public LowerTier {
 
  private:
   std::size_t IndexOf(SlotId slot, Generation generation, std::string_view key) const;
-  Tiering& Of(SlotId slot, Generation generation, std::string_view key) const {
-    return *disks_[disks_.size() == 1 ? 0 : IndexOf(slot, generation, key)];
-  }
   TierRemoval& PartOf(DisksRemoval& removal, std::size_t disk) const;
 
   DiskShared common_;

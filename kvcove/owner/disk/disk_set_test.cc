@@ -35,7 +35,7 @@ class DiskSetTest : public testing::Test {
     const std::uint64_t shares[] = {0xFFFFFFFF, 0xFFFFFFFF00000000};
     set_->SetShares(shares);
     set_->SetSlots({{.slot = kSetSlot, .generation = kGeneration, .name = "m"}});
-    for (std::size_t i = 0; i < 2; ++i) (*set_)[i].SetOn();
+    for (std::size_t i = 0; i < 2; ++i) (*set_)[i].use().SetOn();
   }
   // Evicts so many values to one disk, whose thread does nothing. How many it took.
   int FillQueue(std::size_t disk, int values) {
@@ -75,10 +75,10 @@ TEST_F(DiskSetTest, ADiskThatIsUsedAgainAtOnceStillTellsWhatItHolds) {
   disk.inventory().SetZones(3);
   for (int round = 0; round < 1000; ++round) {
     std::thread of_disk([&] {
-      while (!disk.state().aside()) std::this_thread::yield();
-      EXPECT_TRUE(disk.SetOnAgain(/*empty=*/true));
+      while (!disk.use().state().aside()) std::this_thread::yield();
+      EXPECT_TRUE(disk.use().SetOnAgain(/*empty=*/true));
     });
-    EXPECT_TRUE(disk.SetAside("a test"));
+    EXPECT_TRUE(disk.use().SetAside("a test"));
     of_disk.join();
     ASSERT_EQ(disk.inventory().zones(), 3U) << round;
   }
@@ -86,33 +86,34 @@ TEST_F(DiskSetTest, ADiskThatIsUsedAgainAtOnceStillTellsWhatItHolds) {
 
 TEST_F(DiskSetTest, WhatComesUpFromOneDiskWaitsForTheQueueOfAnother) {
   Open(DiskAdmit::kKeep);
-  ASSERT_TRUE((*set_)[0].TakeComing(kLargeValue));
-  (*set_)[0].EndComing(kLargeValue);
+  ASSERT_TRUE((*set_)[0].loads().ReservePromotion(kLargeValue));
+  (*set_)[0].loads().ReleasePromotion(kLargeValue);
   FillQueue(1, 15);
-  EXPECT_EQ((*set_)[1].RoomToComeUp(), kQueue - 15 * kLargeValue);
-  EXPECT_TRUE((*set_)[0].TakeComing(kLargeValue));
-  EXPECT_FALSE((*set_)[0].TakeComing(kLargeValue)) << "they may all be evicted to the other disk";
-  (*set_)[0].EndComing(kLargeValue);
+  EXPECT_EQ((*set_)[1].loads().PromotionRoom(), kQueue - 15 * kLargeValue);
+  EXPECT_TRUE((*set_)[0].loads().ReservePromotion(kLargeValue));
+  EXPECT_FALSE((*set_)[0].loads().ReservePromotion(kLargeValue))
+      << "they may all be evicted to the other disk";
+  (*set_)[0].loads().ReleasePromotion(kLargeValue);
   // A disk that is set aside drops what it gets, so nothing waits for it.
-  (*set_)[1].SetAside("a test");
-  EXPECT_TRUE((*set_)[0].TakeComing(4 * kLargeValue));
+  (*set_)[1].use().SetAside("a test");
+  EXPECT_TRUE((*set_)[0].loads().ReservePromotion(4 * kLargeValue));
 }
 
 TEST_F(DiskSetTest, WhatComesUpFromAllDisksSharesTheRoom) {
   Open(DiskAdmit::kKeep);
-  const std::uint64_t room = (*set_)[0].RoomToComeUp();
-  ASSERT_TRUE((*set_)[0].TakeComing(room));
-  EXPECT_FALSE((*set_)[1].TakeComing(1));
+  const std::uint64_t room = (*set_)[0].loads().PromotionRoom();
+  ASSERT_TRUE((*set_)[0].loads().ReservePromotion(room));
+  EXPECT_FALSE((*set_)[1].loads().ReservePromotion(1));
   // What a device that hangs has under way counts no more once it is set aside.
-  (*set_)[0].SetAside("a test");
-  EXPECT_TRUE((*set_)[1].TakeComing(1));
+  (*set_)[0].use().SetAside("a test");
+  EXPECT_TRUE((*set_)[1].loads().ReservePromotion(1));
 }
 
 TEST_F(DiskSetTest, WithoutKeepNothingWaitsForAQueue) {
   Open(DiskAdmit::kAll);
   FillQueue(1, 15);
-  EXPECT_TRUE((*set_)[0].TakeComing(100 * kLargeValue));
-  EXPECT_TRUE((*set_)[1].TakeComing(100 * kLargeValue));
+  EXPECT_TRUE((*set_)[0].loads().ReservePromotion(100 * kLargeValue));
+  EXPECT_TRUE((*set_)[1].loads().ReservePromotion(100 * kLargeValue));
 }
 
 // ---- quotas
@@ -125,12 +126,12 @@ TEST_F(DiskSetTest, ANamespaceAtItsMaximumIsNotWritten) {
   EXPECT_EQ((*set_)[0].ByShare()[0].held_bytes, 8 * kLargeValue);
   EXPECT_EQ(FillQueue(1, 3), 3);
   // What the log has counts, too.
-  (*set_)[1].NoteLog({}, {}, {6 * kLargeValue});
+  (*set_)[1].log().NoteCounters({}, {}, {6 * kLargeValue});
   EXPECT_EQ(FillQueue(1, 1), 0);
-  (*set_)[1].NoteLog({}, {}, {4 * kLargeValue});
+  (*set_)[1].log().NoteCounters({}, {}, {4 * kLargeValue});
   EXPECT_EQ(FillQueue(1, 2), 1);
   // What waited when a disk failed is lost, and counts no more.
-  (*set_)[0].SetAside("a test");
+  (*set_)[0].use().SetAside("a test");
   EXPECT_EQ((*set_)[0].ByShare()[0].held_bytes, 0U);
 }
 
@@ -146,7 +147,7 @@ TEST_F(DiskSetTest, ANamespaceBeyondItsWriteRateIsNotWritten) {
 TEST_F(DiskSetTest, EachDiskHasItsPartOfWhatIsGuaranteed) {
   Open(DiskAdmit::kAll, {{"m", {.guaranteed_bytes = 4 << 20}}});
   for (std::size_t i = 0; i < 2; ++i) {
-    const disklog::DiskShares shares = (*set_)[i].Shares();
+    const disklog::DiskShares shares = (*set_)[i].log().Shares();
     ASSERT_EQ(shares.limits.size(), 1U);
     EXPECT_EQ(shares.limits[0].guaranteed_bytes, 2U << 20);
     EXPECT_EQ(shares.limits[0].maximum_bytes, disklog::ShareLimits().maximum_bytes);
@@ -158,7 +159,7 @@ TEST_F(DiskSetTest, EachDiskHasItsPartOfWhatIsGuaranteed) {
 
 TEST_F(DiskSetTest, ATenantsNamespacesAreOneShare) {
   Open(DiskAdmit::kAll, {{QualifiedName("blue", ""), {.maximum_bytes = 1 << 20}}});
-  const disklog::DiskShares shares = (*set_)[0].Shares();
+  const disklog::DiskShares shares = (*set_)[0].log().Shares();
   EXPECT_EQ(shares.of(QualifiedName("blue", "a")), 0U);
   EXPECT_EQ(shares.of(QualifiedName("blue", "b")), 0U);
   EXPECT_EQ(shares.of(QualifiedName("red", "a")), disklog::kNoShare);

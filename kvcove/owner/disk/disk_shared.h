@@ -57,7 +57,7 @@ class TierTags {
   std::atomic<std::uint64_t> seed_{0};  // set once; read without the lock
 };
 
-class Tiering;
+class TierLoads;
 
 // Most keys that one call removes from a disk's log.
 inline constexpr std::size_t kRemovedAtOnce = 256;
@@ -72,9 +72,10 @@ struct DiskShared {
   disklog::ShareNumber ShareOf(std::string_view name) const;
   DemotionRules rules;                        // under the owner's lock
   std::atomic<std::int64_t> budget_bytes{0};  // of the write rate; negative: it is being paid off
-  // What comes up from one disk evicts to any of them. Filled before any thread uses them.
-  std::vector<Tiering*> disks;
-  Mutex coming_mutex;  // before those of the disks
+  // By disk: a value that is promoted from one disk may evict values to any. Filled before any
+  // thread uses them.
+  std::vector<TierLoads*> loads;
+  Mutex promotion_mutex;  // before those of the disks
 };
 
 }  // namespace kvcove::owner

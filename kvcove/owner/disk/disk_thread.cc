@@ -34,18 +34,18 @@ disklog::LogOptions LogOptionsFor(const disklog::Superblock& super, const TierPl
                                   Tiering& tiering) {
   disklog::LogOptions options{.pool = place.pool,
                               .incarnation = place.incarnation,
-                              .generations = tiering.Generations(),
-                              .presence = &tiering};
-  options.shares = tiering.Shares();
+                              .generations = tiering.removals().Generations(),
+                              .presence = &tiering.log()};
+  options.shares = tiering.log().Shares();
   options.cleaner.on_dropped = [&tiering](const disklog::LiveObject& object) {
-    tiering.Dropped({.slot = object.slot,
-                     .generation = object.generation,
-                     .put = object.version,
-                     .key = std::string(object.key)});
+    tiering.log().Dropped({.slot = object.slot,
+                           .generation = object.generation,
+                           .put = object.version,
+                           .key = std::string(object.key)});
   };
   options.cleaner.worth_moving = [&tiering](const disklog::LiveObject& object,
                                             const disklog::MoveFacts& facts) {
-    return tiering.WorthMoving(object, facts);
+    return tiering.log().WorthMoving(object, facts);
   };
   options.writer.queue_bytes = std::min(kMostQueueBytes, 4 * super.zone_bytes);
   options.writer.chunk_bytes = std::min<std::uint64_t>(kMiB, super.zone_bytes / 4);
@@ -71,7 +71,7 @@ DiskThread::DiskThread(FoundDisk found, TierPlace place, Tiering& tiering, Promo
 
 std::unique_ptr<disklog::Device> DiskThread::Watched(
     std::unique_ptr<disklog::Device> device) const {
-  return std::make_unique<WatchedDevice>(std::move(device), tiering_.ages());
+  return std::make_unique<WatchedDevice>(std::move(device), tiering_.use().ages());
 }
 
 DiskOwner DiskThread::whose() const {
@@ -131,7 +131,7 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
                               const auto tag = segment::TierTag(hash, object.generation);
                               return (segment::ShareOf(tag) & shares) != 0;
                             },
-                        .name_of = [this](SlotId slot) { return tiering_.NameOf(slot); },
+                        .name_of = [this](SlotId slot) { return tiering_.removals().NameOf(slot); },
                         .gives_up = [&] { return stops() || clock_.NowNs() >= until_ns; }}));
   LogInfo("disk {}: removed {} objects whose keys belong to another disk now", path_, removed);
   return {};
@@ -141,7 +141,7 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
 // `exists` from then on, so no record of the disk is older than the value in memory.
 Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
   disklog::Device& device = *found_.device;
-  tiering_.Attach();
+  tiering_.log().Attach();
   KVCOVE_ASSIGN(auto log,
                 disklog::Log::Open(device, LogOptionsFor(found_.super, place_, tiering_)));
   std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
@@ -200,13 +200,13 @@ Status DiskThread::Resume(const Id128& disk) {
 
 void DiskThread::Run() {
   while (!stopping_) {
-    if (tiering_.state().aside()) {
+    if (tiering_.use().state().aside()) {
       Strike();
       Rest();
     } else if (disk_ == nullptr) {
       OpenFirst();
     } else {
-      disk_->Step(tiering_.state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
+      disk_->Step(tiering_.use().state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
       Settle();
     }
   }
@@ -238,7 +238,7 @@ void DiskThread::OpenFirst() {
   const Status opened = OpenAgain();
   if (opened) return retry_.Works(clock_.NowNs());
   if (clock_.NowNs() >= first_until_ns_ || stuck_ != nullptr) {
-    tiering_.SetAside(opened.error().detail);
+    tiering_.use().SetAside(opened.error().detail);
     return;
   }
   const MutexLock lock(mutex_);
@@ -250,7 +250,7 @@ void DiskThread::OpenFirst() {
 // Strikes the disk from the note if a put waits for that. Each round of Run calls this, so a
 // failure is tried again.
 void DiskThread::Strike() {
-  if (!tiering_.state().must_be_struck()) return;
+  if (!tiering_.use().state().must_be_struck()) return;
   if (const Status struck = Forget(); !struck) {
     if (const auto lines = unstruck_.Due(clock_.NowNs()); lines > 0) {
       LogWarn("disk {} is set aside, but cannot be struck from the note: {} ({} times)", path_,
@@ -264,15 +264,15 @@ void DiskThread::Strike() {
 // to the next start after a kill. NoteIf asks once more under the note's lock: a strike in between
 // remains.
 void DiskThread::Settle() {
-  const std::optional<std::uint64_t> era = tiering_.state().unnoted_in();
+  const std::optional<std::uint64_t> era = tiering_.use().state().unnoted_in();
   if (!era) return;
   const Promoter::Puts puts = promoter_.PutsUnderWay();
   if (settles_ != era) {
     settles_ = era;
     settles_from_ = puts.next;
   }
-  if (puts.oldest < settles_from_ || !tiering_.Settled(*era)) return;
-  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.BeginNote(*era); });
+  if (puts.oldest < settles_from_ || !tiering_.use().Settled(*era)) return;
+  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.use().BeginNote(*era); });
   if (!noted) {
     LogError("disk {} cannot be named in the note, so the next start empties it: {}", path_,
              noted.error().ToString());
@@ -307,7 +307,7 @@ void DiskThread::Rest() {
     stuck_log_.reset();
     stuck_.reset();
   }
-  if (!tiering_.state().may_open() || !retry_.Due(clock_.NowNs())) {
+  if (!tiering_.use().state().may_open() || !retry_.Due(clock_.NowNs())) {
     const MutexLock lock(mutex_);
     if (!stopping_) woken_.WaitFor(mutex_, std::chrono::nanoseconds(kIdleWaitNs));
     return;
@@ -342,14 +342,14 @@ void DiskThread::TakeAnew() {
     place_.incarnation = anew_->incarnation;
     anew_.reset();
   }
-  tiering_.UseAnew();
+  tiering_.use().UseAnew();
   retry_.Soon(clock_.NowNs());
-  tiering_.SetRetryAt(retry_.at_ns());
+  tiering_.use().SetRetryAt(retry_.at_ns());
 }
 
 void DiskThread::RetryLater() {
   retry_.Failed(clock_.NowNs());
-  tiering_.SetRetryAt(retry_.at_ns());
+  tiering_.use().SetRetryAt(retry_.at_ns());
 }
 
 Status DiskThread::OpenAgain() {
@@ -387,14 +387,14 @@ Status DiskThread::OpenFoundAgain() {
   const bool is_known = (noted || found_.super.disk == facts().disk) &&
                         found_.super.incarnation == place_.incarnation &&
                         found_.super.hash_seed == tiering_.hash_seed();
-  if (tiering_.MayReuse() && is_known) {
-    tiering_.DropGenerationOrders();
+  if (tiering_.use().MayReuse() && is_known) {
+    tiering_.removals().DropGenerationOrders();
     KVCOVE_ASSIGN(auto log, OpenLog());
-    if (tiering_.MayReuse()) {
+    if (tiering_.use().MayReuse()) {
       Use(std::move(log));
-      // After an upgrade it was not away: the master knows what it holds.
-      const bool tells = tiering_.listed() && tiering_.state().away();
-      if (tells ? tiering_.BeginTelling() : tiering_.SetOnAgain(/*empty=*/false)) {
+      // A disk that was on before an upgrade was not away: the master knows its objects.
+      const bool tells = tiering_.use().listed() && tiering_.use().state().away();
+      if (tells ? tiering_.use().BeginTelling() : tiering_.use().SetOnAgain(/*empty=*/false)) {
         return {};
       }
       const MutexLock lock(mutex_);
@@ -402,16 +402,17 @@ Status DiskThread::OpenFoundAgain() {
       return Fail(Code::kInProgress, "the disk has missed a removal; the next attempt empties it");
     }
   }
-  if (!tiering_.state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
+  if (!tiering_.use().state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
-  tiering_.DropGenerationOrders();
+  tiering_.removals().DropGenerationOrders();
   KVCOVE_ASSIGN(auto log, OpenLog());
-  // It may be voided at any time, and its note be written anew then: it must not be noted again.
-  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()},
-                                                       [&] { return tiering_.BeginNoteEmpty(); }));
+  // The disk may be voided at any time, and struck from the note: NoteIf must not name it then.
+  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()}, [&] {
+    return tiering_.use().BeginNoteEmpty();
+  }));
   if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
-  if (!tiering_.SetOnAgain(/*empty=*/true)) {
+  if (!tiering_.use().SetOnAgain(/*empty=*/true)) {
     const MutexLock lock(mutex_);
     disk_.reset();
     return Fail(Code::kStale, "it was voided meanwhile");
@@ -434,21 +435,21 @@ void DiskThread::Drain() {
 void DiskThread::WriteQueued() {
   const auto late = [&] { return clock_.NowNs() >= stop_by_ns_.load(); };
   const auto settles = [&] {
-    const auto era = tiering_.state().unnoted_in();
-    return era && !tiering_.Settled(*era);
+    const auto era = tiering_.use().state().unnoted_in();
+    return era && !tiering_.use().Settled(*era);
   };
-  while (!tiering_.state().aside() && (!tiering_.Idle() || settles()) && !late()) {
+  while (!tiering_.use().state().aside() && (!tiering_.Idle() || settles()) && !late()) {
     disk_->Step(kMillisecond);
   }
   Settle();
-  if (!tiering_.Idle() || tiering_.state().aside()) return;
+  if (!tiering_.Idle() || tiering_.use().state().aside()) return;
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
 }
 
 void DiskThread::BeginStop(std::int64_t within_ns) {
   if (!thread_.joinable()) return;
-  tiering_.Close();
+  tiering_.demotions().Close();
   stop_by_ns_ = clock_.NowNs() + within_ns;
   // Pairs with the loop of Run: a thread that sees `stopping_` reads the new `stop_by_ns_`.
   stopping_ = true;
@@ -466,8 +467,8 @@ bool DiskThread::AwaitStop() {
     left_behind_ = !ended_;
   }
   if (left_behind_) {
-    // Should the thread go on one day, it must bring nothing up any more. It closes the disk then.
-    tiering_.SetAside("it hangs");
+    // If the thread continues one day, it must promote nothing any more, and it closes the disk.
+    tiering_.use().SetAside("it hangs");
     thread_.detach();
     LogWarn("disk {} hangs; its thread is left behind", path_);
     return false;
@@ -492,7 +493,7 @@ DiskThread::~DiskThread() {
 }
 
 Status DiskThread::Forget() {
-  return place_.known->Forget(tiering_.shares(), [&] { tiering_.Struck(); });
+  return place_.known->Forget(tiering_.shares(), [&] { tiering_.use().Struck(); });
 }
 
 }  // namespace kvcove::owner

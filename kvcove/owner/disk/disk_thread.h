@@ -117,8 +117,8 @@ class DiskThread {
     BeginStop(within_ns);
     return AwaitStop();
   }
-  // Tiering::Void was called, and the next start does not know what the disk holds: it is emptied
-  // for this pool and used again. Thread-safe.
+  // Empties a voided disk for this pool and uses it again. Call it once the note names the disk no
+  // more. Thread-safe.
   void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Wakes the thread if it waits. Thread-safe.
   void Wake();

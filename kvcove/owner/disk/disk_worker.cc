@@ -52,7 +52,7 @@ DiskWorker::DiskWorker(Tiering& tiering, std::unique_ptr<disklog::Device> device
 // Ends this era's work. The fences note its removals as missed, so the queues below hold nothing
 // that the next era needs.
 void DiskWorker::SetAside(const std::string& why) {
-  tiering_.SetAside(why);
+  tiering_.use().SetAside(why);
   removals_.clear();
   walks_.clear();
   no_space_since_ns_ = 0;
@@ -66,9 +66,9 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   StepListing();
   StartReads();
   Demote();
-  // Room for what comes up may be made by another disk, whose thread does not wake this one.
-  const bool busy = !removals_.empty() || !walks_.empty() || no_room_ || tiering_.Paced() ||
-                    tiering_.FirstDemotion().demotion != nullptr;
+  // Another disk may make room for a promotion; its thread does not wake this one.
+  const bool busy = !removals_.empty() || !walks_.empty() || no_room_ || tiering_.loads().Paced() ||
+                    tiering_.demotions().First().demotion != nullptr;
   if (flush_at_ns_ != 0 && clock_.NowNs() >= flush_at_ns_) {
     log_->Flush();
     flush_at_ns_ = 0;
@@ -78,16 +78,17 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
   if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
   log_->Poll(wait);
-  tiering_.NoteProgress();
+  tiering_.use().NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);
-  if (const std::int64_t now = clock_.NowNs(); now >= note_at_ns_ || tiering_.Drained()) {
-    tiering_.NoteLog(log_->space(), log_->counters(), log_->HeldByShare());
+  if (const std::int64_t now = clock_.NowNs();
+      now >= note_at_ns_ || tiering_.demotions().Drained()) {
+    tiering_.log().NoteCounters(log_->space(), log_->counters(), log_->HeldByShare());
     note_at_ns_ = now + kNoteNs;
   }
 }
 
 void DiskWorker::TakeOrders() {
-  for (TierOrder& order : tiering_.TakeOrders()) {
+  for (TierOrder& order : tiering_.removals().TakeOrders()) {
     switch (order.kind) {
       case TierOrder::Kind::kGeneration:
         log_->SetGeneration(order.slot, order.generation);
@@ -96,7 +97,7 @@ void DiskWorker::TakeOrders() {
         removals_.push_back(std::move(order));
         break;
       case TierOrder::Kind::kRemoveMatching: {
-        tiering_.RemoveQueued(order);
+        tiering_.removals().RemoveQueued(order);
         auto walk = std::make_shared<Walk>();
         walk->order = std::move(order);
         walks_.push_back(std::move(walk));
@@ -113,16 +114,16 @@ void DiskWorker::StepRemovals() {
   while (!removals_.empty()) {
     const TierOrder& order = removals_.front();
     const std::vector<std::string_view> keys(order.keys.begin(), order.keys.end());
-    const std::string name = tiering_.NameOf(order.slot);
+    const std::string name = tiering_.removals().NameOf(order.slot);
     const Status removed = log_->Remove(
         {.slot = order.slot, .generation = order.generation, .name = name, .keys = keys},
         [this, order](const Status& status) {
           if (!status) return SetAside("a removal is not proven: " + status.error().detail);
-          tiering_.Proven(order, 0);
+          tiering_.removals().Proven(order, 0);
         });
     if (!removed) return Postpone(removed.error());
     no_space_since_ns_ = 0;
-    tiering_.Applied(order);
+    tiering_.removals().Applied(order);
     removals_.pop_front();
   }
 }
@@ -194,7 +195,7 @@ void DiskWorker::StepListing() {
       [this, zone, found](const Status& status) {
         if (status) return tiering_.inventory().Answer(*zone, std::move(*found));
         if (status.error().code == Code::kInProgress) return tiering_.inventory().PutBack(zone);
-        SetAside("what it holds cannot be told: " + status.error().detail);
+        SetAside("a zone cannot be read for the inventory: " + status.error().detail);
       });
 }
 
@@ -214,9 +215,9 @@ void DiskWorker::RemoveFound(Walk& walk) {
   const auto ended = [this, open = walk.open, count = walk.found,
                       order = walk.order](const Status& status) {
     if (!status) return SetAside("a removal is not proven: " + status.error().detail);
-    if (--*open == 0) tiering_.Proven(order, count);
+    if (--*open == 0) tiering_.removals().Proven(order, count);
   };
-  const std::string name = tiering_.NameOf(walk.order.slot);
+  const std::string name = tiering_.removals().NameOf(walk.order.slot);
   while (!walk.keys.empty()) {
     const std::size_t part = std::min(kRemovedAtOnce, walk.keys.size());
     const std::vector<std::string_view> keys(walk.keys.end() - static_cast<std::ptrdiff_t>(part),
@@ -245,24 +246,24 @@ void DiskWorker::RemoveFound(Walk& walk) {
 // itself.
 void DiskWorker::StartReads() {
   no_room_ = false;
-  while (const std::shared_ptr<Load> load = tiering_.FirstLoad()) {
-    if (const auto queued = tiering_.Queued(*load)) {
-      if (tiering_.TakeLoad(load, queued->size())) {
-        tiering_.FinishLoad(load, promoter_.Promote(*load, *queued));
+  while (const std::shared_ptr<Load> load = tiering_.loads().First()) {
+    if (const auto queued = tiering_.loads().Queued(*load)) {
+      if (tiering_.loads().Take(load, queued->size())) {
+        tiering_.loads().Finish(load, promoter_.Promote(*load, *queued));
       }
       continue;
     }
     const auto found = log_->Find(load->slot, load->generation, load->key);
     const std::uint64_t bytes = found ? found->buffer_bytes : 0;
     if (reading_bytes_ > 0 && reading_bytes_ + bytes > options_.read_bytes) return;
-    no_room_ = !tiering_.TakeComing(bytes);
+    no_room_ = !tiering_.loads().ReservePromotion(bytes);
     if (no_room_) return;
-    const bool taken = tiering_.TakeLoad(load, bytes);
-    if (!taken || !found) tiering_.EndComing(bytes);
+    const bool taken = tiering_.loads().Take(load, bytes);
+    if (!taken || !found) tiering_.loads().ReleasePromotion(bytes);
     if (!taken) continue;
     if (!found) {
       Lost(*load);
-      tiering_.FinishLoad(load, {.code = Code::kMiss, .reason = MissReason::kEvicted});
+      tiering_.loads().Finish(load, {.code = Code::kMiss, .reason = MissReason::kEvicted});
       continue;
     }
     StartRead(load, *found);
@@ -279,26 +280,26 @@ void DiskWorker::StartRead(const std::shared_ptr<Load>& load, const disklog::Fou
   log_->Read(found, {.slot = load->slot, .generation = load->generation, .key = load->key},
              buffer->span(),
              [this, load, buffer, bytes, begun_ns](const disklog::ReadResult& result) {
-               tiering_.times().reads.Add(clock_.NowNs() - begun_ns);
+               tiering_.log().times().reads.Add(clock_.NowNs() - begun_ns);
                reading_bytes_ -= bytes;
                --reads_;
                Ended(load, buffer->span(), result);
-               tiering_.EndComing(bytes);
+               tiering_.loads().ReleasePromotion(bytes);
              });
 }
 
 void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::byte> buffer,
                        const disklog::ReadResult& result) {
-  if (tiering_.state().aside()) return;  // nobody waits, and the owner may be gone
+  if (tiering_.use().state().aside()) return;  // nobody waits, and the owner may be gone
   if (result.miss == ReadMiss::kNone) {
     read_errors_ = 0;
     load->put = result.version;
-    return tiering_.FinishLoad(
+    return tiering_.loads().Finish(
         load, promoter_.Promote(*load, buffer.subspan(result.value_offset, result.value_bytes)));
   }
   // The log reports a damaged object itself, once its tombstone is durable.
   if (result.miss != ReadMiss::kIoError && result.miss != ReadMiss::kCorrupt) Lost(*load);
-  tiering_.FinishLoad(load, ResultOf(result.miss));
+  tiering_.loads().Finish(load, ResultOf(result.miss));
   if (result.miss == ReadMiss::kIoError && ++read_errors_ >= kReadErrorsToGiveUp) {
     SetAside("it fails to read");
   }
@@ -306,7 +307,7 @@ void DiskWorker::Ended(const std::shared_ptr<Load>& load, std::span<const std::b
 
 // Reports that the log does not have the key. The owner checks again before it notifies the master.
 void DiskWorker::Lost(const Load& load) {
-  tiering_.Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
+  tiering_.log().Lost({.slot = load.slot, .generation = load.generation, .key = load.key});
 }
 
 // ---- demotions
@@ -314,11 +315,11 @@ void DiskWorker::Lost(const Load& load) {
 // Writes a bounded number of values a step, so that removals and reads wait for few of them.
 void DiskWorker::Demote() {
   if (stopping_) return;
-  HandedDemotion next = tiering_.FirstDemotion();
+  HandedDemotion next = tiering_.demotions().First();
   for (int i = 0; i < kDemotionsAStep && next.demotion != nullptr; ++i) {
     const std::optional<bool> copied = DemoteOne(next);
     if (!copied) return;
-    next = tiering_.TakeDemotion(*next.demotion, *copied);
+    next = tiering_.demotions().Take(*next.demotion, *copied);
   }
 }
 
@@ -337,13 +338,13 @@ std::optional<bool> DiskWorker::DemoteOne(const HandedDemotion& handed) {
                  .stream = StreamOf(handed),
                  .brief = demotion->brief},
                 [this, demotion, begun_ns = clock_.NowNs()](const Status& status) {
-                  tiering_.times().writes.Add(clock_.NowNs() - begun_ns);
-                  // First: its key must not be stored again while its record may come back.
+                  tiering_.log().times().writes.Add(clock_.NowNs() - begun_ns);
+                  // First: the key must not be stored again while the old record may return.
                   if (log_->unproven()) SetAside(kUnproven);
                   // A removal may have taken the value while it was being written.
                   const bool there =
                       status && log_->Find(demotion->slot, demotion->generation, demotion->key);
-                  tiering_.Landed(*demotion, there);
+                  tiering_.demotions().Complete(*demotion, there);
                 });
   if (!put && (put.error().code == Code::kLimit || put.error().code == Code::kNoSpace)) {
     // While the device is busy, a partial chunk would be a small write between large ones.

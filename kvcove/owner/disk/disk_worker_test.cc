@@ -300,14 +300,14 @@ TEST_F(DiskWorkerTest, NothingComesUpWhileAPatternIsDecided) {
   PutDown("a1", 1);
   PutDown("b1", 2);
   const auto batch = tiers_.BeginLoad("a1");
-  tiers_.tiering->BeginMatching(kSlot, "a*");
+  tiers_.tiering->removals().BeginMatching(kSlot, "a*");
   EXPECT_TRUE(tiers_.Get("b1") == ValueOf(2)) << "what does not match comes up all the while";
   MissReason reason = MissReason::kNone;
   EXPECT_EQ(tiers_.Get("a1", &reason), "");
   EXPECT_EQ(reason, MissReason::kRaced);
   ASSERT_TRUE(tiers_.Until([&] { return batch->answered; }));
   EXPECT_FALSE(tiers_.InMemory("a1"));
-  tiers_.tiering->EndMatching(kSlot, "a*");
+  tiers_.tiering->removals().EndMatching(kSlot, "a*");
   EXPECT_TRUE(tiers_.Get("a1") == ValueOf(1));
 }
 
@@ -325,7 +325,7 @@ TEST_F(DiskWorkerTest, UnnamedVersionsAreDropped) {
       {.slot = kSlot, .generation = tiers_.generation(), .name = "m", .named = false},
       {.slot = kSlot + 1, .generation = kFirst, .name = "n"}};
   tiers_.core->SetSlots(kTestIncarnation, unnamed);
-  tiers_.tiering->SetSlots(unnamed);
+  tiers_.tiering->removals().SetSlots(unnamed);
   for (int i = 0; i < 40; ++i) {
     const std::string key = std::to_string(i);
     const std::string value = ValueOf(1);
@@ -364,15 +364,15 @@ TEST_F(DiskWorkerTest, ADiskThatHangsCostsMissesAndIsSetAside) {
   const auto removal = tiers_.BeginRemove("other");
   ASSERT_TRUE(tiers_.Until([&] { return batch->answered; }));
   EXPECT_EQ(batch->results[0].reason, MissReason::kDiskTimeout);
-  EXPECT_FALSE(tiers_.tiering->state().aside());
+  EXPECT_FALSE(tiers_.tiering->use().state().aside());
   EXPECT_EQ(tiers_.Proven(*removal).error().code, Code::kTimeout);
-  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->state().aside(); }));
+  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->use().state().aside(); }));
   EXPECT_EQ(tiers_.Proven(*removal).error().code, Code::kUnavailable);
   EXPECT_FALSE(tiers_.OnDisk("key"));
   EXPECT_EQ(tiers_.Get("key"), "");
   EXPECT_EQ(tiers_.Put("key", 8), Code::kExists) << "the next start might find it there";
-  EXPECT_TRUE(tiers_.tiering->state().must_be_struck());
-  tiers_.tiering->Struck();
+  EXPECT_TRUE(tiers_.tiering->use().state().must_be_struck());
+  tiers_.tiering->use().Struck();
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
   tiers_.device->faults.hangs = false;  // what it answers now counts for nothing
@@ -394,7 +394,7 @@ TEST_F(DiskWorkerTest, ADiskWhoseWritesHangIsSetAsideWhileItsReadsComplete) {
     const auto removal = tiers.BeginRemove("key");
     int read = 0;
     int step = 0;
-    for (; step < 20'000 && !tiers.tiering->state().aside(); ++step) {
+    for (; step < 20'000 && !tiers.tiering->use().state().aside(); ++step) {
       tiers.device->Read(0, into.span(), [&](int error) { read += error == 0 ? 1 : 0; });
       tiers.Step();
     }
@@ -415,18 +415,18 @@ TEST_F(DiskWorkerTest, AProcessThatWasStoppedDoesNotTakeTheDiskForHanging) {
   for (int i = 0; i < 5; ++i) tiers_.Step();
   tiers_.clock.AdvanceNs(60 * kSecond);
   tiers_.Step();
-  EXPECT_FALSE(tiers_.tiering->state().aside());
+  EXPECT_FALSE(tiers_.tiering->use().state().aside());
 }
 
 TEST_F(DiskWorkerTest, ADiskThatFailsToWriteIsSetAside) {
   PutDown("key", 7);
   tiers_.device->faults.write_error = ENOSPC;
-  for (int i = 0; i < 400 && !tiers_.tiering->state().aside(); ++i) {
+  for (int i = 0; i < 400 && !tiers_.tiering->use().state().aside(); ++i) {
     tiers_.Put("key" + std::to_string(i), 1);
     tiers_.clock.AdvanceNs(20 * kMillisecond);
     tiers_.Step();
   }
-  ASSERT_TRUE(tiers_.tiering->state().aside());
+  ASSERT_TRUE(tiers_.tiering->use().state().aside());
   EXPECT_EQ(tiers_.Put("after", 9), Code::kOk);
   EXPECT_TRUE(tiers_.Get("after") == ValueOf(9));
   EXPECT_EQ(tiers_.Get("key"), "");
@@ -435,12 +435,12 @@ TEST_F(DiskWorkerTest, ADiskThatFailsToWriteIsSetAside) {
 TEST_F(DiskWorkerTest, ADiskThatFailsToReadIsSetAside) {
   for (int i = 0; i < 8; ++i) PutDown("key" + std::to_string(i), 7);
   tiers_.device->faults.read_error = EIO;
-  for (int i = 0; i < 8 && !tiers_.tiering->state().aside(); ++i) {
+  for (int i = 0; i < 8 && !tiers_.tiering->use().state().aside(); ++i) {
     MissReason reason = MissReason::kNone;
     EXPECT_EQ(tiers_.Get("key" + std::to_string(i), &reason), "");
     EXPECT_EQ(reason, MissReason::kDiskFailed);
   }
-  EXPECT_TRUE(tiers_.tiering->state().aside());
+  EXPECT_TRUE(tiers_.tiering->use().state().aside());
 }
 
 // A popular key on it must not have the disk set aside again and again.
@@ -451,7 +451,7 @@ TEST_F(DiskWorkerTest, OnePlaceThatCannotBeReadCostsItsObject) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(tiers_.Get("key"), "");
   tiers_.device->faults.read_error = 0;
   ASSERT_TRUE(tiers_.Settle());
-  EXPECT_FALSE(tiers_.tiering->state().aside());
+  EXPECT_FALSE(tiers_.tiering->use().state().aside());
   EXPECT_FALSE(tiers_.OnDisk("key"));
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   EXPECT_EQ(tiers_.Get("key"), ValueOf(8));
@@ -465,7 +465,7 @@ TEST_F(DiskWorkerTest, ADiskThatMissedNothingIsUsedAgainWithWhatItHolds) {
   EXPECT_EQ(tiers_.Get("key"), "");
   EXPECT_EQ(tiers_.Put("other", 8), Code::kOk) << "memory goes on";
   ASSERT_TRUE(tiers_.UseAgain());
-  EXPECT_FALSE(tiers_.tiering->state().aside());
+  EXPECT_FALSE(tiers_.tiering->use().state().aside());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(7));
   tiers_.Evict("other");
   ASSERT_TRUE(tiers_.Settle());
@@ -502,10 +502,10 @@ TEST_F(DiskWorkerTest, ARemovalThatWasUnderWayIsMissed) {
 
 TEST_F(DiskWorkerTest, ARemovalByPatternThatBeganBeforeIsMissed) {
   PutDown("a1", 1);
-  tiers_.tiering->BeginMatching(kSlot, "a*");
+  tiers_.tiering->removals().BeginMatching(kSlot, "a*");
   tiers_.Fail(2);
   const auto removal = std::make_shared<TierRemoval>();
-  tiers_.tiering->RemoveMatching(kSlot, tiers_.generation(), "a*", removal);
+  tiers_.tiering->removals().RemoveMatching(kSlot, tiers_.generation(), "a*", removal);
   EXPECT_FALSE(tiers_.UseAgain());
   EXPECT_FALSE(tiers_.Proven(*removal));
   EXPECT_EQ(tiers_.Get("a1"), "");
@@ -531,17 +531,17 @@ TEST_F(DiskWorkerTest, ADiskIsSettledOnceWhatWasReplacedIsGoneDurably) {
   tiers_.Put("key", 7);
   tiers_.Evict("key");
   ASSERT_TRUE(tiers_.Settle());
-  EXPECT_FALSE(tiers_.tiering->state().unnoted_in());
+  EXPECT_FALSE(tiers_.tiering->use().state().unnoted_in());
   tiers_.Fail(5);
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
   ASSERT_TRUE(tiers_.UseAgain());
-  const auto era = tiers_.tiering->state().unnoted_in();
+  const auto era = tiers_.tiering->use().state().unnoted_in();
   ASSERT_TRUE(era);
-  EXPECT_FALSE(tiers_.tiering->Settled(*era)) << "a start now would find the older value";
-  EXPECT_FALSE(tiers_.tiering->BeginNote(*era));
-  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->Settled(*era); }));
-  EXPECT_TRUE(tiers_.tiering->BeginNote(*era));
-  EXPECT_FALSE(tiers_.tiering->state().unnoted_in());
+  EXPECT_FALSE(tiers_.tiering->use().Settled(*era)) << "a start now would find the older value";
+  EXPECT_FALSE(tiers_.tiering->use().BeginNote(*era));
+  ASSERT_TRUE(tiers_.Until([&] { return tiers_.tiering->use().Settled(*era); }));
+  EXPECT_TRUE(tiers_.tiering->use().BeginNote(*era));
+  EXPECT_FALSE(tiers_.tiering->use().state().unnoted_in());
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(8));
 }
 
@@ -550,15 +550,15 @@ TEST_F(DiskWorkerTest, ADiskThatIsSetAsideWhileItIsNotedMustBeStruckBeforeItsKey
   PutDown("key", 7);
   tiers_.Fail(5);
   ASSERT_TRUE(tiers_.UseAgain());
-  const auto era = tiers_.tiering->state().unnoted_in();
+  const auto era = tiers_.tiering->use().state().unnoted_in();
   ASSERT_TRUE(era);
-  ASSERT_TRUE(tiers_.tiering->BeginNote(*era));
-  tiers_.tiering->SetAside("a test");
+  ASSERT_TRUE(tiers_.tiering->use().BeginNote(*era));
+  tiers_.tiering->use().SetAside("a test");
   EXPECT_EQ(tiers_.Put("key", 8), Code::kExists);
-  EXPECT_TRUE(tiers_.tiering->state().must_be_struck());
-  tiers_.tiering->Struck();
+  EXPECT_TRUE(tiers_.tiering->use().state().must_be_struck());
+  tiers_.tiering->use().Struck();
   EXPECT_EQ(tiers_.Put("key", 8), Code::kOk);
-  EXPECT_FALSE(tiers_.tiering->BeginNote(*era)) << "of an era that is over";
+  EXPECT_FALSE(tiers_.tiering->use().BeginNote(*era)) << "of an era that is over";
 }
 
 TEST(TierDiskAsideTest, MoreStoredThanIsRememberedEmptiesTheDisk) {
@@ -568,7 +568,7 @@ TEST(TierDiskAsideTest, MoreStoredThanIsRememberedEmptiesTheDisk) {
   ASSERT_TRUE(tiers.Settle());
   tiers.Fail(2);
   for (int i = 0; i < 20; ++i) ASSERT_EQ(tiers.Put("k" + std::to_string(i), 1), Code::kOk);
-  EXPECT_TRUE(tiers.tiering->MayReuse());
+  EXPECT_TRUE(tiers.tiering->use().MayReuse());
   ASSERT_EQ(tiers.Put("one more", 1), Code::kOk);
   EXPECT_FALSE(tiers.UseAgain());
   EXPECT_EQ(tiers.Get("key"), "");
@@ -666,11 +666,11 @@ TEST_F(DiskWorkerTest, ACallBringsUpSoMuchAtATime) {
   std::vector<wire::LoadResult> results;
   batch->done = [&](std::vector<wire::LoadResult> all) { results = std::move(all); };
   for (std::size_t i = 0; i < 4; ++i) {
-    ASSERT_TRUE(tiers.tiering->AddLoad(
+    ASSERT_TRUE(tiers.tiering->loads().Add(
         batch,
         {.slot = kSlot, .generation = kFirst, .key = "key" + std::to_string(i), .waiters = {}}));
   }
-  tiers.tiering->Begin(batch);
+  tiers.tiering->loads().Begin(batch);
   ASSERT_TRUE(tiers.Until([&] { return !results.empty(); }));
   EXPECT_EQ(results[0].code, Code::kOk);
   EXPECT_EQ(results[3].code, Code::kLimit);  // to be asked for again
@@ -683,14 +683,14 @@ TEST_F(DiskWorkerTest, KeysAreAnsweredWhileTheirCallStillAddsOthers) {
   std::vector<wire::LoadResult> results;
   batch->done = [&](std::vector<wire::LoadResult> all) { results = std::move(all); };
   const auto add = [&](const std::string& key) {
-    return tiers_.tiering->AddLoad(
+    return tiers_.tiering->loads().Add(
         batch, {.slot = kSlot, .generation = kFirst, .key = key, .waiters = {}});
   };
   ASSERT_TRUE(add("first"));
   ASSERT_TRUE(tiers_.Until([&] { return tiers_.InMemory("first"); }));
   for (int i = 0; i < 40; ++i) ASSERT_FALSE(add("nowhere" + std::to_string(i)));
   EXPECT_TRUE(results.empty());  // of one call, in one answer
-  tiers_.tiering->Begin(batch);
+  tiers_.tiering->loads().Begin(batch);
   ASSERT_EQ(results.size(), 41U);
   EXPECT_EQ(results[0].code, Code::kOk);
   for (std::size_t i = 1; i < results.size(); ++i) {
@@ -744,18 +744,18 @@ TEST(TierRateTest, ANamespaceBeyondItsReadRateWaits) {
 TEST(ListedTierTest, ADiskThatWasPausedWhileItWasReportedMissesAllUnderAnotherMaster) {
   Tiers tiers(Tiers::Formatted(1), kFirst, {.queue_bytes = 128 << 10, .listed = true});
   tiers.Fail(2);
-  ASSERT_TRUE(tiers.tiering->BeginTelling());
-  EXPECT_TRUE(tiers.tiering->Pause());
-  EXPECT_TRUE(tiers.tiering->state().away());
-  EXPECT_TRUE(tiers.tiering->MissAll("another master"));
-  EXPECT_FALSE(tiers.tiering->MayReuse());
+  ASSERT_TRUE(tiers.tiering->use().BeginTelling());
+  EXPECT_TRUE(tiers.tiering->use().Pause());
+  EXPECT_TRUE(tiers.tiering->use().state().away());
+  EXPECT_TRUE(tiers.tiering->use().MissAll("another master"));
+  EXPECT_FALSE(tiers.tiering->use().MayReuse());
 }
 
 TEST_F(DiskWorkerTest, WaitersAreAnsweredWhenTheOwnerEnds) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;
   const auto batch = tiers_.BeginLoad("key");
-  tiers_.tiering->EndLoads();
+  tiers_.tiering->loads().End();
   EXPECT_TRUE(batch->answered);
   EXPECT_TRUE(tiers_.BeginLoad("key")->answered);
 }
@@ -764,15 +764,15 @@ TEST_F(DiskWorkerTest, WaitersOfADiskThatIsVoidedAreAnsweredWhenTheOwnerEnds) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;
   const auto batch = tiers_.BeginLoad("key");
-  tiers_.tiering->Void("a test");
+  tiers_.tiering->use().Void("a test");
   EXPECT_TRUE(batch->results.empty() || batch->results[0].reason == MissReason::kDiskFailed);
   std::atomic<bool> ended{false};
   std::thread owner([&] {
-    tiers_.tiering->EndLoads();  // no tick comes any more
+    tiers_.tiering->loads().End();  // no tick comes any more
     ended = true;
   });
   EXPECT_TRUE(Becomes([&] { return ended.load(); }));
-  if (!ended) tiers_.tiering->Tick(tiers_.clock.NowNs());
+  if (!ended) tiers_.tiering->use().Tick(tiers_.clock.NowNs());
   owner.join();
   EXPECT_TRUE(batch->answered);
 }
@@ -781,12 +781,12 @@ TEST_F(DiskWorkerTest, WaitersOfADiskThatIsVoidedAreAnsweredWhenTheOwnerEnds) {
 TEST_F(DiskWorkerTest, ALoadMayEndBeforeTheDisksThreadTakesIt) {
   PutDown("key", 7);
   const auto batch = tiers_.BeginLoad("key");
-  const auto load = tiers_.tiering->FirstLoad();
+  const auto load = tiers_.tiering->loads().First();
   ASSERT_NE(load, nullptr);
-  tiers_.tiering->SetAside("a test");
+  tiers_.tiering->use().SetAside("a test");
   ASSERT_TRUE(batch->answered);
-  EXPECT_FALSE(tiers_.tiering->TakeLoad(load, kValue));
-  EXPECT_EQ(tiers_.tiering->FirstLoad(), nullptr);
+  EXPECT_FALSE(tiers_.tiering->loads().Take(load, kValue));
+  EXPECT_EQ(tiers_.tiering->loads().First(), nullptr);
   EXPECT_EQ(batch->results[0].reason, MissReason::kDiskFailed);
 }
 
@@ -851,7 +851,8 @@ void Torture(std::uint64_t seed) {
       const auto batch = tiers->BeginLoad(key);
       for (std::uint64_t k = random.Below(6); k > 0; --k) tiers->Step();
       const Status removed = tiers->Remove(key);
-      ASSERT_TRUE(removed) << removed.error().ToString() << ", " << tiers->tiering->state().why();
+      ASSERT_TRUE(removed) << removed.error().ToString() << ", "
+                           << tiers->tiering->use().state().why();
       values[key].clear();
       ASSERT_EQ(tiers->Get(key), "");
     } else if (what < 960) {

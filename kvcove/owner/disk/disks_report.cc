@@ -77,7 +77,7 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
       Collect(figure.second, value, disk, metrics);
     });
     CollectShares(set[i], set.common(), disk, metrics);
-    const TierTimes& times = set[i].times();
+    const TierTimes& times = set[i].log().times();
     metrics.Histogram("kvcove_owner_disk_read_seconds", "how long reads of a record took",
                       times.reads, {{"disk", disk}});
     metrics.Histogram("kvcove_owner_disk_write_seconds",

@@ -22,8 +22,8 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   DiskSet& set = disks_.set();
   std::vector<TierObject> lost;
   for (std::size_t i = 0; i < set.size() && lost.size() < at_most; ++i) {
-    // What it lost and got again is not found before it is open again (an upgrade).
-    if (set[i].state().opening()) continue;
+    // An object that was lost and demoted again is not found before the disk is open (an upgrade).
+    if (set[i].use().state().opening()) continue;
     std::ranges::move(set[i].inventory().TakeLost(at_most - lost.size()), std::back_inserter(lost));
   }
   for (std::size_t begin = 0; begin < lost.size(); begin += Memory::kSlice) {
@@ -44,9 +44,9 @@ bool InventoryWalk::TakeGoneOverflow() {
     Tiering& tiering = disks_.set()[i];
     // Takes the mark first: a disk that is set aside from here on is seen by the next round.
     if (!tiering.inventory().TakeLostAll()) continue;
-    // Durably, before others may store what it has: should this process end, the next one must not
-    // use it. If that fails, it is tried again with the next round.
-    if (tiering.state().away() && !disks_.Forget(i)) {
+    // Strikes the note before other owners may store the disk's keys: after a kill, the next start
+    // must not find the older values. A strike that fails is tried again with the next round.
+    if (tiering.use().state().away() && !disks_.Forget(i)) {
       tiering.inventory().LoseAll();
     } else {
       disk = true;
@@ -120,7 +120,7 @@ std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t 
     }
     if (zone == 0) {
       told_eras_.resize(set.size());
-      told_eras_[disk] = set[disk].state().telling_in();
+      told_eras_[disk] = set[disk].use().state().telling_in();
     }
     if (!ReadZone(disk, zone)) break;
     ++cursor;
@@ -138,7 +138,7 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
   }
   zone_ = std::move(zone->objects);
   told_ = 0;
-  returns_ = disks_.set()[disk].state().away();
+  returns_ = disks_.set()[disk].use().state().away();
   return true;
 }
 
@@ -151,14 +151,15 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
   Core& core = memory_.core();
   for (; told_ < end && items.size() < at_most; ++told_) {
     const TierObject& object = zone_[told_];
+    Tiering& disk = set.Of(object.slot, object.generation, object.key);
     if (core.GenerationOf(object.slot) != object.generation ||
-        !set.Tells(object.slot, object.generation, object.key) ||
+        !disk.Listable(object.slot, object.generation, object.key) ||
         core.StatObject(object.slot, object.key)) {
       continue;
     }
     // A put is under way, and its listing may be earlier in this batch: the newer value wins.
     if (returns_ && core.BeingPut(object.slot, object.key)) {
-      set.Forsake(object.slot, object.generation, object.key);
+      disk.removals().RemoveUnreported(object.slot, object.generation, object.key);
       continue;
     }
     const PutOf put = UnpackPut(object.put);
@@ -180,7 +181,7 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
 
 std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
   for (std::size_t i = 0; disks_.open() && i < disks_.set().size(); ++i) {
-    if (disks_.set()[i].state().telling_in()) return FirstZoneOf(i);
+    if (disks_.set()[i].use().state().telling_in()) return FirstZoneOf(i);
   }
   return std::nullopt;
 }
@@ -213,9 +214,9 @@ void InventoryWalk::UseTold(std::size_t disk, std::uint64_t era) {
   if (thread == nullptr) return;
   thread->Wake();
   while (!link_ends_) {
-    const Status quiet = tiering.AwaitTold(era, clock_.NowNs() + kDiskLookNs);
+    const Status quiet = tiering.use().AwaitTold(era, clock_.NowNs() + kDiskLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
-    if (quiet) (void)tiering.SetOnTold(era);
+    if (quiet) (void)tiering.use().SetOnTold(era);
     return;
   }
 }

@@ -81,7 +81,7 @@ bool Pages::Lists(const TierObject& object) {
 void Pages::ListQueued() {
   std::vector<std::shared_ptr<const Demotion>> found;
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    for (auto& demotion : disks_.set()[i].PendingOf(request_.slot)) {
+    for (auto& demotion : disks_.set()[i].demotions().PendingOf(request_.slot)) {
       if (demotion->tag > request_.within) found.push_back(std::move(demotion));
     }
   }

@@ -59,14 +59,14 @@ DiskThread* OwnerDisks::ThreadOf(std::size_t disk) const {
 
 bool OwnerDisks::Opening() const {
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].state().opening()) return true;
+    if ((*set_)[i].use().state().opening()) return true;
   }
   return false;
 }
 
 bool OwnerDisks::Away() const {
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].state().away()) return true;
+    if ((*set_)[i].use().state().away()) return true;
   }
   return false;
 }
@@ -83,8 +83,8 @@ void OwnerDisks::Tick() {
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     if (threads_[i] == nullptr) continue;
     Tiering& tiering = (*set_)[i];
-    if (tiering.Tick(clock_.NowNs())) threads_[i]->Wake();
-    const DiskState state = tiering.state();
+    if (tiering.use().Tick(clock_.NowNs())) threads_[i]->Wake();
+    const DiskState state = tiering.use().state();
     if (state.aside() == logged_aside_[i]) continue;
     logged_aside_[i] = state.aside();
     const std::string& path = threads_[i]->path();
@@ -101,7 +101,7 @@ void OwnerDisks::Tick() {
 }
 
 void OwnerDisks::Unmount() {
-  for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].Unmount("it was unmounted");
+  for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].use().Unmount("it was unmounted");
 }
 
 // ---- opening and stopping
@@ -155,12 +155,12 @@ void OwnerDisks::LeaveHanging() {
 Status OwnerDisks::Forget(std::size_t disk) {
   if (!open_) return ForgetAll();
   Tiering& tiering = (*set_)[disk];
-  return known_->Forget(tiering.shares(), [&] { tiering.Struck(); });
+  return known_->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
 }
 
 Status OwnerDisks::ForgetAll() {
   return known_->Write({}, [&] {
-    for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].Struck();
+    for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].use().Struck();
   });
 }
 
@@ -170,7 +170,7 @@ Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns)
   for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
     auto& part = removal.parts[i];
     if (part == nullptr) continue;
-    Status proven = (*set_)[i].AwaitRemoval(*part, deadline_ns);
+    Status proven = (*set_)[i].removals().Await(*part, deadline_ns);
     if (proven) continue;
     if (proven.error().code != Code::kUnavailable) return proven;
     // The disk proves nothing any more. Once it is durably struck from the note, no start uses its
@@ -190,7 +190,7 @@ void OwnerDisks::Drain() const {
   const std::int64_t until_ns = clock_.NowNs() + kDrainForUpgradeNs;
   for (std::size_t i = 0; i < set_->size(); ++i) {
     const Tiering& tiering = (*set_)[i];
-    while ((tiering.state().opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
+    while ((tiering.use().state().opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
     }
   }
@@ -215,10 +215,10 @@ Status OwnerDisks::Pause() {
                     fmt::format("the disk {} hangs; try again", options_.disks[i].path));
     }
     threads_[i].reset();
-    if (tiering.Pause()) numbers_[i] = number;
-    // What is stored before it is open again may be stored over what it holds. Should the process
-    // be killed then, the next start must not find that.
-    const Status struck = known_->Forget(tiering.shares(), [&] { tiering.Struck(); });
+    if (tiering.use().Pause()) numbers_[i] = number;
+    // Until the disk is open again, values may be stored over its keys. After a kill, the next
+    // start must not find the older ones.
+    const Status struck = known_->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
     if (!struck) paused = struck;
   }
   return paused;
@@ -238,13 +238,14 @@ HandedDisks OwnerDisks::HandOver() const {
   handed.numbers = numbers_;
   if (!options_.cluster) return handed;
   for (std::size_t i = 0; i < set_->size(); ++i) {
-    // A disk that was paused while it was reported has no reason any more, and must not be used
-    // as if the master knew what it holds: another owner may have newer values of its keys.
-    const DiskState state = (*set_)[i].state();
+    // A disk that was paused while it was being reported has no reason for that any more. The
+    // master does not know its objects, and other owners may have newer values, so the successor
+    // must not use it as it is.
+    const DiskState state = (*set_)[i].use().state();
     const bool unreported = state.away() && state.why().empty();
     handed.asides.push_back(unreported ? "the master has not accepted its contents" : state.why());
   }
-  handed.slots = (*set_)[0].Slots();
+  handed.slots = (*set_)[0].removals().Slots();
   return handed;
 }
 
@@ -259,7 +260,7 @@ void OwnerDisks::Adopt(const HandedDisks& handed) {
   set_->common().tags.Begin(handed.seed);
   set_->SetShares(handed.shares);
   for (std::size_t i = 0; i < handed.asides.size(); ++i) {
-    if (!handed.asides[i].empty()) (*set_)[i].Void(handed.asides[i]);
+    if (!handed.asides[i].empty()) (*set_)[i].use().Void(handed.asides[i]);
   }
   numbers_ = handed.numbers;
 }
@@ -269,7 +270,7 @@ Status OwnerDisks::StartPaused(const TierPlace& place, Promoter& promoter, bool 
     FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
     auto thread = std::make_unique<DiskThread>(std::move(path), place, (*set_)[i], promoter, clock_,
                                                options_.tier);
-    if (!voids) (*set_)[i].UseAnew();
+    if (!voids) (*set_)[i].use().UseAnew();
     KVCOVE_TRY(thread->Resume(i < numbers_.size() ? numbers_[i] : Id128{}));
     threads_.push_back(std::move(thread));
   }

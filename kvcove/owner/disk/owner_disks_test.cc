@@ -133,10 +133,10 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
   OpenCore(*memory, disks);
   Tiering& disk = disks.set()[0];
   EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{""});
-  disk.SetAside("the disk failed");
+  disk.use().SetAside("the disk failed");
   EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{"the disk failed"});
-  ASSERT_TRUE(disk.BeginTelling());
-  EXPECT_TRUE(disk.Pause());
+  ASSERT_TRUE(disk.use().BeginTelling());
+  EXPECT_TRUE(disk.use().Pause());
   ASSERT_EQ(disks.HandOver().asides.size(), 1U);
   EXPECT_NE(disks.HandOver().asides[0], "");
 

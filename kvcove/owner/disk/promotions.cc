@@ -122,7 +122,7 @@ wire::LoadResult Promotions::Promote(const Load& load, std::span<const std::byte
   {
     const MutexLock lock(memory_.mutex);
     Core& core = memory_.core();
-    if (!disks_.set().Wanted(load)) return MissFor(MissReason::kRaced);
+    if (!LoadsOf(load).Wanted(load)) return MissFor(MissReason::kRaced);
     const Token token{
         .incarnation = core.incarnation(), .generation = load.generation, .slot = load.slot};
     put = core.Put(session_, token, {&item, 1});
@@ -154,8 +154,12 @@ Promoter::Puts Promotions::PutsUnderWay() {
   return {.next = memory_.core().next_put(), .oldest = memory_.core().oldest_put()};
 }
 
+TierLoads& Promotions::LoadsOf(const Load& load) {
+  return disks_.set().Of(load.slot, load.generation, load.key).loads();
+}
+
 void Promotions::Hold(const Load& load) {
-  for (const auto& [session, until_ns] : disks_.set().HoldersOf(load)) {
+  for (const auto& [session, until_ns] : LoadsOf(load).HoldersOf(load)) {
     memory_.core().HoldKey(session, load.slot, load.key, until_ns);
   }
 }

@@ -44,6 +44,8 @@ class Promotions final : public Promoter {
                                   const DataStore::Upcoming& upcoming, std::int64_t hold_until_ns);
   void Add(LoadCall& call, std::size_t index, const wire::LoadRequest& request, MissReason refused)
       KVCOVE_REQUIRES(memory_.mutex);
+  // Returns the loads of the disk that the load is of.
+  TierLoads& LoadsOf(const Load& load);
   void Hold(const Load& load) KVCOVE_REQUIRES(memory_.mutex);
 
   OwnerDisks& disks_;
