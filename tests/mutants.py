@@ -82,7 +82,7 @@ MUTANTS = [
     ("disk log: a disk of which tombstones may be lost starts empty", "disklog/recovery.cc",
      "  if (twins) {\n", "  if (twins && false) {\n"),
     ("disk log: the twins of lost tombstones are written twice again", "disklog/cleaner.cc",
-     "    if (!zone.doomed && (stream", "    if ((stream"),
+     "    if (!single && (stream", "    if ((stream"),
     ("disk log: tombstones are written twice, to two zones", "disklog/writer.cc",
      "    append.stream = stream;\n", "    append.stream = tombstone_streams().front();\n"),
     ("disk log: the copy of a tombstone stays away from its twin", "disklog/cleaner.cc",

@@ -177,10 +177,11 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
   if (!state_.zones.TombstoneNeeded(scope, entry.version, entry.sequence)) return Outcome::kNext;
   const SummaryScope& from = summary_.scopes[entry.scope];
   const Zone& zone = state_.zones[*zone_];
+  const bool single =
+      state_.single_tombstones.contains(State::CoveredBy(entry.hash, entry.version));
   const auto [first, second] = writer_.tombstone_streams();
   for (const std::uint8_t stream : {first, second}) {
-    // A doomed zone may hold the only copy (Recovery::CheckTombstones), so that both are written.
-    if (!zone.doomed && (stream == second) != (zone.stream == second)) continue;
+    if (!single && (stream == second) != (zone.stream == second)) continue;
     const Status added = writer_.Add({.kind = RecordKind::kTombstone,
                                       .slot = from.slot,
                                       .generation = from.generation,

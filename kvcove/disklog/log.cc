@@ -337,6 +337,7 @@ void Log::StepOpening() {
       state_.voiding) {
     return;
   }
+  state_.single_tombstones.clear();
   if (recovery_.counters().scanned == 0) {
     state_.opening = false;
     return;

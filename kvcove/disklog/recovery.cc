@@ -9,9 +9,6 @@ namespace {
 constexpr std::uint32_t kEndsAtOnce = 64;
 constexpr std::size_t kZonesAtOnce = 4;
 
-// Hashes what a tombstone covers: the record of a key in one use of a zone.
-std::uint64_t Covered(const Id128& hash, std::uint64_t nonce) { return Mix64(hash.low ^ nonce); }
-
 }  // namespace
 
 void Recovery::Start() { ReadEnds(); }
@@ -134,15 +131,34 @@ void Recovery::Lose(std::uint32_t number, std::optional<std::uint8_t> stream) {
 
 void Recovery::CheckTombstones() {
   const bool twins = lost_first_ > 0 && lost_second_ > 0 && lost_tombstones_ > 1;
-  if (twins) {
-    for (std::size_t i = next_; i < queue_.size(); ++i) {
-      state_.zones.Doom(queue_[i], /*untaken=*/true);
-      ++counters_.emptied;
+  if (!twins) return;
+  for (std::size_t i = next_; i < queue_.size(); ++i) {
+    state_.zones.Doom(queue_[i], /*untaken=*/true);
+    ++counters_.emptied;
+  }
+  queue_.resize(next_);
+  stage_ends_.fill(next_);
+}
+
+void Recovery::NoteTombstone(std::uint32_t number, ScopeId scope, const SummaryEntry& entry) {
+  Tombstone& known = tombstones_[State::CoveredBy(entry.hash, entry.version)];
+  if (entry.sequence < known.sequence) return;
+  if (entry.sequence > known.sequence) known = {.sequence = entry.sequence};
+  known.covers = entry.version;
+  known.zone = number;
+  known.scope = scope;
+  (state_.zones[number].stream == writer_.tombstone_streams().back() ? known.second : known.first) =
+      true;
+}
+
+void Recovery::MendTombstones() {
+  for (const auto& [covered, tombstone] : tombstones_) {
+    if (tombstone.first && tombstone.second) continue;
+    if (!state_.zones.TombstoneNeeded(tombstone.scope, tombstone.covers, tombstone.sequence)) {
+      continue;
     }
-    queue_.resize(next_);
-    stage_ends_.fill(next_);
-  } else if (lost_tombstones_ > 0) {
-    for (std::size_t i = 0; i < next_; ++i) state_.zones.Doom(queue_[i], /*untaken=*/false);
+    state_.single_tombstones.insert(covered);
+    state_.zones.Doom(tombstone.zone, /*untaken=*/false);
   }
 }
 
@@ -238,8 +254,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     state_.zones.NoteTombstone(
         number, *scope, from.sequence, from.version,
         AlignUp(entry.record_bytes, kUnitBytes) + kSummaryEntryBytes + from.key_bytes);
-    std::uint64_t& last = covered_[Covered(from.hash, from.version)];
-    last = std::max(last, from.sequence);
+    NoteTombstone(number, *scope, from);
     state_.Offer(entry);
     ++counters_.dead_objects;
   }
@@ -255,8 +270,8 @@ void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
   const Id128 hash = entry.id();
   // A zone may have several records of a key, so the tombstone must be the younger one.
   const auto ends = [&](std::uint32_t zone, std::uint64_t sequence) {
-    const auto tombstone = covered_.find(Covered(hash, state_.zones[zone].nonce));
-    if (tombstone == covered_.end() || tombstone->second < sequence) {
+    const auto tombstone = tombstones_.find(State::CoveredBy(hash, state_.zones[zone].nonce));
+    if (tombstone == tombstones_.end() || tombstone->second.sequence < sequence) {
       state_.zones.AddUncovered(zone);
     }
   };
@@ -279,7 +294,8 @@ void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
 
 void Recovery::End() {
   done_ = true;
-  covered_.clear();
+  MendTombstones();
+  tombstones_.clear();
   state_.recovering = false;
   state_.stale += 1;  // makes Log::Poll sweep the tombstones out of the index
 }

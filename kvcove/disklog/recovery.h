@@ -14,8 +14,10 @@
 // use. At a later start the same bytes may be sound, and their keys may have been stored again by
 // then. So Log::recovered waits until such zones are freed.
 //
-// A zone of tombstones has its twins in others. If it is lost, what those hold is written twice
-// again; if twins may be lost together, nobody knows what was removed, and the disk starts empty.
+// Each tombstone lies in two zones. A needed one of which only one copy is found is written twice
+// again, or the next damage would restore what it covers: its twin was lost with a zone, or a crash
+// came before both were durable. If both copies of some may be lost, nobody knows what was removed,
+// and the disk starts empty.
 //
 // Belongs to the Log's thread.
 #pragma once
@@ -70,6 +72,9 @@ class Recovery {
   void Lose(std::uint32_t zone, std::optional<std::uint8_t> stream);
   // Called once all zones with tombstones are read, and before any other zone is.
   void CheckTombstones();
+  void NoteTombstone(std::uint32_t zone, ScopeId scope, const SummaryEntry& entry);
+  // Has the cleaner write needed tombstones twice again that have one copy.
+  void MendTombstones();
   void Begin(std::uint32_t zone);
   void TakeScan(std::uint32_t zone, ZoneContents contents);
   void TakeObject(std::uint32_t zone, IndexEntry entry);
@@ -92,8 +97,16 @@ class Recovery {
   std::uint32_t lost_tombstones_ = 0;
   bool serving_ = false;
   bool done_ = false;
-  // The highest sequence of a tombstone, by what it covers (Covered).
-  std::unordered_map<std::uint64_t, std::uint64_t> covered_;
+  struct Tombstone {
+    std::uint64_t sequence = 0;
+    std::uint64_t covers = 0;
+    std::uint32_t zone = 0;  // of the copy that was read last
+    ScopeId scope = 0;
+    bool first = false;  // a copy in a zone of the first stream was found
+    bool second = false;
+  };
+  // The tombstone with the highest sequence, by what it covers (State::CoveredBy).
+  std::unordered_map<std::uint64_t, Tombstone> tombstones_;
   RecoveryCounters counters_;
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
 #include "kvcove/base/hash.h"
 #include "kvcove/disklog/device.h"
@@ -73,6 +74,8 @@ struct State {
   bool opening = true;         // until what recovery has found and left out is durable
   std::uint32_t failures = 0;  // failed writes since the last one that succeeded
   Presence* presence = nullptr;
+  // Needed tombstones of which a start has found one copy (CoveredBy). The cleaner writes both.
+  std::unordered_set<std::uint64_t> single_tombstones;
   // Tombstones for keys without an entry, since no sealed zone was uncovered. Cleaner::Begin.
   std::uint64_t blind_tombstones = 0;
   bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
@@ -81,6 +84,10 @@ struct State {
   // Hashes a key with its slot: equal keys of two namespaces are two objects.
   Id128 HashOf(SlotId slot, std::string_view key) const {
     return Hash128(key, Mix64(super.hash_seed ^ slot));
+  }
+  // Hashes what a tombstone covers: the records of a key in one use of a zone.
+  static std::uint64_t CoveredBy(const Id128& hash, std::uint64_t nonce) {
+    return Mix64(hash.low ^ nonce);
   }
   // Returns the present time for IndexEntry::read_at, in 64ths of a disk of bytes put. The time
   // wraps after four disks; before that, the object's zone is freed.
