@@ -8,6 +8,18 @@ namespace {
 constexpr int kEntriesAStep = 1024;
 constexpr int kFreeAttempts = 2;
 constexpr std::uint64_t kBlindTombstones = 4096;
+
+// Returns the bytes of a summary's tombstones, as ScopeUse::tombstone_bytes counts them.
+std::uint64_t TombstoneBytes(const Summary& summary) {
+  std::uint64_t bytes = 0;
+  for (const SummaryEntry& entry : summary.entries) {
+    if (entry.kind != RecordKind::kTombstone) continue;
+    bytes += kSummaryEntryBytes + entry.key_bytes +
+             AlignUp(kRecordHeadBytes + summary.scopes[entry.scope].name.size() + entry.key_bytes,
+                     kUnitBytes);
+  }
+  return bytes;
+}
 }  // namespace
 
 Cleaner::Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions options)
@@ -56,7 +68,7 @@ void Cleaner::Next() {
 bool Cleaner::Begin() {
   const std::uint32_t coming = state_.zones.free() + state_.zones.CountOf(ZoneState::kFreeing);
   // Until every zone has been read, a zone may hold live objects that the index does not know.
-  if (state_.recovering) return false;
+  if (state_.recovering || state_.emptying) return false;
   held_ = state_.zones.HeldByShare();
   const std::optional<std::uint32_t> costly = Costly();
   const auto victim = costly ? costly : state_.zones.Victim(state_.next_sequence, held_);
@@ -92,6 +104,7 @@ bool Cleaner::Begin() {
 // key writes a tombstone. A kill in the middle of a move leaves such a zone behind, and without
 // this rule a flood of removals could then fill the disk.
 std::optional<std::uint32_t> Cleaner::Costly() {
+  if (holds_ > 0) return std::nullopt;  // nothing could be moved out of it
   if (state_.blind_tombstones < std::min(kBlindTombstones, state_.zones.zone_bytes() / 256)) {
     return std::nullopt;
   }
@@ -102,16 +115,22 @@ std::optional<std::uint32_t> Cleaner::Costly() {
 
 void Cleaner::TakeContents(ZoneContents contents) {
   waiting_ = false;
-  if (contents.summary) {
+  Zone& zone = state_.zones[*zone_];
+  const bool needed = state_.zones.NeededBytes(*zone_) > 0;
+  // A scan passes over damaged tombstones. Each may have the last copy here.
+  if (contents.summary &&
+      !(needed && contents.scanned && TombstoneBytes(*contents.summary) < zone.tombstone_bytes())) {
     summary_ = std::move(*contents.summary);
+    state_.zones.ReadAgain();
     return;
   }
   // The device cannot read the zone, so nothing can be moved out of it. Its objects are dropped,
   // but a zone of tombstones stays until none is needed: a device that reads nothing for a while
   // would lose the zones of their twins, too.
-  if (state_.zones.NeededBytes(*zone_) == 0) return FreeZone();
-  Zone& zone = state_.zones[*zone_];
-  if (zone.doomed) writer_.SetUnproven();
+  if (!needed) return FreeZone();
+  // A doomed one has tombstones without a twin. That is known at a start only, before anything is
+  // found, so the disk can be emptied.
+  if (zone.doomed) state_.emptying = true;
   zone.unreadable = true;
   zone.state = ZoneState::kSealed;
   zone_.reset();
@@ -180,27 +199,26 @@ Cleaner::Outcome Cleaner::MoveTombstone(const SummaryEntry& entry, ScopeId scope
   const bool single =
       state_.single_tombstones.contains(State::CoveredBy(entry.hash, entry.version));
   const auto [first, second] = writer_.tombstone_streams();
+  Writer::Append copy{.kind = RecordKind::kTombstone,
+                      .slot = from.slot,
+                      .generation = from.generation,
+                      .version = entry.version,
+                      .name = from.name,
+                      .key = key,
+                      .sequence = entry.sequence};
+  Status added = single ? writer_.CheckTwins(copy) : Status();
   for (const std::uint8_t stream : {first, second}) {
     if (!single && (stream == second) != (zone.stream == second)) continue;
-    const Status added = writer_.Add({.kind = RecordKind::kTombstone,
-                                      .slot = from.slot,
-                                      .generation = from.generation,
-                                      .version = entry.version,
-                                      .name = from.name,
-                                      .key = key,
-                                      .stream = stream,
-                                      .sequence = entry.sequence},
-                                     [this](const Status& status) { failed_ |= !status; });
-    if (added) continue;
-    if (added.error().code == Code::kLimit) {
-      writer_.Flush();
-      return Outcome::kAgain;
-    }
-    // A tombstone cannot be dropped as an object can: the zone stays until another attempt
-    // succeeds.
-    failed_ = true;
-    break;
+    copy.stream = stream;
+    if (added) added = writer_.Add(copy, [this](const Status& status) { failed_ |= !status; });
   }
+  if (added) return Outcome::kNext;
+  if (added.error().code == Code::kLimit) {
+    writer_.Flush();
+    return Outcome::kAgain;
+  }
+  // A tombstone cannot be dropped as an object can: the zone stays until another attempt succeeds.
+  failed_ = true;
   return Outcome::kNext;
 }
 
@@ -220,7 +238,9 @@ Cleaner::Outcome Cleaner::MoveObject(const SummaryEntry& entry, IndexEntry& know
                  if (result.miss == ReadMiss::kNone) {
                    read_ = result;
                  } else {
-                   Next();  // the object was removed, or was damaged and dropped
+                   // It is dropped with the zone, unless it has ended meanwhile (DropLeft).
+                   left_.push_back({.entry = entry_, .key_at = key_at_});
+                   Next();
                  }
                });
   return Outcome::kWait;

@@ -3,7 +3,8 @@
 // unread. From any other zone the cleaner copies needed tombstones, and live objects that are worth
 // a move, to an open zone. The copies are synced before the zone is freed on the disk. Objects that
 // are not moved are found until the freeing is synced, too; then they are dropped. A doomed zone is
-// freed whether or not space is short, and so is an uncovered one (Zones) that removals pay for.
+// freed whether or not space is short, and so is an uncovered one (Zones) that removals pay for:
+// its objects are moved or dropped as in any other zone.
 //
 //   idle -> reading the summary -> moving, entry by entry -> syncing the copies -> freeing -> idle
 //

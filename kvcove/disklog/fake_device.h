@@ -31,7 +31,7 @@ class FakeDevice final : public Device {
     std::uint64_t bad_to = 0;
     bool bad_reads = false;
     bool bad_writes = false;
-    // Not 0: bytes are counted from the begin of each zone of this size.
+    // Not 0: bytes are counted from the beginning of each zone of this size.
     std::uint64_t bad_in_each = 0;
     bool hangs = false;            // nothing completes while true
     bool writes_hang = false;      // no write and no sync completes while true

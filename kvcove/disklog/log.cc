@@ -333,6 +333,7 @@ void Log::SaveIdentity(const Id128& identity, Done done) {
 // Ends the opening once nothing that was not taken into the index can come back: doomed zones are
 // freed, and the summaries of scanned zones, which leave out what is damaged, are durable.
 void Log::StepOpening() {
+  if (state_.emptying) return Empty();
   if (syncing_scans_ || !recovery_.done() || writer_.sealing() || state_.zones.AnyDoomed() ||
       state_.voiding) {
     return;
@@ -346,6 +347,33 @@ void Log::StepOpening() {
   writer_.Sync([this](const Status& status) {
     if (!status) return writer_.SetUnproven();
     state_.opening = false;
+  });
+}
+
+// Gives the disk a new number in both superblocks, which frees all zones at once: were these freed
+// one by one, a crash in between would leave records whose lost tombstones nobody knows of any
+// more. Nothing may be written to a zone meanwhile.
+void Log::Empty() {
+  if (saving_empty_ || unproven() || !recovery_.done() || state_.voiding || cleaner_.active())
+    return;
+  // Copies of tombstones may have been written before one of these zones could not be read.
+  if (!writer_.idle()) return writer_.SealAll();
+  saving_empty_ = true;
+  state_.super.disk = RandomId();
+  const auto ended = [this](const Status& status) {
+    if (!status) return writer_.SetUnproven();
+    for (std::uint32_t i = 0; i < state_.zones.count(); ++i) {
+      if (state_.zones[i].state == ZoneState::kLost) continue;
+      state_.Abandon(i);
+      state_.zones[i].state = ZoneState::kFree;
+    }
+    state_.SweepAll();
+    started_empty_ = true;
+    state_.emptying = false;
+  };
+  WriteSuperblock([this, ended](const Status& status) {
+    if (!status) return ended(status);
+    WriteSuperblock(ended);
   });
 }
 
@@ -416,7 +444,8 @@ void Log::Stop(Done done) {
 
 void Log::StopStep() {
   if (!stop_ || !recovered()) return;
-  // Called by each Poll until all is written: a cleaner that was active may open zones meanwhile.
+  // Else each object that is being moved would get a zone of its own.
+  if (cleaner_.active() && state_.forgotten.empty()) return writer_.Flush();
   writer_.SealAll();
   if (!writer_.idle() || cleaner_.active() || !forgetting_.idle()) return;
   Done done = std::move(stop_);
@@ -437,11 +466,11 @@ bool Log::Poll(std::int64_t wait_ns) {
   // One slice of each kind of work a call, so that completions never wait long for cleaning.
   const std::size_t ran = state_.device.Poll(more_ ? 0 : wait_ns);
   more_ = reader_.Verify(verify_slice_bytes_);
+  forgetting_.Step();
   // While the log stops, zones are freed only for tombstones that find no room.
-  if (!stopping_ || cleaner_.active() || !state_.forgotten.empty()) {
+  if (!stopping_ || state_.opening || cleaner_.active() || !state_.forgotten.empty()) {
     more_ = cleaner_.Step() || more_;
   }
-  forgetting_.Step();
   if (state_.voiding && !saving_lost_ && !unproven()) VoidLost();
   if (state_.opening) StepOpening();
   // Two rounds, as the one that is under way may have passed the entries that became stale.

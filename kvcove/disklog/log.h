@@ -98,13 +98,14 @@ class Log {
 
   // ---- start
   // True once Put and Read work. Objects of zones that are not read yet are misses.
-  bool serving() const { return recovery_.serving(); }
+  bool serving() const { return recovery_.serving() && !state_.emptying; }
   // True once Remove works, too, and nothing that was not taken into the index can come back.
   bool recovered() const { return !state_.opening; }
   // True once a removal, or the loss of a zone, could not be made durable. Removals and syncs fail
   // from now on: open the log anew.
   bool unproven() const { return writer_.unproven(); }
-  // True if the disk was of another incarnation, so that its objects do not count.
+  // True if the disk was of another incarnation, so that its objects do not count; or if tombstones
+  // may be lost, so that the log has emptied it (State::emptying).
   bool started_empty() const { return started_empty_; }
   // Returns the disk's facts: identity, removals, generation counter.
   const Superblock& superblock() const { return state_.super; }
@@ -178,6 +179,8 @@ class Log {
   void StepOpening();
   // Makes the loss of zones durable (State::Lose).
   void VoidLost();
+  // Empties the disk at a start that does not know what was removed.
+  void Empty();
   void WriteSuperblock(Done done);
   void WriteSuperblockNow();
   void StopStep();
@@ -188,7 +191,7 @@ class Log {
   const std::uint64_t verify_slice_bytes_;
   bool more_ = false;  // work that needs no completion is left: the next Poll does not wait
   const std::uint8_t streams_;
-  const bool started_empty_;
+  bool started_empty_;
   Writer writer_;
   Reader reader_;
   Cleaner cleaner_;
@@ -196,6 +199,7 @@ class Log {
   Recovery recovery_;
   bool syncing_scans_ = false;
   bool saving_lost_ = false;
+  bool saving_empty_ = false;
   std::size_t saved_lost_ = 0;  // of Superblock::lost_zones, those that are durable
   // Removals that wait for the sync of the last tombstones; null: all are durable.
   std::shared_ptr<std::vector<Done>> removing_;

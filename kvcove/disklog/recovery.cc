@@ -130,12 +130,9 @@ void Recovery::Lose(std::uint32_t number, std::optional<std::uint8_t> stream) {
 }
 
 void Recovery::CheckTombstones() {
-  const bool twins = lost_first_ > 0 && lost_second_ > 0 && lost_tombstones_ > 1;
-  if (!twins) return;
-  for (std::size_t i = next_; i < queue_.size(); ++i) {
-    state_.zones.Doom(queue_[i], /*untaken=*/true);
-    ++counters_.emptied;
-  }
+  // A disk that has just been formatted may have damaged headers of something else.
+  state_.emptying = lost_first_ > 0 && lost_second_ > 0 && lost_tombstones_ > 1 && !queue_.empty();
+  if (!state_.emptying) return;
   queue_.resize(next_);
   stage_ends_.fill(next_);
 }
@@ -294,7 +291,7 @@ void Recovery::TakeObject(std::uint32_t number, IndexEntry entry) {
 
 void Recovery::End() {
   done_ = true;
-  MendTombstones();
+  if (!state_.emptying) MendTombstones();
   tombstones_.clear();
   state_.recovering = false;
   state_.stale += 1;  // makes Log::Poll sweep the tombstones out of the index

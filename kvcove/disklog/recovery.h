@@ -37,7 +37,6 @@ struct RecoveryCounters {
   std::uint64_t damaged = 0;       // zones whose summary was damaged; also in `scanned`
   std::uint64_t unreadable = 0;    // zones that the device could not read; freed
   std::uint64_t lost = 0;          // zones of which nothing is known; freed
-  std::uint64_t emptied = 0;       // zones freed because tombstones of their records may be lost
   std::uint64_t objects = 0;       // objects that were the newest of their key when they were read
   std::uint64_t dead_objects = 0;  // objects that had ended or were replaced; also tombstones
   std::uint64_t read_bytes = 0;

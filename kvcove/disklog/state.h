@@ -76,7 +76,9 @@ struct State {
   Presence* presence = nullptr;
   // Needed tombstones of which a start has found one copy (CoveredBy). The cleaner writes both.
   std::unordered_set<std::uint64_t> single_tombstones;
-  // Tombstones for keys without an entry, since no sealed zone was uncovered. Cleaner::Begin.
+  // The start does not know what was removed: the disk is to be emptied (Log::Empty).
+  bool emptying = false;
+  // Tombstones that were written for keys without an entry; see Cleaner::Costly.
   std::uint64_t blind_tombstones = 0;
   bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
   std::deque<Forgotten> forgotten;  // what Forgetting writes tombstones for

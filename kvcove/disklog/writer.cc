@@ -220,7 +220,7 @@ Status Writer::CheckTwins(const Append& append) {
     ++state_.counters.refused_full;
     return Fail(Code::kLimit, "the disk's write queue is full");
   }
-  if (zones > state_.zones.free()) {
+  if (zones > state_.zones.openable()) {
     ++state_.counters.refused_space;
     return Fail(Code::kNoSpace, "the disk has no free zone");
   }

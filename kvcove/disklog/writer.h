@@ -62,6 +62,8 @@ class Writer {
   // Appends a tombstone to both of its streams. Errors: as Add. If a write fails, nothing is proven
   // any more (unproven).
   Status AddTombstone(Append append);
+  // Checks that both copies of a tombstone have room. Errors: kLimit, kNoSpace.
+  Status CheckTwins(const Append& append);
   // True once a tombstone could not be made durable: each Sync fails until the log is opened anew,
   // as the index does not have the object any more that a repeated removal would look for.
   bool unproven() const { return unproven_; }
@@ -135,7 +137,6 @@ class Writer {
 
   // Returns the zone for a record, or opens one. Errors: kLimit, kNoSpace.
   Result<OpenZone*> Room(const Append& append, std::uint64_t bytes);
-  Status CheckTwins(const Append& append);
   Status CheckQueue(const OpenZone* zone, std::uint64_t bytes) const;
   // True if the zone has room for the record, and then still for its summary and trailer.
   bool Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const;

@@ -11,6 +11,15 @@ std::uint32_t Zones::CountOf(ZoneState state) const {
       std::ranges::count_if(zones_, [&](const Zone& zone) { return zone.state == state; }));
 }
 
+std::uint32_t Zones::openable() const {
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      zones_, [](const Zone& zone) { return zone.state == ZoneState::kFree && zone.reads == 0; }));
+}
+
+void Zones::ReadAgain() {
+  for (Zone& zone : zones_) zone.unreadable = false;
+}
+
 std::optional<std::uint32_t> Zones::AnyFree() const {
   for (std::uint32_t i = 0; i < count(); ++i) {
     if (zones_[i].state == ZoneState::kFree && zones_[i].reads == 0) return i;
@@ -183,7 +192,9 @@ Zones::ShareClass Zones::ClassOf(const Zone& zone, std::span<const std::uint64_t
 std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
                                            std::span<const std::uint64_t> held) const {
   constexpr double kBriefAges = 4;
-  const bool full = free() == 0;
+  const std::uint32_t empty = free();
+  const bool mends = std::ranges::any_of(
+      zones_, [](const Zone& zone) { return zone.doomed && !zone.untaken && !zone.unreadable; });
   std::optional<std::uint32_t> best;
   ShareClass best_class = ShareClass::kGuaranteed;
   double most = -1;
@@ -192,9 +203,11 @@ std::optional<std::uint32_t> Zones::Victim(std::uint64_t now,
     if (zone.state != ZoneState::kSealed || zone.reads > 0) continue;
     const std::uint64_t needed = NeededBytes(i);
     const std::uint64_t live = zone.live_bytes() + needed;
+    if (zone.untaken && mends && empty >= 2) continue;
     if (live == 0) return i;
-    // Its tombstones may find no room. Objects can be dropped, tombstones cannot.
-    if (needed > 0 && (full || zone.unreadable)) continue;
+    // Its tombstones may find no room. Objects can be dropped, tombstones cannot. Those of a doomed
+    // zone are written to two zones.
+    if (needed > 0 && (empty < (zone.doomed ? 2U : 1U) || zone.unreadable)) continue;
     if (zone.doomed) return i;
     // Its tombstones would fill another zone.
     if (needed * 2 > zone_bytes_) continue;

@@ -61,6 +61,11 @@ struct Zone {
     for (const ScopeUse& use : uses) bytes += use.live_bytes;
     return bytes;
   }
+  std::uint64_t tombstone_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const ScopeUse& use : uses) bytes += use.tombstone_bytes;
+    return bytes;
+  }
   std::uint32_t live() const {
     std::uint32_t count = 0;
     for (const ScopeUse& use : uses) count += use.live;
@@ -82,6 +87,10 @@ class Zones {
   // Returns a sealed zone that is uncovered, and that nobody reads.
   std::optional<std::uint32_t> AnyUncovered() const;
   std::uint32_t free() const { return CountOf(ZoneState::kFree); }
+  // Returns the number of free zones that nobody reads, so that they can be opened.
+  std::uint32_t openable() const;
+  // Has zones that could not be read tried again.
+  void ReadAgain();
   std::uint32_t CountOf(ZoneState state) const;
   std::optional<std::uint32_t> AnyFree() const;
   // Notes that a record ended in the zone without a tombstone, or that it has one after all.
@@ -120,7 +129,9 @@ class Zones {
   // Returns the sealed zone to free next: a doomed or a dead one; otherwise, of the first class of
   // shares.h, the one with the highest age for each byte to keep, counted in sequences up to `now`.
   // None if no sealed zone would give space: tombstones move, and one of which they take half gives
-  // too little. `held`: HeldByShare().
+  // too little. A doomed zone of tombstones comes before lost ones: its tombstones have no twin,
+  // and if it were lost, too, the next start would not know of the first loss any more. `held`:
+  // HeldByShare().
   std::optional<std::uint32_t> Victim(std::uint64_t now,
                                       std::span<const std::uint64_t> held = {}) const;
   enum class ShareClass : std::uint8_t { kGuaranteed, kOrdinary, kReplaced };

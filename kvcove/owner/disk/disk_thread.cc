@@ -159,9 +159,12 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
     log->Poll(stopped ? kMillisecond : kIdleWaitNs);
   }
   if (!busy() && log->unproven()) {
-    return Fail(Code::kUnavailable, "zones that cannot be read cannot be freed or voided either");
+    return Fail(Code::kUnavailable, "zones that cannot be read cannot be voided either");
   }
-  if (!busy()) return log;
+  if (!busy()) {
+    found_.super = log->superblock();  // it has another number if the log has emptied the disk
+    return log;
+  }
   stuck_log_ = std::move(log);
   if (stops()) return Fail(Code::kUnavailable, "this owner stops");
   return Fail(Code::kUnavailable, "it does not answer: its zones could not be read");
@@ -173,7 +176,7 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
   LogInfo("disk {}: {} in zones of {} by {}, {} objects found, {} zones read record by record",
           path_, FormatSize(super.device_bytes), FormatSize(super.zone_bytes),
           found_.device->kind(), found.objects, found.scanned);
-  if (found.emptied > 0) {
+  if (log->started_empty() && found.lost > 0) {
     LogWarn(
         "disk {} starts empty: {} zones cannot be read, or their headers are damaged, so it is not "
         "known what was removed",
