@@ -34,10 +34,11 @@ inline std::int64_t NowMs() { return Now() / kMillisecond; }
 // longer one may end.
 class Slowness {
  public:
-  Slowness() : before_(WaitsNs()), beat_([this] { Beat(); }) {}
+  Slowness() : before_(WaitsNs()), beat_([this] { Beat(); }), look_([this] { Look(); }) {}
   ~Slowness() {
     stop_ = true;
     beat_.join();
+    look_.join();
   }
   Slowness(const Slowness&) = delete;
   Slowness& operator=(const Slowness&) = delete;
@@ -127,15 +128,22 @@ class Slowness {
       return one.second - (before == looks_.front().end() ? 0 : before->second) >= kStillNs;
     });
   }
+  // On a thread of its own: a look at many processes would count as a stall of the beat.
   void Look() {
-    std::map<std::string, std::int64_t> now = WaitsNs(kLeaseThread);
-    const std::lock_guard lock(mutex_);
-    looks_.push_back(std::move(now));
-    if (looks_.size() > 1 + kRecoversMs / kLookMs) looks_.pop_front();
+    while (!stop_) {
+      std::map<std::string, std::int64_t> now = WaitsNs(kLeaseThread);
+      {
+        const std::lock_guard lock(mutex_);
+        looks_.push_back(std::move(now));
+        if (looks_.size() > 1 + kRecoversMs / kLookMs) looks_.pop_front();
+      }
+      for (int i = 0; i < kLookMs / 10 && !stop_; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
   }
   void Beat() {
-    for (int beats = 0; !stop_; ++beats) {
-      if (beats % (kLookMs * 1'000'000 / kBeatNs) == 0) Look();
+    while (!stop_) {
       due_ns_ = NowNs() + kBeatNs;
       std::this_thread::sleep_for(std::chrono::nanoseconds(kBeatNs));
       const std::int64_t late_ns = std::max<std::int64_t>(0, NowNs() - due_ns_);
@@ -154,6 +162,7 @@ class Slowness {
   mutable std::mutex mutex_;
   std::deque<std::map<std::string, std::int64_t>> looks_ = {WaitsNs(kLeaseThread)};  // oldest first
   std::thread beat_;
+  std::thread look_;
 };
 
 }  // namespace kvcove

@@ -117,9 +117,10 @@ void Cleaner::TakeContents(ZoneContents contents) {
   waiting_ = false;
   Zone& zone = state_.zones[*zone_];
   const bool needed = state_.zones.NeededBytes(*zone_) > 0;
-  // A scan passes over damaged tombstones. Each may have the last copy here.
-  if (contents.summary &&
-      !(needed && contents.scanned && TombstoneBytes(*contents.summary) < zone.tombstone_bytes())) {
+  // A scan passes over damaged tombstones, and those of a doomed zone have no twin.
+  const bool misses = zone.doomed && contents.scanned && contents.summary &&
+                      TombstoneBytes(*contents.summary) < zone.tombstone_bytes();
+  if (contents.summary && !misses) {
     summary_ = std::move(*contents.summary);
     state_.zones.ReadAgain();
     return;
@@ -130,7 +131,7 @@ void Cleaner::TakeContents(ZoneContents contents) {
   if (!needed) return FreeZone();
   // A doomed one has tombstones without a twin. That is known at a start only, before anything is
   // found, so the disk can be emptied.
-  if (zone.doomed) state_.emptying = true;
+  if (zone.doomed) state_.emptying = state_.opening;
   zone.unreadable = true;
   zone.state = ZoneState::kSealed;
   zone_.reset();

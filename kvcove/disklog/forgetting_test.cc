@@ -302,6 +302,21 @@ TEST_F(ForgettingTest, AnUncoveredZoneDoesNotMakeRemovalsOfAbsentKeysCostlyForEv
   EXPECT_EQ(log_->space().tombstone_bytes, 0U);
 }
 
+// A walk holds moves up: all of the zone's objects would be dropped.
+TEST_F(ForgettingTest, AnUncoveredZoneWaitsForAWalk) {
+  Open();
+  ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
+  PutSome(0, 20);
+  ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500, 1));
+  ASSERT_TRUE(Stop());
+  Reopen();
+  log_->HoldMoves();
+  for (int round = 0; round < 20; ++round) ASSERT_TRUE(RemoveAll(10'000, 10'020)) << round;
+  Settle();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Finds(Name(i))) << i;
+  log_->ReleaseMoves();
+}
+
 // Each attempt of a removal that finds room for one copy only would leave that one behind.
 TEST_F(ForgettingTest, ARemovalThatIsRefusedWritesNeitherCopy) {
   Open();

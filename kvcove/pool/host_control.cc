@@ -45,7 +45,8 @@ Result<std::shared_ptr<HostControl>> HostControl::Open(const Options& options, c
 }
 
 Status HostControl::Resume() {
-  KVCOVE_ASSIGN(generations_, master::BlockingGenerations::Open(options_, *this, clock_));
+  KVCOVE_ASSIGN(auto opened, master::BlockingGenerations::Open(options_, *this, clock_));
+  (void)Take(std::move(opened));
   return {};
 }
 
@@ -75,8 +76,9 @@ void HostControl::RemoveOwner(const owner::Owner& owner) {
     if (!owners_.empty()) return;
   }
   engines_.reset();  // reports the ends that are pending, for which it needs generations_
-  if (generations_ == nullptr) return;
-  if (const Status closed = generations_->Close(); !closed) {
+  const GenerationsPtr generations = Held();
+  if (generations == nullptr) return;
+  if (const Status closed = generations->Close(); !closed) {
     LogWarn("the clean end could not be written down, so the next start waits for leases: {}",
             closed.error().ToString());
   }
@@ -87,32 +89,32 @@ std::vector<std::shared_ptr<owner::Owner>> HostControl::Owners() {
   return owners_;
 }
 
-Result<master::BlockingGenerations*> HostControl::Generations() const {
-  if (generations_ != nullptr) return generations_.get();
+Result<HostControl::GenerationsPtr> HostControl::Generations() const {
+  if (GenerationsPtr generations = Held()) return generations;
   return Fail(Code::kUnavailable, "the generations are not open; restart this process");
 }
 
 Result<wire::Registration> HostControl::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(auto* const generations, Generations());
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
   return generations->Register(request, deadline_ns);
 }
 
 Result<wire::ResetOutcome> HostControl::Reset(const wire::ResetRequest& request,
                                               std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(auto* const generations, Generations());
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
   return generations->Reset(request, deadline_ns);
 }
 
 Status HostControl::NameVersions(std::string_view name, std::string_view engine,
                                  std::span<const std::string> versions, std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(auto* const generations, Generations());
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
   return generations->NameVersions(name, engine, versions, deadline_ns);
 }
 
 Status HostControl::EndEngine(std::string_view name, std::string_view engine,
                               std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(auto* const generations, Generations());
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
   return generations->EndEngine(name, engine, deadline_ns);
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcove/master/control/blocking_generations.h"
@@ -32,18 +33,18 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   void RemoveOwner(const owner::Owner& owner);
   HostEngines& engines() { return *engines_; }
   // Returns the pool's id and its incarnation.
-  master::PoolFact pool() const { return generations_->pool(); }
+  master::PoolFact pool() const { return Held()->pool(); }
   // Ends the calls that wait for a lease or the store now, with kUnavailable.
   void EndWaits() {
-    if (generations_ != nullptr) generations_->EndWaits();
+    if (const auto generations = Held()) generations->EndWaits();
   }
   // For an upgrade of the process (docs/upgrade.md), while no call is under way: Pause closes the
   // store, so that the successor can open it, and stores no clean end, because a lease is running.
   // Resume opens the store again; errors: the store's. Until it has succeeded, calls that need the
   // generations fail with kUnavailable.
-  void Pause() { generations_.reset(); }
+  void Pause() { (void)Take(nullptr); }
   Status Resume();
-  bool paused() const { return generations_ == nullptr; }
+  bool paused() const { return Held() == nullptr; }
   // Returns a name that is equal for all owners that this authority, or another one over the same
   // directory, decides for.
   const std::string& name() const { return name_; }
@@ -65,7 +66,17 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   HostControl(const Options& options, const Clock& clock);
   void Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) override;
   std::vector<std::shared_ptr<owner::Owner>> Owners();
-  Result<master::BlockingGenerations*> Generations() const;
+  using GenerationsPtr = std::shared_ptr<master::BlockingGenerations>;
+  GenerationsPtr Held() const {
+    const MutexLock lock(generations_mutex_);
+    return generations_;
+  }
+  // Returns the former ones, which end outside of the lock.
+  GenerationsPtr Take(GenerationsPtr generations) {
+    const MutexLock lock(generations_mutex_);
+    return std::exchange(generations_, std::move(generations));
+  }
+  Result<GenerationsPtr> Generations() const;
 
   const Options options_;
   const Clock& clock_;
@@ -77,7 +88,10 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   std::uint32_t added_ KVCOVE_GUARDED_BY(mutex_) = 0;  // owners so far; the next index
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
-  std::unique_ptr<master::BlockingGenerations> generations_;  // null from Pause until Resume
+  // Of several owners in one process one may serve calls while another resumes. No other lock is
+  // taken under this one.
+  mutable Mutex generations_mutex_;
+  GenerationsPtr generations_ KVCOVE_GUARDED_BY(generations_mutex_);  // null from Pause to Resume
   std::unique_ptr<HostEngines> engines_;  // ends first: its thread uses `generations_`
 };
 

@@ -128,6 +128,12 @@ bool Bindings::Notice(std::string_view version, const Token& token, LinesAfterLo
     tokens_.emplace(std::string(version), token);
     // A reset of a forgotten version would not be noticed, and KV that was computed before it would
     // be stored under the next token. So all KV of now counts as of before.
+    if (full) {
+      lines.Info(
+          "{}: more than {} weight versions have been used; KV that was computed before is "
+          "not stored, as a reset of one of them might pass unnoticed",
+          options_.engine, kMostTokens);
+    }
     return full;
   }
   if (at->second == token) return false;

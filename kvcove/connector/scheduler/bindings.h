@@ -34,7 +34,7 @@ namespace kvcove::connector {
 class Bindings {
  public:
   // Tokens that are remembered. With one more version all are forgotten, which begins an epoch.
-  static constexpr std::size_t kMostTokens = 1024;
+  static constexpr std::size_t kMostTokens = 65'536;
 
   // The options outlive it.
   explicit Bindings(const SchedulerOptions& options) : options_(options) {}

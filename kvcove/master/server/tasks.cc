@@ -14,6 +14,7 @@
 namespace kvcove::master {
 namespace {
 
+constexpr std::int64_t kLongestRepairPauseNs = 600 * kSecond;
 constexpr std::uint32_t kPage = 1024;   // objects of one inventory call
 constexpr std::size_t kMaxTasks = 256;  // remembered: waiting, running and ended ones
 constexpr std::uint32_t kCopyBudgetMs = 20'000;
@@ -217,8 +218,10 @@ void Tasks::WatchOwners() {
   if (owners != seen_owners_) {
     seen_owners_ = owners;
     seen_since_ns_ = now;
+    repair_pause_ns_ = 0;
   }
-  if (owners == repaired_owners_ || now < seen_since_ns_ + options_.repair_delay_ns) return;
+  const std::int64_t pause_ns = std::max(options_.repair_delay_ns, repair_pause_ns_);
+  if (owners == repaired_owners_ || now < seen_since_ns_ + pause_ns) return;
   repaired_owners_ = owners;
   // A single owner leaves no other place for a replica.
   if (std::ranges::count(owners, ' ') >= 2) {
@@ -252,10 +255,17 @@ void Tasks::RunTask(Task& task) {
     stat.state = done ? TaskState::kDone : TaskState::kFailed;
     if (!done) stat.message = done.error().detail;
   }
-  // WatchOwners queues a failed repair again, after another repair_delay_ns.
+  // WatchOwners queues a failed repair again, later each time: an owner that renews its lease and
+  // cannot be reached would otherwise have the others' objects walked again and again.
   if (!task.asked_for && !done) {
     repaired_owners_.clear();
     seen_since_ns_ = clock_.NowNs();
+    repair_pause_ns_ = std::clamp(2 * repair_pause_ns_, options_.repair_delay_ns,
+                                  std::max(options_.repair_delay_ns, kLongestRepairPauseNs));
+    std::erase_if(tasks_, [&](const auto& one) {
+      return one.get() != &task && !one->asked_for && one->stat.state == TaskState::kFailed &&
+             one->stat.copied == 0;
+    });
   }
   // A repair that began by itself and found nothing to do is not worth a line. Run still holds the
   // task.
@@ -541,7 +551,7 @@ std::uint64_t Tasks::MoveAll(Task& task, const wire::OwnerStat& from, std::vecto
     moves = std::move(homeless);
     for (auto& [address, part] : by_target) {
       bool refused = false;
-      for (std::size_t at = 0; at < part.size();) {
+      for (std::size_t at = 0; at < part.size() && !Cancelled(task);) {
         std::size_t end = at;
         for (std::uint64_t bytes = 0; end < part.size() && bytes < kCopyBytes; ++end) {
           bytes += part[end].object.size_bytes;

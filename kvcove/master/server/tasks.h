@@ -166,9 +166,10 @@ class Tasks {
 
   // Only the thread uses these.
   std::map<std::string, std::unique_ptr<rpc::TcpChannel>> channels_;  // by address, for one task
-  std::string seen_owners_;         // live owners at the last look, with their epochs
-  std::string repaired_owners_;     // those of the last repair
-  std::int64_t seen_since_ns_ = 0;  // time since which `seen_owners_` has not changed
+  std::string seen_owners_;           // live owners at the last look, with their epochs
+  std::string repaired_owners_;       // those of the last repair
+  std::int64_t repair_pause_ns_ = 0;  // before the next repair; doubles with each that fails
+  std::int64_t seen_since_ns_ = 0;    // time since which `seen_owners_` has not changed
   std::thread thread_;
 };
 

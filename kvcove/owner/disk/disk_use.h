@@ -37,7 +37,8 @@ class DiskUse {
   bool listed() const { return parts_.options.listed; }
 
   // ---- a disk that is opened; called by its thread once the log has found its objects
-  // Uses it for the first time. Does nothing if it was set aside or unmounted meanwhile.
+  // Uses it for the first time; the note names it. It is not used if it was set aside, voided or
+  // unmounted meanwhile.
   void SetOn();
   // True if the content of a disk that was not on may be used, by what is known so far.
   bool MayReuse() const;
