@@ -9,14 +9,11 @@ constexpr int kEntriesAStep = 1024;
 constexpr int kFreeAttempts = 2;
 constexpr std::uint64_t kBlindTombstones = 4096;
 
-// Returns the bytes of a summary's tombstones, as ScopeUse::tombstone_bytes counts them.
-std::uint64_t TombstoneBytes(const Summary& summary) {
+std::uint64_t TombstoneBytesOf(const Summary& summary) {
   std::uint64_t bytes = 0;
   for (const SummaryEntry& entry : summary.entries) {
     if (entry.kind != RecordKind::kTombstone) continue;
-    bytes += kSummaryEntryBytes + entry.key_bytes +
-             AlignUp(kRecordHeadBytes + summary.scopes[entry.scope].name.size() + entry.key_bytes,
-                     kUnitBytes);
+    bytes += TombstoneBytes(summary.scopes[entry.scope].name.size(), entry.key_bytes);
   }
   return bytes;
 }
@@ -119,7 +116,7 @@ void Cleaner::TakeContents(ZoneContents contents) {
   const bool needed = state_.zones.NeededBytes(*zone_) > 0;
   // A scan passes over damaged tombstones, and those of a doomed zone have no twin.
   const bool misses = zone.doomed && contents.scanned && contents.summary &&
-                      TombstoneBytes(*contents.summary) < zone.tombstone_bytes();
+                      TombstoneBytesOf(*contents.summary) < zone.tombstone_bytes();
   if (contents.summary && !misses) {
     summary_ = std::move(*contents.summary);
     state_.zones.ReadAgain();

@@ -90,6 +90,16 @@ class ForgettingTest : public testing::Test {
   Status Stop() {
     return WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); });
   }
+  // A disk as a kill in the middle of a move leaves it behind: two records of "key", and no
+  // tombstone. The zone of the older one has so many other objects.
+  void OpenUncovered(int objects) {
+    Open();
+    ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
+    PutSome(0, objects);
+    ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500, 1));
+    ASSERT_TRUE(Stop());
+    Reopen();
+  }
   // Writes hang from now on, and the write queue has this number of free chunks.
   void FillQueue(std::uint64_t chunks) {
     device_->faults.writes_hang = true;
@@ -284,14 +294,8 @@ TEST_F(ForgettingTest, ARepeatedRemovalWaitsForTheFirst) {
   EXPECT_FALSE(Finds(key));
 }
 
-// As a kill in the middle of a move leaves it behind: two records of a key, and no tombstone.
 TEST_F(ForgettingTest, AnUncoveredZoneDoesNotMakeRemovalsOfAbsentKeysCostlyForEver) {
-  Open();
-  ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
-  PutSome(0, 40);
-  ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500, 1));
-  ASSERT_TRUE(Stop());
-  Reopen();
+  ASSERT_NO_FATAL_FAILURE(OpenUncovered(40));
   for (int round = 0; round < 100; ++round) ASSERT_TRUE(RemoveAll(10'000, 10'020)) << round;
   Settle();
   EXPECT_LE(log_->counters().tombstones, 400U);
@@ -304,12 +308,7 @@ TEST_F(ForgettingTest, AnUncoveredZoneDoesNotMakeRemovalsOfAbsentKeysCostlyForEv
 
 // A walk holds moves up: all of the zone's objects would be dropped.
 TEST_F(ForgettingTest, AnUncoveredZoneWaitsForAWalk) {
-  Open();
-  ASSERT_TRUE(Put(*log_, *device_, "key", 1, 500));
-  PutSome(0, 20);
-  ASSERT_TRUE(Put(*log_, *device_, "key", 2, 500, 1));
-  ASSERT_TRUE(Stop());
-  Reopen();
+  ASSERT_NO_FATAL_FAILURE(OpenUncovered(20));
   log_->HoldMoves();
   for (int round = 0; round < 20; ++round) ASSERT_TRUE(RemoveAll(10'000, 10'020)) << round;
   Settle();

@@ -250,7 +250,7 @@ void Recovery::Take(std::uint32_t number, const Summary& summary) {
     }
     state_.zones.NoteTombstone(
         number, *scope, from.sequence, from.version,
-        AlignUp(entry.record_bytes, kUnitBytes) + kSummaryEntryBytes + from.key_bytes);
+        TombstoneBytes(summary.scopes[from.scope].name.size(), from.key_bytes));
     NoteTombstone(number, *scope, from);
     state_.Offer(entry);
     ++counters_.dead_objects;

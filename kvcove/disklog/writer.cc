@@ -13,11 +13,6 @@ namespace {
 constexpr std::uint32_t kFailuresToGiveUp = 3;
 constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
-// Returns the bytes of a tombstone with its part of its zone's summary.
-std::uint64_t TombstoneBytes(const Record& record) {
-  return AlignUp(record.bytes(), kUnitBytes) + kSummaryEntryBytes + record.key.size();
-}
-
 std::uint32_t BytesOf(Pieces value) {
   std::uint64_t bytes = 0;
   for (const auto& piece : value) bytes += piece.size();
@@ -303,7 +298,7 @@ void Writer::Note(OpenZone& zone, ScopeId scope, const Record& record, std::uint
     state_.zones.NoteObject(zone.number, scope, record.sequence);
   } else {
     state_.zones.NoteTombstone(zone.number, scope, record.sequence, record.version,
-                               TombstoneBytes(record));
+                               TombstoneBytes(record.name.size(), record.key.size()));
   }
 }
 

@@ -27,6 +27,12 @@ namespace kvcove::disklog {
 
 enum class ZoneState : std::uint8_t { kFree, kOpen, kSealing, kSealed, kCleaning, kFreeing, kLost };
 
+// Returns the bytes of a tombstone with its part of its zone's summary.
+inline std::uint64_t TombstoneBytes(std::size_t name_bytes, std::size_t key_bytes) {
+  return AlignUp(kRecordHeadBytes + name_bytes + key_bytes, kUnitBytes) + kSummaryEntryBytes +
+         key_bytes;
+}
+
 // The records of one scope in a zone, dead or alive.
 struct ScopeUse {
   ScopeId scope = 0;
