@@ -959,18 +959,31 @@ TEST_F(ClusterTierTest, AWalkEndsAtADiskThatIsUnmountedWhileItIsEmptied) {
   EXPECT_EQ(Put("key-0"), Code::kOk) << "memory goes on";
 }
 
+LinkIdentity LinkIdentityOf(const OwnerFacts& facts) {
+  return {.owner = facts.identity,
+          .process = {.high = 200, .low = 1},
+          .address = "h:1",
+          .socket = {},
+          .host = "h",
+          .tenant = {},
+          .disk = true,
+          .before = facts};
+}
+
+wire::OwnerWelcome WelcomeAt(const wire::Position& position) {
+  return {.pool = kPool,
+          .incarnation = kIncarnation,
+          .position = position,
+          .number = 3,
+          .epoch = 7,
+          .lease_ns = 60 * kSecond,
+          .removals = 1};
+}
+
 // The link's lanes as a master drives them. Its answers are in the order of a reset elsewhere.
 TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
-  LinkCore core(owner_->link_side(),
-                {.owner = facts_.identity,
-                 .process = {.high = 200, .low = 1},
-                 .address = "h:1",
-                 .socket = {},
-                 .host = "h",
-                 .tenant = {},
-                 .disk = true,
-                 .before = facts_},
-                250 * kMillisecond, SystemClock::Instance());
+  LinkCore core(owner_->link_side(), LinkIdentityOf(facts_), 250 * kMillisecond,
+                SystemClock::Instance());
   const auto answer = [&](LinkCore::Lane lane, const std::string& reply) {
     ASSERT_TRUE(Becomes([&] { return core.Next(lane).call.has_value(); }));
     core.Answer(lane, reply);
@@ -978,13 +991,7 @@ TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
   facts_held_ = true;
   OwnerFacts now = facts_;
   now.seen.term += 1;
-  answer(LinkCore::Lane::kLease, wire::Encode(wire::OwnerWelcome{.pool = kPool,
-                                                                 .incarnation = kIncarnation,
-                                                                 .position = now.seen,
-                                                                 .number = 3,
-                                                                 .epoch = 7,
-                                                                 .lease_ns = 60 * kSecond,
-                                                                 .removals = 1}));
+  answer(LinkCore::Lane::kLease, wire::Encode(WelcomeAt(now.seen)));
   constexpr Generation kNext = kGeneration + (1ULL << 24);
   const wire::Changes changes{.incarnation = kIncarnation,
                               .to = 50,
@@ -1015,24 +1022,10 @@ TEST_F(ClusterTierTest, AnOwnerThatIsForgottenBeforeItsDisksOpenSaysHelloAgain) 
   Fill(60);
   End();
   ASSERT_TRUE(Begin());
-  LinkCore core(owner_->link_side(),
-                {.owner = facts_.identity,
-                 .process = {.high = 200, .low = 1},
-                 .address = "h:1",
-                 .socket = {},
-                 .host = "h",
-                 .tenant = {},
-                 .disk = true,
-                 .before = facts_},
-                250 * kMillisecond, SystemClock::Instance());
+  LinkCore core(owner_->link_side(), LinkIdentityOf(facts_), 250 * kMillisecond,
+                SystemClock::Instance());
   ASSERT_TRUE(core.Next(LinkCore::Lane::kLease).call);
-  core.Answer(LinkCore::Lane::kLease, wire::Encode(wire::OwnerWelcome{.pool = kPool,
-                                                                      .incarnation = kIncarnation,
-                                                                      .position = facts_.seen,
-                                                                      .number = 3,
-                                                                      .epoch = 7,
-                                                                      .lease_ns = 60 * kSecond,
-                                                                      .removals = 1}));
+  core.Answer(LinkCore::Lane::kLease, wire::Encode(WelcomeAt(facts_.seen)));
   ASSERT_TRUE(core.Next(LinkCore::Lane::kWatch).call);
   core.Answer(
       LinkCore::Lane::kWatch,
