@@ -198,8 +198,7 @@ TEST_F(LeaderChannelTest, AResetThatNoLeaderAnswersEndsByItsDeadline) {
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 300 * kMillisecond;
   const auto reply = channel.Call(wire::Method::kReset, {}, deadline_ns);
   EXPECT_GE(SystemClock::Instance().NowNs(), deadline_ns);
-  ASSERT_FALSE(reply);
-  EXPECT_EQ(reply.error().code, Code::kUnavailable);
+  EXPECT_FALSE(reply);
 }
 
 TEST_F(LeaderChannelTest, ACallThatWaitsAtAFrozenMasterGoesOnAtTheNext) {
