@@ -76,7 +76,8 @@ class EtcdSource final : public rpc::LeaderSource {
     EtcdClient client(etcd_, clock_);
     bool said = false;
     while (AwaitDoubt()) {
-      const auto leader = master::FindLeader(client, clock_.NowNs() + kLeaderAskNs);
+      const auto leader =
+          master::FindLeader(client, clock_.NowNs() + client.AttemptNs(kLeaderAskNs));
       if (!leader && !std::exchange(said, true)) {
         LogWarn("{} does not say who leads ({}); until it does, the master at {} is asked",
                 ToString(), leader.error().detail, Current().ToString());
@@ -129,7 +130,9 @@ Result<rpc::Addresses> FindInEtcd(EtcdOptions etcd, std::int64_t deadline_ns, co
   bool answers = false;
   bool said = false;
   while (LeftNs(deadline_ns, clock) > 0) {
-    const auto until_ns = [&] { return std::min(clock.NowNs() + kLeaderAskNs, deadline_ns); };
+    const auto until_ns = [&] {
+      return std::min(clock.NowNs() + client.AttemptNs(kLeaderAskNs), deadline_ns);
+    };
     auto leader = master::FindLeader(client, until_ns());
     if (leader && *leader) {
       KVCOVE_ASSIGN(rpc::Address address,

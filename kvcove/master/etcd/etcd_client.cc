@@ -15,6 +15,7 @@ using nlohmann::json;
 constexpr std::uint16_t kEtcdPort = 2379;
 constexpr std::size_t kMaxEndpoints = 16;
 constexpr std::size_t kMaxPrefixBytes = 256;
+constexpr int kMaxLatePasswords = 4;
 
 // gRPC's codes, which the gateway passes on.
 enum Grpc : int {
@@ -239,11 +240,17 @@ Result<json> EtcdClient::Post(std::size_t endpoint, std::string_view path, const
 
 Status EtcdClient::Authenticate(std::size_t endpoint, std::int64_t deadline_ns) {
   token_.clear();
-  KVCOVE_ASSIGN(
-      const json answer,
+  const Result<json> answer =
       Post(endpoint, "/v3/auth/authenticate",
-           {{"name", options_.user.user}, {"password", options_.user.password}}, deadline_ns));
-  token_ = answer.value("token", std::string());
+           {{"name", options_.user.user}, {"password", options_.user.password}}, deadline_ns);
+  if (!answer) {
+    if (answer.error().code == Code::kTimeout) {
+      late_passwords_ = std::min(late_passwords_ + 1, kMaxLatePasswords);
+    }
+    return std::unexpected(answer.error());
+  }
+  late_passwords_ = 0;
+  token_ = answer->value("token", std::string());
   if (token_.empty()) return Fail(Code::kDenied, "etcd gave no token for this user");
   return {};
 }
@@ -278,7 +285,8 @@ Result<json> EtcdClient::Call(std::string_view path, const json& body, std::int6
     const std::size_t endpoint = (current_ + i) % count;
     const std::int64_t now = clock_.NowNs();
     if (now >= deadline_ns) break;
-    Result<json> answer = CallAt(endpoint, path, body, std::min(deadline_ns, now + attempt_ns));
+    Result<json> answer =
+        CallAt(endpoint, path, body, std::min(deadline_ns, now + AttemptNs(attempt_ns)));
     if (answer) {
       current_ = endpoint;
       return answer;
@@ -309,7 +317,7 @@ Status EtcdClient::CheckEndpoints(std::int64_t deadline_ns) {
   std::optional<std::size_t> good;
   bool leader = false;
   for (std::size_t i = 0; i < options_.place.endpoints.size(); ++i) {
-    const std::int64_t until_ns = std::min(deadline_ns, clock_.NowNs() + kSecond);
+    const std::int64_t until_ns = std::min(deadline_ns, clock_.NowNs() + AttemptNs(kSecond));
     const Result<json> answer = CallAt(i, "/v3/maintenance/status", json::object(), until_ns);
     if (answer) {
       leader = leader || EtcdNumber(*answer, "leader") != 0;

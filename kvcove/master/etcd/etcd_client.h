@@ -64,14 +64,21 @@ class EtcdClient {
   EtcdClient(EtcdOptions options, const Clock& clock)
       : options_(std::move(options)), clock_(clock) {}
 
-  // Returns the answer of the first endpoint that gives one; each is asked once, for `attempt_ns`
-  // at most. Errors:
+  // Returns the answer of the first endpoint that gives one; each is asked once, for
+  // AttemptNs(attempt_ns) at most. Errors:
   //   kUnavailable, kTimeout  unknown: etcd may have made the call, or may make it later
   //   others                  not made: kDenied, kInvalid, kLimit, kNoSpace (etcd's quota),
   //                           kMiss (no such lease), kStale (a revision that was compacted),
   //                           kIncompatible (another cluster, no gateway)
   Result<nlohmann::json> Call(std::string_view path, const nlohmann::json& body,
                               std::int64_t deadline_ns, std::int64_t attempt_ns = kSecond);
+  // Returns the time of an attempt: twice as long after each attempt in which etcd did not finish
+  // checking the password, 16 times at most, until it has. etcd hashes a password for about a tenth
+  // of a second of processor time, and begins again with each attempt, so on a busy host attempts
+  // of a fixed time could all be in vain.
+  std::int64_t AttemptNs(std::int64_t attempt_ns) const {
+    return token_.empty() ? attempt_ns << late_passwords_ : attempt_ns;
+  }
   // Asks every endpoint for its status. Returns Ok when one answers, and all that answer belong to
   // one cluster that has a leader.
   Status CheckEndpoints(std::int64_t deadline_ns);
@@ -96,7 +103,8 @@ class EtcdClient {
   std::optional<http::Connection> connection_;
   std::size_t connected_to_ = 0;
   std::string token_;
-  bool unsure_ = false;  // an attempt of this call was sent and had no answer
+  int late_passwords_ = 0;  // attempts in a row that ended before etcd had checked the password
+  bool unsure_ = false;     // an attempt of this call was sent and had no answer
 };
 
 // Convert between bytes and the gateway's form of them. FromBase64 returns nothing for other text.

@@ -189,7 +189,8 @@ void EtcdLeadership::Run() {
   while (!lost()) {
     const std::int64_t sent_ns = clock_.NowNs();
     // Gives up shortly after the deadline of the leadership, so that Note logs the cut-off in time.
-    const std::int64_t until_ns = std::max(extended_until_ns_, sent_ns + kAttemptNs);
+    const std::int64_t until_ns =
+        std::max(extended_until_ns_, sent_ns + client.AttemptNs(kAttemptNs));
     const Result<json> answer =
         client.Call("/v3/lease/keepalive", {{"ID", lease_}}, until_ns, kAttemptNs);
     Note(answer, sent_ns);

@@ -6,6 +6,7 @@
 #include <future>
 
 #include "kvcove/master/etcd/fake_etcd.h"
+#include "tests/becomes.h"
 
 namespace kvcove::master {
 namespace {
@@ -248,21 +249,15 @@ TEST_F(EtcdStoreTest, ReadsInPages) {
 
 TEST_F(EtcdStoreTest, ACutOffLeaderDoesNotLeadAndComesBackWhenItsLeaseLived) {
   leadership_ = Campaign({.ttl_ns = kSecond, .give_up_ns = 60 * kSecond});
-  const auto comes = [](const auto& condition) {
-    for (int i = 0; i < 3000 && !condition(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    return condition();
-  };
-  ASSERT_TRUE(comes([&] { return leadership_->Leads(); }));
+  ASSERT_TRUE(Becomes([&] { return leadership_->Leads(); }));
   EXPECT_LE(leadership_->LeftNs(), kSecond / 10 * 8) << "it stops before etcd's lease ends";
   etcd_.Silence(true);
-  EXPECT_TRUE(comes([&] { return !leadership_->Leads(); }));
+  EXPECT_TRUE(Becomes([&] { return !leadership_->Leads(); }));
   EXPECT_FALSE(leadership_->lost());
   etcd_.Silence(false);
-  EXPECT_TRUE(comes([&] { return leadership_->Leads(); }));
+  EXPECT_TRUE(Becomes([&] { return leadership_->Leads(); }));
   etcd_.EndLeases();
-  EXPECT_TRUE(comes([&] { return leadership_->lost(); }));
+  EXPECT_TRUE(Becomes([&] { return leadership_->lost(); }));
 }
 
 TEST_F(EtcdStoreTest, OneLeadsAtATime) {
@@ -321,6 +316,23 @@ TEST_F(EtcdStoreTest, AnEndpointThatDoesNotAnswerIsPassedOver) {
   const Status failed = CheckEtcd(none, In(60), SystemClock::Instance());
   ASSERT_FALSE(failed);
   EXPECT_THAT(failed.error().detail, HasSubstr("Connection refused"));
+}
+
+// The client asks anew each time, as leaders and clients do that have lost their token.
+TEST_F(EtcdStoreTest, APasswordThatTakesLongerThanAnAttemptIsCheckedInALaterOne) {
+  etcd_.CheckPasswordsFor(std::chrono::milliseconds(500));
+  EtcdOptions options = etcd_.Options();
+  options.user = {.user = "leader", .password = "secret"};
+  EtcdClient client(options, SystemClock::Instance());
+  constexpr std::int64_t kShortNs = 100 * kMillisecond;
+  Result<nlohmann::json> answer = Fail(Code::kInternal, "");
+  int attempts = 0;
+  for (; !answer && attempts < 20; ++attempts) {
+    answer = client.Call("/v3/kv/range", {{"key", ToBase64("/pool/head")}}, In(60), kShortNs);
+  }
+  EXPECT_TRUE(answer) << answer.error().ToString();
+  EXPECT_GT(attempts, 1);
+  EXPECT_EQ(client.AttemptNs(kShortNs), kShortNs) << "later calls need no password";
 }
 
 TEST_F(EtcdStoreTest, ADamagedValueIsNotTaken) {

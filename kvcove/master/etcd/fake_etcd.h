@@ -81,6 +81,11 @@ class FakeEtcd {
     for (const std::string& lease : leases_) EndLease(lease);
     leases_.clear();
   }
+  // How long it takes until a client has its token, which any password gets.
+  void CheckPasswordsFor(std::chrono::milliseconds time) {
+    const std::lock_guard lock(mutex_);
+    password_time_ = time;
+  }
   // Keep-alives are not answered.
   void Silence(bool silent) {
     const std::lock_guard lock(mutex_);
@@ -182,7 +187,10 @@ class FakeEtcd {
       return std::nullopt;
     }
     json answer{{"header", Header()}};
-    if (path == "/v3/kv/range") {
+    if (path == "/v3/auth/authenticate") {
+      changed_.wait_for(lock, password_time_, [&] { return stopping_; });
+      answer["token"] = "a token";
+    } else if (path == "/v3/kv/range") {
       ++reads_;
       answer.update(Range(body));
     } else if (path == "/v3/lease/grant") {
@@ -317,6 +325,7 @@ class FakeEtcd {
   bool stopping_ = false;
   bool released_ = false;
   bool silent_ = false;
+  std::chrono::milliseconds password_time_{0};
   std::set<int> open_;
   std::list<Fault> faults_;
   std::map<std::string, Value> keys_;
