@@ -9,6 +9,7 @@
 #include "kvcove/master/etcd/etcd_format.h"
 #include "kvcove/master/etcd/fake_etcd.h"
 #include "kvcove/pool/masters.h"
+#include "tests/becomes.h"
 
 namespace kvcove::server {
 namespace {
@@ -36,12 +37,6 @@ class EtcdMastersTest : public testing::Test {
   rpc::Addresses FindFirst() {
     Leads(kFirst);
     return Find(Place(), 60 * kSecond).value();
-  }
-  static bool Becomes(const std::function<bool()>& holds) {
-    for (int i = 0; i < 6000 && !holds(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return holds();
   }
 
   master::FakeEtcd etcd_;

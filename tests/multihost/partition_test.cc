@@ -10,7 +10,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "kvcove/base/clock.h"
@@ -21,6 +20,7 @@
 #include "tests/multihost/hosts.h"
 #include "tests/must.h"
 #include "tests/random_bytes.h"
+#include "tests/retry.h"
 #include "tests/slowness.h"
 
 extern char** environ;
@@ -299,13 +299,8 @@ TEST_F(PartitionTest, WithoutItsMasterAllIsAMissUntilItIsBack) {
     // The reset is repeated by itself: what was stored is void, and the session opens.
     EXPECT_TRUE(Becomes([&] { return !session.closed(); }));
     EXPECT_EQ(CountOk(Get(session, keys)), 0U);
-    std::set<std::string> stored;
-    EXPECT_TRUE(Becomes([&] {
-      const auto again = Put(session, keys, std::nullopt, milliseconds(1000));
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        if (again[i].ok()) stored.insert(keys[i]);
-      }
-      return stored.size() == keys.size();
+    EXPECT_TRUE(PutWithRetries(keys, [&](const std::vector<std::string>& left) {
+      return Put(session, left, std::nullopt, milliseconds(1000));
     }));
     EXPECT_GE(MsUntilGot(session, keys), 0);
   });
