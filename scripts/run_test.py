@@ -4,8 +4,8 @@
 
   run_test.py --name NAME --timeout SECONDS [--preload LIBRARY] -- COMMAND [ARGUMENT...]
 
-- Past the timeout gdb prints the stacks of all threads of the command and of every process that it started, then all are
-  killed and the exit code is 124.
+- When the command has printed nothing for the timeout, gdb prints the stacks of all threads of the command and of every
+  process that it started, then all are killed and the exit code is 124.
 - With --preload (tests/support/stacks.cc) each of these processes does so itself when a signal kills it.
 - In both cases the last lines of the log files that these processes write are printed, too.
 - A process that the command leaves behind is killed, with a line that names it; the test fails.
@@ -174,7 +174,7 @@ def run(arguments):
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            print(f"\n== {arguments.name} has not ended after {arguments.timeout:.0f} s", flush=True)
+            print(f"\n== {arguments.name} has printed nothing for {arguments.timeout:.0f} s", flush=True)
             pids = descendants()
             print_stacks(pids)
             print_logs(pids)
@@ -183,6 +183,8 @@ def run(arguments):
         ready = select.select([ended] + ([source] if reads else []), [], [], left)[0]
         if source in ready:
             reads = copy()
+            # A slow machine delays each case, and each case prints: only silence is a hang.
+            until = time.monotonic() + arguments.timeout
         elif ended in ready:
             break
     code = child.wait()
