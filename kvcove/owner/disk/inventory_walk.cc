@@ -61,7 +61,7 @@ bool InventoryWalk::TakeGoneOverflow() {
 std::vector<InventoryItem> InventoryWalk::Next(ObjectId& cursor, std::size_t at_most) {
   if (!opening_.settled()) return {};
   if (cursor >= kZonesFrom && cursor != Core::kWalkDone) {
-    if (disks_.Opening()) return {};
+    if (disks_.set().Any(&DiskState::opening)) return {};
     // The disks were paused for an upgrade: objects may have moved between zones, or were not
     // reported.
     if (rereads_.exchange(false)) {

@@ -148,7 +148,7 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
                        *same, SystemClock::Instance());
   OpenCore(*same, successor);
   successor.Adopt(disks.HandOver());
-  EXPECT_TRUE(successor.Away());
+  EXPECT_TRUE(successor.set().Any(&DiskState::away));
 }
 
 // Its thread may use the set one day, so it is left there, and others find none.
