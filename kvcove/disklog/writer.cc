@@ -495,7 +495,7 @@ void Writer::Sealed(std::uint32_t number, int error) {
   Zone& sealed = state_.zones[number];
   sealed.summarized = error == 0;
   // Recovery left out what it found damaged. Without a summary a later scan may find that sound.
-  if (error != 0 && state_.opening) sealed.doomed = true;
+  if (error != 0 && state_.opening) state_.zones.Doom(number, /*untaken=*/false);
   sealed.state = ZoneState::kSealed;
   ++state_.counters.zones_sealed;
   --sealing_;
