@@ -122,7 +122,7 @@ class ClusterTierTest : public testing::Test {
   // The disk works, and what it holds is to be told.
   void Mend() {
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return owner_->link_side().TellAgainFrom().has_value(); }));
+    ASSERT_TRUE(Becomes([&] { return owner_->link_side().ReportAgainFrom().has_value(); }));
   }
   // It is used again, and holds nothing.
   bool AwaitEmpty() const {
@@ -269,9 +269,9 @@ class ClusterTierTest : public testing::Test {
     return all;
   }
   // The master has accepted what the walk told.
-  void Told() {
+  void Reported() {
     owner_->link_side().WalkEnds();
-    owner_->link_side().Told();
+    owner_->link_side().Reported();
   }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
     std::set<std::string> keys;
@@ -591,7 +591,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   EXPECT_TRUE(owner_->link_side().Report().disk_away);
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "a new epoch, in which it is not told";
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
-  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
   owner_->link_side().ApplyRemoval({.number = 1,
@@ -611,7 +611,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
   EXPECT_EQ(Get("key-4").code, Code::kMiss);
   EXPECT_TRUE(owner_->link_side().Report().disk_away);
-  const auto told = Inventory(*owner_->link_side().TellAgainFrom());
+  const auto told = Inventory(*owner_->link_side().ReportAgainFrom());
   const auto there = OnDisk(told);
   EXPECT_GE(there.size(), before.size() - 10);
   for (const char* gone : {"key-0", "key-1", "key-2", "key-3"}) EXPECT_FALSE(there.contains(gone));
@@ -622,9 +622,9 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   }
   owner_->link_side().DropObjects(refused);
   EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
-  Told();
+  Reported();
   EXPECT_FALSE(owner_->link_side().Report().disk_away);
-  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
   const Loan loan = Get("key-4");
   ASSERT_EQ(loan.code, Code::kOk);
@@ -692,7 +692,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   ASSERT_NO_FATAL_FAILURE(Mend());
-  (void)Inventory(*owner_->link_side().TellAgainFrom());
+  (void)Inventory(*owner_->link_side().ReportAgainFrom());
   broken_ = true;
   owner_->link_side().ApplyRemoval({.number = 1,
                                     .slot = kTierSlot,
@@ -701,7 +701,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
                                     .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->link_side().AwaitApplied();
-  Told();
+  Reported();
   EXPECT_TRUE(owner_->link_side().Report().disk_away) << "what was told is of before";
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   broken_ = false;

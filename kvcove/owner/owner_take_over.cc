@@ -102,7 +102,7 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 Status Owner::MayPauseDisks() const {
   const DiskSet& set = disks_.set();
   const bool settled = opening_.settled() && !opening_.saving() && !set.Any(&DiskState::opening) &&
-                       !set.Any(&DiskState::telling);
+                       !set.Any(&DiskState::reporting);
   if (settled) return {};
   return Fail(Code::kInProgress,
               "its disk is still being opened, or its facts are being written; try again");
