@@ -228,7 +228,7 @@ void Link::Run(Lane lane) {
       if (!connected) {
         NoteMaster(lane, master, connected.error(), clock_.NowNs() - began_ns);
         const Result<std::string> failed = std::unexpected(connected.error());
-        if (lane == Lane::kLease) Tell(failed);
+        if (lane == Lane::kLease) NoteReply(failed);
         core_.Answer(lane, failed);
         Wait(lane == Lane::kList ? Lane::kWatch : lane, backoff.NextNs());
         continue;
@@ -252,7 +252,7 @@ void Link::Run(Lane lane) {
       identity_ = identity;
       if (options_.lineage != nullptr) options_.lineage->Rename(identity);
     }
-    Tell(reply);
+    NoteReply(reply);
     StartShardLanes();
   }
 }
@@ -352,7 +352,7 @@ void Link::EndWaits() {
 }
 
 // Logs changes of the lease lane's state, and notes when the master cannot be reached.
-void Link::Tell(const Result<std::string>& reply) {
+void Link::NoteReply(const Result<std::string>& reply) {
   if (stopping()) return;
   const std::string master = finder_.Current().ToString();
   if (reply) {

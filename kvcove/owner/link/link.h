@@ -81,7 +81,7 @@ class Link {
   // Renews the lease at once when the inventory is reported: an owner that had to report everything
   // first gets its lease then.
   void NoteReported();
-  void Tell(const Result<std::string>& reply);
+  void NoteReply(const Result<std::string>& reply);
   // Reports that `predecessor` has ended. True once the master knows; false: not within 1 s.
   bool ReportEnded(const Id128& predecessor);
   bool stopping() const;

@@ -159,7 +159,7 @@ class LinkCore {
   void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool IsReported(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
-  void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
+  void NoteReportAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
   bool EndsWalk() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool ShardsReported() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);

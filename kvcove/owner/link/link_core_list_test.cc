@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an owner tells its master what it holds.
+// How an owner reports to its master what it holds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -119,7 +119,7 @@ void LinkCore::Route() {
   if (reported && !again) {
     const std::optional<ObjectId> from = target_.ReportAgainFrom();
     const MutexLock lock(mutex_);
-    if (epoch_ == epoch) NoteTellAgain(from);
+    if (epoch_ == epoch) NoteReportAgain(from);
   }
   // Before the items are taken: a shard may refuse an item for a removal after this number, so a
   // later number would claim that this owner has applied it to them.
@@ -180,7 +180,7 @@ void LinkCore::Route() {
 
 // Begins, changes or ends the second walk for a disk that was set aside and works again: its
 // objects of all slices are reported, not only those of fresh ones (`only_fresh_`).
-void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
+void LinkCore::NoteReportAgain(std::optional<ObjectId> from) {
   if (from && (!reporting_again_ || only_fresh_)) {
     cursor_ = again_from_ = only_fresh_ && reporting_again_ ? 0 : *from;
     reporting_again_ = true;
