@@ -71,7 +71,7 @@ class HerdOwner final : public owner::LinkTarget {
     if (cursor >= objects_) cursor = owner::Core::kWalkDone;
     return items;
   }
-  void Told() override { told_ = true; }
+  void Reported() override { told_ = true; }
   void DropObjects(std::span<const owner::InventoryItem>) override {}
 
   std::int64_t lease_ns() const { return lease_ns_; }

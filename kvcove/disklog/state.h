@@ -217,7 +217,7 @@ struct State {
   // here, so that their keys are not stored again and the tombstones of the others are kept.
   void Lose(std::uint32_t number) {
     zones[number].state = ZoneState::kLost;
-    zones[number].doomed = true;
+    zones.Doom(number, /*untaken=*/false);
     super.lost_zones.push_back(number);
     voiding = true;
   }

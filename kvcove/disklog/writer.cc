@@ -187,38 +187,41 @@ bool Writer::Fits(const OpenZone& zone, const Append& append, std::uint64_t byte
              state_.zones.zone_bytes();
 }
 
-Status Writer::CheckQueue(const OpenZone* zone, std::uint64_t bytes) const {
-  std::uint64_t room = free_.size() * chunk_bytes_;
-  if (zone != nullptr && zone->chunk) room += chunk_bytes_ - chunks_[*zone->chunk].filled;
-  if (room >= bytes) return {};
+Writer::Need Writer::NeedOf(const Append& append, std::uint64_t bytes) const {
+  bytes = AlignUp(bytes, kUnitBytes);
+  const OpenZone* const open = streams_open_[append.stream];
+  const bool fits = open != nullptr && Fits(*open, append, bytes);
+  const std::uint64_t room = fits && open->chunk ? chunk_bytes_ - chunks_[*open->chunk].filled : 0;
+  const std::uint64_t needed = bytes + (fits ? 0 : kBlockBytes);  // a new zone begins with a header
+  return {.chunks = needed > room ? (needed - room + chunk_bytes_ - 1) / chunk_bytes_ : 0,
+          .zone = !fits};
+}
+
+Status Writer::CheckQueue(std::uint64_t chunks) {
+  if (chunks <= free_.size()) return {};
+  ++state_.counters.refused_full;
   return Fail(Code::kLimit, "the disk's write queue is full");
+}
+
+std::unexpected<Error> Writer::RefuseZone() {
+  ++state_.counters.refused_space;
+  return Fail(Code::kNoSpace, "the disk has no free zone");
 }
 
 // Checks that both copies of a tombstone have room. A removal that is refused is repeated, each
 // millisecond perhaps: without this check each attempt could leave one copy, until the disk is full
 // of them.
-Status Writer::CheckTwins(const Append& append) {
-  const std::uint64_t bytes =
-      AlignUp(kRecordHeadBytes + append.name.size() + append.key.size(), kUnitBytes);
+Status Writer::CheckTwins(Append append) {
   std::uint64_t chunks = 0;
   std::uint32_t zones = 0;
   for (const std::uint8_t stream : tombstone_streams()) {
-    const OpenZone* const open = streams_open_[stream];
-    const bool fits = open != nullptr && Fits(*open, append, bytes);
-    const std::uint64_t room =
-        fits && open->chunk ? chunk_bytes_ - chunks_[*open->chunk].filled : 0;
-    const std::uint64_t needed = bytes + (fits ? 0 : kBlockBytes);
-    if (needed > room) chunks += (needed - room + chunk_bytes_ - 1) / chunk_bytes_;
-    if (!fits) ++zones;
+    append.stream = stream;
+    const Need need = NeedOf(append, kRecordHeadBytes + append.name.size() + append.key.size());
+    chunks += need.chunks;
+    if (need.zone) ++zones;
   }
-  if (chunks > free_.size()) {
-    ++state_.counters.refused_full;
-    return Fail(Code::kLimit, "the disk's write queue is full");
-  }
-  if (zones > state_.zones.openable()) {
-    ++state_.counters.refused_space;
-    return Fail(Code::kNoSpace, "the disk has no free zone");
-  }
+  KVCOVE_TRY(CheckQueue(chunks));
+  if (zones > state_.zones.openable()) return RefuseZone();
   return {};
 }
 
@@ -226,28 +229,15 @@ Status Writer::CheckTwins(const Append& append) {
 // stream's current zone, or a new one if the record and the zone's summary would not fit.
 Result<Writer::OpenZone*> Writer::Room(const Append& append, std::uint64_t bytes) {
   OpenZone*& current = streams_open_[append.stream];
-  bytes = AlignUp(bytes, kUnitBytes);
-  if (current != nullptr && Fits(*current, append, bytes)) {
-    const Status queue = CheckQueue(current, bytes);
-    if (!queue) {
-      ++state_.counters.refused_full;
-      return std::unexpected(queue.error());
-    }
-    return current;
-  }
-  if (const Status queue = CheckQueue(nullptr, bytes + kBlockBytes); !queue) {
-    ++state_.counters.refused_full;
-    return std::unexpected(queue.error());
-  }
+  const Need need = NeedOf(append, bytes);
+  KVCOVE_TRY(CheckQueue(need.chunks));
+  if (!need.zone) return current;
   const auto number = state_.zones.AnyFree();
   const bool callers = append.stream < streams_ || append.stream == brief_stream();
   // The last free zones are kept for moves and tombstones: without a zone for these, no zone with
   // needed tombstones could be freed, and the disk would stay full.
   const std::uint32_t reserve = callers ? reserved_zones_ : 0;
-  if (!number || state_.zones.free() <= reserve) {
-    ++state_.counters.refused_space;
-    return Fail(Code::kNoSpace, "the disk has no free zone");
-  }
+  if (!number || state_.zones.free() <= reserve) return RefuseZone();
   if (current != nullptr) Seal(*current);
   current = &Open(*number, append.stream);
   return current;
@@ -505,7 +495,7 @@ void Writer::Sealed(std::uint32_t number, int error) {
   Zone& sealed = state_.zones[number];
   sealed.summarized = error == 0;
   // Recovery left out what it found damaged. Without a summary a later scan may find that sound.
-  if (error != 0 && state_.opening) sealed.doomed = true;
+  if (error != 0 && state_.opening) state_.zones.Doom(number, /*untaken=*/false);
   sealed.state = ZoneState::kSealed;
   ++state_.counters.zones_sealed;
   --sealing_;

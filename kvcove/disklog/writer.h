@@ -63,7 +63,7 @@ class Writer {
   // any more (unproven).
   Status AddTombstone(Append append);
   // Checks that both copies of a tombstone have room. Errors: kLimit, kNoSpace.
-  Status CheckTwins(const Append& append);
+  Status CheckTwins(Append append);
   // True once a tombstone could not be made durable: each Sync fails until the log is opened anew,
   // as the index does not have the object any more that a repeated removal would look for.
   bool unproven() const { return unproven_; }
@@ -129,6 +129,11 @@ class Writer {
     std::uint64_t scope_bytes = 0;
     std::set<std::uint32_t> lost;  // units; offsets of records that were not written
   };
+  // What a record needs beside its stream's open zone and the rest of that zone's partial chunk.
+  struct Need {
+    std::uint64_t chunks = 0;
+    bool zone = false;
+  };
   // A pending Sync: it waits for all writes below `last`.
   struct Barrier {
     std::uint64_t last = 0;
@@ -137,7 +142,11 @@ class Writer {
 
   // Returns the zone for a record, or opens one. Errors: kLimit, kNoSpace.
   Result<OpenZone*> Room(const Append& append, std::uint64_t bytes);
-  Status CheckQueue(const OpenZone* zone, std::uint64_t bytes) const;
+  // Errors: kLimit. Counts the refusal.
+  Status CheckQueue(std::uint64_t chunks);
+  // Counts a record for which no zone may be opened. Returns kNoSpace.
+  std::unexpected<Error> RefuseZone();
+  Need NeedOf(const Append& append, std::uint64_t bytes) const;
   // True if the zone has room for the record, and then still for its summary and trailer.
   bool Fits(const OpenZone& zone, const Append& append, std::uint64_t bytes) const;
   OpenZone& Open(std::uint32_t number, std::uint8_t stream);

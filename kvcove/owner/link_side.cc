@@ -48,7 +48,7 @@ wire::RenewRequest LinkSide::Report() {
   }
   // Not from the janitor's last round: a disk that was set aside since begins an epoch, which must
   // not be reported without it.
-  report.disk_away = parts_.disks.Away();
+  report.disk_away = parts_.disks.set().Any(&DiskState::away);
   report.disks_void = parts_.opening.wants_void();
   return report;
 }

@@ -82,9 +82,9 @@ class LinkSide final : public LinkTarget {
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override {
     return parts_.inventory.Next(cursor, at_most);
   }
-  std::optional<ObjectId> TellAgainFrom() override { return parts_.inventory.TellAgainFrom(); }
+  std::optional<ObjectId> ReportAgainFrom() override { return parts_.inventory.ReportAgainFrom(); }
   void WalkEnds() override { parts_.inventory.WalkEnds(); }
-  void Told() override { parts_.inventory.Told(); }
+  void Reported() override { parts_.inventory.Reported(); }
   void DropObjects(std::span<const InventoryItem> items) override { parts_.removals.Drop(items); }
 
  private:

@@ -119,10 +119,10 @@ class ClusterTierTest : public testing::Test {
       return owner_->Stat().disk_aside != 0;
     }));
   }
-  // The disk works, and what it holds is to be told.
+  // The disk works, and what it holds is to be reported.
   void Mend() {
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return owner_->link_side().TellAgainFrom().has_value(); }));
+    ASSERT_TRUE(Becomes([&] { return owner_->link_side().ReportAgainFrom().has_value(); }));
   }
   // It is used again, and holds nothing.
   bool AwaitEmpty() const {
@@ -136,7 +136,7 @@ class ClusterTierTest : public testing::Test {
     owner_->link_side().Publish(kIncarnation,
                                 {{.slot = kTierSlot, .generation = generation, .name = "m"}});
   }
-  // The master has welcomed it and told all generations.
+  // The master has welcomed it and sent all generations.
   void Join(OwnerFacts facts, Generation generation = kGeneration) {
     facts.pool = kPool;
     facts.incarnation = kIncarnation;
@@ -268,10 +268,10 @@ class ClusterTierTest : public testing::Test {
     watch.join();
     return all;
   }
-  // The master has accepted what the walk told.
-  void Told() {
+  // The master has accepted what the walk reported.
+  void Reported() {
     owner_->link_side().WalkEnds();
-    owner_->link_side().Told();
+    owner_->link_side().Reported();
   }
   static std::set<std::string> OnDisk(const std::vector<InventoryItem>& items) {
     std::set<std::string> keys;
@@ -280,9 +280,9 @@ class ClusterTierTest : public testing::Test {
     }
     return keys;
   }
-  static bool Tells(const std::vector<InventoryItem>& items, const std::string& key, bool gone) {
-    return std::ranges::any_of(items, [&](const InventoryItem& told) {
-      return told.item.hash == DirectoryHash(kTierSlot, key) && told.item.gone == gone;
+  static bool Reports(const std::vector<InventoryItem>& items, const std::string& key, bool gone) {
+    return std::ranges::any_of(items, [&](const InventoryItem& reported) {
+      return reported.item.hash == DirectoryHash(kTierSlot, key) && reported.item.gone == gone;
     });
   }
   // Brought up for another host, and held for it as long.
@@ -323,9 +323,9 @@ class ClusterTierTest : public testing::Test {
 
 TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
   Fill(60);
-  const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_GE(told.size(), 40U);
-  for (const auto& [item, id, version, key] : told) {
+  const auto reported = owner_->link_side().TakeGone(1000);
+  EXPECT_GE(reported.size(), 40U);
+  for (const auto& [item, id, version, key] : reported) {
     EXPECT_FALSE(item.gone);
     EXPECT_EQ(item.tier, kvcove::Tier::kDisk);
     EXPECT_EQ(item.group, 7U);
@@ -334,7 +334,7 @@ TEST_F(ClusterTierTest, WhatGoesDownStaysListedAndIsToldToBeThere) {
   }
   const auto all = Inventory();
   EXPECT_EQ(all.size(), 60U) << "each once";
-  EXPECT_EQ(OnDisk(all).size(), told.size());
+  EXPECT_EQ(OnDisk(all).size(), reported.size());
   EXPECT_EQ(Put("key-0"), Code::kExists);
 }
 
@@ -345,9 +345,9 @@ TEST_F(ClusterTierTest, WhatComesUpIsSentAndToldToBeInMemory) {
   ASSERT_EQ(loan.code, Code::kOk);
   EXPECT_EQ(TextOf(loan), ValueOf("key-3"));
   owner_->data_side().Return({&loan, 1});
-  const auto told = owner_->link_side().TakeGone(1000);
-  const auto moved = std::ranges::find(told, "key-3", &InventoryItem::key);
-  ASSERT_NE(moved, told.end());
+  const auto reported = owner_->link_side().TakeGone(1000);
+  const auto moved = std::ranges::find(reported, "key-3", &InventoryItem::key);
+  ASSERT_NE(moved, reported.end());
   EXPECT_EQ(moved->item.hash, DirectoryHash(kTierSlot, "key-3"));
   EXPECT_FALSE(moved->item.gone);
   EXPECT_EQ(moved->item.tier, kvcove::Tier::kMemory);
@@ -383,18 +383,18 @@ TEST_F(ClusterTierTest, WhatMemoryGivesUpOfAHiddenSlotStaysListedIfTheDiskHasIt)
   ASSERT_EQ(Put("memory-only"), Code::kOk);
   (void)owner_->link_side().TakeGone(1000);
   owner_->link_side().SetHidden({kTierSlot});
-  std::vector<InventoryItem> told;
-  const auto tells = [&](const std::string& key) {
-    return Tells(told, key, /*gone=*/true) || Tells(told, key, /*gone=*/false);
+  std::vector<InventoryItem> reported;
+  const auto reports = [&](const std::string& key) {
+    return Reports(reported, key, /*gone=*/true) || Reports(reported, key, /*gone=*/false);
   };
   int next = 0;
   ASSERT_TRUE(Becomes([&] {
     (void)Put("later-" + std::to_string(next++));
-    std::ranges::move(owner_->link_side().TakeGone(1000), std::back_inserter(told));
-    return tells("key-3") && tells("memory-only");
+    std::ranges::move(owner_->link_side().TakeGone(1000), std::back_inserter(reported));
+    return reports("key-3") && reports("memory-only");
   }));
-  EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it lies on the disk from now on";
-  EXPECT_TRUE(Tells(told, "memory-only", /*gone=*/true));
+  EXPECT_TRUE(Reports(reported, "key-3", /*gone=*/false)) << "it lies on the disk from now on";
+  EXPECT_TRUE(Reports(reported, "memory-only", /*gone=*/true));
   owner_->link_side().SetHidden({});
   EXPECT_EQ(Put("key-3"), Code::kExists);
   EXPECT_EQ(Put("memory-only"), Code::kOk);
@@ -437,10 +437,10 @@ TEST_F(ClusterTierTest, WhatMemoryEvictsWhileTheDiskOpensAgainStaysListedIfTheDi
   for (int i = 0; i < 60; ++i) ASSERT_EQ(Put(fmt::format("more-{}", i)), Code::kOk);
   held_ = false;
   AwaitOpen();
-  const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_FALSE(Tells(told, "key-3", /*gone=*/true));
-  EXPECT_TRUE(Tells(told, "key-3", /*gone=*/false)) << "it has moved";
-  EXPECT_TRUE(Tells(told, "more-0", /*gone=*/true));
+  const auto reported = owner_->link_side().TakeGone(1000);
+  EXPECT_FALSE(Reports(reported, "key-3", /*gone=*/true));
+  EXPECT_TRUE(Reports(reported, "key-3", /*gone=*/false)) << "it has moved";
+  EXPECT_TRUE(Reports(reported, "more-0", /*gone=*/true));
   EXPECT_EQ(TextOf(Get("key-3")), ValueOf("key-3"));
 }
 
@@ -468,8 +468,9 @@ TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
                                               .pattern = "key-1*"}),
             11U);
   EXPECT_TRUE(owner_->link_side().AwaitApplied());
-  const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true)) << "the master does not know what matched";
+  const auto reported = owner_->link_side().TakeGone(1000);
+  EXPECT_TRUE(Reports(reported, "key-10", /*gone=*/true))
+      << "the master does not know what matched";
   Restart();
   const auto after = OnDisk(Inventory());
   EXPECT_FALSE(after.contains("key-0"));
@@ -494,24 +495,24 @@ TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
   EXPECT_TRUE(left.contains("key-6"));
   owner_->link_side().DropSlot(kTierSlot);
   EXPECT_TRUE(Inventory().empty());
-  EXPECT_TRUE(Tells(owner_->link_side().TakeGone(1000), "key-6", /*gone=*/true));
+  EXPECT_TRUE(Reports(owner_->link_side().TakeGone(1000), "key-6", /*gone=*/true));
   Restart();
   EXPECT_TRUE(Inventory().empty());
 }
 
 TEST_F(ClusterTierTest, WhatGaveWayGoesAlsoIfItWentToTheDiskMeanwhile) {
   Fill(10, "old");
-  std::vector<InventoryItem> told;
+  std::vector<InventoryItem> reported;
   for (const InventoryItem& item : Inventory()) {
-    if (item.id != kNoObject) told.push_back(item);
+    if (item.id != kNoObject) reported.push_back(item);
   }
-  ASSERT_GE(told.size(), 5U);
-  Fill(60, "new");  // what was told has left memory
-  ASSERT_GT(OnDisk(Inventory()).size(), told.size());
-  owner_->link_side().DropObjects(told);
+  ASSERT_GE(reported.size(), 5U);
+  Fill(60, "new");  // what was reported has left memory
+  ASSERT_GT(OnDisk(Inventory()).size(), reported.size());
+  owner_->link_side().DropObjects(reported);
   std::set<Id128> left;
   for (const InventoryItem& item : Inventory()) left.insert(item.item.hash);
-  for (const InventoryItem& item : told) EXPECT_FALSE(left.contains(item.item.hash));
+  for (const InventoryItem& item : reported) EXPECT_FALSE(left.contains(item.item.hash));
 }
 
 // The control store was restored or lost, or the owner was away for too long.
@@ -526,7 +527,7 @@ TEST_F(ClusterTierTest, WhatTheMasterVoidsIsEmptiedAndUsedAgain) {
     Fill(60, before);
     ASSERT_GE(OnDisk(Inventory()).size(), 40U);
     ASSERT_NO_FATAL_FAILURE(Follow(others[i]));
-    EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "all is told again";
+    EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "all is reported again";
     ASSERT_TRUE(AwaitEmpty());
     EXPECT_TRUE(Inventory().empty());
     EXPECT_EQ(Get(before + "-0").code, Code::kMiss);
@@ -589,9 +590,9 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   (void)owner_->link_side().TakeGone(1000);
   ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_TRUE(owner_->link_side().Report().disk_away);
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "a new epoch, in which it is not told";
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "a new epoch, in which it is not reported";
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
-  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
   owner_->link_side().ApplyRemoval({.number = 1,
@@ -611,20 +612,20 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
   EXPECT_EQ(Get("key-4").code, Code::kMiss);
   EXPECT_TRUE(owner_->link_side().Report().disk_away);
-  const auto told = Inventory(*owner_->link_side().TellAgainFrom());
-  const auto there = OnDisk(told);
+  const auto reported = Inventory(*owner_->link_side().ReportAgainFrom());
+  const auto there = OnDisk(reported);
   EXPECT_GE(there.size(), before.size() - 10);
   for (const char* gone : {"key-0", "key-1", "key-2", "key-3"}) EXPECT_FALSE(there.contains(gone));
   std::vector<InventoryItem> refused;
-  for (const InventoryItem& item : told) {
+  for (const InventoryItem& item : reported) {
     EXPECT_TRUE(item.item.returns);
     if (item.key == "key-5") refused.push_back(item);
   }
   owner_->link_side().DropObjects(refused);
   EXPECT_EQ(Get("key-4").code, Code::kMiss) << "not before the master has accepted it";
-  Told();
+  Reported();
   EXPECT_FALSE(owner_->link_side().Report().disk_away);
-  EXPECT_FALSE(owner_->link_side().TellAgainFrom());
+  EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
   const Loan loan = Get("key-4");
   ASSERT_EQ(loan.code, Code::kOk);
@@ -692,7 +693,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   ASSERT_NO_FATAL_FAILURE(Mend());
-  (void)Inventory(*owner_->link_side().TellAgainFrom());
+  (void)Inventory(*owner_->link_side().ReportAgainFrom());
   broken_ = true;
   owner_->link_side().ApplyRemoval({.number = 1,
                                     .slot = kTierSlot,
@@ -701,8 +702,8 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
                                     .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->link_side().AwaitApplied();
-  Told();
-  EXPECT_TRUE(owner_->link_side().Report().disk_away) << "what was told is of before";
+  Reported();
+  EXPECT_TRUE(owner_->link_side().Report().disk_away) << "what was reported is of before";
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   broken_ = false;
   // It failed with a removal under way.
@@ -714,10 +715,10 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
 }
 
 TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
-  for (const bool told : {false, true}) {
-    Fill(60, told ? "told" : "away");
+  for (const bool reported : {false, true}) {
+    Fill(60, reported ? "told" : "away");
     ASSERT_NO_FATAL_FAILURE(Break());
-    if (told) {
+    if (reported) {
       ASSERT_NO_FATAL_FAILURE(Mend());
     }
     facts_.seen.term += 1;
@@ -726,8 +727,8 @@ TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
     broken_ = false;
     ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
     ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
-    EXPECT_TRUE(OnDisk(Inventory()).empty()) << told;
-    EXPECT_EQ(Get(told ? "told-1" : "away-1").code, Code::kMiss);
+    EXPECT_TRUE(OnDisk(Inventory()).empty()) << reported;
+    EXPECT_EQ(Get(reported ? "told-1" : "away-1").code, Code::kMiss);
   }
   Fill(60, "new");
   Restart();
@@ -779,11 +780,11 @@ TEST_F(ClusterTierTest, ASuccessorHasWhatTheDiskHasAndTellsWhatWasNotToldYet) {
   const auto before = OnDisk(Inventory());
   ASSERT_NO_FATAL_FAILURE(HandOver());
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
-  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nothing is told anew";
-  const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_EQ(told.size(), before.size());
-  for (const InventoryItem& item : told) {
-    EXPECT_TRUE(before.contains(item.key)) << "moves are told with their keys";
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nothing is reported anew";
+  const auto reported = owner_->link_side().TakeGone(1000);
+  EXPECT_EQ(reported.size(), before.size());
+  for (const InventoryItem& item : reported) {
+    EXPECT_TRUE(before.contains(item.key)) << "moves are reported with their keys";
   }
   EXPECT_EQ(OnDisk(Inventory()), before);
   const Loan loan = Get("key-3");
@@ -803,9 +804,9 @@ TEST_F(ClusterTierTest, AWalkOverTheDiskBeginsAgainBehindAHandOver) {
   Fill(60);
   const auto before = OnDisk(Inventory());
   ObjectId cursor = 0;
-  std::size_t told = 0;
-  while (told < 30)
-    told += owner_->link_side().Inventory(cursor, 5).size();  // some are of the disk
+  std::size_t reported = 0;
+  while (reported < 30)
+    reported += owner_->link_side().Inventory(cursor, 5).size();  // some are of the disk
   ASSERT_NE(cursor, Core::kWalkDone);
   ASSERT_NO_FATAL_FAILURE(HandOver());
   std::vector<InventoryItem> rest;

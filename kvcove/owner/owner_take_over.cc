@@ -100,10 +100,9 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 // The successor would not know the values that are stored while a disk is being opened or its
 // inventory is being reported, and would have to empty the disk.
 Status Owner::MayPauseDisks() const {
-  bool settled = opening_.settled() && !opening_.saving() && !disks_.Opening();
-  for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    settled = settled && !disks_.set()[i].use().state().telling_in();
-  }
+  const DiskSet& set = disks_.set();
+  const bool settled = opening_.settled() && !opening_.saving() && !set.Any(&DiskState::opening) &&
+                       !set.Any(&DiskState::reporting);
   if (settled) return {};
   return Fail(Code::kInProgress,
               "its disk is still being opened, or its facts are being written; try again");

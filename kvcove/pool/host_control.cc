@@ -19,10 +19,13 @@ std::string NameOf(const std::string& data_directory) {
   return "directory:" + (error ? data_directory : path.string());
 }
 
-// Adds one owner's results of a removal: a key is removed if one owner has removed it.
+// Adds one owner's results of a removal. The error of an owner that may still show the key is the
+// answer, whatever the other owners have removed; else a key is removed if one owner has removed
+// it.
 void MergeRemoved(std::vector<Code>& all, std::span<const Code> one) {
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == Code::kMiss) all[i] = one[i];
+    const bool proven = all[i] == Code::kOk || all[i] == Code::kMiss;
+    if (proven && one[i] != Code::kMiss) all[i] = one[i];
   }
 }
 

@@ -82,6 +82,22 @@ TEST_F(HostControlTest, ARemovalFindsAKeyWhereverItIs) {
   EXPECT_EQ(*control_->RemoveMatching(token, "x*", Soon()), 2U);
 }
 
+TEST_F(HostControlTest, ARemovalThatOneOwnerCouldNotProveIsNotProven) {
+  owner::Owner& first = Add();
+  owner::Owner& second = Add();
+  const Token token = Register();
+  const std::vector<std::string_view> keys = {"here", "none"};
+  const auto outdate = [&](owner::Owner& owner) {
+    owner.link_side().Publish(
+        token.incarnation, {{.slot = token.slot, .generation = token.generation + 1, .name = "n"}});
+  };
+  ASSERT_EQ(Put(first, token, "here"), Code::kOk);
+  outdate(second);
+  EXPECT_EQ(*control_->Remove(token, keys, Soon()), (std::vector{Code::kStale, Code::kStale}));
+  outdate(first);
+  EXPECT_EQ(*control_->Remove(token, keys, Soon()), (std::vector{Code::kStale, Code::kStale}));
+}
+
 // The store cannot be opened again, perhaps, after an upgrade that has failed.
 TEST_F(HostControlTest, WithoutItsStoreItsCallsFail) {
   owner::Owner& owner = Add();

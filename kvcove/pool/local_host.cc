@@ -335,7 +335,7 @@ LocalHost::~LocalHost() {
   // An adopted owner that never started must not end the lease: the other process continues.
   if (owner_ == nullptr || !started_) return;
   if (link_ != nullptr) link_->Stop();  // from here on no put is listed any more
-  owner_->disks().EndLoads();
+  owner_->disks().set().EndLoads();
   CloseData();
   owner_->Stop();  // ends the lease
   if (alone_ != nullptr) alone_->RemoveOwner(*owner_);

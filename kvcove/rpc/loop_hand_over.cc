@@ -79,7 +79,11 @@ void Server::Loop::Adopt(HandedServer& handed) {
   for (HandedConnection& taken : handed.connections) {
     listener_->BeginAbove(taken.id);
     auto counted = listener_->Count();
-    if (counted == nullptr) continue;  // fewer descriptors than the predecessor had
+    if (counted == nullptr) {  // fewer descriptors than the predecessor had
+      // The handler knows the connection from the predecessor's state.
+      asio::post(loop_, [this, id = taken.id] { handler_.OnClose(id); });
+      continue;
+    }
     auto connection = std::make_unique<Connection>(
         Socket(loop_, Protocol(options_.socket_path.empty() ? AF_INET : AF_UNIX, 0),
                taken.fd.Release()),

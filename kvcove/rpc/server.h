@@ -117,7 +117,8 @@ class Server {
   // outlives the server. Errors: kUnavailable when the address is in use, kDenied, kInvalid.
   static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, Handler& handler);
   // Returns a server over the descriptors of a predecessor. OnOpen is not called for its
-  // connections, which the handler knows from the predecessor's state.
+  // connections, which the handler knows from the predecessor's state. Those beyond
+  // `max_connections` are closed, with an OnClose once the server has started.
   static Result<std::unique_ptr<Server>> Adopt(const ServerOptions& options, Handler& handler,
                                                HandedServer handed);
   ~Server();

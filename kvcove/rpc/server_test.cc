@@ -546,6 +546,31 @@ TEST_F(ServerTest, ASuccessorServesWhatWasSentOverTheSameTcpConnections) {
   successor.reset();
 }
 
+TEST_F(ServerTest, TheHandlerLearnsOfAConnectionForWhichASuccessorHasNoRoom) {
+  constexpr int kRoom = 16;
+  std::vector<UniqueFd> clients(kRoom + 1);
+  for (UniqueFd& client : clients) client = Connect();
+  ASSERT_TRUE(Eventually([&] { return handler_.opened() == kRoom + 1; }));
+  server_->Pause(SystemClock::Instance().NowNs() + 60 * kSecond);
+  TestHandler next;
+  ServerOptions options;
+  options.listen = server_->address();
+  options.max_connections = kRoom;
+  auto successor = *Server::Adopt(options, next, server_->HandOver());
+  EXPECT_EQ(next.closed(), 0) << "not before it serves";
+  server_.reset();
+  EXPECT_TRUE(successor->Start());
+  EXPECT_TRUE(Eventually([&] { return next.closed() == 1; }));
+  int served = 0;
+  for (const UniqueFd& client : clients) {
+    Send(client, Frame(kEcho, "here"));
+    if (Receive(client) == "here") ++served;
+  }
+  EXPECT_EQ(served, kRoom);
+  EXPECT_EQ(next.closed(), 1);
+  successor.reset();
+}
+
 TEST_F(ServerTest, NoFrameAndNoConnectionIsLostHoweverManyHandOversThereAre) {
   std::atomic<bool> stop{false};
   std::atomic<int> lost{0};

@@ -46,7 +46,7 @@ Daemon::Impl::~Impl() {
   control_workers_.reset();
   host_->owner().outbox().EndWaits();
   // While server_ exists: a load's answer is delivered to it.
-  host_->owner().disks().EndLoads();
+  host_->owner().disks().set().EndLoads();
   for (const auto& [number, session] : sessions_) host_->EndSession(number);
 }
 

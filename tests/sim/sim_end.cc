@@ -50,7 +50,7 @@ class Check {
       if (!member->leased || !owner.LeaseHolds()) {
         return Fail(fmt::format("owner {} has no lease", place));
       }
-      if (!member->told || !state.told) {
+      if (!member->told || !state.reported) {
         return Fail(fmt::format("owner {} has not told all it holds", place));
       }
       if (!member->barriers.empty()) return Fail(fmt::format("owner {} hides a slot", place));

@@ -46,20 +46,20 @@ std::vector<InventoryItem> Listings::TakeGone(std::size_t at_most) {
   items.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const Gone& gone = gone_.front();
-    InventoryItem& told = items.emplace_back();
-    told.item = {.hash = gone.hash,
-                 .group = gone.group,
-                 .slot = gone.slot,
-                 .gone = !gone.moved,
-                 .inventory = gone.moved};
+    InventoryItem& reported = items.emplace_back();
+    reported.item = {.hash = gone.hash,
+                     .group = gone.group,
+                     .slot = gone.slot,
+                     .gone = !gone.moved,
+                     .inventory = gone.moved};
     if (gone.moved) {
       Moved& moved = moved_.front();
-      told.key = std::move(moved.key);
-      told.item.generation = moved.generation;
-      told.item.size_bytes = moved.size_bytes;
-      told.item.copies = moved.copies;
-      told.item.tier = moved.tier;
-      told.item.removals = moved.removals;
+      reported.key = std::move(moved.key);
+      reported.item.generation = moved.generation;
+      reported.item.size_bytes = moved.size_bytes;
+      reported.item.copies = moved.copies;
+      reported.item.tier = moved.tier;
+      reported.item.removals = moved.removals;
       moved_.pop_front();
     }
     gone_.pop_front();

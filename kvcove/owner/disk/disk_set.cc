@@ -106,6 +106,11 @@ void DiskSet::EndLoads() {
   for (const auto& disk : disks_) disk->loads().End();
 }
 
+bool DiskSet::Any(bool (DiskState::*is)() const) const {
+  return std::ranges::any_of(disks_,
+                             [is](const auto& disk) { return (disk->use().state().*is)(); });
+}
+
 // ---- removals
 
 TierRemoval& DiskSet::PartOf(DisksRemoval& removal, std::size_t disk) const {

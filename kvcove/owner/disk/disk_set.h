@@ -107,7 +107,10 @@ class DiskSet final : public LowerTier {
   void Begin(LoadCall& call);
   // Withdraws a call for which no caller waits: `done` is not called.
   void Cancel(LoadCall& call);
+  // Answers every load before it returns.
   void EndLoads();
+  // Returns true if the state of some disk `is` so, such as &DiskState::away.
+  bool Any(bool (DiskState::*is)() const) const;
   // Returns, for each namespace or tenant with a quota or a bandwidth, its figures of all disks
   // together.
   std::vector<DiskShareStat> ShareStats() const;

@@ -5,8 +5,8 @@
 
 namespace kvcove::owner {
 
-std::optional<std::uint64_t> DiskState::telling_in() const {
-  return telling() ? std::optional(era_) : std::nullopt;
+std::optional<std::uint64_t> DiskState::reporting_in() const {
+  return reporting() ? std::optional(era_) : std::nullopt;
 }
 
 std::optional<std::uint64_t> DiskState::unnoted_in() const {
@@ -28,8 +28,8 @@ bool DiskState::Use(State as) {
   return true;
 }
 
-bool DiskState::SetOnTold(std::uint64_t era) {
-  if (!telling() || era_ != era) return false;
+bool DiskState::SetOnReported(std::uint64_t era) {
+  if (!reporting() || era_ != era) return false;
   state_ = State::kOn;
   return true;
 }
@@ -61,7 +61,8 @@ bool DiskState::UseAnew() {
 // A disk that is being reported must be reported again: its report ends with the era.
 bool DiskState::Pause() {
   return !aside() &&
-         EndEra(telling() || state_ == State::kReopening ? State::kReopening : State::kOpening, {});
+         EndEra(reporting() || state_ == State::kReopening ? State::kReopening : State::kOpening,
+                {});
 }
 
 // Keeps kMustBeStruck: a put still waits for that strike.

@@ -2,15 +2,15 @@
 // Whether one disk is used, and whether the owner's note names it.
 //
 // clang-format off
-//  from        SetOn  Use(kOn)  Use(kTelling)  SetOnTold  SetAside  Void     Unmount     Pause
+//  from        SetOn  Use(kOn)  Use(kReporting)  SetOnReported  SetAside  Void     Unmount     Pause
 //
-//  kOpening    kOn    kOn       kTelling       -          kAside    kVoided  kUnmounted  kOpening
-//  kReopening  -      kOn       kTelling       -          kAside    kVoided  kUnmounted  kReopening
-//  kOn         -      -         -              -          kAside    kVoided  kUnmounted  kOpening
-//  kTelling    -      -         -              kOn        kAside    kVoided  kUnmounted  kReopening
-//  kAside      -      kOn       kTelling       -          -         kVoided  kUnmounted  -
-//  kVoided     -      -         -              -          -         kVoided  kUnmounted  -
-//  kUnmounted  -      -         -              -          -         -        kUnmounted  -
+//  kOpening    kOn    kOn       kReporting       -              kAside    kVoided  kUnmounted  kOpening
+//  kReopening  -      kOn       kReporting       -              kAside    kVoided  kUnmounted  kReopening
+//  kOn         -      -         -                -              kAside    kVoided  kUnmounted  kOpening
+//  kReporting  -      -         -                kOn            kAside    kVoided  kUnmounted  kReopening
+//  kAside      -      kOn       kReporting       -              -         kVoided  kUnmounted  -
+//  kVoided     -      -         -                -              -         kVoided  kUnmounted  -
+//  kUnmounted  -      -         -                -              -         -        kUnmounted  -
 // clang-format on
 //
 // UseAnew changes kVoided to kAside, and no other state.
@@ -22,12 +22,12 @@
 //                log, and stored keys are remembered. So an owner may serve its memory before its
 //                disk is open.
 //
-//   kReopening   As kOpening, for a disk that was paused while it was kTelling: its contents have
+//   kReopening   As kOpening, for a disk that was paused while it was kReporting: its contents have
 //                to be reported again.
 //
 //   kOn          Values are demoted to it and promoted from it.
 //
-//   kTelling     In a cluster: the disk works again and its contents are being reported. Its log is
+//   kReporting   In a cluster: the disk works again and its contents are being reported. Its log is
 //                open and removals reach it, but no key is found on it and no value is demoted to
 //                it before the master has accepted its contents.
 //
@@ -70,7 +70,7 @@ class DiskState {
     kOpening,
     kReopening,
     kOn,
-    kTelling,
+    kReporting,
     kAside,
     kVoided,
     kUnmounted
@@ -84,28 +84,28 @@ class DiskState {
   const std::string& why() const { return why_; }
 
   bool on() const { return state_ == State::kOn; }
-  bool telling() const { return state_ == State::kTelling; }
+  bool reporting() const { return state_ == State::kReporting; }
   bool opening() const { return state_ == State::kOpening || state_ == State::kReopening; }
   bool aside() const { return state_ >= State::kAside; }
   // Returns true if the master must accept the contents of the disk before the disk is on, unless
   // it is empty.
-  bool away() const { return aside() || telling() || state_ == State::kReopening; }
+  bool away() const { return aside() || reporting() || state_ == State::kReopening; }
   bool may_open() const { return state_ < State::kVoided; }
   bool tries_again() const { return state_ != State::kUnmounted; }
   // Returns true if a put of a key on the disk waits until the disk is struck from the note.
   bool must_be_struck() const { return note_ == Note::kMustBeStruck; }
   // Returns the era in which the disk is being reported, or nothing.
-  std::optional<std::uint64_t> telling_in() const;
+  std::optional<std::uint64_t> reporting_in() const;
   // Returns the era in which the disk is on while the note does not name it, or nothing.
   std::optional<std::uint64_t> unnoted_in() const;
 
   // ---- transitions; false: nothing has changed
   // Puts the disk on: its objects are known for the first time.
   bool SetOn();
-  // Uses the disk: its objects are known again, or it is empty. `as`: kOn or kTelling.
+  // Uses the disk: its objects are known again, or it is empty. `as`: kOn or kReporting.
   bool Use(State as);
   // Puts the disk on: the master has accepted the contents that were reported in that era.
-  bool SetOnTold(std::uint64_t era);
+  bool SetOnReported(std::uint64_t era);
   // SetAside, Void and Unmount keep the first reason. True: the call has ended an era.
   bool SetAside(const std::string& why);
   bool Void(const std::string& why);

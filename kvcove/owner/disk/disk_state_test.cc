@@ -20,14 +20,14 @@ DiskState In(State state) {
     case State::kOpening:
       break;
     case State::kReopening:
-      EXPECT_TRUE(disk.Use(State::kTelling));
+      EXPECT_TRUE(disk.Use(State::kReporting));
       EXPECT_TRUE(disk.Pause());
       break;
     case State::kOn:
       EXPECT_TRUE(disk.SetOn());
       break;
-    case State::kTelling:
-      EXPECT_TRUE(disk.Use(State::kTelling));
+    case State::kReporting:
+      EXPECT_TRUE(disk.Use(State::kReporting));
       break;
     case State::kAside:
       EXPECT_TRUE(disk.SetAside("why"));
@@ -43,8 +43,9 @@ DiskState In(State state) {
   return disk;
 }
 
-constexpr State kStates[] = {State::kOpening, State::kReopening, State::kOn,       State::kTelling,
-                             State::kAside,   State::kVoided,    State::kUnmounted};
+constexpr State kStates[] = {State::kOpening,   State::kReopening, State::kOn,
+                             State::kReporting, State::kAside,     State::kVoided,
+                             State::kUnmounted};
 
 // Expects the state after a call, from each state in their order: a column of the header's table.
 void ExpectRow(const std::function<void(DiskState&)>& call, const std::vector<State>& after) {
@@ -61,15 +62,15 @@ void ExpectRow(const std::function<void(DiskState&)>& call, const std::vector<St
 
 TEST(DiskStateTest, OpensFromWhereItMayBeOpened) {
   ExpectRow([](DiskState& disk) { disk.SetOn(); },
-            {State::kOn, State::kReopening, State::kOn, State::kTelling, State::kAside,
+            {State::kOn, State::kReopening, State::kOn, State::kReporting, State::kAside,
              State::kVoided, State::kUnmounted});
   ExpectRow([](DiskState& disk) { disk.Use(State::kOn); },
-            {State::kOn, State::kOn, State::kOn, State::kTelling, State::kOn, State::kVoided,
+            {State::kOn, State::kOn, State::kOn, State::kReporting, State::kOn, State::kVoided,
              State::kUnmounted});
-  ExpectRow([](DiskState& disk) { disk.Use(State::kTelling); },
-            {State::kTelling, State::kTelling, State::kOn, State::kTelling, State::kTelling,
+  ExpectRow([](DiskState& disk) { disk.Use(State::kReporting); },
+            {State::kReporting, State::kReporting, State::kOn, State::kReporting, State::kReporting,
              State::kVoided, State::kUnmounted});
-  ExpectRow([](DiskState& disk) { disk.SetOnTold(disk.era()); },
+  ExpectRow([](DiskState& disk) { disk.SetOnReported(disk.era()); },
             {State::kOpening, State::kReopening, State::kOn, State::kOn, State::kAside,
              State::kVoided, State::kUnmounted});
 }
@@ -85,7 +86,7 @@ TEST(DiskStateTest, EndsFromAnyState) {
             {State::kUnmounted, State::kUnmounted, State::kUnmounted, State::kUnmounted,
              State::kUnmounted, State::kUnmounted, State::kUnmounted});
   ExpectRow([](DiskState& disk) { disk.UseAnew(); },
-            {State::kOpening, State::kReopening, State::kOn, State::kTelling, State::kAside,
+            {State::kOpening, State::kReopening, State::kOn, State::kReporting, State::kAside,
              State::kAside, State::kUnmounted});
   ExpectRow([](DiskState& disk) { disk.Pause(); },
             {State::kOpening, State::kReopening, State::kOpening, State::kReopening, State::kAside,
@@ -115,20 +116,20 @@ TEST(DiskStateTest, AUseThatBeginsForgetsWhyTheLastOneEnded) {
 }
 
 TEST(DiskStateTest, WhatWasReportedInAnotherEraDoesNotSetItOn) {
-  DiskState disk = In(State::kTelling);
-  const std::uint64_t era = disk.telling_in().value();
+  DiskState disk = In(State::kReporting);
+  const std::uint64_t era = disk.reporting_in().value();
   EXPECT_TRUE(disk.SetAside("it failed"));
-  EXPECT_FALSE(disk.telling_in());
-  EXPECT_TRUE(disk.Use(State::kTelling));
-  EXPECT_FALSE(disk.SetOnTold(era));
-  EXPECT_TRUE(disk.SetOnTold(disk.telling_in().value()));
+  EXPECT_FALSE(disk.reporting_in());
+  EXPECT_TRUE(disk.Use(State::kReporting));
+  EXPECT_FALSE(disk.SetOnReported(era));
+  EXPECT_TRUE(disk.SetOnReported(disk.reporting_in().value()));
 }
 
 TEST(DiskStateTest, SaysWhatItsStateMeans) {
   std::map<State, std::string> meaning;
   for (const State state : kStates) {
     const DiskState disk = In(state);
-    meaning[state] = std::string(disk.on() ? "on " : "") + (disk.telling() ? "telling " : "") +
+    meaning[state] = std::string(disk.on() ? "on " : "") + (disk.reporting() ? "reporting " : "") +
                      (disk.opening() ? "opening " : "") + (disk.aside() ? "aside " : "") +
                      (disk.away() ? "away " : "") + (disk.may_open() ? "opens " : "") +
                      (disk.tries_again() ? "again" : "");
@@ -136,7 +137,7 @@ TEST(DiskStateTest, SaysWhatItsStateMeans) {
   EXPECT_EQ(meaning[State::kOpening], "opening opens again");
   EXPECT_EQ(meaning[State::kReopening], "opening away opens again");
   EXPECT_EQ(meaning[State::kOn], "on opens again");
-  EXPECT_EQ(meaning[State::kTelling], "telling away opens again");
+  EXPECT_EQ(meaning[State::kReporting], "reporting away opens again");
   EXPECT_EQ(meaning[State::kAside], "aside away opens again");
   EXPECT_EQ(meaning[State::kVoided], "aside away again");
   EXPECT_EQ(meaning[State::kUnmounted], "aside away ");

@@ -396,8 +396,8 @@ Status DiskThread::OpenFoundAgain() {
     if (tiering_.use().MayReuse()) {
       Use(std::move(log));
       // A disk that was on before an upgrade was not away: the master knows its objects.
-      const bool tells = tiering_.use().listed() && tiering_.use().state().away();
-      if (tells ? tiering_.use().BeginTelling() : tiering_.use().SetOnAgain(/*empty=*/false)) {
+      const bool reports = tiering_.use().listed() && tiering_.use().state().away();
+      if (reports ? tiering_.use().BeginReport() : tiering_.use().SetOnAgain(/*empty=*/false)) {
         return {};
       }
       const MutexLock lock(mutex_);

@@ -68,10 +68,10 @@ void DiskUse::UseAgain() {
   }
 }
 
-bool DiskUse::BeginTelling() {
+bool DiskUse::BeginReport() {
   NoteProgress();
   const MutexLock lock(parts_.mutex);
-  if (!parts_.fences.Reusable() || !parts_.state.Use(DiskState::State::kTelling)) return false;
+  if (!parts_.fences.Reusable() || !parts_.state.Use(DiskState::State::kReporting)) return false;
   UseAgain();
   parts_.inventory.Begin();
   return true;
@@ -79,10 +79,10 @@ bool DiskUse::BeginTelling() {
 
 // ---- a disk that is reported to the master
 
-Status DiskUse::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
+Status DiskUse::AwaitReported(std::uint64_t era, std::int64_t deadline_ns) {
   const MutexLock lock(parts_.mutex);
   while (true) {
-    if (parts_.state.telling_in() != era) return Fail(Code::kUnavailable, "it failed again");
+    if (parts_.state.reporting_in() != era) return Fail(Code::kUnavailable, "it failed again");
     if (!parts_.fences.unproven()) return {};
     const std::int64_t left = LeftNs(deadline_ns, parts_.clock);
     if (left <= 0) return Fail(Code::kTimeout, "removals are not proven yet");
@@ -90,10 +90,10 @@ Status DiskUse::AwaitTold(std::uint64_t era, std::int64_t deadline_ns) {
   }
 }
 
-bool DiskUse::SetOnTold(std::uint64_t era) {
+bool DiskUse::SetOnReported(std::uint64_t era) {
   NoteProgress();
   const MutexLock lock(parts_.mutex);
-  if (!parts_.state.SetOnTold(era)) return false;
+  if (!parts_.state.SetOnReported(era)) return false;
   parts_.common.tags.SetOn(parts_.shares);
   return true;
 }
@@ -170,7 +170,7 @@ bool DiskUse::MissAll(const std::string& why) {
   if (!parts_.state.away()) return false;
   parts_.fences.Miss();
   // A disk that was paused while it was reported is being opened, and will be opened empty.
-  if (parts_.state.telling() && parts_.state.SetAside(why)) EndUse();
+  if (parts_.state.reporting() && parts_.state.SetAside(why)) EndUse();
   return true;
 }
 
@@ -235,7 +235,7 @@ bool DiskUse::Tick(std::int64_t now_ns) {
 }
 
 std::optional<std::string> DiskUse::Hangs() const {
-  if (!parts_.state.on() && !parts_.state.telling()) return std::nullopt;
+  if (!parts_.state.on() && !parts_.state.reporting()) return std::nullopt;
   if (stalled_ns_ > parts_.options.hang_ns) return "its thread hangs in a call for seconds";
   for (const DiskOperation kind : kDiskOperations) {
     if (ages_->AgeNs(kind) <= parts_.options.hang_ns) continue;

@@ -43,18 +43,18 @@ class DiskUse {
   // True if the content of a disk that was not on may be used, by what is known so far.
   bool MayReuse() const;
   // Uses it again, with its content or `empty`. False: it was voided or unmounted meanwhile; or its
-  // content may not be used, or must be reported first (BeginTelling).
+  // content may not be used, or must be reported first (BeginReport).
   bool SetOnAgain(bool empty);
   // Opens it for removals and for its report to the master, and not for look-ups yet. False: as
   // SetOnAgain.
-  bool BeginTelling();
+  bool BeginReport();
 
-  // ---- a disk that is reported to the master, by era (DiskState::telling_in)
+  // ---- a disk that is reported to the master, by era (DiskState::reporting_in)
   // Waits until the removals from it are proven, once the master has answered the whole report.
   // Errors: kTimeout: `deadline_ns` has passed; kUnavailable: that era is over.
-  Status AwaitTold(std::uint64_t era, std::int64_t deadline_ns);
-  // Uses it, after AwaitTold. False: that era is over.
-  bool SetOnTold(std::uint64_t era);
+  Status AwaitReported(std::uint64_t era, std::int64_t deadline_ns);
+  // Uses it, after AwaitReported. False: that era is over.
+  bool SetOnReported(std::uint64_t era);
 
   // ---- the owner's note (known_disks.h)
   // True if the disk is on in that era, and all values that are older than those stored while it

@@ -744,7 +744,7 @@ TEST(TierRateTest, ANamespaceBeyondItsReadRateWaits) {
 TEST(ListedTierTest, ADiskThatWasPausedWhileItWasReportedMissesAllUnderAnotherMaster) {
   Tiers tiers(Tiers::Formatted(1), kFirst, {.queue_bytes = 128 << 10, .listed = true});
   tiers.Fail(2);
-  ASSERT_TRUE(tiers.tiering->use().BeginTelling());
+  ASSERT_TRUE(tiers.tiering->use().BeginReport());
   EXPECT_TRUE(tiers.tiering->use().Pause());
   EXPECT_TRUE(tiers.tiering->use().state().away());
   EXPECT_TRUE(tiers.tiering->use().MissAll("another master"));

@@ -61,20 +61,20 @@ bool InventoryWalk::TakeGoneOverflow() {
 std::vector<InventoryItem> InventoryWalk::Next(ObjectId& cursor, std::size_t at_most) {
   if (!opening_.settled()) return {};
   if (cursor >= kZonesFrom && cursor != Core::kWalkDone) {
-    if (disks_.Opening()) return {};
+    if (disks_.set().Any(&DiskState::opening)) return {};
     // The disks were paused for an upgrade: objects may have moved between zones, or were not
     // reported.
     if (rereads_.exchange(false)) {
       cursor = kZonesFrom;
       zone_.clear();
-      told_ = 0;
+      reported_ = 0;
     }
     return OfDisks(cursor, at_most);
   }
   std::vector<InventoryItem> items = OfMemory(cursor, at_most);
   if (cursor != Core::kWalkDone || disks_.set().size() == 0) return items;
   zone_.clear();
-  told_ = 0;
+  reported_ = 0;
   cursor = kZonesFrom;
   return items;
 }
@@ -106,8 +106,8 @@ std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t 
   // A new walk reports everything, so the rest of an earlier walk's zone is dropped.
   if ((cursor - kZonesFrom) % kZonesADisk == 0) zone_.clear();
   while (items.size() < at_most) {
-    if (told_ < zone_.size()) {
-      TellZone(items, at_most);
+    if (reported_ < zone_.size()) {
+      ReportZone(items, at_most);
       continue;
     }
     const std::size_t disk = (cursor - kZonesFrom) / kZonesADisk;
@@ -119,8 +119,8 @@ std::vector<InventoryItem> InventoryWalk::OfDisks(ObjectId& cursor, std::size_t 
       continue;
     }
     if (zone == 0) {
-      told_eras_.resize(set.size());
-      told_eras_[disk] = set[disk].use().state().telling_in();
+      reported_eras_.resize(set.size());
+      reported_eras_[disk] = set[disk].use().state().reporting_in();
     }
     if (!ReadZone(disk, zone)) break;
     ++cursor;
@@ -137,20 +137,20 @@ bool InventoryWalk::ReadZone(std::size_t disk, std::uint32_t number) {
     if (link_ends_) return false;
   }
   zone_ = std::move(zone->objects);
-  told_ = 0;
+  reported_ = 0;
   returns_ = disks_.set()[disk].use().state().away();
   return true;
 }
 
 // Skips objects that were lost since the zone was read: the master knows their loss already, and
 // would list them for ever.
-void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_most) {
+void InventoryWalk::ReportZone(std::vector<InventoryItem>& items, std::size_t at_most) {
   DiskSet& set = disks_.set();
-  const std::size_t end = std::min(told_ + Memory::kSlice, zone_.size());
+  const std::size_t end = std::min(reported_ + Memory::kSlice, zone_.size());
   const MutexLock lock(memory_.mutex);
   Core& core = memory_.core();
-  for (; told_ < end && items.size() < at_most; ++told_) {
-    const TierObject& object = zone_[told_];
+  for (; reported_ < end && items.size() < at_most; ++reported_) {
+    const TierObject& object = zone_[reported_];
     Tiering& disk = set.Of(object.slot, object.generation, object.key);
     if (core.GenerationOf(object.slot) != object.generation ||
         !disk.Listable(object.slot, object.generation, object.key) ||
@@ -179,44 +179,45 @@ void InventoryWalk::TellZone(std::vector<InventoryItem>& items, std::size_t at_m
 
 // ---- disks that work again
 
-std::optional<ObjectId> InventoryWalk::TellAgainFrom() const {
+std::optional<ObjectId> InventoryWalk::ReportAgainFrom() const {
   for (std::size_t i = 0; disks_.open() && i < disks_.set().size(); ++i) {
-    if (disks_.set()[i].use().state().telling_in()) return FirstZoneOf(i);
+    if (disks_.set()[i].use().state().reporting_in()) return FirstZoneOf(i);
   }
   return std::nullopt;
 }
 
-// Keeps the eras for Told, because the next walk may overwrite `told_eras_` before that call.
+// Keeps the eras for Reported, because the next walk may overwrite `reported_eras_` before that
+// call.
 void InventoryWalk::WalkEnds() {
   const MutexLock lock(mutex_);
-  ended_eras_.resize(told_eras_.size());
-  for (std::size_t i = 0; i < told_eras_.size(); ++i) {
-    if (const auto era = std::exchange(told_eras_[i], std::nullopt)) ended_eras_[i] = era;
+  ended_eras_.resize(reported_eras_.size());
+  for (std::size_t i = 0; i < reported_eras_.size(); ++i) {
+    if (const auto era = std::exchange(reported_eras_[i], std::nullopt)) ended_eras_[i] = era;
   }
 }
 
-void InventoryWalk::Told() {
+void InventoryWalk::Reported() {
   std::vector<std::optional<std::uint64_t>> eras;
   {
     const MutexLock lock(mutex_);
     eras.swap(ended_eras_);
   }
   for (std::size_t i = 0; i < eras.size(); ++i) {
-    if (eras[i]) UseTold(i, *eras[i]);
+    if (eras[i]) UseReported(i, *eras[i]);
   }
 }
 
 // Puts the disk on once removals from it are proven, unless its era has ended. Waits in slices, to
 // see the link's end.
-void InventoryWalk::UseTold(std::size_t disk, std::uint64_t era) {
+void InventoryWalk::UseReported(std::size_t disk, std::uint64_t era) {
   Tiering& tiering = disks_.set()[disk];
   DiskThread* const thread = disks_.ThreadOf(disk);
   if (thread == nullptr) return;
   thread->Wake();
   while (!link_ends_) {
-    const Status quiet = tiering.use().AwaitTold(era, clock_.NowNs() + kDiskLookNs);
+    const Status quiet = tiering.use().AwaitReported(era, clock_.NowNs() + kDiskLookNs);
     if (!quiet && quiet.error().code == Code::kTimeout) continue;
-    if (quiet) (void)tiering.use().SetOnTold(era);
+    if (quiet) (void)tiering.use().SetOnReported(era);
     return;
   }
 }

@@ -12,9 +12,9 @@
 //
 // Another master in between does not remember these keys, so the disk starts empty then.
 //
-// Threads. Next, TellAgainFrom and WalkEnds belong to the link's lane that routes, TakeGone and
-// TakeGoneOverflow to its list lane, Told to any one of its lanes. A call waits for a disk's thread
-// at most until the link ends.
+// Threads. Next, ReportAgainFrom and WalkEnds belong to the link's lane that routes, TakeGone and
+// TakeGoneOverflow to its list lane, Reported to any one of its lanes. A call waits for a disk's
+// thread at most until the link ends.
 #pragma once
 
 #include <atomic>
@@ -34,11 +34,11 @@ class InventoryWalk {
                 const std::atomic<bool>& link_ends, const Clock& clock)
       : disks_(disks), opening_(opening), memory_(memory), link_ends_(link_ends), clock_(clock) {}
 
-  // As LinkTarget's Inventory, TellAgainFrom, WalkEnds and Told.
+  // As LinkTarget's Inventory, ReportAgainFrom, WalkEnds and Reported.
   std::vector<InventoryItem> Next(ObjectId& cursor, std::size_t at_most);
-  std::optional<ObjectId> TellAgainFrom() const;
+  std::optional<ObjectId> ReportAgainFrom() const;
   void WalkEnds();
-  void Told();
+  void Reported();
   // As LinkTarget's.
   std::vector<InventoryItem> TakeGone(std::size_t at_most);
   bool TakeGoneOverflow();
@@ -50,8 +50,8 @@ class InventoryWalk {
   std::vector<InventoryItem> OfDisks(ObjectId& cursor, std::size_t at_most);
   // Reads the objects of a zone into `zone_`. False: the link ends.
   bool ReadZone(std::size_t disk, std::uint32_t number);
-  void TellZone(std::vector<InventoryItem>& items, std::size_t at_most);
-  void UseTold(std::size_t disk, std::uint64_t era);
+  void ReportZone(std::vector<InventoryItem>& items, std::size_t at_most);
+  void UseReported(std::size_t disk, std::uint64_t era);
 
   OwnerDisks& disks_;
   const DiskOpening& opening_;
@@ -61,10 +61,10 @@ class InventoryWalk {
   std::atomic<bool> rereads_{false};
   // The zone that the routing lane reports, and how many of its objects are reported.
   std::vector<TierObject> zone_;
-  std::size_t told_ = 0;
+  std::size_t reported_ = 0;
   bool returns_ = false;  // the zone's disk was set aside before
   // By disk that is being reported: its era when the walk reached its first zone.
-  std::vector<std::optional<std::uint64_t>> told_eras_;
+  std::vector<std::optional<std::uint64_t>> reported_eras_;
   Mutex mutex_;
   // The same for walks that have ended.
   std::vector<std::optional<std::uint64_t>> ended_eras_ KVCOVE_GUARDED_BY(mutex_);

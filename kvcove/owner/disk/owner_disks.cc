@@ -57,20 +57,6 @@ DiskThread* OwnerDisks::ThreadOf(std::size_t disk) const {
   return open_ ? threads_[disk].get() : nullptr;
 }
 
-bool OwnerDisks::Opening() const {
-  for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].use().state().opening()) return true;
-  }
-  return false;
-}
-
-bool OwnerDisks::Away() const {
-  for (std::size_t i = 0; i < set_->size(); ++i) {
-    if ((*set_)[i].use().state().away()) return true;
-  }
-  return false;
-}
-
 void OwnerDisks::Wake() const {
   if (!open_) return;
   for (std::size_t i = 0; i < threads_.size(); ++i) {

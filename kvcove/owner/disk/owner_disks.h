@@ -64,10 +64,6 @@ class OwnerDisks {
   bool open() const { return open_; }
   // Returns the disk's thread. Null: the disk is closed, or could not be opened.
   DiskThread* ThreadOf(std::size_t disk) const;
-  // Returns true if the thread of some disk is opening it.
-  bool Opening() const;
-  // Returns true if some disk is set aside, or the master has not accepted its contents yet.
-  bool Away() const;
   // Wakes the threads that have work.
   void Wake() const;
   // Ends calls at their deadlines, sets disks aside that hang, and logs that. Belongs to the
@@ -76,8 +72,6 @@ class OwnerDisks {
   // Sets all disks aside: memory continues alone, and values that only a disk has are misses. The
   // next start, or a successor's process, empties and uses the disks.
   void Unmount();
-  // Answers every load before it returns.
-  void EndLoads() { set_->EndLoads(); }
 
   // ---- one thread at a time
   // Sets the note, before the owner starts; Open does so, too.

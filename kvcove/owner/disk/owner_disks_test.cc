@@ -100,7 +100,7 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   EXPECT_TRUE(inventory.TakeGone(10).empty());
   EXPECT_FALSE(inventory.TakeGoneOverflow());
   inventory.WalkEnds();
-  inventory.Told();
+  inventory.Reported();
   const auto page = ListObjects(disks, *memory, clock, {.at_most = 10, .disks = true}, soon_ns);
   ASSERT_TRUE(page);
   EXPECT_FALSE(page->disks);
@@ -135,7 +135,7 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
   EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{""});
   disk.use().SetAside("the disk failed");
   EXPECT_EQ(disks.HandOver().asides, std::vector<std::string>{"the disk failed"});
-  ASSERT_TRUE(disk.use().BeginTelling());
+  ASSERT_TRUE(disk.use().BeginReport());
   EXPECT_TRUE(disk.use().Pause());
   ASSERT_EQ(disks.HandOver().asides.size(), 1U);
   EXPECT_NE(disks.HandOver().asides[0], "");
@@ -148,7 +148,7 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
                        *same, SystemClock::Instance());
   OpenCore(*same, successor);
   successor.Adopt(disks.HandOver());
-  EXPECT_TRUE(successor.Away());
+  EXPECT_TRUE(successor.set().Any(&DiskState::away));
 }
 
 // Its thread may use the set one day, so it is left there, and others find none.

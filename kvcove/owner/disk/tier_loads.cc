@@ -12,7 +12,7 @@ TierLoads::TierLoads(TierParts& parts) : parts_(parts) { parts_.common.loads.pus
 bool TierLoads::Add(const std::shared_ptr<LoadBatch>& batch, const Load& wanted) {
   const MutexLock lock(parts_.mutex);
   if (parts_.loads.ended()) return parts_.loads.Refuse(*batch, MissReason::kUnavailable);
-  if (parts_.state.aside() || parts_.state.telling()) {
+  if (parts_.state.aside() || parts_.state.reporting()) {
     return parts_.loads.Refuse(*batch, MissReason::kDiskFailed);
   }
   Load load = wanted;

@@ -47,7 +47,7 @@ void TierRemovals::Remove(SlotId slot, Generation generation,
 
 void TierRemovals::RemoveUnreported(SlotId slot, Generation generation, std::string_view key) {
   const MutexLock lock(parts_.mutex);
-  if (parts_.state.telling()) parts_.RemoveOlder(slot, generation, key);
+  if (parts_.state.reporting()) parts_.RemoveOlder(slot, generation, key);
 }
 
 void TierRemovals::BeginMatching(SlotId slot, std::string_view pattern) {

@@ -42,7 +42,7 @@ bool Tiering::Covers(SlotId slot, Generation generation, std::string_view key) {
 
 bool Tiering::Listable(SlotId slot, Generation generation, std::string_view key) const {
   const MutexLock lock(parts_.mutex);
-  if (!parts_.state.on() && !parts_.state.telling()) return false;
+  if (!parts_.state.on() && !parts_.state.reporting()) return false;
   const std::uint64_t tag = parts_.TagOf(slot, generation, key);
   if (parts_.state.on()) return parts_.queue.Pending(tag) || parts_.header.tier().Holds(tag);
   return parts_.header.tier().HasTag(tag) && !parts_.fences.Removes(tag);
@@ -53,7 +53,7 @@ void Tiering::Stored(SlotId slot, Generation generation, std::string_view key,
   bool returned = false;
   {
     const MutexLock lock(parts_.mutex);
-    const bool there = parts_.state.on() || parts_.state.telling();
+    const bool there = parts_.state.on() || parts_.state.reporting();
     returned = parts_.state.on() && comes_up;
     if (!there) parts_.fences.Remember(slot, generation, key);
     // Its put began while the disk was away.
@@ -83,14 +83,14 @@ Tiering::Admission Tiering::Admit(const EvictedObject& object,
   const bool takes = parts_.state.on() && !parts_.queue.closed();
   // The report of a disk may have left an object out because memory had it, so the disk's own value
   // is kept then, too.
-  const bool there = (parts_.state.on() || parts_.state.telling()) && !parts_.queue.closed() &&
+  const bool there = (parts_.state.on() || parts_.state.reporting()) && !parts_.queue.closed() &&
                      parts_.header.tier().HasTag(demotion->tag);
   if (!there && !takes) {
     rules.OnRemove(object.id);
     ++parts_.stat.dropped_other;
     // A disk that is closed and opened again, for an upgrade, may have it: it stays listed until
     // that is known (Owner::TakeGone).
-    const bool opens = parts_.options.listed && !parts_.state.aside() && !parts_.state.telling();
+    const bool opens = parts_.options.listed && !parts_.state.aside() && !parts_.state.reporting();
     if (!opens) return Admission::kRefused;
     parts_.Lose(
         {.slot = object.slot, .generation = object.generation, .key = std::string(object.key)});

@@ -33,8 +33,8 @@
 //
 // Threads. Thread-safe. The lock comes after the owner's. The owner's side calls LowerTier and
 // "under the owner's lock" of the parts; "the disk's thread" belongs to that thread. Only
-// TierRemovals::Await, TierLoads::End and DiskUse::AwaitTold wait. Nobody holds a lock while the
-// disk is asked.
+// TierRemovals::Await, TierLoads::End and DiskUse::AwaitReported wait. Nobody holds a lock while
+// the disk is asked.
 #pragma once
 
 #include <memory>

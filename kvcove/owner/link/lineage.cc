@@ -76,8 +76,8 @@ std::unique_ptr<Lineage> Lineage::Adopt(const std::string& place, const Id128& i
   return std::unique_ptr<Lineage>(new Lineage(place, PathOf(place, identity), std::move(fd)));
 }
 
-Status Lineage::Watch(std::function<bool(const Id128&)> tell) {
-  tell_ = std::move(tell);
+Status Lineage::Watch(std::function<bool(const Id128&)> report) {
+  report_ = std::move(report);
   {
     const MutexLock lock(mutex_);
     stopping_ = false;
@@ -109,7 +109,7 @@ void Lineage::Run() {
   while (true) {
     std::size_t others = 0;
     for (const Ended& ended : Look(others)) {
-      if (tell_(ended.identity)) {
+      if (report_(ended.identity)) {
         // Only after the master knows: if this process were killed between, no file would be left
         // by which a later owner can prove the end.
         unlink(ended.path.c_str());

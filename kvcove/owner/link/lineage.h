@@ -41,11 +41,11 @@ class Lineage {
   // map that.
   int fd() const { return fd_.get(); }
 
-  // Starts a thread that calls `tell` for each identity that has ended, until no file of another
-  // owner is left. `tell` reports the identity to the master and returns true once the master has
-  // noted it; false: try again. Errors: those of StartThread.
-  Status Watch(std::function<bool(const Id128&)> tell);
-  // Joins the thread: waits for a call of `tell` that runs.
+  // Starts a thread that calls `report` for each identity that has ended, until no file of another
+  // owner is left. `report` returns true once the master has noted the identity; false: try again.
+  // Errors: those of StartThread.
+  Status Watch(std::function<bool(const Id128&)> report);
+  // Joins the thread: waits for a call of `report` that runs.
   void Stop();
 
   // Renames the file: the master has forgotten the former identity, and this owner's memory gets
@@ -68,7 +68,7 @@ class Lineage {
 
   const std::string place_;
   const UniqueFd fd_;
-  std::function<bool(const Id128&)> tell_;
+  std::function<bool(const Id128&)> report_;
   std::string path_;  // of this owner's file; only Rename and Remove use it
 
   Mutex mutex_;

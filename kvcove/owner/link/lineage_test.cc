@@ -48,20 +48,20 @@ class LineageTest : public testing::Test {
   static std::string NameOf(const Id128& identity) {
     return "kvcove.sock." + ToHex(identity) + ".owner";
   }
-  // What a successor tells its master, and when.
+  // What a successor reports to its master, and when.
   void Watch(Lineage& lineage) {
     const Status watches = lineage.Watch([this](const Id128& identity) {
       ++calls_;
       if (!master_answers_) return false;
       const MutexLock lock(mutex_);
-      told_.push_back(identity);
+      reported_.push_back(identity);
       return true;
     });
     EXPECT_TRUE(watches);
   }
-  std::vector<Id128> Told() {
+  std::vector<Id128> Reported() {
     const MutexLock lock(mutex_);
-    return told_;
+    return reported_;
   }
   template <typename Condition>
   static bool Comes(const Condition& condition) {
@@ -77,7 +77,7 @@ class LineageTest : public testing::Test {
   std::atomic<bool> master_answers_ = true;
   std::atomic<int> calls_ = 0;
   Mutex mutex_;
-  std::vector<Id128> told_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<Id128> reported_ KVCOVE_GUARDED_BY(mutex_);
 };
 
 TEST_F(LineageTest, ASuccessorTellsOfAnOwnerThatNobodyMaps) {
@@ -86,7 +86,7 @@ TEST_F(LineageTest, ASuccessorTellsOfAnOwnerThatNobodyMaps) {
   const auto second = Open(kLater);
   Watch(*second);
   EXPECT_TRUE(Comes([&] { return Files().size() == 1; }));
-  EXPECT_THAT(Told(), ElementsAre(kFirst));
+  EXPECT_THAT(Reported(), ElementsAre(kFirst));
   EXPECT_THAT(Files(), ElementsAre(NameOf(kLater)));
 }
 
@@ -114,14 +114,14 @@ TEST_F(LineageTest, AProcessThatMapsTheSegmentKeepsItsOwnerFromBeingOver) {
   const auto second = Open(kLater);
   Watch(*second);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_THAT(Told(), IsEmpty()) << "it lives";
+  EXPECT_THAT(Reported(), IsEmpty()) << "it lives";
   kill(owner, SIGKILL);
   waitpid(owner, nullptr, 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_THAT(Told(), IsEmpty()) << "an engine may still read its memory";
+  EXPECT_THAT(Reported(), IsEmpty()) << "an engine may still read its memory";
   close(engine_lives[1]);
-  EXPECT_TRUE(Comes([&] { return !Told().empty(); }));
-  EXPECT_THAT(Told(), ElementsAre(kFirst));
+  EXPECT_TRUE(Comes([&] { return !Reported().empty(); }));
+  EXPECT_THAT(Reported(), ElementsAre(kFirst));
   for (const int fd : {owner_lives[0], owner_lives[1], engine_lives[0]}) close(fd);
 }
 
@@ -134,7 +134,7 @@ TEST_F(LineageTest, AFileStaysUntilTheMasterKnows) {
   EXPECT_EQ(Files().size(), 2U);
   master_answers_ = true;
   EXPECT_TRUE(Comes([&] { return Files().size() == 1; }));
-  EXPECT_THAT(Told(), ElementsAre(kFirst));
+  EXPECT_THAT(Reported(), ElementsAre(kFirst));
 }
 
 TEST_F(LineageTest, OwnersSideBySideLeaveEachOtherAlone) {
@@ -142,10 +142,10 @@ TEST_F(LineageTest, OwnersSideBySideLeaveEachOtherAlone) {
   auto second = Open(kLater);
   Watch(*first);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_THAT(Reported(), IsEmpty());
   second.reset();
   EXPECT_TRUE(Comes([&] { return Files().size() == 1; }));
-  EXPECT_THAT(Told(), ElementsAre(kLater));
+  EXPECT_THAT(Reported(), ElementsAre(kLater));
 }
 
 TEST_F(LineageTest, AnIdentityThatChangesTakesItsFileAlong) {
@@ -155,8 +155,8 @@ TEST_F(LineageTest, AnIdentityThatChangesTakesItsFileAlong) {
   first.reset();
   const auto second = Open(kLater);
   Watch(*second);
-  EXPECT_TRUE(Comes([&] { return !Told().empty(); }));
-  EXPECT_THAT(Told(), ElementsAre(kThird));
+  EXPECT_TRUE(Comes([&] { return !Reported().empty(); }));
+  EXPECT_THAT(Reported(), ElementsAre(kThird));
 }
 
 TEST_F(LineageTest, AGoodbyeThatWasHeardLeavesNothing) {
@@ -177,7 +177,7 @@ TEST_F(LineageTest, OtherFilesAreNotTouched) {
   const auto second = Open(kLater);
   Watch(*second);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_THAT(Reported(), IsEmpty());
   EXPECT_EQ(Files().size(), others.size() + 1);
 }
 

@@ -58,7 +58,7 @@ Status Link::Start() {
     KVCOVE_ASSIGN(threads_[index], StartThread(kThreadNames[index], [this, lane] { Run(lane); }));
   }
   if (options_.lineage == nullptr) return {};
-  return options_.lineage->Watch([this](const Id128& ended) { return TellEnded(ended); });
+  return options_.lineage->Watch([this](const Id128& ended) { return ReportEnded(ended); });
 }
 
 bool Link::stopping() const {
@@ -111,7 +111,7 @@ void Link::Join() {
     routed_.NotifyAll();
   }
   // Each ends one more wait: the removal lane's for a disk, the list lane's for a put, the
-  // lineage's pause. TellEnded, in the lineage's thread, sees `stopping_`.
+  // lineage's pause. ReportEnded, in the lineage's thread, sees `stopping_`.
   target_.EndDiskWaits();
   outbox_.Wake();
   if (options_.lineage != nullptr) options_.lineage->Stop();
@@ -146,7 +146,7 @@ void Link::SayGoodbye() {
   if (options_.lineage != nullptr) options_.lineage->Remove();
 }
 
-bool Link::TellEnded(const Id128& predecessor) {
+bool Link::ReportEnded(const Id128& predecessor) {
   core_.NamePredecessor(predecessor);
   const std::int64_t until_ns = clock_.NowNs() + kTellEndedNs;
   const MutexLock lock(mutex_);
@@ -228,7 +228,7 @@ void Link::Run(Lane lane) {
       if (!connected) {
         NoteMaster(lane, master, connected.error(), clock_.NowNs() - began_ns);
         const Result<std::string> failed = std::unexpected(connected.error());
-        if (lane == Lane::kLease) Tell(failed);
+        if (lane == Lane::kLease) NoteReply(failed);
         core_.Answer(lane, failed);
         Wait(lane == Lane::kList ? Lane::kWatch : lane, backoff.NextNs());
         continue;
@@ -239,7 +239,7 @@ void Link::Run(Lane lane) {
     const Result<std::string> reply = Call(lane, *client, master, *step.call);
     if (!reply) NoteMaster(lane, master, reply.error(), clock_.NowNs() - began_ns);
     core_.Answer(lane, reply);
-    if (lane == Lane::kList) NoteTold();
+    if (lane == Lane::kList) NoteReported();
     if (reply) {
       backoff.Reset();
     } else if (const std::int64_t wait_ns = WaitAfter(reply.error(), backoff); wait_ns > 0) {
@@ -252,7 +252,7 @@ void Link::Run(Lane lane) {
       identity_ = identity;
       if (options_.lineage != nullptr) options_.lineage->Rename(identity);
     }
-    Tell(reply);
+    NoteReply(reply);
     StartShardLanes();
   }
 }
@@ -320,7 +320,7 @@ void Link::RunShard(std::size_t number) {
     }
     if (client) reply = CallShard(number, *client, *step.call);
     core_.AnswerShard(number, step.session, reply);
-    NoteTold();
+    NoteReported();
     if (reply) {
       backoff.Reset();
     } else if (!reply.error().answered) {
@@ -330,9 +330,9 @@ void Link::RunShard(std::size_t number) {
   }
 }
 
-void Link::NoteTold() {
-  const bool told = core_.state().told;
-  if (told_.exchange(told, std::memory_order_relaxed) != told && told) RenewNow();
+void Link::NoteReported() {
+  const bool reported = core_.state().reported;
+  if (reported_.exchange(reported, std::memory_order_relaxed) != reported && reported) RenewNow();
 }
 
 void Link::NoteMaster(Lane lane, const rpc::Address& master, const Error& error,
@@ -352,7 +352,7 @@ void Link::EndWaits() {
 }
 
 // Logs changes of the lease lane's state, and notes when the master cannot be reached.
-void Link::Tell(const Result<std::string>& reply) {
+void Link::NoteReply(const Result<std::string>& reply) {
   if (stopping()) return;
   const std::string master = finder_.Current().ToString();
   if (reply) {

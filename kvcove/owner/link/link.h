@@ -80,10 +80,10 @@ class Link {
                            const LinkCore::Call& call);
   // Renews the lease at once when the inventory is reported: an owner that had to report everything
   // first gets its lease then.
-  void NoteTold();
-  void Tell(const Result<std::string>& reply);
+  void NoteReported();
+  void NoteReply(const Result<std::string>& reply);
   // Reports that `predecessor` has ended. True once the master knows; false: not within 1 s.
-  bool TellEnded(const Id128& predecessor);
+  bool ReportEnded(const Id128& predecessor);
   bool stopping() const;
   void Join();
   void SayGoodbye();
@@ -104,7 +104,7 @@ class Link {
   // The connections on which lanes wait for answers; Join and EndWaits shut these down. -1: none.
   std::array<int, LinkCore::kLanes.size()> fds_ KVCOVE_GUARDED_BY(mutex_) = {-1, -1, -1, -1};
 
-  std::atomic<bool> told_{false};  // LinkCore::State::told at the last NoteTold
+  std::atomic<bool> reported_{false};  // LinkCore::State::reported at the last NoteReported
 
   CondVar routed_;  // notified when a shard's lane may have entries to report
   std::array<int, wire::kMaxShards> shard_fds_ KVCOVE_GUARDED_BY(mutex_);

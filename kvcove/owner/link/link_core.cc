@@ -36,8 +36,11 @@ OwnerFacts LinkCore::Facts() const {
 
 LinkCore::State LinkCore::state() const {
   const MutexLock lock(mutex_);
-  return {
-      .epoch = epoch_, .number = number_, .term = seen_.term, .told = told_, .dropped = gave_way_};
+  return {.epoch = epoch_,
+          .number = number_,
+          .term = seen_.term,
+          .reported = reported_,
+          .dropped = gave_way_};
 }
 
 std::uint64_t LinkCore::term() const {
@@ -118,9 +121,9 @@ LinkCore::Step LinkCore::NextLease() {
     request.table = table_;
     request.partial = partial_;
     request.naming = naming_;
-    request.told = told_;
+    request.told = reported_;
     request.map = MapRevision();
-    request.told_map = told_map_;
+    request.told_map = reported_map_;
     request.leased = leased_until_ns_ > sent_ns_;
     return {.call = Call{.method = wire::Method::kRenew,
                          .body = wire::Encode(request),
@@ -149,7 +152,7 @@ LinkCore::Step LinkCore::NextLease() {
 }
 
 LinkCore::Step LinkCore::NextList() {
-  bool told = false;
+  bool reported = false;
   std::uint32_t credit = 0;
   bool sharded = false;
   {
@@ -180,7 +183,7 @@ LinkCore::Step LinkCore::NextList() {
       return {.call = Call{
                   .method = wire::Method::kList, .body = batch_->body, .timeout_ns = kListCallNs}};
     }
-    told = told_;
+    reported = reported_;
     credit = credit_;
   }
   if (target_.TakeGoneOverflow()) {
@@ -191,8 +194,8 @@ LinkCore::Step LinkCore::NextList() {
     pause_[Index(Lane::kList)] = true;
     return {.wait_ns = kLanePauseNs};
   }
-  if (told) told = !TellsAgain();
-  Batch batch = MakeBatch(told, credit);
+  if (reported) reported = !ReportsAgain();
+  Batch batch = MakeBatch(reported, credit);
   {
     const MutexLock lock(mutex_);
     if (epoch_ == asked_under_[Index(Lane::kList)]) {
@@ -211,19 +214,19 @@ LinkCore::Step LinkCore::NextList() {
   return {.wait_ns = 0};
 }
 
-bool LinkCore::TellsAgain() {
-  const std::optional<ObjectId> from = target_.TellAgainFrom();
+bool LinkCore::ReportsAgain() {
+  const std::optional<ObjectId> from = target_.ReportAgainFrom();
   const MutexLock lock(mutex_);
-  if (!told_ || epoch_ != asked_under_[Index(Lane::kList)]) return false;
-  if (from && !std::exchange(telling_again_, true)) cursor_ = again_from_ = *from;
-  if (!from) telling_again_ = false;  // it failed again
-  return telling_again_;
+  if (!reported_ || epoch_ != asked_under_[Index(Lane::kList)]) return false;
+  if (from && !std::exchange(reporting_again_, true)) cursor_ = again_from_ = *from;
+  if (!from) reporting_again_ = false;  // it failed again
+  return reporting_again_;
 }
 
 // The order matters. Removed entries are taken after the listings and sent before them, so that a
 // key that was evicted and stored again remains listed. The inventory is read last: an object that
 // is withdrawn after that is in the next batch.
-LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
+LinkCore::Batch LinkCore::MakeBatch(bool reported, std::uint32_t credit) {
   Batch batch;
   ObjectId cursor = 0;
   bool may_walk = false;
@@ -248,9 +251,9 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     for (const Listing& listing : batch.listings) {
       for (const Pending& pending : listing.pending) request.items.push_back(pending.item);
     }
-    if (!told && credit > 0 && cursor != Core::kWalkDone && !may_walk) {
+    if (!reported && credit > 0 && cursor != Core::kWalkDone && !may_walk) {
       batch.waits = true;
-    } else if (!told && credit > 0 && cursor != Core::kWalkDone) {
+    } else if (!reported && credit > 0 && cursor != Core::kWalkDone) {
       const ObjectId from = cursor;
       batch.inventory = target_.Inventory(cursor, std::min<std::size_t>(kListPageItems, credit));
       batch.waits = batch.inventory.empty() && cursor == from;
@@ -258,8 +261,8 @@ LinkCore::Batch LinkCore::MakeBatch(bool told, std::uint32_t credit) {
     }
   }
   const MutexLock lock(mutex_);
-  if (told && request.items.empty()) return batch;
-  if (request.epoch == epoch_ && (!told_ || telling_again_)) cursor_ = cursor;
+  if (reported && request.items.empty()) return batch;
+  if (request.epoch == epoch_ && (!reported_ || reporting_again_)) cursor_ = cursor;
   batch.sequence = request.sequence;
   batch.body = wire::Encode(request);
   return batch;
@@ -405,9 +408,9 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
       matched_.clear();
     }
     if (!welcome.resumed) {
-      told_ = telling_again_ = false;
+      reported_ = reporting_again_ = false;
       cursor_ = 0;
-      stale_told_ = false;
+      stale_reported_ = false;
       credit_ = 0;
       sequence_ = 0;
       listings = EndShards();
@@ -483,9 +486,10 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
   } else if (reply.doubted) {
     lease_wait_ns_ = kDoubtedNs;
   } else if (reply.changes.from == reply.changes.to) {
-    // No lease before the inventory is reported; the shell renews at once then (Link::NoteTold), so
-    // more frequent calls would only keep the master of a thousand owners from their listings.
-    lease_wait_ns_ = told_ ? kLanePauseNs : renewal_ns_;
+    // No lease before the inventory is reported; the shell renews at once then
+    // (Link::NoteReported), so more frequent calls would only keep the master of a thousand owners
+    // from their listings.
+    lease_wait_ns_ = reported_ ? kLanePauseNs : renewal_ns_;
   }
 }
 
@@ -629,10 +633,10 @@ void LinkCore::Listed(const wire::ListReply& reply) {
   // object that moved during the walk may have been reported in `gone` only.
   std::vector<InventoryItem> second;
   bool stale = false;
-  const auto take = [&](std::vector<InventoryItem>& told, std::span<const Code> answers) {
-    for (std::size_t i = 0; i < told.size(); ++i) {
+  const auto take = [&](std::vector<InventoryItem>& reported, std::span<const Code> answers) {
+    for (std::size_t i = 0; i < reported.size(); ++i) {
       if (answers[i] == Code::kExists || answers[i] == Code::kLimit) {
-        second.push_back(std::move(told[i]));
+        second.push_back(std::move(reported[i]));
       }
       stale = stale || answers[i] == Code::kStale;
     }
@@ -650,15 +654,15 @@ void LinkCore::Listed(const wire::ListReply& reply) {
   EndCompleting(number, second.size(), stale);
   if (!Walked(batch)) return;
   target_.WalkEnds();
-  target_.Told();
+  target_.Reported();
 }
 
 // Returns whether the walk over the inventory has ended with this batch.
 bool LinkCore::Walked(const Batch& batch) {
   const MutexLock lock(mutex_);
   ++rounds_;
-  if (shards_.active()) return false;  // a map is in use since: ShardsTold ends the walk
-  if (told_ && !telling_again_) return false;
+  if (shards_.active()) return false;  // a map is in use since: ShardsReported ends the walk
+  if (reported_ && !reporting_again_) return false;
   if (cursor_ != Core::kWalkDone) {
     if (batch.waits) list_wait_ns_ = kLanePauseNs;
     if (credit_ == 0) list_wait_ns_ = kCreditNs;
@@ -666,15 +670,15 @@ bool LinkCore::Walked(const Batch& batch) {
   }
   // An object that moved behind the walk's cursor is reported as moved, in the next batch.
   if (identity_.disk && !batch.last) return false;
-  if (std::exchange(stale_told_, false)) {
+  if (std::exchange(stale_reported_, false)) {
     // Some items were refused as removed or of an older generation. This owner is about to apply
     // that removal or reset; the walk begins again to report the objects that are left then.
-    cursor_ = told_ ? again_from_ : 0;
+    cursor_ = reported_ ? again_from_ : 0;
     list_wait_ns_ = kLanePauseNs;
     return false;
   }
-  told_ = true;
-  telling_again_ = false;
+  reported_ = true;
+  reporting_again_ = false;
   lease_wait_ns_ = 0;
   return true;
 }

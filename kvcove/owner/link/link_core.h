@@ -8,7 +8,7 @@
 //   removals  receives removals, applies them, and acknowledges
 //   list      reports stored, evicted and moved objects; the whole inventory after a new hello
 //
-//   epoch 0 --hello--> welcomed --inventory reported--> told --hello without resume--> welcomed ...
+//   epoch 0 --hello--> welcomed --inventory--> reported --hello without resume--> welcomed ...
 //
 // Where several masters serve shards of the directory, the list lane is that of the leader's shard,
 // and each other shard has one more (shard_lanes.h).
@@ -99,7 +99,7 @@ class LinkCore {
     std::uint32_t epoch = 0;  // 0: not welcomed yet
     wire::OwnerNumber number = wire::kNoOwner;
     std::uint64_t term = 0;
-    bool told = false;
+    bool reported = false;
     std::uint64_t dropped = 0;  // objects that the directory refused and this owner dropped
   };
   State state() const;
@@ -140,8 +140,8 @@ class LinkCore {
 
   Step NextLease() KVCOVE_EXCLUDES(mutex_);
   Step NextList() KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  Batch MakeBatch(bool told, std::uint32_t credit);
-  bool TellsAgain();
+  Batch MakeBatch(bool reported, std::uint32_t credit);
+  bool ReportsAgain();
   bool Walked(const Batch& batch);
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
@@ -158,11 +158,11 @@ class LinkCore {
   std::uint64_t MapRevision() const KVCOVE_REQUIRES(mutex_);
   void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  bool IsTold(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
-  void NoteTellAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
+  bool IsReported(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
+  void NoteReportAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
   void CheckRounds() KVCOVE_REQUIRES(mutex_);
   bool EndsWalk() KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  bool ShardsTold() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
+  bool ShardsReported() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
   // Mark the time in which the owner acts on a batch's answers. Begin returns the batch's number.
   // `stale`: an item of the inventory was refused as kStale.
@@ -214,12 +214,13 @@ class LinkCore {
   // removed must be unlisted first.
   std::uint64_t acknowledge_at_round_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- listings
-  bool told_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool reported_ KVCOVE_GUARDED_BY(mutex_) = false;
   ObjectId cursor_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool stale_told_ KVCOVE_GUARDED_BY(mutex_) = false;  // items were refused as kStale: walk again
-  // Although told, the inventory from `again_from_` on is walked once more. Not handed over: a
+  // Items were refused as kStale: walk again.
+  bool stale_reported_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // Although reported, the inventory from `again_from_` on is walked once more. Not handed over: a
   // successor begins such a walk anew.
-  bool telling_again_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool reporting_again_ KVCOVE_GUARDED_BY(mutex_) = false;
   ObjectId again_from_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
@@ -231,16 +232,18 @@ class LinkCore {
   // ---- shards
   ShardLanes shards_ KVCOVE_GUARDED_BY(mutex_);  // active from the first map with others on
   // Batches whose answers were taken and are being acted on: their numbers, and the restart
-  // (ShardLanes::restarts) under which each was taken. See MayWalk and ShardsTold.
+  // (ShardLanes::restarts) under which each was taken. See MayWalk and ShardsReported.
   std::map<std::uint64_t, std::uint64_t> completing_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t next_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
   std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
-  // Map revisions: all was reported under `told_map_`; the current walk began under `walk_map_`.
-  std::uint64_t told_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // Map revisions: all was reported under `reported_map_`; the current walk began under
+  // `walk_map_`.
+  std::uint64_t reported_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t walk_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t walk_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // not before
-  bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;  // `telling_again_`: slices since told_map_
+  // `reporting_again_` concerns the slices that began anew since `reported_map_`.
+  bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;
   // Marks of the lanes: reached when all of a walk, or of a round, is answered.
   std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);
   // The next batch's number when `walk_end_` was reached: lanes may still act on those before it,

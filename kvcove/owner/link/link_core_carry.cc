@@ -14,7 +14,7 @@ template <typename Ar>
 void LinkCore::CarryMembers(Ar& ar) {
   CarryAll(ar, identity_.owner, hidden_, fresh_, pool_, incarnation_, seen_, number_, epoch_,
            table_, partial_, naming_, slots_, removals_, dropped_, matched_, acknowledge_at_round_,
-           told_, cursor_, stale_told_, credit_, sequence_, rounds_, gave_way_);
+           reported_, cursor_, stale_reported_, credit_, sequence_, rounds_, gave_way_);
   // A List request that has no answer is repeated unchanged: the master knows its sequence number,
   // so it acts on it once.
   bool asked = batch_.has_value();
@@ -49,7 +49,7 @@ void LinkCore::ForgetCallers() {
     const MutexLock lock(mutex_);
     if (shards_.active()) {
       listings = EndShards();
-      told_ = telling_again_ = stale_told_ = false;
+      reported_ = reporting_again_ = stale_reported_ = false;
       cursor_ = 0;
       credit_ = 0;
       sequence_ = 0;

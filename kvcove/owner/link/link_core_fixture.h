@@ -84,11 +84,11 @@ class FakeTarget final : public LinkTarget {
     if (cursor >= objects) cursor = Core::kWalkDone;
     return items;
   }
-  std::optional<ObjectId> TellAgainFrom() override { return again_from; }
+  std::optional<ObjectId> ReportAgainFrom() override { return again_from; }
   void WalkEnds() override { ++ended; }
-  void Told() override {
-    EXPECT_GT(ended, told) << "what was told is not noted";
-    ++told;
+  void Reported() override {
+    EXPECT_GT(ended, reported) << "what was reported is not noted";
+    ++reported;
   }
   void DropObjects(std::span<const InventoryItem> items) override {
     if (on_drop) on_drop();
@@ -126,7 +126,7 @@ class FakeTarget final : public LinkTarget {
   std::vector<InventoryItem> gone;
   bool overflow = false;
   std::optional<ObjectId> again_from;
-  int told = 0;
+  int reported = 0;
   int ended = 0;  // walks
   std::vector<ObjectId> dropped;
   std::function<void()> on_drop;   // before they are
@@ -220,10 +220,10 @@ class LinkCoreFixture : public testing::Test {
   void AnswerRemovals(wire::RemovalsPage page) {
     core_.Answer(Lane::kRemovals, wire::Encode(page));
   }
-  // Until the inventory is told.
+  // Until the inventory is reported.
   void TellAll() {
-    for (int i = 0; i < 100 && !core_.state().told; ++i) AnswerList(AskList());
-    ASSERT_TRUE(core_.state().told);
+    for (int i = 0; i < 100 && !core_.state().reported; ++i) AnswerList(AskList());
+    ASSERT_TRUE(core_.state().reported);
   }
 
   explicit LinkCoreFixture(bool disk = false) : disk_(disk) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an owner tells its master what it holds.
+// How an owner reports to its master what it holds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST_F(LinkListTest, TheInventoryIsToldAsFarAsTheCreditGoes) {
   EXPECT_THAT(AskList().items, IsEmpty()) << "it asks for credit";
   core_.Answer(Lane::kList, wire::Encode(wire::ListReply{.codes = {}, .credit = 30}));
   std::size_t told = 0;
-  for (int rounds = 0; !core_.state().told; ++rounds) {
+  for (int rounds = 0; !core_.state().reported; ++rounds) {
     ASSERT_LT(rounds, 20);
     const wire::ListRequest request = AskList();
     EXPECT_LE(request.items.size(), 30U);
@@ -90,12 +90,12 @@ TEST_F(LinkListTest, ADiskThatWorksAgainIsToldInTheSameEpoch) {
   target_.objects = 100;
   Join();
   TellAll();
-  EXPECT_EQ(target_.told, 1);
+  EXPECT_EQ(target_.reported, 1);
   target_.again_from = 60;
   std::size_t told = 0;
-  for (int rounds = 0; target_.told == 1; ++rounds) {
+  for (int rounds = 0; target_.reported == 1; ++rounds) {
     ASSERT_LT(rounds, 20);
-    EXPECT_TRUE(core_.state().told) << "what was told stands meanwhile";
+    EXPECT_TRUE(core_.state().reported) << "what was told stands meanwhile";
     const wire::ListRequest request = AskList();
     EXPECT_EQ(request.epoch, 7U);
     for (const wire::ListItem& item : request.items) EXPECT_GE(item.hash.low, 60U);
@@ -115,10 +115,10 @@ TEST_F(LinkListTest, WhatIsRefusedAsStaleOfADiskThatIsToldAgainIsToldOnceMore) {
   AnswerList(AskList(), 30, Code::kStale);
   target_.again_from.reset();  // it fails again, which ends the walk
   EXPECT_TRUE(Idle(Lane::kList));
-  EXPECT_EQ(target_.told, 1);
+  EXPECT_EQ(target_.reported, 1);
   target_.again_from = 95;
   std::size_t told = 0;
-  for (int rounds = 0; target_.told == 1; ++rounds) {
+  for (int rounds = 0; target_.reported == 1; ++rounds) {
     ASSERT_LT(rounds, 20);
     if (core_.Next(Lane::kList).wait_ns > 0) continue;
     const wire::ListRequest request = AskList();
@@ -137,7 +137,7 @@ TEST_F(LinkListTest, WithoutCreditNewValuesAreListedAllTheSame) {
   EXPECT_EQ(request.items.size(), 1U);
   AnswerList(request, /*credit=*/0);
   EXPECT_THAT(*put, ElementsAre(Code::kOk));
-  EXPECT_FALSE(core_.state().told);
+  EXPECT_FALSE(core_.state().reported);
   for (int i = 0; i < 3; ++i) AnswerList(AskList(), /*credit=*/0);
 }
 
@@ -161,7 +161,7 @@ TEST_F(LinkListTest, AnotherEpochTellsEverything) {
   core_.Disconnected();
   AskHello();
   AnswerHello(Welcome(8));
-  EXPECT_FALSE(core_.state().told);
+  EXPECT_FALSE(core_.state().reported);
   AnswerList(AskList());
   EXPECT_EQ(AskList().items.size(), 10U);
 }
@@ -176,7 +176,7 @@ TEST_F(LinkListTest, WhatAnotherOwnerHasAnotherValueOfIsDropped) {
                                 .codes = {Code::kOk, Code::kExists, Code::kOk}, .credit = 4096}));
   EXPECT_THAT(target_.dropped, ElementsAre(1U));
   EXPECT_EQ(core_.state().dropped, 1U);
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
 }
 
 TEST_F(LinkListTest, WhatMovedAndWasOvertakenIsDropped) {
@@ -199,7 +199,7 @@ TEST_F(LinkListTest, WhatTheDirectoryHasNoRoomForIsDropped) {
   core_.Answer(Lane::kList,
                wire::Encode(wire::ListReply{.codes = {Code::kOk, Code::kLimit}, .credit = 4096}));
   EXPECT_THAT(target_.dropped, ElementsAre(1U));
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
 }
 
 TEST_F(LinkListTest, WhatWasRefusedAsStaleIsToldAgain) {
@@ -209,12 +209,12 @@ TEST_F(LinkListTest, WhatWasRefusedAsStaleIsToldAgain) {
   const wire::ListRequest request = AskList();
   core_.Answer(Lane::kList, wire::Encode(wire::ListReply{
                                 .codes = {Code::kOk, Code::kStale, Code::kOk}, .credit = 4096}));
-  EXPECT_FALSE(core_.state().told) << "it hears of the reason in a moment";
+  EXPECT_FALSE(core_.state().reported) << "it hears of the reason in a moment";
   EXPECT_THAT(target_.dropped, IsEmpty());
   const wire::ListRequest again = AskList();
   EXPECT_EQ(again.items.size(), 3U);
   AnswerList(again);
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
 }
 
 TEST_F(LinkListTest, WhatMayNotBeListedDoesNotHoldUpTheRest) {
@@ -222,7 +222,7 @@ TEST_F(LinkListTest, WhatMayNotBeListedDoesNotHoldUpTheRest) {
   Join();
   AnswerList(AskList());
   AnswerList(AskList(), 4096, Code::kDenied);
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
 }
 
 TEST_F(LinkListTest, WhenTooMuchIsGoneEverythingIsToldUnderAnotherEpoch) {
@@ -257,7 +257,7 @@ TEST_F(LinkListTest, NothingIsToldBeforeTheDiskIsKnown) {
       EXPECT_TRUE(Idle(Lane::kList)) << "it waits a little";
     }
   }
-  EXPECT_FALSE(core_.state().told);
+  EXPECT_FALSE(core_.state().reported);
   target_.settled = true;
   TellAll();
 }
@@ -276,12 +276,12 @@ TEST_F(DiskLinkListTest, AllIsToldOnceWhatMovedMeanwhileIsTold) {
   ASSERT_EQ(walk.items.size(), 3U);
   target_.Move(5);
   AnswerList(walk);
-  EXPECT_FALSE(core_.state().told);
+  EXPECT_FALSE(core_.state().reported);
   const wire::ListRequest moved = AskList();
   ASSERT_EQ(moved.items.size(), 1U);
   AnswerList(moved, 4096, Code::kExists);
   EXPECT_THAT(target_.dropped, ElementsAre(5U));
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
 }
 
 }  // namespace

@@ -52,49 +52,50 @@ void LinkCore::UseMap() {
   if (!first && map->revision <= shards_.map()->revision) return;
   // A slice that began without entries after the last walk's map (`fresh`): the inventory must be
   // walked for it.
-  const std::uint64_t since = std::max(told_map_, walk_map_);
+  const std::uint64_t since = std::max(reported_map_, walk_map_);
   const bool restart =
       std::ranges::any_of(map->fresh, [&](std::uint64_t revision) { return revision > since; });
   shards_.SetMap(map);
   if (first && batch_) {
     for (InventoryItem& item : batch_->gone) {
-      shards_.Add(
-          {.kind = ShardLanes::Kind::kGone, .told = std::move(item), .applied = applied_at_batch_});
+      shards_.Add({.kind = ShardLanes::Kind::kGone,
+                   .reported = std::move(item),
+                   .applied = applied_at_batch_});
     }
     for (Listing& listing : batch_->listings) {
       shards_.AddListing(std::move(listing), applied_at_batch_);
     }
     for (InventoryItem& item : batch_->inventory) {
       shards_.Add({.kind = ShardLanes::Kind::kInventory,
-                   .told = std::move(item),
+                   .reported = std::move(item),
                    .applied = applied_at_batch_});
     }
     batch_.reset();
   }
   if (first) {
     shards_.lane(0).credit = credit_;
-    walk_map_ = told_map_ = 0;
+    walk_map_ = reported_map_ = 0;
   }
   walk_end_.reset();
   walk_last_.reset();
   round_marks_.reset();
   if (!restart) {
     // No slice began anew: all reports remain valid.
-    (told_ && !telling_again_ ? told_map_ : walk_map_) = shards_.map()->revision;
+    (reported_ && !reporting_again_ ? reported_map_ : walk_map_) = shards_.map()->revision;
     return;
   }
   walk_map_ = shards_.map()->revision;
   cursor_ = 0;
-  stale_told_ = false;
-  if (told_) {
-    only_fresh_ = !telling_again_ || only_fresh_;
-    telling_again_ = true;
+  stale_reported_ = false;
+  if (reported_) {
+    only_fresh_ = !reporting_again_ || only_fresh_;
+    reporting_again_ = true;
     again_from_ = 0;
   }
 }
 
-bool LinkCore::IsTold(const InventoryItem& item) const {
-  return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= told_map_;
+bool LinkCore::IsReported(const InventoryItem& item) const {
+  return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= reported_map_;
 }
 
 // Takes the owner's news and queues it, and a page of the inventory if every shard has taken the
@@ -104,21 +105,21 @@ void LinkCore::Route() {
   const MutexLock route(route_mutex_);
   UseMap();
   std::uint32_t epoch = 0;
-  bool told = false;
+  bool reported = false;
   bool room = false;
   {
     const MutexLock lock(mutex_);
     if (epoch_ == 0 || !shards_.active()) return;
     epoch = epoch_;
-    told = told_;
+    reported = reported_;
     room = shards_.queued() < kListingsQueued;
     asked_under_[static_cast<std::size_t>(Lane::kList)] = epoch_;
   }
   bool again = target_.TakeGoneOverflow();
-  if (told && !again) {
-    const std::optional<ObjectId> from = target_.TellAgainFrom();
+  if (reported && !again) {
+    const std::optional<ObjectId> from = target_.ReportAgainFrom();
     const MutexLock lock(mutex_);
-    if (epoch_ == epoch) NoteTellAgain(from);
+    if (epoch_ == epoch) NoteReportAgain(from);
   }
   // Before the items are taken: a shard may refuse an item for a removal after this number, so a
   // later number would claim that this owner has applied it to them.
@@ -143,7 +144,7 @@ void LinkCore::Route() {
   bool behind_walk = false;
   {
     const MutexLock lock(mutex_);
-    const bool walking = epoch_ == epoch && shards_.active() && (!told_ || telling_again_);
+    const bool walking = epoch_ == epoch && shards_.active() && (!reported_ || reporting_again_);
     cursor = cursor_;
     behind_walk = walking && cursor == Core::kWalkDone;
     walks = walking && !behind_walk && shards_.Empty() && shards_.lane(0).credit > 0 &&
@@ -157,13 +158,13 @@ void LinkCore::Route() {
     if (epoch_ == epoch && shards_.active() && !again) {
       using Kind = ShardLanes::Kind;
       for (InventoryItem& item : gone) {
-        shards_.Add({.kind = Kind::kGone, .told = std::move(item), .applied = applied});
+        shards_.Add({.kind = Kind::kGone, .reported = std::move(item), .applied = applied});
       }
       for (Listing& listing : listings) shards_.AddListing(std::move(listing), applied);
       listings.clear();
       for (InventoryItem& item : inventory) {
-        if (IsTold(item)) continue;
-        shards_.Add({.kind = Kind::kInventory, .told = std::move(item), .applied = applied});
+        if (IsReported(item)) continue;
+        shards_.Add({.kind = Kind::kInventory, .reported = std::move(item), .applied = applied});
       }
       if (walks) cursor_ = cursor;
       // The walk's cursor was at the end before TakeGone, so `gone` has all objects that moved
@@ -179,19 +180,19 @@ void LinkCore::Route() {
 
 // Begins, changes or ends the second walk for a disk that was set aside and works again: its
 // objects of all slices are reported, not only those of fresh ones (`only_fresh_`).
-void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
-  if (from && (!telling_again_ || only_fresh_)) {
-    cursor_ = again_from_ = only_fresh_ && telling_again_ ? 0 : *from;
-    telling_again_ = true;
+void LinkCore::NoteReportAgain(std::optional<ObjectId> from) {
+  if (from && (!reporting_again_ || only_fresh_)) {
+    cursor_ = again_from_ = only_fresh_ && reporting_again_ ? 0 : *from;
+    reporting_again_ = true;
     only_fresh_ = false;
     walk_end_.reset();
     walk_last_.reset();
-  } else if (!from && telling_again_ && !only_fresh_) {
+  } else if (!from && reporting_again_ && !only_fresh_) {
     // The disk failed again, or all of it is reported. Slices that began anew must be reported all
     // the same, and their objects may be before the cursor.
-    telling_again_ = only_fresh_ = walk_map_ > told_map_;
-    cursor_ = telling_again_ ? 0 : cursor_;
-    again_from_ = telling_again_ ? 0 : again_from_;
+    reporting_again_ = only_fresh_ = walk_map_ > reported_map_;
+    cursor_ = reporting_again_ ? 0 : cursor_;
+    again_from_ = reporting_again_ ? 0 : again_from_;
     walk_end_.reset();
     walk_last_.reset();
   }
@@ -200,7 +201,7 @@ void LinkCore::NoteTellAgain(std::optional<ObjectId> from) {
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
   Route();
   // A walk that found no objects gets no answer, so AnswerShard would never end it.
-  if (EndsWalk()) target_.Told();
+  if (EndsWalk()) target_.Reported();
   const MutexLock lock(mutex_);
   if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
     return {.wait_ns = kLanePauseNs};
@@ -215,7 +216,7 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
   if (!lane.batch) {
     // The leader gives the credit for all shards: two shards might give it to different owners,
     // which would wait for each other.
-    const bool asks = number == 0 && (!told_ || telling_again_) && lane.credit == 0;
+    const bool asks = number == 0 && (!reported_ || reporting_again_) && lane.credit == 0;
     if (lane.queue.empty() && !asks) return {.wait_ns = kLanePauseNs};
     wire::ListRequest request{.number = number_,
                               .epoch = epoch_,
@@ -224,7 +225,7 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
                               .session = lane.session,
                               .items = {}};
     for (const ShardLanes::Entry& entry : shards_.Take(lane, kShardBatchItems)) {
-      request.items.push_back(entry.told.item);
+      request.items.push_back(entry.reported.item);
       request.applied = std::min(request.applied, entry.applied);
     }
     lane.body = wire::Encode(request);
@@ -256,7 +257,8 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     codes = std::move(listed->codes);
     ++lane.sequence;
     lane.credit = listed->credit;
-    if (number == 0 && lane.credit == 0 && (!told_ || telling_again_)) lane.wait_ns = kLanePauseNs;
+    if (number == 0 && lane.credit == 0 && (!reported_ || reporting_again_))
+      lane.wait_ns = kLanePauseNs;
     answered = shards_.Answer(lane, codes);
     batch = BeginCompleting();
   }
@@ -266,7 +268,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     ShardLanes::Entry& entry = answered.batch[i];
     if (entry.kind == ShardLanes::Kind::kPut) continue;
     if (codes[i] == Code::kExists || codes[i] == Code::kLimit) {
-      second.push_back(std::move(entry.told));
+      second.push_back(std::move(entry.reported));
     }
     stale = stale || codes[i] == Code::kStale;
   }
@@ -275,7 +277,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
   }
   if (!second.empty()) target_.DropObjects(second);
   EndCompleting(batch, second.size(), stale);
-  if (EndsWalk()) target_.Told();
+  if (EndsWalk()) target_.Reported();
 }
 
 void LinkCore::CheckRounds() {
@@ -289,33 +291,33 @@ void LinkCore::CheckRounds() {
 // reports as accepted.
 bool LinkCore::EndsWalk() {
   const MutexLock route(route_mutex_);
-  if (!ShardsTold()) return false;
+  if (!ShardsReported()) return false;
   target_.WalkEnds();
   return true;
 }
 
 // Returns whether the walk over the inventory has ended: the shards have answered all of it, and no
 // lane still acts on such an answer. A lane that does may still have refused objects to drop, which
-// must not be shown when the owner counts as told.
-bool LinkCore::ShardsTold() {
+// must not be shown when the owner counts as reported.
+bool LinkCore::ShardsReported() {
   const MutexLock lock(mutex_);
   if (!shards_.active()) return false;
   CheckRounds();
-  if ((told_ && !telling_again_) || !walk_end_ || !shards_.Reached(*walk_end_)) return false;
+  if ((reported_ && !reporting_again_) || !walk_end_ || !shards_.Reached(*walk_end_)) return false;
   if (!walk_last_) walk_last_ = next_batch_;
   if (!completing_.empty() && completing_.begin()->first < *walk_last_) return false;
   walk_end_.reset();
   walk_last_.reset();
-  if (std::exchange(stale_told_, false)) {
-    cursor_ = told_ ? again_from_ : 0;
+  if (std::exchange(stale_reported_, false)) {
+    cursor_ = reported_ ? again_from_ : 0;
     walk_from_ns_ = clock_.NowNs() + kLanePauseNs;
     return false;
   }
-  const bool all = !told_ || !only_fresh_;
-  told_ = true;
-  telling_again_ = false;
+  const bool all = !reported_ || !only_fresh_;
+  reported_ = true;
+  reporting_again_ = false;
   only_fresh_ = false;
-  told_map_ = std::max(told_map_, walk_map_);
+  reported_map_ = std::max(reported_map_, walk_map_);
   lease_wait_ns_ = 0;
   return all;
 }
@@ -329,7 +331,7 @@ void LinkCore::EndCompleting(std::uint64_t batch, std::size_t gave_way, bool sta
   const MutexLock lock(mutex_);
   completing_.erase(batch);
   gave_way_ += gave_way;
-  stale_told_ = stale_told_ || stale;
+  stale_reported_ = stale_reported_ || stale;
 }
 
 bool LinkCore::MayWalk() const {
@@ -341,7 +343,7 @@ std::vector<Listing> LinkCore::EndShards() {
   walk_end_.reset();
   walk_last_.reset();
   round_marks_.reset();
-  told_map_ = walk_map_ = 0;
+  reported_map_ = walk_map_ = 0;
   only_fresh_ = false;
   next_map_ = nullptr;
   if (!shards_.active()) return {};

@@ -189,14 +189,14 @@ TEST_F(LinkShardsTest, AWalkEndsOnlyOnceItsRefusalsAreActedOn) {
   target_.on_drop = [&] {
     ++drops;
     for (int i = 0; i < 3; ++i) (void)core_.NextShard(1);
-    EXPECT_FALSE(core_.state().told);
+    EXPECT_FALSE(core_.state().reported);
   };
-  for (int i = 0; i < 100 && !core_.state().told; ++i) {
+  for (int i = 0; i < 100 && !core_.state().reported; ++i) {
     if (const auto shard = AskShard()) AnswerShard(*shard);
     const LinkCore::Step step = core_.Next(Lane::kList);
     if (step.call) AnswerList(*wire::DecodeList(Bytes(step.call->body)), 4096, Code::kExists);
   }
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
   EXPECT_EQ(drops, 1);
   EXPECT_EQ(target_.dropped.size(), 3U);
 }
@@ -209,10 +209,10 @@ TEST_F(LinkShardsTest, WhatIsRefusedAsStaleIsToldAgainWhicheverLaneEndsTheWalk) 
   target_.listings.push_back({.pending = {{.reservation = 1, .item = {.hash = HashOf(1, 1)}}},
                               .done = [&](std::span<const Code>) {
                                 for (int i = 0; i < 3; ++i) (void)core_.NextShard(1);
-                                EXPECT_FALSE(core_.state().told);
+                                EXPECT_FALSE(core_.state().reported);
                               }});
   std::size_t told = 0;
-  for (int i = 0; i < 100 && !core_.state().told; ++i) {
+  for (int i = 0; i < 100 && !core_.state().reported; ++i) {
     if (const auto shard = AskShard()) AnswerShard(*shard);
     const LinkCore::Step step = core_.Next(Lane::kList);
     clock_.AdvanceNs(kLanePauseNs);
@@ -225,7 +225,7 @@ TEST_F(LinkShardsTest, WhatIsRefusedAsStaleIsToldAgainWhicheverLaneEndsTheWalk) 
     core_.Answer(Lane::kList,
                  wire::Encode(wire::ListReply{.codes = std::move(codes), .credit = 4096}));
   }
-  EXPECT_TRUE(core_.state().told);
+  EXPECT_TRUE(core_.state().reported);
   EXPECT_EQ(told, 2U);
 }
 

@@ -148,10 +148,10 @@ TEST_F(LinkCoreTest, WithoutALeaseUntilAllIsToldItRenewsNoMoreOftenThanWithOne) 
   EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kRenewalNs);
   AskRenew();
   Grant(Changes(0, 0), {}, /*granted=*/false);
-  // Told before the shell waits: it does not.
+  // Reported before the shell waits: it does not.
   AnswerList(AskList());
   AnswerList(AskList());
-  ASSERT_EQ(target_.told, 1);
+  ASSERT_EQ(target_.reported, 1);
   EXPECT_TRUE(core_.Next(Lane::kLease).call.has_value());
 }
 

@@ -80,13 +80,13 @@ class LinkTarget {
   // None, and the same cursor: the objects on its disk are not known yet.
   virtual std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) = 0;
   // Returns the cursor from which the inventory must be reported once more, although all of it was
-  // reported in this epoch: a disk that was set aside works again. Asked until Told.
-  virtual std::optional<ObjectId> TellAgainFrom() { return std::nullopt; }
+  // reported in this epoch: a disk that was set aside works again. Asked until Reported.
+  virtual std::optional<ObjectId> ReportAgainFrom() { return std::nullopt; }
   // End a walk: the master has accepted all of it, except for the objects that DropObjects dropped.
-  // WalkEnds notes the walk's reports, before any lane begins another walk, and does not wait. Told
-  // acts on them; meanwhile another lane may call Inventory for the next walk.
+  // WalkEnds notes the walk's reports, before any lane begins another walk, and does not wait.
+  // Reported acts on them; meanwhile another lane may call Inventory for the next walk.
   virtual void WalkEnds() {}
-  virtual void Told() {}
+  virtual void Reported() {}
   // Drops objects that the directory refused: another owner has another value of the key, or the
   // tenant's share of the directory is used up.
   virtual void DropObjects(std::span<const InventoryItem> items) = 0;

@@ -30,7 +30,7 @@ void ShardLanes::SetMap(MapPtr map) {
 
 void ShardLanes::Ask(const std::shared_ptr<Split>& split, std::size_t index) {
   Add({.kind = Kind::kPut,
-       .told = {.item = split->listing.pending[index].item},
+       .reported = {.item = split->listing.pending[index].item},
        .split = split,
        .index = index,
        .applied = split->applied});
@@ -39,8 +39,8 @@ void ShardLanes::Ask(const std::shared_ptr<Split>& split, std::size_t index) {
 void ShardLanes::Add(Entry entry) {
   // Forgets an answered put of the key: asked again after this later entry, it would replace that
   // at the shard.
-  answered_.erase(entry.told.item.hash);
-  Lane& lane = lanes_[map_->ShardOf(entry.told.item.hash)];
+  answered_.erase(entry.reported.item.hash);
+  Lane& lane = lanes_[map_->ShardOf(entry.reported.item.hash)];
   lane.queue.push_back(std::move(entry));
   ++lane.enqueued;
 }
@@ -78,9 +78,9 @@ ShardLanes::Answered ShardLanes::Answer(Lane& lane, const std::vector<Code>& cod
   // After all answers, so that no put that this batch completes is added. An answer is the key's
   // latest: an earlier put of the key that still waits must not be asked again behind it (Add).
   for (const Entry& entry : answered.batch) {
-    answered_.erase(entry.told.item.hash);
+    answered_.erase(entry.reported.item.hash);
     if (entry.kind != Kind::kPut || entry.split->missing == 0) continue;
-    answered_[entry.told.item.hash] = {.split = entry.split, .index = entry.index};
+    answered_[entry.reported.item.hash] = {.split = entry.split, .index = entry.index};
   }
   for (const auto& split : answered.complete) {
     if (answered_.empty()) break;

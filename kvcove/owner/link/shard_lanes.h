@@ -37,7 +37,7 @@ class ShardLanes {
   };
   struct Entry {
     Kind kind = Kind::kGone;
-    InventoryItem told;
+    InventoryItem reported;
     std::shared_ptr<Split> split = nullptr;  // of a kPut, which is item `index` of it
     std::size_t index = 0;
     std::uint64_t applied = 0;  // the last removal that was applied when the entry was taken

@@ -16,15 +16,15 @@ namespace {
 using std::chrono::milliseconds;
 
 // Answers each Pin and Unpin with one code.
-class FakeOwner final : public rpc::Handler {
+class FakeDataServer final : public rpc::Handler {
  public:
-  FakeOwner() {
+  FakeDataServer() {
     auto server = rpc::Server::Open({.listen = {.host = "127.0.0.1", .port = 0}}, *this);
     EXPECT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
     EXPECT_TRUE(server_->Start());
   }
-  ~FakeOwner() override { server_->Stop(); }
+  ~FakeDataServer() override { server_->Stop(); }
   std::string address() const { return server_->address().ToString(); }
 
   void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
@@ -140,8 +140,8 @@ TEST_F(ClusterSessionTest, RemovalsAreTheMasters) {
 }
 
 TEST_F(ClusterSessionTest, AValueIsPinnedAtOneReplicaAndUnpinnedAtBoth) {
-  FakeOwner first;
-  FakeOwner second;
+  FakeDataServer first;
+  FakeDataServer second;
   master_.With([&](FakeMaster::State& state) {
     state.owners = {{.number = 4, .address = first.address(), .live = true},
                     {.number = 5, .address = second.address(), .live = true}};
