@@ -618,7 +618,7 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
   const double owner_mib = PrivateMiB(owner(0));
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
-      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
+      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 15 * kSecond));
   const auto asked = std::ranges::find(owners.owners, "host0", &wire::OwnerStat::host);
   Strangers at_master(master_address(), count);
   Strangers at_owner(Must(rpc::ParseAddress(asked->address, 0)), count);

@@ -222,7 +222,7 @@ TEST_F(ClusterTest, ReplicasOutliveAnOwner) {
   const ConstBuffer piece{value.data(), value.size()};
   const PutItem item{.key = "r", .value = {&piece, 1}};
   ItemResult result;
-  ASSERT_TRUE(session.Put({&item, 1}, {&result, 1}));
+  ASSERT_TRUE(session.Put({&item, 1}, {&result, 1}, {.timeout = kCallTime}));
   EXPECT_TRUE(result.ok());
   EXPECT_EQ(result.replicas, 2U);
   owners_.erase(owners_.begin());
