@@ -64,7 +64,7 @@ class ListenerTest : public testing::Test {
   static bool Closed(const UniqueFd& fd) {
     pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
     char byte = 0;
-    return poll(&poller, 1, 5000) > 0 && recv(fd.get(), &byte, 1, MSG_DONTWAIT) <= 0;
+    return poll(&poller, 1, 60'000) > 0 && recv(fd.get(), &byte, 1, MSG_DONTWAIT) <= 0;
   }
 
   boost::asio::io_context loop_{1};
@@ -214,7 +214,7 @@ TEST_F(TlsListenerTest, AConnectionIsHandedOverInTheClearAfterItsHandshake) {
   ASSERT_TRUE(client) << client.error().ToString();
   ASSERT_EQ(send(client->get(), "hello", 5, MSG_NOSIGNAL), 5);
   pollfd poller{.fd = arrival.fd.get(), .events = POLLIN, .revents = 0};
-  ASSERT_EQ(poll(&poller, 1, 5000), 1);
+  ASSERT_EQ(poll(&poller, 1, 60'000), 1);
   char bytes[8] = {};
   EXPECT_EQ(recv(arrival.fd.get(), bytes, sizeof(bytes), 0), 5);
   EXPECT_STREQ(bytes, "hello");

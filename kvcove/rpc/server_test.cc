@@ -140,7 +140,7 @@ class ServerTest : public testing::Test {
   static void Send(const UniqueFd& fd, std::string_view bytes) {
     while (!bytes.empty()) {
       pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
-      ASSERT_GT(poll(&poller, 1, 5000), 0);
+      ASSERT_GT(poll(&poller, 1, 60'000), 0);
       const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       ASSERT_GT(sent, 0) << std::strerror(errno);
       bytes.remove_prefix(static_cast<std::size_t>(sent));
@@ -163,7 +163,7 @@ class ServerTest : public testing::Test {
     std::size_t filled = 0;
     while (filled < bytes.size()) {
       pollfd poller{.fd = fd.get(), .events = POLLIN, .revents = 0};
-      if (poll(&poller, 1, 5000) <= 0) {
+      if (poll(&poller, 1, 60'000) <= 0) {
         ADD_FAILURE() << "no answer";
         return false;
       }

@@ -24,6 +24,7 @@ KEYS = 64
 SIZES = (64, 4096, 70_000, 1 << 20)
 ROOM = 12 << 20  # bytes that an allocator of eight threads may keep
 SIDE = 1 << 20  # each thread's part of the registered buffer
+RATE = 13  # calls a second that each thread has made before a reading: a busy machine reads later
 STRIPE = 32
 
 
@@ -171,9 +172,14 @@ def run(store: Any, seconds: float) -> tuple[int, list[str], list[tuple[int, int
     threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
     for thread in threads:
         thread.start()
+    begun = time.monotonic()
     readings = []
-    for part in (0.1, 0.3, 0.3, 0.3):
-        time.sleep(seconds * part)
+    for part in (0.1, 0.4, 0.7, 1.0):
+        while time.monotonic() < begun + seconds * part or (
+            min(one.calls for one in workers) < RATE * seconds * part
+            and all(thread.is_alive() for thread in threads)
+        ):
+            time.sleep(0.02)
         gc.collect()
         readings.append((resident(), descriptors()))
     stop.set()

@@ -311,6 +311,12 @@ def test_a_program_whose_standard_streams_are_closed_serves_and_ends(launch: Lau
     assert streams == {"/dev/null"}
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody listens at a socket, whose name is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 CLOSED = {"all": "<&- >&- 2>&-", "output": ">&- 2>&-", "error": "2>&-"}
 
 
@@ -326,7 +332,7 @@ def test_no_line_lands_in_the_pool_where_standard_streams_are_closed(
     daemon = subprocess.Popen(["sh", "-c", f'exec "$@" {CLOSED[closed]}', "sh", *words])
     ends_with_its_test(daemon)
     try:
-        assert wait_until(path.exists, 60)
+        assert wait_until(lambda: listens(path))
         keys = [f"k{i}" for i in range(300)]
         values = [bytes([i % 251]) * 65536 for i in range(300)]
         with kvcove.open(f"unix:{path}", timeout=30) as pool:

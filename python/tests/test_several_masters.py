@@ -89,8 +89,25 @@ class Master:
         assert status == 200, answer
         return answer
 
-    def role(self) -> str:
-        return str(self.ask("role").decode())
+    def says(self, path: str, expected: Any) -> bool:
+        """Whether it answers so now.
+
+        A master whose role changes opens its admin endpoint anew, and answers nothing in between.
+        """
+        with contextlib.suppress(OSError, AssertionError):
+            return bool(self.ask(path) == expected)
+        return False
+
+    def follows(self, leader: Master) -> bool:
+        with contextlib.suppress(OSError, AssertionError):
+            return bool(self.ask("leader")["leader_address"] == leader.address)
+        return False
+
+    def leads(self) -> bool:
+        return self.says("role", b"leader")
+
+    def stands_by(self) -> bool:
+        return self.says("role", b"standby")
 
     def signal(self, number: int) -> None:
         """Send it to the master itself first: it does not see the end of the program around it."""
@@ -119,20 +136,13 @@ def etcd(tmp_path: Path, run_dir: Path) -> Iterator[Etcd]:
 def masters(etcd: Etcd, tmp_path: Path) -> Iterator[list[Master]]:
     """Two of them; the first leads."""
     made = [Master(etcd, tmp_path)]
-    assert wait_until(lambda: _is(made[0], "leader"))
+    assert wait_until(made[0].leads)
     made.append(Master(etcd, tmp_path))
     made[1].program.wait_for("serving at")
     yield made
     for master in made:
         if master.program.process.poll() is None:
             assert master.program.stop() == 0
-
-
-def _is(master: Master, role: str) -> bool:
-    # A master whose role changes opens its admin endpoint anew: a request between is not answered.
-    with contextlib.suppress(OSError, AssertionError):
-        return master.role() == role
-    return False
 
 
 def test_a_store_goes_on_when_its_leader_is_killed(
@@ -147,7 +157,7 @@ def test_a_store_goes_on_when_its_leader_is_killed(
     assert second.get("kept") == b"value"
 
     masters[0].kill()
-    assert wait_until(lambda: _is(masters[1], "leader"))
+    assert wait_until(masters[1].leads)
     assert wait_until(lambda: first.put("next", b"1") == 0)
     # An owner tells a new leader what it holds; until then the key is a miss.
     assert wait_until(lambda: second.get("kept") == b"value")
@@ -156,7 +166,7 @@ def test_a_store_goes_on_when_its_leader_is_killed(
     masters.append(Master(etcd, tmp_path))
     masters[2].program.wait_for("serving at")
     masters[1].kill()
-    assert wait_until(lambda: _is(masters[2], "leader"))
+    assert wait_until(masters[2].leads)
     assert wait_until(lambda: second.put("last", b"2") == 0)
     for store, key, value in ((second, "kept", b"value"), (first, "next", b"1")):
         assert wait_until(lambda store=store, key=key, value=value: store.get(key) == value), key
@@ -177,15 +187,15 @@ def test_a_store_goes_on_when_its_leader_is_frozen(etcd: Etcd, masters: list[Mas
     assert first.put("kept", b"value") == 0
     masters[0].signal(signal.SIGSTOP)
     try:
-        assert wait_until(lambda: _is(masters[1], "leader"))
+        assert wait_until(masters[1].leads)
         assert wait_until(lambda: second.put("next", b"1") == 0)
         assert wait_until(lambda: second.get("kept") == b"value")
         assert second.remove_all(force=True) >= 0
         assert first.get("kept") == second.get("next") == b""
     finally:
         masters[0].signal(signal.SIGCONT)
-    assert wait_until(lambda: _is(masters[0], "standby"))
-    assert wait_until(lambda: masters[0].ask("leader")["leader_address"] == masters[1].address)
+    assert wait_until(masters[0].stands_by)
+    assert wait_until(lambda: masters[0].follows(masters[1]))
     assert first.put("after", b"2") == 0
     assert second.get("after") == b"2"
     first.close()
@@ -236,11 +246,13 @@ def test_the_commands_find_their_masters(
 
 def test_masters_say_which_one_leads(masters: list[Master]) -> None:
     leader, standby = masters
-    assert (leader.role(), standby.role()) == ("leader", "standby")
+    assert leader.leads()
+    assert standby.stands_by()
     assert leader.ask("ha_status") == b"serving"
     assert standby.ask("ha_status") == b"standby"
-    assert wait_until(lambda: standby.ask("leader")["present"])
     view = {"leader_address": leader.address, "view_version": 1}
+    # Whether anybody leads, and in which term, are two answers of etcd.
+    assert wait_until(lambda: standby.says("leader", {"present": True, **view}))
     for master, role, state in ((leader, "leader", "serving"), (standby, "standby", "standby")):
         assert master.ask("leader") == {"present": True, **view}
         assert master.ask("health") == {
@@ -256,7 +268,7 @@ def test_masters_say_which_one_leads(masters: list[Master]) -> None:
     assert status == 503
     assert f"the leader is {leader.address}" in said["error"]
     leader.kill()
-    assert wait_until(lambda: _is(standby, "leader"))
+    assert wait_until(standby.leads)
     assert standby.ask("leader") == {
         "present": True,
         "leader_address": standby.address,
@@ -269,11 +281,12 @@ def test_without_etcd_nobody_leads(masters: list[Master], etcd: Etcd) -> None:
     assert setup(store, f"etcd://{etcd.address}") == 0
     assert store.put("key", b"value") == 0
     etcd.program.kill()
-    assert wait_until(lambda: _is(masters[0], "standby"))
-    assert masters[0].ask("ha_status") == b"recovering"
-    assert masters[0].ask("leader")["present"] is False
+    # Until it gives its state up, seven seconds after the last answer of etcd.
+    assert wait_until(lambda: masters[0].says("ha_status", b"recovering"))
+    nobody = {"present": False, "leader_address": None, "view_version": None}
+    assert wait_until(lambda: masters[0].says("leader", nobody))
     etcd.start()
-    assert wait_until(lambda: any(_is(master, "leader") for master in masters))
+    assert wait_until(lambda: any(master.leads() for master in masters))
     assert wait_until(lambda: store.put("after", b"1") == 0 and store.get("key") == b"value")
     store.close()
 
@@ -320,8 +333,8 @@ def test_ctrl_c_ends_the_wait_for_an_etcd_that_is_frozen(etcd: Etcd) -> None:
     code = """
 import signal, sys, kvcove
 signal.signal(signal.SIGINT, signal.default_int_handler)
-print("begun", flush=True)
 try:
+    print("begun", flush=True)
     kvcove.open(sys.argv[1], timeout=60)
 except KeyboardInterrupt:
     print("heard", flush=True)

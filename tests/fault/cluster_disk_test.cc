@@ -44,7 +44,7 @@ TEST_F(ClusterDiskTest, ALookUpWithAHoldStartsTheReadsOnAnotherHost) {
   ASSERT_EQ(keys.size(), 8U);  // of an eighth of the memory
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   std::vector<ItemResult> results(views.size());
-  ASSERT_TRUE(far_->Exists(views, results, {.hold = milliseconds(5000)}));
+  ASSERT_TRUE(far_->Exists(views, results, {.timeout = kCallTime, .hold = milliseconds(5000)}));
   for (const ItemResult& result : results) EXPECT_EQ(result.tier, Tier::kDisk);
   EXPECT_TRUE(Becomes([&] {
     const auto found = Look(*far_, keys);

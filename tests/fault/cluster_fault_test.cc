@@ -60,9 +60,12 @@ TEST_F(ClusterFaultTest, KeysWhoseOnlyHolderIsKilledOrFrozenCanBeStoredAgain) {
     const std::int64_t began = NowMs();
     std::map<std::string, ItemResult> stored;
     EXPECT_TRUE(Becomes([&] {
+      // Without the holder, a key exists only because a put whose answer came too late stored it.
+      const bool holder_is_gone = Live() == 1;
       results = PutFilled(*session_, keys, 'b', milliseconds(1000));
       for (std::size_t i = 0; i < keys.size(); ++i) {
-        if (results[i].ok()) stored[keys[i]] = results[i];
+        const bool exists = holder_is_gone && results[i].code == Code::kExists;
+        if (results[i].ok() || exists) stored[keys[i]] = results[i];
       }
       return stored.size() == keys.size();
     })) << CodeName(results[0].code);
@@ -104,7 +107,7 @@ TEST_F(ClusterFaultTest, AFrozenOwnerCostsOneDeadlineAndComesBackWithItsObjects)
     }
     EXPECT_LE(NowMs() - started - slowness.ms(), 250) << "the next calls must end at once";
   }
-  std::this_thread::sleep_for(milliseconds(1500));  // its lease ends
+  WaitLive(1);
   kill(owner(0), SIGCONT);
   const Slowness slowness;
   const std::int64_t back = MsUntilGot(keys, keys.size());
@@ -119,6 +122,7 @@ TEST_F(ClusterFaultTest, OneImpatientCallBlindsNobody) {
   for (int i = 0; i < 5; ++i) {
     ASSERT_EQ(CountOk(Get(*session_, keys)), keys.size());
     // The master and an owner are away for a moment, and somebody does not wait.
+    const Slowness slowness;
     for (const pid_t away : {master(), owner(0)}) {
       Freeze(away);
       if (away == master()) {
@@ -128,12 +132,14 @@ TEST_F(ClusterFaultTest, OneImpatientCallBlindsNobody) {
       }
       kill(away, SIGCONT);
       EXPECT_LT(CountOk(results), keys.size());
-      if (away == master()) {
-        ASSERT_TRUE(session_->Exists(views, results, {.timeout = kCallTime}));
-      } else {
-        results = Get(*session_, keys);
-      }
-      EXPECT_EQ(CountOk(results), keys.size()) << "the next call, with time to spare, missed";
+      EXPECT_TRUE(slowness.Holds([&] {
+        if (away == master()) {
+          EXPECT_TRUE(session_->Exists(views, results, {.timeout = kCallTime}));
+        } else {
+          results = Get(*session_, keys);
+        }
+        return CountOk(results) == keys.size();
+      })) << "the next call, with time to spare, missed";
     }
   }
 }
@@ -277,8 +283,12 @@ TEST_F(ClusterFaultTest, WithoutItsGenerationFileAMasterVoidsAll) {
     std::this_thread::sleep_for(milliseconds(20));
   }
   EXPECT_EQ(Put(*session_, {"late"}, old)[0].code, Code::kStale);
-  // Nothing says any more which weights the engines have.
-  EXPECT_EQ(Put(*session_, {"new"})[0].code, Code::kClosed);
+  // Nothing says any more which weights the engines have. A requester asks a master that did not
+  // answer again within 250 ms.
+  Code unnamed = Code::kOk;
+  EXPECT_TRUE(
+      Becomes([&] { return (unnamed = Put(*session_, {"new"})[0].code) != Code::kUnavailable; }));
+  EXPECT_EQ(unnamed, Code::kClosed);
   ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
   EXPECT_EQ(CountOk(Put(*session_, keys)), keys.size());
   EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
@@ -594,14 +604,18 @@ class StrangersTest : public ClusterFaultTest {
           (*pool)->OpenSession({.name = "acme/llama", .engine = "new", .assume_weights = true});
       if (session && CountOk(Get(**session, {keys[0]}))) ++round.let_in;
     }
+    const Slowness slowness;
     round.lookup_p99_us = P99Us(between, [&](int i) {
       const std::string_view key = keys[static_cast<std::size_t>(i) % keys.size()];
-      ItemResult result;
-      EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime}));
-      EXPECT_TRUE(result.ok());
+      EXPECT_TRUE(slowness.Holds([&] {
+        ItemResult result;
+        EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime}));
+        return result.ok();
+      }));
     });
     round.get_p99_us = P99Us(between, [&](int i) {
-      EXPECT_EQ(CountOk(Get(*session_, {keys[static_cast<std::size_t>(i) % keys.size()]})), 1U);
+      const std::string& key = keys[static_cast<std::size_t>(i) % keys.size()];
+      EXPECT_TRUE(slowness.Holds([&] { return CountOk(Get(*session_, {key})) == 1; }));
     });
     return round;
   }
@@ -620,7 +634,7 @@ TEST_F(StrangersTest, SilentConnectionsKeepNobodyOutAndTakeNoMemory) {
   const double owner_mib = PrivateMiB(owner(0));
   rpc::TcpChannel channel(master_address(), {});
   const auto owners =
-      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + kSecond));
+      Must(wire::MasterStub(channel).Owners(SystemClock::Instance().NowNs() + 15 * kSecond));
   const auto asked = std::ranges::find(owners.owners, "host0", &wire::OwnerStat::host);
   Strangers at_master(master_address(), count);
   Strangers at_owner(Must(rpc::ParseAddress(asked->address, 0)), count);
@@ -666,7 +680,9 @@ TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
       silent.push_back(std::move(*fd));
     }
   }
-  EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
+  const Slowness slowness;
+  const auto all_found = [&] { return CountOk(Get(*session_, keys)) == keys.size(); };
+  EXPECT_TRUE(slowness.Holds(all_found));
   const std::int64_t opened = NowMs();
   std::size_t closed = 0;
   while (closed < silent.size() && NowMs() < opened + 60'000) {
@@ -677,11 +693,11 @@ TEST_F(ClusterFaultTest, StrangersAndGarbageDisturbNobody) {
       while (got > 0) got = recv(fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
       closed += got == 0 || (got < 0 && errno != EAGAIN) ? 1 : 0;
     }
-    EXPECT_EQ(CountOk(Get(*session_, keys)), keys.size());
+    EXPECT_TRUE(slowness.Holds(all_found));
     std::this_thread::sleep_for(milliseconds(100));
   }
   EXPECT_EQ(closed, silent.size()) << "silent connections stay";
-  EXPECT_EQ(Live(), 2U);
+  EXPECT_TRUE(slowness.Holds([&] { return Live() == 2; }));
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_P(BorrowPoolTest, ARemovalAndANewValueLeaveTheBorrowedOneAsItWas) {
   const std::string other(kSize, 'o');
   const ConstBuffer piece{.data = other.data(), .size = other.size()};
   const PutItem item{.key = key, .value = {&piece, 1}};
-  ASSERT_TRUE(session_->Put({&item, 1}, {&removed, 1}));
+  ASSERT_TRUE(session_->Put({&item, 1}, {&removed, 1}, {.timeout = kCallTime}));
   ASSERT_TRUE(removed.ok());
   EXPECT_TRUE(Bytes(loan, 0) == Value("k", kSize));
   EXPECT_TRUE(Release(loan)[0].ok());

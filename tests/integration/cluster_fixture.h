@@ -48,6 +48,7 @@ class ClusterFixture : public testing::Test {
   // Before owner `number` starts.
   virtual void Configure(std::size_t /*number*/, server::DaemonOptions& /*options*/) {}
   void StartMaster(std::uint16_t port = 0) {
+    master_starts_ms_ = NowMs();
     auto master = master::MasterServer::Open({.listen = {.host = "127.0.0.1", .port = port},
                                               .data_directory = directory_ + "/master",
                                               .credentials = credentials_,
@@ -192,6 +193,7 @@ class ClusterFixture : public testing::Test {
   std::shared_ptr<rpc::Credentials> credentials_;
   std::shared_ptr<rpc::Tls> tls_;
   std::unique_ptr<master::MasterServer> master_;
+  std::int64_t master_starts_ms_ = 0;
   std::vector<std::unique_ptr<server::Daemon>> owners_;
   std::size_t next_owner_ = 0;
 };

@@ -148,7 +148,7 @@ TEST_F(ConnectorTest, NothingOfBeforeAResetIsLoadedAnywhere) {
   EXPECT_EQ(Loads(b, 12), 12U);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, true));
   EXPECT_TRUE(b.model().ResetPrefixCache(false, false));
-  EXPECT_EQ(b.Serve(1), 0U);
+  EXPECT_EQ(Stores(b), 0U);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
   EXPECT_EQ(Loads(a, 12), 12U);
 }
@@ -156,7 +156,7 @@ TEST_F(ConnectorTest, NothingOfBeforeAResetIsLoadedAnywhere) {
 TEST_F(ConnectorTest, ReplicasWithEqualWeightsShareWhateverUpdatedThem) {
   Engine a("a", On("host0"));
   Engine b("b", On("host1"));
-  (void)a.Serve(1);
+  (void)Stores(a);
   a.model().ChangeWeights(2, /*told=*/false);
   EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
   EXPECT_EQ(Stores(a), 0U);
@@ -216,34 +216,37 @@ TEST_F(ConnectorTest, WithoutItsMasterAnEngineComputesAndAResetIsFalseInTime) {
   EXPECT_EQ(a.scheduler().stats().closed, 1U);
 }
 
-TEST(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
-  SetLogLevel(LogLevel::kError);
-  std::string directory = "/tmp/kvcove-connector-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  server::DaemonOptions options;
-  options.socket_path = directory + "/kvcove.sock";
-  options.host.owner.memory_bytes = 64 << 20;
-  auto daemon = server::Daemon::Open(options, SystemClock::Instance());
-  ASSERT_TRUE(daemon);
-  const auto open = [&] { return Must(Pool::Open("unix:" + options.socket_path, kCallTime)); };
-  {
-    Engine a("a", open);
-    Engine b("b", open);
-    EXPECT_EQ(a.Serve(1), 0U);
-    EXPECT_EQ(b.Serve(1), 12U);
-    // While requests come and go, another engine's weights change: nobody loads what is not his.
-    for (std::uint32_t turn = 0; turn < 20; ++turn) {
-      (void)a.Serve(turn % 5);
-      if (turn % 4 == 3) {
-        b.model().ChangeWeights(turn, turn % 8 == 3);
-        EXPECT_TRUE(b.model().ResetPrefixCache(true, turn % 8 == 3));
-      }
-      (void)b.Serve(turn % 5);
-    }
-    EXPECT_GT(a.model().counts().loaded_blocks + b.model().counts().loaded_blocks, 12U);
+// One owner, and neither a master nor a cluster.
+class ConnectorPoolTest : public ConnectorTest {
+ protected:
+  void SetUp() override {
+    slowness_.emplace();
+    SetLogLevel(LogLevel::kError);
+    std::string name = "/tmp/kvcove-connector-XXXXXX";
+    directory_ = mkdtemp(name.data());
   }
-  daemon->reset();
-  std::filesystem::remove_all(directory);
+};
+
+TEST_F(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {
+  server::DaemonOptions options;
+  options.socket_path = directory_ + "/kvcove.sock";
+  options.host.owner.memory_bytes = 64 << 20;
+  owners_.push_back(Must(server::Daemon::Open(options, SystemClock::Instance())));
+  const auto open = [&] { return Must(Pool::Open("unix:" + options.socket_path, kCallTime)); };
+  Engine a("a", open);
+  Engine b("b", open);
+  EXPECT_EQ(Stores(a), 0U);
+  EXPECT_EQ(Loads(b, 12), 12U);
+  // While requests come and go, another engine's weights change: nobody loads what is not his.
+  for (std::uint32_t turn = 0; turn < 20; ++turn) {
+    (void)a.Serve(turn % 5);
+    if (turn % 4 == 3) {
+      b.model().ChangeWeights(turn, turn % 8 == 3);
+      EXPECT_TRUE(b.model().ResetPrefixCache(true, turn % 8 == 3));
+    }
+    (void)b.Serve(turn % 5);
+  }
+  EXPECT_GT(a.model().counts().loaded_blocks + b.model().counts().loaded_blocks, 12U);
 }
 
 }  // namespace

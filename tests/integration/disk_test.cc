@@ -62,7 +62,8 @@ ItemResult Get(Session& session, const std::string& key, std::string& into,
   return result;
 }
 
-ItemResult Look(Session& session, const std::string& key, const CallOptions& options = {}) {
+ItemResult Look(Session& session, const std::string& key,
+                const CallOptions& options = {.timeout = kCallTime}) {
   const std::string_view view = key;
   ItemResult result;
   (void)session.Exists({&view, 1}, {&result, 1}, options);
@@ -371,7 +372,8 @@ TEST_P(DiskTest, ALookUpWithAHoldBringsKeysUp) {
   Fill(120);
   const auto keys = OnDisk(120);
   ASSERT_FALSE(keys.empty());
-  EXPECT_EQ(Look(*session_, keys[0], {.hold = milliseconds(10'000)}).tier, Tier::kDisk);
+  EXPECT_EQ(Look(*session_, keys[0], {.timeout = kCallTime, .hold = milliseconds(10'000)}).tier,
+            Tier::kDisk);
   EXPECT_TRUE(Becomes([&] { return Look(*session_, keys[0]).tier == Tier::kMemory; }));
 }
 

@@ -127,7 +127,7 @@ TEST_P(PoolTest, PiecesJoinAndSplit) {
         {value.data(), 1000}, {value.data() + 1000, 0}, {value.data() + 1000, size - 1000}};
     const PutItem item{.key = key, .value = parts, .after = {}};
     ItemResult result;
-    ASSERT_TRUE(session->Put({&item, 1}, {&result, 1}));
+    ASSERT_TRUE(session->Put({&item, 1}, {&result, 1}, {.timeout = kCallTime}));
     ASSERT_EQ(result.code, Code::kOk);
     std::string read(size, '\0');
     const MutableBuffer into[2] = {{read.data(), 7}, {read.data() + 7, size - 7}};
@@ -370,7 +370,7 @@ TEST_P(PoolTest, HardPinsOfUnnamedVersionsStay) {
   ASSERT_TRUE(session->Pin({&key, 1}, PinKind::kHard, {}, {&result, 1}, {.version = "v1"}));
   const Token now = Must(session->Capture({.timeout = kCallTime, .version = "v2"}));
   const std::vector<std::string> named = {"v2"};
-  ASSERT_TRUE(session->NameVersions(named, {}));
+  ASSERT_TRUE(session->NameVersions(named, {.timeout = kCallTime}));
   for (int i = 0; i < 30; ++i)
     ASSERT_EQ(Put(*session, now, fmt::format("k{}", i), value), Code::kOk);
   EXPECT_TRUE(Exists(*session, "pinned", {.version = "v1"}).ok());
@@ -381,7 +381,7 @@ TEST_P(PoolTest, AnOperatorsResetIsFollowedAtOnce) {
   auto b = OpenSession("model", "b");
   ASSERT_EQ(Put(*a, "k", "v"), Code::kOk);
   ASSERT_TRUE(b->Capture({.timeout = kCallTime}));
-  ASSERT_TRUE(b->Reset({.all_void = true}));
+  ASSERT_TRUE(b->Reset({.timeout = kCallTime, .all_void = true}));
   EXPECT_EQ(Exists(*a, "k").code, Code::kMiss);
   EXPECT_EQ(Put(*a, "k", "v"), Code::kOk);
   EXPECT_EQ(Exists(*b, "k").code, Code::kOk);
@@ -414,7 +414,7 @@ TEST_P(PoolTest, VersionsThatNobodyNamesAreReclaimedFirst) {
     ASSERT_EQ(Put(*session, old, fmt::format("old-{}", i), value), Code::kOk);
   }
   const std::vector<std::string> named = {"v2"};
-  ASSERT_TRUE(session->NameVersions(named, {}));
+  ASSERT_TRUE(session->NameVersions(named, {.timeout = kCallTime}));
   for (int i = 60; i < 120; ++i)
     ASSERT_EQ(Put(*session, now, fmt::format("new-{}", i), value), Code::kOk);
   for (int i = 0; i < 120; ++i) {

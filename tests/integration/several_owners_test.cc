@@ -171,7 +171,7 @@ TEST_F(SeveralOwnersTest, OnlyThePlainSocketIsNeededAndASiblingsFindsTheRestNot)
   EXPECT_EQ(requester::SocketsOf(socket_).size(), 2U);
   const std::string second = requester::SocketsOf(socket_)[1];
   EXPECT_EQ(requester::SocketsOf(second), std::vector<std::string>{second});
-  const auto status = pool::StatusOfOwners(socket_, kSecond);
+  const auto status = pool::StatusOfOwners(socket_, 15 * kSecond);
   ASSERT_EQ(status.size(), 2U);
   for (const auto& owner : status) {
     EXPECT_TRUE(owner.reached);
@@ -214,7 +214,7 @@ TEST_F(SeveralOwnersTest, RemovalsPinsAndVersionsGoToEachOwner) {
   ASSERT_TRUE(session_->Pin({&absent, 1}, PinKind::kSoft, milliseconds(1), results,
                             {.timeout = kCallTime}));
   EXPECT_EQ(results[0].code, Code::kMiss);
-  EXPECT_TRUE(session_->NameVersions({}, {}));
+  EXPECT_TRUE(session_->NameVersions({}, {.timeout = kCallTime}));
   ASSERT_TRUE(session_->Remove(views, results, {.timeout = kCallTime}));
   for (const ItemResult& result : results) EXPECT_TRUE(result.ok());
   EXPECT_EQ(Objects(0) + Objects(1), 0U);

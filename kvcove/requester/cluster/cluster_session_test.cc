@@ -15,6 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Of calls whose duration says nothing.
+constexpr CallOptions kUnhurried{.timeout = milliseconds(60'000)};
+
 // Answers each Pin and Unpin with one code.
 class FakeDataServer final : public rpc::Handler {
  public:
@@ -57,14 +60,14 @@ class ClusterSessionTest : public testing::Test {
   }
   ItemResult Exists(std::string_view key) {
     ItemResult result;
-    EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, {}));
+    EXPECT_TRUE(session_->Exists({&key, 1}, {&result, 1}, kUnhurried));
     return result;
   }
   ItemResult Put(const Token& token, std::string_view key) {
     const ConstBuffer piece{.data = "value", .size = 5};
     const PutItem item{.key = key, .value = {&piece, 1}};
     ItemResult result;
-    put_ = session_->Put(token, {&item, 1}, {&result, 1}, {});
+    put_ = session_->Put(token, {&item, 1}, {&result, 1}, kUnhurried);
     return result;
   }
 
@@ -77,7 +80,7 @@ TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
   master_.List("a", 4);
   const std::vector<std::string_view> keys = {"a", "", "b", "a"};
   std::vector<ItemResult> results(keys.size());
-  ASSERT_TRUE(session_->Exists(keys, results, {}));
+  ASSERT_TRUE(session_->Exists(keys, results, kUnhurried));
   EXPECT_TRUE(results[0].ok());
   EXPECT_EQ(results[0].tier, Tier::kRemoteMemory);
   EXPECT_EQ(results[1].code, Code::kInvalid) << "an empty key";
@@ -90,19 +93,19 @@ TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
 TEST_F(ClusterSessionTest, APrefixEndsAtItsFirstMiss) {
   for (const std::string_view key : {"0", "1", "3"}) master_.List(key, 4);
   const std::vector<std::string_view> keys = {"0", "1", "2", "3"};
-  EXPECT_EQ(*session_->LongestPrefix(keys, {}), 2U);
+  EXPECT_EQ(*session_->LongestPrefix(keys, kUnhurried), 2U);
 }
 
 TEST_F(ClusterSessionTest, ACaptureAsksEachTime) {
-  EXPECT_EQ(session_->Capture({})->generation, 7U);
+  EXPECT_EQ(session_->Capture(kUnhurried)->generation, 7U);
   master_.With([](FakeMaster::State& state) { state.generation = 8; });
-  EXPECT_EQ(session_->Capture({})->generation, 8U);
+  EXPECT_EQ(session_->Capture(kUnhurried)->generation, 8U);
   master_.With([](FakeMaster::State& state) { state.open = false; });
-  EXPECT_EQ(session_->Capture({}).error().code, Code::kClosed);
+  EXPECT_EQ(session_->Capture(kUnhurried).error().code, Code::kClosed);
 }
 
 TEST_F(ClusterSessionTest, WhatIsListedNeedNotTravelAndElseAnOwnerIsNeeded) {
-  const Token token = *session_->Capture({});
+  const Token token = *session_->Capture(kUnhurried);
   master_.List("there", 4);
   EXPECT_EQ(Put(token, "there").code, Code::kExists);
   EXPECT_TRUE(put_);
@@ -112,8 +115,8 @@ TEST_F(ClusterSessionTest, WhatIsListedNeedNotTravelAndElseAnOwnerIsNeeded) {
 }
 
 TEST_F(ClusterSessionTest, APutWithATokenFromBeforeAResetIsStale) {
-  const Token old = *session_->Capture({});
-  ASSERT_TRUE(session_->Reset({}));
+  const Token old = *session_->Capture(kUnhurried);
+  ASSERT_TRUE(session_->Reset({.timeout = kUnhurried.timeout}));
   EXPECT_EQ(Put(old, "k").code, Code::kStale);
 }
 
@@ -123,7 +126,7 @@ TEST_F(ClusterSessionTest, AHintAtAnOwnerThatIsGoneIsAMissThatSaysSo) {
   const MutableBuffer into{.data = buffer, .size = sizeof(buffer)};
   const GetItem item{.key = "k", .into = {&into, 1}};
   ItemResult result;
-  ASSERT_TRUE(session_->Get({&item, 1}, {&result, 1}, {}));
+  ASSERT_TRUE(session_->Get({&item, 1}, {&result, 1}, kUnhurried));
   EXPECT_EQ(result.code, Code::kMiss);
   EXPECT_EQ(result.reason, MissReason::kOwnerGone);
 }
@@ -132,11 +135,11 @@ TEST_F(ClusterSessionTest, RemovalsAreTheMasters) {
   master_.List("a", 4);
   const std::vector<std::string_view> keys = {"a", "b"};
   std::vector<ItemResult> results(2);
-  ASSERT_TRUE(session_->Remove(keys, results, {}));
+  ASSERT_TRUE(session_->Remove(keys, results, kUnhurried));
   EXPECT_TRUE(results[0].ok());
   EXPECT_EQ(results[1].code, Code::kMiss);
-  EXPECT_EQ(*session_->RemoveMatching("a*", {}), 5U);
-  EXPECT_EQ(session_->RemoveMatching("", {}).error().code, Code::kInvalid);
+  EXPECT_EQ(*session_->RemoveMatching("a*", kUnhurried), 5U);
+  EXPECT_EQ(session_->RemoveMatching("", kUnhurried).error().code, Code::kInvalid);
 }
 
 TEST_F(ClusterSessionTest, AValueIsPinnedAtOneReplicaAndUnpinnedAtBoth) {
@@ -181,7 +184,7 @@ TEST_F(ClusterSessionTest, ASessionWhoseResetIsNotProvenFindsNothingUntilItIs) {
   EXPECT_EQ(session_->Reset({.timeout = milliseconds(50)}).error().code, Code::kNotProven);
   EXPECT_TRUE(session_->closed());
   EXPECT_EQ(Exists("k").reason, MissReason::kClosed);
-  EXPECT_EQ(session_->Capture({}).error().code, Code::kClosed);
+  EXPECT_EQ(session_->Capture(kUnhurried).error().code, Code::kClosed);
   // It is repeated in the background.
   const int before = master_.With([](FakeMaster::State& state) {
     state.refused.clear();
@@ -190,7 +193,7 @@ TEST_F(ClusterSessionTest, ASessionWhoseResetIsNotProvenFindsNothingUntilItIs) {
   EXPECT_TRUE(master_.Await([&](const FakeMaster::State& state) {
     return state.asked.at(wire::Method::kReset) > before;
   }));
-  EXPECT_TRUE(session_->Reset({}));
+  EXPECT_TRUE(session_->Reset({.timeout = kUnhurried.timeout}));
   EXPECT_FALSE(session_->closed());
   EXPECT_TRUE(Exists("k").ok());
 }

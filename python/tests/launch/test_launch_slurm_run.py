@@ -25,7 +25,7 @@ from slurm_hosts import NODES, PORT, Job, NoNamespaces, inside, job_on, kill, tw
 
 SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
 
-# What an engine has of the pool.
+# What an engine has of the pool. Its calls have the time of a busy machine.
 POOL = """\
 import json, os, sys, time
 from pathlib import Path
@@ -34,12 +34,13 @@ keys = [f"chunk-{i}" for i in range(16)]
 values = [bytes([i]) * 100_000 for i in range(16)]
 if sys.argv[1] == "kvcove":
     import kvcove
-    session = kvcove.open("auto").session("model", follow_always=True)
-    put = lambda: all(result.ok for result in session.put(keys, values))
-    prefix = lambda: session.longest_prefix(keys)
-    get = lambda: session.get(keys)
-    where = lambda: [place for places in session.where(keys) for place in places]
+    session = kvcove.open("auto", timeout=60).session("model", follow_always=True)
+    put = lambda: all(result.ok for result in session.put(keys, values, timeout=60))
+    prefix = lambda: session.longest_prefix(keys, timeout=60)
+    get = lambda: session.get(keys, timeout=60)
+    where = lambda: [place for places in session.where(keys, timeout=60) for place in places]
 else:
+    os.environ["KVCOVE_TIMEOUT_MS"] = "60000"
     from mooncake.store import MooncakeDistributedStore
     config = json.loads(Path(os.environ["MOONCAKE_CONFIG_PATH"]).read_text())
     store = MooncakeDistributedStore()
@@ -141,7 +142,7 @@ def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     assert refused.returncode != 0
     assert "DeniedError" in refused.stderr and "KVCOVE_TOKEN" in refused.stderr
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     job.assert_nothing_is_left()
 
 
@@ -226,8 +227,9 @@ def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
     environment = job.found(0)["environment"]
     assert isinstance(environment, dict)
     code = (
-        "import kvcove; s = kvcove.open('auto').session('model', follow_always=True)\n"
-        "print(s.put(['after'], [b'1']).all_ok, s.longest_prefix([f'chunk-{i}' for i in range(16)]))"
+        "import kvcove; s = kvcove.open('auto', timeout=60).session('model', follow_always=True)\n"
+        "print(s.put(['after'], [b'1'], timeout=60).all_ok,"
+        " s.longest_prefix([f'chunk-{i}' for i in range(16)], timeout=60))"
     )
     ran = subprocess.run(
         ["ip", "netns", "exec", job.names[0], sys.executable, "-c", code],
@@ -235,7 +237,7 @@ def test_a_node_that_fails_leaves_the_other_working(job: Job) -> None:
     )  # fmt: skip
     assert ran.stdout == "True 16\n"
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 137
+    assert job.process is not None and job.process.wait(120) == 137
     # What the dead node had on its own disk is not in anybody's hands any more.
     shutil.rmtree(job.directory / "tmp")
     (job.directory / "tmp").mkdir()
@@ -259,7 +261,7 @@ def test_a_port_in_use(job: Job, host: int) -> None:
     job.leave()
     job.start()
     assert job.process is not None
-    assert job.process.wait(60) == 1, job.told()
+    assert job.process.wait(120) == 1, job.told()
     holder.kill()
     holder.communicate()
     told = (job.directory / "job.log").read_text()
@@ -313,7 +315,7 @@ def test_a_disk_and_the_connectors_file(job: Job, monkeypatch: pytest.MonkeyPatc
         "enable_offload": True,
     }
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     # It was made, and is the user's; the nodes of this test have one file system.
     assert sorted(each.name for each in disk.iterdir()) == ["kvcove-0", "kvcove-1"]
     shutil.rmtree(disk)
@@ -336,7 +338,7 @@ def test_the_owners_of_a_job_have_disks_that_go_with_it(job: Job) -> None:
         assert f", disk {disk}/kvcove-" in log
         assert f"disk {disk}/kvcove-" in (job.out / f"kvcove/node_{rank}/disk.log").read_text()
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     disk.rmdir()  # what was in it was the job's, and went with it
     job.assert_nothing_is_left()
 
@@ -359,7 +361,7 @@ def test_an_owner_that_dies_is_started_again(job: Job) -> None:
     assert wait_until(lambda: pid_in(log) != first), job.told()
     assert wait_until(lambda: len(job.segments()) == NODES), job.told()
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     job.assert_nothing_is_left()
 
 
@@ -388,7 +390,7 @@ def test_a_master_that_dies_is_started_again_and_nothing_is_lost(job: Job) -> No
         (job.directory / "job.log").read_text(),
     )
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     job.assert_nothing_is_left()
 
 
@@ -405,5 +407,5 @@ def test_a_master_that_does_not_stay_is_left_alone(job: Job) -> None:
     said = f"what writes {log} has ended 6 times, now with status 137: it is not started again"
     assert wait_until(lambda: said in (job.directory / "job.log").read_text()), job.told()
     job.leave()
-    assert job.process is not None and job.process.wait(30) == 0, job.told()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
     job.assert_nothing_is_left()
