@@ -13,14 +13,19 @@
 namespace kvcove::rpc {
 namespace {
 
+// Looks at the socket after the deadline, too: an answer, or the other process's end, may have come
+// in time to a process that had no processor.
 Status Wait(int socket, short events, std::int64_t deadline_ns) {
   while (true) {
-    const std::int64_t left = deadline_ns - SystemClock::Instance().NowNs();
-    if (left <= 0) return Fail(Code::kTimeout, "the other process did not answer in time");
+    const std::int64_t left =
+        std::max<std::int64_t>(0, deadline_ns - SystemClock::Instance().NowNs());
     pollfd poller{.fd = socket, .events = events, .revents = 0};
-    const int ready = poll(&poller, 1, static_cast<int>((left / kMillisecond) + 1));
+    const int ready = poll(&poller, 1, static_cast<int>((left + kMillisecond - 1) / kMillisecond));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return FailErrno(Code::kInternal, "poll");
+    if (ready == 0 && left == 0) {
+      return Fail(Code::kTimeout, "the other process did not answer in time");
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <limits>
 #include <set>
 #include <utility>
@@ -309,8 +311,10 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
                                                         options.front().on_stage));
   if (const Status taken = Take(taker, all, clock); !taken) {
     taker.SayFailed(taken.error());
-    return Fail(taken.error().code, fmt::format("--take-over: {}; process {} goes on",
-                                                taken.error().detail, taker.giver_pid()));
+    const bool ended = kill(taker.giver_pid(), 0) != 0 && errno == ESRCH;
+    return Fail(taken.error().code,
+                fmt::format("--take-over: {}; process {} {}", taken.error().detail,
+                            taker.giver_pid(), ended ? "does not run any more" : "goes on"));
   }
   // From "go" on nobody renews the lease, so it is claimed before anything else, and only then is
   // the predecessor told to end. Nothing is served before it has read that: it could still kill
