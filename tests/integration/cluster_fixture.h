@@ -27,10 +27,7 @@ using std::chrono::milliseconds;
 class ClusterFixture : public testing::Test {
  protected:
   void SetUp() override {
-    slowness_.emplace();
-    SetLogLevel(LogLevel::kError);
-    std::string name = "/tmp/kvcove-cluster-XXXXXX";
-    directory_ = mkdtemp(name.data());
+    SetUpDirectory();
     Prepare();
     if (testing::Test::HasFatalFailure()) return;
     StartMaster();
@@ -43,6 +40,12 @@ class ClusterFixture : public testing::Test {
     slowness_.reset();
   }
 
+  void SetUpDirectory() {
+    slowness_.emplace();
+    SetLogLevel(LogLevel::kError);
+    std::string name = "/tmp/kvcove-cluster-XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
   // Before anything starts.
   virtual void Prepare() {}
   // Before owner `number` starts.

@@ -219,12 +219,7 @@ TEST_F(ConnectorTest, WithoutItsMasterAnEngineComputesAndAResetIsFalseInTime) {
 // One owner, and neither a master nor a cluster.
 class ConnectorPoolTest : public ConnectorTest {
  protected:
-  void SetUp() override {
-    slowness_.emplace();
-    SetLogLevel(LogLevel::kError);
-    std::string name = "/tmp/kvcove-connector-XXXXXX";
-    directory_ = mkdtemp(name.data());
-  }
+  void SetUp() override { SetUpDirectory(); }
 };
 
 TEST_F(ConnectorPoolTest, OneHostsPoolServesRanksInProcessesOfTheirOwn) {

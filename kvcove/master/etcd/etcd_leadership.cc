@@ -188,7 +188,8 @@ void EtcdLeadership::Run() {
   EtcdClient client(etcd_, clock_);
   while (!lost()) {
     const std::int64_t sent_ns = clock_.NowNs();
-    // Gives up shortly after the deadline of the leadership, so that Note logs the cut-off in time.
+    // Gives up shortly after the deadline of the leadership, so that Note logs the cut-off in time;
+    // later only while etcd is slow to check the password.
     const std::int64_t until_ns =
         std::max(extended_until_ns_, sent_ns + client.AttemptNs(kAttemptNs));
     const Result<json> answer =
