@@ -2,8 +2,6 @@
 // Superblock, zone header, record. The summary is in summary.cc.
 #include "kvcove/disklog/format.h"
 
-#include <algorithm>
-
 #include "kvcove/base/little_endian.h"
 #include "kvcove/disklog/checksum.h"
 #include "kvcove/disklog/fields.h"

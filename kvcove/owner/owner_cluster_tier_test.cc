@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
-#include <map>
 #include <set>
 #include <thread>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/host_control.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "kvcove/base/log.h"

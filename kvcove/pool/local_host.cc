@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/local_host.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <optional>
 
 #include "kvcove/base/interrupt.h"

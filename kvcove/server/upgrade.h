@@ -26,7 +26,6 @@
 
 #include <atomic>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>

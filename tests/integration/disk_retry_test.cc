@@ -12,7 +12,6 @@
 #include <map>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/size.h"
 #include "kvcove/owner/core/core_fixture.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "tests/becomes.h"

@@ -18,7 +18,6 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
-#include "kvcove/base/size.h"
 #include "kvcove/disklog/disk_file.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/server/daemon.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>

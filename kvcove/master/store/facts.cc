@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {

@@ -6,10 +6,8 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/disklog/shares.h"
 #include "kvcove/owner/core/core_types.h"

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/disk_thread.h"
 
-#include <fcntl.h>
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 

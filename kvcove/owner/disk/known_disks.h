@@ -22,7 +22,6 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/result.h"
-#include "kvcove/model/ids.h"
 
 namespace kvcove::owner {
 

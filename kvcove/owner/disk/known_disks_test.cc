@@ -8,7 +8,6 @@
 #include <bit>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 
 #include "kvcove/segment/tier_table.h"
 
