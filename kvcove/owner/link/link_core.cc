@@ -495,7 +495,6 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     hidden_ = std::move(hidden);
   }
   Apply(reply.changes, asked_under);
-  FollowPosition(asked_under);
   if (reply.granted) {
     // Counted from the time of the request. The master counts from its receipt, which is later, so
     // readers stop before the master considers the lease to have ended.
@@ -503,6 +502,7 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
   }
+  FollowPosition(asked_under);
   const MutexLock lock(mutex_);
   if (reply.tell_again) {
     SayHelloAgain(/*new_epoch=*/true);
