@@ -43,7 +43,7 @@ bool DirectoryOpening::DrawAgain(std::int64_t now_ns) {
 }
 
 bool DirectoryOpening::DrawLast() {
-  if (!kept_ || awaits()) return false;
+  if (!kept_ || !drawn_ || stored_ != now_) return false;
   Draw();
   return true;
 }

@@ -7,8 +7,8 @@
 //   draw: the directory has {new, stored} --> renewals name it --> the master has stored it
 //
 // Each crash leaves a directory that names the number of the master (master/control/members.h). The
-// disks are not used before the last step, and no number is drawn in between: the directory would
-// have to name three.
+// disks wait for the last step, and no number is drawn before it: the directory would have to name
+// three.
 //
 // A master of an earlier version stores no openings. The directory then keeps the ones that it has,
 // which a later master may have stored.
@@ -27,6 +27,8 @@ namespace kvcove::owner {
 
 class DirectoryOpening {
  public:
+  static constexpr std::int64_t kAwaitNs = 5 * kSecond;
+
   explicit DirectoryOpening(std::int64_t again_ns = 600 * kSecond) : again_ns_(again_ns) {}
 
   // ---- the process begins
@@ -49,11 +51,13 @@ class DirectoryOpening {
   bool Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns);
   // Notes the number that the master has stored.
   void Stored(const Id128& opening) { stored_ = opening; }
-  // Returns true if the disks must wait: the master has not stored this process's number.
-  bool awaits() const { return kept_ && (!drawn_ || stored_ != now_); }
-  // Returns true if renewals should hurry, because the disks wait for their answers. Not for long:
-  // the file system may hang.
-  bool hurries(std::int64_t now_ns) const { return awaits() && now_ns - drawn_ns_ < kSecond; }
+  // Returns true if the disks must wait: the master has not stored this process's number. They wait
+  // for a bounded time, because the control store or the file system may hang.
+  bool awaits(std::int64_t now_ns) const {
+    return kept_ && (!drawn_ || (stored_ != now_ && now_ns - drawn_ns_ < kAwaitNs));
+  }
+  // Returns true if renewals should hurry, because the disks wait for their answers.
+  bool hurries(std::int64_t now_ns) const { return awaits(now_ns) && now_ns - drawn_ns_ < kSecond; }
   // The owner has another identity, of which the master has stored nothing.
   void Forget();
 

@@ -37,7 +37,7 @@ TEST_F(DirectoryOpeningTest, AProcessDrawsOneAndKeepsTheOneThatTheMasterHas) {
   facts.opening = kBefore;
   facts.opening_before = kOlder;
   opening_.Read(facts);
-  EXPECT_FALSE(opening_.awaits()) << "no master has welcomed it";
+  EXPECT_FALSE(opening_.awaits(0)) << "no master has welcomed it";
   ASSERT_TRUE(opening_.Welcomed(kOlder, 0));
   const OwnerFacts drawn = FactsOf(opening_);
   EXPECT_NE(drawn.opening, kBefore);
@@ -47,13 +47,14 @@ TEST_F(DirectoryOpeningTest, AProcessDrawsOneAndKeepsTheOneThatTheMasterHas) {
   EXPECT_EQ(opening_.Told(), Id128{}) << "an earlier write";
   opening_.Written(drawn, /*durable=*/true);
   EXPECT_EQ(opening_.Told(), drawn.opening);
-  EXPECT_TRUE(opening_.awaits()) << "the disks wait for the master";
+  EXPECT_TRUE(opening_.awaits(0)) << "the disks wait for the master";
+  EXPECT_FALSE(opening_.awaits(6 * kSecond)) << "its store may hang";
   EXPECT_TRUE(opening_.hurries(kSecond / 2));
   EXPECT_FALSE(opening_.hurries(2 * kSecond));
   opening_.Stored(kOlder);
-  EXPECT_TRUE(opening_.awaits());
+  EXPECT_TRUE(opening_.awaits(0));
   opening_.Stored(drawn.opening);
-  EXPECT_FALSE(opening_.awaits());
+  EXPECT_FALSE(opening_.awaits(0));
   EXPECT_FALSE(opening_.Welcomed(drawn.opening, 1)) << "once a process";
 }
 
@@ -62,7 +63,7 @@ TEST_F(DirectoryOpeningTest, UnderAMasterThatStoresNoneNothingIsDrawn) {
   facts.opening = kBefore;
   opening_.Read(facts);
   EXPECT_FALSE(opening_.Welcomed(std::nullopt, 0));
-  EXPECT_FALSE(opening_.awaits());
+  EXPECT_FALSE(opening_.awaits(0));
   EXPECT_FALSE(opening_.DrawLast());
   EXPECT_EQ(FactsOf(opening_), facts) << "a later master may have stored it";
   EXPECT_TRUE(opening_.Welcomed(kBefore, 1)) << "the master was upgraded";
@@ -108,7 +109,7 @@ TEST_F(DirectoryOpeningTest, AnotherIdentityDrawsOneOfItsOwn) {
   Begin();
   Store();
   opening_.Forget();
-  EXPECT_TRUE(opening_.awaits());
+  EXPECT_TRUE(opening_.awaits(0));
   ASSERT_TRUE(opening_.Welcomed(Id128{}, 0));
   EXPECT_EQ(FactsOf(opening_).opening_before, Id128{});
 }
@@ -118,9 +119,9 @@ TEST_F(DirectoryOpeningTest, AnUpgradePassesItOn) {
   Store();
   DirectoryOpening successor;
   successor.Adopt(FactsOf(opening_));
-  EXPECT_FALSE(successor.awaits());
+  EXPECT_FALSE(successor.awaits(0));
   EXPECT_FALSE(successor.Welcomed(opening_.Told(), 0));
-  EXPECT_FALSE(successor.awaits()) << "the master has it already";
+  EXPECT_FALSE(successor.awaits(0)) << "the master has it already";
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ void DiskOpening::TableKnown() {
 }
 
 bool DiskOpening::MayOpen() const {
-  return state_ == State::kMayOpen && !stops_ && !Voids() && !opening_.awaits() &&
+  return state_ == State::kMayOpen && !stops_ && !Voids() && !opening_.awaits(clock_.NowNs()) &&
          saved_.identity == facts_.identity && saved_.pool == facts_.pool &&
          saved_.incarnation == facts_.incarnation;
 }
