@@ -88,8 +88,9 @@ class DiskOpening {
   void Stop();
 
   // ---- an upgrade
-  // Returns true while the facts are being written.
-  bool saving() const { return writer_.busy(); }
+  // Returns true if the facts are being written and that does not end soon: a position is written
+  // each second, and must not have an upgrade refused. May wait for a moment.
+  bool saving() const { return !writer_.AwaitIdle(); }
   // Stops writes until Resume. Errors: kInProgress: a write is under way.
   Status Pause();
   void Resume() { writer_.Resume(); }
