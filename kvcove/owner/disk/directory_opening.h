@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The openings of an owner's data directory: numbers by which the master knows the directory, with
-// its disks, from a copy that was put back. Each process draws one, its clean end another, and a
-// process that applies removals draws one now and then, so that a copy is noticed even if the
-// process is killed: what is removed within `again_ns` before the copy may be missed.
+// its disks, from a copy that was put back. Each process draws one, and its clean end another one.
+// A process that applies removals also draws one each `again_ns`: if it is killed, a copy that is
+// older than that is noticed all the same.
 //
 //   draw: the directory has {new, stored} --> renewals name it --> the master has stored it
 //

@@ -416,7 +416,7 @@ Status DiskThread::OpenFoundAgain() {
     return Fail(Code::kIncompatible, "another pool's disk is there");
   }
   KVCOVE_ASSIGN(const std::vector<KnownDisk> known, place_.known->Read());
-  // Both are numbers of one disk at most. A copy that was put in the disk's place has another one.
+  // True if the disk is the known one. A copy that was put in its place has another opening.
   const auto is_this = [&](const KnownDisk& disk) {
     return disk.disk == found_.super.disk && disk.shares == tiering_.shares() &&
            found_.super.HasOpening(disk.opening);
