@@ -3,6 +3,16 @@
 
 namespace kvcove::owner {
 
+void DirectoryOpening::Read(const OwnerFacts& facts) {
+  now_ = facts.opening;
+  before_ = facts.opening_before;
+}
+
+void DirectoryOpening::Set(OwnerFacts& facts) const {
+  facts.opening = now_;
+  facts.opening_before = before_;
+}
+
 void DirectoryOpening::Adopt(const OwnerFacts& facts) {
   Read(facts);
   drawn_ = now_ != Id128{};

@@ -33,7 +33,7 @@ class DirectoryOpening {
 
   // ---- the process begins
   // Takes the directory's openings at the start of a process, which draws its own.
-  void Read(const OwnerFacts& facts) { now_ = facts.opening, before_ = facts.opening_before; }
+  void Read(const OwnerFacts& facts);
   // Takes over those of the process before this one, after an upgrade.
   void Adopt(const OwnerFacts& facts);
   // Returns what a hello names.
@@ -43,7 +43,7 @@ class DirectoryOpening {
   };
   Named named() const { return {.now = now_, .before = before_}; }
   // Sets the openings of facts that are to be written.
-  void Set(OwnerFacts& facts) const { facts.opening = now_, facts.opening_before = before_; }
+  void Set(OwnerFacts& facts) const;
 
   // ---- the master
   // Follows a welcome: `stored` is the number that the master has, zero if it has none; nothing: it
