@@ -40,7 +40,8 @@ struct TierOptions {
   // A disk that failed is tried again after the least time, then after twice as long each time.
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
-  // In a cluster: how old a copy of a running owner's data directory must be to be noticed, at most.
+  // In a cluster: how old a copy of a running owner's data directory must be to be noticed, at
+  // most.
   std::int64_t opening_again_ns = 600 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
