@@ -14,18 +14,29 @@ class RollbackTest : public ClusterDiskTest {
   enum class What : std::uint8_t { kDisk, kData, kBoth };
 
   std::string Copy(std::size_t i) const { return fmt::format("{}/copy{}", directory(), i); }
-  static std::string FileIn(const std::string& place) { return place + "/kvcove.disk"; }
-  static std::string DataIn(const std::string& place) { return FileIn(place) + ".data"; }
-  static void CopyAll(const std::string& from, const std::string& to) {
-    std::filesystem::remove_all(to);
-    std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+  static std::string DataIn(const std::string& place) { return place + "/kvcove.disk.data"; }
+  static void CopyFiles(const std::string& from, const std::string& to,
+                        const std::vector<std::string>& names) {
+    std::filesystem::create_directories(to);
+    for (const std::string& name : names) {
+      std::filesystem::copy_file(from + "/" + name, to + "/" + name,
+                                 std::filesystem::copy_options::overwrite_existing);
+    }
   }
-  void TakeCopy(std::size_t i) { CopyAll(DiskOf(i), Copy(i)); }
+  static void CopyDisk(const std::string& from, const std::string& to) {
+    CopyFiles(from, to, {"kvcove.disk"});
+  }
+  // By their names: a running owner may be replacing one of them.
+  static void CopyData(const std::string& from, const std::string& to) {
+    CopyFiles(DataIn(from), DataIn(to), {"owner", "disk"});
+  }
+  void TakeCopy(std::size_t i) {
+    CopyDisk(DiskOf(i), Copy(i));
+    CopyData(DiskOf(i), Copy(i));
+  }
   void PutBack(std::size_t i, What what) {
-    if (what == What::kBoth) return CopyAll(Copy(i), DiskOf(i));
-    if (what == What::kData) return CopyAll(DataIn(Copy(i)), DataIn(DiskOf(i)));
-    std::filesystem::copy_file(FileIn(Copy(i)), FileIn(DiskOf(i)),
-                               std::filesystem::copy_options::overwrite_existing);
+    if (what != What::kData) CopyDisk(Copy(i), DiskOf(i));
+    if (what != What::kDisk) CopyData(Copy(i), DiskOf(i));
   }
   // Removes keys that are on the disk, and returns them.
   std::vector<std::string> RemoveSome(const std::vector<std::string>& keys) {
@@ -114,7 +125,7 @@ TEST_F(RollbackTest, AStoreThatIsPutBackToBeforeABarrierIsNoticedThoughAllProces
   KillOwner(0, SIGTERM);
   WaitLive(1);
   const std::string store = directory() + "/master";
-  CopyAll(store, directory() + "/copy");
+  CopyFiles(store, directory() + "/copy", {"control"});
   const auto removed = far_->RemoveMatching("key-*", {.timeout = kCallTime});
   ASSERT_TRUE(removed) << removed.error().ToString();
   const std::uint64_t copied = RevisionOf(directory() + "/copy");
@@ -124,7 +135,7 @@ TEST_F(RollbackTest, AStoreThatIsPutBackToBeforeABarrierIsNoticedThoughAllProces
   })) << "the position is written within a second";
   KillOwner(1);
   End(std::exchange(master(), 0), SIGKILL);
-  CopyAll(directory() + "/copy", store);
+  CopyFiles(directory() + "/copy", store, {"control"});
   StartMaster();
   StartDiskOwner(1, 1);
   StartDiskOwner(0, 2);
