@@ -50,11 +50,13 @@ wire::RenewRequest LinkSide::Report() {
   // not be reported without it.
   report.disk_away = parts_.disks.set().Any(&DiskState::away);
   report.disks_void = parts_.opening.wants_void();
+  report.opening = parts_.opening.ToldOpening();
   return report;
 }
 
 // In one hold: a put that begins after it is numbered as begun after the removal.
 void LinkSide::SetApplied(std::uint64_t number) {
+  if (number > applied_) parts_.opening.Removed();
   const MutexLock lock(parts_.memory.mutex);
   parts_.memory.core().SetApplied(number);
   applied_ = number;

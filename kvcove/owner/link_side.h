@@ -59,6 +59,11 @@ class LinkSide final : public LinkTarget {
   std::uint64_t capacity_bytes() const override { return capacity_bytes_; }
   void Follow(const OwnerFacts& facts) override { parts_.opening.Follow(facts); }
   void SetDisksVoid(bool stored) override { parts_.opening.SetVoid(stored); }
+  DirectoryOpening::Named Openings() const override { return parts_.opening.NamedOpenings(); }
+  void Welcomed(const std::optional<Id128>& opening) override { parts_.opening.Welcomed(opening); }
+  void OpeningStored(const Id128& opening) override { parts_.opening.OpeningStored(opening); }
+  bool AwaitsOpening() const override { return parts_.opening.AwaitsOpening(); }
+  Id128 EndOpening() override { return parts_.opening.EndOpening(); }
   void TableKnown() override { parts_.opening.TableKnown(); }
   bool AwaitApplied() override { return parts_.removals.AwaitApplied(); }
   void EndDiskWaits() override { parts_.link_ends = true; }

@@ -1096,6 +1096,29 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskIsOpenedForTheFirst
   EXPECT_TRUE(OnDisk(Inventory()).empty());
 }
 
+// A copy that was made before that is known by the master.
+TEST_F(ClusterTierTest, ItsDiskIsOpenedOnceTheMasterHasStoredTheOpeningOfItsDirectory) {
+  End();
+  ASSERT_TRUE(Begin());
+  LinkSide& link = owner_->link_side();
+  const auto kept = [&] { return **ReadOwnerFacts(directory_ + "/data"); };
+  link.Follow(facts_);
+  link.Welcomed(Id128{});
+  Publish();
+  link.TableKnown();
+  ASSERT_TRUE(Becomes([&] { return link.Report().opening != Id128{}; }));
+  const Id128 first = link.Report().opening;
+  EXPECT_EQ(kept().opening, first) << "the directory has it before the master";
+  EXPECT_FALSE(owner_->disks().open());
+  link.OpeningStored(first);
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  const Id128 last = link.EndOpening();
+  EXPECT_NE(last, Id128{});
+  EXPECT_NE(last, first);
+  EXPECT_EQ(kept().opening, last);
+  EXPECT_EQ(kept().opening_before, first) << "the goodbye may be lost";
+}
+
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {
   OwnerOptions options = owner_->options();
   auto other = Owner::Open(options, SystemClock::Instance());

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,10 @@ struct OwnerHello {
   std::string tenant;   // the only one that it serves; empty: all
   std::uint64_t capacity_bytes = 0;
   bool disk = false;  // its identity outlives the process
+  // The opening that the owner's data directory has, and the one that the master may have stored
+  // instead, because it has not confirmed the first yet. Zero: none, or an earlier version.
+  Id128 opening;
+  Id128 opening_before;
 };
 
 struct OwnerWelcome {
@@ -59,6 +64,12 @@ struct OwnerWelcome {
   bool resumed = false;        // the epoch goes on: what was listed stands
   bool tell_first = false;     // no lease before the inventory is told
   std::uint64_t removals = 0;  // the last removal that need not be asked for
+  // The owner's opening as the master has stored it, zero if it has none. Nothing: a master of an
+  // earlier version, which stores no openings.
+  std::optional<Id128> opening = std::nullopt;
+  // Forgotten, because the hello names no opening that the master has stored: the owner's data
+  // directory was put back from a copy.
+  bool rolled_back = false;
 };
 
 // What leads from one revision of the generation table to another.
@@ -103,6 +114,7 @@ struct RenewRequest {
   // The next process under its identity must not use what its disks hold, and its note cannot say
   // so.
   bool disks_void = false;
+  Id128 opening;  // which the master is to store: the owner's data directory has it; zero: none
 };
 
 struct RenewReply {
@@ -121,6 +133,7 @@ struct RenewReply {
   bool doubted = false;
   // The master has stored RenewRequest::disks_void.
   bool disks_void = false;
+  Id128 opening;  // of this owner, as the master has stored it; zero: none
 };
 
 struct WatchRequest {
@@ -132,6 +145,7 @@ struct WatchRequest {
   // changed before `table` and again since is in a later page only.
   bool partial = false;
   std::uint64_t map = 0;  // see RenewRequest
+  Id128 opening;          // of a goodbye: see RenewRequest
 };
 
 // One removal, or a part of a large one.

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -664,6 +665,37 @@ TEST_F(DiskKillTest, WhatTheDiskHadIsFoundAfterAKill) {
     ASSERT_GT(before.size(), 20U);
     Kill();
   }
+}
+
+// As from a snapshot of its volume, with a data directory on another one.
+TEST_F(DiskKillTest, ADiskThatIsPutBackFromACopyBringsNothingBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::map<std::string, int> keys;
+  const auto queue = [&] { return AwaitStat(*pool_).disk_queued_bytes; };
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = std::to_string(i);
+    ASSERT_EQ(Put(*session_, key, ValueOf(key)), Code::kOk);
+    ASSERT_TRUE(Becomes([&] { return queue() < (1 << 20); }));
+  }
+  ASSERT_TRUE(Becomes([&] { return queue() == 0; }));
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = std::to_string(i);
+    if (Look(*session_, key).tier == Tier::kDisk) keys[key] = 1;
+  }
+  ASSERT_GT(keys.size(), 20U);
+  Kill();
+  std::filesystem::copy_file(directory_ + "/d", directory_ + "/copy");
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(GetAll(*session_, keys).size(), keys.size()) << "a kill alone costs nothing";
+  for (const auto& [key, version] : keys) ASSERT_EQ(Remove(*session_, key), Code::kOk);
+  Kill();
+  std::filesystem::rename(directory_ + "/copy", directory_ + "/d");
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(GetAll(*session_, keys).size(), 0U);
+  std::stringstream log;
+  log << std::ifstream(log_).rdbuf();
+  EXPECT_NE(log.str().find("put back from a copy"), std::string::npos) << log.str();
+  EXPECT_EQ(Put(*session_, "0", ValueOf("0")), Code::kOk);
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
     at(*number).barriers[stored.slot] = {
         .fact = stored.fact, .stored = true, .unnamed_until_ns = at(*number).lease_until_ns};
   }
+  for (const StoredState::Opening& stored : state.openings) {
+    if (const auto number = Find(stored.member)) at(*number).opening = stored.fact.opening;
+  }
 }
 
 // ---- joining
@@ -66,9 +69,37 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
                             "running; stop one of them, or give it another data directory",
                             hello.address, member.hello.address));
   }
+  // Nobody can say yet which opening the next process must name.
+  if (another && member.asked_opening != Id128{}) {
+    return Fail(Code::kStale, "an opening of this owner is being stored; say hello again");
+  }
   // The last process has said that what its disks hold must not be used (SetDisksVoid).
   if (another && hello.disk && !member.fact.disk) return Admission::kUnknown;
   return Admission::kMember;
+}
+
+bool Members::RolledBack(const wire::OwnerHello& hello) const {
+  const auto number = Find(hello.owner);
+  if (!number || at(*number).opening == Id128{}) return false;
+  const Id128& stored = at(*number).opening;
+  return hello.opening != stored && hello.opening_before != stored;
+}
+
+std::optional<OpeningFact> Members::AskOpening(OwnerNumber number, const Id128& opening) {
+  Member& member = at(number);
+  const bool fresh = opening != Id128{} && opening != member.opening;
+  if (!fresh || !member.fact.disk || member.ending || member.asked_opening != Id128{}) {
+    return std::nullopt;
+  }
+  member.asked_opening = opening;
+  return OpeningFact{.opening = opening};
+}
+
+void Members::OpeningStored(const MemberRef& ref, bool stored) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
+  if (stored) member.opening = member.asked_opening;
+  member.asked_opening = {};
 }
 
 MemberFact Members::WithoutDisk(OwnerNumber number) const {
@@ -431,6 +462,10 @@ std::vector<std::string> Members::BeginEnd(OwnerNumber number) {
   member.epoch = 0;  // calls under the old epoch are refused from here on
   std::vector<std::string> keys = {MemberKey(member.id)};
   for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
+  // The one that is being stored is stored before the keys are deleted.
+  if (member.opening != Id128{} || member.asked_opening != Id128{}) {
+    keys.push_back(OpeningKey(member.id));
+  }
   return keys;
 }
 

@@ -369,7 +369,10 @@ std::uint8_t DiskWorker::StreamOf(const HandedDemotion& handed) const {
 
 void DiskWorker::Stop() {
   stopping_ = true;
-  log_->Stop([this](const Status&) { stopped_ = true; });
+  log_->Stop([this](const Status& status) {
+    stopped_ = true;
+    sealed_ = status.has_value();
+  });
 }
 
 }  // namespace kvcove::owner

@@ -38,7 +38,8 @@ struct DisksOptions {
 struct HandedDisks {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> shares;
-  std::vector<Id128> numbers;  // Superblock::disk, by disk; zero: the disk must start empty
+  std::vector<Id128> numbers;   // Superblock::disk, by disk; zero: the disk must start empty
+  std::vector<Id128> openings;  // Superblock::opening, by disk
   // In a cluster:
   std::vector<std::string> asides;  // by disk, the reason why it is set aside, or empty
   std::vector<SlotUpdate> slots;
@@ -46,7 +47,7 @@ struct HandedDisks {
   OwnerFacts facts;
   template <typename Ar>
   void Carry(Ar& ar) {
-    CarryAll(ar, seed, shares, numbers, asides, slots, directory, facts);
+    CarryAll(ar, seed, shares, numbers, openings, asides, slots, directory, facts);
   }
 };
 
@@ -127,6 +128,7 @@ class OwnerDisks {
   std::shared_ptr<KnownDisks> known_;
   bool paused_ = false;
   std::vector<Id128> numbers_;        // HandedDisks::numbers, of this process or the one before it
+  std::vector<Id128> openings_;       // HandedDisks::openings, likewise
   bool hangs_ = false;                // a thread was left behind
   std::vector<std::size_t> hanging_;  // disks whose threads hang and are not left behind yet
   std::vector<bool> logged_aside_;    // by disk; the janitor's

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
+constexpr std::int64_t kFollowNs = kSecond;  // at least, between two positions that are followed
 // Pause before credit is asked for again: 16 owners report at a time, and a thousand may wait.
 constexpr std::int64_t kCreditNs = 100 * kMillisecond;
 // Pause before a lease is asked for again while the master waits for other members' hellos.
@@ -63,10 +64,21 @@ void LinkCore::Disconnected() {
 }
 
 std::optional<LinkCore::Call> LinkCore::Goodbye() {
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    if (epoch_ == 0) return std::nullopt;
+    facts = Facts();
+  }
+  Id128 opening;
+  if (identity_.disk) {
+    target_.Follow(facts);
+    opening = target_.EndOpening();
+  }
   const MutexLock lock(mutex_);
-  if (epoch_ == 0) return std::nullopt;
   return Call{.method = wire::Method::kOwnerGoodbye,
-              .body = wire::Encode(wire::WatchRequest{.number = number_, .epoch = epoch_}),
+              .body = wire::Encode(
+                  wire::WatchRequest{.number = number_, .epoch = epoch_, .opening = opening}),
               .timeout_ns = kCallNs};
 }
 
@@ -105,6 +117,7 @@ LinkCore::Step LinkCore::Next(Lane lane) {
 
 LinkCore::Step LinkCore::NextLease() {
   const wire::RenewRequest report = target_.Report();
+  const DirectoryOpening::Named openings = target_.Openings();
   const MutexLock lock(mutex_);
   if (const std::int64_t wait_ns = std::exchange(lease_wait_ns_, 0); wait_ns > 0) {
     return {.wait_ns = wait_ns};
@@ -143,7 +156,9 @@ LinkCore::Step LinkCore::NextLease() {
                                .host = identity_.host,
                                .tenant = identity_.tenant,
                                .capacity_bytes = target_.capacity_bytes(),
-                               .disk = identity_.disk};
+                               .disk = identity_.disk,
+                               .opening = openings.now,
+                               .opening_before = openings.before};
   return {.call = Call{.method = wire::Method::kOwnerHello,
                        .body = wire::Encode(hello),
                        .timeout_ns = kCallNs}};
@@ -306,7 +321,16 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
     }
   }
   if (hello) {
-    if (const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply))) Welcomed(*welcome);
+    const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply));
+    if (!welcome) return;
+    if (welcome->rolled_back) {
+      LogWarn(
+          "the master knows a later opening of this owner's data directory, so that was put back "
+          "from a copy: this owner joins anew, and its disks start empty. Nothing needs to be "
+          "done; "
+          "a copy of a data directory or a disk restores no values");
+    }
+    Welcomed(*welcome);
   } else if (const auto renewed = wire::DecodeRenewReply(wire::AsBytes(*reply))) {
     Renewed(*renewed);
   }
@@ -429,6 +453,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     facts = Facts();
   }
   target_.Follow(facts);
+  target_.Welcomed(welcome.opening);
   if (!nothing.empty()) target_.Publish(welcome.incarnation, nothing);
   target_.SetApplied(applied);
   target_.ReturnListings(std::move(listings));
@@ -453,6 +478,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
   target_.SetDisksVoid(reply.disks_void);
+  target_.OpeningStored(reply.opening);
+  const bool hurries = target_.AwaitsOpening();
   // Hidden slots and generations before the deadline: a reader that loads the new deadline
   // (acquire) must also see the state for which the master granted it.
   std::vector<SlotId> hidden = reply.hidden;
@@ -476,19 +503,41 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
   }
+  FollowPosition(asked_under);
   const MutexLock lock(mutex_);
   if (reply.tell_again) {
     SayHelloAgain(/*new_epoch=*/true);
   } else if (reply.granted) {
-    lease_wait_ns_ = renewal_ns_;
+    lease_wait_ns_ = hurries ? kLanePauseNs : renewal_ns_;
   } else if (reply.doubted) {
     lease_wait_ns_ = kDoubtedNs;
   } else if (reply.changes.from == reply.changes.to) {
     // No lease before the inventory is reported; the shell renews at once then
     // (Link::NoteReported), so more frequent calls would only keep the master of a thousand owners
     // from their listings.
-    lease_wait_ns_ = reported_ ? kLanePauseNs : renewal_ns_;
+    lease_wait_ns_ = reported_ || hurries ? kLanePauseNs : renewal_ns_;
   }
+}
+
+// Passes a later position on, so that it is durable within a second: a store that is put back to an
+// earlier state, without a barrier for instance, is known by that even if all processes end. Apply
+// passes on the positions of generations only.
+void LinkCore::FollowPosition(std::uint32_t asked_under) {
+  if (!identity_.disk) return;
+  // As in Apply: no earlier facts may follow later ones.
+  const MutexLock apply_lock(apply_mutex_);
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now_ns = clock_.NowNs();
+    if (asked_under != epoch_ || seen_.revision == followed_revision_ || now_ns < next_follow_ns_) {
+      return;
+    }
+    followed_revision_ = seen_.revision;
+    next_follow_ns_ = now_ns + kFollowNs;
+    facts = Facts();
+  }
+  target_.Follow(facts);
 }
 
 void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {

@@ -91,7 +91,8 @@ class LinkCore {
   // owners have their leases.
   bool AwaitsWelcome() const;
 
-  // Returns the call that ends the lease at the master; nothing when no master has welcomed it.
+  // Returns the call that ends the lease at the master; nothing when no master has welcomed it. No
+  // lane runs any more.
   std::optional<Call> Goodbye();
 
   // The facts that the shell logs when they change.
@@ -146,6 +147,7 @@ class LinkCore {
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
+  void FollowPosition(std::uint32_t asked_under) KVCOVE_EXCLUDES(mutex_);
   void SetLease(std::int64_t deadline_ns) KVCOVE_EXCLUDES(mutex_);
   // `asked_under`: the epoch in which the call was made that the changes answer.
   void Apply(const wire::Changes& changes, std::uint32_t asked_under);
@@ -192,6 +194,9 @@ class LinkCore {
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position sent_seen_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
+  // Of `seen_`, the last revision that FollowPosition has passed on, and the time of the next one.
+  std::uint64_t followed_revision_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t next_follow_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
   std::uint32_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- lease lane

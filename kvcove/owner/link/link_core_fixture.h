@@ -44,7 +44,14 @@ class FakeTarget final : public LinkTarget {
     return !link_ends;
   }
   bool link_ends = false;
-  wire::RenewRequest Report() override { return {.objects = 42, .disks_void = asks_void}; }
+  wire::RenewRequest Report() override {
+    return {.objects = 42, .disks_void = asks_void, .opening = told_opening};
+  }
+  DirectoryOpening::Named Openings() const override { return openings; }
+  void Welcomed(const std::optional<Id128>& opening) override { welcomed.push_back(opening); }
+  void OpeningStored(const Id128& opening) override { stored_opening = opening; }
+  bool AwaitsOpening() const override { return awaits_opening; }
+  Id128 EndOpening() override { return last_opening; }
   void SetDisksVoid(bool stored) override { disks_void = stored; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
@@ -119,6 +126,12 @@ class FakeTarget final : public LinkTarget {
   bool draining = false;
   bool asks_void = false;
   bool disks_void = false;
+  DirectoryOpening::Named openings;
+  Id128 told_opening;
+  Id128 stored_opening;
+  Id128 last_opening;
+  bool awaits_opening = false;
+  std::vector<std::optional<Id128>> welcomed;
   std::uint64_t applied = 0;
   ObjectId objects = 0;
   std::vector<Listing> listings;

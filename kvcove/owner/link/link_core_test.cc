@@ -452,6 +452,78 @@ TEST_F(LinkCoreTest, AForgottenOwnerVoidsItsDiskBeforeTheSameGenerationsAreCurre
   EXPECT_EQ(AskHello().owner, target_.followed[1].first.identity);
 }
 
+class LinkCoreOfADiskTest : public LinkCoreFixture {
+ protected:
+  LinkCoreOfADiskTest() : LinkCoreFixture(/*disk=*/true) {}
+  void GrantAt(std::uint64_t revision) {
+    AskRenew();
+    core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.granted = true,
+                                                             .lease_ns = kSecond,
+                                                             .revision = revision,
+                                                             .hidden = {},
+                                                             .changes = Changes(0, 0)}));
+  }
+  std::uint64_t FollowedRevision() const { return target_.followed.back().first.seen.revision; }
+};
+
+TEST_F(LinkCoreOfADiskTest, APositionThatARenewalShowsIsNotedOnceASecond) {
+  Join();
+  ASSERT_EQ(target_.followed.size(), 1U);
+  GrantAt(120);
+  ASSERT_EQ(target_.followed.size(), 2U) << "no generation has changed, but a barrier may have";
+  EXPECT_EQ(FollowedRevision(), 120U);
+  GrantAt(121);
+  clock_.AdvanceNs(kSecond / 2);
+  GrantAt(122);
+  EXPECT_EQ(target_.followed.size(), 2U);
+  clock_.AdvanceNs(kSecond / 2);
+  GrantAt(122);
+  ASSERT_EQ(target_.followed.size(), 3U);
+  EXPECT_EQ(FollowedRevision(), 122U);
+  clock_.AdvanceNs(2 * kSecond);
+  GrantAt(122);
+  EXPECT_EQ(target_.followed.size(), 3U) << "nothing new";
+  GrantAt(125);
+  GrantAt(126);
+  ASSERT_TRUE(core_.Goodbye());
+  EXPECT_EQ(FollowedRevision(), 126U) << "the last one is noted at the end";
+}
+
+TEST_F(LinkCoreOfADiskTest, TheOpeningsOfItsDirectoryAreNamedAndFollowed) {
+  const Id128 now{.high = 7, .low = 1};
+  const Id128 before{.high = 7, .low = 2};
+  target_.openings = {.now = now, .before = before};
+  const wire::OwnerHello hello = AskHello();
+  EXPECT_EQ(hello.opening, now);
+  EXPECT_EQ(hello.opening_before, before);
+  wire::OwnerWelcome welcome = Welcome(7);
+  welcome.opening = before;
+  AnswerHello(welcome);
+  EXPECT_THAT(target_.welcomed, ElementsAre(std::optional(before)));
+  target_.told_opening = now;
+  EXPECT_EQ(AskRenew().opening, now);
+  core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.granted = true,
+                                                           .lease_ns = kSecond,
+                                                           .hidden = {},
+                                                           .changes = Changes(0, 0),
+                                                           .opening = now}));
+  EXPECT_EQ(target_.stored_opening, now);
+  target_.last_opening = {.high = 7, .low = 3};
+  EXPECT_EQ(wire::DecodeWatch(Bytes(core_.Goodbye()->body))->opening, target_.last_opening);
+}
+
+TEST_F(LinkCoreOfADiskTest, RenewalsHurryWhileTheDisksWaitForTheirOpening) {
+  Join();
+  target_.awaits_opening = true;
+  AskRenew();
+  Grant();
+  EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kLanePauseNs);
+  target_.awaits_opening = false;
+  AskRenew();
+  Grant();
+  EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kRenewalNs);
+}
+
 TEST_F(LinkCoreTest, RemovalsThatADiskHasNotProvenAreNotAcknowledged) {
   Join();
   AskRemovals();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcove/owner/core/core.h"
+#include "kvcove/owner/disk/directory_opening.h"
 #include "kvcove/owner/disk/owner_facts.h"
 #include "kvcove/wire/owner_link.h"
 
@@ -47,6 +48,15 @@ class LinkTarget {
   // Notes whether the master has stored that the next process must not use this owner's disks, as
   // Report asked (wire::RenewRequest::disks_void).
   virtual void SetDisksVoid(bool /*stored*/) {}
+  // Return the openings of the data directory, for a hello, and follow the master's answers (see
+  // DirectoryOpening). Report names the opening that the master is to store.
+  virtual DirectoryOpening::Named Openings() const { return {}; }
+  virtual void Welcomed(const std::optional<Id128>& /*opening*/) {}
+  virtual void OpeningStored(const Id128& /*opening*/) {}
+  // Returns true if the disks wait for renewals, because of their opening.
+  virtual bool AwaitsOpening() const { return false; }
+  // Returns the opening of the clean end, for the goodbye. May wait for a moment. Zero: none.
+  virtual Id128 EndOpening() { return {}; }
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
   // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
