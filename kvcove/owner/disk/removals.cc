@@ -19,15 +19,58 @@ std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
 }
 
+std::unexpected<Error> TooManyRemovals() {
+  return Fail(Code::kLimit, fmt::format("{} removals wait for disks already; repeat this one later",
+                                        RemovalWaits::kMost));
+}
+
 }  // namespace
+
+Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
+                   const std::atomic<bool>& link_ends, const Clock& clock)
+    : disks_(disks),
+      opening_(opening),
+      memory_(memory),
+      link_ends_(link_ends),
+      clock_(clock),
+      waits_({.look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
+              .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
+             clock) {
+  disks_.set().common().on_proven = [this] { waits_.Settle(); };
+}
 
 // ---- asked for on this host
 
 std::vector<Code> Removals::Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) {
+  DisksRemoval on_disk;
+  std::vector<Code> codes = Begin(token, keys, on_disk);
+  if (const Status proven = disks_.AwaitRemoval(on_disk, deadline_ns); !proven) {
+    std::ranges::fill(codes, proven.error().code);
+  }
+  return codes;
+}
+
+void Removals::RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                          std::int64_t deadline_ns,
+                          std::function<void(Result<std::vector<Code>>)> done) {
+  if (waits_.Full()) return done(TooManyRemovals());
+  const auto on_disk = std::make_shared<DisksRemoval>();
+  std::vector<Code> codes = Begin(token, keys, *on_disk);
+  if (on_disk->parts.empty()) return done(std::move(codes));
+  disks_.Wake();
+  waits_.Add(on_disk, deadline_ns,
+             [codes = std::move(codes), done = std::move(done)](const Status& proven) mutable {
+               if (!proven) std::ranges::fill(codes, proven.error().code);
+               done(std::move(codes));
+             });
+}
+
+// Removes the keys from memory and fences them at the disks.
+std::vector<Code> Removals::Begin(const Token& token, std::span<const std::string_view> keys,
+                                  DisksRemoval& on_disk) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
-  DisksRemoval on_disk;
   for (std::size_t begin = 0; begin < keys.size(); begin += Memory::kSlice) {
     const auto slice = keys.subspan(begin, std::min(Memory::kSlice, keys.size() - begin));
     const MutexLock lock(memory_.mutex);
@@ -36,9 +79,6 @@ std::vector<Code> Removals::Remove(const Token& token, std::span<const std::stri
       codes.push_back(current != Code::kOk ? current : memory_.core().Remove(token.slot, key));
     }
     RemoveFromDisks(token, slice, std::span(codes).subspan(begin), on_disk);
-  }
-  if (const Status proven = disks_.AwaitRemoval(on_disk, deadline_ns); !proven) {
-    std::ranges::fill(codes, proven.error().code);
   }
   return codes;
 }
@@ -58,28 +98,48 @@ void Removals::RemoveFromDisks(const Token& token, std::span<const std::string_v
   if (!sound.empty()) set.Remove(token.slot, token.generation, sound, removal);
 }
 
-// Hides matching keys of the disks before the walk over memory, which takes several holds: a value
-// that is promoted behind the walk would survive.
 Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) {
+  DisksRemoval on_disk;
+  KVCOVE_ASSIGN(const std::uint64_t removed, BeginMatching(token, pattern, deadline_ns, on_disk));
+  KVCOVE_TRY(disks_.AwaitRemoval(on_disk, deadline_ns));
+  return removed + on_disk.removed();
+}
+
+void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
+                                  std::int64_t deadline_ns,
+                                  std::function<void(Result<std::uint64_t>)> done) {
+  if (waits_.Full()) return done(TooManyRemovals());
+  const auto on_disk = std::make_shared<DisksRemoval>();
+  const auto removed = BeginMatching(token, pattern, deadline_ns, *on_disk);
+  if (!removed || on_disk->parts.empty()) return done(removed);
+  disks_.Wake();
+  waits_.Add(on_disk, deadline_ns,
+             [on_disk, removed = *removed, done = std::move(done)](const Status& proven) {
+               if (!proven) return done(std::unexpected(proven.error()));
+               done(removed + on_disk->removed());
+             });
+}
+
+// Removes what memory has, and orders the walk over the disks. Hides matching keys of the disks
+// before the walk over memory, which takes several holds: a value that is promoted behind the walk
+// would survive.
+Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
+                                              std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
     disks_.set().BeginMatching(token.slot, pattern);
   }
-  Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
-  DisksRemoval on_disk;
-  {
-    const MutexLock lock(memory_.mutex);
-    if (!removed) {
-      disks_.set().EndMatching(token.slot, pattern);
-      return removed;
-    }
+  const Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
+  const MutexLock lock(memory_.mutex);
+  if (removed) {
     disks_.set().RemoveMatching(token.slot, token.generation, pattern, on_disk);
+  } else {
+    disks_.set().EndMatching(token.slot, pattern);
   }
-  KVCOVE_TRY(disks_.AwaitRemoval(on_disk, deadline_ns));
-  return *removed + on_disk.removed();
+  return removed;
 }
 
 Result<std::uint64_t> Removals::Walk(const Token& token, std::string_view pattern,

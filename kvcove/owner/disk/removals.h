@@ -6,12 +6,13 @@
 // answered once the disk has proven it (its tombstone is durable), or once the note or, in a
 // cluster, the master says durably that the next start must not use that disk.
 //
-// Threads. Any thread may call Remove and RemoveMatching, several at a time. The other calls belong
-// to the link: Apply, AwaitApplied and DropSlot to its removal lane, DropFromMemory to that of the
-// lease.
+// Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
+// time. The other calls belong to the link: Apply, AwaitApplied and DropSlot to its removal lane,
+// DropFromMemory to that of the lease.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "kvcove/owner/disk/disk_opening.h"
 #include "kvcove/owner/disk/owner_disks.h"
+#include "kvcove/owner/disk/removal_waits.h"
 #include "kvcove/wire/tasks.h"
 
 namespace kvcove::owner {
@@ -28,8 +30,7 @@ class Removals {
  public:
   // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
-           const std::atomic<bool>& link_ends, const Clock& clock)
-      : disks_(disks), opening_(opening), memory_(memory), link_ends_(link_ends), clock_(clock) {}
+           const std::atomic<bool>& link_ends, const Clock& clock);
 
   // ---- asked for on this host; `token` names the generation
   // Removes keys, and returns a code for each. kStale: the token names another generation.
@@ -40,6 +41,16 @@ class Removals {
   // removed, and the call can be repeated; kInvalid: the pattern; kStale.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
+  // Do the same without waiting for a disk. `keys` are read within the call. `done` is called once,
+  // by any thread, or within the call; the janitor ends waits at their deadlines.
+  // RemoveMatchingThen walks over memory within the call. Errors: also kLimit: too many removals
+  // wait, so this one has not begun.
+  void RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                  std::int64_t deadline_ns, std::function<void(Result<std::vector<Code>>)> done);
+  void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
+                          std::function<void(Result<std::uint64_t>)> done);
+  // Returns the removals that wait so.
+  RemovalWaits& waits() { return waits_; }
 
   // ---- the master's
   // Applies a removal. Returns how many objects its pattern matched. AwaitApplied proves its keys.
@@ -60,6 +71,10 @@ class Removals {
   void Drop(std::span<const wire::CopyRequest::Item> items);
 
  private:
+  std::vector<Code> Begin(const Token& token, std::span<const std::string_view> keys,
+                          DisksRemoval& on_disk);
+  Result<std::uint64_t> BeginMatching(const Token& token, std::string_view pattern,
+                                      std::int64_t deadline_ns, DisksRemoval& on_disk);
   void RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
                        std::span<Code> codes, DisksRemoval& removal) KVCOVE_REQUIRES(memory_.mutex);
   Result<std::uint64_t> Walk(const Token& token, std::string_view pattern,
@@ -77,6 +92,7 @@ class Removals {
   const Clock& clock_;
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
+  RemovalWaits waits_;
 };
 
 }  // namespace kvcove::owner
