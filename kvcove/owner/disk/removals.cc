@@ -15,6 +15,9 @@
 namespace kvcove::owner {
 namespace {
 
+constexpr std::size_t kMostPatterns = 16;
+static_assert(kMostPatterns < wire::kMaxOpenRemovals);
+
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
 }
@@ -202,9 +205,7 @@ std::uint64_t Removals::Apply(const wire::Removal& removal) {
   return removal.pattern.empty() ? 0 : ApplyPattern(removal);
 }
 
-// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
-// only from this owner, and would list them for ever.
-std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
+std::uint64_t Removals::OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk) {
   std::uint64_t matched = 0;
   Generation generation = 0;
   Core::Walk walk;
@@ -223,12 +224,18 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
     }
     Memory::LetOthersIn();
   }
-  DisksRemoval on_disk;
   on_disk.collect = true;
-  {
-    const MutexLock lock(memory_.mutex);
-    disks_.set().RemoveMatching(removal.slot, generation, removal.pattern, on_disk);
-  }
+  const MutexLock lock(memory_.mutex);
+  disks_.set().RemoveMatching(removal.slot, generation, removal.pattern, on_disk);
+  return matched;
+}
+
+// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
+// only from this owner, and would list them for ever.
+std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
+  DisksRemoval on_disk;
+  const std::uint64_t matched = OrderPattern(removal, on_disk);
+  if (on_disk.parts.empty()) return matched;
   if (!AwaitProven(on_disk)) {
     NoteGoneUnknown();
     return matched;
@@ -236,6 +243,53 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
   // A disk that is set aside adds no keys; the next inventory does not report them any more.
   NoteGone(removal.slot, on_disk.TakeKeys());
   return matched + on_disk.removed();
+}
+
+std::optional<std::uint64_t> Removals::BeginPattern(const wire::Removal& removal) {
+  if (disks_.none() || patterns_.size() >= kMostPatterns) return std::nullopt;
+  if (!opening_.AwaitSettled()) return std::nullopt;
+  Pattern& pattern =
+      patterns_.emplace_back(Pattern{.number = removal.number, .slot = removal.slot});
+  const std::uint64_t matched = OrderPattern(removal, pattern.on_disk);
+  disks_.Wake();
+  return matched;
+}
+
+// Queues the keys as lost before it returns a removal, as ApplyPattern does.
+std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
+  std::vector<wire::RemovalsRequest::Count> ended;
+  for (auto pattern = patterns_.begin(); pattern != patterns_.end();) {
+    if (!Ended(*pattern)) {
+      ++pattern;
+      continue;
+    }
+    NoteGone(pattern->slot, pattern->on_disk.TakeKeys());
+    ended.push_back({.number = pattern->number, .objects = pattern->on_disk.removed()});
+    pattern = patterns_.erase(pattern);
+  }
+  // A page that was applied in two epochs has begun its removals twice.
+  std::erase_if(ended, [&](const wire::RemovalsRequest::Count& count) {
+    return std::ranges::find(patterns_, count.number, &Pattern::number) != patterns_.end();
+  });
+  return ended;
+}
+
+// A disk that has missed the removal is struck from the note, as in AwaitProven.
+bool Removals::Ended(Pattern& pattern) {
+  const AwaitedDisks awaited = disks_.Awaited(pattern.on_disk);
+  if (awaited.open) return false;
+  if (awaited.missed == 0) return true;
+  const Status struck = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
+  if (!struck && !std::exchange(pattern.said, true)) {
+    LogError("a removal is pending: {}", struck.error().ToString());
+  }
+  return struck.has_value();
+}
+
+void Removals::ForgetPatterns() {
+  if (patterns_.empty()) return;
+  patterns_.clear();
+  NoteGoneUnknown();
 }
 
 // Hides the keys on disks while memory is walked, as RemoveMatching does.
