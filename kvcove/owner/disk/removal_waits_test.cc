@@ -180,7 +180,7 @@ TEST_F(RemovalWaitsTest, EndAllEndsEachWaitAndLaterOnesWait) {
   EXPECT_EQ(*later, kProven);
 }
 
-// What the callback uses may end right after.
+// The objects that the callback uses may end right after.
 TEST_F(RemovalWaitsTest, EndAllWaitsForAnAnswerThatAnotherThreadGives) {
   std::atomic<bool> answering{false};
   std::atomic<bool> held{true};
