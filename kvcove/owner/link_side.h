@@ -70,6 +70,13 @@ class LinkSide final : public LinkTarget {
   std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
     return parts_.removals.Apply(removal);
   }
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
+    return parts_.removals.BeginPattern(removal);
+  }
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
+    return parts_.removals.TakeEndedPatterns();
+  }
+  void ForgetPatterns() override { parts_.removals.ForgetPatterns(); }
   void DropSlot(SlotId slot) override { parts_.removals.DropSlot(slot); }
   void DropVoidSlot(SlotId slot) override { parts_.removals.DropFromMemory(slot); }
   void SetApplied(std::uint64_t number) override;

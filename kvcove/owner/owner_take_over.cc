@@ -20,6 +20,7 @@ void Owner::Freeze() {
 
 void Owner::Thaw() {
   outbox_.ResumeWaits();
+  removals_.waits().Resume();
   link_ends_ = false;
   opening_.Resume();
   {

@@ -231,8 +231,11 @@ std::string Encode(const RemovalsRequest& message) {
     matched.push_back(fb::CreateMatched(builder, count.number, count.objects));
   }
   const auto list = builder.CreateVector(matched);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> open;
+  if (!message.open.empty()) open = builder.CreateVector(message.open);
+  const std::uint64_t ahead = message.ahead > message.after ? message.ahead : 0;
   return Done(builder, fb::CreateRemovalsAfter(builder, message.number, message.epoch,
-                                               message.after, list, message.dropped));
+                                               message.after, list, message.dropped, ahead, open));
 }
 
 Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
@@ -241,7 +244,13 @@ Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
                           .epoch = root->epoch(),
                           .after = root->after(),
                           .matched = {},
-                          .dropped = root->dropped()};
+                          .dropped = root->dropped(),
+                          .ahead = root->ahead()};
+  if (!Aligned(root->open())) return Misaligned();
+  if (SizeOf(root->open()) > kMaxOpenRemovals) {
+    return Fail(Code::kCorrupt, "more removals are open than an owner may have");
+  }
+  for (unsigned i = 0; i < SizeOf(root->open()); ++i) request.open.push_back(root->open()->Get(i));
   for (unsigned i = 0; i < SizeOf(root->matched()); ++i) {
     const fb::Matched* count = root->matched()->Get(i);
     request.matched.push_back({.number = count->number(), .objects = count->count()});

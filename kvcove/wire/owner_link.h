@@ -4,6 +4,7 @@
 // connection.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -158,7 +159,9 @@ struct Removal {
   bool operator==(const Removal&) const = default;
 };
 
-// Asks for the removals after `after`, and so acknowledges those up to it.
+// Asks for the removals after `ahead`. Acknowledges those up to `after`, and those up to `ahead`
+// that are not in `open`. A master of an earlier version knows `after` alone: it sends the removals
+// after that, and takes nothing for acknowledged beyond it.
 struct RemovalsRequest {
   struct Count {
     std::uint64_t number = 0;
@@ -169,7 +172,13 @@ struct RemovalsRequest {
   std::uint64_t after = 0;
   std::vector<Count> matched;  // by removals with a pattern, since the last request
   std::uint64_t dropped = 0;   // the latest RemovalsPage::drop_number whose slots are dropped
+  // The last removal that memory has applied; below `after`: the same as `after`.
+  std::uint64_t ahead = 0;
+  // Removals by pattern for which disks are still being walked; at most kMaxOpenRemovals.
+  std::vector<std::uint64_t> open = {};
+  std::uint64_t seen() const { return std::max(after, ahead); }
 };
+inline constexpr std::size_t kMaxOpenRemovals = 64;
 
 struct RemovalsPage {
   // Slots whose removals are not all known any more: drop what they hold, first.

@@ -230,6 +230,26 @@ TEST(OwnerLinkWireTest, AWatchArrivesWhole) {
   EXPECT_EQ(arrived->opening, (Id128{5, 6}));
 }
 
+TEST(OwnerLinkWireTest, RemovalsThatAreOpenArriveAndAreBounded) {
+  RemovalsRequest request{.after = 3, .matched = {}, .ahead = 9, .open = {4, 7}};
+  const auto asked = Decode(Encode(request), &DecodeRemovalsRequest);
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->after, 3U);
+  EXPECT_EQ(asked->ahead, 9U);
+  EXPECT_EQ(asked->seen(), 9U);
+  EXPECT_EQ(asked->open, (std::vector<std::uint64_t>{4, 7}));
+  request.open.assign(kMaxOpenRemovals, 5);
+  EXPECT_TRUE(Decode(Encode(request), &DecodeRemovalsRequest));
+  request.open.push_back(5);
+  EXPECT_EQ(Decode(Encode(request), &DecodeRemovalsRequest).error().code, Code::kCorrupt);
+}
+
+// To a master of an earlier version it is the message that it knows.
+TEST(OwnerLinkWireTest, WithoutOpenRemovalsARequestHasTheBytesOfBefore) {
+  EXPECT_EQ(Encode(RemovalsRequest{.after = 3, .matched = {}, .ahead = 3}),
+            Encode(RemovalsRequest{.after = 3, .matched = {}}));
+}
+
 TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
   const RemovalsRequest request{.number = 1,
                                 .epoch = 2,
@@ -244,6 +264,8 @@ TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
   EXPECT_EQ(asked->dropped, 7U);
   ASSERT_EQ(asked->matched.size(), 2U);
   EXPECT_EQ(asked->matched[0].objects, 5U);
+  EXPECT_EQ(asked->seen(), 3U);
+  EXPECT_TRUE(asked->open.empty());
   EXPECT_TRUE(Decode(Encode(RemovalsRequest{.matched = {}}), &DecodeRemovalsRequest));
   const RemovalsPage page{
       .drop = {1, 4095},

@@ -11,7 +11,8 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::int64_t kWatchNs = 2 * kSecond;   // a watch without news is answered after this
+constexpr std::int64_t kWatchNs = 2 * kSecond;  // a watch without news is answered after this
+constexpr std::int64_t kOpenWatchNs = 10 * kMillisecond;  // that of an owner with open removals
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, no key counts as "never put"
 constexpr std::int64_t kSweepNs = kSecond;
 // For this long after a start, the id of a lost pool wins over the one that new members know.
@@ -644,7 +645,9 @@ void Control::Tick() {
   });
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const RemovalsWaiting& watch = entry.second;
-    if (now < watch.since_ns + kWatchNs) return false;
+    // The owner acknowledges an open removal with its next request.
+    const std::int64_t longest_ns = watch.request.open.empty() ? kWatchNs : kOpenWatchNs;
+    if (now < watch.since_ns + longest_ns) return false;
     deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
     return true;
   });

@@ -304,6 +304,13 @@ std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::u
   return keys;
 }
 
+void Members::ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
+                         std::vector<std::uint64_t> open) {
+  if (!Current(number, epoch)) return;
+  at(number).ahead = ahead;
+  at(number).open = std::move(open);
+}
+
 // ---- proofs
 
 std::vector<MemberRef> Members::All() const {
@@ -327,7 +334,7 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
                                        std::int64_t now_ns) {
   if (Get(ref) == nullptr) return RemovalProof::kProven;
   Member& member = at(ref.number);
-  if (member.removals >= removal) return RemovalProof::kProven;
+  if (member.Applied(removal)) return RemovalProof::kProven;
   // While a member ends it gets no barrier, whose fact would be stored after the member's facts
   // were deleted. The stored end proves the removal.
   if (options_.strict || member.ending) return RemovalProof::kWaits;
@@ -444,7 +451,9 @@ std::uint64_t Members::AppliedByAll() const {
 std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
   std::uint64_t applied = ~0ULL;
   for (const auto& [id, number] : by_id_) {
-    if (at(number).lease_until_ns > now_ns) applied = std::min(applied, at(number).removals);
+    const Member& member = at(number);
+    if (member.lease_until_ns <= now_ns) continue;
+    applied = std::min(applied, std::max(member.removals, member.ahead));
   }
   return applied;
 }

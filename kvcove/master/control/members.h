@@ -21,6 +21,7 @@
 // A copy from before the second step has no N+1. One from after it is as new as the present number.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -144,6 +145,11 @@ class Members {
   // needed any more.
   std::vector<std::string> AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
                                                std::uint64_t removals);
+  // Notes that the owner has applied more: all removals up to `ahead`, except for `open`. Proves
+  // these, and nothing else: after a restart the owner asks for all that AcknowledgeRemovals did
+  // not note.
+  void ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
+                  std::vector<std::uint64_t> open);
   // Adds the slots that the owner must drop, because this master does not know the removals that an
   // earlier one proved there. Returns a number that Dropped acknowledges; 0: there are none.
   std::uint64_t TellToDrop(OwnerNumber number, std::vector<SlotId>& slots);
@@ -282,7 +288,13 @@ class Members {
     std::int64_t lease_until_ns = 0;
     std::int64_t heard_ns = 0;
     std::uint64_t table = 0;
-    std::uint64_t removals = 0;
+    std::uint64_t removals = 0;       // all up to it are applied
+    std::uint64_t ahead = 0;          // all up to it are applied but for `open`; see ApplyAhead
+    std::vector<std::uint64_t> open;  // by pattern: disks are being walked
+    bool Applied(std::uint64_t removal) const {
+      return removal <= removals ||
+             (removal <= ahead && std::ranges::find(open, removal) == open.end());
+    }
     std::map<SlotId, Barrier> barriers;
     wire::RenewRequest last;
     Id128 opening;

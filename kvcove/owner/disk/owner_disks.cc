@@ -169,6 +169,21 @@ Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns)
   return {};
 }
 
+AwaitedDisks OwnerDisks::Awaited(const DisksRemoval& removal) const {
+  AwaitedDisks awaited;
+  for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
+    if (removal.parts[i] == nullptr) continue;
+    const Status proven = (*set_)[i].removals().Await(*removal.parts[i], /*deadline_ns=*/0);
+    if (proven) continue;
+    if (proven.error().code == Code::kUnavailable) {
+      awaited.missed |= std::uint32_t{1} << i;
+    } else {
+      awaited.open = true;
+    }
+  }
+  return awaited;
+}
+
 // ---- an upgrade
 
 void OwnerDisks::Drain() const {

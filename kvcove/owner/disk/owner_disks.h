@@ -17,6 +17,7 @@
 #include "kvcove/owner/disk/disk_set.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "kvcove/owner/disk/owner_facts.h"
+#include "kvcove/owner/disk/removal_waits.h"
 #include "kvcove/owner/memory/memory.h"
 
 namespace kvcove::owner {
@@ -95,6 +96,8 @@ class OwnerDisks {
   // Waits until each disk has proven its part of the removal, or is struck from the note. Errors:
   // kTimeout; kUnavailable: a disk proves nothing any more, and the note cannot be written.
   Status AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns);
+  // Returns the disks for which the removal waits. Waits for none of them, and for no file system.
+  AwaitedDisks Awaited(const DisksRemoval& removal) const;
 
   // ---- an upgrade (docs/upgrade.md)
   // Writes most of the queued values before any caller waits for the upgrade, and waits for disks

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -89,6 +90,14 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   EXPECT_EQ(removals.Remove(kCaptured, keys, soon_ns),
             (std::vector<Code>{Code::kMiss, Code::kMiss}));
   EXPECT_EQ(removals.RemoveMatching(kCaptured, "*", soon_ns).value_or(9), 0U);
+  std::size_t removed = 0;
+  removals.RemoveThen(kCaptured, keys, soon_ns,
+                      [&](const auto& codes) { removed = codes ? codes->size() : 0; });
+  EXPECT_EQ(removed, 2U);
+  std::optional<std::uint64_t> matched;
+  removals.RemoveMatchingThen(kCaptured, "*", soon_ns,
+                              [&](const auto& count) { matched = count.value_or(9); });
+  EXPECT_EQ(matched, 0U);
   EXPECT_EQ(removals.Apply({.number = 1, .slot = kNamedSlot, .keys = {"a"}, .pattern = {}}), 0U);
   EXPECT_EQ(removals.Apply({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}), 0U);
   EXPECT_TRUE(removals.AwaitApplied());

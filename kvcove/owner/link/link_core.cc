@@ -87,6 +87,7 @@ std::optional<LinkCore::Call> LinkCore::Goodbye() {
 LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
+  if (lane == Lane::kRemovals) NoteEndedPatterns();
   const MutexLock lock(mutex_);
   if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kLanePauseNs};
   asked_under_[Index(lane)] = epoch_;
@@ -105,14 +106,36 @@ LinkCore::Step LinkCore::Next(Lane lane) {
     asked_under_[Index(lane)] = 0;
     return {.wait_ns = kLanePauseNs / 10};
   }
-  return {.call = Call{
-              .method = wire::Method::kRemovals,
-              .body = wire::Encode(wire::RemovalsRequest{.number = number_,
-                                                         .epoch = epoch_,
-                                                         .after = removals_,
-                                                         .matched = std::exchange(matched_, {}),
-                                                         .dropped = dropped_}),
-              .timeout_ns = kWatchNs}};
+  return {.call = Call{.method = wire::Method::kRemovals,
+                       .body = wire::Encode(NextRemovals()),
+                       .timeout_ns = kWatchNs}};
+}
+
+wire::RemovalsRequest LinkCore::NextRemovals() {
+  std::erase_if(open_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
+    return entry.second && *entry.second <= rounds_;
+  });
+  wire::RemovalsRequest request{.number = number_,
+                                .epoch = epoch_,
+                                .after = Acknowledged(),
+                                .matched = std::exchange(matched_, {}),
+                                .dropped = dropped_,
+                                .ahead = removals_};
+  for (const auto& [number, round] : open_) request.open.push_back(number);
+  return request;
+}
+
+// Also takes patterns of an earlier master, which no `open_` names: their keys must be unlisted,
+// too.
+void LinkCore::NoteEndedPatterns() {
+  const auto ended = target_.TakeEndedPatterns();
+  const MutexLock lock(mutex_);
+  for (const wire::RemovalsRequest::Count& count : ended) {
+    const auto open = open_.find(count.number);
+    if (open == open_.end()) continue;
+    open->second = rounds_ + 2;
+    matched_.push_back(count);
+  }
 }
 
 LinkCore::Step LinkCore::NextLease() {
@@ -425,6 +448,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     removals_ = same_master ? std::max(removals_, welcome.removals) : welcome.removals;
     applied = removals_;
     if (!same_master) {
+      open_.clear();
       naming_ = 0;
       dropped_ = 0;
       matched_.clear();
@@ -605,8 +629,25 @@ void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {
 void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
   for (const SlotId slot : page.drop) target_.DropSlot(slot);
   std::vector<wire::RemovalsRequest::Count> matched;
+  std::vector<std::uint64_t> open;
   bool patterns = !page.drop.empty();
+  std::uint64_t applied = 0;
+  {
+    const MutexLock lock(mutex_);
+    applied = removals_;
+    // A master of an earlier version sends all again that is behind an open removal, at once.
+    pause_[Index(Lane::kRemovals)] =
+        !page.removals.empty() && page.removals.front().number <= applied;
+  }
   for (const wire::Removal& removal : page.removals) {
+    if (removal.number <= applied) continue;
+    if (removal.keys.empty() && !removal.pattern.empty()) {
+      if (const auto begun = target_.BeginPattern(removal)) {
+        open.push_back(removal.number);
+        matched.push_back({.number = removal.number, .objects = *begun});
+        continue;
+      }
+    }
     const std::uint64_t objects = target_.ApplyRemoval(removal);
     if (removal.pattern.empty()) continue;
     patterns = true;
@@ -621,9 +662,10 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     const MutexLock lock(mutex_);
     if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
   }
-  target_.SetApplied(page.upto);
+  target_.SetApplied(std::max(applied, page.upto));
   const MutexLock lock(mutex_);
   removals_ = std::max(removals_, page.upto);
+  for (const std::uint64_t number : open) open_.emplace(number, std::nullopt);
   if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), matched.begin(), matched.end());
   // The master knows keys by their hashes only, so this owner must unlist the keys that a pattern

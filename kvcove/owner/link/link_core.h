@@ -17,6 +17,7 @@
 // call was made (`asked_under_`), so a late answer of an earlier epoch changes nothing.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -119,7 +120,7 @@ class LinkCore {
   // epoch, so the master continues with its state of this owner.
   void Load(StateReader& ar);
   // Drops the callbacks of the listings under way: their callers were answered by EndWaits. Shards'
-  // entries are not handed over; a new epoch reports everything instead.
+  // entries are not handed over; a new epoch reports everything instead. Nor are open removals.
   void ForgetCallers();
   // Returns the reservations in the List request that has no answer yet.
   std::set<std::uint64_t> Asked() const;
@@ -152,6 +153,12 @@ class LinkCore {
   // `asked_under`: the epoch in which the call was made that the changes answer.
   void Apply(const wire::Changes& changes, std::uint32_t asked_under);
   void ApplyRemovals(const wire::RemovalsPage& page);
+  void NoteEndedPatterns() KVCOVE_EXCLUDES(mutex_);
+  wire::RemovalsRequest NextRemovals() KVCOVE_REQUIRES(mutex_);
+  // Returns the last removal up to which all are proven here.
+  std::uint64_t Acknowledged() const KVCOVE_REQUIRES(mutex_) {
+    return open_.empty() ? removals_ : std::min(removals_, open_.begin()->first - 1);
+  }
   void Listed(const wire::ListReply& reply);
   void AnswerLease(const Result<std::string>& reply);
   void AnswerList(const Result<std::string>& reply);
@@ -212,7 +219,11 @@ class LinkCore {
   std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   // ---- removals
-  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;  // all up to it are applied, but `open_`
+  // Removals by pattern that are not acknowledged yet, by number: the list lane's round before
+  // which they must not be, as acknowledge_at_round_. Nothing: disks are still being walked. Others
+  // are acknowledged meanwhile.
+  std::map<std::uint64_t, std::optional<std::uint64_t>> open_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
   std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
   // The list lane's round before which removals are not acknowledged: the objects that a pattern

@@ -59,6 +59,18 @@ class FakeTarget final : public LinkTarget {
     said.push_back("remove " + std::to_string(removal.number));
     return removal.pattern.empty() ? 0 : 3;
   }
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
+    if (!walks_disks) return std::nullopt;
+    said.push_back("begin " + std::to_string(removal.number));
+    return 3;
+  }
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
+    return std::exchange(ended_patterns, {});
+  }
+  void ForgetPatterns() override { ++forgotten_patterns; }
+  bool walks_disks = false;
+  std::vector<wire::RemovalsRequest::Count> ended_patterns;
+  int forgotten_patterns = 0;
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }
   void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }

@@ -589,6 +589,121 @@ TEST_F(LinkCoreTest, APatternIsAcknowledgedWhenWhatItRemovedIsUnlisted) {
   EXPECT_THAT(AskRemovals().matched, IsEmpty()) << "once";
 }
 
+// An owner whose disks walk for a pattern.
+class OpenPatternTest : public LinkCoreTest {
+ protected:
+  static wire::Removal Key(std::uint64_t number) {
+    return {.number = kFirst + number, .slot = 1, .keys = {"k"}, .pattern = {}};
+  }
+  static wire::Removal Pattern(std::uint64_t number) {
+    return {.number = kFirst + number, .slot = 1, .keys = {}, .pattern = "x*"};
+  }
+  void AnswerUpTo(std::uint64_t upto, std::vector<wire::Removal> removals = {}) {
+    AnswerRemovals({.drop = {}, .removals = std::move(removals), .upto = kFirst + upto});
+  }
+  // It has applied a pattern, 1, and a key, 2, and walks.
+  void Begin() {
+    target_.walks_disks = true;
+    Join();
+    TellAll();
+    AskRemovals();
+    target_.said.clear();
+    AnswerUpTo(2, {Pattern(1), Key(2)});
+  }
+};
+
+TEST_F(OpenPatternTest, OtherRemovalsAreAcknowledgedWhileDisksAreWalked) {
+  Begin();
+  EXPECT_THAT(target_.said, ElementsAre("begin " + std::to_string(kFirst + 1),
+                                        "remove " + std::to_string(kFirst + 2)));
+  EXPECT_EQ(target_.applied, kFirst + 2);
+  wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.ahead, kFirst + 2);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1));
+  ASSERT_EQ(next.matched.size(), 1U);
+  EXPECT_EQ(next.matched[0].objects, 3U) << "those of memory";
+  AnswerUpTo(3, {Key(3)});
+  next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.ahead, kFirst + 3);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1));
+  EXPECT_THAT(next.matched, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, ItIsAcknowledgedOnceWhatDisksHadIsUnlisted) {
+  Begin();
+  AskRemovals();
+  target_.ended_patterns = {{.number = kFirst + 1, .objects = 5}};
+  AnswerUpTo(2);
+  wire::RemovalsRequest next = AskRemovals();
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1)) << "its keys are still listed";
+  ASSERT_EQ(next.matched.size(), 1U);
+  EXPECT_EQ(next.matched[0].number, kFirst + 1);
+  EXPECT_EQ(next.matched[0].objects, 5U);
+  EXPECT_TRUE(Idle(Lane::kList));
+  AnswerUpTo(2);
+  next = AskRemovals();
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1)) << "that round may have begun before";
+  EXPECT_TRUE(Idle(Lane::kList));
+  AnswerUpTo(2);
+  next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 2);
+  EXPECT_THAT(next.open, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, TheFirstOfSeveralThatAreOpenCounts) {
+  Begin();
+  AskRemovals();
+  AnswerUpTo(4, {Pattern(3), Key(4)});
+  EXPECT_THAT(AskRemovals().open, ElementsAre(kFirst + 1, kFirst + 3));
+  target_.ended_patterns = {{.number = kFirst + 1, .objects = 0}};
+  AnswerUpTo(4);
+  AskRemovals();
+  EXPECT_TRUE(Idle(Lane::kList) && Idle(Lane::kList));
+  AnswerUpTo(4);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 2);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 3));
+}
+
+// It knows no open removals, and sends all again that it has not seen acknowledged.
+TEST_F(OpenPatternTest, AMasterOfAnEarlierVersionIsAskedWithPauses) {
+  Begin();
+  AskRemovals();
+  target_.said.clear();
+  AnswerUpTo(3, {Pattern(1), Key(2), Key(3)});
+  EXPECT_THAT(target_.said, ElementsAre("remove " + std::to_string(kFirst + 3)));
+  EXPECT_TRUE(Idle(Lane::kRemovals));
+  EXPECT_EQ(AskRemovals().ahead, kFirst + 3);
+  AnswerUpTo(2, {Pattern(1), Key(2)});
+  EXPECT_EQ(target_.applied, kFirst + 3) << "its number never falls";
+}
+
+// The successor's process walks anew.
+TEST_F(OpenPatternTest, AHandOverAsksForOpenRemovalsAgain) {
+  Begin();
+  core_.ForgetCallers();
+  EXPECT_EQ(target_.forgotten_patterns, 1);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.seen(), kFirst);
+  EXPECT_THAT(next.open, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, AnotherMasterKnowsNoneOfThem) {
+  Begin();
+  core_.Disconnected();
+  AskHello();
+  wire::OwnerWelcome welcome = Welcome(9);
+  ++welcome.position.term;
+  AnswerHello(welcome);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.seen(), kFirst);
+  EXPECT_THAT(next.open, IsEmpty());
+}
+
 // ---- answers of an earlier epoch
 
 TEST_F(LinkCoreTest, AnswersOfAnEarlierEpochAreIgnored) {

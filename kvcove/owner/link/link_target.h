@@ -69,6 +69,17 @@ class LinkTarget {
   // ---- removals
   // Applies a removal, in slices of the owner's lock. Returns how many objects a pattern removed.
   virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
+  // Applies a removal by pattern to memory, and begins to apply it to disks. Returns how many
+  // objects memory had; nothing: the call has done nothing, so ApplyRemoval must. The removal is
+  // open until TakeEndedPatterns returns it.
+  virtual std::optional<std::uint64_t> BeginPattern(const wire::Removal& /*removal*/) {
+    return std::nullopt;
+  }
+  // Returns the removals that disks have proven since the last call, with the number of objects
+  // that disks had. TakeGone has their keys from then on.
+  virtual std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() { return {}; }
+  // Forgets open removals, which are applied again: by this process, or by its successor.
+  virtual void ForgetPatterns() {}
   // Removes all objects of the slot.
   virtual void DropSlot(SlotId slot) = 0;
   // Removes the objects of a slot that has no generation any more, under another identity than the
