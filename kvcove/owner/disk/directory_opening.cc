@@ -22,7 +22,7 @@ void DirectoryOpening::Draw() {
   before_ = stored_;
   now_ = RandomId();
   drawn_ = true;
-  written_ = durable_ = removed_ = false;
+  written_ = removed_ = false;
 }
 
 bool DirectoryOpening::Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns) {
@@ -38,12 +38,6 @@ bool DirectoryOpening::Welcomed(const std::optional<Id128>& stored, std::int64_t
 void DirectoryOpening::Forget() {
   stored_ = {};
   drawn_ = false;
-}
-
-void DirectoryOpening::Written(const OwnerFacts& facts, bool durable) {
-  if (facts.opening != now_) return;
-  written_ = true;
-  durable_ = durable;
 }
 
 bool DirectoryOpening::DrawAgain(std::int64_t now_ns) {

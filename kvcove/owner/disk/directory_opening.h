@@ -62,13 +62,11 @@ class DirectoryOpening {
   void Forget();
 
   // ---- the directory
-  // Notes an attempt to write facts.
-  void Written(const OwnerFacts& facts, bool durable);
-  // Returns the number that renewals name; zero: none yet. One that could not be written is named,
-  // too: the disks must not wait for a file system that fails. The next process is forgotten then.
+  // Notes that the directory has these facts, durably.
+  void Written(const OwnerFacts& facts) { written_ = written_ || facts.opening == now_; }
+  // Returns the number that renewals name; zero: none yet. The master must not store one that the
+  // directory does not have: the next process could not name it, and would be forgotten.
   Id128 Told() const { return drawn_ && written_ ? now_ : Id128{}; }
-  // Returns true if the directory has the present number for good.
-  bool durable() const { return written_ && durable_; }
 
   // ---- later numbers
   // Notes that a removal was applied.
@@ -87,8 +85,7 @@ class DirectoryOpening {
   Id128 stored_;          // by the master, as it has said last
   bool kept_ = false;     // the present master stores openings
   bool drawn_ = false;    // `now_` is of this process
-  bool written_ = false;  // a write of `now_` has been tried
-  bool durable_ = false;  // and has succeeded
+  bool written_ = false;  // the directory has `now_`
   bool removed_ = false;  // since `now_` was drawn
   std::int64_t drawn_ns_ = 0;
 };
