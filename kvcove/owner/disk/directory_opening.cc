@@ -22,7 +22,7 @@ void DirectoryOpening::Draw() {
   before_ = stored_;
   now_ = RandomId();
   drawn_ = true;
-  written_ = removed_ = false;
+  written_ = false;
 }
 
 bool DirectoryOpening::Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns) {
@@ -41,7 +41,7 @@ void DirectoryOpening::Forget() {
 }
 
 bool DirectoryOpening::DrawAgain(std::int64_t now_ns) {
-  if (!removed_ || now_ns - drawn_ns_ < again_ns_ || !DrawLast()) return false;
+  if (now_ns - drawn_ns_ < again_ns_ || !DrawLast()) return false;
   drawn_ns_ = now_ns;
   return true;
 }

@@ -281,11 +281,6 @@ bool DiskOpening::AwaitsOpening() const {
   return opening_.hurries(clock_.NowNs());
 }
 
-void DiskOpening::Removed() {
-  const MutexLock lock(mutex_);
-  opening_.Removed();
-}
-
 Id128 DiskOpening::EndOpening() {
   const std::int64_t until_ns = clock_.NowNs() + kEndNs;
   const MutexLock lock(mutex_);
