@@ -29,7 +29,13 @@ bool DirectoryOpening::Welcomed(const std::optional<Id128>& stored, std::int64_t
   kept_ = stored.has_value();
   if (!kept_) return false;
   stored_ = *stored;
-  if (drawn_) return false;
+  if (drawn_) {
+    // A master that begins another incarnation asks for no opening, and may have an earlier one.
+    // The next hello is asked for it, perhaps before that master has stored the present one.
+    if (stored_ == now_ || stored_ == before_) return false;
+    before_ = stored_;
+    return true;
+  }
   Draw();
   drawn_ns_ = now_ns;
   return true;

@@ -47,7 +47,8 @@ class DirectoryOpening {
 
   // ---- the master
   // Follows a welcome: `stored` is the number that the master has, zero if it has none; nothing: it
-  // stores none. Returns true if a number was drawn, which the caller has written.
+  // stores none. Returns true if the directory must have other openings: the caller has them
+  // written.
   bool Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns);
   // Notes the number that the master has stored.
   void Stored(const Id128& opening) { stored_ = opening; }

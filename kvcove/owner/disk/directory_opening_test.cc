@@ -113,6 +113,18 @@ TEST_F(DirectoryOpeningTest, AnotherIdentityDrawsOneOfItsOwn) {
   EXPECT_EQ(FactsOf(opening_).opening_before, Id128{});
 }
 
+// The store was put back from a backup, which begins another incarnation.
+TEST_F(DirectoryOpeningTest, AMasterWithAnEarlierOpeningKnowsTheProcessByIt) {
+  Begin();
+  Store();
+  const Id128 now = opening_.Told();
+  EXPECT_TRUE(opening_.Welcomed(kOlder, 0));
+  EXPECT_EQ(opening_.named().now, now);
+  EXPECT_EQ(opening_.named().before, kOlder);
+  EXPECT_EQ(opening_.Told(), now) << "the master is to store it";
+  EXPECT_FALSE(opening_.Welcomed(kOlder, 0)) << "the directory names it already";
+}
+
 TEST_F(DirectoryOpeningTest, AnUpgradePassesItOn) {
   Begin();
   Store();
