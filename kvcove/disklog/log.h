@@ -16,9 +16,8 @@
 // - Read: `done`: all bytes are verified, and the device no longer writes to the buffer.
 // - Remove: at return, earlier values of the keys are not found. `done`: the tombstones are synced.
 // - Sync: `done`: all earlier puts are durable.
-// - Stop: `done`: every zone has its summary, so the next start scans no records; the disk has a
-// new
-//   opening number, which the caller notes.
+// - Stop: `done`: every zone has its summary, so the next start scans no records. The disk has
+//   another opening number, which the caller notes.
 //
 // A device that hangs completes nothing, and keeps the buffers that were passed to Read. The owner
 // answers its own callers at their deadlines, and sets the disk aside while nothing completes.

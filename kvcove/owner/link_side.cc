@@ -56,7 +56,6 @@ wire::RenewRequest LinkSide::Report() {
 
 // In one hold: a put that begins after it is numbered as begun after the removal.
 void LinkSide::SetApplied(std::uint64_t number) {
-  if (number > applied_) parts_.opening.Removed();
   const MutexLock lock(parts_.memory.mutex);
   parts_.memory.core().SetApplied(number);
   applied_ = number;

@@ -151,8 +151,7 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   deferred.Add([hello] {
     LogWarn(
         "the owner at {} has a data directory of an earlier time, as from a copy that was put "
-        "back: "
-        "it joins anew, and its disks start empty, because they may hold removed values",
+        "back: it joins anew, and its disks start empty, because they may hold removed values",
         hello.address);
   });
   AnswerForgotten(hello, /*rolled_back=*/true, reply, deferred);

@@ -22,14 +22,20 @@ void DirectoryOpening::Draw() {
   before_ = stored_;
   now_ = RandomId();
   drawn_ = true;
-  written_ = durable_ = removed_ = false;
+  written_ = false;
 }
 
 bool DirectoryOpening::Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns) {
   kept_ = stored.has_value();
   if (!kept_) return false;
   stored_ = *stored;
-  if (drawn_) return false;
+  if (drawn_) {
+    // A master that begins another incarnation asks for no opening, and may have an earlier one.
+    // The next hello is asked for it, perhaps before that master has stored the present one.
+    if (stored_ == now_ || stored_ == before_) return false;
+    before_ = stored_;
+    return true;
+  }
   Draw();
   drawn_ns_ = now_ns;
   return true;
@@ -40,14 +46,8 @@ void DirectoryOpening::Forget() {
   drawn_ = false;
 }
 
-void DirectoryOpening::Written(const OwnerFacts& facts, bool durable) {
-  if (facts.opening != now_) return;
-  written_ = true;
-  durable_ = durable;
-}
-
 bool DirectoryOpening::DrawAgain(std::int64_t now_ns) {
-  if (!removed_ || now_ns - drawn_ns_ < again_ns_ || !DrawLast()) return false;
+  if (now_ns - drawn_ns_ < again_ns_ || !DrawLast()) return false;
   drawn_ns_ = now_ns;
   return true;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The openings of an owner's data directory: numbers by which the master knows the directory, with
 // its disks, from a copy that was put back. Each process draws one, and its clean end another one.
-// A process that applies removals also draws one each `again_ns`: if it is killed, a copy that is
-// older than that is noticed all the same.
+// A process also draws one each `again_ns`: if it is killed, a copy that is older than that is
+// noticed all the same.
 //
 //   draw: the directory has {new, stored} --> renewals name it --> the master has stored it
 //
@@ -47,7 +47,8 @@ class DirectoryOpening {
 
   // ---- the master
   // Follows a welcome: `stored` is the number that the master has, zero if it has none; nothing: it
-  // stores none. Returns true if a number was drawn, which the caller has written.
+  // stores none. Returns true if the directory must have other openings: the caller has them
+  // written.
   bool Welcomed(const std::optional<Id128>& stored, std::int64_t now_ns);
   // Notes the number that the master has stored.
   void Stored(const Id128& opening) { stored_ = opening; }
@@ -62,18 +63,15 @@ class DirectoryOpening {
   void Forget();
 
   // ---- the directory
-  // Notes an attempt to write facts.
-  void Written(const OwnerFacts& facts, bool durable);
-  // Returns the number that renewals name; zero: none yet. One that could not be written is named,
-  // too: the disks must not wait for a file system that fails. The next process is forgotten then.
+  // Notes that the directory has these facts, durably.
+  void Written(const OwnerFacts& facts) { written_ = written_ || facts.opening == now_; }
+  // Returns the number that renewals name; zero: none yet. The master must not store one that the
+  // directory does not have: the next process could not name it, and would be forgotten.
   Id128 Told() const { return drawn_ && written_ ? now_ : Id128{}; }
-  // Returns true if the directory has the present number for good.
-  bool durable() const { return written_ && durable_; }
 
   // ---- later numbers
-  // Notes that a removal was applied.
-  void Removed() { removed_ = true; }
-  // Draws another number if removals were applied and it is time. False: not now.
+  // Draws another number if it is time, even if no removal was applied: the owner may have dropped
+  // a slot, or stored another value of a key that a copy has. False: not now.
   bool DrawAgain(std::int64_t now_ns);
   // Draws the number of the clean end. False: the master has not stored the present one.
   bool DrawLast();
@@ -87,9 +85,7 @@ class DirectoryOpening {
   Id128 stored_;          // by the master, as it has said last
   bool kept_ = false;     // the present master stores openings
   bool drawn_ = false;    // `now_` is of this process
-  bool written_ = false;  // a write of `now_` has been tried
-  bool durable_ = false;  // and has succeeded
-  bool removed_ = false;  // since `now_` was drawn
+  bool written_ = false;  // the directory has `now_`
   std::int64_t drawn_ns_ = 0;
 };
 

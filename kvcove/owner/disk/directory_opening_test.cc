@@ -24,7 +24,7 @@ class DirectoryOpeningTest : public testing::Test {
     facts.opening_before = kOlder;
     opening_.Read(facts);
     ASSERT_TRUE(opening_.Welcomed(stored, 0));
-    opening_.Written(FactsOf(opening_), /*durable=*/true);
+    opening_.Written(FactsOf(opening_));
   }
   void Store() { opening_.Stored(opening_.Told()); }
 
@@ -43,9 +43,9 @@ TEST_F(DirectoryOpeningTest, AProcessDrawsOneAndKeepsTheOneThatTheMasterHas) {
   EXPECT_NE(drawn.opening, kBefore);
   EXPECT_EQ(drawn.opening_before, kOlder);
   EXPECT_EQ(opening_.Told(), Id128{}) << "the directory does not have it";
-  opening_.Written(facts, /*durable=*/true);
+  opening_.Written(facts);
   EXPECT_EQ(opening_.Told(), Id128{}) << "an earlier write";
-  opening_.Written(drawn, /*durable=*/true);
+  opening_.Written(drawn);
   EXPECT_EQ(opening_.Told(), drawn.opening);
   EXPECT_TRUE(opening_.awaits(0)) << "the disks wait for the master";
   EXPECT_FALSE(opening_.awaits(6 * kSecond)) << "its store may hang";
@@ -69,12 +69,14 @@ TEST_F(DirectoryOpeningTest, UnderAMasterThatStoresNoneNothingIsDrawn) {
   EXPECT_TRUE(opening_.Welcomed(kBefore, 1)) << "the master was upgraded";
 }
 
-TEST_F(DirectoryOpeningTest, AFileSystemThatFailsKeepsNoDiskWaiting) {
+// Else the next process would be forgotten, though nothing was put back from a copy.
+TEST_F(DirectoryOpeningTest, TheMasterIsNotToldOfANumberThatCannotBeWritten) {
   opening_.Read({});
   ASSERT_TRUE(opening_.Welcomed(Id128{}, 0));
-  opening_.Written(FactsOf(opening_), /*durable=*/false);
-  EXPECT_FALSE(opening_.durable());
-  EXPECT_NE(opening_.Told(), Id128{});
+  EXPECT_EQ(opening_.Told(), Id128{});
+  EXPECT_TRUE(opening_.awaits(4 * kSecond));
+  EXPECT_FALSE(opening_.awaits(6 * kSecond)) << "the disks do not wait for ever";
+  EXPECT_FALSE(opening_.DrawLast());
 }
 
 TEST_F(DirectoryOpeningTest, ACleanEndDrawsTheNextOnceTheMasterHasTheLast) {
@@ -85,24 +87,21 @@ TEST_F(DirectoryOpeningTest, ACleanEndDrawsTheNextOnceTheMasterHasTheLast) {
   ASSERT_TRUE(opening_.DrawLast());
   EXPECT_NE(FactsOf(opening_).opening, before.opening);
   EXPECT_EQ(FactsOf(opening_).opening_before, before.opening);
-  EXPECT_FALSE(opening_.durable());
+  EXPECT_EQ(opening_.Told(), Id128{}) << "the directory does not have it yet";
 }
 
-TEST_F(DirectoryOpeningTest, RemovalsHaveAnotherOneDrawnFromTimeToTime) {
+TEST_F(DirectoryOpeningTest, AnotherOneIsDrawnFromTimeToTime) {
   Begin();
   Store();
-  EXPECT_FALSE(opening_.DrawAgain(1000 * kSecond)) << "a copy would miss nothing";
-  opening_.Removed();
   EXPECT_FALSE(opening_.DrawAgain(599 * kSecond));
   EXPECT_TRUE(opening_.DrawAgain(600 * kSecond));
-  opening_.Removed();
   EXPECT_FALSE(opening_.DrawAgain(1300 * kSecond)) << "the master does not have it yet";
-  opening_.Written(FactsOf(opening_), /*durable=*/true);
+  opening_.Written(FactsOf(opening_));
   Store();
   EXPECT_TRUE(opening_.DrawAgain(1300 * kSecond));
-  opening_.Written(FactsOf(opening_), /*durable=*/true);
+  opening_.Written(FactsOf(opening_));
   Store();
-  EXPECT_FALSE(opening_.DrawAgain(9000 * kSecond)) << "nothing was removed since";
+  EXPECT_FALSE(opening_.DrawAgain(1899 * kSecond));
 }
 
 TEST_F(DirectoryOpeningTest, AnotherIdentityDrawsOneOfItsOwn) {
@@ -112,6 +111,18 @@ TEST_F(DirectoryOpeningTest, AnotherIdentityDrawsOneOfItsOwn) {
   EXPECT_TRUE(opening_.awaits(0));
   ASSERT_TRUE(opening_.Welcomed(Id128{}, 0));
   EXPECT_EQ(FactsOf(opening_).opening_before, Id128{});
+}
+
+// The store was put back from a backup, which begins another incarnation.
+TEST_F(DirectoryOpeningTest, AMasterWithAnEarlierOpeningKnowsTheProcessByIt) {
+  Begin();
+  Store();
+  const Id128 now = opening_.Told();
+  EXPECT_TRUE(opening_.Welcomed(kOlder, 0));
+  EXPECT_EQ(opening_.named().now, now);
+  EXPECT_EQ(opening_.named().before, kOlder);
+  EXPECT_EQ(opening_.Told(), now) << "the master is to store it";
+  EXPECT_FALSE(opening_.Welcomed(kOlder, 0)) << "the directory names it already";
 }
 
 TEST_F(DirectoryOpeningTest, AnUpgradePassesItOn) {

@@ -233,7 +233,7 @@ void DiskOpening::TakeSaved() {
   {
     const MutexLock lock(mutex_);
     saved_ = ended->facts;
-    opening_.Written(saved_, ended->outcome.has_value());
+    if (ended->outcome) opening_.Written(saved_);
     anew = struck_ != ended->struck;
     struck_ = ended->struck;
     voids = Voids();
@@ -281,11 +281,6 @@ bool DiskOpening::AwaitsOpening() const {
   return opening_.hurries(clock_.NowNs());
 }
 
-void DiskOpening::Removed() {
-  const MutexLock lock(mutex_);
-  opening_.Removed();
-}
-
 Id128 DiskOpening::EndOpening() {
   const std::int64_t until_ns = clock_.NowNs() + kEndNs;
   const MutexLock lock(mutex_);
@@ -295,7 +290,7 @@ Id128 DiskOpening::EndOpening() {
   while (opening_.Told() == Id128{} && clock_.NowNs() < until_ns) {
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(kMillisecond));
   }
-  return opening_.durable() ? opening_.Told() : Id128{};
+  return opening_.Told();
 }
 
 void DiskOpening::SaveOpening() {

@@ -73,7 +73,6 @@ class DiskOpening {
   void OpeningStored(const Id128& opening);
   Id128 ToldOpening() const;
   bool AwaitsOpening() const;
-  void Removed();
   // Draws the number of the clean end, and waits for a moment until it is durable. Zero: it is not.
   Id128 EndOpening();
 

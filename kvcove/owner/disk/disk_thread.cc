@@ -416,8 +416,14 @@ Status DiskThread::OpenFoundAgain() {
            found_.super.HasOpening(disk.opening);
   };
   const auto noted = std::ranges::find_if(known, is_this);
-  if (noted != known.end()) KVCOVE_TRY(Forget());
-  const KnownDisk disk = noted != known.end() ? *noted : facts();
+  if (noted != known.end()) {
+    KVCOVE_TRY(Forget());
+    // From here on this process alone knows the disk, also if this attempt fails.
+    const MutexLock lock(mutex_);
+    number_ = noted->disk;
+    opening_ = noted->opening;
+  }
+  const KnownDisk disk = facts();
   const bool is_known = is_this(disk) && found_.super.incarnation == place_.incarnation &&
                         found_.super.hash_seed == tiering_.hash_seed();
   if (tiering_.use().MayReuse() && is_known) {

@@ -350,8 +350,7 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
       LogWarn(
           "the master knows a later opening of this owner's data directory, so that was put back "
           "from a copy: this owner joins anew, and its disks start empty. Nothing needs to be "
-          "done; "
-          "a copy of a data directory or a disk restores no values");
+          "done; a copy of a data directory or a disk restores no values");
     }
     Welcomed(*welcome);
   } else if (const auto renewed = wire::DecodeRenewReply(wire::AsBytes(*reply))) {

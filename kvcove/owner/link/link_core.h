@@ -201,7 +201,7 @@ class LinkCore {
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position sent_seen_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
-  // Of `seen_`, the last revision that FollowPosition has passed on, and the time of the next one.
+  // The last revision of `seen_` that FollowPosition has passed on, and the time of the next one.
   std::uint64_t followed_revision_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t next_follow_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
