@@ -108,6 +108,8 @@ class DiskSet final : public LowerTier {
   // Withdraws a call for which no caller waits: `done` is not called.
   void Cancel(LoadCall& call);
   void EndLoads();
+  // Returns how many removals by pattern are under way, at the disk with the most.
+  std::size_t Patterns() const;
   // Returns, for each namespace or tenant with a quota or a bandwidth, its figures of all disks
   // together.
   std::vector<DiskShareStat> ShareStats() const;

@@ -16,6 +16,8 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::size_t kMostPatterns = 16;
+// Those of this host. They outlive their callers, and each load looks at all of them.
+constexpr std::size_t kMostHostPatterns = 64;
 static_assert(kMostPatterns < wire::kMaxOpenRemovals);
 
 std::unexpected<Error> StaleRemoval() {
@@ -25,6 +27,12 @@ std::unexpected<Error> StaleRemoval() {
 std::unexpected<Error> TooManyRemovals() {
   return Fail(Code::kLimit, fmt::format("{} removals wait for disks already; repeat this one later",
                                         RemovalWaits::kMost));
+}
+
+std::unexpected<Error> TooManyPatterns() {
+  return Fail(Code::kLimit,
+              fmt::format("{} removals by pattern wait for a disk already; repeat this one later",
+                          kMostHostPatterns));
 }
 
 }  // namespace
@@ -130,6 +138,7 @@ void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
 Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
+  if (disks_.set().Patterns() >= kMostHostPatterns) return TooManyPatterns();
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
