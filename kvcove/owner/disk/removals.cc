@@ -283,16 +283,18 @@ std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   return ended;
 }
 
-// A disk that has missed the removal is struck from the note, as in AwaitProven.
+// A disk that has missed the removal is struck from the note, as in AwaitProven, and no more often.
 bool Removals::Ended(Pattern& pattern) {
   const AwaitedDisks awaited = disks_.Awaited(pattern.on_disk);
   if (awaited.open) return false;
   if (awaited.missed == 0) return true;
+  if (clock_.NowNs() < pattern.strike_at_ns) return false;
   const Status struck = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
-  if (!struck && !std::exchange(pattern.said, true)) {
+  if (struck) return true;
+  if (std::exchange(pattern.strike_at_ns, clock_.NowNs() + kDiskLookNs) == 0) {
     LogError("a removal is pending: {}", struck.error().ToString());
   }
-  return struck.has_value();
+  return false;
 }
 
 void Removals::ForgetPatterns() {

@@ -89,7 +89,7 @@ class Removals {
     std::uint64_t number = 0;
     SlotId slot = 0;
     DisksRemoval on_disk;
-    bool said = false;  // that it cannot be proven
+    std::int64_t strike_at_ns = 0;  // not before, because a strike has failed; 0: none has
   };
   std::vector<Code> Begin(const Token& token, std::span<const std::string_view> keys,
                           DisksRemoval& on_disk);
