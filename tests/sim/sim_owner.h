@@ -52,8 +52,8 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
     OwnerRules rules;
-    bool walks =
-        false;  // a removal by pattern stays open for a while, as that of an owner with disks
+    // A removal by pattern stays open for a while, as that of an owner with disks.
+    bool walks = false;
     std::function<void(const Token&)> refused_as_stale;  // told of a put's token
   };
   SimOwner(World& world, SimMaster& master, Place place, const Options& options);

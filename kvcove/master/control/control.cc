@@ -12,7 +12,10 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kWatchNs = 2 * kSecond;  // a watch without news is answered after this
-constexpr std::int64_t kOpenWatchNs = 10 * kMillisecond;  // that of an owner with open removals
+// That of an owner with open removals. The more owners have some, the longer it is, so that 5,000
+// requests a second acknowledge them: each visits all members, under the lock of the leases.
+constexpr std::int64_t kOpenWatchNs = 10 * kMillisecond;
+constexpr std::int64_t kOpenWatchEachNs = kSecond / 5000;
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, no key counts as "never put"
 constexpr std::int64_t kSweepNs = kSecond;
 // For this long after a start, the id of a lost pool wins over the one that new members know.
@@ -642,10 +645,13 @@ void Control::Tick() {
         ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
     return true;
   });
+  const std::int64_t open = std::ranges::count_if(
+      removal_watches_, [](const auto& entry) { return !entry.second.request.open.empty(); });
+  const std::int64_t open_ns = std::max(kOpenWatchNs, open * kOpenWatchEachNs);
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const RemovalsWaiting& watch = entry.second;
     // The owner acknowledges an open removal with its next request.
-    const std::int64_t longest_ns = watch.request.open.empty() ? kWatchNs : kOpenWatchNs;
+    const std::int64_t longest_ns = watch.request.open.empty() ? kWatchNs : open_ns;
     if (now < watch.since_ns + longest_ns) return false;
     deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
     return true;

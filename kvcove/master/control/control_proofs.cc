@@ -40,17 +40,19 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
     bucket.keys += static_cast<double>(removal.keys.size() + 1);
   }
   std::vector<wire::Removal> parts;
-  if (!removal.pattern.empty()) {
-    parts.push_back({.slot = removal.slot,
-                     .generation = removal.generation,
-                     .keys = {},
-                     .pattern = removal.pattern});
-  }
   for (std::vector<std::string>& keys : removals_.PartsOf(std::move(removal.keys))) {
     parts.push_back({.slot = removal.slot,
                      .generation = removal.generation,
                      .keys = std::move(keys),
                      .pattern = {}});
+  }
+  // Last: the call awaits the proof of its last part, and owners may prove parts with keys while
+  // one with a pattern is still open.
+  if (!removal.pattern.empty()) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = {},
+                     .pattern = std::move(removal.pattern)});
   }
   return parts;
 }

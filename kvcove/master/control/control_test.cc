@@ -224,6 +224,22 @@ TEST_F(ControlTest, ARemovalIsProvenWhileAnEarlierOneIsOpen) {
   EXPECT_EQ(control_->Count().removal_entries, 0U);
 }
 
+// A thousand owners that walk over their disks would else keep the master from the leases.
+TEST_F(ControlTest, OwnersWithOpenRemovalsAreAnsweredTheLessOftenTheMoreTheyAre) {
+  std::vector<wire::OwnerWelcome> owners;
+  for (std::uint64_t id = 1; id <= 100; ++id) owners.push_back(Join(id));
+  const std::uint64_t pattern = Append();
+  std::vector<Answer<wire::RemovalsPage>> watches;
+  watches.reserve(owners.size());
+  for (const wire::OwnerWelcome& owner : owners) {
+    watches.push_back(RemovalsAhead(owner, kFirst, pattern, {pattern}));
+  }
+  Pass(19 * kMillisecond);
+  EXPECT_FALSE(watches.front().came());
+  Pass(kMillisecond);
+  EXPECT_TRUE(watches.front().ok());
+}
+
 // By a pattern, its objects are still listed when the owner has applied it, and how many they were
 // comes with the acknowledgement.
 TEST_F(ControlTest, ARenewalAcknowledgesNoRemoval) {

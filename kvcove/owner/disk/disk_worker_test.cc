@@ -168,7 +168,7 @@ TEST_F(DiskWorkerTest, WhatTheDiskHasAlreadyIsNotWrittenAgain) {
 }
 
 // Callers that wait without a thread depend on it.
-TEST_F(DiskWorkerTest, TheOwnerHearsOfRemovalsThatAreProven) {
+TEST_F(DiskWorkerTest, ItReportsOnceThatRemovalsAreProven) {
   int reports = 0;
   tiers_.common().on_proven = [&] { ++reports; };
   ASSERT_TRUE(tiers_.Settle());

@@ -130,6 +130,38 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   disks.LeaveHanging();
 }
 
+// The disk is not open yet, so it carries out none of them.
+TEST_F(OwnerDisksTest, ABoundedNumberOfPatternsWaitsForADisk) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  Removals removals(disks, opening, *memory, link_ends, clock);
+
+  const std::int64_t late_ns = clock.NowNs() + 600 * kSecond;
+  std::optional<Result<std::uint64_t>> answer;
+  const auto begins = [&] {
+    removals.RemoveMatchingThen(kCaptured, "x*", late_ns,
+                                [&](const auto& count) { answer = count; });
+    return !answer;
+  };
+  std::size_t begun = 0;
+  while (begun < 100 && begins()) ++begun;
+  EXPECT_EQ(begun, 64U);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->error().code, Code::kLimit);
+  const std::vector<std::string_view> keys = {"a"};
+  removals.RemoveThen(kCaptured, keys, late_ns, [](const auto&) {});
+  EXPECT_EQ(removals.waits().size(), begun + 1) << "those of keys are not affected";
+  removals.waits().EndAll();
+}
+
 // The master does not list what such a disk holds, and may know newer values of its keys. A
 // successor that took the disk for one that is only paused would serve the older ones.
 TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetAside) {

@@ -16,6 +16,8 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::size_t kMostPatterns = 16;
+// Those of this host. They outlive their callers, and each load looks at all of them.
+constexpr std::size_t kMostHostPatterns = 64;
 static_assert(kMostPatterns < wire::kMaxOpenRemovals);
 
 std::unexpected<Error> StaleRemoval() {
@@ -25,6 +27,12 @@ std::unexpected<Error> StaleRemoval() {
 std::unexpected<Error> TooManyRemovals() {
   return Fail(Code::kLimit, fmt::format("{} removals wait for disks already; repeat this one later",
                                         RemovalWaits::kMost));
+}
+
+std::unexpected<Error> TooManyPatterns() {
+  return Fail(Code::kLimit,
+              fmt::format("{} removals by pattern wait for a disk already; repeat this one later",
+                          kMostHostPatterns));
 }
 
 }  // namespace
@@ -130,6 +138,7 @@ void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
 Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
+  if (disks_.set().Patterns() >= kMostHostPatterns) return TooManyPatterns();
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
@@ -274,16 +283,18 @@ std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   return ended;
 }
 
-// A disk that has missed the removal is struck from the note, as in AwaitProven.
+// A disk that has missed the removal is struck from the note, as in AwaitProven, and no more often.
 bool Removals::Ended(Pattern& pattern) {
   const AwaitedDisks awaited = disks_.Awaited(pattern.on_disk);
   if (awaited.open) return false;
   if (awaited.missed == 0) return true;
+  if (clock_.NowNs() < pattern.strike_at_ns) return false;
   const Status struck = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
-  if (!struck && !std::exchange(pattern.said, true)) {
+  if (struck) return true;
+  if (std::exchange(pattern.strike_at_ns, clock_.NowNs() + kDiskLookNs) == 0) {
     LogError("a removal is pending: {}", struck.error().ToString());
   }
-  return struck.has_value();
+  return false;
 }
 
 void Removals::ForgetPatterns() {

@@ -41,7 +41,8 @@ class Removals {
   std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys,
                            std::int64_t deadline_ns);
   // Removes objects whose keys match, and returns their number. Errors: kTimeout: some may be
-  // removed, and the call can be repeated; kInvalid: the pattern; kStale.
+  // removed, and the call can be repeated; kInvalid: the pattern; kStale; kLimit: too many removals
+  // by pattern wait for a disk, so this one has not begun.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
   // Do the same without waiting for a disk. `keys` are read within the call. `done` is called once,
@@ -88,7 +89,7 @@ class Removals {
     std::uint64_t number = 0;
     SlotId slot = 0;
     DisksRemoval on_disk;
-    bool said = false;  // that it cannot be proven
+    std::int64_t strike_at_ns = 0;  // not before, because a strike has failed; 0: none has
   };
   std::vector<Code> Begin(const Token& token, std::span<const std::string_view> keys,
                           DisksRemoval& on_disk);

@@ -94,6 +94,11 @@ Status TierRemovals::Await(const TierRemoval& removal, std::int64_t deadline_ns)
   return {};
 }
 
+std::size_t TierRemovals::Patterns() const {
+  const MutexLock lock(parts_.mutex);
+  return parts_.fences.patterns();
+}
+
 std::vector<disklog::SlotGeneration> TierRemovals::Generations() const {
   std::vector<disklog::SlotGeneration> all(kMaxSlots);
   for (std::size_t i = 0; i < all.size(); ++i) all[i].slot = static_cast<SlotId>(i);

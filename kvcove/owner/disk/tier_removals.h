@@ -49,6 +49,8 @@ class TierRemovals {
   // with 0 always, so that the call only looks;
   // kUnavailable: the disk was set aside, and does not prove the removal any more.
   Status Await(const TierRemoval& removal, std::int64_t deadline_ns);
+  // Returns how many removals by pattern are under way.
+  std::size_t Patterns() const;
   // Returns the generation of each slot, also of those without one (0), for a log.
   std::vector<disklog::SlotGeneration> Generations() const;
   // Returns the name of the slot's namespace.

@@ -631,16 +631,19 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
   std::vector<std::uint64_t> open;
   bool patterns = !page.drop.empty();
   std::uint64_t applied = 0;
+  std::size_t room = 0;
   {
     const MutexLock lock(mutex_);
     applied = removals_;
+    // More may be open than there are walks: each stays open until its keys are unlisted, too.
+    room = wire::kMaxOpenRemovals - std::min(wire::kMaxOpenRemovals, open_.size());
     // A master of an earlier version sends all again that is behind an open removal, at once.
     pause_[Index(Lane::kRemovals)] =
         !page.removals.empty() && page.removals.front().number <= applied;
   }
   for (const wire::Removal& removal : page.removals) {
     if (removal.number <= applied) continue;
-    if (removal.keys.empty() && !removal.pattern.empty()) {
+    if (open.size() < room && removal.keys.empty() && !removal.pattern.empty()) {
       if (const auto begun = target_.BeginPattern(removal)) {
         open.push_back(removal.number);
         matched.push_back({.number = removal.number, .objects = *begun});

@@ -667,6 +667,21 @@ TEST_F(OpenPatternTest, TheFirstOfSeveralThatAreOpenCounts) {
   EXPECT_THAT(next.open, ElementsAre(kFirst + 3));
 }
 
+// The list lane reports nothing meanwhile, so none of them ends, however fast the disks are.
+TEST_F(OpenPatternTest, NoMoreAreOpenThanARequestMayName) {
+  constexpr std::uint64_t kMost = wire::kMaxOpenRemovals;
+  Begin();
+  AskRemovals();
+  std::vector<wire::Removal> patterns;
+  for (std::uint64_t number = 3; number <= kMost + 2; ++number) patterns.push_back(Pattern(number));
+  AnswerUpTo(kMost + 2, std::move(patterns));
+  EXPECT_EQ(target_.said[target_.said.size() - 2], "begin " + std::to_string(kFirst + kMost + 1));
+  EXPECT_EQ(target_.said.back(), "remove " + std::to_string(kFirst + kMost + 2));
+  EXPECT_TRUE(Idle(Lane::kRemovals)) << "that one is acknowledged once its keys are unlisted";
+  EXPECT_TRUE(Idle(Lane::kList) && Idle(Lane::kList));
+  EXPECT_EQ(AskRemovals().open.size(), kMost);
+}
+
 // It knows no open removals, and sends all again that it has not seen acknowledged.
 TEST_F(OpenPatternTest, AMasterOfAnEarlierVersionIsAskedWithPauses) {
   Begin();
