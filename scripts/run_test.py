@@ -4,7 +4,7 @@
 
   run_test.py --name NAME --timeout SECONDS [--preload LIBRARY] -- COMMAND [ARGUMENT...]
 
-- When the command has printed nothing for the timeout, gdb prints the stacks of all threads of the command and of every
+- When the command has printed nothing for the timeout, or runs for three times as long, gdb prints the stacks of all threads of the command and of every
   process that it started, then all are killed and the exit code is 124.
 - With --preload (tests/support/stacks.cc) each of these processes does so itself when a signal kills it.
 - In both cases the last lines of the log files that these processes write are printed, too.
@@ -157,6 +157,7 @@ def run(arguments):
     # Orphans become children of this process, so that none of them is lost.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     until = time.monotonic() + arguments.timeout
+    last = until + 2 * arguments.timeout  # of a hang that prints
     child = subprocess.Popen(arguments.command, env=environment, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     ended = os.pidfd_open(child.pid)
@@ -174,7 +175,8 @@ def run(arguments):
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            print(f"\n== {arguments.name} has printed nothing for {arguments.timeout:.0f} s", flush=True)
+            print(f"\n== {arguments.name} hangs: silent for {arguments.timeout:.0f} s, or not ended after three times as long",
+                  flush=True)  # fmt: skip
             pids = descendants()
             print_stacks(pids)
             print_logs(pids)
@@ -184,7 +186,7 @@ def run(arguments):
         if source in ready:
             reads = copy()
             # A slow machine delays each case, and each case prints: only silence is a hang.
-            until = time.monotonic() + arguments.timeout
+            until = min(time.monotonic() + arguments.timeout, last)
         elif ended in ready:
             break
     code = child.wait()

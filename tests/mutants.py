@@ -84,7 +84,7 @@ MUTANTS = [
     ("disk log: the twins of lost tombstones are written twice again", "disklog/cleaner.cc",
      "    if (!single && (stream", "    if ((stream"),
     ("disk log: tombstones are written twice, to two zones", "disklog/writer.cc",
-     "    append.stream = stream;\n", "    append.stream = tombstone_streams().front();\n"),
+     "    append.stream = stream;\n    KVCOVE_TRY(Add(", "    append.stream = tombstone_streams().front();\n    KVCOVE_TRY(Add("),
     ("disk log: the copy of a tombstone stays away from its twin", "disklog/cleaner.cc",
      "(stream == second) != (zone.stream == second)) continue;", "stream == second) continue;"),
     ("disk log: a removal of an absent key waits for the tombstones before it", "disklog/log.cc",

@@ -11,11 +11,6 @@
 #include "kvcove/rpc/gate.h"
 
 namespace kvcove::rpc {
-namespace {
-
-constexpr std::int64_t kElectionLookNs = 100 * kMillisecond;
-
-}  // namespace
 
 Result<Client> TcpChannel::Take(const Address& to, std::int64_t deadline_ns, bool& fresh) {
   std::vector<Idle> old;  // closed without the lock
@@ -90,17 +85,6 @@ Result<std::string> TcpChannel::CallAt(const Address& to, wire::Method method,
 
 Result<std::string> TcpChannel::Call(wire::Method method, std::span<const std::byte> body,
                                      std::int64_t deadline_ns) {
-  while (true) {
-    Result<std::string> reply = CallTheLeader(method, body, deadline_ns);
-    if (reply || method != wire::Method::kReset || !finder_.addresses().several()) return reply;
-    if (reply.error().answered || reply.error().code != Code::kUnavailable) return reply;
-    SleepNs(std::min(kElectionLookNs, LeftNs(deadline_ns, SystemClock::Instance())));
-    if (LeftNs(deadline_ns, SystemClock::Instance()) <= 0) return reply;
-  }
-}
-
-Result<std::string> TcpChannel::CallTheLeader(wire::Method method, std::span<const std::byte> body,
-                                              std::int64_t deadline_ns) {
   const std::size_t tries = 2 * finder_.addresses().list().size();
   // A source may name another leader although no call has ended: the calls that still wait at the
   // old one are ended by the next call.

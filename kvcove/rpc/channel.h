@@ -21,9 +21,7 @@ class TcpChannel final : public wire::Channel {
 
   // Makes a call. With several masters it asks those that may lead, one after the other, twice each
   // at most. A call that waits at a master which other calls have found silent continues at the
-  // next. A reset waits until its deadline for a master that leads, because its caller cannot go on
-  // without the proof; other calls fail at once, and a look-up is a miss.
-  // Errors: as Client::Call; kUnavailable without `answered` where nobody leads.
+  // next. Errors: as Client::Call; kUnavailable without `answered` where nobody leads.
   Result<std::string> Call(wire::Method method, std::span<const std::byte> body,
                            std::int64_t deadline_ns) override;
   // Returns the address that is asked now.
@@ -41,8 +39,6 @@ class TcpChannel final : public wire::Channel {
     Address to;
     int fd = -1;
   };
-  Result<std::string> CallTheLeader(wire::Method method, std::span<const std::byte> body,
-                                    std::int64_t deadline_ns);
   // Returns a kept connection, or a new one (`fresh`). Closes kept ones to other addresses.
   Result<Client> Take(const Address& to, std::int64_t deadline_ns, bool& fresh);
   Result<std::string> CallAt(const Address& to, wire::Method method,

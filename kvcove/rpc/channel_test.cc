@@ -101,7 +101,6 @@ class Follower final : public Handler {
       ++waiting;
       return;
     }
-    if (method != wire::Method::kHello) ++asked;
     respond(method == wire::Method::kHello ? Reply() : ErrorReply(NotTheLeader(leader)));
   }
   void OnClose(ConnectionId) override {}
@@ -109,7 +108,6 @@ class Follower final : public Handler {
   bool Admitted(ConnectionId) const override { return true; }
   std::string leader;
   std::atomic<bool> frozen{false};
-  std::atomic<int> asked{0};  // and answered
   std::atomic<int> waiting{0};
   Responder held;
 };
@@ -162,43 +160,6 @@ TEST_F(LeaderChannelTest, GoesOnWhenTheLeaderIsGone) {
   EXPECT_FALSE(nobody.error().answered) << "no master has answered for the pool";
   Start(address);
   EXPECT_EQ(*Call(channel, "three"), "three");
-}
-
-// Echo's refusal of a reset shows that it has been asked.
-TEST_F(LeaderChannelTest, AResetWaitsForTheLeaderThatASourceNames) {
-  const auto source = std::make_shared<FakeLeaderSource>(follower_server_->address());
-  follower_server_.reset();
-  TcpChannel channel(Addresses(source), {});
-  EXPECT_EQ(Call(channel, "look-up").error().code, Code::kUnavailable);
-  const std::size_t doubted = source->doubted().size();
-  std::thread resets([&] {
-    EXPECT_EQ(Call(channel, "reset", wire::Method::kReset).error().code, Code::kNoSpace);
-  });
-  while (source->doubted().size() == doubted) std::this_thread::yield();
-  source->Name(server_->address());
-  resets.join();
-}
-
-TEST_F(LeaderChannelTest, AResetWaitsUntilOneOfTheMastersLeads) {
-  follower_.leader.clear();
-  TcpChannel channel(FollowerFirst(), {});
-  const Address address = server_->address();
-  server_.reset();
-  std::thread resets([&] {
-    EXPECT_EQ(Call(channel, "reset", wire::Method::kReset).error().code, Code::kNoSpace);
-  });
-  while (follower_.asked < 3) std::this_thread::yield();  // more than a call that gives up asks it
-  Start(address);
-  resets.join();
-}
-
-TEST_F(LeaderChannelTest, AResetThatNoLeaderAnswersEndsByItsDeadline) {
-  follower_.leader.clear();
-  TcpChannel channel(Addresses({follower_server_->address(), LoopbackAddress(1)}), {});
-  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 300 * kMillisecond;
-  const auto reply = channel.Call(wire::Method::kReset, {}, deadline_ns);
-  EXPECT_GE(SystemClock::Instance().NowNs(), deadline_ns);
-  EXPECT_FALSE(reply);
 }
 
 TEST_F(LeaderChannelTest, ACallThatWaitsAtAFrozenMasterGoesOnAtTheNext) {

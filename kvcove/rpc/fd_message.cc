@@ -12,23 +12,23 @@
 namespace kvcove::rpc {
 namespace {
 
-// Looks at the socket after the deadline, too: an answer, or the other process's end, may have come
-// in time to a process that had no processor.
+// Looks for an answer after the deadline, too: it, or the other process's end, may have come in
+// time to a process that had no processor. Nothing is sent after the deadline.
 Status Wait(int socket, short events, std::int64_t deadline_ns) {
   while (true) {
     const std::int64_t left =
         std::max<std::int64_t>(0, deadline_ns - SystemClock::Instance().NowNs());
     pollfd poller{.fd = socket, .events = events, .revents = 0};
     const int ready = poll(&poller, 1, static_cast<int>((left + kMillisecond - 1) / kMillisecond));
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return FailErrno(Code::kInternal, "poll");
-    if (ready == 0 && left == 0) {
+    if (left == 0 && (ready == 0 || events != POLLIN)) {
       return Fail(Code::kTimeout, "the other process did not answer in time");
     }
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return FailErrno(Code::kInternal, "poll");
   }
 }
 
-Error Ended() { return {Code::kUnavailable, "the other process has ended"}; }
+Error Ended() { return {Code::kUnavailable, std::string(kOtherEnded)}; }
 
 // Receives some bytes, and the descriptors that came with them. 0: nothing is there yet.
 Result<std::size_t> ReceiveSome(int socket, char* data, std::size_t size,

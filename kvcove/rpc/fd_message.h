@@ -15,6 +15,8 @@ namespace kvcove::rpc {
 
 inline constexpr std::size_t kMaxMessageBytes = 4096;
 inline constexpr std::size_t kMaxMessageFds = 64;
+// The end of the detail of kUnavailable when the other side has ended.
+inline constexpr std::string_view kOtherEnded = "the other process has ended";
 
 struct FdMessage {
   std::string body;

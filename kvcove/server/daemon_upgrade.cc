@@ -7,13 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <csignal>
 #include <limits>
 #include <set>
 #include <utility>
 
 #include "kvcove/base/log.h"
+#include "kvcove/rpc/fd_message.h"
 #include "kvcove/rpc/inherited.h"
 #include "kvcove/server/daemon_impl.h"
 
@@ -317,10 +316,10 @@ Result<std::vector<std::unique_ptr<Daemon>>> Daemon::TakeOver(
                                                         options.front().on_stage));
   if (const Status taken = Take(taker, all, clock); !taken) {
     taker.SayFailed(taken.error());
-    const bool ended = kill(taker.giver_pid(), 0) != 0 && errno == ESRCH;
+    const bool ended = taken.error().detail.ends_with(rpc::kOtherEnded);
     return Fail(taken.error().code,
-                fmt::format("--take-over: {}; process {} {}", taken.error().detail,
-                            taker.giver_pid(), ended ? "does not run any more" : "goes on"));
+                fmt::format("--take-over: {}{}", taken.error().detail,
+                            ended ? "" : fmt::format("; process {} goes on", taker.giver_pid())));
   }
   // From "go" on nobody renews the lease, so it is claimed before anything else, and only then is
   // the predecessor told to end. Nothing is served before it has read that: it could still kill

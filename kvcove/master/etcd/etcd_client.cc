@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr std::uint16_t kEtcdPort = 2379;
 constexpr std::size_t kMaxEndpoints = 16;
 constexpr std::size_t kMaxPrefixBytes = 256;
-constexpr int kMaxLatePasswords = 4;
+constexpr int kMaxLatePasswords = 2;
 
 // gRPC's codes, which the gateway passes on.
 enum Grpc : int {
@@ -240,6 +240,7 @@ Result<json> EtcdClient::Post(std::size_t endpoint, std::string_view path, const
 
 Status EtcdClient::Authenticate(std::size_t endpoint, std::int64_t deadline_ns) {
   token_.clear();
+  KVCOVE_TRY(Connect(endpoint, deadline_ns));
   const Result<json> answer =
       Post(endpoint, "/v3/auth/authenticate",
            {{"name", options_.user.user}, {"password", options_.user.password}}, deadline_ns);

@@ -73,7 +73,7 @@ class EtcdClient {
   Result<nlohmann::json> Call(std::string_view path, const nlohmann::json& body,
                               std::int64_t deadline_ns, std::int64_t attempt_ns = kSecond);
   // Returns the time of an attempt: twice as long after each attempt in which etcd did not finish
-  // checking the password, 16 times at most, until it has. etcd hashes a password for about a tenth
+  // checking the password, 4 times at most, until it has. etcd hashes a password for about a tenth
   // of a second of processor time, and begins again with each attempt, so on a busy host attempts
   // of a fixed time could all be in vain.
   std::int64_t AttemptNs(std::int64_t attempt_ns) const {

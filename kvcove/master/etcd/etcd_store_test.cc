@@ -320,7 +320,7 @@ TEST_F(EtcdStoreTest, AnEndpointThatDoesNotAnswerIsPassedOver) {
 
 // The client asks anew each time, as leaders and clients do that have lost their token.
 TEST_F(EtcdStoreTest, APasswordThatTakesLongerThanAnAttemptIsCheckedInALaterOne) {
-  etcd_.CheckPasswordsFor(std::chrono::milliseconds(500));
+  etcd_.CheckPasswordsFor(std::chrono::milliseconds(300));
   EtcdOptions options = etcd_.Options();
   options.user = {.user = "leader", .password = "secret"};
   EtcdClient client(options, SystemClock::Instance());
