@@ -8,7 +8,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <vector>

@@ -11,9 +11,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
-#include <optional>
 #include <queue>
 #include <string>
 #include <vector>

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <source_location>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "kvcove/base/result.h"

@@ -2,9 +2,7 @@
 // Repeats what callers of the pool are told to repeat, and nothing else.
 #pragma once
 
-#include <algorithm>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/copy.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 

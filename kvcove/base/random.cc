@@ -5,7 +5,6 @@
 #include <sys/random.h>
 
 #include <charconv>
-#include <cstdlib>
 
 namespace kvcove {
 namespace {

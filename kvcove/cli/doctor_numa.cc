@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `kvcove doctor` says of NUMA nodes, and of the owners that run here.
 #include <fmt/core.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 

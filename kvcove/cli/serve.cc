@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <optional>
-#include <string_view>
 
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"

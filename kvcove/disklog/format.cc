@@ -2,8 +2,6 @@
 // Superblock, zone header, record. The summary is in summary.cc.
 #include "kvcove/disklog/format.h"
 
-#include <algorithm>
-
 #include "kvcove/base/little_endian.h"
 #include "kvcove/disklog/checksum.h"
 #include "kvcove/disklog/fields.h"
@@ -52,6 +50,10 @@ std::string EncodeSuperblock(const Superblock& superblock) {
   }
   AppendNumber(out, static_cast<std::uint32_t>(superblock.lost_zones.size()));
   for (const std::uint32_t zone : superblock.lost_zones) AppendNumber(out, zone);
+  if (superblock.opening != Id128{}) {
+    AppendId(out, superblock.opening);
+    AppendId(out, superblock.opening_before);
+  }
   std::string length;
   AppendNumber(length, static_cast<std::uint32_t>(out.size() + kIdBytes));
   out.replace(length_at, length.size(), length);
@@ -73,10 +75,11 @@ std::optional<Superblock> ParseSuperblock(std::string_view bytes) {
   FieldReader in(bytes);
   in.Bytes(12);
   const auto length = in.Number<std::uint32_t>();
-  if (!in.ok() || length > bytes.size() || length > kSuperblockBytes ||
+  if (!in.ok() || length < 16 + kIdBytes || length > bytes.size() || length > kSuperblockBytes ||
       !EndsWithChecksum(bytes.substr(0, length))) {
     return std::nullopt;
   }
+  in = FieldReader(bytes.substr(16, length - 16 - kIdBytes));
   Superblock block;
   block.sequence = in.Number<std::uint64_t>();
   for (Id128* id : {&block.pool, &block.incarnation, &block.identity, &block.disk}) {
@@ -105,6 +108,11 @@ std::optional<Superblock> ParseSuperblock(std::string_view bytes) {
   }
   for (std::uint32_t i = 0; i < lost; ++i) {
     block.lost_zones.push_back(in.Number<std::uint32_t>());
+  }
+  // Superblocks of earlier versions end here.
+  if (in.left() > 0) {
+    block.opening = ReadId(in);
+    block.opening_before = ReadId(in);
   }
   if (!in.ok() || !SoundGeometry(block)) return std::nullopt;
   return block;

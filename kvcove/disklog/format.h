@@ -40,6 +40,18 @@ struct RemovalMark {
 };
 
 // Identity, geometry and facts of a disk.
+//
+// `opening` tells a disk from a copy of it, which has the same `disk`. It is drawn at each opening
+// of the log and at its clean end, and the caller notes the new number elsewhere once it is on the
+// disk. A disk is the one that the note means if the noted number is one of the two here:
+//
+//   crash                                    | opening, opening_before | noted
+//   before the superblock is written         | N, -                    | N
+//   before the new number is noted           | N+1, N                  | N
+//   before `opening_before` is cleared       | N+1, N                  | N+1
+//   later                                    | N+1, -                  | N+1
+//
+// A copy from before the last of these lines has N alone, and so is another disk.
 struct Superblock {
   std::uint64_t sequence = 0;  // the valid copy with the higher one counts
   Id128 pool;
@@ -54,7 +66,14 @@ struct Superblock {
   std::vector<RemovalMark> removals;     // at most kMaxSlots
   // Zones that could not be freed. Nothing in them counts, and they are not used.
   std::vector<std::uint32_t> lost_zones;  // at most kMaxLostZones
+  Id128 opening;                          // zero: written by a kvcove that draws no such number
+  Id128 opening_before;  // the noted one, until the caller has noted `opening`; else zero
 
+  // Returns true if this is the disk that was noted with this number, and not a copy of it. Zero:
+  // it was noted by a kvcove that draws no such number, so nobody knows.
+  bool HasOpening(const Id128& noted) const {
+    return noted == Id128{} || noted == opening || noted == opening_before;
+  }
   std::uint32_t zones() const {
     return static_cast<std::uint32_t>((device_bytes - kZonesStart) / zone_bytes);
   }

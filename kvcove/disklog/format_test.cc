@@ -87,8 +87,36 @@ TEST(FormatTest, ASuperblockComesBack) {
   EXPECT_EQ(SuperblockVersion(bytes), kFormatVersion);
 }
 
+TEST(FormatTest, ASuperblockComesBackWithItsOpeningNumbers) {
+  Superblock block = SomeSuperblock();
+  const std::size_t length_without = 178;
+  block.opening = {.high = 16, .low = 17};
+  block.opening_before = {.high = 18, .low = 19};
+  const std::string bytes = EncodeSuperblock(block);
+  EXPECT_EQ(ParseSuperblock(bytes), block);
+  // In the place of the former checksum.
+  EXPECT_EQ(Hex(bytes.substr(length_without - 16, 32)),
+            "1100000000000000100000000000000013000000000000001200000000000000");
+}
+
+TEST(FormatTest, ADiskIsTheOneThatWasNotedByEitherOfItsNumbers) {
+  Superblock block = SomeSuperblock();
+  const Id128 before{.high = 1, .low = 1};
+  const Id128 now{.high = 2, .low = 2};
+  EXPECT_TRUE(block.HasOpening({})) << "disk and note of an earlier version";
+  EXPECT_FALSE(block.HasOpening(now)) << "a copy from before the first number";
+  block.opening = now;
+  EXPECT_TRUE(block.HasOpening({})) << "a note of an earlier version";
+  EXPECT_TRUE(block.HasOpening(now));
+  EXPECT_FALSE(block.HasOpening(before));
+  block.opening_before = before;
+  EXPECT_TRUE(block.HasOpening(before));
+  EXPECT_TRUE(block.HasOpening(now));
+}
+
 TEST(FormatTest, AFullSuperblockFitsItsPlace) {
   Superblock block = SomeSuperblock();
+  block.opening = block.opening_before = {.high = 1, .low = 1};
   block.removals.resize(kMaxSlots);
   block.lost_zones.resize(kMaxLostZones);
   EXPECT_LE(EncodeSuperblock(block).size(), kSuperblockBytes);

@@ -85,6 +85,8 @@ Result<std::unique_ptr<Log>> Log::Open(Device& device, LogOptions options) {
     super.generation_counter = 0;
     super.lost_zones.clear();
   }
+  super.opening = RandomId();
+  super.opening_before = options.noted_opening;
   // Written before any zone is: after a crash, open zones must not be covered by `clean`.
   super.clean = false;
   ++super.sequence;
@@ -330,6 +332,18 @@ void Log::SaveIdentity(const Id128& identity, Done done) {
   WriteSuperblock(std::move(done));
 }
 
+void Log::OpeningNoted(Done done) {
+  state_.super.opening_before = {};
+  WriteSuperblock(std::move(done));
+}
+
+// Draws the number that tells this disk from a copy that was taken while the log was open. The
+// caller may not have noted the present one: then the noted number stays the one before.
+void Log::DrawOpening() {
+  if (state_.super.opening_before == Id128{}) state_.super.opening_before = state_.super.opening;
+  state_.super.opening = RandomId();
+}
+
 // Ends the opening once nothing that was not taken into the index can come back: doomed zones are
 // freed, and the summaries of scanned zones, which leave out what is damaged, are durable.
 void Log::StepOpening() {
@@ -458,6 +472,7 @@ void Log::StopStep() {
       return;
     }
     state_.super.clean = true;
+    DrawOpening();
     WriteSuperblock(done);
   });
 }

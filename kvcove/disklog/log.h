@@ -16,7 +16,8 @@
 // - Read: `done`: all bytes are verified, and the device no longer writes to the buffer.
 // - Remove: at return, earlier values of the keys are not found. `done`: the tombstones are synced.
 // - Sync: `done`: all earlier puts are durable.
-// - Stop: `done`: every zone has its summary, so the next start scans no records.
+// - Stop: `done`: every zone has its summary, so the next start scans no records. The disk has
+//   another opening number, which the caller notes.
 //
 // A device that hangs completes nothing, and keeps the buffers that were passed to Read. The owner
 // answers its own callers at their deadlines, and sets the disk aside while nothing completes.
@@ -48,6 +49,7 @@ struct SlotGeneration {
 struct LogOptions {
   Id128 pool;
   Id128 incarnation;
+  Id128 noted_opening;  // by which the caller knows this disk (Superblock::opening); zero: none
   // Generations that the owner knows at its start. Objects of other slots are kept, but not found,
   // until SetGeneration names their slot.
   std::vector<SlotGeneration> generations;
@@ -84,10 +86,10 @@ using Space = DiskSpace;
 
 class Log {
  public:
-  // Reads the superblocks and writes a new one, which blocks; the rest of the recovery runs in
-  // Poll. `device` must outlive the log. Errors: kInvalid (not formatted, or the device has
-  // shrunk), kIncompatible (another format, or another pool's), kCorrupt (both superblocks
-  // damaged), kUnavailable (the device fails).
+  // Reads the superblocks and writes a new one with a new opening number, which blocks; the rest of
+  // the recovery runs in Poll. `device` must outlive the log. Errors: kInvalid (not formatted, or
+  // the device has shrunk), kIncompatible (another format, or another pool's), kCorrupt (both
+  // superblocks damaged), kUnavailable (the device fails).
   static Result<std::unique_ptr<Log>> Open(Device& device, LogOptions options);
   // Returns the valid superblock with the highest sequence; blocks. Errors: as Open, except that
   // any pool is accepted.
@@ -155,6 +157,10 @@ class Log {
   // next start does not ask for them again.
   void SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals, Done done);
   void SaveIdentity(const Id128& identity, Done done);
+  // Call it once superblock().opening is noted durably: from `done` on, no earlier number stands
+  // for this disk. Both superblocks have the number then, so damage of one does not make the disk
+  // look like a copy.
+  void OpeningNoted(Done done);
   // Seals every zone and marks the superblock clean. Puts and removals fail from now on.
   void Stop(Done done);
 
@@ -181,6 +187,7 @@ class Log {
   void VoidLost();
   // Empties the disk at a start that does not know what was removed.
   void Empty();
+  void DrawOpening();
   void WriteSuperblock(Done done);
   void WriteSuperblockNow();
   void StopStep();

@@ -434,6 +434,35 @@ TEST_F(LogTest, FactsAreThereAfterARestart) {
   EXPECT_EQ(log_->superblock().removals, marks);
 }
 
+// The header of Superblock lists the crash points.
+TEST_F(LogTest, EachOpeningAndCleanEndDrawsANumberBesideTheNotedOne) {
+  Open();
+  const Id128 first = log_->superblock().opening;
+  EXPECT_NE(first, Id128{});
+  EXPECT_TRUE(log_->superblock().HasOpening({}));
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  LogOptions again = SmallLog();
+  again.noted_opening = first;
+  Reopen(again);
+  const Id128 second = log_->superblock().opening;
+  EXPECT_NE(second, first);
+  EXPECT_TRUE(log_->superblock().HasOpening(first)) << "it may crash before it is noted";
+  // The second one was never noted, so a third opening still knows the first.
+  Reopen(again);
+  EXPECT_TRUE(log_->superblock().HasOpening(first));
+  EXPECT_FALSE(log_->superblock().HasOpening(second));
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  EXPECT_FALSE(log_->superblock().HasOpening(first));
+  const Id128 noted = log_->superblock().opening;
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); }));
+  const Superblock ended = *Log::ReadSuperblock(*device_);
+  EXPECT_NE(ended.opening, noted) << "a copy from before the clean end is another disk";
+  EXPECT_TRUE(ended.HasOpening(noted));
+  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
+  EXPECT_TRUE(Log::ReadSuperblock(*device_)->HasOpening(ended.opening));
+}
+
 TEST_F(LogTest, AnotherPoolIsRefusedAndAnOlderIncarnationStartsEmpty) {
   Open();
   PutSome(5);

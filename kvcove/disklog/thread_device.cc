@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that calls pread and pwrite on a few threads, for kernels that forbid io_uring.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -22,7 +21,6 @@
 #include <thread>
 #include <vector>
 
-#include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/http/origin.h"

@@ -178,7 +178,8 @@ void Master::RemoveNext(const std::shared_ptr<Removing>& removing) {
     });
     return;
   }
-  // An acknowledgement names the last applied removal, so a proof for the last part proves all.
+  // A proof of the last part proves all: an acknowledgement leaves out open removals only, and only
+  // a part with a pattern can be open, which is the last one (Control::Prepare).
   if (removing->number == 0) return removing->reply(removing->removed);
   control_->AwaitRemoval(removing->number, token.slot, token.generation, removing->deadline_ns,
                          [this, removing](const Result<void>& proven) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvcove/base/log.h"
 #include "kvcove/master/control/control_fixture.h"
@@ -282,6 +283,35 @@ TEST_F(MasterTest, APatternCountsWhatOwnersRemoved) {
   Acknowledge(owner, master_->control().Count().removals, /*matched=*/7);
   ASSERT_TRUE(removed.ok());
   EXPECT_EQ(removed->matches, 7U);
+}
+
+// The owner has applied both, and still walks over its disks for the pattern.
+TEST_F(MasterTest, ARemovalOfKeysAndOfAPatternIsProvenOnceBothAre) {
+  Pass(2 * kSecond);  // owners that a new store does not know may hold leases
+  const auto owner = Join();
+  const Registration m = Register();
+  ASSERT_TRUE(Renew(owner));
+  const std::uint64_t before = RemovalLog::FirstOf(master_->term());
+  const auto removed = Remove(m, {"k"}, "x*");
+  std::vector<wire::Removal> parts;
+  master_->control().Removals(
+      {.number = owner.number, .epoch = owner.epoch, .after = before, .matched = {}},
+      [&](const Result<wire::RemovalsPage>& page) {
+        if (page) parts = page->removals;
+      });
+  ASSERT_EQ(parts.size(), 2U);
+  const auto pattern = std::ranges::find(parts, "x*", &wire::Removal::pattern);
+  ASSERT_NE(pattern, parts.end());
+  master_->control().Removals({.number = owner.number,
+                               .epoch = owner.epoch,
+                               .after = pattern->number - 1,
+                               .matched = {},
+                               .ahead = before + 2,
+                               .open = {pattern->number}},
+                              [](const Result<wire::RemovalsPage>&) {});
+  EXPECT_FALSE(removed.came());
+  Acknowledge(owner, before + 2);
+  EXPECT_TRUE(removed.ok());
 }
 
 TEST_F(MasterTest, AnOldTokenFindsAndRemovesNothing) {

@@ -50,6 +50,7 @@ wire::RenewRequest LinkSide::Report() {
   // not be reported without it.
   report.disk_away = parts_.disks.set().Any(&DiskState::away);
   report.disks_void = parts_.opening.wants_void();
+  report.opening = parts_.opening.ToldOpening();
   return report;
 }
 

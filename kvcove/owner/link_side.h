@@ -59,12 +59,24 @@ class LinkSide final : public LinkTarget {
   std::uint64_t capacity_bytes() const override { return capacity_bytes_; }
   void Follow(const OwnerFacts& facts) override { parts_.opening.Follow(facts); }
   void SetDisksVoid(bool stored) override { parts_.opening.SetVoid(stored); }
+  DirectoryOpening::Named Openings() const override { return parts_.opening.NamedOpenings(); }
+  void Welcomed(const std::optional<Id128>& opening) override { parts_.opening.Welcomed(opening); }
+  void OpeningStored(const Id128& opening) override { parts_.opening.OpeningStored(opening); }
+  bool AwaitsOpening() const override { return parts_.opening.AwaitsOpening(); }
+  Id128 EndOpening() override { return parts_.opening.EndOpening(); }
   void TableKnown() override { parts_.opening.TableKnown(); }
   bool AwaitApplied() override { return parts_.removals.AwaitApplied(); }
   void EndDiskWaits() override { parts_.link_ends = true; }
   std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
     return parts_.removals.Apply(removal);
   }
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
+    return parts_.removals.BeginPattern(removal);
+  }
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
+    return parts_.removals.TakeEndedPatterns();
+  }
+  void ForgetPatterns() override { parts_.removals.ForgetPatterns(); }
   void DropSlot(SlotId slot) override { parts_.removals.DropSlot(slot); }
   void DropVoidSlot(SlotId slot) override { parts_.removals.DropFromMemory(slot); }
   void SetApplied(std::uint64_t number) override;

@@ -156,6 +156,8 @@ Status Owner::StartThreads() {
   if (!options_.cluster && !lease_.joinable()) {
     KVCOVE_ASSIGN(lease_, StartThread("kvcove-lease", [this] { RunLease(); }));
   }
+  // In a cluster the link's removal lane waits for disks.
+  if (!options_.cluster && !disks_.none()) KVCOVE_TRY(removals_.waits().Start());
   if (janitor_.joinable()) return {};
   KVCOVE_ASSIGN(janitor_, StartThread("kvcove-janitor", [this] { RunJanitor(); }));
   return {};
@@ -179,6 +181,7 @@ void Owner::Stop() {
   for (std::thread* thread : {&janitor_, &lease_}) {
     if (thread->joinable()) thread->join();
   }
+  removals_.waits().Stop();  // before LeaveHanging: its thread uses the set of disks
   disks_.LeaveHanging();
   memory_->StopPopulating();
   Core::Voided voided;
@@ -224,6 +227,7 @@ void Owner::RunJanitor() {
     outbox_.EndOverdue();
     opening_.Tick();
     disks_.Tick();
+    removals_.waits().Settle();  // after Tick, which sets disks aside
     AddDisks(disks_, report);
     link_side_.SetReport(report);
     // A round that left work over gives other callers a short turn only, not the whole period.

@@ -121,7 +121,8 @@ class Owner {
   Result<Files> CopyFiles();
   // Ends the lease's thread until Thaw, and renews the lease a last time. Not in a cluster.
   void StopLease();
-  // Undoes Freeze, PauseDisks, StopLease and the outbox's EndWaits: restarts threads and lease.
+  // Undoes Freeze, PauseDisks, StopLease, the outbox's EndWaits and the pause of removals that
+  // wait: restarts threads and lease.
   void Thaw();
 
   // ---- an upgrade, at the process that takes

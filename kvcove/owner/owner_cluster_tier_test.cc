@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
-#include <map>
 #include <set>
 #include <thread>
 
@@ -478,6 +477,72 @@ TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
   EXPECT_FALSE(after.contains("key-10"));
   EXPECT_TRUE(after.contains("key-2"));
   EXPECT_EQ(Put("key-0"), Code::kOk);
+}
+
+TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreToldAsGone) {
+  Fill(60);
+  (void)owner_->link_side().TakeGone(1000);
+  const wire::Removal removal = {
+      .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
+  const auto of_memory = owner_->link_side().BeginPattern(removal);
+  ASSERT_TRUE(of_memory);
+  EXPECT_FALSE(Get("key-10").code == Code::kOk) << "it is hidden while the disk is walked";
+  std::vector<wire::RemovalsRequest::Count> ended;
+  ASSERT_TRUE(Becomes([&] {
+    ended = owner_->link_side().TakeEndedPatterns();
+    return !ended.empty();
+  }));
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].number, 2U);
+  EXPECT_EQ(*of_memory + ended[0].objects, 11U);
+  const auto told = owner_->link_side().TakeGone(1000);
+  EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true));
+  Restart();
+  const auto after = OnDisk(Inventory());
+  EXPECT_FALSE(after.contains("key-1"));
+  EXPECT_FALSE(after.contains("key-10"));
+  EXPECT_TRUE(after.contains("key-2"));
+}
+
+// Nobody knows which keys the walk has taken: the master is told everything anew.
+TEST_F(ClusterTierTest, APatternThatAHandOverCutsOffHasTheInventoryToldAgain) {
+  Fill(60);
+  (void)owner_->link_side().TakeGoneOverflow();
+  owner_->link_side().ForgetPatterns();
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "none was open";
+  ASSERT_TRUE(owner_->link_side().BeginPattern({.number = 2,
+                                                .slot = kTierSlot,
+                                                .generation = kGeneration,
+                                                .keys = {},
+                                                .pattern = "key-1*"}));
+  owner_->link_side().ForgetPatterns();
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().TakeEndedPatterns().empty());
+}
+
+TEST_F(ClusterTierTest, APatternThatItsDiskHasMissedEndsOnceTheDiskIsStruck) {
+  Fill(60);
+  broken_ = true;
+  ASSERT_TRUE(owner_->link_side().BeginPattern({.number = 2,
+                                                .slot = kTierSlot,
+                                                .generation = kGeneration,
+                                                .keys = {},
+                                                .pattern = "key-1*"}));
+  ASSERT_TRUE(Becomes([&] { return !owner_->link_side().TakeEndedPatterns().empty(); }));
+  EXPECT_TRUE(Noted().empty());
+}
+
+// Loads look at all patterns, so the next one is applied before the lane continues.
+TEST_F(ClusterTierTest, ABoundedNumberOfPatternsIsOpen) {
+  const wire::Removal removal = {
+      .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
+  std::size_t begun = 0;
+  while (begun < 100 && owner_->link_side().BeginPattern(removal)) ++begun;
+  EXPECT_EQ(begun, 16U);
+  ASSERT_TRUE(Becomes([&] {
+    (void)owner_->link_side().TakeEndedPatterns();
+    return owner_->link_side().BeginPattern(removal).has_value();
+  }));
 }
 
 TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
@@ -1095,6 +1160,29 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskIsOpenedForTheFirst
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
   EXPECT_TRUE(AwaitEmpty());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
+}
+
+// A copy that was made before that is known by the master.
+TEST_F(ClusterTierTest, ItsDiskIsOpenedOnceTheMasterHasStoredTheOpeningOfItsDirectory) {
+  End();
+  ASSERT_TRUE(Begin());
+  LinkSide& link = owner_->link_side();
+  const auto kept = [&] { return **ReadOwnerFacts(directory_ + "/data"); };
+  link.Follow(facts_);
+  link.Welcomed(Id128{});
+  Publish();
+  link.TableKnown();
+  ASSERT_TRUE(Becomes([&] { return link.Report().opening != Id128{}; }));
+  const Id128 first = link.Report().opening;
+  EXPECT_EQ(kept().opening, first) << "the directory has it before the master";
+  EXPECT_FALSE(owner_->disks().open());
+  link.OpeningStored(first);
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  const Id128 last = link.EndOpening();
+  EXPECT_NE(last, Id128{});
+  EXPECT_NE(last, first);
+  EXPECT_EQ(kept().opening, last);
+  EXPECT_EQ(kept().opening_before, first) << "the goodbye may be lost";
 }
 
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands an owner's memory over to another process (docs/upgrade.md). The giving process is frozen:
 // only the lease changes, which it renews until the other one does. Readers notice none of it.
-#include <algorithm>
-
-#include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/owner/owner.h"
 #include "kvcove/wire/carry_fields.h"
@@ -23,6 +20,7 @@ void Owner::Freeze() {
 
 void Owner::Thaw() {
   outbox_.ResumeWaits();
+  removals_.waits().Resume();
   link_ends_ = false;
   opening_.Resume();
   {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "kvcove/base/random.h"
 
 namespace kvcove::policy {

@@ -2,7 +2,9 @@
 #include "kvcove/pool/host_control.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <functional>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
@@ -28,6 +30,27 @@ void MergeRemoved(std::vector<Code>& all, std::span<const Code> one) {
     if (proven && one[i] != Code::kMiss) all[i] = one[i];
   }
 }
+
+// Gathers the results of one call at several owners, which may come from any thread. The last one
+// passes all of them on, in the order of the owners.
+template <typename T>
+class OwnersAnswers {
+ public:
+  using Done = std::function<void(std::vector<Result<T>>)>;
+  OwnersAnswers(std::size_t owners, Done done)
+      : results_(owners), done_(std::move(done)), open_(owners) {}
+  // Each owner's result is an element of its own. The decrement (acq_rel) makes them visible to the
+  // thread that passes them on.
+  void Add(std::size_t owner, Result<T> result) {
+    results_[owner] = std::move(result);
+    if (open_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_(std::move(results_));
+  }
+
+ private:
+  std::vector<Result<T>> results_;
+  const Done done_;
+  std::atomic<std::size_t> open_;
+};
 
 }  // namespace
 
@@ -140,6 +163,51 @@ Result<std::uint64_t> HostControl::RemoveMatching(const Token& token, std::strin
     removed += here;
   }
   return removed;
+}
+
+void HostControl::RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                             std::int64_t deadline_ns, const RemoveDone& done) {
+  const auto owners = Owners();
+  if (owners.empty()) return done(std::vector<Code>(keys.size(), Code::kMiss));
+  const auto answers = std::make_shared<OwnersAnswers<std::vector<Code>>>(
+      owners.size(),
+      [done, count = keys.size()](const std::vector<Result<std::vector<Code>>>& results) {
+        std::vector<Code> codes(count, Code::kMiss);
+        for (const auto& result : results) {
+          if (!result) return done(std::unexpected(result.error()));
+          MergeRemoved(codes, *result);
+        }
+        done(std::move(codes));
+      });
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    owners[i]->removals().RemoveThen(
+        token, keys, deadline_ns,
+        [answers, i](Result<std::vector<Code>> codes) { answers->Add(i, std::move(codes)); });
+  }
+}
+
+void HostControl::RemoveMatchingThen(const Token& token, std::string_view pattern,
+                                     std::int64_t deadline_ns, const MatchDone& done) {
+  const auto owners = Owners();
+  if (owners.empty()) return done(std::uint64_t{0});
+  const auto answers = std::make_shared<OwnersAnswers<std::uint64_t>>(
+      owners.size(), [done](const std::vector<Result<std::uint64_t>>& results) {
+        std::uint64_t removed = 0;
+        for (const auto& result : results) {
+          if (!result) return done(std::unexpected(result.error()));
+          removed += *result;
+        }
+        done(removed);
+      });
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    owners[i]->removals().RemoveMatchingThen(
+        token, pattern, deadline_ns,
+        [answers, i](Result<std::uint64_t> removed) { answers->Add(i, std::move(removed)); });
+  }
+}
+
+void HostControl::EndRemovals() {
+  for (const auto& owner : Owners()) owner->removals().waits().EndAll();
 }
 
 }  // namespace kvcove::pool

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The authority of a pool of one host: decides about generations and removals for the one or
 // several owners of this process. A reset is proven when each owner has published the new
-// generation; a removal when no owner has the key. Its calls block. The mutex guards the owners and
-// the last publication; it comes after the keeper's lock and before each owner's own.
+// generation; a removal when no owner has the key. Its calls block, but for those with Then. The
+// mutex guards the owners and the last publication; it comes after the keeper's lock and before
+// each owner's own.
 #pragma once
 
 #include <map>
@@ -38,6 +39,8 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   void EndWaits() {
     if (const auto generations = Held()) generations->EndWaits();
   }
+  // Ends the removals that wait for disks, with kTimeout, and returns once each is answered.
+  void EndRemovals();
   // For an upgrade of the process (docs/upgrade.md), while no call is under way: Pause closes the
   // store, so that the successor can open it, and stores no clean end, because a lease is running.
   // Resume opens the store again; errors: the store's. Until it has succeeded, calls that need the
@@ -61,6 +64,10 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
                                    std::int64_t deadline_ns) override;
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override;
+  void RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                  std::int64_t deadline_ns, const RemoveDone& done) override;
+  void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
+                          const MatchDone& done) override;
 
  private:
   HostControl(const Options& options, const Clock& clock);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
 
@@ -96,6 +98,27 @@ TEST_F(HostControlTest, ARemovalThatOneOwnerCouldNotProveIsNotProven) {
   EXPECT_EQ(*control_->Remove(token, keys, Soon()), (std::vector{Code::kStale, Code::kStale}));
   outdate(first);
   EXPECT_EQ(*control_->Remove(token, keys, Soon()), (std::vector{Code::kStale, Code::kStale}));
+}
+
+TEST_F(HostControlTest, ARemovalThatIsAnsweredLaterFindsAKeyWhereverItIs) {
+  owner::Owner& first = Add();
+  owner::Owner& second = Add();
+  const Token token = Register();
+  ASSERT_EQ(Put(first, token, "a"), Code::kOk);
+  ASSERT_EQ(Put(second, token, "b"), Code::kOk);
+  const std::vector<std::string_view> keys = {"a", "b", "none"};
+  std::optional<Result<std::vector<Code>>> codes;
+  control_->RemoveThen(token, keys, Soon(), [&](auto answer) { codes = std::move(answer); });
+  ASSERT_TRUE(codes && *codes);
+  EXPECT_EQ(**codes, (std::vector<Code>{Code::kOk, Code::kOk, Code::kMiss}));
+  ASSERT_EQ(Put(first, token, "x1"), Code::kOk);
+  ASSERT_EQ(Put(second, token, "x2"), Code::kOk);
+  std::optional<Result<std::uint64_t>> matched;
+  control_->RemoveMatchingThen(token, "x*", Soon(), [&](auto answer) { matched = answer; });
+  ASSERT_TRUE(matched && *matched);
+  EXPECT_EQ(**matched, 2U);
+  control_->RemoveMatchingThen({}, "x*", Soon(), [&](auto answer) { matched = answer; });
+  EXPECT_EQ(matched->error().code, Code::kStale);
 }
 
 // The store cannot be opened again, perhaps, after an upgrade that has failed.

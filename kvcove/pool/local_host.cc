@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/local_host.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <optional>
 
 #include "kvcove/base/interrupt.h"
@@ -85,6 +83,14 @@ class LocalHost::Service final : public wire::HostService {
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns) override {
     return host_.control().RemoveMatching(token, pattern, deadline_ns);
+  }
+  void RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                  std::int64_t deadline_ns, const RemoveDone& done) override {
+    host_.control().RemoveThen(token, keys, deadline_ns, done);
+  }
+  void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
+                          const MatchDone& done) override {
+    host_.control().RemoveMatchingThen(token, pattern, deadline_ns, done);
   }
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<wire::PinKind> kind, std::int64_t duration_ns,
@@ -350,6 +356,10 @@ Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
 void LocalHost::EndSession(wire::SessionNumber number) {
   owner_->memory().EndSession(number);
   engines_->EndSession(KeyOf(number));
+}
+
+void LocalHost::EndRemovals() {
+  if (alone_ != nullptr) alone_->EndRemovals();
 }
 
 std::size_t LocalHost::TellEnds(std::span<const HostEngines::Engine> engines) {

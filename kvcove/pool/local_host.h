@@ -90,7 +90,7 @@ class LocalHost final {
   rpc::CallLimits::Stat Load() const;
 
   // ---- an upgrade, at the process that gives (docs/upgrade.md)
-  // Ends the calls that wait for the master, a lease or the store now.
+  // Ends the calls that wait for the master, a disk, a lease or the store now.
   void EndWaits();
   // Closes the store, or the link and the data server: only one process may have them open. No call
   // may be under way. The lease continues to run; in a cluster nobody renews it any more.
@@ -136,6 +136,9 @@ class LocalHost final {
   // Ends a session, through whose mappings nothing may read or write any more: its process has said
   // goodbye or is proven to have ended, or has never used it. Waits for nobody.
   void EndSession(wire::SessionNumber number);
+  // Ends the removals that wait for disks of this process's owners, and returns once each is
+  // answered: their answers use the caller's server.
+  void EndRemovals();
   // Returns the calls of one session. Valid until the host ends.
   std::unique_ptr<wire::HostService> ServiceFor(wire::SessionNumber number);
 

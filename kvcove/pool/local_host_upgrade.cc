@@ -21,6 +21,7 @@ constexpr std::int64_t kFreshNs = kSecond;  // longest wait for that renewal
 
 void LocalHost::EndWaits() {
   owner_->outbox().EndWaits();
+  owner_->removals().waits().Pause();
   if (alone_ != nullptr) alone_->EndWaits();
 }
 

@@ -6,8 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
-
 #include "kvcove/requester/completion.h"
 
 namespace kvcove {

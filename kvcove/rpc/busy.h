@@ -9,10 +9,8 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
 #include "kvcove/rpc/call_limits.h"
 #include "kvcove/wire/host_wire.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/busy.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <set>
 #include <utility>
 

@@ -3,7 +3,6 @@
 // hang-up in the middle of a request, and more connections than it may have.
 #include "kvcove/rpc/server.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>

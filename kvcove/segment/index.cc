@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/segment/index.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>

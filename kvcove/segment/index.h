@@ -8,7 +8,6 @@
 #include <deque>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "kvcove/base/carry.h"
 #include "kvcove/segment/view.h"

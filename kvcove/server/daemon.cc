@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::size_t kWorkers = 16;  // they mostly wait
 constexpr std::size_t kControlWorkers = 8;
+constexpr std::size_t kRemovalWorkers = 8;
+// Removals with longer bodies, of hundreds of keys, take long enough to hold up the event loop.
+constexpr std::size_t kShortRemovalBytes = 16 << 10;
 // How long a daemon waits for the first connection that attends it, and for another one when the
 // last has closed. A daemon that was frozen first sees that its clients have given up their
 // connections, and then their new ones behind these.
@@ -44,8 +47,10 @@ Daemon::Impl::~Impl() {
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
   control_workers_.reset();
+  removal_workers_.reset();
   host_->owner().outbox().EndWaits();
-  // While server_ exists: a load's answer is delivered to it.
+  // While server_ exists: the answers of removals and loads are delivered to it.
+  host_->EndRemovals();
   host_->owner().disks().set().EndLoads();
   for (const auto& [number, session] : sessions_) host_->EndSession(number);
 }
@@ -65,8 +70,10 @@ Status Daemon::Impl::Listen() {
 Status Daemon::Impl::Serve() {
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
+  removal_workers_ = std::make_unique<rpc::Workers>(kRemovalWorkers);
   KVCOVE_TRY(workers_->Start());
   KVCOVE_TRY(control_workers_->Start());
+  KVCOVE_TRY(removal_workers_->Start());
   return server_->Start();
 }
 
@@ -130,10 +137,12 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   session->second.used = true;
   const std::shared_ptr<wire::HostService> service = session->second.service;
   if (method == wire::Method::kLoad) return Load(service, body, deadline_ns, respond);
-  // In a cluster, calls that store or remove wait for the master.
+  if (method == wire::Method::kRemove || method == wire::Method::kRemoveMatching) {
+    return Remove(service, method, body, deadline_ns, respond);
+  }
+  // In a cluster, calls that store wait for the master.
   const bool waits = method == wire::Method::kStat || wire::MayWait(method) ||
-                     (host_->in_cluster() && wire::MayWaitInCluster(method)) ||
-                     (host_->owner().disks().open() && method == wire::Method::kRemove);
+                     (host_->in_cluster() && wire::MayWaitInCluster(method));
   if (!waits) return respond(Answer(*service, method, body, deadline_ns));
   // Puts under a known generation wait for their listing without a worker: most take no longer than
   // the wake-up of one.
@@ -168,6 +177,27 @@ void Daemon::Impl::Load(const std::shared_ptr<wire::HostService>& service,
   wire::ServeLoad(*service, body, deadline_ns, [service, respond](Result<std::string> answer) {
     respond(ReplyOf(std::move(answer)));
   });
+}
+
+// The workers make a pattern's walk over memory, long removals and, in a cluster, the calls to the
+// master. They do nothing else, so that no registration and no reset waits for a removal. The
+// callback keeps the session's service, as in Load.
+void Daemon::Impl::Remove(const std::shared_ptr<wire::HostService>& service, wire::Method method,
+                          std::span<const std::byte> body, std::int64_t deadline_ns,
+                          const rpc::Responder& respond) {
+  const auto answer = [service, respond](Result<std::string> reply) {
+    respond(ReplyOf(std::move(reply)));
+  };
+  if (method == wire::Method::kRemove && !host_->in_cluster() &&
+      body.size() <= kShortRemovalBytes) {
+    return wire::ServeRemovalThen(*service, method, body, deadline_ns, answer);
+  }
+  const bool posted =
+      removal_workers_->Post([service, method, deadline_ns, answer,
+                              copy = std::vector<std::byte>(body.begin(), body.end())] {
+        wire::ServeRemovalThen(*service, method, copy, deadline_ns, answer);
+      });
+  if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
 }
 
 rpc::Reply Daemon::Impl::Answer(wire::HostService& service, wire::Method method,

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
@@ -82,6 +81,10 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   static void Load(const std::shared_ptr<wire::HostService>& service,
                    std::span<const std::byte> body, std::int64_t deadline_ns,
                    const rpc::Responder& respond);
+  // Answers a removal when the disks have, without a worker that waits for them.
+  void Remove(const std::shared_ptr<wire::HostService>& service, wire::Method method,
+              std::span<const std::byte> body, std::int64_t deadline_ns,
+              const rpc::Responder& respond);
   static rpc::Reply ReplyOf(Result<std::string> answer);
   static rpc::Reply Answer(wire::HostService& service, wire::Method method,
                            std::span<const std::byte> body, std::int64_t deadline_ns);
@@ -128,7 +131,8 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::map<rpc::ConnectionId, Connection> connections_;
   std::map<wire::SessionNumber, Session> sessions_;
   std::unique_ptr<rpc::Workers> workers_;          // for puts and statistics
-  std::unique_ptr<rpc::Workers> control_workers_;  // for registrations, resets, removals
+  std::unique_ptr<rpc::Workers> control_workers_;  // for registrations and resets
+  std::unique_ptr<rpc::Workers> removal_workers_;  // see Remove
   std::unique_ptr<rpc::Server> server_;
 };
 

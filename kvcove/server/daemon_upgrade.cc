@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <utility>
@@ -116,10 +118,13 @@ void Daemon::Impl::Prepare() {
 Status Daemon::Impl::Quiet() {
   KVCOVE_TRY(host_->owner().MayPauseDisks());
   server_->Pause(clock_.NowNs() + kPauseNs);
-  workers_->Pause();
-  control_workers_->Pause();
+  const std::array workers = {workers_.get(), control_workers_.get(), removal_workers_.get()};
+  for (rpc::Workers* const one : workers) one->Pause();
   host_->EndWaits();
-  if (workers_->AwaitQuiet(kQuietNs) && control_workers_->AwaitQuiet(kQuietNs)) return {};
+  if (!host_->owner().removals().waits().AwaitQuiet(kQuietNs)) {
+    return Fail(Code::kInProgress, "the note of its disks is being written; try again");
+  }
+  if (std::ranges::all_of(workers, [](auto* one) { return one->AwaitQuiet(kQuietNs); })) return {};
   return Fail(Code::kInProgress, "a call to the master is under way and does not end; try again");
 }
 
@@ -184,6 +189,7 @@ void Daemon::Impl::Thaw() {
   host_->Resume();
   workers_->Resume();
   control_workers_->Resume();
+  removal_workers_->Resume();
   server_->Resume();
   host_->owner().memory().StartPopulating();
 }

@@ -2,7 +2,6 @@
 #include "kvcove/server/elected_master.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 
 #include <thread>
 

@@ -26,7 +26,6 @@
 
 #include <atomic>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -41,7 +40,7 @@
 namespace kvcove::server {
 
 // Version of the conversation; another one is refused.
-inline constexpr std::uint32_t kUpgradeVersion = 3;
+inline constexpr std::uint32_t kUpgradeVersion = 4;
 
 // Properties that must be equal on both sides; a difference is refused, with both values.
 struct UpgradeHello {

@@ -19,7 +19,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"

@@ -3,12 +3,9 @@
 // ends that exchange alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <atomic>
-#include <cstring>
 
-#include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
 #include "kvcove/transport/fake_late_transport.h"
 #include "kvcove/transport/peer.h"

@@ -4,7 +4,6 @@
 // whether copies go on. Thread-safe.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <map>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of exchanges over endpoints that answer, fail, are late, or cannot be stopped.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kvcove/base/interrupt_fixture.h"

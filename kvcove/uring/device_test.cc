@@ -3,7 +3,6 @@
 // are named in the output instead of failing.
 #include "kvcove/disklog/device.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -12,7 +12,6 @@
 
 #include "kvcove/base/result.h"
 #include "kvcove/model/ids.h"
-#include "kvcove/wire/frame.h"
 
 namespace kvcove::wire {
 

@@ -19,6 +19,11 @@ std::string CodesToString(std::span<const Code> codes) {
   return StringOf(builder);
 }
 
+Result<std::string> EncodeCodes(const Result<std::vector<Code>>& codes) {
+  if (!codes) return std::unexpected(codes.error());
+  return CodesToString(*codes);
+}
+
 // What is left of a caller's time travels, not its deadline: clocks differ from host to host.
 // The frame tells it as of the request's arrival, but no more than about a minute; the tables of
 // calls that may take longer tell it, too, and a peer of before only those.
@@ -27,12 +32,6 @@ std::int64_t DeadlineOf(std::int64_t frame_deadline_ns, std::int64_t table_budge
   const std::int64_t left = std::clamp<std::int64_t>(table_budget_ns, 0, 3600 * kSecond);
   if (frame_deadline_ns != 0 && left < kMaxFrameBudgetNs) return frame_deadline_ns;
   return now + (left > 0 ? left : kUntoldBudgetNs);
-}
-
-std::string CountToString(std::uint64_t count) {
-  Builder builder;
-  builder.Finish(fb::CreateCountReply(builder, count));
-  return StringOf(builder);
 }
 
 struct PutCall {
@@ -94,11 +93,6 @@ Result<std::vector<FinishItem>> DecodeFinish(std::span<const std::byte> body) {
   return items;
 }
 
-Result<std::string> EncodeFinish(const Result<std::vector<Code>>& codes) {
-  if (!codes) return std::unexpected(codes.error());
-  return CodesToString(*codes);
-}
-
 Result<std::string> ServePut(PutService& service, std::span<const std::byte> body,
                              std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const PutCall call, DecodePut(body));
@@ -108,7 +102,7 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
 Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
                                 std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const std::vector<FinishItem> items, DecodeFinish(body));
-  return EncodeFinish(service.Finish(items, deadline_ns));
+  return EncodeCodes(service.Finish(items, deadline_ns));
 }
 
 // A request about keys of one generation.
@@ -132,20 +126,37 @@ Result<KeysCall> DecodeKeys(std::span<const std::byte> body) {
   return call;
 }
 
+// A request to remove what matches.
+struct MatchCall {
+  Token token;
+  std::string_view pattern;  // within the body
+  std::int64_t budget_ns = 0;
+};
+
+Result<MatchCall> DecodeMatch(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
+  if (root->token() == nullptr) return Fail(Code::kCorrupt, "a pattern without a token");
+  return MatchCall{.token = FromFb(*root->token()),
+                   .pattern = View(root->pattern()),
+                   .budget_ns = root->budget_ns()};
+}
+
+Result<std::string> EncodeMatched(const Result<std::uint64_t>& count) {
+  if (!count) return std::unexpected(count.error());
+  Builder builder;
+  builder.Finish(fb::CreateCountReply(builder, *count));
+  return StringOf(builder);
+}
+
 Result<std::string> ServeRemovals(RemovalService& service, Method method,
                                   std::span<const std::byte> body, std::int64_t deadline_ns) {
   if (method == Method::kRemove) {
     KVCOVE_ASSIGN(const KeysCall call, DecodeKeys(body));
-    KVCOVE_ASSIGN(const std::vector<Code> codes,
-                  service.Remove(call.token, call.keys, DeadlineOf(deadline_ns)));
-    return CodesToString(codes);
+    return EncodeCodes(service.Remove(call.token, call.keys, DeadlineOf(deadline_ns)));
   }
-  KVCOVE_ASSIGN(const auto* root, Root<fb::Match>(body));
-  if (root->token() == nullptr) return Fail(Code::kCorrupt, "a pattern without a token");
-  KVCOVE_ASSIGN(const std::uint64_t count,
-                service.RemoveMatching(FromFb(*root->token()), View(root->pattern()),
-                                       DeadlineOf(deadline_ns, root->budget_ns())));
-  return CountToString(count);
+  KVCOVE_ASSIGN(const MatchCall call, DecodeMatch(body));
+  return EncodeMatched(
+      service.RemoveMatching(call.token, call.pattern, DeadlineOf(deadline_ns, call.budget_ns)));
 }
 
 Result<std::string> ServeStatObjects(ObjectService& service, std::span<const std::byte> body,
@@ -254,7 +265,24 @@ void ServeFinishThen(PutService& service, std::span<const std::byte> body, std::
   const auto items = DecodeFinish(body);
   if (!items) return done(std::unexpected(items.error()));
   service.FinishThen(*items, DeadlineOf(deadline_ns),
-                     [done](const Result<std::vector<Code>>& codes) { done(EncodeFinish(codes)); });
+                     [done](const Result<std::vector<Code>>& codes) { done(EncodeCodes(codes)); });
+}
+
+void ServeRemovalThen(RemovalService& service, Method method, std::span<const std::byte> body,
+                      std::int64_t deadline_ns,
+                      const std::function<void(Result<std::string>)>& done) {
+  if (method == Method::kRemove) {
+    const auto call = DecodeKeys(body);
+    if (!call) return done(std::unexpected(call.error()));
+    return service.RemoveThen(
+        call->token, call->keys, DeadlineOf(deadline_ns),
+        [done](const Result<std::vector<Code>>& codes) { done(EncodeCodes(codes)); });
+  }
+  const auto call = DecodeMatch(body);
+  if (!call) return done(std::unexpected(call.error()));
+  service.RemoveMatchingThen(
+      call->token, call->pattern, DeadlineOf(deadline_ns, call->budget_ns),
+      [done](const Result<std::uint64_t>& count) { done(EncodeMatched(count)); });
 }
 
 void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,

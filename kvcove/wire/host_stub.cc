@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The asking side: each call of a service becomes a frame, each reply a value.
-#include <algorithm>
-
 #include "kvcove/wire/hints.h"
 #include "kvcove/wire/host_flat.h"
 #include "kvcove/wire/host_wire.h"

@@ -64,13 +64,10 @@ Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
 
 bool MayWait(Method method) {
   return method == Method::kRegister || method == Method::kReset ||
-         method == Method::kNameVersions || method == Method::kEndEngine ||
-         method == Method::kRemoveMatching;
+         method == Method::kNameVersions || method == Method::kEndEngine;
 }
 
-bool MayWaitInCluster(Method method) {
-  return method == Method::kPut || method == Method::kFinish || method == Method::kRemove;
-}
+bool MayWaitInCluster(Method method) { return method == Method::kPut || method == Method::kFinish; }
 
 std::string EncodeHello(const Hello& hello) {
   Builder builder;

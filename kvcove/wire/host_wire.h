@@ -44,6 +44,10 @@ bool ServePutThen(PutService& service, std::span<const std::byte> body, std::int
                   const std::function<void(Result<std::string>)>& done);
 void ServeFinishThen(PutService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                      const std::function<void(Result<std::string>)>& done);
+// Answers Method::kRemove and kRemoveMatching, from whatever thread ends them.
+void ServeRemovalThen(RemovalService& service, Method method, std::span<const std::byte> body,
+                      std::int64_t deadline_ns,
+                      const std::function<void(Result<std::string>)>& done);
 // Answers Method::kLoad, from whatever thread ends it.
 void ServeLoad(ObjectService& service, std::span<const std::byte> body, std::int64_t deadline_ns,
                const std::function<void(Result<std::string>)>& done);
@@ -72,7 +76,8 @@ Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body);
 std::string Encode(const Registration& registration);
 Result<ResetOutcome> DecodeResetOutcome(std::span<const std::byte> body);
 std::string Encode(const ResetOutcome& outcome);
-// Calls that may wait for a disk or for a lease; the others answer at once.
+// Calls that may wait for the store or for a lease; the others answer at once, but for removals
+// (ServeRemovalThen).
 bool MayWait(Method method);
 bool MayWaitInCluster(Method method);
 

@@ -215,6 +215,25 @@ TEST_F(HostWireTest, PutsThatAreAnsweredLaterSayTheSame) {
   }
 }
 
+TEST_F(HostWireTest, RemovalsThatAreAnsweredLaterSayTheSame) {
+  CallAll();
+  for (const Method method : {Method::kRemove, Method::kRemoveMatching}) {
+    const std::string& request = channel_.requests[method];
+    std::vector<std::uint64_t> words((request.size() / 8) + 1);
+    std::memcpy(words.data(), request.data(), request.size());
+    const auto body = std::as_bytes(std::span(words)).first(request.size());
+    std::optional<Result<std::string>> later;
+    const auto done = [&](Result<std::string> answer) { later = std::move(answer); };
+    ServeRemovalThen(host_, method, body, kFrameDeadline, done);
+    ASSERT_TRUE(later && *later);
+    const std::int64_t deadline = host_.deadline;
+    EXPECT_EQ(**later, *ServeHost(host_, method, body, kFrameDeadline));
+    EXPECT_EQ(host_.deadline, deadline);
+    ServeRemovalThen(host_, method, body.first(6), kFrameDeadline, done);
+    EXPECT_EQ(later->error().code, Code::kCorrupt);
+  }
+}
+
 TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   const auto registration = *stub_->Register(
       {.name = "n", .version = "v", .engine = "e", .last_incarnation = {.low = 8}}, Soon());

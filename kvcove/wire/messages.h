@@ -148,6 +148,20 @@ class RemovalService {
   // How many were removed.
   virtual Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) = 0;
+
+  // The same for callers that must not wait for a disk. `keys` are looked at within the call;
+  // `done` is called once, from any thread, by the deadline, or within the call. RemoveMatchingThen
+  // walks over memory within the call. A service that asks another process waits within the call.
+  using RemoveDone = std::function<void(Result<std::vector<Code>>)>;
+  using MatchDone = std::function<void(Result<std::uint64_t>)>;
+  virtual void RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                          std::int64_t deadline_ns, const RemoveDone& done) {
+    done(Remove(token, keys, deadline_ns));
+  }
+  virtual void RemoveMatchingThen(const Token& token, std::string_view pattern,
+                                  std::int64_t deadline_ns, const MatchDone& done) {
+    done(RemoveMatching(token, pattern, deadline_ns));
+  }
 };
 
 // Stores values in one owner's memory, for one session of it. Thread-safe. Every call ends by

@@ -69,11 +69,13 @@ std::string Encode(const OwnerHello& message) {
   const fb::Id owner = ToFb(message.owner);
   const fb::Id process = ToFb(message.process);
   const fb::Id predecessor = ToFb(message.predecessor);
-  return Done(builder,
-              fb::CreateOwnerHello(builder, &pool, &incarnation, message.seen.term,
-                                   message.seen.tag, message.seen.revision, &owner, message.fresh,
-                                   &process, &predecessor, message.number, message.epoch, address,
-                                   socket, host, tenant, message.capacity_bytes, message.disk));
+  const fb::Id opening = ToFb(message.opening);
+  const fb::Id opening_before = ToFb(message.opening_before);
+  return Done(builder, fb::CreateOwnerHello(
+                           builder, &pool, &incarnation, message.seen.term, message.seen.tag,
+                           message.seen.revision, &owner, message.fresh, &process, &predecessor,
+                           message.number, message.epoch, address, socket, host, tenant,
+                           message.capacity_bytes, message.disk, &opening, &opening_before));
 }
 
 Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body) {
@@ -93,18 +95,22 @@ Result<OwnerHello> DecodeOwnerHello(std::span<const std::byte> body) {
       .host = Str(root->host()),
       .tenant = Str(root->tenant()),
       .capacity_bytes = root->capacity_bytes(),
-      .disk = root->disk()};
+      .disk = root->disk(),
+      .opening = FromFb(root->opening()),
+      .opening_before = FromFb(root->opening_before())};
 }
 
 std::string Encode(const OwnerWelcome& message) {
   Builder builder;
   const fb::Id pool = ToFb(message.pool);
   const fb::Id incarnation = ToFb(message.incarnation);
-  return Done(builder, fb::CreateOwnerWelcome(builder, &pool, &incarnation, message.position.term,
-                                              message.position.tag, message.position.revision,
-                                              message.forgotten, message.number, message.epoch,
-                                              message.lease_ns, message.resumed, message.tell_first,
-                                              message.removals));
+  const fb::Id opening = ToFb(message.opening.value_or(Id128{}));
+  return Done(builder,
+              fb::CreateOwnerWelcome(
+                  builder, &pool, &incarnation, message.position.term, message.position.tag,
+                  message.position.revision, message.forgotten, message.number, message.epoch,
+                  message.lease_ns, message.resumed, message.tell_first, message.removals,
+                  message.opening ? &opening : nullptr, message.rolled_back));
 }
 
 Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body) {
@@ -119,7 +125,9 @@ Result<OwnerWelcome> DecodeOwnerWelcome(std::span<const std::byte> body) {
       .lease_ns = root->lease_ns(),
       .resumed = root->resumed(),
       .tell_first = root->tell_first(),
-      .removals = root->removals()};
+      .removals = root->removals(),
+      .opening = root->opening() != nullptr ? std::optional(FromFb(root->opening())) : std::nullopt,
+      .rolled_back = root->rolled_back()};
 }
 
 std::string Encode(const Changes& message) {
@@ -134,13 +142,14 @@ Result<Changes> DecodeChanges(std::span<const std::byte> body) {
 
 std::string Encode(const RenewRequest& message) {
   Builder builder;
+  const fb::Id opening = ToFb(message.opening);
   return Done(builder,
               fb::CreateRenew(builder, message.number, message.epoch, message.table, message.naming,
                               message.told, message.free_bytes, message.objects, message.hits,
                               message.evictions, message.stale_puts, message.puts, message.partial,
                               message.disk_away, message.map, message.told_map, message.disks,
                               message.disks_aside, message.disk_capacity_bytes, message.disk_bytes,
-                              message.leased, message.disks_void));
+                              message.leased, message.disks_void, &opening));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -165,17 +174,19 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .disk_capacity_bytes = root->disk_capacity_bytes(),
                       .disk_bytes = root->disk_bytes(),
                       .leased = root->leased(),
-                      .disks_void = root->disks_void()};
+                      .disks_void = root->disks_void(),
+                      .opening = FromFb(root->opening())};
 }
 
 std::string Encode(const RenewReply& message) {
   Builder builder;
   const auto changes = Add(builder, message.changes);
   const auto hidden = builder.CreateVector(message.hidden);
+  const fb::Id opening = ToFb(message.opening);
   return Done(builder,
               fb::CreateRenewReply(builder, message.granted, message.lease_ns, message.revision,
                                    hidden, message.draining, changes, message.tell_again,
-                                   message.doubted, message.disks_void));
+                                   message.doubted, message.disks_void, &opening));
 }
 
 Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
@@ -191,13 +202,15 @@ Result<RenewReply> DecodeRenewReply(std::span<const std::byte> body) {
                     .changes = std::move(changes),
                     .tell_again = root->tell_again(),
                     .doubted = root->doubted(),
-                    .disks_void = root->disks_void()};
+                    .disks_void = root->disks_void(),
+                    .opening = FromFb(root->opening())};
 }
 
 std::string Encode(const WatchRequest& message) {
   Builder builder;
+  const fb::Id opening = ToFb(message.opening);
   return Done(builder, fb::CreateWatch(builder, message.number, message.epoch, message.table,
-                                       message.naming, message.partial, message.map));
+                                       message.naming, message.partial, message.map, &opening));
 }
 
 Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
@@ -207,7 +220,8 @@ Result<WatchRequest> DecodeWatch(std::span<const std::byte> body) {
                       .table = root->table(),
                       .naming = root->naming(),
                       .partial = root->partial(),
-                      .map = root->map()};
+                      .map = root->map(),
+                      .opening = FromFb(root->opening())};
 }
 
 std::string Encode(const RemovalsRequest& message) {
@@ -217,8 +231,11 @@ std::string Encode(const RemovalsRequest& message) {
     matched.push_back(fb::CreateMatched(builder, count.number, count.objects));
   }
   const auto list = builder.CreateVector(matched);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> open;
+  if (!message.open.empty()) open = builder.CreateVector(message.open);
+  const std::uint64_t ahead = message.ahead > message.after ? message.ahead : 0;
   return Done(builder, fb::CreateRemovalsAfter(builder, message.number, message.epoch,
-                                               message.after, list, message.dropped));
+                                               message.after, list, message.dropped, ahead, open));
 }
 
 Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
@@ -227,7 +244,13 @@ Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
                           .epoch = root->epoch(),
                           .after = root->after(),
                           .matched = {},
-                          .dropped = root->dropped()};
+                          .dropped = root->dropped(),
+                          .ahead = root->ahead()};
+  if (!Aligned(root->open())) return Misaligned();
+  if (SizeOf(root->open()) > kMaxOpenRemovals) {
+    return Fail(Code::kCorrupt, "more removals are open than an owner may have");
+  }
+  for (unsigned i = 0; i < SizeOf(root->open()); ++i) request.open.push_back(root->open()->Get(i));
   for (unsigned i = 0; i < SizeOf(root->matched()); ++i) {
     const fb::Matched* count = root->matched()->Get(i);
     request.matched.push_back({.number = count->number(), .objects = count->count()});

@@ -4,8 +4,10 @@
 // connection.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +48,10 @@ struct OwnerHello {
   std::string tenant;   // the only one that it serves; empty: all
   std::uint64_t capacity_bytes = 0;
   bool disk = false;  // its identity outlives the process
+  // The opening that the owner's data directory has, and the one that the master may have stored
+  // instead, because it has not confirmed the first yet. Zero: none, or an earlier version.
+  Id128 opening;
+  Id128 opening_before;
 };
 
 struct OwnerWelcome {
@@ -59,6 +65,12 @@ struct OwnerWelcome {
   bool resumed = false;        // the epoch goes on: what was listed stands
   bool tell_first = false;     // no lease before the inventory is told
   std::uint64_t removals = 0;  // the last removal that need not be asked for
+  // The owner's opening as the master has stored it, zero if it has none. Nothing: a master of an
+  // earlier version, which stores no openings.
+  std::optional<Id128> opening = std::nullopt;
+  // Forgotten, because the hello names no opening that the master has stored: the owner's data
+  // directory was put back from a copy.
+  bool rolled_back = false;
 };
 
 // What leads from one revision of the generation table to another.
@@ -103,6 +115,7 @@ struct RenewRequest {
   // The next process under its identity must not use what its disks hold, and its note cannot say
   // so.
   bool disks_void = false;
+  Id128 opening;  // which the master is to store: the owner's data directory has it; zero: none
 };
 
 struct RenewReply {
@@ -121,6 +134,7 @@ struct RenewReply {
   bool doubted = false;
   // The master has stored RenewRequest::disks_void.
   bool disks_void = false;
+  Id128 opening;  // of this owner, as the master has stored it; zero: none
 };
 
 struct WatchRequest {
@@ -132,6 +146,7 @@ struct WatchRequest {
   // changed before `table` and again since is in a later page only.
   bool partial = false;
   std::uint64_t map = 0;  // see RenewRequest
+  Id128 opening;          // of a goodbye: see RenewRequest
 };
 
 // One removal, or a part of a large one.
@@ -144,7 +159,9 @@ struct Removal {
   bool operator==(const Removal&) const = default;
 };
 
-// Asks for the removals after `after`, and so acknowledges those up to it.
+// Asks for the removals after `ahead`. Acknowledges those up to `after`, and those up to `ahead`
+// that are not in `open`. A master of an earlier version knows `after` alone: it sends the removals
+// after that, and takes nothing for acknowledged beyond it.
 struct RemovalsRequest {
   struct Count {
     std::uint64_t number = 0;
@@ -155,7 +172,13 @@ struct RemovalsRequest {
   std::uint64_t after = 0;
   std::vector<Count> matched;  // by removals with a pattern, since the last request
   std::uint64_t dropped = 0;   // the latest RemovalsPage::drop_number whose slots are dropped
+  // The last removal that memory has applied; below `after`: the same as `after`.
+  std::uint64_t ahead = 0;
+  // Removals by pattern for which disks are still being walked; at most kMaxOpenRemovals.
+  std::vector<std::uint64_t> open = {};
+  std::uint64_t seen() const { return std::max(after, ahead); }
 };
+inline constexpr std::size_t kMaxOpenRemovals = 64;
 
 struct RemovalsPage {
   // Slots whose removals are not all known any more: drop what they hold, first.

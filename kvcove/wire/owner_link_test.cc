@@ -74,7 +74,9 @@ TEST(OwnerLinkWireTest, AHelloArrivesWhole) {
                          .host = "h",
                          .tenant = "t",
                          .capacity_bytes = 1ULL << 44,
-                         .disk = true};
+                         .disk = true,
+                         .opening = {.high = 16, .low = 17},
+                         .opening_before = {.high = 18, .low = 19}};
   const auto arrived = Decode(Encode(hello), &DecodeOwnerHello);
   ASSERT_TRUE(arrived);
   EXPECT_EQ(arrived->pool, hello.pool);
@@ -92,6 +94,8 @@ TEST(OwnerLinkWireTest, AHelloArrivesWhole) {
   EXPECT_EQ(arrived->tenant, hello.tenant);
   EXPECT_EQ(arrived->capacity_bytes, hello.capacity_bytes);
   EXPECT_TRUE(arrived->disk);
+  EXPECT_EQ(arrived->opening, hello.opening);
+  EXPECT_EQ(arrived->opening_before, hello.opening_before);
   const auto empty = Decode(Encode(OwnerHello{}), &DecodeOwnerHello);
   ASSERT_TRUE(empty);
   EXPECT_EQ(empty->number, kNoOwner);
@@ -108,7 +112,9 @@ TEST(OwnerLinkWireTest, AWelcomeArrivesWhole) {
                              .lease_ns = 16,
                              .resumed = true,
                              .tell_first = true,
-                             .removals = 17};
+                             .removals = 17,
+                             .opening = Id128{.high = 18, .low = 19},
+                             .rolled_back = true};
   const auto arrived = Decode(Encode(welcome), &DecodeOwnerWelcome);
   ASSERT_TRUE(arrived);
   EXPECT_EQ(arrived->pool, welcome.pool);
@@ -121,6 +127,15 @@ TEST(OwnerLinkWireTest, AWelcomeArrivesWhole) {
   EXPECT_TRUE(arrived->resumed);
   EXPECT_TRUE(arrived->tell_first);
   EXPECT_EQ(arrived->removals, welcome.removals);
+  EXPECT_EQ(arrived->opening, welcome.opening);
+  EXPECT_TRUE(arrived->rolled_back);
+}
+
+// A master that stores no openings differs from one that has none of this owner.
+TEST(OwnerLinkWireTest, AWelcomeSaysWhetherTheMasterStoresOpenings) {
+  EXPECT_FALSE(Decode(Encode(OwnerWelcome{}), &DecodeOwnerWelcome)->opening);
+  EXPECT_EQ(Decode(Encode(OwnerWelcome{.opening = Id128{}}), &DecodeOwnerWelcome)->opening,
+            Id128{});
 }
 
 TEST(OwnerLinkWireTest, ChangesArriveWholeAndEmpty) {
@@ -150,7 +165,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .disk_capacity_bytes = 14,
                              .disk_bytes = 15,
                              .leased = true,
-                             .disks_void = true};
+                             .disks_void = true,
+                             .opening = {.high = 16, .low = 17}};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -172,6 +188,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_EQ(asked->disk_bytes, 15U);
   EXPECT_TRUE(asked->leased);
   EXPECT_TRUE(asked->disks_void);
+  EXPECT_EQ(asked->opening, request.opening);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,
@@ -180,7 +197,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                          .changes = SomeChanges(),
                          .tell_again = true,
                          .doubted = true,
-                         .disks_void = true};
+                         .disks_void = true,
+                         .opening = {.high = 18, .low = 19}};
   const auto answered = Decode(Encode(reply), &DecodeRenewReply);
   ASSERT_TRUE(answered);
   EXPECT_TRUE(answered->granted);
@@ -190,6 +208,7 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_TRUE(answered->draining);
   EXPECT_TRUE(answered->tell_again);
   EXPECT_TRUE(answered->disks_void);
+  EXPECT_EQ(answered->opening, reply.opening);
   ExpectSame(answered->changes, reply.changes);
   const auto empty = Decode(
       Encode(RenewReply{.hidden = {}, .changes = {.slots = {}, .unnamed = {}}}), &DecodeRenewReply);
@@ -199,7 +218,8 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
 
 TEST(OwnerLinkWireTest, AWatchArrivesWhole) {
   const auto arrived = Decode(
-      Encode(WatchRequest{.number = 1, .epoch = 2, .table = 3, .naming = 4, .partial = true}),
+      Encode(WatchRequest{
+          .number = 1, .epoch = 2, .table = 3, .naming = 4, .partial = true, .opening = {5, 6}}),
       &DecodeWatch);
   ASSERT_TRUE(arrived);
   EXPECT_EQ(arrived->number, 1);
@@ -207,6 +227,27 @@ TEST(OwnerLinkWireTest, AWatchArrivesWhole) {
   EXPECT_EQ(arrived->table, 3U);
   EXPECT_EQ(arrived->naming, 4U);
   EXPECT_TRUE(arrived->partial);
+  EXPECT_EQ(arrived->opening, (Id128{5, 6}));
+}
+
+TEST(OwnerLinkWireTest, RemovalsThatAreOpenArriveAndAreBounded) {
+  RemovalsRequest request{.after = 3, .matched = {}, .ahead = 9, .open = {4, 7}};
+  const auto asked = Decode(Encode(request), &DecodeRemovalsRequest);
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->after, 3U);
+  EXPECT_EQ(asked->ahead, 9U);
+  EXPECT_EQ(asked->seen(), 9U);
+  EXPECT_EQ(asked->open, (std::vector<std::uint64_t>{4, 7}));
+  request.open.assign(kMaxOpenRemovals, 5);
+  EXPECT_TRUE(Decode(Encode(request), &DecodeRemovalsRequest));
+  request.open.push_back(5);
+  EXPECT_EQ(Decode(Encode(request), &DecodeRemovalsRequest).error().code, Code::kCorrupt);
+}
+
+// To a master of an earlier version it is the message that it knows.
+TEST(OwnerLinkWireTest, WithoutOpenRemovalsARequestHasTheBytesOfBefore) {
+  EXPECT_EQ(Encode(RemovalsRequest{.after = 3, .matched = {}, .ahead = 3}),
+            Encode(RemovalsRequest{.after = 3, .matched = {}}));
 }
 
 TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
@@ -223,6 +264,8 @@ TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
   EXPECT_EQ(asked->dropped, 7U);
   ASSERT_EQ(asked->matched.size(), 2U);
   EXPECT_EQ(asked->matched[0].objects, 5U);
+  EXPECT_EQ(asked->seen(), 3U);
+  EXPECT_TRUE(asked->open.empty());
   EXPECT_TRUE(Decode(Encode(RemovalsRequest{.matched = {}}), &DecodeRemovalsRequest));
   const RemovalsPage page{
       .drop = {1, 4095},

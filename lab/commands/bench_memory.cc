@@ -4,7 +4,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 
 #include "kvcove/base/random.h"

@@ -2,7 +2,6 @@
 // `kvcove bench remote`: what a cluster does over TCP, beside a plain socket that moves the same
 // bytes between two processes of this machine in the same run.
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"

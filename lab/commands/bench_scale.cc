@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench scale`: how far one master goes, and what disturbs others.
-#include <fmt/core.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove bench scale --bench shards --bench shard-model`: masters that share the directory, two of
 // them measured, and sixteen computed from what one of them needs.
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <queue>

@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <queue>
 #include <unordered_map>
 #include <utility>

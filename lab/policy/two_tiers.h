@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "kvcove/base/result.h"
 #include "kvcove/policy/write_filter.h"

@@ -2,7 +2,6 @@
 // The model of an engine with none, one and two connectors.
 #include "lab/replay/model.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "kvcove/base/log.h"

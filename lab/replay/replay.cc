@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/replay/replay.h"
 
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <deque>
 #include <thread>

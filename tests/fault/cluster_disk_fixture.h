@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/size.h"
 #include "tests/becomes.h"
 #include "tests/fault/cluster_processes.h"
 #include "tests/random_bytes.h"

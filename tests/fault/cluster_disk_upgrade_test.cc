@@ -3,7 +3,6 @@
 // processes: what its disk holds is found by everybody afterwards, and what a removal or a reset
 // ended meanwhile is not. The processes that fail at a stage are this binary, started with --taker.
 #include <atomic>
-#include <cstring>
 
 #include "kvcove/server/daemons.h"
 #include "tests/fault/cluster_disk_fixture.h"

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "kvcove/base/clock.h"

@@ -2,7 +2,7 @@
 // What must stay true of resets and removals when the master and owners die, freeze and come back
 // in each other's absence; and that everything works again afterwards.
 #include <fmt/core.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/prctl.h>
 
 #include <atomic>

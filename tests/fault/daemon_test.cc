@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove serve` as a process: killed, stopped, restarted, and talked to by hostile clients.
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include "tests/herd.h"
 
 #include <fmt/core.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <fstream>

@@ -3,7 +3,7 @@
 // gets go on, owners keep their leases, admin answers and says who is limited; a tenant that waits
 // as it is told is served in the end. All of them are processes of their own, but the clients.
 #include <fmt/core.h>
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 

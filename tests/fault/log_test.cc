@@ -2,8 +2,6 @@
 // Servers whose log nobody reads: the pipe behind stderr is full from the start.
 #include "kvcove/base/log.h"
 
-#include <fmt/core.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/fault/cluster_processes.h"

@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include <array>
 #include <atomic>
 #include <thread>
 

@@ -13,7 +13,6 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
-#include <thread>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"

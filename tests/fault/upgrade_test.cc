@@ -14,8 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>

@@ -4,7 +4,6 @@
 // come through. What is accepted must be sound, and encode to the same bytes again.
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <string_view>
 

@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "kvcove/base/log.h"
 #include "kvcove/master/server/server.h"

@@ -12,7 +12,6 @@
 #include <map>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/size.h"
 #include "kvcove/owner/core/core_fixture.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "tests/becomes.h"
@@ -143,7 +142,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
         std::make_unique<DiskThread>(FoundDisk{.path = tier_file_, .device = {}, .super = {}},
                                      Place(), *tiering_, promoter, clock_, Options());
     tier_ = tiers_[0].get();
-    ASSERT_TRUE(tier_->Resume(number));
+    ASSERT_TRUE(tier_->Resume({.disk = number, .shares = 0, .opening = {}}));
   }
 
   void Evict(const std::string& key) {
@@ -470,6 +469,88 @@ TEST_F(DiskRetryTest, ACopyOfADiskStartsEmpty) {
   const auto known = Must(known_->Read());
   ASSERT_EQ(known.size(), 2U);
   EXPECT_NE(known[0].disk, known[1].disk);
+}
+
+// The copy is of a moment at which "removed" was there.
+TEST_F(DiskRetryTest, ADiskThatIsPutBackFromACopyStartsEmpty) {
+  const std::string copy = directory_ + "/copy";
+  for (const bool while_open : {false, true}) {
+    ASSERT_NO_FATAL_FAILURE(Write({"kept", "removed"}));
+    if (while_open) std::filesystem::copy_file(tier_file_, copy);
+    if (!while_open) {
+      Close();
+      std::filesystem::copy_file(tier_file_, copy);
+      ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+      EXPECT_TRUE(OnDisk("removed")) << "an ordinary start keeps what the disk has";
+    }
+    ASSERT_TRUE(Remove("removed"));
+    Close();
+    const auto before = Must(known_->Read());
+    std::filesystem::rename(copy, tier_file_);
+    ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+    EXPECT_FALSE(OnDisk("removed")) << "while open: " << while_open;
+    EXPECT_FALSE(OnDisk("kept")) << "nobody knows what else was removed";
+    EXPECT_NE(Must(known_->Read()), before);
+  }
+  Evict("after");
+  EXPECT_TRUE(Becomes([&] { return OnDisk("after"); })) << "it is an ordinary disk";
+}
+
+TEST_F(DiskRetryTest, ADiskWhoseNoteIsPutBackFromACopyStartsEmpty) {
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  Close();
+  std::filesystem::copy_file(directory_ + "/disk", directory_ + "/copy");
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
+  Close();
+  std::filesystem::rename(directory_ + "/copy", directory_ + "/disk");
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_FALSE(OnDisk("key"));
+}
+
+// As it is after an upgrade from a version without these numbers.
+TEST_F(DiskRetryTest, ADiskWhoseNoteHasNoOpeningIsKept) {
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  Close();
+  auto known = Must(known_->Read());
+  ASSERT_EQ(known.size(), 1U);
+  EXPECT_NE(known[0].opening, Id128{});
+  known[0].opening = {};
+  ASSERT_TRUE(known_->Write(known));
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
+  EXPECT_NE(Must(known_->Read())[0].opening, Id128{}) << "from now on a copy is noticed";
+}
+
+// A kill between two writes leaves the superblock ahead of the note.
+TEST_F(DiskRetryTest, ADiskThatWasKilledBeforeItsOpeningWasNotedIsKept) {
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  Close();
+  {
+    auto device = Must(disklog::OpenDevice(tier_file_));
+    const auto noted = Must(known_->Read());
+    disklog::LogOptions options{.pool = Place().pool, .incarnation = Place().incarnation};
+    options.noted_opening = noted[0].opening;
+    const auto log = Must(disklog::Log::Open(*device, options));
+    while (!log->recovered() || !log->idle()) log->Poll(kMillisecond);
+  }
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
+}
+
+// Its content is another one than that which this process has left.
+TEST_F(DiskRetryTest, ACopyThatTakesTheDisksPlaceWhileItIsSetAsideStartsEmpty) {
+  const std::string copy = directory_ + "/copy";
+  ASSERT_NO_FATAL_FAILURE(Write({"removed"}));
+  Close();
+  std::filesystem::copy_file(tier_file_, copy);
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  ASSERT_TRUE(Remove("removed"));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  std::filesystem::rename(copy, tier_file_);
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  EXPECT_FALSE(OnDisk("removed"));
 }
 
 TEST_F(DiskRetryTest, ARemovedDiskLeavesTheOthersWhatTheyHave) {

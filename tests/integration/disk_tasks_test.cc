@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The master's tasks, and lists, over an owner with a disk: what lies on the disk only takes part.
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <map>
-#include <set>
 
 #include "kvcove/base/size.h"
 #include "kvcove/master/server/tasks.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,16 +14,20 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
-#include "kvcove/base/size.h"
 #include "kvcove/disklog/disk_file.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/rpc/client.h"
+#include "kvcove/segment/layout.h"
 #include "kvcove/server/daemon.h"
+#include "kvcove/wire/host_wire.h"
 #include "tests/becomes.h"
+#include "tests/breaking_device.h"
 #include "tests/call_time.h"
 #include "tests/must.h"
 #include "tests/random_bytes.h"
@@ -115,6 +120,7 @@ class DiskTest : public testing::TestWithParam<std::string> {
       const std::string disks = disk_ + ":" + size;
       KVCOVE_ASSIGN(options.host.owner.disks, owner::ParseDisks("disk", {&disks, 1}));
       KVCOVE_ASSIGN(options.host.owner.disk_admit, owner::ParseDiskAdmit("admit", admit));
+      if (open_device_) options.host.owner.tier.open = open_device_;
       KVCOVE_ASSIGN(daemon_, server::Daemon::Open(options, SystemClock::Instance()));
       KVCOVE_ASSIGN(pool_, Pool::Open("unix:" + options.socket_path, kCallTime));
     }
@@ -150,6 +156,7 @@ class DiskTest : public testing::TestWithParam<std::string> {
 
   std::string directory_;
   std::string disk_;
+  owner::DeviceOpener open_device_;  // of the daemon; empty: its own
   std::unique_ptr<server::Daemon> daemon_;
   std::unique_ptr<Pool> pool_;
   SessionPtr session_;
@@ -515,6 +522,114 @@ TEST_P(DiskTest, ADiskThatMissedARunStartsEmpty) {
 INSTANTIATE_TEST_SUITE_P(Forms, DiskTest, testing::Values("embedded", "daemon"),
                          [](const auto& form) { return form.param; });
 
+// ---- a disk that answers late
+
+// No operation ends while it is held.
+class HeldDevice final : public BreakingDevice {
+ public:
+  HeldDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& held)
+      : BreakingDevice(std::move(device), kWorks), held_(held) {}
+  std::size_t Poll(std::int64_t wait_ns) override {
+    if (!held_) return BreakingDevice::Poll(wait_ns);
+    std::this_thread::sleep_for(milliseconds(1));
+    return 0;
+  }
+
+ private:
+  static inline const std::atomic<bool> kWorks{false};
+  const std::atomic<bool>& held_;
+};
+
+class HeldDiskTest : public DiskTest {
+ protected:
+  HeldDiskTest() {
+    open_device_ = [this](const std::string& path) -> Result<std::unique_ptr<disklog::Device>> {
+      KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
+      return std::make_unique<HeldDevice>(std::move(device), held_);
+    };
+  }
+  std::size_t Waiting() { return daemon_->host().owner().removals().waits().size(); }
+  static SessionPtr OpenNamed(Pool& pool, const std::string& name) {
+    return Must(pool.OpenSession({.name = name, .assume_weights = true}));
+  }
+  std::string address() const { return "unix:" + directory_ + "/kvcove.sock"; }
+  // Asks for a removal on a connection of its own, which closes without waiting for the answer.
+  void RemoveAndLeave(const Token& token, std::string_view key) {
+    struct Keep final : wire::Channel {
+      Result<std::string> Call(wire::Method, std::span<const std::byte> bytes,
+                               std::int64_t) override {
+        body.assign(bytes.begin(), bytes.end());
+        return Fail(Code::kUnavailable, "not sent");
+      }
+      std::vector<std::byte> body;
+    } keep;
+    (void)wire::MakeHostStub(keep)->Remove(token, {&key, 1}, 0);
+    const std::int64_t soon_ns = SystemClock::Instance().NowNs() + 60 * kSecond;
+    auto client = Must(rpc::Client::Connect(directory_ + "/kvcove.sock", soon_ns));
+    const std::string hello =
+        wire::EncodeHello({.name = "leaves", .layout = segment::kLayoutVersion});
+    std::vector<UniqueFd> fds;
+    (void)Must(client.Call(wire::Method::kHello, std::as_bytes(std::span(hello)), soon_ns, &fds));
+    const std::size_t waiting = Waiting();
+    const auto head =
+        wire::EncodeFrameHeader({.method = static_cast<std::uint16_t>(wire::Method::kRemove),
+                                 .body_bytes = static_cast<std::uint32_t>(keep.body.size()),
+                                 .budget_ms = 60'000,
+                                 .call = 77});
+    EXPECT_EQ(send(client.fd(), head.data(), head.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(head.size()));
+    EXPECT_EQ(send(client.fd(), keep.body.data(), keep.body.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(keep.body.size()));
+    EXPECT_TRUE(Becomes([&] { return Waiting() > waiting; }));
+  }
+
+  std::atomic<bool> held_{false};
+};
+
+// More of them wait than the daemon has threads.
+TEST_P(HeldDiskTest, RemovalsThatWaitForTheDiskHoldNobodyUp) {
+  constexpr std::size_t kCallers = 40;
+  Fill(160);
+  const std::vector<std::string> keys = OnDisk(160);
+  ASSERT_GT(keys.size(), kCallers + 1);
+  const SessionPtr other = OpenNamed(*pool_, "other");
+  std::vector<std::unique_ptr<Pool>> pools;
+  std::vector<SessionPtr> sessions;
+  for (std::size_t i = 0; i < kCallers; ++i) {
+    pools.push_back(Must(Pool::Open(address(), kCallTime)));
+    sessions.push_back(OpenNamed(*pools.back(), "model"));
+  }
+  held_ = true;
+  RemoveAndLeave(Must(session_->Capture({.timeout = kCallTime})), keys[kCallers]);
+  std::atomic<std::size_t> proven{0};
+  std::vector<std::thread> callers;
+  for (std::size_t i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      const bool removed =
+          i % 2 == 0 ? Remove(*sessions[i], keys[i]) == Code::kOk
+                     : sessions[i]->RemoveMatching(keys[i], {.timeout = kCallTime}).has_value();
+      if (removed) ++proven;
+    });
+  }
+  // On a machine that is slow enough, the disk counts as hanging by then, which proves them.
+  EXPECT_TRUE(Becomes([&] { return Waiting() == kCallers + 1 || Stat().disk_aside != 0; }))
+      << Waiting() << " wait";
+  EXPECT_TRUE(other->Reset({.timeout = kCallTime}));
+  EXPECT_EQ(Put(*other, "k", "v"), Code::kOk);
+  const std::string_view last = keys.back();
+  ItemResult late;
+  (void)session_->Remove({&last, 1}, {&late, 1}, {.timeout = milliseconds(100)});
+  EXPECT_TRUE(late.code == Code::kTimeout || Stat().disk_aside != 0) << CodeName(late.code);
+  held_ = false;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(proven, kCallers);
+  EXPECT_TRUE(Becomes([&] { return Waiting() == 0; }));
+  for (std::size_t i = 0; i <= kCallers; ++i) EXPECT_FALSE(Look(*session_, keys[i]).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, HeldDiskTest, testing::Values("daemon"),
+                         [](const auto& form) { return form.param; });
+
 // ---- kill -9
 
 class DiskKillTest : public testing::Test {
@@ -665,6 +780,37 @@ TEST_F(DiskKillTest, WhatTheDiskHadIsFoundAfterAKill) {
     ASSERT_GT(before.size(), 20U);
     Kill();
   }
+}
+
+// As from a snapshot of its volume, with a data directory on another one.
+TEST_F(DiskKillTest, ADiskThatIsPutBackFromACopyBringsNothingBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  std::map<std::string, int> keys;
+  const auto queue = [&] { return AwaitStat(*pool_).disk_queued_bytes; };
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = std::to_string(i);
+    ASSERT_EQ(Put(*session_, key, ValueOf(key)), Code::kOk);
+    ASSERT_TRUE(Becomes([&] { return queue() < (1 << 20); }));
+  }
+  ASSERT_TRUE(Becomes([&] { return queue() == 0; }));
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = std::to_string(i);
+    if (Look(*session_, key).tier == Tier::kDisk) keys[key] = 1;
+  }
+  ASSERT_GT(keys.size(), 20U);
+  Kill();
+  std::filesystem::copy_file(directory_ + "/d", directory_ + "/copy");
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(GetAll(*session_, keys).size(), keys.size()) << "a kill alone costs nothing";
+  for (const auto& [key, version] : keys) ASSERT_EQ(Remove(*session_, key), Code::kOk);
+  Kill();
+  std::filesystem::rename(directory_ + "/copy", directory_ + "/d");
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(GetAll(*session_, keys).size(), 0U);
+  std::stringstream log;
+  log << std::ifstream(log_).rdbuf();
+  EXPECT_NE(log.str().find("put back from a copy"), std::string::npos) << log.str();
+  EXPECT_EQ(Put(*session_, "0", ValueOf("0")), Code::kOk);
 }
 
 }  // namespace

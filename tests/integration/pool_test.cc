@@ -9,9 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <thread>
 
 #include "kvcove/base/log.h"

@@ -21,7 +21,6 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <thread>
 

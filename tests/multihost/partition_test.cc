@@ -2,7 +2,6 @@
 // Hosts that are cut off: an owner's, an engine's, the master's. Each host is a network namespace.
 // Hosts 0 and 1 have owners, host 2 has engines only, host 3 the master.
 #include <fmt/core.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>

@@ -84,6 +84,18 @@ TEST(ClusterSimulationTest, AResetStaysProvenWhenTheStoreIsRolledBackBehindAnOwn
              sum.resets_proven, sum.verified_reads);
 }
 
+// Owners die and masters change while removals are open, too.
+TEST(ClusterSimulationTest, KeepsItsPromisesWhileRemovalsByPatternAreOpen) {
+  const std::uint64_t seeds = FromEnvironment("KVCOVE_SIM_SEEDS", 60);
+  ClusterSimReport sum;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const ClusterSimReport report = SimulateCluster({.seed = seed, .walks = true});
+    ASSERT_EQ(report.violation, "");
+    Add(report, sum);
+  }
+  EXPECT_GT(sum.removals_proven, 0U);
+}
+
 // ---- what must be noticed
 
 // Tries seeds from `first` on. A rule whose absence few seeds show names one of these, to save

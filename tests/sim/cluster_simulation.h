@@ -24,6 +24,7 @@ struct ClusterSimOptions {
   // Nothing but this: owners miss resets, and the control file is rolled back to before those.
   // Unlike after other losses, what was proven must stay so.
   bool rolls_back = false;
+  bool walks = false;  // SimOwner::Options
   bool check_availability = true;
   bool force_lenient = false;  // an expired lease proves something, even so
   // ---- what is switched off in turn

@@ -9,8 +9,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "kvcove/base/log.h"
 
 namespace kvcove::master {

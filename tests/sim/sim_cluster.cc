@@ -89,6 +89,7 @@ void Cluster::StartOwner(Place place) {
   made.payload_bytes = kind.pressure ? 16 << 10 : 256 << 10;
   made.max_objects = kind.pressure ? 64 : 512;
   made.rules = options.rules;
+  made.walks = options.walks;
   made.refused_as_stale = [this](const Token& token) { CheckStale(token); };
   SimRequester& near = *requesters[place];
   world.Born(place);

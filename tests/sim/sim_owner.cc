@@ -211,6 +211,14 @@ std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
   return matched;
 }
 
+std::optional<std::uint64_t> SimOwner::BeginPattern(const wire::Removal& removal) {
+  if (!options_.walks) return std::nullopt;
+  world_.In(place_, world_.Some(kSecond), [this, number = removal.number] {
+    ended_patterns_.push_back({.number = number, .objects = 0});
+  });
+  return ApplyRemoval(removal);
+}
+
 void SimOwner::DropSlot(SlotId slot) {
   world_.Log(fmt::format("owner {} drops slot {}", place_, slot));
   dropped_.insert(slot);

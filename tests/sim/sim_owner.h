@@ -4,13 +4,14 @@
 #pragma once
 
 #include <array>
-#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcove/owner/core/core.h"
@@ -51,6 +52,8 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
     OwnerRules rules;
+    // A removal by pattern stays open for a while, as that of an owner with disks.
+    bool walks = false;
     std::function<void(const Token&)> refused_as_stale;  // told of a put's token
   };
   SimOwner(World& world, SimMaster& master, Place place, const Options& options);
@@ -98,6 +101,10 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   wire::RenewRequest Report() override { return core_->Report(); }
   std::uint64_t capacity_bytes() const override { return options_.payload_bytes; }
   std::uint64_t ApplyRemoval(const wire::Removal& removal) override;
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override;
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
+    return std::exchange(ended_patterns_, {});
+  }
   void DropSlot(SlotId slot) override;
   void SetApplied(std::uint64_t number) override;
   std::vector<owner::Listing> TakeListings(std::size_t at_most_items) override;
@@ -139,6 +146,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   bool list_waiting_ = false;
   std::deque<owner::Listing> outbox_;
   bool draining_ = false;
+  std::vector<wire::RemovalsRequest::Count> ended_patterns_;
   std::set<SlotId> dropped_;
   std::set<Id128> gave_way_;
   std::unique_ptr<SimServer> server_;  // ends before what it uses

@@ -3,7 +3,6 @@
 // its log.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "kvcove/base/hash.h"
 #include "kvcove/base/posix.h"

@@ -2,9 +2,7 @@
 // Asks the pool for the generations of versions: in the engine's thread where the answer is in
 // memory, and on the binder's otherwise (bindings.h).
 #include <exception>
-#include <utility>
 
-#include "kvcove/base/posix.h"
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {

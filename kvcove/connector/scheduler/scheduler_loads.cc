@@ -2,7 +2,6 @@
 // Loads: ordered when the engine has given blocks, over when all ranks have ended them.
 #include <algorithm>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {

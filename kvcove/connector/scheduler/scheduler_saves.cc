@@ -2,7 +2,6 @@
 // Takes what a step computes: marks its blocks with the epoch, and orders saves of its chunks.
 #include <algorithm>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {

@@ -17,7 +17,6 @@
 #include "kvcove/base/log.h"
 #include "kvcove/connector/plan.h"
 #include "kvcove/connector/shape.h"
-#include "kvcove/connector/store.h"
 #include "kvcove/connector/worker/in_place.h"
 #include "kvcove/connector/worker/shards.h"
 #include "kvcove/transport/device_queue.h"

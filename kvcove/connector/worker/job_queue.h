@@ -12,11 +12,9 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "kvcove/connector/worker/job.h"
-#include "kvcove/transport/device_queue.h"
 
 namespace kvcove::connector {
 

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 

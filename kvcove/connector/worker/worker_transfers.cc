@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves a batch's bytes between host memory of the engine and the pool, and counts the answers.
 // worker_device.cc moves those of a device's memory.
-#include <exception>
-
 #include "kvcove/connector/worker/worker.h"
 
 namespace kvcove::connector {

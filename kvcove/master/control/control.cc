@@ -11,7 +11,11 @@
 namespace kvcove::master {
 namespace {
 
-constexpr std::int64_t kWatchNs = 2 * kSecond;   // a watch without news is answered after this
+constexpr std::int64_t kWatchNs = 2 * kSecond;  // a watch without news is answered after this
+// That of an owner with open removals. The more owners have some, the longer it is, so that 5,000
+// requests a second acknowledge them: each visits all members, under the lock of the leases.
+constexpr std::int64_t kOpenWatchNs = 10 * kMillisecond;
+constexpr std::int64_t kOpenWatchEachNs = kSecond / 5000;
 constexpr std::int64_t kListenNs = 2 * kSecond;  // after a start, no key counts as "never put"
 constexpr std::int64_t kSweepNs = kSecond;
 // For this long after a start, the id of a lost pool wins over the one that new members know.
@@ -134,18 +138,37 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   if (const auto before = members_.PredecessorOf(hello)) EndMember(*before, deferred);
   switch (*admission) {
     case Members::Admission::kMember:
-      return FinishHello(hello, connection, reply, deferred);
+      break;
     case Members::Admission::kFresh:
       return Join(hello, connection, reply, deferred);
     case Members::Admission::kUnknown:
-      // A member whose disks are void: nothing is left of it.
-      if (const auto member = members_.Find(hello.owner)) EndMember(*member, deferred);
-      break;
+      return AnswerForgotten(hello, /*rolled_back=*/false, reply, deferred);
   }
+  // In another incarnation the disks are void anyway.
+  if (hello.incarnation != incarnation_ || !members_.RolledBack(hello)) {
+    return FinishHello(hello, connection, reply, deferred);
+  }
+  // Somebody may still read the memory that the lease is for: a reset must wait for that.
+  const Status ended = members_.MayForget(*members_.Find(hello.owner), clock_.NowNs());
+  if (!ended) return refuse(Code::kStale, ended.error().detail);
+  deferred.Add([hello] {
+    LogWarn(
+        "the owner at {} has a data directory of an earlier time, as from a copy that was put "
+        "back: it joins anew, and its disks start empty, because they may hold removed values",
+        hello.address);
+  });
+  AnswerForgotten(hello, /*rolled_back=*/true, reply, deferred);
+}
+
+void Control::AnswerForgotten(const wire::OwnerHello& hello, bool rolled_back,
+                              const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) {
+  // A member whose disks are void: nothing is left of it.
+  if (const auto member = members_.Find(hello.owner)) EndMember(*member, deferred);
   deferred.Answer<wire::OwnerWelcome>(reply, wire::OwnerWelcome{.pool = leadership_.pool,
                                                                 .incarnation = incarnation_,
                                                                 .position = leadership_.position,
-                                                                .forgotten = true});
+                                                                .forgotten = true,
+                                                                .rolled_back = rolled_back});
 }
 
 bool Control::MayAdopt() const {
@@ -217,6 +240,7 @@ void Control::FinishHello(const wire::OwnerHello& hello, std::uint64_t connectio
   welcome.incarnation = incarnation_;
   welcome.position = leadership_.position;
   welcome.position.revision = commits_.revision();
+  if (members_.HasDisk(number)) welcome.opening = members_.OpeningOf(number);
   if (!welcome.resumed) {
     standing.live_until_ns.store(0, std::memory_order_release);
     // The replaced values were listed under the last epoch; the owner lists all under the new one.
@@ -278,6 +302,7 @@ void Control::Goodbye(const wire::WatchRequest& request) {
   if (!members_.Current(request.number, request.epoch)) return;
   deferred.Add([number = request.number] { LogInfo("owner {} said goodbye", number); });
   members_.LeaseReturned(request.number);
+  StoreOpening(request.number, request.opening);
   if (!members_.HasDisk(request.number)) return EndMember(request.number, deferred);
   // The member stays: its next process returns with the objects on its disk.
   HideStanding(request.number);
@@ -339,6 +364,17 @@ void Control::VoidDisks(OwnerNumber number) {
       });
 }
 
+// The owner names the number in each renewal, and so repeats what could not be stored.
+void Control::StoreOpening(OwnerNumber number, const Id128& opening) {
+  const auto fact = members_.AskOpening(number, opening);
+  if (!fact) return;
+  commits_.Add({{.key = OpeningKey(members_.IdOf(number)), .value = Encode(*fact)}},
+               [this, ref = members_.RefOf(number)](const Result<std::uint64_t>& revision) {
+                 const MutexLock lock(mutex_);
+                 members_.OpeningStored(ref, revision.has_value());
+               });
+}
+
 // ---- leases and changes
 
 wire::Changes Control::ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
@@ -377,6 +413,7 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
   const bool granted = renewal == Members::Renewal::kGranted && !lost_;
   ShowStanding(request.number);
   if (request.disks_void) VoidDisks(request.number);
+  StoreOpening(request.number, request.opening);
   if (granted && members_.Told(request.number)) {
     // The owner returned before any of its values was replaced, or has listed the rest of them
     // again, so the barriers for replaced values are not needed any more.
@@ -395,7 +432,8 @@ Result<wire::RenewReply> Control::Renew(const wire::RenewRequest& request) {
       .changes = ChangesSince(request.number, request.table, request.naming, request.map),
       .tell_again = overtaken,
       .doubted = lost_ || renewal == Members::Renewal::kDoubted,
-      .disks_void = request.disks_void && !members_.HasDisk(request.number)};
+      .disks_void = request.disks_void && !members_.HasDisk(request.number),
+      .opening = members_.OpeningOf(request.number)};
   if (reply.granted) {
     // Hidden before live: otherwise a look-up could find an object whose removal was proven.
     standings_.SetHidden(request.number, reply.hidden);
@@ -607,9 +645,14 @@ void Control::Tick() {
         ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
     return true;
   });
+  const std::int64_t open = std::ranges::count_if(
+      removal_watches_, [](const auto& entry) { return !entry.second.request.open.empty(); });
+  const std::int64_t open_ns = std::max(kOpenWatchNs, open * kOpenWatchEachNs);
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const RemovalsWaiting& watch = entry.second;
-    if (now < watch.since_ns + kWatchNs) return false;
+    // The owner acknowledges an open removal with its next request.
+    const std::int64_t longest_ns = watch.request.open.empty() ? kWatchNs : open_ns;
+    if (now < watch.since_ns + longest_ns) return false;
     deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
     return true;
   });

@@ -190,6 +190,11 @@ class Control final : public GenerationSink {
   void AnswerRemovals(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void Delete(std::vector<std::string> keys) KVCOVE_REQUIRES(mutex_);
   void VoidDisks(OwnerNumber number) KVCOVE_REQUIRES(mutex_);
+  void StoreOpening(OwnerNumber number, const Id128& opening) KVCOVE_REQUIRES(mutex_);
+  // Answers a hello with `forgotten`, and ends the member that it names, if there is one.
+  void AnswerForgotten(const wire::OwnerHello& hello, bool rolled_back,
+                       const Reply<wire::OwnerWelcome>& reply, Deferred& deferred)
+      KVCOVE_REQUIRES(mutex_);
   void EndMember(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   // Answers a proof that is complete or late, and returns true; raises missing barriers.
   bool CheckProof(Proof& proof, std::int64_t now_ns, Deferred& deferred) KVCOVE_REQUIRES(mutex_);

@@ -124,6 +124,19 @@ class ControlFixture : public testing::Test {
                        answer.Into());
     return answer;
   }
+  // The same with removals that are applied beyond `after`, but for those `open`.
+  Answer<wire::RemovalsPage> RemovalsAhead(const wire::OwnerWelcome& who, std::uint64_t after,
+                                           std::uint64_t ahead, std::vector<std::uint64_t> open) {
+    const Answer<wire::RemovalsPage> answer;
+    control_->Removals({.number = who.number,
+                        .epoch = who.epoch,
+                        .after = after,
+                        .matched = {},
+                        .ahead = ahead,
+                        .open = std::move(open)},
+                       answer.Into());
+    return answer;
+  }
   void Publish(SlotId slot, Generation generation, const std::string& name = "acme") {
     generations_[slot] = generation;
     Deferred after(commits_);

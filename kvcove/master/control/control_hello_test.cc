@@ -34,6 +34,12 @@ class HelloTest : public ControlFixture {
     return control_->Renew(
         {.number = who.number, .epoch = who.epoch, .table = table_, .disks_void = true});
   }
+  static constexpr Id128 kFirstOpening{.high = 11, .low = 1};
+  static constexpr Id128 kSecondOpening{.high = 11, .low = 2};
+  Result<wire::RenewReply> RenewOpening(const wire::OwnerWelcome& who, const Id128& opening) {
+    return control_->Renew(
+        {.number = who.number, .epoch = who.epoch, .table = table_, .opening = opening});
+  }
   std::optional<MemberFact> FactOf(std::uint64_t id) const {
     const auto stored = Decode(store_.facts);
     if (!stored || stored->members.empty()) return std::nullopt;
@@ -86,6 +92,120 @@ TEST_F(HelloTest, AKnownMemberGoesOn) {
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->resumed);
   EXPECT_EQ(store_.commits, 1U) << "nothing is stored again";
+}
+
+// ---- an owner with disks whose data directory may be a copy
+
+TEST_F(HelloTest, AnOpeningIsStoredAndNoRenewalWaitsForThat) {
+  const auto owner = JoinWithDisk(1);
+  EXPECT_EQ(owner.opening, Id128{}) << "none yet";
+  EXPECT_FALSE(Join(2).opening) << "without disks";
+  store_.hangs = true;
+  EXPECT_EQ(RenewOpening(owner, kFirstOpening)->opening, Id128{});
+  EXPECT_TRUE(RenewOpening(owner, kFirstOpening)->granted);
+  EXPECT_EQ(store_.commits, 3U) << "once, after the two members";
+  store_.Release();
+  EXPECT_EQ(RenewOpening(owner, kFirstOpening)->opening, kFirstOpening);
+  EXPECT_EQ(store_.facts[OpeningKey(IdOf(1))].value, Encode(OpeningFact{kFirstOpening}));
+  store_.failures = 1;
+  EXPECT_EQ(RenewOpening(owner, kSecondOpening)->opening, kFirstOpening);
+  EXPECT_EQ(RenewOpening(owner, kSecondOpening)->opening, kFirstOpening) << "it is repeated";
+  EXPECT_EQ(RenewOpening(owner, kSecondOpening)->opening, kSecondOpening);
+}
+
+TEST_F(HelloTest, AProcessIsKnownByEitherOfItsOpenings) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  Pass(2 * kSecond);
+  wire::OwnerHello next = NextProcess(1, owner);
+  next.opening = kFirstOpening;
+  EXPECT_EQ(Hello(next)->opening, kFirstOpening);
+  next.opening = kSecondOpening;
+  next.opening_before = kFirstOpening;
+  const auto welcome = Hello(next);
+  ASSERT_TRUE(welcome.ok());
+  EXPECT_FALSE(welcome->forgotten) << "it was killed before the store had the second one";
+  EXPECT_EQ(welcome->opening, kFirstOpening);
+}
+
+TEST_F(HelloTest, AnOwnerThatNamesAnEarlierOpeningIsForgottenOnceItsLeaseIsOver) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  (void)RenewOpening(owner, kSecondOpening);
+  EXPECT_EQ(RenewOpening(owner, kSecondOpening)->opening, kSecondOpening);
+  wire::OwnerHello copy = NextProcess(1, owner);
+  copy.opening = kFirstOpening;
+  EXPECT_EQ(Hello(copy).code(), Code::kExists);
+  wire::OwnerHello same = WithDisk(Again(1, owner));
+  same.opening = kFirstOpening;
+  EXPECT_EQ(Hello(same).code(), Code::kStale) << "readers may still map its memory";
+  Pass(2 * kSecond);
+  const auto welcome = Hello(copy);
+  ASSERT_TRUE(welcome.ok());
+  EXPECT_TRUE(welcome->forgotten);
+  EXPECT_TRUE(welcome->rolled_back);
+  EXPECT_EQ(control_->Count().members, 0U);
+  EXPECT_FALSE(StoreHas(OpeningKey(IdOf(1)))) << "no fact is left";
+}
+
+// The file of an earlier version is older than any opening that is stored.
+TEST_F(HelloTest, AnOwnerThatNamesNoOpeningIsForgottenIfOneIsStored) {
+  const auto owner = JoinWithDisk(1);
+  Pass(2 * kSecond);
+  EXPECT_FALSE(Hello(NextProcess(1, owner))->forgotten) << "an owner of an earlier version";
+  const auto again = *Hello(NextProcess(1, owner));
+  (void)RenewOpening(again, kFirstOpening);
+  Pass(2 * kSecond);
+  EXPECT_TRUE(Hello(NextProcess(1, owner))->rolled_back);
+}
+
+TEST_F(HelloTest, AGoodbyeStoresTheOpeningOfTheCleanEnd) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  control_->Goodbye({.number = owner.number, .epoch = owner.epoch, .opening = kSecondOpening});
+  wire::OwnerHello copy = NextProcess(1, owner);
+  copy.opening = kFirstOpening;
+  EXPECT_TRUE(Hello(copy)->rolled_back) << "it was made while the owner ran";
+}
+
+TEST_F(HelloTest, ALaterMasterKnowsTheOpening) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  state_ = *Decode(store_.facts);
+  Make();
+  Pass(2 * kSecond);
+  wire::OwnerHello next = NextProcess(1, owner);
+  next.seen.term = kTerm - 1;
+  next.seen.tag = 33;
+  next.seen.revision = 90;
+  next.opening = kSecondOpening;
+  EXPECT_TRUE(Hello(next)->rolled_back);
+}
+
+// Its disks are void, and many owners may be in this state: none of them has to join anew.
+TEST_F(HelloTest, AnOwnerOfAnotherIncarnationIsNotAskedForItsOpening) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  Pass(2 * kSecond);
+  wire::OwnerHello other = NextProcess(1, owner);
+  other.incarnation = {.high = 7, .low = 7};
+  const auto welcome = Hello(other);
+  ASSERT_TRUE(welcome.ok());
+  EXPECT_FALSE(welcome->forgotten);
+}
+
+TEST_F(HelloTest, ANextProcessWaitsForAnOpeningThatIsBeingStored) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  store_.hangs = true;
+  (void)RenewOpening(owner, kSecondOpening);
+  Pass(2 * kSecond);
+  wire::OwnerHello next = NextProcess(1, owner);
+  next.opening = kSecondOpening;
+  next.opening_before = kFirstOpening;
+  EXPECT_EQ(Hello(next).code(), Code::kStale);
+  store_.Release();
+  EXPECT_EQ(Hello(next)->opening, kSecondOpening);
 }
 
 // ---- an owner whose note cannot say that its disks are void

@@ -40,17 +40,19 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
     bucket.keys += static_cast<double>(removal.keys.size() + 1);
   }
   std::vector<wire::Removal> parts;
-  if (!removal.pattern.empty()) {
-    parts.push_back({.slot = removal.slot,
-                     .generation = removal.generation,
-                     .keys = {},
-                     .pattern = removal.pattern});
-  }
   for (std::vector<std::string>& keys : removals_.PartsOf(std::move(removal.keys))) {
     parts.push_back({.slot = removal.slot,
                      .generation = removal.generation,
                      .keys = std::move(keys),
                      .pattern = {}});
+  }
+  // Last: the call awaits the proof of its last part, and owners may prove parts with keys while
+  // one with a pattern is still open.
+  if (!removal.pattern.empty()) {
+    parts.push_back({.slot = removal.slot,
+                     .generation = removal.generation,
+                     .keys = {},
+                     .pattern = std::move(removal.pattern)});
   }
   return parts;
 }
@@ -94,7 +96,7 @@ void Control::AwaitRemoval(std::uint64_t removal, SlotId slot, Generation genera
 }
 
 wire::RemovalsPage Control::PageFor(const wire::RemovalsRequest& request) {
-  wire::RemovalsPage page = removals_.After(request.after);
+  wire::RemovalsPage page = removals_.After(request.seen());
   if (const std::string& only = members_.TenantOfOwner(request.number); !only.empty()) {
     std::erase_if(page.removals, [&](const wire::Removal& removal) KVCOVE_REQUIRES(mutex_) {
       return table_.TenantOfSlot(removal.slot) != only;
@@ -122,6 +124,7 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
     standings_.SetBarred(request.number, slot, false);
   }
   Delete(std::move(ended));
+  members_.ApplyAhead(request.number, request.epoch, request.ahead, request.open);
   Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.after));
   removals_.Trim(members_.AppliedByAll());
   CheckProofs(deferred);
@@ -133,7 +136,7 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
   wire::RemovalsPage page = PageFor(request);
   // Also without removals: the owner may list nothing in the slots of `drop` before it has dropped
   // them.
-  if (page.upto != request.after || !page.drop.empty()) {
+  if (page.upto != request.seen() || !page.drop.empty()) {
     return deferred.Answer<wire::RemovalsPage>(reply, std::move(page));
   }
   removal_watches_[request.number] = {

@@ -197,6 +197,49 @@ TEST_F(ControlTest, OwnersReadRemovalsInPagesAndAcknowledgeThem) {
   EXPECT_EQ(control_->Count().removal_entries, 0U) << "all have applied it";
 }
 
+// Its disks are being walked for the first one.
+TEST_F(ControlTest, ARemovalIsProvenWhileAnEarlierOneIsOpen) {
+  const auto owner = Join(1);
+  ASSERT_TRUE(Renew(owner)->granted);
+  const std::uint64_t pattern = Append();
+  const std::uint64_t key = Append();
+  const auto open = AwaitRemoval(pattern, kSlot, 10 * kSecond);
+  const auto other = AwaitRemoval(key, kSlot, 10 * kSecond);
+  const auto waiting = RemovalsAhead(owner, kFirst, key, {pattern});
+  EXPECT_TRUE(other.ok());
+  EXPECT_FALSE(open.came());
+  EXPECT_FALSE(waiting.came()) << "it has seen all";
+  EXPECT_EQ(control_->Count().removal_entries, 2U) << "after a restart it asks for them again";
+  const std::uint64_t later = Append();
+  ASSERT_TRUE(waiting.ok());
+  ASSERT_EQ(waiting->removals.size(), 1U);
+  EXPECT_EQ(waiting->removals[0].number, later);
+  const auto next = RemovalsAhead(owner, kFirst, later, {pattern});
+  Pass(10 * kMillisecond);
+  ASSERT_TRUE(next.ok()) << "so that the owner can acknowledge the open one";
+  EXPECT_TRUE(next->removals.empty());
+  EXPECT_FALSE(open.came());
+  RemovalsAhead(owner, later, later, {});
+  EXPECT_TRUE(open.ok());
+  EXPECT_EQ(control_->Count().removal_entries, 0U);
+}
+
+// A thousand owners that walk over their disks would else keep the master from the leases.
+TEST_F(ControlTest, OwnersWithOpenRemovalsAreAnsweredTheLessOftenTheMoreTheyAre) {
+  std::vector<wire::OwnerWelcome> owners;
+  for (std::uint64_t id = 1; id <= 100; ++id) owners.push_back(Join(id));
+  const std::uint64_t pattern = Append();
+  std::vector<Answer<wire::RemovalsPage>> watches;
+  watches.reserve(owners.size());
+  for (const wire::OwnerWelcome& owner : owners) {
+    watches.push_back(RemovalsAhead(owner, kFirst, pattern, {pattern}));
+  }
+  Pass(19 * kMillisecond);
+  EXPECT_FALSE(watches.front().came());
+  Pass(kMillisecond);
+  EXPECT_TRUE(watches.front().ok());
+}
+
 // By a pattern, its objects are still listed when the owner has applied it, and how many they were
 // comes with the acknowledgement.
 TEST_F(ControlTest, ARenewalAcknowledgesNoRemoval) {

@@ -31,6 +31,9 @@ void Members::Load(const StoredState& state, std::uint64_t first_removal,
     at(*number).barriers[stored.slot] = {
         .fact = stored.fact, .stored = true, .unnamed_until_ns = at(*number).lease_until_ns};
   }
+  for (const StoredState::Opening& stored : state.openings) {
+    if (const auto number = Find(stored.member)) at(*number).opening = stored.fact.opening;
+  }
 }
 
 // ---- joining
@@ -66,9 +69,37 @@ Result<Members::Admission> Members::Admit(const wire::OwnerHello& hello,
                             "running; stop one of them, or give it another data directory",
                             hello.address, member.hello.address));
   }
+  // Nobody can say yet which opening the next process must name.
+  if (another && member.asked_opening != Id128{}) {
+    return Fail(Code::kStale, "an opening of this owner is being stored; say hello again");
+  }
   // The last process has said that what its disks hold must not be used (SetDisksVoid).
   if (another && hello.disk && !member.fact.disk) return Admission::kUnknown;
   return Admission::kMember;
+}
+
+bool Members::RolledBack(const wire::OwnerHello& hello) const {
+  const auto number = Find(hello.owner);
+  if (!number || at(*number).opening == Id128{}) return false;
+  const Id128& stored = at(*number).opening;
+  return hello.opening != stored && hello.opening_before != stored;
+}
+
+std::optional<OpeningFact> Members::AskOpening(OwnerNumber number, const Id128& opening) {
+  Member& member = at(number);
+  const bool fresh = opening != Id128{} && opening != member.opening;
+  if (!fresh || !member.fact.disk || member.ending || member.asked_opening != Id128{}) {
+    return std::nullopt;
+  }
+  member.asked_opening = opening;
+  return OpeningFact{.opening = opening};
+}
+
+void Members::OpeningStored(const MemberRef& ref, bool stored) {
+  if (Get(ref) == nullptr) return;
+  Member& member = at(ref.number);
+  if (stored) member.opening = member.asked_opening;
+  member.asked_opening = {};
 }
 
 MemberFact Members::WithoutDisk(OwnerNumber number) const {
@@ -273,6 +304,13 @@ std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::u
   return keys;
 }
 
+void Members::ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
+                         std::vector<std::uint64_t> open) {
+  if (!Current(number, epoch)) return;
+  at(number).ahead = ahead;
+  at(number).open = std::move(open);
+}
+
 // ---- proofs
 
 std::vector<MemberRef> Members::All() const {
@@ -296,7 +334,7 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
                                        std::int64_t now_ns) {
   if (Get(ref) == nullptr) return RemovalProof::kProven;
   Member& member = at(ref.number);
-  if (member.removals >= removal) return RemovalProof::kProven;
+  if (member.Applied(removal)) return RemovalProof::kProven;
   // While a member ends it gets no barrier, whose fact would be stored after the member's facts
   // were deleted. The stored end proves the removal.
   if (options_.strict || member.ending) return RemovalProof::kWaits;
@@ -413,7 +451,9 @@ std::uint64_t Members::AppliedByAll() const {
 std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
   std::uint64_t applied = ~0ULL;
   for (const auto& [id, number] : by_id_) {
-    if (at(number).lease_until_ns > now_ns) applied = std::min(applied, at(number).removals);
+    const Member& member = at(number);
+    if (member.lease_until_ns <= now_ns) continue;
+    applied = std::min(applied, std::max(member.removals, member.ahead));
   }
   return applied;
 }
@@ -431,6 +471,10 @@ std::vector<std::string> Members::BeginEnd(OwnerNumber number) {
   member.epoch = 0;  // calls under the old epoch are refused from here on
   std::vector<std::string> keys = {MemberKey(member.id)};
   for (const auto& [slot, barrier] : member.barriers) keys.push_back(BarrierKey(member.id, slot));
+  // The one that is being stored is stored before the keys are deleted.
+  if (member.opening != Id128{} || member.asked_opening != Id128{}) {
+    keys.push_back(OpeningKey(member.id));
+  }
   return keys;
 }
 

@@ -9,8 +9,19 @@
 // for each lease that was given, even if its owner has died: a reader may still map its memory. A
 // removal waits for leases, too; an owner without a lease is only barred from showing the slot (a
 // barrier), so that its absence delays no removal.
+//
+// Openings. An owner with disks draws a number for each of its processes, another one at its clean
+// end, and one now and then in between. A hello that does not name the stored number is one of a
+// data directory that was put back from a copy: its disks may hold removed values, so the member
+// ends. The number is written in this order, and a crash at any point leaves a known owner:
+//
+//   draw N+1 --> the directory has N+1, and N --> the store has N+1 --> the disks are used
+//   stored:      N                                N+1
+//
+// A copy from before the second step has no N+1. One from after it is as new as the present number.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -80,8 +91,9 @@ class Members {
   // ---- joining
   enum class Admission { kMember, kUnknown, kFresh };
   // Says how to answer a hello. kUnknown, also of a member: another process brings disks that are
-  // void. Errors: kInvalid; kStale while the member ends; kDenied for an
-  // identity of another tenant; kExists when another process holds a lease under this identity.
+  // void. Errors: kInvalid; kStale while the member ends, or an opening of its last process is
+  // being stored; kDenied for an identity of another tenant; kExists when another process holds a
+  // lease under this identity.
   Result<Admission> Admit(const wire::OwnerHello& hello, std::int64_t now_ns) const;
   // Reserves a number for a fresh identity and returns its fact, to be stored before Add. Errors:
   // kLimit when all numbers are in use.
@@ -117,12 +129,27 @@ class Members {
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
   bool Current(OwnerNumber number, std::uint32_t epoch) const;
 
+  // ---- openings of an owner with disks
+  // Returns true if this hello of a member names another opening than the stored one.
+  bool RolledBack(const wire::OwnerHello& hello) const;
+  // Returns the stored opening; zero: none.
+  const Id128& OpeningOf(OwnerNumber number) const { return at(number).opening; }
+  // Returns the fact to be stored, for OpeningStored; nothing if there is nothing new, or an
+  // earlier one is being stored.
+  std::optional<OpeningFact> AskOpening(OwnerNumber number, const Id128& opening);
+  void OpeningStored(const MemberRef& ref, bool stored);
+
   // ---- acknowledgements
   void AcknowledgeTable(OwnerNumber number, std::uint32_t epoch, std::uint64_t table);
   // Notes the last removal that the owner has applied. Returns the keys of barriers that are not
   // needed any more.
   std::vector<std::string> AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
                                                std::uint64_t removals);
+  // Notes that the owner has applied more: all removals up to `ahead`, except for `open`. Proves
+  // these, and nothing else: after a restart the owner asks for all that AcknowledgeRemovals did
+  // not note.
+  void ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
+                  std::vector<std::uint64_t> open);
   // Adds the slots that the owner must drop, because this master does not know the removals that an
   // earlier one proved there. Returns a number that Dropped acknowledges; 0: there are none.
   std::uint64_t TellToDrop(OwnerNumber number, std::vector<SlotId>& slots);
@@ -261,9 +288,17 @@ class Members {
     std::int64_t lease_until_ns = 0;
     std::int64_t heard_ns = 0;
     std::uint64_t table = 0;
-    std::uint64_t removals = 0;
+    std::uint64_t removals = 0;       // all up to it are applied
+    std::uint64_t ahead = 0;          // all up to it are applied but for `open`; see ApplyAhead
+    std::vector<std::uint64_t> open;  // by pattern: disks are being walked
+    bool Applied(std::uint64_t removal) const {
+      return removal <= removals ||
+             (removal <= ahead && std::ranges::find(open, removal) == open.end());
+    }
     std::map<SlotId, Barrier> barriers;
     wire::RenewRequest last;
+    Id128 opening;
+    Id128 asked_opening;  // is being stored; zero: none
   };
   Member& at(OwnerNumber number) { return members_[number]; }
   const Member& at(OwnerNumber number) const { return members_[number]; }

@@ -239,6 +239,34 @@ TEST_F(BarriersTest, TheLogIsKeptForTheSlowestMember) {
   EXPECT_EQ(members_.AppliedByAll(), kFirst + 3);
 }
 
+// Its disks are being walked for a pattern, `kFirst + 2`.
+TEST_F(BarriersTest, AnOpenRemovalHoldsUpNoOther) {
+  ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
+  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 4, {kFirst + 2});
+  Acknowledge(kFirst + 1);
+  EXPECT_EQ(ProofOf(kFirst + 1), Proof::kProven);
+  EXPECT_EQ(ProofOf(kFirst + 2), Proof::kWaits);
+  EXPECT_EQ(ProofOf(kFirst + 3), Proof::kProven);
+  EXPECT_EQ(ProofOf(kFirst + 4), Proof::kProven);
+  EXPECT_EQ(ProofOf(kFirst + 5), Proof::kWaits);
+  EXPECT_EQ(members_.AppliedByLeased(now_), kFirst + 4);
+  EXPECT_EQ(members_.AppliedByAll(), kFirst + 1) << "after a restart the owner asks from there";
+  EXPECT_EQ(Hello(1).removals, kFirst + 1);
+  members_.ApplyAhead(owner_.number, owner_.epoch + 9, kFirst + 9, {});
+  EXPECT_EQ(ProofOf(kFirst + 5), Proof::kWaits) << "that was another epoch's";
+}
+
+// It says so with its first request.
+TEST_F(BarriersTest, ASuccessorThatWalksAnewHasAppliedNothingAhead) {
+  ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
+  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 4, {kFirst + 2});
+  Acknowledge(kFirst + 1);
+  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 1, {});
+  Acknowledge(kFirst + 1);
+  EXPECT_EQ(ProofOf(kFirst + 2), Proof::kWaits);
+  EXPECT_EQ(ProofOf(kFirst + 3), Proof::kWaits);
+}
+
 TEST_F(BarriersTest, AnOwnerThatReturnsIsToldHowFarItWas) {
   Acknowledge(kFirst + 5);
   EXPECT_EQ(Hello(1).removals, kFirst + 5);

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include "kvcove/wire/owner_link.h"
 

@@ -18,7 +18,6 @@
 // the master's clock; needs a lock. See docs/control-plane.md.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <set>
 

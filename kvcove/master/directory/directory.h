@@ -16,11 +16,9 @@
 // and positions are derived with a secret.
 #pragma once
 
-#include <array>
 #include <bitset>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 

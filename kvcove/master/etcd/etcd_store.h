@@ -12,7 +12,6 @@
 #pragma once
 
 #include <memory>
-#include <thread>
 
 #include "kvcove/base/metrics.h"
 #include "kvcove/master/etcd/etcd_leadership.h"

@@ -8,7 +8,6 @@
 
 #include <boost/beast/http.hpp>
 #include <condition_variable>
-#include <functional>
 #include <list>
 #include <map>
 #include <mutex>

@@ -7,14 +7,11 @@
 // reader ever finds an older one.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 
-#include "kvcove/master/etcd/etcd_leadership.h"
 #include "kvcove/master/etcd/etcd_store.h"
 #include "kvcove/master/store/control_store.h"
-#include "kvcove/master/store/file_system.h"
 
 namespace kvcove::master {
 

@@ -3,8 +3,6 @@
 // encodes its reply. A loop runs these functions, so none of them waits.
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "kvcove/master/server/owner_calls.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/master/server/server_impl.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/server/standby.h"
 
-#include <fmt/core.h>
-
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/metrics.h"

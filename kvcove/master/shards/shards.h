@@ -14,12 +14,9 @@
 // The leader takes slices of a drained shard only when no other shard is left to take them.
 #pragma once
 
-#include <array>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

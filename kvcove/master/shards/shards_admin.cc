@@ -2,8 +2,6 @@
 // The shards as operators see them, and the shares of tenants over all of them.
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "kvcove/master/shards/shards.h"
 
 namespace kvcove::master {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "kvcove/base/hash.h"
 #include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {
@@ -19,6 +18,7 @@ constexpr std::uint8_t kUnknownLeasesFlag = 2;
 constexpr std::string_view kSlotPrefix = "slot/";
 constexpr std::string_view kMemberPrefix = "member/";
 constexpr std::string_view kBarrierPrefix = "barrier/";
+constexpr std::string_view kOpeningPrefix = "opening/";
 constexpr std::string_view kResetPrefix = "reset/";
 constexpr std::string_view kEngineResetPrefix = "engine-reset/";
 
@@ -137,6 +137,15 @@ bool DecodeBarrier(std::string_view key, const Fact& stored, StoredState& state)
   return true;
 }
 
+bool DecodeOpening(std::string_view key, const Fact& stored, StoredState& state) {
+  StoredState::Opening opening;
+  Reader reader(stored.value);
+  opening.fact.opening = reader.Id();
+  if (!reader.Done() || !FromHex(key, opening.member)) return false;
+  state.openings.push_back(opening);
+  return true;
+}
+
 bool DecodeResetId(std::string_view key, const Fact& stored, StoredState& state) {
   StoredState::ResetId reset{.tenant = {}, .id = {}, .revision = stored.revision};
   const std::size_t slash = key.rfind('/');
@@ -161,6 +170,7 @@ bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
   if (const auto rest = below(kSlotPrefix)) return DecodeSlot(*rest, stored, state);
   if (const auto rest = below(kMemberPrefix)) return DecodeMember(*rest, stored, state);
   if (const auto rest = below(kBarrierPrefix)) return DecodeBarrier(*rest, stored, state);
+  if (const auto rest = below(kOpeningPrefix)) return DecodeOpening(*rest, stored, state);
   if (const auto rest = below(kResetPrefix)) return DecodeResetId(*rest, stored, state);
   if (below(kEngineResetPrefix)) {
     state.engine_resets.emplace_back(key);
@@ -176,6 +186,7 @@ std::string MemberKey(const Id128& member) { return std::string(kMemberPrefix) +
 std::string BarrierKey(const Id128& member, SlotId slot) {
   return fmt::format("{}{}/{:05}", kBarrierPrefix, ToHex(member), slot);
 }
+std::string OpeningKey(const Id128& member) { return std::string(kOpeningPrefix) + ToHex(member); }
 std::string ResetKey(std::string_view tenant, const Id128& id) {
   return fmt::format("{}{}/{}", kResetPrefix, tenant, ToHex(id));
 }
@@ -228,6 +239,8 @@ std::string Encode(const MemberFact& fact) {
 std::string Encode(const BarrierFact& fact) {
   return Writer().Number(fact.term).Number(fact.acknowledged).Take();
 }
+
+std::string Encode(const OpeningFact& fact) { return Writer().Id(fact.opening).Take(); }
 
 Result<StoredState> Decode(const Facts& facts) {
   StoredState state;

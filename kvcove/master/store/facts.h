@@ -65,11 +65,19 @@ struct BarrierFact {
   bool operator==(const BarrierFact&) const = default;
 };
 
+// key "opening/ID": the last opening of a member's data directory (wire::OwnerHello::opening). Not
+// a part of MemberFact: masters of earlier versions could not read that, and ignore this key.
+struct OpeningFact {
+  Id128 opening;
+  bool operator==(const OpeningFact&) const = default;
+};
+
 inline constexpr std::string_view kPoolKey = "pool";
 inline constexpr std::string_view kTermsKey = "terms";
 std::string SlotKey(SlotId slot);
 std::string MemberKey(const Id128& member);
 std::string BarrierKey(const Id128& member, SlotId slot);
+std::string OpeningKey(const Id128& member);
 // Returns the key of a reset that was carried out. Each tenant has a share of these.
 std::string ResetKey(std::string_view tenant, const Id128& id);
 // Returns the key that says that an engine has reset the namespace.
@@ -80,6 +88,7 @@ std::string Encode(const std::vector<TermFact>& terms);
 std::string Encode(const SlotFact& fact);
 std::string Encode(const MemberFact& fact);
 std::string Encode(const BarrierFact& fact);
+std::string Encode(const OpeningFact& fact);
 
 // All facts, decoded.
 struct StoredState {
@@ -102,6 +111,11 @@ struct StoredState {
     BarrierFact fact;
   };
   std::vector<Barrier> barriers;
+  struct Opening {
+    Id128 member;
+    OpeningFact fact;
+  };
+  std::vector<Opening> openings;
   struct ResetId {
     std::string tenant;
     Id128 id;

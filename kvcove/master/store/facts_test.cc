@@ -60,6 +60,8 @@ TEST(FactsTest, AMemberAndItsBarrierComeBack) {
   const BarrierFact barrier{.term = 3, .acknowledged = (3ULL << 40) + 5};
   Facts facts = With(MemberKey(kOwner), Encode(member));
   facts[BarrierKey(kOwner, 12)] = {.value = Encode(barrier), .revision = 2};
+  const OpeningFact opening{.opening = {.high = 5, .low = 6}};
+  facts[OpeningKey(kOwner)] = {.value = Encode(opening), .revision = 3};
   const auto state = Decode(facts);
   ASSERT_TRUE(state);
   ASSERT_EQ(state->members.size(), 1U);
@@ -69,6 +71,9 @@ TEST(FactsTest, AMemberAndItsBarrierComeBack) {
   EXPECT_EQ(state->barriers[0].member, kOwner);
   EXPECT_EQ(state->barriers[0].slot, 12);
   EXPECT_EQ(state->barriers[0].fact, barrier);
+  ASSERT_EQ(state->openings.size(), 1U);
+  EXPECT_EQ(state->openings[0].member, kOwner);
+  EXPECT_EQ(state->openings[0].fact, opening);
 }
 
 TEST(FactsTest, ResetsComeOldestFirstWhateverTheirIdsAre) {
@@ -100,6 +105,7 @@ TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
       {"terms", Encode(std::vector<TermFact>(2))},
       {SlotKey(3), Encode(SlotFact{})},
       {MemberKey(kOwner), Encode(MemberFact{})},
+      {OpeningKey(kOwner), Encode(OpeningFact{})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     ASSERT_TRUE(Decode(With(key, value))) << key;
@@ -118,6 +124,7 @@ TEST(FactsTest, AFactThatIsCutOrTooLongIsRefused) {
       {"terms", Encode(std::vector<TermFact>(2))},
       {SlotKey(3), Encode(SlotFact{.name = "acme", .version = "v"})},
       {MemberKey(kOwner), Encode(MemberFact{.address = "h:1", .host = "h", .tenant = "t"})},
+      {OpeningKey(kOwner), Encode(OpeningFact{})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     for (std::size_t cut = 0; cut < value.size(); ++cut) {

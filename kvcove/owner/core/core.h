@@ -19,7 +19,6 @@
 // over all objects do so in slices; between two slices the shell releases the lock.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>

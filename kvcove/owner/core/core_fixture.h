@@ -7,9 +7,7 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "kvcove/base/size.h"
 #include "kvcove/owner/core/core.h"
 
 namespace kvcove::owner {

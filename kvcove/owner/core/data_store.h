@@ -2,7 +2,6 @@
 // The calls of an owner's data service to its owner: to `DataSide`, or to the simulation's owner.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>

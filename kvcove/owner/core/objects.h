@@ -12,7 +12,6 @@
 // Index::Release: readers may still be reading them.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/core/objects.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "kvcove/owner/core/core_fixture.h"

@@ -3,8 +3,6 @@
 
 #include <limits>
 
-#include "kvcove/segment/allocator.h"
-
 namespace kvcove::owner {
 
 // ---- sessions

@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "kvcove/base/descriptors.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/data/copier.h"
 #include "kvcove/owner/data/data_service.h"

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "kvcove/base/size.h"
 
 namespace kvcove::owner {

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcove/base/clock.h"
 #include "kvcove/disklog/shares.h"
 #include "kvcove/owner/disk/rate_budget.h"
 #include "kvcove/policy/write_filter.h"

@@ -87,6 +87,8 @@ class DiskFences {
   void BeginMatching(SlotId slot, std::string_view pattern);
   // Undoes BeginMatching for a removal that is not ordered.
   void EndMatching(SlotId slot, std::string_view pattern);
+  // Returns how many removals by pattern hide keys.
+  std::size_t patterns() const { return matching_.size(); }
   // Orders the walk over the disk; keys that match stay hidden until Proven. Call Join first.
   void RemoveMatching(TierOrder order);
 

@@ -24,9 +24,12 @@ std::vector<DiskThread::Opening> Plan(std::span<const std::optional<FoundDisk>> 
     sizes[i] = specs[i].size_bytes;
     if (!found[i] || found[i]->super.incarnation != place.incarnation) continue;
     const auto known = std::ranges::find(note, found[i]->super.disk, &KnownDisk::disk);
-    // A copy of a disk's file has the same number. Only the first of them keeps the shares: the
-    // other may hold older values.
-    if (known == note.end() || (known->shares & taken) != 0) continue;
+    if (known == note.end()) continue;
+    // A copy of a disk's file has the same number. One of an earlier time may hold older values,
+    // and of two of the same time only the first keeps the shares.
+    plan[i].copy = !found[i]->super.HasOpening(known->opening);
+    if (plan[i].copy || (known->shares & taken) != 0) continue;
+    plan[i].noted_opening = known->opening;
     if (seed == 0) seed = found[i]->super.hash_seed;
     plan[i].known = seed == found[i]->super.hash_seed;
     if (plan[i].known) taken |= before[i] = known->shares;
@@ -93,6 +96,7 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   for (std::size_t i = 0; i < opened.size(); ++i) {
     if (opened[i].status && !noted) opened[i].status = noted;
     if (opened[i].status) {
+      opened[i].tier->Noted();
       tiers[i].use().SetOn();
     } else {
       tiers[i].use().SetAside(opened[i].status.error().detail);

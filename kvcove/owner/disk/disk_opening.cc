@@ -13,6 +13,11 @@
 #include "kvcove/base/posix.h"
 
 namespace kvcove::owner {
+namespace {
+
+constexpr std::int64_t kEndNs = 500 * kMillisecond;  // for the write of the clean end's opening
+
+}  // namespace
 
 // Checks the paths of the disks before a pool is known, so that errors end the start; an empty disk
 // is formatted for no pool. Returns the pool of the disks, zero if none has one.
@@ -60,6 +65,7 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
   const MutexLock lock(mutex_);
   state_ = State::kWaits;
   facts_ = saved_ = *facts;
+  opening_.Read(*facts);
   return *facts;
 }
 
@@ -88,8 +94,9 @@ void DiskOpening::TableKnown() {
 }
 
 bool DiskOpening::MayOpen() const {
-  return state_ == State::kMayOpen && !stops_ && !Voids() && saved_.identity == facts_.identity &&
-         saved_.pool == facts_.pool && saved_.incarnation == facts_.incarnation;
+  return state_ == State::kMayOpen && !stops_ && !Voids() && !opening_.awaits(clock_.NowNs()) &&
+         saved_.identity == facts_.identity && saved_.pool == facts_.pool &&
+         saved_.incarnation == facts_.incarnation;
 }
 
 // Starts the thread here and not in TableKnown, which the link calls under a lock of its own.
@@ -97,6 +104,7 @@ void DiskOpening::Tick() {
   TakeSaved();
   {
     const MutexLock lock(mutex_);
+    if (opening_.DrawAgain(clock_.NowNs())) SaveOpening();
     if (!MayOpen()) return;
     state_ = State::kOpens;
     starts_opener_ = true;
@@ -169,14 +177,17 @@ bool DiskOpening::AwaitSettled() {
 
 // ---- the facts
 
-void DiskOpening::Follow(const OwnerFacts& facts) {
+void DiskOpening::Follow(const OwnerFacts& from_link) {
   if (disks_.none()) return;
+  OwnerFacts facts = from_link;
   bool voids = false;
   bool misses = false;
   bool other = false;
   bool other_master = false;
   {
     const MutexLock lock(mutex_);
+    if (facts.identity != facts_.identity) opening_.Forget();
+    opening_.Set(facts);
     if (facts == facts_) return;
     const auto differs = [](const Id128& before, const Id128& now) {
       return before != Id128{} && before != now;
@@ -222,6 +233,7 @@ void DiskOpening::TakeSaved() {
   {
     const MutexLock lock(mutex_);
     saved_ = ended->facts;
+    if (ended->outcome) opening_.Written(saved_);
     anew = struck_ != ended->struck;
     struck_ = ended->struck;
     voids = Voids();
@@ -239,6 +251,51 @@ void DiskOpening::TakeSaved() {
   LogError("{}; {}", ended->outcome.error().detail,
            voids ? "the disks are not used before that is done"
                  : "a later start may not notice that the master has lost facts");
+}
+
+// ---- the openings of the data directory
+
+DirectoryOpening::Named DiskOpening::NamedOpenings() const {
+  const MutexLock lock(mutex_);
+  return opening_.named();
+}
+
+void DiskOpening::Welcomed(const std::optional<Id128>& opening) {
+  if (disks_.none()) return;
+  const MutexLock lock(mutex_);
+  if (opening_.Welcomed(opening, clock_.NowNs())) SaveOpening();
+}
+
+void DiskOpening::OpeningStored(const Id128& opening) {
+  const MutexLock lock(mutex_);
+  opening_.Stored(opening);
+}
+
+Id128 DiskOpening::ToldOpening() const {
+  const MutexLock lock(mutex_);
+  return opening_.Told();
+}
+
+bool DiskOpening::AwaitsOpening() const {
+  const MutexLock lock(mutex_);
+  return opening_.hurries(clock_.NowNs());
+}
+
+Id128 DiskOpening::EndOpening() {
+  const std::int64_t until_ns = clock_.NowNs() + kEndNs;
+  const MutexLock lock(mutex_);
+  if (!opening_.DrawLast()) return {};
+  SaveOpening();
+  // The janitor notes the write.
+  while (opening_.Told() == Id128{} && clock_.NowNs() < until_ns) {
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(kMillisecond));
+  }
+  return opening_.Told();
+}
+
+void DiskOpening::SaveOpening() {
+  opening_.Set(facts_);
+  Save();
 }
 
 // ---- an upgrade
@@ -265,6 +322,7 @@ Status DiskOpening::Adopt(const HandedDisks& handed) {
   KVCOVE_TRY(StartWriter());
   const MutexLock lock(mutex_);
   facts_ = saved_ = handed.facts;
+  opening_.Adopt(facts_);
   Save();
   return {};
 }

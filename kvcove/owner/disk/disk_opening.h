@@ -12,6 +12,8 @@
 // An identity, pool or incarnation other than before voids what the disks hold. Another master
 // voids what disks that were away hold, because that master does not know what they have missed.
 //
+// Before they open, the master has stored the number of this opening (directory_opening.h).
+//
 //   Follow: disks are void in memory --> facts_writer.h: the note names no disk, then the facts are
 //         durable --> Tick: the disks open, or are emptied and used again
 //
@@ -26,6 +28,7 @@
 #include <vector>
 
 #include "kvcove/base/log.h"
+#include "kvcove/owner/disk/directory_opening.h"
 #include "kvcove/owner/disk/facts_writer.h"
 #include "kvcove/owner/disk/owner_disks.h"
 
@@ -36,7 +39,12 @@ class DiskOpening {
   // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   DiskOpening(OwnerDisks& disks, Memory& memory, Promoter& promoter,
               const std::atomic<bool>& link_ends, const Clock& clock)
-      : disks_(disks), memory_(memory), promoter_(promoter), link_ends_(link_ends), clock_(clock) {}
+      : disks_(disks),
+        memory_(memory),
+        promoter_(promoter),
+        link_ends_(link_ends),
+        clock_(clock),
+        opening_(disks.options().tier.opening_again_ns) {}
 
   // Reads or creates the owner's facts, before the owner starts. The disks open once the master has
   // published all generations. `directory`: keeps what outlives the process. Errors: those of
@@ -52,13 +60,22 @@ class DiskOpening {
   void TableKnown();
   // Follows new facts. Disks that they void are void in memory at return; the facts are durable
   // soon.
-  void Follow(const OwnerFacts& facts);
+  void Follow(const OwnerFacts& from_link);
   // Returns true if the master should store that the disks are void.
   bool wants_void() const { return known_ != nullptr && known_->wants_void(); }
   // Notes whether the master has stored that.
   void SetVoid(bool stored) {
     if (known_ != nullptr) known_->SetVoid(stored);
   }
+  // ---- the openings of the data directory: see DirectoryOpening
+  DirectoryOpening::Named NamedOpenings() const;
+  void Welcomed(const std::optional<Id128>& opening);
+  void OpeningStored(const Id128& opening);
+  Id128 ToldOpening() const;
+  bool AwaitsOpening() const;
+  // Draws the number of the clean end, and waits for a moment until it is durable. Zero: it is not.
+  Id128 EndOpening();
+
   bool settled() const;
   // Waits until the disks are settled. False: the link ends.
   bool AwaitSettled();
@@ -70,8 +87,9 @@ class DiskOpening {
   void Stop();
 
   // ---- an upgrade
-  // Returns true while the facts are being written.
-  bool saving() const { return writer_.busy(); }
+  // Returns true if the facts are being written and that does not end soon: a position is written
+  // each second, and must not have an upgrade refused. May wait for a moment.
+  bool saving() const { return !writer_.AwaitIdle(); }
   // Stops writes until Resume. Errors: kInProgress: a write is under way.
   Status Pause();
   void Resume() { writer_.Resume(); }
@@ -96,11 +114,12 @@ class DiskOpening {
   Status StartWriter();
   void Run();
   bool Voids() const KVCOVE_REQUIRES(mutex_) { return voided_ != struck_; }
-  // Returns true if all generations are known and a write of the current ids has been tried.
-  // Otherwise a process that is killed would return under its former ids, and find a disk of the
-  // new ones.
+  // Returns true if all generations are known, the master has stored this opening, and a write of
+  // the current ids has been tried. Otherwise a process that is killed would return under its
+  // former ids, and find a disk of the new ones.
   bool MayOpen() const KVCOVE_REQUIRES(mutex_);
   void Save() KVCOVE_REQUIRES(mutex_);
+  void SaveOpening() KVCOVE_REQUIRES(mutex_);
   void TakeSaved();
 
   OwnerDisks& disks_;
@@ -121,6 +140,7 @@ class DiskOpening {
   CondVar changed_;
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kSettled;
   OwnerFacts facts_ KVCOVE_GUARDED_BY(mutex_);
+  DirectoryOpening opening_ KVCOVE_GUARDED_BY(mutex_);
   // The facts of the last attempt to write them, whether or not it succeeded.
   OwnerFacts saved_ KVCOVE_GUARDED_BY(mutex_);
   // How often the facts have voided the disks, and the last of these numbers for which the note

@@ -154,6 +154,12 @@ void DiskSet::EndMatching(SlotId slot, std::string_view pattern) {
   for (const auto& disk : disks_) disk->removals().EndMatching(slot, pattern);
 }
 
+std::size_t DiskSet::Patterns() const {
+  std::size_t most = 0;
+  for (const auto& disk : disks_) most = std::max(most, disk->removals().Patterns());
+  return most;
+}
+
 // ---- figures
 
 std::vector<DiskShareStat> DiskSet::ShareStats() const {

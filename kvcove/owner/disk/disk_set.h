@@ -111,6 +111,8 @@ class DiskSet final : public LowerTier {
   void EndLoads();
   // Returns true if the state of some disk `is` so, such as &DiskState::away.
   bool Any(bool (DiskState::*is)() const) const;
+  // Returns how many removals by pattern are under way, at the disk with the most.
+  std::size_t Patterns() const;
   // Returns, for each namespace or tenant with a quota or a bandwidth, its figures of all disks
   // together.
   std::vector<DiskShareStat> ShareStats() const;

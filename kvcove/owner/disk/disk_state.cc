@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/disk_state.h"
 
-#include <utility>
-
 namespace kvcove::owner {
 
 std::optional<std::uint64_t> DiskState::reporting_in() const {

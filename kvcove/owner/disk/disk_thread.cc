@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/disk_thread.h"
 
-#include <fcntl.h>
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -31,9 +25,10 @@ constexpr std::uint64_t kMostQueueBytes = 64ULL << 20;
 constexpr std::uint32_t kZonesForStreams = 32;
 
 disklog::LogOptions LogOptionsFor(const disklog::Superblock& super, const TierPlace& place,
-                                  Tiering& tiering) {
+                                  const Id128& noted_opening, Tiering& tiering) {
   disklog::LogOptions options{.pool = place.pool,
                               .incarnation = place.incarnation,
+                              .noted_opening = noted_opening,
                               .generations = tiering.removals().Generations(),
                               .presence = &tiering.log()};
   options.shares = tiering.log().Shares();
@@ -82,7 +77,7 @@ DiskOwner DiskThread::whose() const {
 
 KnownDisk DiskThread::facts() const {
   const MutexLock lock(mutex_);
-  return {.disk = number_, .shares = tiering_.shares()};
+  return {.disk = number_, .shares = tiering_.shares(), .opening = opening_};
 }
 
 Status DiskThread::Load(const Opening& opening) {
@@ -95,14 +90,20 @@ Status DiskThread::Load(const Opening& opening) {
 Status DiskThread::LoadFound(const Opening& opening) {
   if (!opening.known) {
     // A disk without a pool was never used, so it has nothing to lose.
-    if (found_.super.pool != Id128{}) {
+    if (opening.copy) {
+      LogWarn(
+          "disk {} starts empty: it is not as '{}' has known it last, so one of them was put back "
+          "from a copy, and the disk may hold removed values. To keep its values, stop this owner "
+          "and put back both as they were when it ended last",
+          path_, place_.known->directory());
+    } else if (found_.super.pool != Id128{}) {
       LogInfo(
           "disk {} starts empty{}", path_,
           opening.missed ? ": this pool has run without it, so it may hold removed values" : "");
     }
     KVCOVE_TRY(EmptyDisk(found_, whose(), opening.hash_seed));
   }
-  KVCOVE_ASSIGN(auto log, OpenLog());
+  KVCOVE_ASSIGN(auto log, OpenLog(opening.noted_opening));
   if (opening.known && opening.moved != 0) {
     if (Status removed = RemoveMovedShares(*log, opening.moved); !removed) {
       // The device may still write into the log's memory, and the disk cannot be emptied meanwhile.
@@ -113,7 +114,7 @@ Status DiskThread::LoadFound(const Opening& opening) {
       LogWarn("disk {} starts empty: {}", path_, removed.error().detail);
       log.reset();
       KVCOVE_TRY(EmptyDisk(found_, whose(), opening.hash_seed));
-      KVCOVE_ASSIGN(log, OpenLog());
+      KVCOVE_ASSIGN(log, OpenLog({}));
     }
   }
   Use(std::move(log));
@@ -139,11 +140,11 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
 
 // Returns the log once all of its objects are in the shared table. A put of such a key is answered
 // `exists` from then on, so no record of the disk is older than the value in memory.
-Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog() {
+Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog(const Id128& noted_opening) {
   disklog::Device& device = *found_.device;
   tiering_.log().Attach();
-  KVCOVE_ASSIGN(auto log,
-                disklog::Log::Open(device, LogOptionsFor(found_.super, place_, tiering_)));
+  KVCOVE_ASSIGN(auto log, disklog::Log::Open(device, LogOptionsFor(found_.super, place_,
+                                                                   noted_opening, tiering_)));
   std::int64_t until_ns = clock_.NowNs() + kRecoveryNs;
   const auto busy = [&] {
     return (!log->recovered() && !log->unproven()) || device.in_flight() > 0;
@@ -182,12 +183,14 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
         "known what was removed",
         path_, found.lost);
   }
-  const std::uint8_t streams = LogOptionsFor(super, place_, tiering_).writer.streams;
+  const std::uint8_t streams = LogOptionsFor(super, place_, {}, tiering_).writer.streams;
   auto disk = std::make_unique<DiskWorker>(tiering_, std::move(found_.device), std::move(log),
                                            promoter_, clock_, TierDiskOptions{.streams = streams});
   const MutexLock lock(mutex_);
   disk_ = std::move(disk);
   number_ = super.disk;
+  opening_ = super.opening;
+  noted_ = false;
 }
 
 Status DiskThread::Start() {
@@ -196,8 +199,9 @@ Status DiskThread::Start() {
   return {};
 }
 
-Status DiskThread::Resume(const Id128& disk) {
-  number_ = disk;
+Status DiskThread::Resume(const KnownDisk& disk) {
+  number_ = disk.disk;
+  opening_ = disk.opening;
   return Start();
 }
 
@@ -209,6 +213,7 @@ void DiskThread::Run() {
     } else if (disk_ == nullptr) {
       OpenFirst();
     } else {
+      ConfirmOpening();
       disk_->Step(tiering_.use().state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
       Settle();
     }
@@ -276,10 +281,31 @@ void DiskThread::Settle() {
   }
   if (puts.oldest < settles_from_ || !tiering_.use().Settled(*era)) return;
   const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.use().BeginNote(*era); });
+  if (noted && *noted) noted_ = true;
   if (!noted) {
     LogError("disk {} cannot be named in the note, so the next start empties it: {}", path_,
              noted.error().ToString());
   }
+}
+
+// Ends the number by which the disk was known before. If that fails, an older note still knows the
+// disk, until the next opening.
+void DiskThread::ConfirmOpening() {
+  if (std::exchange(noted_, false)) disk_->log().OpeningNoted([](const Status&) {});
+}
+
+// Notes the number that the log has drawn at its clean end, so that a copy that was taken while it
+// was open is another disk.
+void DiskThread::NoteEnd() {
+  if (!disk_->sealed()) return;
+  {
+    const MutexLock lock(mutex_);
+    opening_ = disk_->log().superblock().opening;
+  }
+  if (pauses_) return;
+  const auto noted = place_.known->NoteOpening(facts());
+  noted_ = noted && *noted;
+  ConfirmOpening();
 }
 
 // ---- a disk that failed
@@ -384,17 +410,28 @@ Status DiskThread::OpenFoundAgain() {
     return Fail(Code::kIncompatible, "another pool's disk is there");
   }
   KVCOVE_ASSIGN(const std::vector<KnownDisk> known, place_.known->Read());
-  const bool noted =
-      std::ranges::find(known, KnownDisk{found_.super.disk, tiering_.shares()}) != known.end();
-  if (noted) KVCOVE_TRY(Forget());
-  const bool is_known = (noted || found_.super.disk == facts().disk) &&
-                        found_.super.incarnation == place_.incarnation &&
+  // True if the disk is the known one. A copy that was put in its place has another opening.
+  const auto is_this = [&](const KnownDisk& disk) {
+    return disk.disk == found_.super.disk && disk.shares == tiering_.shares() &&
+           found_.super.HasOpening(disk.opening);
+  };
+  const auto noted = std::ranges::find_if(known, is_this);
+  if (noted != known.end()) {
+    KVCOVE_TRY(Forget());
+    // From here on this process alone knows the disk, also if this attempt fails.
+    const MutexLock lock(mutex_);
+    number_ = noted->disk;
+    opening_ = noted->opening;
+  }
+  const KnownDisk disk = facts();
+  const bool is_known = is_this(disk) && found_.super.incarnation == place_.incarnation &&
                         found_.super.hash_seed == tiering_.hash_seed();
   if (tiering_.use().MayReuse() && is_known) {
     tiering_.removals().DropGenerationOrders();
-    KVCOVE_ASSIGN(auto log, OpenLog());
+    KVCOVE_ASSIGN(auto log, OpenLog(disk.opening));
     if (tiering_.use().MayReuse()) {
       Use(std::move(log));
+      noted_ = true;  // the note does not name the disk, so this process alone knows its opening
       // A disk that was on before an upgrade was not away: the master knows its objects.
       const bool reports = tiering_.use().listed() && tiering_.use().state().away();
       if (reports ? tiering_.use().BeginReport() : tiering_.use().SetOnAgain(/*empty=*/false)) {
@@ -408,13 +445,14 @@ Status DiskThread::OpenFoundAgain() {
   if (!tiering_.use().state().may_open()) return Fail(Code::kStale, "it was voided meanwhile");
   KVCOVE_TRY(EmptyDisk(found_, whose(), tiering_.hash_seed()));
   tiering_.removals().DropGenerationOrders();
-  KVCOVE_ASSIGN(auto log, OpenLog());
+  KVCOVE_ASSIGN(auto log, OpenLog({}));
   // The disk may be voided at any time, and struck from the note: NoteIf must not name it then.
-  KVCOVE_ASSIGN(const bool names, place_.known->NoteIf({found_.super.disk, tiering_.shares()}, [&] {
-    return tiering_.use().BeginNoteEmpty();
-  }));
+  const KnownDisk emptied{found_.super.disk, tiering_.shares(), found_.super.opening};
+  KVCOVE_ASSIGN(const bool names,
+                place_.known->NoteIf(emptied, [&] { return tiering_.use().BeginNoteEmpty(); }));
   if (!names) return Fail(Code::kStale, "it was voided meanwhile");
   Use(std::move(log));
+  noted_ = true;
   if (!tiering_.use().SetOnAgain(/*empty=*/true)) {
     const MutexLock lock(mutex_);
     disk_.reset();
@@ -446,14 +484,17 @@ void DiskThread::WriteQueued() {
   }
   Settle();
   if (!tiering_.Idle() || tiering_.use().state().aside()) return;
+  ConfirmOpening();  // before the log draws the next opening
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
+  if (disk_->stopped()) NoteEnd();
 }
 
-void DiskThread::BeginStop(std::int64_t within_ns) {
+void DiskThread::BeginStop(std::int64_t within_ns, bool pauses) {
   if (!thread_.joinable()) return;
   tiering_.demotions().Close();
   stop_by_ns_ = clock_.NowNs() + within_ns;
+  pauses_ = pauses;
   // Pairs with the loop of Run: a thread that sees `stopping_` reads the new `stop_by_ns_`.
   stopping_ = true;
   Wake();

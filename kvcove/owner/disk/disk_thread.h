@@ -40,6 +40,9 @@ struct TierOptions {
   // A disk that failed is tried again after the least time, then after twice as long each time.
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
+  // In a cluster: how old a copy of a running owner's data directory must be to be noticed, at
+  // most.
+  std::int64_t opening_again_ns = 600 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
@@ -93,22 +96,26 @@ class DiskThread {
     std::uint64_t hash_seed = 0;  // of all disks of the owner
     bool known = false;           // the disk has seen every removal; else it is emptied
     bool missed = false;      // if unknown: the note names others, so the pool has run without it
+    bool copy = false;        // if unknown: the note names another opening of it
+    Id128 noted_opening;      // if known: its opening in the note; zero: none
     std::uint64_t moved = 0;  // shares that it had and that another disk has now
   };
   // Opens the log and finds the disk's objects. Errors: those of disklog::Log::Open, with the path;
   // the device is closed then and, once the disk is set aside, Start has it tried again.
   Status Load(const Opening& opening);
-  // Returns the number and the shares of the disk.
+  // Returns the number, the shares and the last opening of the disk.
   KnownDisk facts() const;
+  // Notes that the note names the disk with facts(). Call it before Start.
+  void Noted() { noted_ = true; }
   // Starts the thread. The disk is used at once after Load, otherwise as soon as it can be opened.
   // Errors: those of StartThread.
   Status Start();
-  // Starts the thread without Load, after a pause. `disk`: the number of the disk that another
-  // process, or this one, had open and has struck from the note; its contents may be used. Zero: as
-  // Start.
-  Status Resume(const Id128& disk);
-  // Begins to stop: the thread writes queued values for up to `within_ns`.
-  void BeginStop(std::int64_t within_ns);
+  // Starts the thread without Load, after a pause. `disk`: the disk that another process, or this
+  // one, had open and has struck from the note; its contents may be used. Number zero: as Start.
+  Status Resume(const KnownDisk& disk);
+  // Begins to stop: the thread writes queued values for up to `within_ns`, and notes the last
+  // opening unless the disk `pauses`: then the caller strikes it from the note.
+  void BeginStop(std::int64_t within_ns, bool pauses = false);
   // Waits until the thread has ended. False: the thread hangs and was left behind, so this object,
   // its Tiering and the segment's header must never be destroyed. If the thread continues one day,
   // it closes the disk and ends.
@@ -132,7 +139,7 @@ class DiskThread {
   std::unique_ptr<disklog::Device> Watched(std::unique_ptr<disklog::Device> device) const;
   bool stops() const { return stopping_ || (place_.stopping != nullptr && *place_.stopping); }
   Status LoadFound(const Opening& opening);
-  Result<std::unique_ptr<disklog::Log>> OpenLog();
+  Result<std::unique_ptr<disklog::Log>> OpenLog(const Id128& noted_opening);
   Status RemoveMovedShares(disklog::Log& log, std::uint64_t shares);
   void Use(std::unique_ptr<disklog::Log> log);
   void Run();
@@ -142,6 +149,8 @@ class DiskThread {
   void OpenFirst();
   void Strike();
   void Settle();
+  void ConfirmOpening();
+  void NoteEnd();
   Status OpenAgain();
   void LetGo();
   Status OpenFoundAgain();
@@ -168,6 +177,7 @@ class DiskThread {
   CondVar woken_;
   std::unique_ptr<DiskWorker> disk_;  // replaced by its thread, under `mutex_`; null while it rests
   Id128 number_;                      // Superblock::disk
+  Id128 opening_;                     // Superblock::opening, as this process has drawn it last
   struct Anew {
     Id128 pool;
     Id128 incarnation;
@@ -181,13 +191,15 @@ class DiskThread {
   RetryTimes retry_;
   LogLimit unstruck_;
   bool resting_ = false;
+  bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on
   std::atomic<bool> stopping_{false};     // set after `stop_by_ns_`
   std::atomic<std::int64_t> stop_by_ns_{0};
-  std::atomic<bool> ended_{false};  // set under `mutex_`; AwaitStop polls it without
-  bool left_behind_ = false;        // AwaitStop's and the thread's, under `mutex_`
+  std::atomic<bool> pauses_{false};  // set before `stopping_`
+  std::atomic<bool> ended_{false};   // set under `mutex_`; AwaitStop polls it without
+  bool left_behind_ = false;         // AwaitStop's and the thread's, under `mutex_`
   std::thread thread_;
 };
 

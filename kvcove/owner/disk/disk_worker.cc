@@ -80,6 +80,7 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   log_->Poll(wait);
   tiering_.use().NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);
+  tiering_.removals().ReportProven();
   if (const std::int64_t now = clock_.NowNs();
       now >= note_at_ns_ || tiering_.demotions().Drained()) {
     tiering_.log().NoteCounters(log_->space(), log_->counters(), log_->HeldByShare());
@@ -369,7 +370,10 @@ std::uint8_t DiskWorker::StreamOf(const HandedDemotion& handed) const {
 
 void DiskWorker::Stop() {
   stopping_ = true;
-  log_->Stop([this](const Status&) { stopped_ = true; });
+  log_->Stop([this](const Status& status) {
+    stopped_ = true;
+    sealed_ = status.has_value();
+  });
 }
 
 }  // namespace kvcove::owner

@@ -57,6 +57,8 @@ class DiskWorker {
   // Seals the log, so that the next start reads little. Call Step until stopped().
   void Stop();
   bool stopped() const { return stopped_; }
+  // Returns true if the log has ended cleanly.
+  bool sealed() const { return sealed_; }
   disklog::Log& log() { return *log_; }
 
  private:
@@ -107,6 +109,7 @@ class DiskWorker {
   bool listing_ = false;                // moves are held for the inventory
   bool stopping_ = false;
   bool stopped_ = false;
+  bool sealed_ = false;
 };
 
 }  // namespace kvcove::owner

@@ -31,6 +31,15 @@ bool FactsWriter::busy() const {
   return shared_->busy;
 }
 
+bool FactsWriter::AwaitIdle() const {
+  Shared& shared = *shared_;
+  const MutexLock lock(shared.mutex);
+  return shared.Await(kPause, [&] {
+    shared.mutex.AssertHeld();
+    return !shared.busy;
+  });
+}
+
 template <typename Done>
 bool FactsWriter::Shared::Await(std::chrono::nanoseconds within, Done done) {
   const Time until = std::chrono::steady_clock::now() + within;

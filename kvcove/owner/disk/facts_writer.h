@@ -58,6 +58,8 @@ class FactsWriter {
   std::optional<Ended> TakeEnded();
   // Returns true while a call into the file system is under way.
   bool busy() const;
+  // Waits until no such call is under way, for kPause at most. False: one hangs.
+  bool AwaitIdle() const;
 
   // Pauses writes for an upgrade of the process: none begins before Resume, nor in Stop. False: a
   // write was under way, and did not end within kPause.

@@ -138,10 +138,12 @@ TEST(FactsWriterTest, NothingIsWrittenOnceAnotherProcessMayWrite) {
   files.SetHangs(true);
   writer.Write({.facts = FactsAt(1)});
   ASSERT_TRUE(Becomes([&] { return writer.busy(); }));
+  EXPECT_FALSE(writer.AwaitIdle());
   EXPECT_FALSE(writer.Pause()) << "a write is under way";
   writer.Resume();
   files.SetHangs(false);
   ASSERT_TRUE(Becomes([&] { return !writer.busy(); }));
+  EXPECT_TRUE(writer.AwaitIdle());
   EXPECT_TRUE(writer.Pause());
   writer.Write({.facts = FactsAt(2)});
   EXPECT_TRUE(writer.Stop());

@@ -38,16 +38,31 @@ std::optional<std::size_t> OwnerOf(std::string_view name) {
   return whole ? std::optional(owner) : std::nullopt;
 }
 
-std::optional<KnownDisk> ParseLine(const std::string& line) {
+// Parses DISK, DISK SHARES, or DISK SHARES OPENING.
+std::optional<KnownDisk> ParseLine(std::string_view line) {
   const std::size_t space = line.find(' ');
   const auto disk = IdFromHex(line.substr(0, space));
   if (!disk) return std::nullopt;
-  if (space == std::string::npos) return KnownDisk{.disk = *disk, .shares = kAllTierShares};
-  KnownDisk known{.disk = *disk};
-  const char* const end = line.data() + line.size();
-  const auto parsed = std::from_chars(line.data() + space + 1, end, known.shares, 16);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  KnownDisk known{.disk = *disk, .shares = kAllTierShares, .opening = {}};
+  if (space == std::string_view::npos) return known;
+  line.remove_prefix(space + 1);
+  const std::size_t shares = std::min(line.find(' '), line.size());
+  const auto parsed = std::from_chars(line.data(), line.data() + shares, known.shares, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != line.data() + shares) return std::nullopt;
+  if (shares == line.size()) return known;
+  const auto opening = IdFromHex(line.substr(shares + 1));
+  if (!opening) return std::nullopt;
+  known.opening = *opening;
   return known;
+}
+
+std::string LineOf(const KnownDisk& known) {
+  if (known.opening != Id128{}) {
+    return fmt::format("{} {:016x} {}", ToHex(known.disk), known.shares, ToHex(known.opening));
+  }
+  return known.shares == kAllTierShares
+             ? ToHex(known.disk)
+             : fmt::format("{} {:016x}", ToHex(known.disk), known.shares);
 }
 
 // Returns the number of shares of each disk.
@@ -120,8 +135,7 @@ Status KnownDisks::WriteLocked(std::span<const KnownDisk> disks) {
   std::string text;
   for (const KnownDisk& known : disks) {
     if (!text.empty()) text += '\n';
-    text += ToHex(known.disk);
-    if (known.shares != kAllTierShares) text += fmt::format(" {:016x}", known.shares);
+    text += LineOf(known);
   }
   Status written =
       disks.empty() ? RemoveFile(directory_, name_) : ReplaceFile(directory_, name_, text);
@@ -153,6 +167,18 @@ Result<bool> KnownDisks::NoteIf(const KnownDisk& disk, const std::function<bool(
   const MutexLock lock(mutex_);
   if (!holds()) return false;
   KVCOVE_TRY(NoteLocked(disk));
+  return true;
+}
+
+Result<bool> KnownDisks::NoteOpening(const KnownDisk& disk) {
+  const MutexLock lock(mutex_);
+  KVCOVE_ASSIGN(std::vector<KnownDisk> disks, ReadLocked());
+  const auto known = std::ranges::find_if(disks, [&](const KnownDisk& one) {
+    return one.disk == disk.disk && one.shares == disk.shares;
+  });
+  if (known == disks.end()) return false;
+  known->opening = disk.opening;
+  KVCOVE_TRY(WriteLocked(disks));
   return true;
 }
 

@@ -8,8 +8,10 @@
 // If the file cannot be written, the master of a cluster stores instead that no process but this
 // one may use the disks (wire::RenewRequest::disks_void). That covers all disks of the owner.
 //
-// The note has a line for each disk: its number, and the shares of the keys that this disk alone
-// holds (segment/tier_table.h). The line of a disk that has all shares does not name them.
+// The note has a line for each disk: its number, the shares of the keys that this disk alone holds
+// (segment/tier_table.h), and the number of its last opening, by which a copy of the disk is known
+// (disklog::Superblock::opening has the crash points). Earlier versions wrote no opening, and no
+// shares for a disk that has them all; they take a note with openings for a damaged one.
 #pragma once
 
 #include <atomic>
@@ -22,13 +24,13 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/result.h"
-#include "kvcove/model/ids.h"
 
 namespace kvcove::owner {
 
 struct KnownDisk {
   Id128 disk;  // Superblock::disk
   std::uint64_t shares = 0;
+  Id128 opening;  // Superblock::opening; zero: not known, any is accepted
   bool operator==(const KnownDisk&) const = default;
 };
 
@@ -56,6 +58,8 @@ class KnownDisks {
   // reason it has not seen is written after this note, and is not undone. False: the disk is not
   // named.
   Result<bool> NoteIf(const KnownDisk& disk, const std::function<bool()>& holds);
+  // Notes another opening of this disk. False: the note does not name the disk with these shares.
+  Result<bool> NoteOpening(const KnownDisk& disk);
   // Strikes the disks that have these shares: durably in the file, or because the master has stored
   // that all of the owner's disks are void.
   Status Forget(std::uint64_t shares, const Then& then = [] {});

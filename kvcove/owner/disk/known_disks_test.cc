@@ -8,7 +8,6 @@
 #include <bit>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 
 #include "kvcove/segment/tier_table.h"
 
@@ -122,10 +121,26 @@ TEST_F(KnownDisksTest, EachOwnerOfAProcessHasItsOwn) {
   EXPECT_FALSE(KnownDisks::ForgetOwners(directory_ + "/none", 0));
 }
 
+TEST_F(KnownDisksTest, AnotherOpeningIsNotedOfADiskThatIsNamed) {
+  KnownDisks known(directory_);
+  const Id128 first{.high = 7, .low = 7};
+  KnownDisk one{.disk = {.high = 1, .low = 2}, .shares = 0xFF, .opening = first};
+  const KnownDisk two{.disk = {.high = 3, .low = 4}, .shares = ~0xFFULL, .opening = {}};
+  ASSERT_TRUE(known.Write(std::vector{one, two}));
+  EXPECT_EQ(*KnownDisks(directory_).Read(), (std::vector{one, two}));
+  one.opening = {.high = 8, .low = 8};
+  EXPECT_TRUE(known.NoteOpening(one).value_or(false));
+  EXPECT_EQ(*KnownDisks(directory_).Read(), (std::vector{one, two}));
+  ASSERT_TRUE(known.Forget(one.shares));
+  EXPECT_FALSE(known.NoteOpening(one).value_or(true)) << "it was struck meanwhile";
+  EXPECT_EQ(*known.Read(), (std::vector{two}));
+}
+
 TEST_F(KnownDisksTest, WhatIsDamagedNamesNoDisk) {
   const std::string id = ToHex({.high = 1, .low = 2});
-  for (const std::string& text : {std::string("rubbish"), id + " xyz",
-                                  id + " 00ff\n" + id + " 0001", id + " ", id.substr(1)}) {
+  for (const std::string& text :
+       {std::string("rubbish"), id + " xyz", id + " 00ff\n" + id + " 0001", id + " ", id.substr(1),
+        id + " 00ff " + id.substr(1), id + "  " + id}) {
     WriteFile(text);
     const auto read = KnownDisks(directory_).Read();
     ASSERT_TRUE(read) << text;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kvcove/base/directory.h"
 #include "kvcove/base/interrupt.h"
 
 namespace kvcove::owner {

@@ -169,6 +169,21 @@ Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns)
   return {};
 }
 
+AwaitedDisks OwnerDisks::Awaited(const DisksRemoval& removal) const {
+  AwaitedDisks awaited;
+  for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
+    if (removal.parts[i] == nullptr) continue;
+    const Status proven = (*set_)[i].removals().Await(*removal.parts[i], /*deadline_ns=*/0);
+    if (proven) continue;
+    if (proven.error().code == Code::kUnavailable) {
+      awaited.missed |= std::uint32_t{1} << i;
+    } else {
+      awaited.open = true;
+    }
+  }
+  return awaited;
+}
+
 // ---- an upgrade
 
 void OwnerDisks::Drain() const {
@@ -187,21 +202,27 @@ Status OwnerDisks::Pause() {
   open_ = false;
   paused_ = true;
   for (const auto& thread : threads_) {
-    if (thread != nullptr) thread->BeginStop(kPauseNs);
+    if (thread != nullptr) thread->BeginStop(kPauseNs, /*pauses=*/true);
   }
   Status paused;
   numbers_.assign(threads_.size(), Id128{});
+  openings_.assign(threads_.size(), Id128{});
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     Tiering& tiering = (*set_)[i];
-    const Id128 number = threads_[i] != nullptr ? threads_[i]->facts().disk : Id128{};
+    KnownDisk disk = threads_[i] != nullptr ? threads_[i]->facts() : KnownDisk();
     if (threads_[i] != nullptr && !threads_[i]->AwaitStop()) {
       hangs_ = true;
       LeaveBehind(std::move(threads_[i]));
       paused = Fail(Code::kUnavailable,
                     fmt::format("the disk {} hangs; try again", options_.disks[i].path));
     }
+    // Its clean end has drawn another opening.
+    if (threads_[i] != nullptr) disk = threads_[i]->facts();
     threads_[i].reset();
-    if (tiering.use().Pause()) numbers_[i] = number;
+    if (tiering.use().Pause()) {
+      numbers_[i] = disk.disk;
+      openings_[i] = disk.opening;
+    }
     // Until the disk is open again, values may be stored over its keys. After a kill, the next
     // start must not find the older ones.
     const Status struck = known_->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
@@ -222,6 +243,7 @@ HandedDisks OwnerDisks::HandOver() const {
   handed.seed = set_->common().tags.seed();
   for (std::size_t i = 0; i < set_->size(); ++i) handed.shares.push_back((*set_)[i].shares());
   handed.numbers = numbers_;
+  handed.openings = openings_;
   if (!options_.cluster) return handed;
   for (std::size_t i = 0; i < set_->size(); ++i) {
     // A disk that was paused while it was being reported has no reason for that any more. The
@@ -249,6 +271,7 @@ void OwnerDisks::Adopt(const HandedDisks& handed) {
     if (!handed.asides[i].empty()) (*set_)[i].use().Void(handed.asides[i]);
   }
   numbers_ = handed.numbers;
+  openings_ = handed.openings;
 }
 
 Status OwnerDisks::StartPaused(const TierPlace& place, Promoter& promoter, bool voids) {
@@ -257,7 +280,10 @@ Status OwnerDisks::StartPaused(const TierPlace& place, Promoter& promoter, bool 
     auto thread = std::make_unique<DiskThread>(std::move(path), place, (*set_)[i], promoter, clock_,
                                                options_.tier);
     if (!voids) (*set_)[i].use().UseAnew();
-    KVCOVE_TRY(thread->Resume(i < numbers_.size() ? numbers_[i] : Id128{}));
+    KnownDisk disk;
+    if (i < numbers_.size()) disk.disk = numbers_[i];
+    if (i < openings_.size()) disk.opening = openings_[i];
+    KVCOVE_TRY(thread->Resume(disk));
     threads_.push_back(std::move(thread));
   }
   open_ = !none();

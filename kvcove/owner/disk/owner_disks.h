@@ -11,13 +11,13 @@
 
 #include <atomic>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "kvcove/owner/disk/disk_set.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "kvcove/owner/disk/owner_facts.h"
+#include "kvcove/owner/disk/removal_waits.h"
 #include "kvcove/owner/memory/memory.h"
 
 namespace kvcove::owner {
@@ -39,7 +39,8 @@ struct DisksOptions {
 struct HandedDisks {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> shares;
-  std::vector<Id128> numbers;  // Superblock::disk, by disk; zero: the disk must start empty
+  std::vector<Id128> numbers;   // Superblock::disk, by disk; zero: the disk must start empty
+  std::vector<Id128> openings;  // Superblock::opening, by disk
   // In a cluster:
   std::vector<std::string> asides;  // by disk, the reason why it is set aside, or empty
   std::vector<SlotUpdate> slots;
@@ -47,7 +48,7 @@ struct HandedDisks {
   OwnerFacts facts;
   template <typename Ar>
   void Carry(Ar& ar) {
-    CarryAll(ar, seed, shares, numbers, asides, slots, directory, facts);
+    CarryAll(ar, seed, shares, numbers, openings, asides, slots, directory, facts);
   }
 };
 
@@ -95,6 +96,8 @@ class OwnerDisks {
   // Waits until each disk has proven its part of the removal, or is struck from the note. Errors:
   // kTimeout; kUnavailable: a disk proves nothing any more, and the note cannot be written.
   Status AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns);
+  // Returns the disks for which the removal waits. Waits for none of them, and for no file system.
+  AwaitedDisks Awaited(const DisksRemoval& removal) const;
 
   // ---- an upgrade (docs/upgrade.md)
   // Writes most of the queued values before any caller waits for the upgrade, and waits for disks
@@ -128,6 +131,7 @@ class OwnerDisks {
   std::shared_ptr<KnownDisks> known_;
   bool paused_ = false;
   std::vector<Id128> numbers_;        // HandedDisks::numbers, of this process or the one before it
+  std::vector<Id128> openings_;       // HandedDisks::openings, likewise
   bool hangs_ = false;                // a thread was left behind
   std::vector<std::size_t> hanging_;  // disks whose threads hang and are not left behind yet
   std::vector<bool> logged_aside_;    // by disk; the janitor's

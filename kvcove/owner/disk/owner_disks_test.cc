@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -89,6 +90,14 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   EXPECT_EQ(removals.Remove(kCaptured, keys, soon_ns),
             (std::vector<Code>{Code::kMiss, Code::kMiss}));
   EXPECT_EQ(removals.RemoveMatching(kCaptured, "*", soon_ns).value_or(9), 0U);
+  std::size_t removed = 0;
+  removals.RemoveThen(kCaptured, keys, soon_ns,
+                      [&](const auto& codes) { removed = codes ? codes->size() : 0; });
+  EXPECT_EQ(removed, 2U);
+  std::optional<std::uint64_t> matched;
+  removals.RemoveMatchingThen(kCaptured, "*", soon_ns,
+                              [&](const auto& count) { matched = count.value_or(9); });
+  EXPECT_EQ(matched, 0U);
   EXPECT_EQ(removals.Apply({.number = 1, .slot = kNamedSlot, .keys = {"a"}, .pattern = {}}), 0U);
   EXPECT_EQ(removals.Apply({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}), 0U);
   EXPECT_TRUE(removals.AwaitApplied());
@@ -119,6 +128,38 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   EXPECT_FALSE(disks.TakePaused());
   disks.Stop();
   disks.LeaveHanging();
+}
+
+// The disk is not open yet, so it carries out none of them.
+TEST_F(OwnerDisksTest, ABoundedNumberOfPatternsWaitsForADisk) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  Removals removals(disks, opening, *memory, link_ends, clock);
+
+  const std::int64_t late_ns = clock.NowNs() + 600 * kSecond;
+  std::optional<Result<std::uint64_t>> answer;
+  const auto begins = [&] {
+    removals.RemoveMatchingThen(kCaptured, "x*", late_ns,
+                                [&](const auto& count) { answer = count; });
+    return !answer;
+  };
+  std::size_t begun = 0;
+  while (begun < 100 && begins()) ++begun;
+  EXPECT_EQ(begun, 64U);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->error().code, Code::kLimit);
+  const std::vector<std::string_view> keys = {"a"};
+  removals.RemoveThen(kCaptured, keys, late_ns, [](const auto&) {});
+  EXPECT_EQ(removals.waits().size(), begun + 1) << "those of keys are not affected";
+  removals.waits().EndAll();
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

@@ -49,10 +49,14 @@ bool TakeNumber(std::string_view& text, std::string_view word, std::uint64_t& nu
 }  // namespace
 
 std::string Encode(const OwnerFacts& facts) {
-  const std::string text =
+  std::string text =
       fmt::format("{}identity {}\npool {}\nincarnation {}\nterm {}\ntag {}\nrevision {}\n", kHead,
                   ToHex(facts.identity), ToHex(facts.pool), ToHex(facts.incarnation),
                   facts.seen.term, facts.seen.tag, facts.seen.revision);
+  if (facts.opening != Id128{}) {
+    text +=
+        fmt::format("opening {}\nbefore {}\n", ToHex(facts.opening), ToHex(facts.opening_before));
+  }
   return fmt::format("{}{}{}\n", text, kSum, SumOf(text));
 }
 
@@ -65,11 +69,15 @@ std::optional<OwnerFacts> DecodeOwnerFacts(const std::string& whole) {
   }
   text.remove_prefix(kHead.size());
   OwnerFacts facts;
-  const bool sound = TakeId(text, "identity", facts.identity) && TakeId(text, "pool", facts.pool) &&
-                     TakeId(text, "incarnation", facts.incarnation) &&
-                     TakeNumber(text, "term", facts.seen.term) &&
-                     TakeNumber(text, "tag", facts.seen.tag) &&
-                     TakeNumber(text, "revision", facts.seen.revision) && text.empty();
+  bool sound =
+      TakeId(text, "identity", facts.identity) && TakeId(text, "pool", facts.pool) &&
+      TakeId(text, "incarnation", facts.incarnation) && TakeNumber(text, "term", facts.seen.term) &&
+      TakeNumber(text, "tag", facts.seen.tag) && TakeNumber(text, "revision", facts.seen.revision);
+  // Earlier versions wrote no openings.
+  if (sound && !text.empty()) {
+    sound = TakeId(text, "opening", facts.opening) &&
+            TakeId(text, "before", facts.opening_before) && text.empty();
+  }
   if (!sound || facts.identity == Id128{}) return std::nullopt;
   return facts;
 }

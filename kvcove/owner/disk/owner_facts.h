@@ -19,6 +19,10 @@ struct OwnerFacts {
   Id128 pool;
   Id128 incarnation;
   wire::Position seen;
+  // The last opening of the directory, by which the master knows it from a copy, and the one that
+  // the master has stored if it has not stored that yet (wire::OwnerHello). Zero: none was drawn.
+  Id128 opening;
+  Id128 opening_before;
   bool operator==(const OwnerFacts&) const = default;
 };
 

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "kvcove/base/log.h"
 
@@ -29,9 +28,20 @@ TEST(OwnerFactsTest, WhatIsWrittenIsRead) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(OwnerFactsTest, OpeningsAreReadAndMayBeMissing) {
+  EXPECT_EQ(Encode(kFacts).find("opening"), std::string::npos) << "as earlier versions read it";
+  OwnerFacts facts = kFacts;
+  facts.opening = {.high = 10, .low = 11};
+  EXPECT_EQ(DecodeOwnerFacts(Encode(facts)), facts);
+  facts.opening_before = {.high = 12, .low = 13};
+  EXPECT_EQ(DecodeOwnerFacts(Encode(facts)), facts);
+}
+
 TEST(OwnerFactsTest, DamageIsNeverTakenForAnIdentity) {
   SetLogLevel(LogLevel::kOff);
-  const std::string sound = Encode(kFacts);
+  OwnerFacts facts = kFacts;
+  facts.opening = {.high = 10, .low = 11};
+  const std::string sound = Encode(facts);
   for (std::size_t at = 0; at < sound.size(); ++at) {
     for (const int bit : {0, 3, 6}) {
       std::string damaged = sound;

@@ -15,19 +15,73 @@
 namespace kvcove::owner {
 namespace {
 
+constexpr std::size_t kMostPatterns = 16;
+// Those of this host. They outlive their callers, and each load looks at all of them.
+constexpr std::size_t kMostHostPatterns = 64;
+static_assert(kMostPatterns < wire::kMaxOpenRemovals);
+
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
 }
 
+std::unexpected<Error> TooManyRemovals() {
+  return Fail(Code::kLimit, fmt::format("{} removals wait for disks already; repeat this one later",
+                                        RemovalWaits::kMost));
+}
+
+std::unexpected<Error> TooManyPatterns() {
+  return Fail(Code::kLimit,
+              fmt::format("{} removals by pattern wait for a disk already; repeat this one later",
+                          kMostHostPatterns));
+}
+
 }  // namespace
+
+Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
+                   const std::atomic<bool>& link_ends, const Clock& clock)
+    : disks_(disks),
+      opening_(opening),
+      memory_(memory),
+      link_ends_(link_ends),
+      clock_(clock),
+      waits_({.look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
+              .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
+             clock) {
+  disks_.set().common().on_proven = [this] { waits_.Settle(); };
+}
 
 // ---- asked for on this host
 
 std::vector<Code> Removals::Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) {
+  DisksRemoval on_disk;
+  std::vector<Code> codes = Begin(token, keys, on_disk);
+  if (const Status proven = disks_.AwaitRemoval(on_disk, deadline_ns); !proven) {
+    std::ranges::fill(codes, proven.error().code);
+  }
+  return codes;
+}
+
+void Removals::RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                          std::int64_t deadline_ns,
+                          std::function<void(Result<std::vector<Code>>)> done) {
+  if (waits_.Full()) return done(TooManyRemovals());
+  const auto on_disk = std::make_shared<DisksRemoval>();
+  std::vector<Code> codes = Begin(token, keys, *on_disk);
+  if (on_disk->parts.empty()) return done(std::move(codes));
+  disks_.Wake();
+  waits_.Add(on_disk, deadline_ns,
+             [codes = std::move(codes), done = std::move(done)](const Status& proven) mutable {
+               if (!proven) std::ranges::fill(codes, proven.error().code);
+               done(std::move(codes));
+             });
+}
+
+// Removes the keys from memory and fences them at the disks.
+std::vector<Code> Removals::Begin(const Token& token, std::span<const std::string_view> keys,
+                                  DisksRemoval& on_disk) {
   std::vector<Code> codes;
   codes.reserve(keys.size());
-  DisksRemoval on_disk;
   for (std::size_t begin = 0; begin < keys.size(); begin += Memory::kSlice) {
     const auto slice = keys.subspan(begin, std::min(Memory::kSlice, keys.size() - begin));
     const MutexLock lock(memory_.mutex);
@@ -36,9 +90,6 @@ std::vector<Code> Removals::Remove(const Token& token, std::span<const std::stri
       codes.push_back(current != Code::kOk ? current : memory_.core().Remove(token.slot, key));
     }
     RemoveFromDisks(token, slice, std::span(codes).subspan(begin), on_disk);
-  }
-  if (const Status proven = disks_.AwaitRemoval(on_disk, deadline_ns); !proven) {
-    std::ranges::fill(codes, proven.error().code);
   }
   return codes;
 }
@@ -58,28 +109,49 @@ void Removals::RemoveFromDisks(const Token& token, std::span<const std::string_v
   if (!sound.empty()) set.Remove(token.slot, token.generation, sound, removal);
 }
 
-// Hides matching keys of the disks before the walk over memory, which takes several holds: a value
-// that is promoted behind the walk would survive.
 Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_view pattern,
                                                std::int64_t deadline_ns) {
+  DisksRemoval on_disk;
+  KVCOVE_ASSIGN(const std::uint64_t removed, BeginMatching(token, pattern, deadline_ns, on_disk));
+  KVCOVE_TRY(disks_.AwaitRemoval(on_disk, deadline_ns));
+  return removed + on_disk.removed();
+}
+
+void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
+                                  std::int64_t deadline_ns,
+                                  std::function<void(Result<std::uint64_t>)> done) {
+  if (waits_.Full()) return done(TooManyRemovals());
+  const auto on_disk = std::make_shared<DisksRemoval>();
+  const auto removed = BeginMatching(token, pattern, deadline_ns, *on_disk);
+  if (!removed || on_disk->parts.empty()) return done(removed);
+  disks_.Wake();
+  waits_.Add(on_disk, deadline_ns,
+             [on_disk, removed = *removed, done = std::move(done)](const Status& proven) {
+               if (!proven) return done(std::unexpected(proven.error()));
+               done(removed + on_disk->removed());
+             });
+}
+
+// Removes what memory has, and orders the walk over the disks. Hides matching keys of the disks
+// before the walk over memory, which takes several holds: a value that is promoted behind the walk
+// would survive.
+Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
+                                              std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
+  if (disks_.set().Patterns() >= kMostHostPatterns) return TooManyPatterns();
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
     disks_.set().BeginMatching(token.slot, pattern);
   }
-  Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
-  DisksRemoval on_disk;
-  {
-    const MutexLock lock(memory_.mutex);
-    if (!removed) {
-      disks_.set().EndMatching(token.slot, pattern);
-      return removed;
-    }
+  const Result<std::uint64_t> removed = Walk(token, pattern, deadline_ns);
+  const MutexLock lock(memory_.mutex);
+  if (removed) {
     disks_.set().RemoveMatching(token.slot, token.generation, pattern, on_disk);
+  } else {
+    disks_.set().EndMatching(token.slot, pattern);
   }
-  KVCOVE_TRY(disks_.AwaitRemoval(on_disk, deadline_ns));
-  return *removed + on_disk.removed();
+  return removed;
 }
 
 Result<std::uint64_t> Removals::Walk(const Token& token, std::string_view pattern,
@@ -142,9 +214,7 @@ std::uint64_t Removals::Apply(const wire::Removal& removal) {
   return removal.pattern.empty() ? 0 : ApplyPattern(removal);
 }
 
-// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
-// only from this owner, and would list them for ever.
-std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
+std::uint64_t Removals::OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk) {
   std::uint64_t matched = 0;
   Generation generation = 0;
   Core::Walk walk;
@@ -163,12 +233,18 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
     }
     Memory::LetOthersIn();
   }
-  DisksRemoval on_disk;
   on_disk.collect = true;
-  {
-    const MutexLock lock(memory_.mutex);
-    disks_.set().RemoveMatching(removal.slot, generation, removal.pattern, on_disk);
-  }
+  const MutexLock lock(memory_.mutex);
+  disks_.set().RemoveMatching(removal.slot, generation, removal.pattern, on_disk);
+  return matched;
+}
+
+// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
+// only from this owner, and would list them for ever.
+std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
+  DisksRemoval on_disk;
+  const std::uint64_t matched = OrderPattern(removal, on_disk);
+  if (on_disk.parts.empty()) return matched;
   if (!AwaitProven(on_disk)) {
     NoteGoneUnknown();
     return matched;
@@ -176,6 +252,55 @@ std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
   // A disk that is set aside adds no keys; the next inventory does not report them any more.
   NoteGone(removal.slot, on_disk.TakeKeys());
   return matched + on_disk.removed();
+}
+
+std::optional<std::uint64_t> Removals::BeginPattern(const wire::Removal& removal) {
+  if (disks_.none() || patterns_.size() >= kMostPatterns) return std::nullopt;
+  if (!opening_.AwaitSettled()) return std::nullopt;
+  Pattern& pattern =
+      patterns_.emplace_back(Pattern{.number = removal.number, .slot = removal.slot});
+  const std::uint64_t matched = OrderPattern(removal, pattern.on_disk);
+  disks_.Wake();
+  return matched;
+}
+
+// Queues the keys as lost before it returns a removal, as ApplyPattern does.
+std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
+  std::vector<wire::RemovalsRequest::Count> ended;
+  for (auto pattern = patterns_.begin(); pattern != patterns_.end();) {
+    if (!Ended(*pattern)) {
+      ++pattern;
+      continue;
+    }
+    NoteGone(pattern->slot, pattern->on_disk.TakeKeys());
+    ended.push_back({.number = pattern->number, .objects = pattern->on_disk.removed()});
+    pattern = patterns_.erase(pattern);
+  }
+  // A page that was applied in two epochs has begun its removals twice.
+  std::erase_if(ended, [&](const wire::RemovalsRequest::Count& count) {
+    return std::ranges::find(patterns_, count.number, &Pattern::number) != patterns_.end();
+  });
+  return ended;
+}
+
+// A disk that has missed the removal is struck from the note, as in AwaitProven, and no more often.
+bool Removals::Ended(Pattern& pattern) {
+  const AwaitedDisks awaited = disks_.Awaited(pattern.on_disk);
+  if (awaited.open) return false;
+  if (awaited.missed == 0) return true;
+  if (clock_.NowNs() < pattern.strike_at_ns) return false;
+  const Status struck = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
+  if (struck) return true;
+  if (std::exchange(pattern.strike_at_ns, clock_.NowNs() + kDiskLookNs) == 0) {
+    LogError("a removal is pending: {}", struck.error().ToString());
+  }
+  return false;
+}
+
+void Removals::ForgetPatterns() {
+  if (patterns_.empty()) return;
+  patterns_.clear();
+  NoteGoneUnknown();
 }
 
 // Hides the keys on disks while memory is walked, as RemoveMatching does.

@@ -6,13 +6,16 @@
 // answered once the disk has proven it (its tombstone is durable), or once the note or, in a
 // cluster, the master says durably that the next start must not use that disk.
 //
-// Threads. Any thread may call Remove and RemoveMatching, several at a time. The other calls belong
-// to the link: Apply, AwaitApplied and DropSlot to its removal lane, DropFromMemory to that of the
-// lease.
+// Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
+// time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, TakeEndedPatterns
+// and DropSlot to its removal lane, ForgetPatterns to whoever has ended that lane, DropFromMemory
+// to that of the lease.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +23,8 @@
 
 #include "kvcove/owner/disk/disk_opening.h"
 #include "kvcove/owner/disk/owner_disks.h"
+#include "kvcove/owner/disk/removal_waits.h"
+#include "kvcove/wire/owner_link.h"
 #include "kvcove/wire/tasks.h"
 
 namespace kvcove::owner {
@@ -28,8 +33,7 @@ class Removals {
  public:
   // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
-           const std::atomic<bool>& link_ends, const Clock& clock)
-      : disks_(disks), opening_(opening), memory_(memory), link_ends_(link_ends), clock_(clock) {}
+           const std::atomic<bool>& link_ends, const Clock& clock);
 
   // ---- asked for on this host; `token` names the generation
   // Removes keys, and returns a code for each. kStale: the token names another generation.
@@ -37,13 +41,33 @@ class Removals {
   std::vector<Code> Remove(const Token& token, std::span<const std::string_view> keys,
                            std::int64_t deadline_ns);
   // Removes objects whose keys match, and returns their number. Errors: kTimeout: some may be
-  // removed, and the call can be repeated; kInvalid: the pattern; kStale.
+  // removed, and the call can be repeated; kInvalid: the pattern; kStale; kLimit: too many removals
+  // by pattern wait for a disk, so this one has not begun.
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
+  // Do the same without waiting for a disk. `keys` are read within the call. `done` is called once,
+  // by any thread, or within the call; the janitor ends waits at their deadlines.
+  // RemoveMatchingThen walks over memory within the call. Errors: also kLimit: too many removals
+  // wait, so this one has not begun.
+  void RemoveThen(const Token& token, std::span<const std::string_view> keys,
+                  std::int64_t deadline_ns, std::function<void(Result<std::vector<Code>>)> done);
+  void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
+                          std::function<void(Result<std::uint64_t>)> done);
+  // Returns the removals that wait so.
+  RemovalWaits& waits() { return waits_; }
 
   // ---- the master's
   // Applies a removal. Returns how many objects its pattern matched. AwaitApplied proves its keys.
   std::uint64_t Apply(const wire::Removal& removal);
+  // Applies a removal by pattern without waiting for its walk over the disks. Returns how many
+  // objects memory had; nothing: there is no disk, or too many walks are under way, so Apply must
+  // do it. TakeEndedPatterns returns the removal once disks have proven it.
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal);
+  // Returns removals that disks have proven, with the number of their objects, and queues their
+  // keys for the master as lost. May wait for the note's file system, as AwaitApplied.
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns();
+  // Forgets the removals that BeginPattern has begun: they are applied again.
+  void ForgetPatterns();
   // Waits until the removals since the last call are proven. False: the link has ended, which may
   // have cut off any of them, so none may be acknowledged.
   bool AwaitApplied();
@@ -60,11 +84,27 @@ class Removals {
   void Drop(std::span<const wire::CopyRequest::Item> items);
 
  private:
+  // A removal by pattern of the removal lane whose walk over the disks is under way.
+  struct Pattern {
+    std::uint64_t number = 0;
+    SlotId slot = 0;
+    DisksRemoval on_disk;
+    std::int64_t strike_at_ns = 0;  // not before, because a strike has failed; 0: none has
+  };
+  std::vector<Code> Begin(const Token& token, std::span<const std::string_view> keys,
+                          DisksRemoval& on_disk);
+  Result<std::uint64_t> BeginMatching(const Token& token, std::string_view pattern,
+                                      std::int64_t deadline_ns, DisksRemoval& on_disk);
   void RemoveFromDisks(const Token& token, std::span<const std::string_view> keys,
                        std::span<Code> codes, DisksRemoval& removal) KVCOVE_REQUIRES(memory_.mutex);
   Result<std::uint64_t> Walk(const Token& token, std::string_view pattern,
                              std::int64_t deadline_ns);
+  // Removes what memory has, and orders the walk over the disks. Returns how many objects memory
+  // had.
+  std::uint64_t OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk);
   std::uint64_t ApplyPattern(const wire::Removal& removal);
+  // Returns whether the disks have proven it, or are struck from the note.
+  bool Ended(Pattern& pattern);
   // Waits until the removal is proven. False: the link ends before that.
   bool AwaitProven(DisksRemoval& removal);
   void NoteGone(SlotId slot, std::span<const std::string> keys);
@@ -77,6 +117,8 @@ class Removals {
   const Clock& clock_;
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
+  std::vector<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
+  RemovalWaits waits_;
 };
 
 }  // namespace kvcove::owner

@@ -94,6 +94,11 @@ Status TierRemovals::Await(const TierRemoval& removal, std::int64_t deadline_ns)
   return {};
 }
 
+std::size_t TierRemovals::Patterns() const {
+  const MutexLock lock(parts_.mutex);
+  return parts_.fences.patterns();
+}
+
 std::vector<disklog::SlotGeneration> TierRemovals::Generations() const {
   std::vector<disklog::SlotGeneration> all(kMaxSlots);
   for (std::size_t i = 0; i < all.size(); ++i) all[i].slot = static_cast<SlotId>(i);
@@ -151,6 +156,17 @@ void TierRemovals::Proven(const TierOrder& order, std::uint64_t removed) {
   const MutexLock lock(parts_.mutex);
   parts_.fences.Proven(order, removed);
   parts_.proven.NotifyAll();
+  proven_ = true;
+}
+
+// Does nothing once the disk is set aside: the owner may have left this thread behind, and be gone.
+void TierRemovals::ReportProven() {
+  if (!std::exchange(proven_, false) || !parts_.common.on_proven) return;
+  {
+    const MutexLock lock(parts_.mutex);
+    if (parts_.state.aside()) return;
+  }
+  parts_.common.on_proven();
 }
 
 }  // namespace kvcove::owner

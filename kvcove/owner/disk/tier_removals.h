@@ -45,9 +45,12 @@ class TierRemovals {
   void EndMatching(SlotId slot, std::string_view pattern);
 
   // ---- without a lock
-  // Waits until all parts of the removal are proven. Errors: kTimeout: `deadline_ns` has passed;
+  // Waits until all parts of the removal are proven. Errors: kTimeout: `deadline_ns` has passed,
+  // with 0 always, so that the call only looks;
   // kUnavailable: the disk was set aside, and does not prove the removal any more.
   Status Await(const TierRemoval& removal, std::int64_t deadline_ns);
+  // Returns how many removals by pattern are under way.
+  std::size_t Patterns() const;
   // Returns the generation of each slot, also of those without one (0), for a log.
   std::vector<disklog::SlotGeneration> Generations() const;
   // Returns the name of the slot's namespace.
@@ -70,11 +73,14 @@ class TierRemovals {
   // Ends the order's part of its removal: its tombstones are synced. `removed`: objects that a
   // pattern took from the log.
   void Proven(const TierOrder& order, std::uint64_t removed);
+  // Reports to the owner that removals were proven since the last call, if any were.
+  void ReportProven();
 
  private:
   std::vector<std::uint64_t> TagsOf(const TierOrder& order) const;
 
   TierParts& parts_;
+  bool proven_ = false;  // since the last ReportProven; the disk's thread's
 };
 
 }  // namespace kvcove::owner

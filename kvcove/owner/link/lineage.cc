@@ -2,6 +2,7 @@
 #include "kvcove/owner/link/lineage.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@
 #include <optional>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/log.h"
 
 namespace kvcove::owner {
 namespace {

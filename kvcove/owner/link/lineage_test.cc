@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/link/lineage.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,8 +9,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-
-#include "kvcove/base/clock.h"
 
 namespace kvcove::owner {
 namespace {

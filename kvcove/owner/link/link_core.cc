@@ -3,13 +3,12 @@
 
 #include <algorithm>
 
-#include "kvcove/base/log.h"
-
 namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kCallNs = 500 * kMillisecond;
 constexpr std::int64_t kWatchNs = 5 * kSecond;
+constexpr std::int64_t kFollowNs = kSecond;  // at least, between two positions that are followed
 // Pause before credit is asked for again: 16 owners report at a time, and a thousand may wait.
 constexpr std::int64_t kCreditNs = 100 * kMillisecond;
 // Pause before a lease is asked for again while the master waits for other members' hellos.
@@ -65,10 +64,21 @@ void LinkCore::Disconnected() {
 }
 
 std::optional<LinkCore::Call> LinkCore::Goodbye() {
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    if (epoch_ == 0) return std::nullopt;
+    facts = Facts();
+  }
+  Id128 opening;
+  if (identity_.disk) {
+    target_.Follow(facts);
+    opening = target_.EndOpening();
+  }
   const MutexLock lock(mutex_);
-  if (epoch_ == 0) return std::nullopt;
   return Call{.method = wire::Method::kOwnerGoodbye,
-              .body = wire::Encode(wire::WatchRequest{.number = number_, .epoch = epoch_}),
+              .body = wire::Encode(
+                  wire::WatchRequest{.number = number_, .epoch = epoch_, .opening = opening}),
               .timeout_ns = kCallNs};
 }
 
@@ -77,6 +87,7 @@ std::optional<LinkCore::Call> LinkCore::Goodbye() {
 LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
+  if (lane == Lane::kRemovals) NoteEndedPatterns();
   const MutexLock lock(mutex_);
   if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kLanePauseNs};
   asked_under_[Index(lane)] = epoch_;
@@ -95,18 +106,41 @@ LinkCore::Step LinkCore::Next(Lane lane) {
     asked_under_[Index(lane)] = 0;
     return {.wait_ns = kLanePauseNs / 10};
   }
-  return {.call = Call{
-              .method = wire::Method::kRemovals,
-              .body = wire::Encode(wire::RemovalsRequest{.number = number_,
-                                                         .epoch = epoch_,
-                                                         .after = removals_,
-                                                         .matched = std::exchange(matched_, {}),
-                                                         .dropped = dropped_}),
-              .timeout_ns = kWatchNs}};
+  return {.call = Call{.method = wire::Method::kRemovals,
+                       .body = wire::Encode(NextRemovals()),
+                       .timeout_ns = kWatchNs}};
+}
+
+wire::RemovalsRequest LinkCore::NextRemovals() {
+  std::erase_if(open_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
+    return entry.second && *entry.second <= rounds_;
+  });
+  wire::RemovalsRequest request{.number = number_,
+                                .epoch = epoch_,
+                                .after = Acknowledged(),
+                                .matched = std::exchange(matched_, {}),
+                                .dropped = dropped_,
+                                .ahead = removals_};
+  for (const auto& [number, round] : open_) request.open.push_back(number);
+  return request;
+}
+
+// Also takes patterns of an earlier master, which no `open_` names: their keys must be unlisted,
+// too.
+void LinkCore::NoteEndedPatterns() {
+  const auto ended = target_.TakeEndedPatterns();
+  const MutexLock lock(mutex_);
+  for (const wire::RemovalsRequest::Count& count : ended) {
+    const auto open = open_.find(count.number);
+    if (open == open_.end()) continue;
+    open->second = rounds_ + 2;
+    matched_.push_back(count);
+  }
 }
 
 LinkCore::Step LinkCore::NextLease() {
   const wire::RenewRequest report = target_.Report();
+  const DirectoryOpening::Named openings = target_.Openings();
   const MutexLock lock(mutex_);
   if (const std::int64_t wait_ns = std::exchange(lease_wait_ns_, 0); wait_ns > 0) {
     return {.wait_ns = wait_ns};
@@ -145,7 +179,9 @@ LinkCore::Step LinkCore::NextLease() {
                                .host = identity_.host,
                                .tenant = identity_.tenant,
                                .capacity_bytes = target_.capacity_bytes(),
-                               .disk = identity_.disk};
+                               .disk = identity_.disk,
+                               .opening = openings.now,
+                               .opening_before = openings.before};
   return {.call = Call{.method = wire::Method::kOwnerHello,
                        .body = wire::Encode(hello),
                        .timeout_ns = kCallNs}};
@@ -308,7 +344,15 @@ void LinkCore::AnswerLease(const Result<std::string>& reply) {
     }
   }
   if (hello) {
-    if (const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply))) Welcomed(*welcome);
+    const auto welcome = wire::DecodeOwnerWelcome(wire::AsBytes(*reply));
+    if (!welcome) return;
+    if (welcome->rolled_back) {
+      LogWarn(
+          "the master knows a later opening of this owner's data directory, so that was put back "
+          "from a copy: this owner joins anew, and its disks start empty. Nothing needs to be "
+          "done; a copy of a data directory or a disk restores no values");
+    }
+    Welcomed(*welcome);
   } else if (const auto renewed = wire::DecodeRenewReply(wire::AsBytes(*reply))) {
     Renewed(*renewed);
   }
@@ -403,6 +447,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     removals_ = same_master ? std::max(removals_, welcome.removals) : welcome.removals;
     applied = removals_;
     if (!same_master) {
+      open_.clear();
       naming_ = 0;
       dropped_ = 0;
       matched_.clear();
@@ -431,6 +476,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     facts = Facts();
   }
   target_.Follow(facts);
+  target_.Welcomed(welcome.opening);
   if (!nothing.empty()) target_.Publish(welcome.incarnation, nothing);
   target_.SetApplied(applied);
   target_.ReturnListings(std::move(listings));
@@ -455,6 +501,8 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     seen_.revision = std::max(seen_.revision, reply.revision);
   }
   target_.SetDisksVoid(reply.disks_void);
+  target_.OpeningStored(reply.opening);
+  const bool hurries = target_.AwaitsOpening();
   // Hidden slots and generations before the deadline: a reader that loads the new deadline
   // (acquire) must also see the state for which the master granted it.
   std::vector<SlotId> hidden = reply.hidden;
@@ -478,19 +526,41 @@ void LinkCore::Renewed(const wire::RenewReply& reply) {
     target_.SetMasterReachable(true);
     target_.SetDraining(reply.draining);
   }
+  FollowPosition(asked_under);
   const MutexLock lock(mutex_);
   if (reply.tell_again) {
     SayHelloAgain(/*new_epoch=*/true);
   } else if (reply.granted) {
-    lease_wait_ns_ = renewal_ns_;
+    lease_wait_ns_ = hurries ? kLanePauseNs : renewal_ns_;
   } else if (reply.doubted) {
     lease_wait_ns_ = kDoubtedNs;
   } else if (reply.changes.from == reply.changes.to) {
     // No lease before the inventory is reported; the shell renews at once then
     // (Link::NoteReported), so more frequent calls would only keep the master of a thousand owners
     // from their listings.
-    lease_wait_ns_ = reported_ ? kLanePauseNs : renewal_ns_;
+    lease_wait_ns_ = reported_ || hurries ? kLanePauseNs : renewal_ns_;
   }
+}
+
+// Passes a later position on, so that it is durable within a second: a store that is put back to an
+// earlier state, without a barrier for instance, is known by that even if all processes end. Apply
+// passes on the positions of generations only.
+void LinkCore::FollowPosition(std::uint32_t asked_under) {
+  if (!identity_.disk) return;
+  // As in Apply: no earlier facts may follow later ones.
+  const MutexLock apply_lock(apply_mutex_);
+  OwnerFacts facts;
+  {
+    const MutexLock lock(mutex_);
+    const std::int64_t now_ns = clock_.NowNs();
+    if (asked_under != epoch_ || seen_.revision == followed_revision_ || now_ns < next_follow_ns_) {
+      return;
+    }
+    followed_revision_ = seen_.revision;
+    next_follow_ns_ = now_ns + kFollowNs;
+    facts = Facts();
+  }
+  target_.Follow(facts);
 }
 
 void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {
@@ -558,8 +628,28 @@ void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {
 void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
   for (const SlotId slot : page.drop) target_.DropSlot(slot);
   std::vector<wire::RemovalsRequest::Count> matched;
+  std::vector<std::uint64_t> open;
   bool patterns = !page.drop.empty();
+  std::uint64_t applied = 0;
+  std::size_t room = 0;
+  {
+    const MutexLock lock(mutex_);
+    applied = removals_;
+    // More may be open than there are walks: each stays open until its keys are unlisted, too.
+    room = wire::kMaxOpenRemovals - std::min(wire::kMaxOpenRemovals, open_.size());
+    // A master of an earlier version sends all again that is behind an open removal, at once.
+    pause_[Index(Lane::kRemovals)] =
+        !page.removals.empty() && page.removals.front().number <= applied;
+  }
   for (const wire::Removal& removal : page.removals) {
+    if (removal.number <= applied) continue;
+    if (open.size() < room && removal.keys.empty() && !removal.pattern.empty()) {
+      if (const auto begun = target_.BeginPattern(removal)) {
+        open.push_back(removal.number);
+        matched.push_back({.number = removal.number, .objects = *begun});
+        continue;
+      }
+    }
     const std::uint64_t objects = target_.ApplyRemoval(removal);
     if (removal.pattern.empty()) continue;
     patterns = true;
@@ -574,9 +664,10 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     const MutexLock lock(mutex_);
     if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
   }
-  target_.SetApplied(page.upto);
+  target_.SetApplied(std::max(applied, page.upto));
   const MutexLock lock(mutex_);
   removals_ = std::max(removals_, page.upto);
+  for (const std::uint64_t number : open) open_.emplace(number, std::nullopt);
   if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), matched.begin(), matched.end());
   // The master knows keys by their hashes only, so this owner must unlist the keys that a pattern

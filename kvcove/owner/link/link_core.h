@@ -17,6 +17,7 @@
 // call was made (`asked_under_`), so a late answer of an earlier epoch changes nothing.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -91,7 +92,8 @@ class LinkCore {
   // owners have their leases.
   bool AwaitsWelcome() const;
 
-  // Returns the call that ends the lease at the master; nothing when no master has welcomed it.
+  // Returns the call that ends the lease at the master; nothing when no master has welcomed it. No
+  // lane runs any more.
   std::optional<Call> Goodbye();
 
   // The facts that the shell logs when they change.
@@ -118,7 +120,7 @@ class LinkCore {
   // epoch, so the master continues with its state of this owner.
   void Load(StateReader& ar);
   // Drops the callbacks of the listings under way: their callers were answered by EndWaits. Shards'
-  // entries are not handed over; a new epoch reports everything instead.
+  // entries are not handed over; a new epoch reports everything instead. Nor are open removals.
   void ForgetCallers();
   // Returns the reservations in the List request that has no answer yet.
   std::set<std::uint64_t> Asked() const;
@@ -146,10 +148,17 @@ class LinkCore {
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
+  void FollowPosition(std::uint32_t asked_under) KVCOVE_EXCLUDES(mutex_);
   void SetLease(std::int64_t deadline_ns) KVCOVE_EXCLUDES(mutex_);
   // `asked_under`: the epoch in which the call was made that the changes answer.
   void Apply(const wire::Changes& changes, std::uint32_t asked_under);
   void ApplyRemovals(const wire::RemovalsPage& page);
+  void NoteEndedPatterns() KVCOVE_EXCLUDES(mutex_);
+  wire::RemovalsRequest NextRemovals() KVCOVE_REQUIRES(mutex_);
+  // Returns the last removal up to which all are proven here.
+  std::uint64_t Acknowledged() const KVCOVE_REQUIRES(mutex_) {
+    return open_.empty() ? removals_ : std::min(removals_, open_.begin()->first - 1);
+  }
   void Listed(const wire::ListReply& reply);
   void AnswerLease(const Result<std::string>& reply);
   void AnswerList(const Result<std::string>& reply);
@@ -192,6 +201,9 @@ class LinkCore {
   Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
   wire::Position sent_seen_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
+  // The last revision of `seen_` that FollowPosition has passed on, and the time of the next one.
+  std::uint64_t followed_revision_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t next_follow_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
   std::uint32_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // ---- lease lane
@@ -207,7 +219,11 @@ class LinkCore {
   std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
   // ---- removals
-  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;  // all up to it are applied, but `open_`
+  // Removals by pattern that are not acknowledged yet, by number: the list lane's round before
+  // which they must not be, as acknowledge_at_round_. Nothing: disks are still being walked. Others
+  // are acknowledged meanwhile.
+  std::map<std::uint64_t, std::optional<std::uint64_t>> open_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
   std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
   // The list lane's round before which removals are not acknowledged: the objects that a pattern

@@ -59,7 +59,12 @@ void LinkCore::ForgetCallers() {
   }
   for (Listing& listing : listings) listing.done = [](std::span<const Code>) {};
   if (!listings.empty()) target_.ReturnListings(std::move(listings));
+  // Walks over disks end with this process's use of them, so removals from the first open one on
+  // are asked for again.
+  target_.ForgetPatterns();
   const MutexLock lock(mutex_);
+  removals_ = Acknowledged();
+  open_.clear();
   if (!batch_) return;
   for (Listing& listing : batch_->listings) listing.done = [](std::span<const Code>) {};
 }

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -45,7 +44,14 @@ class FakeTarget final : public LinkTarget {
     return !link_ends;
   }
   bool link_ends = false;
-  wire::RenewRequest Report() override { return {.objects = 42, .disks_void = asks_void}; }
+  wire::RenewRequest Report() override {
+    return {.objects = 42, .disks_void = asks_void, .opening = told_opening};
+  }
+  DirectoryOpening::Named Openings() const override { return openings; }
+  void Welcomed(const std::optional<Id128>& opening) override { welcomed.push_back(opening); }
+  void OpeningStored(const Id128& opening) override { stored_opening = opening; }
+  bool AwaitsOpening() const override { return awaits_opening; }
+  Id128 EndOpening() override { return last_opening; }
   void SetDisksVoid(bool stored) override { disks_void = stored; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
@@ -53,6 +59,18 @@ class FakeTarget final : public LinkTarget {
     said.push_back("remove " + std::to_string(removal.number));
     return removal.pattern.empty() ? 0 : 3;
   }
+  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
+    if (!walks_disks) return std::nullopt;
+    said.push_back("begin " + std::to_string(removal.number));
+    return 3;
+  }
+  std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
+    return std::exchange(ended_patterns, {});
+  }
+  void ForgetPatterns() override { ++forgotten_patterns; }
+  bool walks_disks = false;
+  std::vector<wire::RemovalsRequest::Count> ended_patterns;
+  int forgotten_patterns = 0;
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }
   void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }
@@ -120,6 +138,12 @@ class FakeTarget final : public LinkTarget {
   bool draining = false;
   bool asks_void = false;
   bool disks_void = false;
+  DirectoryOpening::Named openings;
+  Id128 told_opening;
+  Id128 stored_opening;
+  Id128 last_opening;
+  bool awaits_opening = false;
+  std::vector<std::optional<Id128>> welcomed;
   std::uint64_t applied = 0;
   ObjectId objects = 0;
   std::vector<Listing> listings;

@@ -3,7 +3,6 @@
 // that are taken from the owner are routed by their slices; the lane that asks next does it.
 #include <algorithm>
 
-#include "kvcove/base/log.h"
 #include "kvcove/owner/link/link_core.h"
 
 namespace kvcove::owner {

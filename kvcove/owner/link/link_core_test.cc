@@ -452,6 +452,78 @@ TEST_F(LinkCoreTest, AForgottenOwnerVoidsItsDiskBeforeTheSameGenerationsAreCurre
   EXPECT_EQ(AskHello().owner, target_.followed[1].first.identity);
 }
 
+class LinkCoreOfADiskTest : public LinkCoreFixture {
+ protected:
+  LinkCoreOfADiskTest() : LinkCoreFixture(/*disk=*/true) {}
+  void GrantAt(std::uint64_t revision) {
+    AskRenew();
+    core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.granted = true,
+                                                             .lease_ns = kSecond,
+                                                             .revision = revision,
+                                                             .hidden = {},
+                                                             .changes = Changes(0, 0)}));
+  }
+  std::uint64_t FollowedRevision() const { return target_.followed.back().first.seen.revision; }
+};
+
+TEST_F(LinkCoreOfADiskTest, APositionThatARenewalShowsIsNotedOnceASecond) {
+  Join();
+  ASSERT_EQ(target_.followed.size(), 1U);
+  GrantAt(120);
+  ASSERT_EQ(target_.followed.size(), 2U) << "no generation has changed, but a barrier may have";
+  EXPECT_EQ(FollowedRevision(), 120U);
+  GrantAt(121);
+  clock_.AdvanceNs(kSecond / 2);
+  GrantAt(122);
+  EXPECT_EQ(target_.followed.size(), 2U);
+  clock_.AdvanceNs(kSecond / 2);
+  GrantAt(122);
+  ASSERT_EQ(target_.followed.size(), 3U);
+  EXPECT_EQ(FollowedRevision(), 122U);
+  clock_.AdvanceNs(2 * kSecond);
+  GrantAt(122);
+  EXPECT_EQ(target_.followed.size(), 3U) << "nothing new";
+  GrantAt(125);
+  GrantAt(126);
+  ASSERT_TRUE(core_.Goodbye());
+  EXPECT_EQ(FollowedRevision(), 126U) << "the last one is noted at the end";
+}
+
+TEST_F(LinkCoreOfADiskTest, TheOpeningsOfItsDirectoryAreNamedAndFollowed) {
+  const Id128 now{.high = 7, .low = 1};
+  const Id128 before{.high = 7, .low = 2};
+  target_.openings = {.now = now, .before = before};
+  const wire::OwnerHello hello = AskHello();
+  EXPECT_EQ(hello.opening, now);
+  EXPECT_EQ(hello.opening_before, before);
+  wire::OwnerWelcome welcome = Welcome(7);
+  welcome.opening = before;
+  AnswerHello(welcome);
+  EXPECT_THAT(target_.welcomed, ElementsAre(std::optional(before)));
+  target_.told_opening = now;
+  EXPECT_EQ(AskRenew().opening, now);
+  core_.Answer(Lane::kLease, wire::Encode(wire::RenewReply{.granted = true,
+                                                           .lease_ns = kSecond,
+                                                           .hidden = {},
+                                                           .changes = Changes(0, 0),
+                                                           .opening = now}));
+  EXPECT_EQ(target_.stored_opening, now);
+  target_.last_opening = {.high = 7, .low = 3};
+  EXPECT_EQ(wire::DecodeWatch(Bytes(core_.Goodbye()->body))->opening, target_.last_opening);
+}
+
+TEST_F(LinkCoreOfADiskTest, RenewalsHurryWhileTheDisksWaitForTheirOpening) {
+  Join();
+  target_.awaits_opening = true;
+  AskRenew();
+  Grant();
+  EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kLanePauseNs);
+  target_.awaits_opening = false;
+  AskRenew();
+  Grant();
+  EXPECT_EQ(core_.Next(Lane::kLease).wait_ns, kRenewalNs);
+}
+
 TEST_F(LinkCoreTest, RemovalsThatADiskHasNotProvenAreNotAcknowledged) {
   Join();
   AskRemovals();
@@ -515,6 +587,136 @@ TEST_F(LinkCoreTest, APatternIsAcknowledgedWhenWhatItRemovedIsUnlisted) {
   EXPECT_EQ(next.matched[0].objects, 3U);
   AnswerRemovals({.drop = {}, .removals = {}, .upto = kFirst + 1});
   EXPECT_THAT(AskRemovals().matched, IsEmpty()) << "once";
+}
+
+// An owner whose disks walk for a pattern.
+class OpenPatternTest : public LinkCoreTest {
+ protected:
+  static wire::Removal Key(std::uint64_t number) {
+    return {.number = kFirst + number, .slot = 1, .keys = {"k"}, .pattern = {}};
+  }
+  static wire::Removal Pattern(std::uint64_t number) {
+    return {.number = kFirst + number, .slot = 1, .keys = {}, .pattern = "x*"};
+  }
+  void AnswerUpTo(std::uint64_t upto, std::vector<wire::Removal> removals = {}) {
+    AnswerRemovals({.drop = {}, .removals = std::move(removals), .upto = kFirst + upto});
+  }
+  // It has applied a pattern, 1, and a key, 2, and walks.
+  void Begin() {
+    target_.walks_disks = true;
+    Join();
+    TellAll();
+    AskRemovals();
+    target_.said.clear();
+    AnswerUpTo(2, {Pattern(1), Key(2)});
+  }
+};
+
+TEST_F(OpenPatternTest, OtherRemovalsAreAcknowledgedWhileDisksAreWalked) {
+  Begin();
+  EXPECT_THAT(target_.said, ElementsAre("begin " + std::to_string(kFirst + 1),
+                                        "remove " + std::to_string(kFirst + 2)));
+  EXPECT_EQ(target_.applied, kFirst + 2);
+  wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.ahead, kFirst + 2);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1));
+  ASSERT_EQ(next.matched.size(), 1U);
+  EXPECT_EQ(next.matched[0].objects, 3U) << "those of memory";
+  AnswerUpTo(3, {Key(3)});
+  next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.ahead, kFirst + 3);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1));
+  EXPECT_THAT(next.matched, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, ItIsAcknowledgedOnceWhatDisksHadIsUnlisted) {
+  Begin();
+  AskRemovals();
+  target_.ended_patterns = {{.number = kFirst + 1, .objects = 5}};
+  AnswerUpTo(2);
+  wire::RemovalsRequest next = AskRemovals();
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1)) << "its keys are still listed";
+  ASSERT_EQ(next.matched.size(), 1U);
+  EXPECT_EQ(next.matched[0].number, kFirst + 1);
+  EXPECT_EQ(next.matched[0].objects, 5U);
+  EXPECT_TRUE(Idle(Lane::kList));
+  AnswerUpTo(2);
+  next = AskRemovals();
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 1)) << "that round may have begun before";
+  EXPECT_TRUE(Idle(Lane::kList));
+  AnswerUpTo(2);
+  next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 2);
+  EXPECT_THAT(next.open, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, TheFirstOfSeveralThatAreOpenCounts) {
+  Begin();
+  AskRemovals();
+  AnswerUpTo(4, {Pattern(3), Key(4)});
+  EXPECT_THAT(AskRemovals().open, ElementsAre(kFirst + 1, kFirst + 3));
+  target_.ended_patterns = {{.number = kFirst + 1, .objects = 0}};
+  AnswerUpTo(4);
+  AskRemovals();
+  EXPECT_TRUE(Idle(Lane::kList) && Idle(Lane::kList));
+  AnswerUpTo(4);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 2);
+  EXPECT_THAT(next.open, ElementsAre(kFirst + 3));
+}
+
+// The list lane reports nothing meanwhile, so none of them ends, however fast the disks are.
+TEST_F(OpenPatternTest, NoMoreAreOpenThanARequestMayName) {
+  constexpr std::uint64_t kMost = wire::kMaxOpenRemovals;
+  Begin();
+  AskRemovals();
+  std::vector<wire::Removal> patterns;
+  for (std::uint64_t number = 3; number <= kMost + 2; ++number) patterns.push_back(Pattern(number));
+  AnswerUpTo(kMost + 2, std::move(patterns));
+  EXPECT_EQ(target_.said[target_.said.size() - 2], "begin " + std::to_string(kFirst + kMost + 1));
+  EXPECT_EQ(target_.said.back(), "remove " + std::to_string(kFirst + kMost + 2));
+  EXPECT_TRUE(Idle(Lane::kRemovals)) << "that one is acknowledged once its keys are unlisted";
+  EXPECT_TRUE(Idle(Lane::kList) && Idle(Lane::kList));
+  EXPECT_EQ(AskRemovals().open.size(), kMost);
+}
+
+// It knows no open removals, and sends all again that it has not seen acknowledged.
+TEST_F(OpenPatternTest, AMasterOfAnEarlierVersionIsAskedWithPauses) {
+  Begin();
+  AskRemovals();
+  target_.said.clear();
+  AnswerUpTo(3, {Pattern(1), Key(2), Key(3)});
+  EXPECT_THAT(target_.said, ElementsAre("remove " + std::to_string(kFirst + 3)));
+  EXPECT_TRUE(Idle(Lane::kRemovals));
+  EXPECT_EQ(AskRemovals().ahead, kFirst + 3);
+  AnswerUpTo(2, {Pattern(1), Key(2)});
+  EXPECT_EQ(target_.applied, kFirst + 3) << "its number never falls";
+}
+
+// The successor's process walks anew.
+TEST_F(OpenPatternTest, AHandOverAsksForOpenRemovalsAgain) {
+  Begin();
+  core_.ForgetCallers();
+  EXPECT_EQ(target_.forgotten_patterns, 1);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.seen(), kFirst);
+  EXPECT_THAT(next.open, IsEmpty());
+}
+
+TEST_F(OpenPatternTest, AnotherMasterKnowsNoneOfThem) {
+  Begin();
+  core_.Disconnected();
+  AskHello();
+  wire::OwnerWelcome welcome = Welcome(9);
+  ++welcome.position.term;
+  AnswerHello(welcome);
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.seen(), kFirst);
+  EXPECT_THAT(next.open, IsEmpty());
 }
 
 // ---- answers of an earlier epoch

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcove/owner/core/core.h"
+#include "kvcove/owner/disk/directory_opening.h"
 #include "kvcove/owner/disk/owner_facts.h"
 #include "kvcove/wire/owner_link.h"
 
@@ -47,6 +48,15 @@ class LinkTarget {
   // Notes whether the master has stored that the next process must not use this owner's disks, as
   // Report asked (wire::RenewRequest::disks_void).
   virtual void SetDisksVoid(bool /*stored*/) {}
+  // Return the openings of the data directory, for a hello, and follow the master's answers (see
+  // DirectoryOpening). Report names the opening that the master is to store.
+  virtual DirectoryOpening::Named Openings() const { return {}; }
+  virtual void Welcomed(const std::optional<Id128>& /*opening*/) {}
+  virtual void OpeningStored(const Id128& /*opening*/) {}
+  // Returns true if the disks wait for renewals, because of their opening.
+  virtual bool AwaitsOpening() const { return false; }
+  // Returns the opening of the clean end, for the goodbye. May wait for a moment. Zero: none.
+  virtual Id128 EndOpening() { return {}; }
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
   // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
@@ -59,6 +69,17 @@ class LinkTarget {
   // ---- removals
   // Applies a removal, in slices of the owner's lock. Returns how many objects a pattern removed.
   virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
+  // Applies a removal by pattern to memory, and begins to apply it to disks. Returns how many
+  // objects memory had; nothing: the call has done nothing, so ApplyRemoval must. The removal is
+  // open until TakeEndedPatterns returns it.
+  virtual std::optional<std::uint64_t> BeginPattern(const wire::Removal& /*removal*/) {
+    return std::nullopt;
+  }
+  // Returns the removals that disks have proven since the last call, with the number of objects
+  // that disks had. TakeGone has their keys from then on.
+  virtual std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() { return {}; }
+  // Forgets open removals, which are applied again: by this process, or by its successor.
+  virtual void ForgetPatterns() {}
   // Removes all objects of the slot.
   virtual void DropSlot(SlotId slot) = 0;
   // Removes the objects of a slot that has no generation any more, under another identity than the

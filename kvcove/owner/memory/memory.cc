@@ -2,7 +2,6 @@
 #include "kvcove/owner/memory/memory.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <algorithm>

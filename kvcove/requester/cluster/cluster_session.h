@@ -5,8 +5,6 @@
 // ResetKeeper; calls use the caller's thread.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <memory>
 
 #include "kvcove/requester/calls.h"

@@ -7,7 +7,6 @@
 
 #include <cstring>
 
-#include "kvcove/base/random.h"
 #include "kvcove/requester/cluster/remote_write.h"
 
 namespace kvcove::requester {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "kvcove/base/log.h"
-
 namespace kvcove::requester {
 namespace {
 

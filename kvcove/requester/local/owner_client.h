@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <thread>
 
 #include "kvcove/base/size.h"
 #include "kvcove/requester/calls.h"

@@ -2,7 +2,6 @@
 #include "kvcove/requester/local/socket_owner.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Enqueues transfers, and measures which path is the faster one.
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/size.h"
 #include "kvcove/transport/cuda/device.h"
 
 namespace kvcove::transport::cuda {

@@ -5,10 +5,8 @@
 // no late byte lands. No lock is held while a connection is made, used or closed.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "kvcove/base/clock.h"

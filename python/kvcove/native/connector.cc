@@ -14,7 +14,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <thread>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store_disk.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "kvcove/base/clock.h"
