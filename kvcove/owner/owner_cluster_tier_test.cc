@@ -479,7 +479,7 @@ TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
   EXPECT_EQ(Put("key-0"), Code::kOk);
 }
 
-TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreToldAsGone) {
+TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreReportedAsGone) {
   Fill(60);
   (void)owner_->link_side().TakeGone(1000);
   const wire::Removal removal = {
@@ -495,8 +495,8 @@ TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreToldAsGone
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended[0].number, 2U);
   EXPECT_EQ(*of_memory + ended[0].objects, 11U);
-  const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true));
+  const auto reported = owner_->link_side().TakeGone(1000);
+  EXPECT_TRUE(Reports(reported, "key-10", /*gone=*/true));
   Restart();
   const auto after = OnDisk(Inventory());
   EXPECT_FALSE(after.contains("key-1"));
@@ -504,7 +504,7 @@ TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreToldAsGone
   EXPECT_TRUE(after.contains("key-2"));
 }
 
-// Nobody knows which keys the walk has taken: the master is told everything anew.
+// Nobody knows which keys the walk has taken: everything is reported to the master anew.
 TEST_F(ClusterTierTest, APatternThatAHandOverCutsOffHasTheInventoryToldAgain) {
   Fill(60);
   (void)owner_->link_side().TakeGoneOverflow();
