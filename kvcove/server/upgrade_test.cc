@@ -38,7 +38,7 @@ TEST(UpgradeHelloTest, AnOwnerOfAnOlderBuildIsNotTakenOver) {
             "empty");
   running = HelloOfThisBuild();
   running.version = kUpgradeVersion - 1;
-  EXPECT_THAT(WhyNot(running, HelloOfThisBuild()), testing::HasSubstr("hands over in version 2"));
+  EXPECT_THAT(WhyNot(running, HelloOfThisBuild()), testing::HasSubstr("hands over in version 3"));
 }
 
 // As an older build's master said.
