@@ -211,6 +211,8 @@ MUTANTS = [
      "  if (!kept_ || !drawn_ || stored_ != now_) return false;\n", "  if (!kept_) return false;\n"),
     ("rollback: the directory keeps the opening that the master has", "owner/disk/directory_opening.cc",
      "  before_ = stored_;\n  now_ = RandomId();\n", "  now_ = RandomId();\n"),
+    ("disk: a note holds the lock of its directory", "owner/disk/disk_opening.cc",
+     "/*owner=*/0, std::move(lock)", "/*owner=*/0"),
     ("rollback: a position that a renewal shows is written down", "owner/link/link_core.cc",
      "  FollowPosition(asked_under);\n", ""),
     ("disk: its device is closed once nothing is under way in it", "owner/disk/disk_thread.cc",

@@ -111,6 +111,7 @@ class DiskOpening {
  private:
   enum class State : std::uint8_t { kWaits, kMayOpen, kOpens, kSettled };
   Result<Id128> CheckDisks(const std::string& directory) const;
+  Status OpenNote(const std::string& directory);
   Status StartWriter();
   void Run();
   bool Voids() const KVCOVE_REQUIRES(mutex_) { return voided_ != struck_; }

@@ -162,6 +162,36 @@ TEST_F(OwnerDisksTest, ABoundedNumberOfPatternsWaitsForADisk) {
   removals.waits().EndAll();
 }
 
+// The thread of a disk that was left behind in a write of the note may end it late, and would then
+// overwrite the note of the directory's next process.
+TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  Promotions promotions(disks, *memory, clock);
+  const std::atomic<bool> link_ends{false};
+  const auto open = [&] {
+    return std::make_unique<DiskOpening>(disks, *memory, promotions, link_ends, clock);
+  };
+  auto opening = open();
+  const auto facts = opening->Prepare(directory_ + "/data");
+  if (!facts && facts.error().detail.find("O_DIRECT") != std::string::npos) {
+    GTEST_SKIP() << facts.error().ToString();
+  }
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  std::shared_ptr<KnownDisks> left_behind = opening->Place().known;
+  opening.reset();
+  disks.SetNote(nullptr);
+  EXPECT_EQ(open()->Prepare(directory_ + "/data").error().code, Code::kUnavailable);
+  left_behind.reset();
+  EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
+}
+
 // The master does not list what such a disk holds, and may know newer values of its keys. A
 // successor that took the disk for one that is only paused would serve the older ones.
 TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetAside) {
