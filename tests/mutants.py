@@ -201,6 +201,8 @@ MUTANTS = [
      "  return hello.opening != stored && hello.opening_before != stored;\n", "  return false;\n"),
     ("rollback: no member ends while its lease runs", "master/control/control.cc",
      "  if (!ended) return refuse(Code::kStale, ended.error().detail);\n", ""),
+    ("rollback: a clone does not end the member of its original", "master/control/control.cc",
+     "  if (member && !rolled_back) EndMember(*member, deferred);\n", "  if (member) EndMember(*member, deferred);\n"),
     ("rollback: a process waits for an opening that is being stored", "master/control/members.cc",
      "  if (another && member.asked_opening != Id128{}) {", "  if (false) {"),
     ("rollback: the disks wait until the master has the opening", "owner/disk/directory_opening.h",
