@@ -490,8 +490,7 @@ TEST_F(LogTest, ALossOfPowerWhileAnOpenLogDrawsANumberLeavesTheDiskKnown) {
   for (std::uint64_t cut = 1; cut <= 5; ++cut) {
     SCOPED_TRACE(cut);
     Open();
-    ASSERT_TRUE(
-        WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+    ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
     Id128 noted = log_->superblock().opening;
     device_->faults.cut_at = device_->changes() + cut;
     if (WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); })) {

@@ -193,7 +193,7 @@ class DiskThread {
   LogLimit unstruck_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
-  std::int64_t drawn_ns_ = 0;  // when the log has drawn a number last
+  std::int64_t drawn_ns_ = 0;             // when the log has drawn a number last
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on

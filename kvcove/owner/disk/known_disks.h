@@ -38,9 +38,9 @@ struct KnownDisk {
 // Thread-safe. A change is durable when its call returns. Errors: kUnavailable.
 class KnownDisks {
  public:
-  // `owner`: the owner's index in its process. `lock`: the directory's, which this object holds, too.
-  // A thread that a stop has left behind in a write may end it late: until then, no other process
-  // may have the directory.
+  // `owner`: the owner's index in its process. `lock`: the directory's, which this object holds,
+  // too. A thread that a stop has left behind in a write may end it late: until then, no other
+  // process may have the directory.
   explicit KnownDisks(std::string directory, std::size_t owner = 0, UniqueFd lock = {});
   // Deletes the notes of owners from this index on, which the pool does not have any more: their
   // disks miss all that happens from now on.
