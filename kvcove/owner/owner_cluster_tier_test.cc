@@ -1178,7 +1178,8 @@ TEST_F(ClusterTierTest, ItsDiskIsOpenedOnceTheMasterHasStoredTheOpeningOfItsDire
   EXPECT_FALSE(owner_->disks().open());
   link.OpeningStored(first);
   ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
-  const Id128 last = link.EndOpening();
+  link.EndOpening();
+  const Id128 last = link.Report().opening;
   EXPECT_NE(last, Id128{});
   EXPECT_NE(last, first);
   EXPECT_EQ(kept().opening, last);

@@ -285,16 +285,15 @@ bool DiskOpening::AwaitsOpening() const {
   return opening_.hurries(clock_.NowNs());
 }
 
-Id128 DiskOpening::EndOpening() {
+void DiskOpening::EndOpening() {
   const std::int64_t until_ns = clock_.NowNs() + kEndNs;
   const MutexLock lock(mutex_);
-  if (!opening_.DrawLast()) return {};
+  if (!opening_.DrawLast()) return;
   SaveOpening();
   // The janitor notes the write.
   while (opening_.Told() == Id128{} && clock_.NowNs() < until_ns) {
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(kMillisecond));
   }
-  return opening_.Told();
 }
 
 void DiskOpening::SaveOpening() {

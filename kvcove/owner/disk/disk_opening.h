@@ -73,8 +73,8 @@ class DiskOpening {
   void OpeningStored(const Id128& opening);
   Id128 ToldOpening() const;
   bool AwaitsOpening() const;
-  // Draws the number of the clean end, and waits for a moment until it is durable. Zero: it is not.
-  Id128 EndOpening();
+  // Draws the number of the clean end, and waits for a moment until it is durable.
+  void EndOpening();
 
   bool settled() const;
   // Waits until the disks are settled. False: the link ends.
