@@ -44,7 +44,7 @@ class DiskOpening {
         promoter_(promoter),
         link_ends_(link_ends),
         clock_(clock),
-        opening_(disks.options().tier.opening_again_ns) {}
+        opening_(disks.options().tier.opening_again_ns, disks.options().tier.opening_await_ns) {}
 
   // Reads or creates the owner's facts, before the owner starts. The disks open once the master has
   // published all generations. `directory`: keeps what outlives the process. Errors: those of

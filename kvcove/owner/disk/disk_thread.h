@@ -43,6 +43,8 @@ struct TierOptions {
   // How often a running owner draws another opening for each disk and, in a cluster, for its data
   // directory. A copy that is older than this is noticed, whatever ends the owner.
   std::int64_t opening_again_ns = 600 * kSecond;
+  // In a cluster: how long the disks wait at the start until the master has stored the directory's.
+  std::int64_t opening_await_ns = 5 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
