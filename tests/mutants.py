@@ -199,7 +199,7 @@ MUTANTS = [
      "           found_.super.HasOpening(disk.opening);\n", "           true;\n"),
     ("rollback: an owner that names an earlier opening is forgotten", "master/control/members.cc",
      "  return hello.opening != stored && hello.opening_before != stored;\n", "  return false;\n"),
-    ("rollback: no member ends while its lease runs", "master/control/control.cc",
+    ("rollback: no process is forgotten while its lease runs", "master/control/control.cc",
      "  if (!ended) return refuse(Code::kStale, ended.error().detail);\n", ""),
     ("rollback: the last opening is drawn before the lanes end", "owner/link/link.cc",
      "  target_.EndOpening();\n  Join();\n", "  Join();\n  target_.EndOpening();\n"),

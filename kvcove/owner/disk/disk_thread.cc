@@ -297,7 +297,7 @@ void DiskThread::ConfirmOpening() {
 }
 
 // Draws another number from time to time, so that after a kill, too, a copy that was taken while
-// the disk was on is another disk. Not while the note does not name the disk: Settle notes
+// the disk was on is another disk. Draws none while the note does not name the disk: Settle notes
 // `opening_`, and the log must not know a later number then.
 void DiskThread::DrawAgain() {
   if (clock_.NowNs() - drawn_ns_ < options_.opening_again_ns) return;
