@@ -1208,6 +1208,7 @@ TEST_F(ClusterTierTest, ARunningOwnerDrawsAnotherOpeningFromTimeToTime) {
   Id128 last;
   for (int i = 0; i < 4; ++i) {
     const Id128 next = NextOpening(last);
+    ASSERT_NE(next, last);
     const OwnerFacts kept = **ReadOwnerFacts(directory_ + "/data");
     EXPECT_EQ(kept.opening, next);
     EXPECT_EQ(kept.opening_before, last);

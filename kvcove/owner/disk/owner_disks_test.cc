@@ -235,7 +235,9 @@ TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
   std::shared_ptr<KnownDisks> left_behind = opening->Place().known;
   opening.reset();
   disks.SetNote(nullptr);
-  EXPECT_EQ(open()->Prepare(directory_ + "/data").error().code, Code::kUnavailable);
+  const auto refused = open()->Prepare(directory_ + "/data");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnavailable);
   left_behind.reset();
   EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
 }
