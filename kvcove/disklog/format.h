@@ -42,8 +42,9 @@ struct RemovalMark {
 // Identity, geometry and facts of a disk.
 //
 // `opening` tells a disk from a copy of it, which has the same `disk`. It is drawn at each opening
-// of the log and at its clean end, and the caller notes the new number elsewhere once it is on the
-// disk. A disk is the one that the note means if the noted number is one of the two here:
+// of the log, at its clean end, and from time to time in between; the caller notes the new number
+// elsewhere once it is on the disk. A disk is the one that the note means if the noted number is
+// one of the two here:
 //
 //   crash                                    | opening, opening_before | noted
 //   before the superblock is written         | N, -                    | N

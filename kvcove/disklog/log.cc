@@ -337,11 +337,12 @@ void Log::OpeningNoted(Done done) {
   WriteSuperblock(std::move(done));
 }
 
-// Draws the number that tells this disk from a copy that was taken while the log was open. The
-// caller may not have noted the present one: then the noted number stays the one before.
-void Log::DrawOpening() {
-  if (state_.super.opening_before == Id128{}) state_.super.opening_before = state_.super.opening;
-  state_.super.opening = RandomId();
+void Log::DrawOpening(Done done) {
+  if (state_.super.opening_before == Id128{}) {
+    state_.super.opening_before = state_.super.opening;
+    state_.super.opening = RandomId();
+  }
+  WriteSuperblock(std::move(done));
 }
 
 // Ends the opening once nothing that was not taken into the index can come back: doomed zones are
@@ -472,8 +473,7 @@ void Log::StopStep() {
       return;
     }
     state_.super.clean = true;
-    DrawOpening();
-    WriteSuperblock(done);
+    DrawOpening(done);
   });
 }
 

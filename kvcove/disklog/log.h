@@ -17,7 +17,7 @@
 // - Remove: at return, earlier values of the keys are not found. `done`: the tombstones are synced.
 // - Sync: `done`: all earlier puts are durable.
 // - Stop: `done`: every zone has its summary, so the next start scans no records. The disk has
-//   another opening number, which the caller notes.
+//   another opening number, as after DrawOpening.
 //
 // A device that hangs completes nothing, and keeps the buffers that were passed to Read. The owner
 // answers its own callers at their deadlines, and sets the disk aside while nothing completes.
@@ -157,6 +157,10 @@ class Log {
   // next start does not ask for them again.
   void SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals, Done done);
   void SaveIdentity(const Id128& identity, Done done);
+  // Draws another opening number, so that a copy of this disk that was taken until now is another
+  // disk. Once `done`, superblock().opening is to be noted. Until the last number is noted, none is
+  // drawn: the note may have that one or the one before, and a superblock names two.
+  void DrawOpening(Done done);
   // Call it once superblock().opening is noted durably: from `done` on, no earlier number stands
   // for this disk. Both superblocks have the number then, so damage of one does not make the disk
   // look like a copy.
@@ -187,7 +191,6 @@ class Log {
   void VoidLost();
   // Empties the disk at a start that does not know what was removed.
   void Empty();
-  void DrawOpening();
   void WriteSuperblock(Done done);
   void WriteSuperblockNow();
   void StopStep();

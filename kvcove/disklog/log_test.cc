@@ -463,6 +463,47 @@ TEST_F(LogTest, EachOpeningAndCleanEndDrawsANumberBesideTheNotedOne) {
   EXPECT_TRUE(Log::ReadSuperblock(*device_)->HasOpening(ended.opening));
 }
 
+TEST_F(LogTest, AnOpenLogDrawsAnotherNumberOnceTheLastIsNoted) {
+  const auto draw = [this] {
+    return WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); });
+  };
+  const auto confirm = [this] {
+    return WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); });
+  };
+  Open();
+  ASSERT_TRUE(confirm());
+  const Id128 noted = log_->superblock().opening;
+  ASSERT_TRUE(draw());
+  const Superblock drawn = *Log::ReadSuperblock(*device_);
+  EXPECT_NE(drawn.opening, noted);
+  EXPECT_TRUE(drawn.HasOpening(noted)) << "it may crash before the number is noted";
+  EXPECT_FALSE(drawn.clean);
+  ASSERT_TRUE(draw());
+  EXPECT_EQ(log_->superblock().opening, drawn.opening) << "the note may have either of the two";
+  ASSERT_TRUE(confirm());
+  ASSERT_TRUE(draw());
+  EXPECT_NE(log_->superblock().opening, drawn.opening);
+  EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
+}
+
+TEST_F(LogTest, ALossOfPowerWhileAnOpenLogDrawsANumberLeavesTheDiskKnown) {
+  for (std::uint64_t cut = 1; cut <= 5; ++cut) {
+    SCOPED_TRACE(cut);
+    Open();
+    ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+    Id128 noted = log_->superblock().opening;
+    device_->faults.cut_at = device_->changes() + cut;
+    if (WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); })) {
+      noted = log_->superblock().opening;
+      const auto confirmed =
+          WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); });
+      EXPECT_EQ(confirmed.has_value(), cut > 4);
+    }
+    FakeDevice after(device_->CutPower(), 1);
+    EXPECT_TRUE(Log::ReadSuperblock(after)->HasOpening(noted));
+  }
+}
+
 TEST_F(LogTest, AnotherPoolIsRefusedAndAnOlderIncarnationStartsEmpty) {
   Open();
   PutSome(5);

@@ -63,7 +63,7 @@ class LinkSide final : public LinkTarget {
   void Welcomed(const std::optional<Id128>& opening) override { parts_.opening.Welcomed(opening); }
   void OpeningStored(const Id128& opening) override { parts_.opening.OpeningStored(opening); }
   bool AwaitsOpening() const override { return parts_.opening.AwaitsOpening(); }
-  Id128 EndOpening() override { return parts_.opening.EndOpening(); }
+  void EndOpening() override { parts_.opening.EndOpening(); }
   void TableKnown() override { parts_.opening.TableKnown(); }
   bool AwaitApplied() override { return parts_.removals.AwaitApplied(); }
   void EndDiskWaits() override { parts_.link_ends = true; }

@@ -74,6 +74,8 @@ class ClusterTierTest : public testing::Test {
     options.tier = {
         .least_retry_ns = kMillisecond,
         .most_retry_ns = 8 * kMillisecond,
+        .opening_again_ns = opening_again_ns_,
+        .opening_await_ns = 600 * kSecond,  // no test waits for the end of it
         .open = [this](const std::string& path) { return OpenDevice(path); },
         .write_facts = [this](const std::string& directory,
                               const OwnerFacts& facts) { return WriteFacts(directory, facts); }};
@@ -99,6 +101,15 @@ class ClusterTierTest : public testing::Test {
   }
   bool AwaitKept(const OwnerFacts& facts) const {
     return Becomes([&] { return *ReadOwnerFacts(directory_ + "/data") == facts; });
+  }
+  // The opening that renewals name, once it is another one than `last`.
+  Id128 NextOpening(const Id128& last = {}) {
+    Id128 named;
+    EXPECT_TRUE(Becomes([&] {
+      named = owner_->link_side().Report().opening;
+      return named != Id128{} && named != last;
+    }));
+    return named;
   }
   // The disk's thread waits where it opens the disk, or where it writes to it.
   bool AwaitHeld() const {
@@ -314,6 +325,7 @@ class ClusterTierTest : public testing::Test {
   std::atomic<bool> facts_held_{false};   // nor are the facts written
   std::atomic<int> waiting_{0};
   std::atomic<int> opened_{0};
+  std::int64_t opening_again_ns_ = 600 * kSecond;
   std::string directory_;
   std::unique_ptr<Owner> owner_;
   SessionNumber session_ = 0;
@@ -1172,17 +1184,37 @@ TEST_F(ClusterTierTest, ItsDiskIsOpenedOnceTheMasterHasStoredTheOpeningOfItsDire
   link.Welcomed(Id128{});
   Publish();
   link.TableKnown();
-  ASSERT_TRUE(Becomes([&] { return link.Report().opening != Id128{}; }));
-  const Id128 first = link.Report().opening;
+  const Id128 first = NextOpening();
   EXPECT_EQ(kept().opening, first) << "the directory has it before the master";
   EXPECT_FALSE(owner_->disks().open());
   link.OpeningStored(first);
   ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
-  const Id128 last = link.EndOpening();
+  link.EndOpening();
+  const Id128 last = link.Report().opening;
   EXPECT_NE(last, Id128{});
   EXPECT_NE(last, first);
   EXPECT_EQ(kept().opening, last);
   EXPECT_EQ(kept().opening_before, first) << "the goodbye may be lost";
+}
+
+// So a copy of its directory that is older is known, also if the process is killed.
+TEST_F(ClusterTierTest, ARunningOwnerDrawsAnotherOpeningFromTimeToTime) {
+  opening_again_ns_ = kMillisecond;
+  End();
+  ASSERT_TRUE(Begin());
+  LinkSide& link = owner_->link_side();
+  link.Follow(facts_);
+  link.Welcomed(Id128{});
+  Id128 last;
+  for (int i = 0; i < 4; ++i) {
+    const Id128 next = NextOpening(last);
+    ASSERT_NE(next, last);
+    const OwnerFacts kept = **ReadOwnerFacts(directory_ + "/data");
+    EXPECT_EQ(kept.opening, next);
+    EXPECT_EQ(kept.opening_before, last);
+    link.OpeningStored(next);
+    last = next;
+  }
 }
 
 TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {

@@ -123,6 +123,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
   TierOptions Options() {
     return {.least_retry_ns = kMillisecond,
             .most_retry_ns = 8 * kMillisecond,
+            .opening_again_ns = opening_again_ns_,
             .open = [this](const std::string& path) { return OpenDevice(path); }};
   }
   // Only the disk `a` breaks.
@@ -222,6 +223,7 @@ class DiskRetryTest : public testing::Test, private Promoter {
 
   std::atomic<int> looked_{0};
   std::atomic<std::uint64_t> oldest_put_{10};
+  std::int64_t opening_again_ns_ = 600 * kSecond;
   const SystemClock& clock_ = SystemClock::Instance();
   const segment::HeaderSizes sizes_;
   const ZeroedMemory header_;
@@ -494,6 +496,57 @@ TEST_F(DiskRetryTest, ADiskThatIsPutBackFromACopyStartsEmpty) {
   }
   Evict("after");
   EXPECT_TRUE(Becomes([&] { return OnDisk("after"); })) << "it is an ordinary disk";
+}
+
+// The process is killed: the note remains as it was while the disk was open.
+TEST_F(DiskRetryTest, ACopyOfADiskThatIsOpenIsAnotherOneAfterSomeTime) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  ASSERT_NO_FATAL_FAILURE(Write({"removed"}));
+  std::filesystem::copy_file(tier_file_, directory_ + "/copy");
+  const auto copied =
+      Must(disklog::Log::ReadSuperblock(*Must(disklog::OpenDevice(directory_ + "/copy"))));
+  ASSERT_TRUE(Remove("removed"));
+  ASSERT_TRUE(Becomes([&] { return !copied.HasOpening(Must(known_->Read())[0].opening); }));
+  std::filesystem::copy_file(directory_ + "/disk", directory_ + "/note");
+  Close();
+  std::filesystem::rename(directory_ + "/note", directory_ + "/disk");
+  std::filesystem::rename(directory_ + "/copy", tier_file_);
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_FALSE(OnDisk("removed"));
+}
+
+TEST_F(DiskRetryTest, ADiskThatDrawsNumbersAllTheTimeIsKept) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  const auto first = Must(known_->Read());
+  ASSERT_TRUE(Becomes([&] { return Must(known_->Read()) != first; }));
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  EXPECT_TRUE(Becomes([&] { return OnDisk("key"); }));
+}
+
+// A file system that fails may keep the note as it was, or have the new one.
+TEST_F(DiskRetryTest, ADiskWhoseNumbersCannotBeNotedIsKept) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  // In the place of the file that becomes the next note.
+  const std::string in_the_way = directory_ + "/disk.new";
+  std::error_code busy;
+  ASSERT_TRUE(Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); }));
+  const auto noted = Must(known_->Read());
+  const int writes = faults_->writes;
+  ASSERT_TRUE(Becomes([&] { return faults_->writes > writes + 10; })) << "it tries again";
+  EXPECT_EQ(Must(known_->Read()), noted);
+  Close();
+  std::filesystem::remove(in_the_way);
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
 }
 
 TEST_F(DiskRetryTest, ADiskWhoseNoteIsPutBackFromACopyStartsEmpty) {

@@ -148,22 +148,26 @@ void Control::Hello(const wire::OwnerHello& hello, std::uint64_t connection,
   if (hello.incarnation != incarnation_ || !members_.RolledBack(hello)) {
     return FinishHello(hello, connection, reply, deferred);
   }
-  // Somebody may still read the memory that the lease is for: a reset must wait for that.
+  // A process that has the lease must not be told to join anew: readers may still map its memory.
   const Status ended = members_.MayForget(*members_.Find(hello.owner), clock_.NowNs());
   if (!ended) return refuse(Code::kStale, ended.error().detail);
   deferred.Add([hello] {
     LogWarn(
         "the owner at {} has a data directory of an earlier time, as from a copy that was put "
-        "back: it joins anew, and its disks start empty, because they may hold removed values",
-        hello.address);
+        "back: it joins anew, and its disks start empty, because they may hold removed values. "
+        "The directory's original may still return; if there is none any more, 'kvcove admin "
+        "forget {}' ends its membership",
+        hello.address, ToHex(hello.owner));
   });
   AnswerForgotten(hello, /*rolled_back=*/true, reply, deferred);
 }
 
 void Control::AnswerForgotten(const wire::OwnerHello& hello, bool rolled_back,
                               const Reply<wire::OwnerWelcome>& reply, Deferred& deferred) {
-  // A member whose disks are void: nothing is left of it.
-  if (const auto member = members_.Find(hello.owner)) EndMember(*member, deferred);
+  // Nothing is left of a member whose disks are void. But the hello of a rolled back directory may
+  // be that of a clone, whose original is away and comes back.
+  const auto member = members_.Find(hello.owner);
+  if (member && !rolled_back) EndMember(*member, deferred);
   deferred.Answer<wire::OwnerWelcome>(reply, wire::OwnerWelcome{.pool = leadership_.pool,
                                                                 .incarnation = incarnation_,
                                                                 .position = leadership_.position,

@@ -145,8 +145,24 @@ TEST_F(HelloTest, AnOwnerThatNamesAnEarlierOpeningIsForgottenOnceItsLeaseIsOver)
   ASSERT_TRUE(welcome.ok());
   EXPECT_TRUE(welcome->forgotten);
   EXPECT_TRUE(welcome->rolled_back);
-  EXPECT_EQ(control_->Count().members, 0U);
-  EXPECT_FALSE(StoreHas(OpeningKey(IdOf(1)))) << "no fact is left";
+}
+
+TEST_F(HelloTest, AnOriginalReturnsAfterItsCloneWasForgotten) {
+  const auto owner = JoinWithDisk(1);
+  (void)RenewOpening(owner, kFirstOpening);
+  (void)RenewOpening(owner, kSecondOpening);
+  Pass(2 * kSecond);
+  wire::OwnerHello clone = NextProcess(1, owner);
+  clone.opening = kFirstOpening;
+  ASSERT_TRUE(Hello(clone)->rolled_back);
+  ASSERT_TRUE(Hello(WithDisk(Fresh(2))).ok()) << "the clone joins anew";
+  wire::OwnerHello original = NextProcess(1, owner);
+  original.opening = kSecondOpening;
+  const auto welcome = Hello(original);
+  ASSERT_TRUE(welcome.ok());
+  EXPECT_FALSE(welcome->forgotten);
+  EXPECT_EQ(welcome->number, owner.number);
+  EXPECT_EQ(control_->Count().members, 2U);
 }
 
 // The file of an earlier version is older than any opening that is stored.

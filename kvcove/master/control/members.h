@@ -12,8 +12,8 @@
 //
 // Openings. An owner with disks draws a number for each of its processes, another one at its clean
 // end, and one now and then in between. A hello that does not name the stored number is one of a
-// data directory that was put back from a copy: its disks may hold removed values, so the member
-// ends. The number is written in this order, and a crash at any point leaves a known owner:
+// data directory that was put back from a copy: its disks may hold removed values, so that owner
+// joins anew. The number is written in this order, and a crash at any point leaves a known owner:
 //
 //   draw N+1 --> the directory has N+1, and N --> the store has N+1 --> the disks are used
 //   stored:      N                                N+1

@@ -49,6 +49,16 @@ void Import(const Restored& old, StartPlan& plan) {
   }
 }
 
+// Deletes openings of members that have ended: a master of an earlier version does not know these
+// facts, and leaves them when it ends a member.
+void DeleteLeftOpenings(StartPlan& plan) {
+  for (const StoredState::Opening& opening : plan.state.openings) {
+    const bool left = std::ranges::find(plan.state.members, opening.member,
+                                        &StoredState::Member::id) == plan.state.members.end();
+    if (left) plan.changes.push_back({.key = OpeningKey(opening.member), .value = std::nullopt});
+  }
+}
+
 }  // namespace
 
 Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int64_t lease_ns,
@@ -84,6 +94,7 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
   plan.leadership.terms = terms;
   plan.leadership.position.term = terms.back().term;
   plan.leadership.position.tag = terms.back().tag;
+  DeleteLeftOpenings(plan);
   plan.changes.push_back({.key = std::string(kPoolKey), .value = Encode(pool)});
   plan.changes.push_back({.key = std::string(kTermsKey), .value = Encode(terms)});
   return plan;

@@ -119,6 +119,20 @@ TEST(StartTest, OwnersThatNobodyKnowsAreWaitedForUntilOneStartHasOutlivedThem) {
   EXPECT_EQ(PlanStart(Ended(facts, true), 2, kSecond, kNow)->unknown_leases_until_ns, 0);
 }
 
+TEST(StartTest, AnOpeningThatAnEarlierVersionLeftIsDeleted) {
+  Facts facts = After({}, *PlanStart({}, 0, kSecond, kNow));
+  constexpr Id128 kEnded{.high = 2, .low = 2};
+  facts[MemberKey(kOwner)] = {.value = Encode(MemberFact{}), .revision = 1};
+  for (const Id128& member : {kOwner, kEnded}) {
+    facts[OpeningKey(member)] = {.value = Encode(OpeningFact{.opening = member}), .revision = 1};
+  }
+  const auto plan = PlanStart(facts, 1, kSecond, kNow);
+  ASSERT_TRUE(plan);
+  const Facts after = After(facts, *plan);
+  EXPECT_TRUE(after.contains(OpeningKey(kOwner)));
+  EXPECT_FALSE(after.contains(OpeningKey(kEnded)));
+}
+
 // ---- the first format
 
 Restored OldFile() {

@@ -27,9 +27,10 @@ namespace kvcove::owner {
 
 class DirectoryOpening {
  public:
-  static constexpr std::int64_t kAwaitNs = 5 * kSecond;
-
-  explicit DirectoryOpening(std::int64_t again_ns = 600 * kSecond) : again_ns_(again_ns) {}
+  // `await_ns`: how long the disks wait for the master, at most.
+  explicit DirectoryOpening(std::int64_t again_ns = 600 * kSecond,
+                            std::int64_t await_ns = 5 * kSecond)
+      : again_ns_(again_ns), await_ns_(await_ns) {}
 
   // ---- the process begins
   // Takes the directory's openings at the start of a process, which draws its own.
@@ -55,7 +56,7 @@ class DirectoryOpening {
   // Returns true if the disks must wait: the master has not stored this process's number. They wait
   // for a bounded time, because the control store or the file system may hang.
   bool awaits(std::int64_t now_ns) const {
-    return kept_ && (!drawn_ || (stored_ != now_ && now_ns - drawn_ns_ < kAwaitNs));
+    return kept_ && (!drawn_ || (stored_ != now_ && now_ns - drawn_ns_ < await_ns_));
   }
   // Returns true if renewals should hurry, because the disks wait for their answers.
   bool hurries(std::int64_t now_ns) const { return awaits(now_ns) && now_ns - drawn_ns_ < kSecond; }
@@ -80,6 +81,7 @@ class DirectoryOpening {
   void Draw();
 
   const std::int64_t again_ns_;
+  const std::int64_t await_ns_;
   Id128 now_;
   Id128 before_;          // which the master may have instead; zero: none
   Id128 stored_;          // by the master, as it has said last

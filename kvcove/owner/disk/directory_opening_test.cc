@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/directory_opening.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
 
 namespace kvcove::owner {
 namespace {
@@ -133,6 +138,94 @@ TEST_F(DirectoryOpeningTest, AnUpgradePassesItOn) {
   EXPECT_FALSE(successor.awaits(0));
   EXPECT_FALSE(successor.Welcomed(opening_.Told(), 0));
   EXPECT_FALSE(successor.awaits(0)) << "the master has it already";
+}
+
+// ---- processes that end at any time, as docs/control-plane.md lists it
+
+// The directory's file and the master's store, and the steps of a process and its master.
+class EndsAtAnyTimeTest : public testing::Test {
+ protected:
+  // Those of a start, of another number later on, and of a clean end.
+  static constexpr std::size_t kSteps = 14;
+  static constexpr std::array<std::size_t, 3> kWrites = {2, 7, 12};  // done after so many steps
+  static constexpr std::array<std::size_t, 3> kStores = {4, 9, 14};
+
+  // As Members::RolledBack decides.
+  bool Known(const Id128& now, const Id128& before) const {
+    return stored_ == Id128{} || stored_ == now || stored_ == before;
+  }
+  bool Known(const OwnerFacts& file) const { return Known(file.opening, file.opening_before); }
+  // A process that is killed after so many steps. After `moves` of them another master leads, which
+  // has the same store. The file is copied after `copies` of them.
+  void Run(std::size_t steps, std::size_t moves = ~0ULL, std::size_t copies = ~0ULL) {
+    DirectoryOpening opening(600 * kSecond);
+    opening.Read(file_);
+    const auto write = [&] { file_ = FactsOf(opening); };
+    const auto written = [&] { opening.Written(file_); };
+    const auto store = [&] {
+      if (opening.Told() != Id128{}) stored_ = opening.Told();
+    };
+    const auto answer = [&] { opening.Stored(stored_); };
+    const std::array<std::function<void()>, kSteps> all = {
+        [&] { EXPECT_TRUE(opening.Welcomed(stored_, 0)); },
+        write,
+        written,
+        store,
+        answer,
+        [&] { EXPECT_TRUE(opening.DrawAgain(600 * kSecond)); },
+        write,
+        written,
+        store,
+        answer,
+        [&] { EXPECT_TRUE(opening.DrawLast()); },
+        write,
+        written,
+        store};
+    for (std::size_t done = 0;; ++done) {
+      ASSERT_TRUE(Known(opening.named().now, opening.named().before)) << "after step " << done;
+      if (done == moves && done > 0) {
+        EXPECT_FALSE(opening.Welcomed(stored_, 0));
+      }
+      if (done == copies) copy_ = file_;
+      if (done == steps) return;
+      all[done]();
+    }
+  }
+
+  OwnerFacts file_;
+  OwnerFacts copy_;
+  Id128 stored_;
+};
+
+TEST_F(EndsAtAnyTimeTest, NoProcessIsTakenForACopy) {
+  for (std::size_t first = 0; first <= kSteps; ++first) {
+    for (std::size_t second = 0; second <= kSteps; ++second) {
+      for (std::size_t moves = 0; moves <= second; ++moves) {
+        SCOPED_TRACE(fmt::format("{} {} {}", first, second, moves));
+        file_ = {};
+        stored_ = {};
+        Run(first);
+        Run(second, moves);
+        Run(kSteps);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A copy has the numbers that were written before it was made.
+TEST_F(EndsAtAnyTimeTest, ACopyFromBeforeTheMastersNumberIsKnownForOne) {
+  const auto count = [](const auto& marks, std::size_t steps) {
+    return std::ranges::count_if(marks, [&](std::size_t mark) { return mark <= steps; });
+  };
+  for (std::size_t end = 0; end <= kSteps; ++end) {
+    for (std::size_t copied = 0; copied <= end; ++copied) {
+      SCOPED_TRACE(fmt::format("copied after {} steps of {}", copied, end));
+      Run(kSteps);
+      Run(end, ~0ULL, copied);
+      EXPECT_EQ(Known(copy_), count(kStores, end) <= count(kWrites, copied));
+    }
+  }
 }
 
 }  // namespace

@@ -41,8 +41,7 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
   }
   KVCOVE_ASSIGN(const Id128 pool, CheckDisks(directory));
   KVCOVE_ASSIGN(std::optional<OwnerFacts> facts, ReadOwnerFacts(directory));
-  known_ = std::make_shared<KnownDisks>(directory);
-  disks_.SetNote(known_);
+  KVCOVE_TRY(OpenNote(directory));
   if (!facts) {
     // Deletes the note before there is a new identity: after a crash in between, a new identity
     // would find a note that names the disks of another one.
@@ -69,15 +68,20 @@ Result<OwnerFacts> DiskOpening::Prepare(const std::string& directory) {
   return *facts;
 }
 
-// The writer's calls hold the lock of the directory, too: a thread that Stop left behind in a write
-// may finish late, and must not overwrite the file of another process.
+Status DiskOpening::OpenNote(const std::string& directory) {
+  KVCOVE_ASSIGN(UniqueFd lock, CopyLock());
+  known_ = std::make_shared<KnownDisks>(directory, /*owner=*/0, std::move(lock));
+  disks_.SetNote(known_);
+  return {};
+}
+
+// Each of the writer's calls holds the note, and so the lock of the directory: a thread that Stop
+// left behind in a write may finish late, and must not overwrite the file of another process.
 Status DiskOpening::StartWriter() {
-  KVCOVE_ASSIGN(UniqueFd copy, CopyLock());
-  auto held = std::make_shared<const UniqueFd>(std::move(copy));
   return writer_.Start(
-      {.strike = [known = known_, held] { return known->Write({}); },
-       .write = [directory = directory_, write = disks_.options().tier.write_facts,
-                 held](const OwnerFacts& facts) { return write(directory, facts); }});
+      {.strike = [known = known_] { return known->Write({}); },
+       .write = [known = known_, write = disks_.options().tier.write_facts](
+                    const OwnerFacts& facts) { return write(known->directory(), facts); }});
 }
 
 bool DiskOpening::HoldBack(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
@@ -281,16 +285,15 @@ bool DiskOpening::AwaitsOpening() const {
   return opening_.hurries(clock_.NowNs());
 }
 
-Id128 DiskOpening::EndOpening() {
+void DiskOpening::EndOpening() {
   const std::int64_t until_ns = clock_.NowNs() + kEndNs;
   const MutexLock lock(mutex_);
-  if (!opening_.DrawLast()) return {};
+  if (!opening_.DrawLast()) return;
   SaveOpening();
   // The janitor notes the write.
   while (opening_.Told() == Id128{} && clock_.NowNs() < until_ns) {
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(kMillisecond));
   }
-  return opening_.Told();
 }
 
 void DiskOpening::SaveOpening() {
@@ -317,8 +320,7 @@ Status DiskOpening::Pause() {
 // Writes the facts again: the former process may have handed over some that it had not written.
 Status DiskOpening::Adopt(const HandedDisks& handed) {
   directory_ = handed.directory;
-  known_ = std::make_shared<KnownDisks>(directory_);
-  disks_.SetNote(known_);
+  KVCOVE_TRY(OpenNote(directory_));
   KVCOVE_TRY(StartWriter());
   const MutexLock lock(mutex_);
   facts_ = saved_ = handed.facts;

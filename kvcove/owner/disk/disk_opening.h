@@ -44,7 +44,7 @@ class DiskOpening {
         promoter_(promoter),
         link_ends_(link_ends),
         clock_(clock),
-        opening_(disks.options().tier.opening_again_ns) {}
+        opening_(disks.options().tier.opening_again_ns, disks.options().tier.opening_await_ns) {}
 
   // Reads or creates the owner's facts, before the owner starts. The disks open once the master has
   // published all generations. `directory`: keeps what outlives the process. Errors: those of
@@ -73,8 +73,8 @@ class DiskOpening {
   void OpeningStored(const Id128& opening);
   Id128 ToldOpening() const;
   bool AwaitsOpening() const;
-  // Draws the number of the clean end, and waits for a moment until it is durable. Zero: it is not.
-  Id128 EndOpening();
+  // Draws the number of the clean end, and waits for a moment until it is durable.
+  void EndOpening();
 
   bool settled() const;
   // Waits until the disks are settled. False: the link ends.
@@ -111,6 +111,7 @@ class DiskOpening {
  private:
   enum class State : std::uint8_t { kWaits, kMayOpen, kOpens, kSettled };
   Result<Id128> CheckDisks(const std::string& directory) const;
+  Status OpenNote(const std::string& directory);
   Status StartWriter();
   void Run();
   bool Voids() const KVCOVE_REQUIRES(mutex_) { return voided_ != struck_; }

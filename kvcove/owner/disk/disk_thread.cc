@@ -191,6 +191,7 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
   number_ = super.disk;
   opening_ = super.opening;
   noted_ = false;
+  drawn_ns_ = clock_.NowNs();
 }
 
 Status DiskThread::Start() {
@@ -214,6 +215,7 @@ void DiskThread::Run() {
       OpenFirst();
     } else {
       ConfirmOpening();
+      DrawAgain();
       disk_->Step(tiering_.use().state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
       Settle();
     }
@@ -294,18 +296,30 @@ void DiskThread::ConfirmOpening() {
   if (std::exchange(noted_, false)) disk_->log().OpeningNoted([](const Status&) {});
 }
 
-// Notes the number that the log has drawn at its clean end, so that a copy that was taken while it
-// was open is another disk.
-void DiskThread::NoteEnd() {
-  if (!disk_->sealed()) return;
-  {
-    const MutexLock lock(mutex_);
-    opening_ = disk_->log().superblock().opening;
-  }
-  if (pauses_) return;
-  const auto noted = place_.known->NoteOpening(facts());
-  noted_ = noted && *noted;
-  ConfirmOpening();
+// Draws another number from time to time, so that after a kill, too, a copy that was taken while
+// the disk was on is another disk. Draws none while the note does not name the disk: Settle notes
+// `opening_`, and the log must not know a later number then.
+void DiskThread::DrawAgain() {
+  if (clock_.NowNs() - drawn_ns_ < options_.opening_again_ns) return;
+  if (tiering_.use().state().unnoted_in()) return;
+  drawn_ns_ = clock_.NowNs();
+  disk_->log().DrawOpening([this](const Status& drawn) {
+    if (drawn) NoteDrawn();
+  });
+}
+
+// Notes the number that the log has drawn. If that fails, the note may have it or not: the log
+// keeps both numbers, and draws no other one before this one is noted. A disk that pauses is about
+// to be struck from the note, so the caller alone is to know its number.
+void DiskThread::NoteDrawn() {
+  KnownDisk disk = facts();
+  disk.opening = disk_->log().superblock().opening;
+  Result<bool> noted = false;
+  if (!pauses_) noted = place_.known->NoteOpening(disk);
+  if (!noted) return;
+  noted_ = *noted;
+  const MutexLock lock(mutex_);
+  opening_ = disk.opening;
 }
 
 // ---- a disk that failed
@@ -487,7 +501,9 @@ void DiskThread::WriteQueued() {
   ConfirmOpening();  // before the log draws the next opening
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
-  if (disk_->stopped()) NoteEnd();
+  if (!disk_->sealed()) return;
+  NoteDrawn();
+  ConfirmOpening();
 }
 
 void DiskThread::BeginStop(std::int64_t within_ns, bool pauses) {

@@ -40,9 +40,11 @@ struct TierOptions {
   // A disk that failed is tried again after the least time, then after twice as long each time.
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
-  // In a cluster: how old a copy of a running owner's data directory must be to be noticed, at
-  // most.
+  // How often a running owner draws another opening for each disk and, in a cluster, for its data
+  // directory. A copy that is older than this is noticed, whatever ends the owner.
   std::int64_t opening_again_ns = 600 * kSecond;
+  // In a cluster: how long the disks wait at the start until the master has stored the directory's.
+  std::int64_t opening_await_ns = 5 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
@@ -150,7 +152,8 @@ class DiskThread {
   void Strike();
   void Settle();
   void ConfirmOpening();
-  void NoteEnd();
+  void DrawAgain();
+  void NoteDrawn();
   Status OpenAgain();
   void LetGo();
   Status OpenFoundAgain();
@@ -177,7 +180,7 @@ class DiskThread {
   CondVar woken_;
   std::unique_ptr<DiskWorker> disk_;  // replaced by its thread, under `mutex_`; null while it rests
   Id128 number_;                      // Superblock::disk
-  Id128 opening_;                     // Superblock::opening, as this process has drawn it last
+  Id128 opening_;                     // Superblock::opening, the last one that was noted
   struct Anew {
     Id128 pool;
     Id128 incarnation;
@@ -192,6 +195,7 @@ class DiskThread {
   LogLimit unstruck_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
+  std::int64_t drawn_ns_ = 0;             // when the log has drawn a number last
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on

@@ -99,8 +99,8 @@ std::vector<std::uint32_t> Targets(std::span<const std::uint64_t> sizes) {
 
 }  // namespace
 
-KnownDisks::KnownDisks(std::string directory, std::size_t owner)
-    : directory_(std::move(directory)), name_(NoteOf(owner)) {}
+KnownDisks::KnownDisks(std::string directory, std::size_t owner, UniqueFd lock)
+    : directory_(std::move(directory)), name_(NoteOf(owner)), lock_(std::move(lock)) {}
 
 bool KnownDisks::IsNote(std::string_view name) { return OwnerOf(name).has_value(); }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/result.h"
 
@@ -37,8 +38,10 @@ struct KnownDisk {
 // Thread-safe. A change is durable when its call returns. Errors: kUnavailable.
 class KnownDisks {
  public:
-  // `owner`: the owner's index in its process.
-  explicit KnownDisks(std::string directory, std::size_t owner = 0);
+  // `owner`: the owner's index in its process. `lock`: the directory's, which this object holds,
+  // too. A thread that a stop has left behind in a write may end it late: until then, no other
+  // process may have the directory.
+  explicit KnownDisks(std::string directory, std::size_t owner = 0, UniqueFd lock = {});
   // Deletes the notes of owners from this index on, which the pool does not have any more: their
   // disks miss all that happens from now on.
   static Status ForgetOwners(const std::string& directory, std::size_t from);
@@ -77,6 +80,7 @@ class KnownDisks {
   Status WriteLocked(std::span<const KnownDisk> disks) KVCOVE_REQUIRES(mutex_);
   const std::string directory_;
   const std::string name_;
+  const UniqueFd lock_;
   mutable Mutex mutex_;
   // A change failed: the file may have changed, but not durably.
   bool unsynced_ KVCOVE_GUARDED_BY(mutex_) = false;

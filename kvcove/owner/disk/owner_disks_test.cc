@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -160,6 +161,85 @@ TEST_F(OwnerDisksTest, ABoundedNumberOfPatternsWaitsForADisk) {
   removals.RemoveThen(kCaptured, keys, late_ns, [](const auto&) {});
   EXPECT_EQ(removals.waits().size(), begun + 1) << "those of keys are not affected";
   removals.waits().EndAll();
+}
+
+// The number by which the disk is known lasts over the pause.
+TEST_F(OwnerDisksTest, ACopyInThePlaceOfADiskThatIsPausedStartsEmpty) {
+  const Clock& clock = SystemClock::Instance();
+  const std::string file = directory_ + "/file";
+  const TierPlace place{.pool = {.high = 5, .low = 5},
+                        .incarnation = kHistory,
+                        .known = std::make_shared<KnownDisks>(directory_)};
+  const auto number = [&] {
+    const auto noted = place.known->Read();
+    return noted && noted->size() == 1 ? noted->front().disk : Id128{};
+  };
+  const auto run = [&](const std::function<void(OwnerDisks&, Promoter&)>& use) {
+    const std::unique_ptr<Memory> memory = MakeMemory(1024);
+    OwnerDisks disks(
+        {.disks = {{.path = file, .size_bytes = 24 << 20}}, .quotas = {}, .memory_bytes = 1 << 20},
+        *memory, clock);
+    OpenCore(*memory, disks);
+    Promotions promotions(disks, *memory, clock);
+    promotions.Open();
+    const Status opened = disks.Open(place, promotions);
+    if (!opened && opened.error().detail.find("O_DIRECT") != std::string::npos) {
+      GTEST_SKIP() << opened.error().ToString();
+    }
+    ASSERT_TRUE(opened) << opened.error().ToString();
+    use(disks, promotions);
+    disks.Stop();
+  };
+  const auto resume = [&](OwnerDisks& disks, Promoter& promoter) {
+    ASSERT_TRUE(disks.TakePaused());
+    ASSERT_TRUE(disks.StartPaused(place, promoter, /*voids=*/false));
+    ASSERT_TRUE(Becomes([&] { return number() != Id128{}; }));
+  };
+  run([](OwnerDisks&, Promoter&) {});
+  if (IsSkipped()) return;
+  std::filesystem::copy_file(file, directory_ + "/copy");
+  run([&](OwnerDisks& disks, Promoter& promoter) {
+    const Id128 before = number();
+    ASSERT_TRUE(disks.Pause());
+    resume(disks, promoter);
+    EXPECT_EQ(number(), before) << "it is the disk that was paused";
+    ASSERT_TRUE(disks.Pause());
+    std::filesystem::rename(directory_ + "/copy", file);
+    resume(disks, promoter);
+    EXPECT_NE(number(), before);
+  });
+}
+
+// The thread of a disk that was left behind in a write of the note may end it late, and would then
+// overwrite the note of the directory's next process.
+TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  Promotions promotions(disks, *memory, clock);
+  const std::atomic<bool> link_ends{false};
+  const auto open = [&] {
+    return std::make_unique<DiskOpening>(disks, *memory, promotions, link_ends, clock);
+  };
+  auto opening = open();
+  const auto facts = opening->Prepare(directory_ + "/data");
+  if (!facts && facts.error().detail.find("O_DIRECT") != std::string::npos) {
+    GTEST_SKIP() << facts.error().ToString();
+  }
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  std::shared_ptr<KnownDisks> left_behind = opening->Place().known;
+  opening.reset();
+  disks.SetNote(nullptr);
+  const auto refused = open()->Prepare(directory_ + "/data");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnavailable);
+  left_behind.reset();
+  EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

@@ -91,6 +91,9 @@ void Link::Stop() {
     const MutexLock lock(mutex_);
     if (stopping_) return;
   }
+  // First, while renewals keep the lease: this waits for a file, and a reset by others would wait
+  // with it.
+  target_.EndOpening();
   Join();
   SayGoodbye();
 }

@@ -55,7 +55,8 @@ class Link {
   // Before Start.
   void SetLineage(Lineage* lineage) { options_.lineage = lineage; }
   std::set<std::uint64_t> Asked() const { return core_.Asked(); }
-  // Joins the threads, ends the lease and says goodbye to the master: waits 500 ms at most for it.
+  // Draws the opening of the clean end, joins the threads, ends the lease and says goodbye to the
+  // master: waits 500 ms at most for it, and as long for a data directory.
   void Stop();
   LinkCore::State state() const { return core_.state(); }
 

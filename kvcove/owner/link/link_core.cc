@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kvcove/base/log.h"
+
 namespace kvcove::owner {
 namespace {
 
@@ -70,11 +72,8 @@ std::optional<LinkCore::Call> LinkCore::Goodbye() {
     if (epoch_ == 0) return std::nullopt;
     facts = Facts();
   }
-  Id128 opening;
-  if (identity_.disk) {
-    target_.Follow(facts);
-    opening = target_.EndOpening();
-  }
+  if (identity_.disk) target_.Follow(facts);
+  const Id128 opening = target_.Report().opening;
   const MutexLock lock(mutex_);
   return Call{.method = wire::Method::kOwnerGoodbye,
               .body = wire::Encode(

@@ -51,7 +51,8 @@ class FakeTarget final : public LinkTarget {
   void Welcomed(const std::optional<Id128>& opening) override { welcomed.push_back(opening); }
   void OpeningStored(const Id128& opening) override { stored_opening = opening; }
   bool AwaitsOpening() const override { return awaits_opening; }
-  Id128 EndOpening() override { return last_opening; }
+  void EndOpening() override { said.push_back("last opening"); }
+  void EndDiskWaits() override { said.push_back("no waits"); }
   void SetDisksVoid(bool stored) override { disks_void = stored; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
@@ -141,7 +142,6 @@ class FakeTarget final : public LinkTarget {
   DirectoryOpening::Named openings;
   Id128 told_opening;
   Id128 stored_opening;
-  Id128 last_opening;
   bool awaits_opening = false;
   std::vector<std::optional<Id128>> welcomed;
   std::uint64_t applied = 0;

@@ -508,8 +508,8 @@ TEST_F(LinkCoreOfADiskTest, TheOpeningsOfItsDirectoryAreNamedAndFollowed) {
                                                            .changes = Changes(0, 0),
                                                            .opening = now}));
   EXPECT_EQ(target_.stored_opening, now);
-  target_.last_opening = {.high = 7, .low = 3};
-  EXPECT_EQ(wire::DecodeWatch(Bytes(core_.Goodbye()->body))->opening, target_.last_opening);
+  target_.told_opening = {.high = 7, .low = 3};
+  EXPECT_EQ(wire::DecodeWatch(Bytes(core_.Goodbye()->body))->opening, target_.told_opening);
 }
 
 TEST_F(LinkCoreOfADiskTest, RenewalsHurryWhileTheDisksWaitForTheirOpening) {

@@ -55,8 +55,9 @@ class LinkTarget {
   virtual void OpeningStored(const Id128& /*opening*/) {}
   // Returns true if the disks wait for renewals, because of their opening.
   virtual bool AwaitsOpening() const { return false; }
-  // Returns the opening of the clean end, for the goodbye. May wait for a moment. Zero: none.
-  virtual Id128 EndOpening() { return {}; }
+  // Draws the opening of the clean end, which Report names once it is durable. Waits for that, but
+  // for a moment only.
+  virtual void EndOpening() {}
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
   // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
