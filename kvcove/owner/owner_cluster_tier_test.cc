@@ -496,7 +496,7 @@ TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreToldAsGone
   EXPECT_EQ(ended[0].number, 2U);
   EXPECT_EQ(*of_memory + ended[0].objects, 11U);
   const auto told = owner_->link_side().TakeGone(1000);
-  EXPECT_TRUE(Tells(told, "key-10", /*gone=*/true));
+  EXPECT_TRUE(Reports(told, "key-10", /*gone=*/true));
   Restart();
   const auto after = OnDisk(Inventory());
   EXPECT_FALSE(after.contains("key-1"));
