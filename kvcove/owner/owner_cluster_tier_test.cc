@@ -538,7 +538,7 @@ TEST_F(ClusterTierTest, ABoundedNumberOfPatternsIsOpen) {
       .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
   std::size_t begun = 0;
   while (begun < 100 && owner_->link_side().BeginPattern(removal)) ++begun;
-  EXPECT_EQ(begun, 16U);
+  EXPECT_EQ(begun, 64U);
   ASSERT_TRUE(Becomes([&] {
     (void)owner_->link_side().TakeEndedPatterns();
     return owner_->link_side().BeginPattern(removal).has_value();

@@ -15,10 +15,8 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::size_t kMostPatterns = 16;
-// Those of this host. They outlive their callers, and each load looks at all of them.
-constexpr std::size_t kMostHostPatterns = 64;
-static_assert(kMostPatterns < wire::kMaxOpenRemovals);
+// Removals by pattern at a disk: they outlive their callers, and each load looks at all of them.
+constexpr std::size_t kMostPatterns = 64;
 
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
@@ -32,7 +30,7 @@ std::unexpected<Error> TooManyRemovals() {
 std::unexpected<Error> TooManyPatterns() {
   return Fail(Code::kLimit,
               fmt::format("{} removals by pattern wait for a disk already; repeat this one later",
-                          kMostHostPatterns));
+                          kMostPatterns));
 }
 
 }  // namespace
@@ -138,7 +136,7 @@ void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
 Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
-  if (disks_.set().Patterns() >= kMostHostPatterns) return TooManyPatterns();
+  if (disks_.set().Patterns() >= kMostPatterns) return TooManyPatterns();
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
