@@ -17,6 +17,8 @@ namespace {
 
 // Removals by pattern at a disk: they outlive their callers, and each load looks at all of them.
 constexpr std::size_t kMostPatterns = 64;
+// Keys that TakeEndedPatterns queues as lost, at most: its lane continues with others' removals.
+constexpr std::size_t kUnlistedAtOnce = 1 << 16;
 
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
@@ -262,17 +264,18 @@ std::optional<std::uint64_t> Removals::BeginPattern(const wire::Removal& removal
   return matched;
 }
 
-// Queues the keys as lost before it returns a removal, as ApplyPattern does.
+// Queues the keys as lost before it returns a removal, as ApplyPattern does. Removals end in their
+// order: an earlier one may have taken keys that a later one matches, too.
 std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   std::vector<wire::RemovalsRequest::Count> ended;
-  for (auto pattern = patterns_.begin(); pattern != patterns_.end();) {
-    if (!Ended(*pattern)) {
-      ++pattern;
-      continue;
-    }
-    NoteGone(pattern->slot, pattern->on_disk.TakeKeys());
-    ended.push_back({.number = pattern->number, .objects = pattern->on_disk.removed()});
-    pattern = patterns_.erase(pattern);
+  for (std::size_t room = kUnlistedAtOnce; !patterns_.empty() && Ended(patterns_.front());) {
+    Pattern& first = patterns_.front();
+    const std::vector<std::string> keys = first.on_disk.TakeKeys(room);
+    NoteGone(first.slot, keys);
+    room -= keys.size();
+    if (room == 0) break;
+    ended.push_back({.number = first.number, .objects = first.on_disk.removed()});
+    patterns_.pop_front();
   }
   // A page that was applied in two epochs has begun its removals twice.
   std::erase_if(ended, [&](const wire::RemovalsRequest::Count& count) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,8 +64,9 @@ class Removals {
   // objects memory had; nothing: there is no disk, or too many walks are under way, so Apply must
   // do it. TakeEndedPatterns returns the removal once disks have proven it.
   std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal);
-  // Returns removals that disks have proven, with the number of their objects, and queues their
-  // keys for the master as lost. May wait for the note's file system, as AwaitApplied.
+  // Returns removals that disks have proven, with the number of their objects, once it has queued
+  // their keys for the master as lost: a bounded number with each call. May wait for the note's
+  // file system, as AwaitApplied.
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns();
   // Forgets the removals that BeginPattern has begun: they are applied again.
   void ForgetPatterns();
@@ -117,7 +119,7 @@ class Removals {
   const Clock& clock_;
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
-  std::vector<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
+  std::deque<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
   RemovalWaits waits_;
 };
 
