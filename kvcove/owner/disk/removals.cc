@@ -46,9 +46,7 @@ Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
       clock_(clock),
       waits_({.look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
               .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
-             clock) {
-  disks_.set().common().on_proven = [this] { waits_.Settle(); };
-}
+             clock) {}
 
 // ---- asked for on this host
 
