@@ -163,6 +163,8 @@ MUTANTS = [
      "    open->second = rounds_ + 2;\n", "    open->second = 0;\n"),
     ("open removals: a hand-over asks for them again", "owner/link/link_core_carry.cc",
      "  removals_ = Acknowledged();\n", ""),
+    ("open removals: an upgrade cuts off no walk", "owner/owner_take_over.cc",
+     "  if (set.Patterns() > 0) {\n", "  if (false) {\n"),
     ("open removals: another master knows none of them", "owner/link/link_core.cc",
      "      open_.clear();\n", ""),
     ("open removals: the keys that a walk took are unlisted", "owner/disk/removals.cc",
