@@ -43,13 +43,14 @@ class Removals {
                            std::int64_t deadline_ns);
   // Removes objects whose keys match, and returns their number. Errors: kTimeout: some may be
   // removed, and the call can be repeated; kInvalid: the pattern; kStale; kLimit: too many removals
-  // by pattern wait for a disk, so this one has not begun.
+  // by pattern wait for a disk, so this one has not begun here (it may have at other owners of the
+  // process).
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
   // Do the same without waiting for a disk. `keys` are read within the call. `done` is called once,
   // by any thread, or within the call; the janitor ends waits at their deadlines.
   // RemoveMatchingThen walks over memory within the call. Errors: also kLimit: too many removals
-  // wait, so this one has not begun.
+  // wait, so this one has not begun here.
   void RemoveThen(const Token& token, std::span<const std::string_view> keys,
                   std::int64_t deadline_ns, std::function<void(Result<std::vector<Code>>)> done);
   void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
