@@ -532,6 +532,26 @@ TEST_F(ClusterTierTest, APatternThatAHandOverCutsOffHasTheInventoryToldAgain) {
   EXPECT_TRUE(owner_->link_side().TakeEndedPatterns().empty());
 }
 
+// The walk would be cut off, and the successor would have to empty the disk.
+TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileADiskIsWalkedForAPattern) {
+  Fill(5);
+  AwaitOpen();
+  DiskSet& set = owner_->disks().set();
+  {
+    const MutexLock lock(owner_->memory().mutex);
+    set.BeginMatching(kTierSlot, "key-1*");
+  }
+  const Status may = owner_->MayPauseDisks();
+  ASSERT_FALSE(may);
+  EXPECT_EQ(may.error().code, Code::kInProgress);
+  EXPECT_THAT(may.error().detail, testing::HasSubstr("removal by pattern"));
+  {
+    const MutexLock lock(owner_->memory().mutex);
+    set.EndMatching(kTierSlot, "key-1*");
+  }
+  AwaitOpen();
+}
+
 TEST_F(ClusterTierTest, APatternThatItsDiskHasMissedEndsOnceTheDiskIsStruck) {
   Fill(60);
   broken_ = true;
@@ -550,7 +570,7 @@ TEST_F(ClusterTierTest, ABoundedNumberOfPatternsIsOpen) {
       .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
   std::size_t begun = 0;
   while (begun < 100 && owner_->link_side().BeginPattern(removal)) ++begun;
-  EXPECT_EQ(begun, 16U);
+  EXPECT_EQ(begun, 64U);
   ASSERT_TRUE(Becomes([&] {
     (void)owner_->link_side().TakeEndedPatterns();
     return owner_->link_side().BeginPattern(removal).has_value();

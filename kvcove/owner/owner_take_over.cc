@@ -96,14 +96,20 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 // ---- disks
 
 // The successor would not know the values that are stored while a disk is being opened or its
-// inventory is being reported, and would have to empty the disk.
+// inventory is being reported, and would have to empty the disk. So it would be with a disk that is
+// closed before it has proven a removal, and a walk for a pattern takes longer than a pause may.
 Status Owner::MayPauseDisks() const {
   const DiskSet& set = disks_.set();
   const bool settled = opening_.settled() && !opening_.saving() && !set.Any(&DiskState::opening) &&
                        !set.Any(&DiskState::reporting);
-  if (settled) return {};
-  return Fail(Code::kInProgress,
-              "its disk is still being opened, or its facts are being written; try again");
+  if (!settled) {
+    return Fail(Code::kInProgress,
+                "its disk is still being opened, or its facts are being written; try again");
+  }
+  if (set.Patterns() > 0) {
+    return Fail(Code::kInProgress, "its disk is being walked for a removal by pattern; try again");
+  }
+  return {};
 }
 
 Status Owner::PauseDisks() {

@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kWorkers = 16;  // they mostly wait
 constexpr std::size_t kControlWorkers = 8;
 constexpr std::size_t kRemovalWorkers = 8;
+constexpr std::size_t kPatternWorkers = 4;
 // Removals with longer bodies, of hundreds of keys, take long enough to hold up the event loop.
 constexpr std::size_t kShortRemovalBytes = 16 << 10;
 // How long a daemon waits for the first connection that attends it, and for another one when the
@@ -48,6 +49,7 @@ Daemon::Impl::~Impl() {
   workers_.reset();
   control_workers_.reset();
   removal_workers_.reset();
+  pattern_workers_.reset();
   host_->owner().outbox().EndWaits();
   // While server_ exists: the answers of removals and loads are delivered to it.
   host_->EndRemovals();
@@ -71,9 +73,11 @@ Status Daemon::Impl::Serve() {
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
   control_workers_ = std::make_unique<rpc::Workers>(kControlWorkers);
   removal_workers_ = std::make_unique<rpc::Workers>(kRemovalWorkers);
+  pattern_workers_ = std::make_unique<rpc::Workers>(kPatternWorkers);
   KVCOVE_TRY(workers_->Start());
   KVCOVE_TRY(control_workers_->Start());
   KVCOVE_TRY(removal_workers_->Start());
+  KVCOVE_TRY(pattern_workers_->Start());
   return server_->Start();
 }
 
@@ -180,7 +184,8 @@ void Daemon::Impl::Load(const std::shared_ptr<wire::HostService>& service,
 }
 
 // The workers make a pattern's walk over memory, long removals and, in a cluster, the calls to the
-// master. They do nothing else, so that no registration and no reset waits for a removal. The
+// master. They do nothing else, so that no registration and no reset waits for a removal, and those
+// of patterns remove no keys: in a cluster they wait while owners walk over their disks. The
 // callback keeps the session's service, as in Load.
 void Daemon::Impl::Remove(const std::shared_ptr<wire::HostService>& service, wire::Method method,
                           std::span<const std::byte> body, std::int64_t deadline_ns,
@@ -192,11 +197,11 @@ void Daemon::Impl::Remove(const std::shared_ptr<wire::HostService>& service, wir
       body.size() <= kShortRemovalBytes) {
     return wire::ServeRemovalThen(*service, method, body, deadline_ns, answer);
   }
-  const bool posted =
-      removal_workers_->Post([service, method, deadline_ns, answer,
-                              copy = std::vector<std::byte>(body.begin(), body.end())] {
-        wire::ServeRemovalThen(*service, method, copy, deadline_ns, answer);
-      });
+  rpc::Workers& workers = method == wire::Method::kRemove ? *removal_workers_ : *pattern_workers_;
+  const bool posted = workers.Post([service, method, deadline_ns, answer,
+                                    copy = std::vector<std::byte>(body.begin(), body.end())] {
+    wire::ServeRemovalThen(*service, method, copy, deadline_ns, answer);
+  });
   if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
 }
 

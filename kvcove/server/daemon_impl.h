@@ -133,6 +133,7 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   std::unique_ptr<rpc::Workers> workers_;          // for puts and statistics
   std::unique_ptr<rpc::Workers> control_workers_;  // for registrations and resets
   std::unique_ptr<rpc::Workers> removal_workers_;  // see Remove
+  std::unique_ptr<rpc::Workers> pattern_workers_;
   std::unique_ptr<rpc::Server> server_;
 };
 

@@ -118,7 +118,8 @@ void Daemon::Impl::Prepare() {
 Status Daemon::Impl::Quiet() {
   KVCOVE_TRY(host_->owner().MayPauseDisks());
   server_->Pause(clock_.NowNs() + kPauseNs);
-  const std::array workers = {workers_.get(), control_workers_.get(), removal_workers_.get()};
+  const std::array workers = {workers_.get(), control_workers_.get(), removal_workers_.get(),
+                              pattern_workers_.get()};
   for (rpc::Workers* const one : workers) one->Pause();
   host_->EndWaits();
   if (!host_->owner().removals().waits().AwaitQuiet(kQuietNs)) {
@@ -190,6 +191,7 @@ void Daemon::Impl::Thaw() {
   workers_->Resume();
   control_workers_->Resume();
   removal_workers_->Resume();
+  pattern_workers_->Resume();
   server_->Resume();
   host_->owner().memory().StartPopulating();
 }

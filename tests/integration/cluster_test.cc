@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+
+#include <atomic>
+#include <thread>
+
+#include "kvcove/base/size.h"
 #include "kvcove/requester/local/fake_daemon.h"
 #include "kvcove/rpc/channel.h"
+#include "tests/held_device.h"
 #include "tests/integration/cluster_fixture.h"
 
 namespace kvcove {
@@ -406,6 +413,67 @@ TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
   EXPECT_TRUE(reader->Get(items, results, {.timeout = kCallTime}));
   EXPECT_TRUE(std::ranges::all_of(results, &ItemResult::ok));
   EXPECT_EQ(master_->Stat().lookups, before + keys.size());
+}
+
+// ---- an owner whose disk answers late
+
+class HeldDiskClusterTest : public ClusterFixture {
+ protected:
+  void Prepare() override {
+    const std::string path = directory_ + "/direct";
+    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+    if (!fd.valid()) GTEST_SKIP() << directory_ << " is on a file system without O_DIRECT";
+  }
+  void Configure(std::size_t number, server::DaemonOptions& options) override {
+    if (number != 0) return;
+    const std::string disk = directory_ + "/disk";
+    std::filesystem::create_directories(disk);
+    options.host.owner.disks = {{.path = disk, .size_bytes = 64 * kMiB}};
+    options.host.owner.tier.open =
+        [this](const std::string& path) -> Result<std::unique_ptr<disklog::Device>> {
+      KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));
+      return std::make_unique<HeldDevice>(std::move(device), held_);
+    };
+  }
+  void TearDown() override {
+    held_ = false;
+    ClusterFixture::TearDown();
+  }
+  // A process of owner 0's host, which asks its daemon.
+  std::unique_ptr<Pool> OpenOwn() {
+    return Must(Pool::Open(fmt::format("unix:{}/owner0/kvcove.sock", directory_), kCallTime));
+  }
+
+  std::atomic<bool> held_{false};
+};
+
+// More patterns than the daemon has threads for them.
+TEST_F(HeldDiskClusterTest, NoRemovalOfKeysWaitsForPatternsThroughTheSameDaemon) {
+  constexpr int kPatterns = 8;
+  std::vector<std::unique_ptr<Pool>> pools;
+  std::vector<SessionPtr> sessions;
+  for (int i = 0; i <= kPatterns; ++i) {
+    pools.push_back(OpenOwn());
+    sessions.push_back(OpenSession(*pools.back(), fmt::format("e{}", i), /*assume_weights=*/true));
+  }
+  ASSERT_TRUE(Becomes([&] { return owners_[0]->host().owner().MayPauseDisks().has_value(); }))
+      << "the disk is not open";
+  held_ = true;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kPatterns; ++i) {
+    callers.emplace_back([&, i] {
+      EXPECT_TRUE(
+          sessions[static_cast<std::size_t>(i)]->RemoveMatching("a*", {.timeout = kCallTime}));
+    });
+  }
+  // Some wait at the master, the others in the daemon.
+  EXPECT_TRUE(Becomes([&] { return master_->Stat().control.proofs >= 4; }));
+  const std::string_view key = "b";
+  ItemResult removed;
+  (void)sessions.back()->Remove({&key, 1}, {&removed, 1}, {.timeout = milliseconds(5000)});
+  EXPECT_EQ(removed.code, Code::kMiss) << CodeName(removed.code);
+  held_ = false;
+  for (std::thread& caller : callers) caller.join();
 }
 
 }  // namespace

@@ -27,8 +27,8 @@
 #include "kvcove/server/daemon.h"
 #include "kvcove/wire/host_wire.h"
 #include "tests/becomes.h"
-#include "tests/breaking_device.h"
 #include "tests/call_time.h"
+#include "tests/held_device.h"
 #include "tests/must.h"
 #include "tests/random_bytes.h"
 
@@ -523,22 +523,6 @@ INSTANTIATE_TEST_SUITE_P(Forms, DiskTest, testing::Values("embedded", "daemon"),
                          [](const auto& form) { return form.param; });
 
 // ---- a disk that answers late
-
-// No operation ends while it is held.
-class HeldDevice final : public BreakingDevice {
- public:
-  HeldDevice(std::unique_ptr<disklog::Device> device, const std::atomic<bool>& held)
-      : BreakingDevice(std::move(device), kWorks), held_(held) {}
-  std::size_t Poll(std::int64_t wait_ns) override {
-    if (!held_) return BreakingDevice::Poll(wait_ns);
-    std::this_thread::sleep_for(milliseconds(1));
-    return 0;
-  }
-
- private:
-  static inline const std::atomic<bool> kWorks{false};
-  const std::atomic<bool>& held_;
-};
 
 class HeldDiskTest : public DiskTest {
  protected:

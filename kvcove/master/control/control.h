@@ -24,6 +24,10 @@ struct ControlOptions {
   std::size_t table_page_bytes = SlotTable::kPageBytes;
   std::size_t removal_bytes_behind = 32 << 20;  // unapplied by owners with a lease, at most
   std::uint64_t tenant_removals_per_second = 200'000;
+  // Removals by pattern that owners apply to disks at a time, at most. Fewer than an owner may have
+  // open (wire::kMaxOpenRemovals): with more, removals of keys would wait for walks.
+  std::size_t tenant_patterns = 16;
+  std::size_t patterns = 48;
   // False: switches a rule off, so that a simulation shows that it notices.
   bool barriers = true;
   bool wait = true;
@@ -85,8 +89,8 @@ class Control final : public GenerationSink {
   std::vector<SlotId> DropsOf(OwnerNumber number) const;
 
   // ---- removals
-  // Splits a removal into small parts. Errors: kLimit when owners are behind, or the tenant has
-  // removed its share.
+  // Splits a removal into small parts. Errors: kLimit when owners are behind, the tenant has
+  // removed its share, or, for one with a pattern, disks are walked for too many.
   Result<std::vector<wire::Removal>> Prepare(wire::Removal removal);
   // Appends a part to the log and returns its number. Owners see it from Show on, which must
   // follow.
@@ -184,6 +188,8 @@ class Control final : public GenerationSink {
   // Returns the changes that this owner lacks.
   wire::Changes ChangesSince(OwnerNumber number, std::uint64_t table, std::uint64_t naming,
                              std::uint64_t map) const KVCOVE_REQUIRES(mutex_);
+  // Returns true if owners walk over their disks for as many removals by pattern as they may.
+  bool WalksForMany(std::string_view tenant, std::int64_t now_ns) KVCOVE_REQUIRES(mutex_);
   wire::RemovalsPage PageFor(const wire::RemovalsRequest& request) KVCOVE_REQUIRES(mutex_);
   void EndWatches(OwnerNumber number, Deferred& deferred) KVCOVE_REQUIRES(mutex_);
   void AnswerWatches(Deferred& deferred) KVCOVE_REQUIRES(mutex_);
@@ -247,6 +253,8 @@ class Control final : public GenerationSink {
   };
   std::vector<Barring> barring_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> matches_ KVCOVE_GUARDED_BY(mutex_);  // by removal
+  // Removals by pattern, and their tenants. The next one erases those that owners have applied.
+  std::map<std::uint64_t, std::string> patterns_ KVCOVE_GUARDED_BY(mutex_);
   struct Bucket {  // keys that a tenant has removed, less its rate
     double keys = 0;
     std::int64_t at_ns = 0;

@@ -18,6 +18,11 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
     ++removals_refused_;
     return Fail(Code::kLimit, std::move(why));
   };
+  if (!removal.pattern.empty() && WalksForMany(tenant, now)) {
+    return refuse(
+        "owners still walk over their disks for earlier removals by pattern; repeat the call a "
+        "little later");
+  }
   const std::uint64_t applied = members_.AppliedByLeased(now);
   if (applied != ~0ULL && removals_.BytesAfter(applied) > options_.removal_bytes_behind) {
     return refuse("owners are still applying earlier removals; repeat the call a little later");
@@ -57,10 +62,24 @@ Result<std::vector<wire::Removal>> Control::Prepare(wire::Removal removal) {
   return parts;
 }
 
+bool Control::WalksForMany(std::string_view tenant, std::int64_t now_ns) {
+  std::erase_if(patterns_, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
+    return members_.AppliedToDisks(one.first, now_ns);
+  });
+  const auto of_tenant =
+      std::ranges::count_if(patterns_, [&](const auto& one) { return one.second == tenant; });
+  return patterns_.size() >= options_.patterns ||
+         static_cast<std::size_t>(of_tenant) >= options_.tenant_patterns;
+}
+
 std::uint64_t Control::Append(wire::Removal part) {
   const MutexLock lock(mutex_);
+  const bool pattern = !part.pattern.empty();
+  std::string tenant(table_.TenantOfSlot(part.slot));
   // Held back until the directory has dropped the keys: see Master::RemoveNext.
-  return removals_.Append(std::move(part), /*held_back=*/true);
+  const std::uint64_t number = removals_.Append(std::move(part), /*held_back=*/true);
+  if (pattern) patterns_.emplace(number, std::move(tenant));
+  return number;
 }
 
 void Control::Show(std::uint64_t removal) {

@@ -447,6 +447,39 @@ TEST_F(ControlTest, ATenantRemovesAtMostItsShareASecond) {
   EXPECT_TRUE(prepare(7));
 }
 
+// Else its owners would have more open than a request names, and keys would wait for the walks.
+TEST_F(ControlTest, ABoundedNumberOfPatternsIsAppliedToDisks) {
+  options_.patterns = 3;
+  options_.tenant_patterns = 2;
+  Make();
+  Publish(7, 1, QualifiedName("acme", "llama"));
+  Publish(8, 1, QualifiedName("other", "llama"));
+  wire::OwnerHello hello = Fresh(1);
+  hello.disk = true;
+  const auto owner = *Hello(hello);
+  const auto pattern = [](SlotId slot) {
+    return wire::Removal{.slot = slot, .generation = 1, .keys = {}, .pattern = "k*"};
+  };
+  const auto refused = [&](const wire::Removal& removal) {
+    const auto parts = control_->Prepare(removal);
+    return !parts && parts.error().code == Code::kLimit;
+  };
+  const auto append = [&](SlotId slot) { control_->Show(control_->Append(pattern(slot))); };
+  for (int i = 0; i < 5; ++i) append(7);
+  EXPECT_FALSE(refused(pattern(7))) << "one without a lease walks over no disk that is read";
+  ASSERT_TRUE(Renew(owner)->granted);
+  Removals(owner, kFirst + 5);
+  append(7);
+  append(7);
+  EXPECT_TRUE(refused(pattern(7)));
+  EXPECT_FALSE(refused(pattern(8))) << "another tenant's";
+  EXPECT_FALSE(refused({.slot = 7, .keys = {"k"}, .pattern = {}})) << "owners apply keys at once";
+  append(8);
+  EXPECT_TRUE(refused(pattern(8)));
+  RemovalsAhead(owner, kFirst + 5, kFirst + 8, {kFirst + 6, kFirst + 8});
+  EXPECT_FALSE(refused(pattern(7))) << "one has ended";
+}
+
 TEST_F(ControlTest, AnOwnerOfOneTenantHearsNothingOfOthers) {
   wire::OwnerHello hello = Fresh(1);
   hello.tenant = "acme";

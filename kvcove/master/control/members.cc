@@ -458,6 +458,13 @@ std::uint64_t Members::AppliedByLeased(std::int64_t now_ns) const {
   return applied;
 }
 
+bool Members::AppliedToDisks(std::uint64_t removal, std::int64_t now_ns) const {
+  return std::ranges::all_of(by_id_, [&](const auto& entry) {
+    const Member& member = at(entry.second);
+    return !member.fact.disk || member.lease_until_ns <= now_ns || member.Applied(removal);
+  });
+}
+
 bool Members::LeaseRunning(std::int64_t now_ns) const {
   return std::ranges::any_of(
       by_id_, [&](const auto& entry) { return at(entry.second).lease_until_ns > now_ns; });

@@ -206,6 +206,8 @@ class Members {
   std::uint64_t AppliedByAll() const;
   // Returns the same for members with a running lease.
   std::uint64_t AppliedByLeased(std::int64_t now_ns) const;
+  // Returns true if no owner with disks and a running lease has yet to apply this removal.
+  bool AppliedToDisks(std::uint64_t removal, std::int64_t now_ns) const;
   bool LeaseRunning(std::int64_t now_ns) const;
 
   // ---- ends

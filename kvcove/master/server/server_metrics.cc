@@ -102,7 +102,8 @@ void CollectMaster(Metrics& metrics, const MasterStat& stat) {
                 Number(stat.control.proofs));
   metrics.Counter(
       "kvcove_master_removals_refused_total",
-      "removals that were refused because they exceed the owners' pace or a tenant's share",
+      "removals that were refused because they exceed the owners' pace or a tenant's share, or "
+      "because too many by pattern are under way",
       Number(stat.control.removals_refused));
 }
 

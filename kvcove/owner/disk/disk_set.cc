@@ -13,12 +13,14 @@ std::uint64_t DisksRemoval::removed() const {
   return all;
 }
 
-std::vector<std::string> DisksRemoval::TakeKeys() {
+std::vector<std::string> DisksRemoval::TakeKeys(std::size_t at_most) {
   std::vector<std::string> keys;
   for (const auto& part : parts) {
     if (part == nullptr) continue;
-    std::ranges::move(part->keys, std::back_inserter(keys));
-    part->keys.clear();
+    const std::size_t left = part->keys.size() - std::min(at_most - keys.size(), part->keys.size());
+    std::move(part->keys.begin() + static_cast<std::ptrdiff_t>(left), part->keys.end(),
+              std::back_inserter(keys));
+    part->keys.resize(left);
   }
   return keys;
 }

@@ -51,9 +51,10 @@ struct DisksRemoval {
   bool collect = false;  // whether to collect the keys that a pattern matches
   // By disk. Null: the disk has no part in the removal, or has missed its part.
   std::vector<std::shared_ptr<TierRemoval>> parts;
-  // Return the number of removed objects and the collected keys, once the removal is proven.
+  // Once the removal is proven: returns the number of removed objects.
   std::uint64_t removed() const;
-  std::vector<std::string> TakeKeys();
+  // Once it is proven: returns up to `at_most` of the collected keys, and forgets these.
+  std::vector<std::string> TakeKeys(std::size_t at_most = ~std::size_t{0});
 };
 
 class DiskSet final : public LowerTier {

@@ -2,6 +2,8 @@
 #include "kvcove/owner/disk/disk_worker.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "kvcove/base/glob.h"
 #include "kvcove/owner/disk/disk_shared.h"
@@ -54,7 +56,8 @@ DiskWorker::DiskWorker(Tiering& tiering, std::unique_ptr<disklog::Device> device
 void DiskWorker::SetAside(const std::string& why) {
   tiering_.use().SetAside(why);
   removals_.clear();
-  walks_.clear();
+  patterns_.clear();
+  walk_ = nullptr;
   no_space_since_ns_ = 0;
 }
 
@@ -67,7 +70,8 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   StartReads();
   Demote();
   // Another disk may make room for a promotion; its thread does not wake this one.
-  const bool busy = !removals_.empty() || !walks_.empty() || no_room_ || tiering_.loads().Paced() ||
+  const bool walks = walk_ != nullptr || !patterns_.empty();
+  const bool busy = !removals_.empty() || walks || no_room_ || tiering_.loads().Paced() ||
                     tiering_.demotions().First().demotion != nullptr;
   if (flush_at_ns_ != 0 && clock_.NowNs() >= flush_at_ns_) {
     log_->Flush();
@@ -80,7 +84,6 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   log_->Poll(wait);
   tiering_.use().NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);
-  tiering_.removals().ReportProven();
   if (const std::int64_t now = clock_.NowNs();
       now >= note_at_ns_ || tiering_.demotions().Drained()) {
     tiering_.log().NoteCounters(log_->space(), log_->counters(), log_->HeldByShare());
@@ -97,13 +100,10 @@ void DiskWorker::TakeOrders() {
       case TierOrder::Kind::kRemove:
         removals_.push_back(std::move(order));
         break;
-      case TierOrder::Kind::kRemoveMatching: {
+      case TierOrder::Kind::kRemoveMatching:
         tiering_.removals().RemoveQueued(order);
-        auto walk = std::make_shared<Walk>();
-        walk->order = std::move(order);
-        walks_.push_back(std::move(walk));
+        patterns_.push_back({.order = std::move(order), .keys = {}, .open = nullptr});
         break;
-      }
     }
   }
 }
@@ -141,23 +141,34 @@ void DiskWorker::Postpone(const Error& refused) {
   SetAside("a removal cannot be written: " + refused.detail);
 }
 
-// Runs one walk at a time, a zone a step. The log moves nothing from zone to zone meanwhile, so the
-// walk meets each object once.
+bool DiskWorker::Pattern::Matches(const disklog::LiveObject& object) const {
+  return object.slot == order.slot && object.generation == order.generation &&
+         GlobMatches(order.pattern, object.key);
+}
+
+// Reads a zone a step, for all removals that waited when the walk began: patterns that are ordered
+// in a row wait for two walks at most, however many they are. The log moves nothing from zone to
+// zone meanwhile, so the walk meets each object once. The first pattern that matches takes the
+// object, so that it is counted once; the sync of a later one covers its tombstone.
 void DiskWorker::StepWalk() {
-  if (walks_.empty() || walks_.front()->reading) return;
-  const std::shared_ptr<Walk> walk = walks_.front();
-  if (!std::exchange(walk->held, true)) log_->HoldMoves();
-  if (!log_->MovesStill()) return;
-  if (walk->zone == zones_) return RemoveFound(*walk);
+  if (walk_ == nullptr) {
+    if (patterns_.empty()) return;
+    walk_ = std::make_shared<Walk>();
+    walk_->patterns = std::exchange(patterns_, {});
+    log_->HoldMoves();
+  }
+  const std::shared_ptr<Walk> walk = walk_;
+  if (walk->reading || !log_->MovesStill()) return;
+  if (walk->zone == zones_) return EndWalk(*walk);
   walk->reading = true;
-  const auto found = std::make_shared<std::vector<std::string>>();
+  const auto found = std::make_shared<std::vector<std::vector<std::string>>>(walk->patterns.size());
   log_->Walk(
       walk->zone,
       [walk, found](const disklog::LiveObject& object) {
-        if (object.slot == walk->order.slot && object.generation == walk->order.generation &&
-            GlobMatches(walk->order.pattern, object.key)) {
-          found->emplace_back(object.key);
-        }
+        const auto first = std::ranges::find_if(
+            walk->patterns, [&](const Pattern& pattern) { return pattern.Matches(object); });
+        if (first == walk->patterns.end()) return;
+        (*found)[static_cast<std::size_t>(first - walk->patterns.begin())].emplace_back(object.key);
       },
       [this, walk, found](const Status& status) {
         walk->reading = false;
@@ -165,7 +176,9 @@ void DiskWorker::StepWalk() {
         if (!status) {
           return SetAside("a removal by pattern cannot read a zone: " + status.error().detail);
         }
-        walk->keys.insert(walk->keys.end(), found->begin(), found->end());
+        for (std::size_t i = 0; i < found->size(); ++i) {
+          std::ranges::move((*found)[i], std::back_inserter(walk->patterns[i].keys));
+        }
         ++walk->zone;
       });
 }
@@ -200,45 +213,56 @@ void DiskWorker::StepListing() {
       });
 }
 
-// Removes the keys of a walk: as many as the log's queue has room for, the rest with later steps.
-void DiskWorker::RemoveFound(Walk& walk) {
-  TierRemoval& removal = *walk.order.removal;
-  if (walk.open == nullptr) {
+// Removes what the walk has found, in the order of the removals.
+void DiskWorker::EndWalk(Walk& walk) {
+  while (!walk.patterns.empty()) {
+    if (!RemoveFound(walk.patterns.front())) return;
+    walk.patterns.pop_front();
+  }
+  walk_ = nullptr;
+  log_->ReleaseMoves();
+}
+
+// Removes the keys that a walk has found: as many as the log's queue has room for, the rest with
+// later steps. Returns whether all are removed.
+bool DiskWorker::RemoveFound(Pattern& pattern) {
+  TierRemoval& removal = *pattern.order.removal;
+  if (pattern.open == nullptr) {
     // This thread owns the keys until the removal is proven, the thread that awaits the removal
     // from then on.
     if (removal.collect) {
-      removal.keys.insert(removal.keys.end(), walk.keys.begin(), walk.keys.end());
+      removal.keys.insert(removal.keys.end(), pattern.keys.begin(), pattern.keys.end());
     }
-    walk.found = walk.keys.size();
-    walk.open = std::make_shared<std::size_t>(1);
+    pattern.found = pattern.keys.size();
+    pattern.open = std::make_shared<std::size_t>(1);
   }
   // Each part has a sync of its own. The last one to end proves the order.
-  const auto ended = [this, open = walk.open, count = walk.found,
-                      order = walk.order](const Status& status) {
+  const auto ended = [this, open = pattern.open, count = pattern.found,
+                      order = pattern.order](const Status& status) {
     if (!status) return SetAside("a removal is not proven: " + status.error().detail);
     if (--*open == 0) tiering_.removals().Proven(order, count);
   };
-  const std::string name = tiering_.removals().NameOf(walk.order.slot);
-  while (!walk.keys.empty()) {
-    const std::size_t part = std::min(kRemovedAtOnce, walk.keys.size());
-    const std::vector<std::string_view> keys(walk.keys.end() - static_cast<std::ptrdiff_t>(part),
-                                             walk.keys.end());
-    ++*walk.open;
+  const TierOrder& order = pattern.order;
+  const std::string name = tiering_.removals().NameOf(order.slot);
+  while (!pattern.keys.empty()) {
+    const std::size_t part = std::min(kRemovedAtOnce, pattern.keys.size());
+    const std::vector<std::string_view> keys(pattern.keys.end() - static_cast<std::ptrdiff_t>(part),
+                                             pattern.keys.end());
+    ++*pattern.open;
     const Status removed = log_->Remove(
-        {.slot = walk.order.slot, .generation = walk.order.generation, .name = name, .keys = keys},
-        ended);
+        {.slot = order.slot, .generation = order.generation, .name = name, .keys = keys}, ended);
     if (!removed) {
-      --*walk.open;
-      return Postpone(removed.error());
+      --*pattern.open;
+      Postpone(removed.error());
+      return false;
     }
     no_space_since_ns_ = 0;
-    walk.keys.resize(walk.keys.size() - part);
+    pattern.keys.resize(pattern.keys.size() - part);
   }
-  walks_.pop_front();
-  log_->ReleaseMoves();
   // Syncs even if nothing was found: an earlier removal may have taken the keys and not be synced
   // yet.
   log_->Sync(ended);
+  return true;
 }
 
 // ---- promotions

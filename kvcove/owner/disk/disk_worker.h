@@ -62,21 +62,27 @@ class DiskWorker {
   disklog::Log& log() { return *log_; }
 
  private:
-  struct Walk {
+  // A removal by pattern.
+  struct Pattern {
     TierOrder order;
-    std::uint32_t zone = 0;
-    bool reading = false;
-    bool held = false;                  // the log's moves are held
-    std::vector<std::string> keys;      // that match and are not removed yet
+    std::vector<std::string> keys;      // that the walk has found and that are not removed yet
     std::size_t found = 0;              // number of matches, once all zones are read
     std::shared_ptr<std::size_t> open;  // parts that are not synced; one more until the last
+    bool Matches(const disklog::LiveObject& object) const;
+  };
+  // A walk over all zones, for the removals by pattern that were ordered before it began.
+  struct Walk {
+    std::deque<Pattern> patterns;
+    std::uint32_t zone = 0;
+    bool reading = false;
   };
 
   void TakeOrders();
   void StepRemovals();
   void StepWalk();
   void StepListing();
-  void RemoveFound(Walk& walk);
+  void EndWalk(Walk& walk);
+  bool RemoveFound(Pattern& pattern);
   void StartReads();
   void StartRead(const std::shared_ptr<Load>& load, const disklog::Found& found);
   void Ended(const std::shared_ptr<Load>& load, std::span<const std::byte> buffer,
@@ -98,7 +104,8 @@ class DiskWorker {
   std::unique_ptr<disklog::Device> device_;
   const std::uint32_t zones_;
   std::deque<TierOrder> removals_;
-  std::deque<std::shared_ptr<Walk>> walks_;
+  std::deque<Pattern> patterns_;  // wait for the next walk
+  std::shared_ptr<Walk> walk_;    // null: none is under way
   std::uint64_t reading_bytes_ = 0;
   std::size_t reads_ = 0;
   std::uint32_t read_errors_ = 0;       // in a row

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <map>
@@ -167,20 +168,6 @@ TEST_F(DiskWorkerTest, WhatTheDiskHasAlreadyIsNotWrittenAgain) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(7));
 }
 
-// Callers that wait without a thread depend on it.
-TEST_F(DiskWorkerTest, ItReportsOnceThatRemovalsAreProven) {
-  int reports = 0;
-  tiers_.common().on_proven = [&] { ++reports; };
-  ASSERT_TRUE(tiers_.Settle());
-  EXPECT_EQ(reports, 0);
-  EXPECT_TRUE(tiers_.Remove("a"));
-  EXPECT_EQ(reports, 1);
-  EXPECT_TRUE(tiers_.RemoveMatching("b*"));
-  EXPECT_EQ(reports, 2);
-  ASSERT_TRUE(tiers_.Settle());
-  EXPECT_EQ(reports, 2);
-}
-
 TEST_F(DiskWorkerTest, ARemovalByPatternThatFindsNothingWaitsForTheOneBeforeIt) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;
@@ -308,6 +295,48 @@ TEST_F(DiskWorkerTest, ARemovalByPatternTakesFromTheQueueOnlyWhatItMatches) {
     EXPECT_EQ(tiers_.Get("a" + std::to_string(i)), "") << i;
     EXPECT_TRUE(tiers_.Get("b" + std::to_string(i)) == ValueOf(2)) << i;
   }
+}
+
+// A walk each would make others wait for as long as somebody orders patterns in a row.
+TEST_F(DiskWorkerTest, OneWalkServesAllPatternsThatWaitForIt) {
+  for (std::uint64_t i = 0; i < 80; ++i) {
+    ASSERT_EQ(tiers_.Put("a" + std::to_string(i), i), Code::kOk);
+    ASSERT_TRUE(tiers_.Settle());
+  }
+  const auto reads = [&](const std::vector<std::string>& patterns) {
+    const std::uint64_t before = tiers_.device->reads();
+    std::vector<std::shared_ptr<TierRemoval>> removals;
+    for (const std::string& pattern : patterns) {
+      removals.push_back(tiers_.BeginRemoveMatching(pattern));
+    }
+    EXPECT_TRUE(tiers_.Until([&] {
+      return std::ranges::all_of(removals,
+                                 [&](const auto& one) { return tiers_.Proven(*one).has_value(); });
+    }));
+    return tiers_.device->reads() - before;
+  };
+  const std::uint64_t one = reads({"b*"});
+  ASSERT_GT(one, 1U) << "more than the zone that is being written";
+  EXPECT_LT(reads({"b*", "c*", "d*", "e*", "f*", "g*", "h*", "i*"}), 2 * one);
+}
+
+TEST_F(DiskWorkerTest, PatternsOfOneWalkCountAnObjectOnce) {
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    ASSERT_EQ(tiers_.Put("a" + std::to_string(i), i), Code::kOk);
+  }
+  ASSERT_TRUE(tiers_.Settle());
+  tiers_.Evict("a11");
+  ASSERT_TRUE(tiers_.Settle());
+  for (int i = 0; i < 12; ++i) ASSERT_TRUE(tiers_.OnDisk("a" + std::to_string(i)));
+  const auto some = tiers_.BeginRemoveMatching("a1*");
+  const auto all = tiers_.BeginRemoveMatching("a*");
+  const auto again = tiers_.BeginRemoveMatching("a*");
+  ASSERT_TRUE(tiers_.Until(
+      [&] { return tiers_.Proven(*some) && tiers_.Proven(*all) && tiers_.Proven(*again); }));
+  EXPECT_EQ(some->removed, 3U);
+  EXPECT_EQ(all->removed, 9U);
+  EXPECT_EQ(again->removed, 0U);
+  for (int i = 0; i < 12; ++i) EXPECT_FALSE(tiers_.OnDisk("a" + std::to_string(i)));
 }
 
 TEST_F(DiskWorkerTest, NothingComesUpWhileAPatternIsDecided) {

@@ -50,6 +50,7 @@ class OwnerDisksTest : public testing::Test {
                                  .max_objects = 1024,
                                  .policy = "lru",
                                  .quotas = {},
+                                 .listed = disks.options().cluster,
                                  .lower = disks.lower()}));
     const MutexLock lock(memory.mutex);
     memory.SetSlots(kHistory, {{.slot = kNamedSlot, .generation = kNow, .name = "m"}});
@@ -240,6 +241,47 @@ TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
   EXPECT_EQ(refused.error().code, Code::kUnavailable);
   left_behind.reset();
   EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
+}
+
+// Others' removals are acknowledged in between, however many objects a pattern has taken.
+TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
+  constexpr std::size_t kKeys = (1 << 16) + 1000;
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  Removals removals(disks, opening, *memory, link_ends, clock);
+  TierRemovals& disk = disks.set()[0].removals();
+  for (const std::uint64_t number : {1, 2}) {
+    ASSERT_TRUE(removals.BeginPattern(
+        {.number = number, .slot = kNamedSlot, .generation = kNow, .keys = {}, .pattern = "k*"}));
+  }
+  // As the disk's thread does it, whose walk gives a key to the first pattern that matches.
+  std::vector<TierOrder> orders = disk.TakeOrders();
+  ASSERT_EQ(orders.size(), 2U);
+  for (std::size_t i = 0; i < kKeys; ++i) {
+    orders[0].removal->keys.push_back("k" + std::to_string(i));
+  }
+  disk.Proven(orders[1], 0);
+  EXPECT_TRUE(removals.TakeEndedPatterns().empty()) << "keys of the second are listed yet";
+  disk.Proven(orders[0], kKeys);
+  EXPECT_TRUE(removals.TakeEndedPatterns().empty());
+  const auto unlisted = [&] {
+    const MutexLock lock(memory->mutex);
+    return memory->core().TakeGone(2 * kKeys).size();
+  };
+  EXPECT_EQ(unlisted(), std::size_t{1} << 16);
+  const auto ended = removals.TakeEndedPatterns();
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_EQ(ended[0].objects, kKeys);
+  EXPECT_EQ(unlisted(), 1000U);
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

@@ -43,7 +43,8 @@ std::size_t RemovalWaits::size() const {
 }
 
 // Looks at the wait once it is added: the disk may have proven the removal just before, and Settle
-// has not met the wait then.
+// has not met the wait then. Not while the waits are over: a disk that hangs is not looked at any
+// more once its owner has left it behind, which would count as proven.
 void RemovalWaits::Add(std::shared_ptr<DisksRemoval> removal, std::int64_t deadline_ns, Done done) {
   std::vector<Ended> ended;
   {
@@ -52,8 +53,8 @@ void RemovalWaits::Add(std::shared_ptr<DisksRemoval> removal, std::int64_t deadl
         next_++,
         Wait{.removal = std::move(removal), .deadline_ns = deadline_ns, .done = std::move(done)});
     const auto wait = added.first;
-    std::optional<Status> outcome = OutcomeOf(wait->second);
-    if (!outcome && (paused_ || stopping_)) outcome = RemovalNotProven();
+    std::optional<Status> outcome = RemovalNotProven();
+    if (!paused_ && !stopping_) outcome = OutcomeOf(wait->second);
     if (outcome) End(wait, std::move(*outcome), ended);
   }
   Answer(std::move(ended));

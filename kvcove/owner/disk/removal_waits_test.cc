@@ -214,6 +214,13 @@ TEST_F(RemovalWaitsTest, WhilePausedNothingWaitsAndNothingIsStruck) {
   EXPECT_TRUE(Becomes([&] { return *after == kProven; }));
 }
 
+// The owner has left the disk behind, so a look at the removal finds no disk that must prove it.
+TEST_F(RemovalWaitsTest, ARemovalThatBeginsAfterTheEndIsNotTakenForProven) {
+  proven_[0] = true;
+  waits_.Stop();
+  EXPECT_EQ(*Add(RemovalFrom({0})), kLate);
+}
+
 TEST_F(RemovalWaitsTest, ABoundedNumberWaits) {
   for (std::size_t i = 0; i < RemovalWaits::kMost; ++i) {
     ASSERT_FALSE(waits_.Full());

@@ -15,10 +15,10 @@
 namespace kvcove::owner {
 namespace {
 
-constexpr std::size_t kMostPatterns = 16;
-// Those of this host. They outlive their callers, and each load looks at all of them.
-constexpr std::size_t kMostHostPatterns = 64;
-static_assert(kMostPatterns < wire::kMaxOpenRemovals);
+// Removals by pattern at a disk: they outlive their callers, and each load looks at all of them.
+constexpr std::size_t kMostPatterns = 64;
+// Keys that TakeEndedPatterns queues as lost, at most: its lane continues with others' removals.
+constexpr std::size_t kUnlistedAtOnce = 1 << 16;
 
 std::unexpected<Error> StaleRemoval() {
   return Fail(Code::kStale, "the generation is not the current one; register again");
@@ -32,7 +32,7 @@ std::unexpected<Error> TooManyRemovals() {
 std::unexpected<Error> TooManyPatterns() {
   return Fail(Code::kLimit,
               fmt::format("{} removals by pattern wait for a disk already; repeat this one later",
-                          kMostHostPatterns));
+                          kMostPatterns));
 }
 
 }  // namespace
@@ -46,9 +46,7 @@ Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
       clock_(clock),
       waits_({.look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
               .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
-             clock) {
-  disks_.set().common().on_proven = [this] { waits_.Settle(); };
-}
+             clock) {}
 
 // ---- asked for on this host
 
@@ -138,7 +136,7 @@ void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
 Result<std::uint64_t> Removals::BeginMatching(const Token& token, std::string_view pattern,
                                               std::int64_t deadline_ns, DisksRemoval& on_disk) {
   KVCOVE_TRY(CheckPattern(pattern));
-  if (disks_.set().Patterns() >= kMostHostPatterns) return TooManyPatterns();
+  if (disks_.set().Patterns() >= kMostPatterns) return TooManyPatterns();
   {
     const MutexLock lock(memory_.mutex);
     if (memory_.core().CheckToken(token) != Code::kOk) return StaleRemoval();
@@ -264,17 +262,18 @@ std::optional<std::uint64_t> Removals::BeginPattern(const wire::Removal& removal
   return matched;
 }
 
-// Queues the keys as lost before it returns a removal, as ApplyPattern does.
+// Queues the keys as lost before it returns a removal, as ApplyPattern does. Removals end in their
+// order: an earlier one may have taken keys that a later one matches, too.
 std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   std::vector<wire::RemovalsRequest::Count> ended;
-  for (auto pattern = patterns_.begin(); pattern != patterns_.end();) {
-    if (!Ended(*pattern)) {
-      ++pattern;
-      continue;
-    }
-    NoteGone(pattern->slot, pattern->on_disk.TakeKeys());
-    ended.push_back({.number = pattern->number, .objects = pattern->on_disk.removed()});
-    pattern = patterns_.erase(pattern);
+  for (std::size_t room = kUnlistedAtOnce; !patterns_.empty() && Ended(patterns_.front());) {
+    Pattern& first = patterns_.front();
+    const std::vector<std::string> keys = first.on_disk.TakeKeys(room);
+    NoteGone(first.slot, keys);
+    room -= keys.size();
+    if (room == 0) break;
+    ended.push_back({.number = first.number, .objects = first.on_disk.removed()});
+    patterns_.pop_front();
   }
   // A page that was applied in two epochs has begun its removals twice.
   std::erase_if(ended, [&](const wire::RemovalsRequest::Count& count) {

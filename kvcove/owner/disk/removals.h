@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,13 +43,14 @@ class Removals {
                            std::int64_t deadline_ns);
   // Removes objects whose keys match, and returns their number. Errors: kTimeout: some may be
   // removed, and the call can be repeated; kInvalid: the pattern; kStale; kLimit: too many removals
-  // by pattern wait for a disk, so this one has not begun.
+  // by pattern wait for a disk, so this one has not begun here (it may have at other owners of the
+  // process).
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
                                        std::int64_t deadline_ns);
   // Do the same without waiting for a disk. `keys` are read within the call. `done` is called once,
   // by any thread, or within the call; the janitor ends waits at their deadlines.
   // RemoveMatchingThen walks over memory within the call. Errors: also kLimit: too many removals
-  // wait, so this one has not begun.
+  // wait, so this one has not begun here.
   void RemoveThen(const Token& token, std::span<const std::string_view> keys,
                   std::int64_t deadline_ns, std::function<void(Result<std::vector<Code>>)> done);
   void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
@@ -63,8 +65,9 @@ class Removals {
   // objects memory had; nothing: there is no disk, or too many walks are under way, so Apply must
   // do it. TakeEndedPatterns returns the removal once disks have proven it.
   std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal);
-  // Returns removals that disks have proven, with the number of their objects, and queues their
-  // keys for the master as lost. May wait for the note's file system, as AwaitApplied.
+  // Returns removals that disks have proven, with the number of their objects, once it has queued
+  // their keys for the master as lost: a bounded number with each call. May wait for the note's
+  // file system, as AwaitApplied.
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns();
   // Forgets the removals that BeginPattern has begun: they are applied again.
   void ForgetPatterns();
@@ -117,7 +120,7 @@ class Removals {
   const Clock& clock_;
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
-  std::vector<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
+  std::deque<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
   RemovalWaits waits_;
 };
 

@@ -156,17 +156,6 @@ void TierRemovals::Proven(const TierOrder& order, std::uint64_t removed) {
   const MutexLock lock(parts_.mutex);
   parts_.fences.Proven(order, removed);
   parts_.proven.NotifyAll();
-  proven_ = true;
-}
-
-// Does nothing once the disk is set aside: the owner may have left this thread behind, and be gone.
-void TierRemovals::ReportProven() {
-  if (!std::exchange(proven_, false) || !parts_.common.on_proven) return;
-  {
-    const MutexLock lock(parts_.mutex);
-    if (parts_.state.aside()) return;
-  }
-  parts_.common.on_proven();
 }
 
 }  // namespace kvcove::owner
