@@ -121,6 +121,7 @@ std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
       results[i] = {.code = Code::kInvalid};
       continue;
     }
+    if (local == nullptr) results[i] = {};  // the caller may have used it before
     which.push_back(i);
   }
   return which;
@@ -331,10 +332,11 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i] = {};
     if (CheckKey(keys[i])) {
       which.push_back(i);
     } else {
-      results[i] = {.code = Code::kInvalid};
+      results[i].code = Code::kInvalid;
     }
   }
   const Locator::Found found =

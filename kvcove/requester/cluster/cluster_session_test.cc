@@ -91,6 +91,15 @@ TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
   EXPECT_EQ(master_.Asked(wire::Method::kRegister), 1);
 }
 
+TEST_F(ClusterSessionTest, AnEarlierCallsReasonIsNotReportedWhileTheMasterDoesNotAnswer) {
+  master_.With(
+      [](FakeMaster::State& state) { state.refused[wire::Method::kLookup] = Code::kDenied; });
+  const std::string_view key = "k";
+  ItemResult result{.code = Code::kMiss, .reason = MissReason::kDiskFailed};
+  ASSERT_TRUE(session_->Exists({&key, 1}, {&result, 1}, kUnhurried));
+  EXPECT_EQ(result.reason, MissReason::kDenied);
+}
+
 TEST_F(ClusterSessionTest, APrefixEndsAtItsFirstMiss) {
   for (const std::string_view key : {"0", "1", "3"}) master_.List(key, 4);
   const std::vector<std::string_view> keys = {"0", "1", "2", "3"};
