@@ -33,6 +33,23 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
   return request;
 }
 
+Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
+                                        const SessionOptions& options,
+                                        const wire::ResetRequest& request, bool known,
+                                        std::int64_t deadline_ns) {
+  if (known) {
+    const auto registered =
+        authority.Register(RegistrationOf(options, *request.version, {}), deadline_ns);
+    // An authority that has no room for a registration either has given the version's slot away, so
+    // that nothing is left to void, or has no registration of this engine, and then takes the
+    // reset for one of the current version. A busy one has answered nothing about it.
+    const bool full =
+        !registered && registered.error().code == Code::kLimit && !rpc::BusyIn(registered.error());
+    if (!registered && !full) return std::unexpected(registered.error());
+  }
+  return authority.Reset(request, deadline_ns);
+}
+
 std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {
   if (hold.count() <= 0) return 0;
   return now_ns / kMillisecond + std::min(hold, segment::kLongestHold).count();

@@ -28,6 +28,16 @@ std::vector<StoredObject> ValuesOf(std::map<std::string, StoredObject> objects);
 wire::RegisterRequest RegistrationOf(const SessionOptions& options, std::string_view version,
                                      const wire::ResetOutcome& reset);
 wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& reset);
+// Makes one attempt of a reset at the authority over generations: the master, or an owner of a host
+// that is a pool of its own. `known`: the session has registered for the request's version, and may
+// have returned to it without a call. The authority takes a reset to another version than the last
+// registered one for a change of version, which voids nothing. So a known version is registered
+// first, and if that fails the reset is not sent: alone it would be answered as proven, and void
+// nothing.
+Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
+                                        const SessionOptions& options,
+                                        const wire::ResetRequest& request, bool known,
+                                        std::int64_t deadline_ns);
 // Returns the key of the chunk before item `i` of a batch of PutItem or ReserveItem: its `after`,
 // or else the key of the item before it, if that is a valid key.
 template <typename Item>

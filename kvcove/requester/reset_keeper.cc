@@ -2,8 +2,10 @@
 #include "kvcove/requester/reset_keeper.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
@@ -12,6 +14,8 @@ namespace kvcove::requester {
 namespace {
 
 constexpr std::int64_t kRetryNs = 100 * kMillisecond;
+constexpr std::int64_t kAttemptNs = 2500 * kMillisecond;
+constexpr std::int64_t kNobodyWaits = std::numeric_limits<std::int64_t>::max();
 
 // True if the master would give the same answer again.
 bool IsRefused(const Status& done) {
@@ -34,6 +38,7 @@ wire::ResetRequest Both(const wire::ResetRequest& earlier, const wire::ResetRequ
   if (Covers(later, earlier)) return later;
   wire::ResetRequest both = later;
   both.id = RandomId();
+  both.late = earlier.late || later.late;
   if (both.engine.empty()) both.engine = earlier.engine;
   if (earlier.version != later.version) both.version.reset();
   return both;
@@ -59,46 +64,84 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
     if (!done) done = Fail(done.error().code, "an earlier one: " + done.error().detail);
   }
   if (done) done = attempt_(request, deadline_ns);
-  if (!Keep(request, number, first, done)) return done;  // proven, or refused
-  StartRetries();
-  return Fail(Code::kNotProven, done.error().ToString());
+  const std::optional<std::uint64_t> proofs = Keep(request, number, first, done, deadline_ns);
+  if (!proofs) return done;  // proven, or refused
+  // Only kUnavailable promises another answer soon, if a thread asks again.
+  const bool waits = StartRetries() && done.error().code == Code::kUnavailable;
+  return AwaitProof(*proofs, done.error(), waits ? deadline_ns : 0);
 }
 
-// Notes the outcome of a call. True: the reset has to be repeated.
-bool ResetKeeper::Keep(const wire::ResetRequest& request, std::uint64_t number,
-                       const std::optional<wire::ResetRequest>& first, const Status& done) {
+// Notes the outcome of a call. Returns the number of proofs so far if the reset has to be repeated.
+std::optional<std::uint64_t> ResetKeeper::Keep(const wire::ResetRequest& request,
+                                               std::uint64_t number,
+                                               const std::optional<wire::ResetRequest>& first,
+                                               const Status& done, std::int64_t deadline_ns) {
   const MutexLock lock(mutex_);
   if (done) {
     // A call that began before the pending one proves nothing about it.
     if (pending_ && number > pending_->number &&
         (Covers(request, pending_->request) || (first && first->id == pending_->request.id))) {
-      pending_.reset();
-      unproven_->store(false, std::memory_order_release);
+      Proven();
     }
-    return false;
+    return std::nullopt;
   }
   unproven_->store(true, std::memory_order_release);
-  const bool refused = IsRefused(done);
+  std::optional<Error> refusal;
+  if (IsRefused(done)) refusal = done.error();
+  wire::ResetRequest kept = request;
+  kept.late = done.error().code != Code::kUnavailable;  // its caller does not wait
+  const std::int64_t until_ns = kept.late ? kNobodyWaits : deadline_ns;
   if (!pending_) {
-    pending_ = {.number = number, .request = request, .refused = refused};
+    pending_ = {
+        .number = number, .request = std::move(kept), .refusal = refusal, .until_ns = until_ns};
   } else {
     // Calls may end in another order than they began, so the later number decides what the version
     // is afterwards. Refused only if both are: the master's answer for both together is not known.
-    const bool both_refused = refused && pending_->refused;
     const bool later = number > pending_->number;
-    pending_ = {
-        .number = std::max(number, pending_->number),
-        .request = later ? Both(pending_->request, request) : Both(request, pending_->request),
-        .refused = both_refused};
+    pending_ = {.number = std::max(number, pending_->number),
+                .request = later ? Both(pending_->request, kept) : Both(kept, pending_->request),
+                .refusal = pending_->refusal ? refusal : std::nullopt,
+                .until_ns = std::min(pending_->until_ns, until_ns)};
   }
   changed_.NotifyAll();
-  return !refused;
+  if (refusal) return std::nullopt;
+  return proofs_;
 }
 
-void ResetKeeper::StartRetries() {
+// Waits until the pending reset, which covers the caller's, is proven or refused. `proofs`: the
+// value of proofs_ when the caller's reset became a part of it. `error`: of the caller's attempt.
+Status ResetKeeper::AwaitProof(std::uint64_t proofs, const Error& error, std::int64_t deadline_ns) {
+  const MutexLock lock(mutex_);
+  while (proofs_ == proofs && !pending_->refusal && !stopping_) {
+    const std::int64_t left_ns = LeftNs(deadline_ns, clock_);
+    if (left_ns <= 0) break;
+    changed_.WaitFor(mutex_, std::chrono::nanoseconds(left_ns));
+  }
+  if (proofs_ == proofs) {
+    pending_->request.late = true;
+    pending_->until_ns = kNobodyWaits;
+    // An attempt that is not late must not reach a master after this call's answer.
+    if (sharing_) ends_ = true;
+    while (sharing_ && proofs_ == proofs) changed_.Wait(mutex_);
+  }
+  if (proofs_ != proofs) return {};
+  if (pending_->refusal) return std::unexpected(*pending_->refusal);
+  return Fail(Code::kNotProven, error.ToString());
+}
+
+void ResetKeeper::Proven() {
+  pending_.reset();
+  ++proofs_;
+  unproven_->store(false, std::memory_order_release);
+  changed_.NotifyAll();
+}
+
+// Returns false if no thread repeats the reset.
+bool ResetKeeper::StartRetries() {
   {
     const MutexLock lock(mutex_);
-    if (stopping_ || std::exchange(started_, true)) return;
+    if (stopping_) return false;
+    if (std::exchange(started_, true)) return true;
   }
   auto retry = StartThread("kvcove-reset", [this] { RunRetries(); });
   if (!retry) {
@@ -109,6 +152,7 @@ void ResetKeeper::StartRetries() {
   if (retry) retry_ = std::move(*retry);
   if (!retry) started_ = false;
   changed_.NotifyAll();
+  return retry.has_value();
 }
 
 void ResetKeeper::Stop() {
@@ -116,6 +160,7 @@ void ResetKeeper::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
+    ends_ = true;
     changed_.NotifyAll();
     // StartRetries starts the thread without the lock, and stores it in `retry_` a moment later.
     while (started_ && !retry_.joinable()) changed_.Wait(mutex_);
@@ -130,22 +175,30 @@ void ResetKeeper::RunRetries() {
   std::uint64_t tries = 0;
   while (true) {
     wire::ResetRequest request;
+    std::int64_t deadline_ns = 0;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && (!pending_ || pending_->refused)) {
+      while (!stopping_ && (!pending_ || pending_->refusal)) {
         since_ns = 0;
         tries = 0;
         changed_.Wait(mutex_);
       }
       if (stopping_) return;
       request = pending_->request;
-      request.late = true;
+      deadline_ns = std::min(clock_.NowNs() + kAttemptNs, pending_->until_ns);
+      sharing_ = !request.late;
+      ends_ = false;
     }
     if (since_ns == 0) since_ns = clock_.NowNs();
     ++tries;
-    const Status done = attempt_(request, clock_.NowNs() + 2500 * kMillisecond);
+    const Status done = [&] {
+      const InterruptBy interrupt(ends_);
+      return attempt_(request, deadline_ns);
+    }();
     {
       const MutexLock lock(mutex_);
+      sharing_ = false;
+      changed_.NotifyAll();
       if (stopping_) return;
       // Another call has replaced or proven the pending reset meanwhile: this outcome is not about
       // the present one.
@@ -155,10 +208,10 @@ void ResetKeeper::RunRetries() {
         continue;
       }
       if (done) {
-        pending_.reset();
-        unproven_->store(false, std::memory_order_release);
+        Proven();
       } else {
-        pending_->refused = true;
+        pending_->refusal = done.error();
+        changed_.NotifyAll();
       }
     }
     if (!done) {

@@ -1,14 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resets of a session. A reset is tried once; if it is not proven, a thread repeats it, under the
-// same id, until it is. A reset that the master refuses (the session's token may not reset, or a
-// name is invalid) would be refused again, so it is not repeated. Both close the session, because
-// objects that had to be voided may still be found.
+// Resets of a session. A caller attempts its reset once. If the attempt proves nothing, a thread
+// repeats it, under the same id, until it is proven. A reset that the master refuses (the session's
+// token may not reset, or a name is invalid) would be refused again, so it is not repeated. Both
+// close the session, because objects that had to be voided may still be found.
 //
 //   open -> closed, repeated -> open       (proven by the thread, or by a later reset)
 //           closed, refused  -> open       (proven by a later reset)
 //
 // A later proven reset reopens the session only if it voids everything that the earlier one had to
 // void.
+//
+// A caller whose attempt ends with kUnavailable (masters elect a leader, or one starts again) waits
+// until its timeout for the proof that the thread gets.
+// - The thread alone makes repetitions, so two resets that both wait cannot overtake each other:
+//   the thread repeats the one reset that covers both.
+// - Each repetition is a whole attempt, with the registration that must precede the reset
+//   (AttemptReset): a new leader that appears in between gets both, or none.
+// - If the master decided on a reset and its answer was lost, the repetition raises nothing more:
+//   a master raises at most once for an id, and stores the id with the raise.
+// - While the caller waits, a repetition may share a generation that another engine's reset has
+//   raised: a trainer loads no further weights before it has all answers. Once a caller has its
+//   answer "not proven", others may have newer weights, so the repetitions are `late`. A caller
+//   therefore gives up only after an attempt that is not late has ended.
+// Other errors are answered at once: they say that the master was reached and has no proof, or that
+// the time is over.
 #pragma once
 
 #include <atomic>
@@ -34,25 +49,31 @@ class ResetKeeper {
       : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
   ~ResetKeeper() { Stop(); }
 
-  // Resets once. Errors: kNotProven (the thread repeats it); kDenied, kInvalid (it is not repeated,
-  // and only a later reset can open the session).
+  // Resets; waits for the proof until the timeout while no master answers. Errors: kNotProven (the
+  // thread repeats it); kDenied, kInvalid (it is not repeated, and only a later reset can open the
+  // session).
   Status Reset(const wire::ResetRequest& request, std::chrono::milliseconds timeout);
   // True while a reset is not proven.
   bool closed() const { return unproven_->load(std::memory_order_acquire); }
   // Returns closed() as a flag that outlives this object, for loans of the session.
   std::shared_ptr<const std::atomic<bool>> closed_flag() const { return unproven_; }
-  // Joins the thread. No attempt begins afterwards.
+  // Ends the thread, and its attempt within Interrupt::kLookNs: a session must not wait for a
+  // master that is away. No attempt begins afterwards.
   void Stop();
 
  private:
   struct Pending {
-    std::uint64_t number = 0;    // of the latest call of Reset that it covers
-    wire::ResetRequest request;  // voids all that the calls had to void
-    bool refused = false;        // it is not repeated
+    std::uint64_t number = 0;      // of the latest call of Reset that it covers
+    wire::ResetRequest request;    // voids all that the calls had to void
+    std::optional<Error> refusal;  // it is not repeated
+    std::int64_t until_ns = 0;     // when the first caller that waits gives up
   };
-  bool Keep(const wire::ResetRequest& request, std::uint64_t number,
-            const std::optional<wire::ResetRequest>& first, const Status& done);
-  void StartRetries();
+  std::optional<std::uint64_t> Keep(const wire::ResetRequest& request, std::uint64_t number,
+                                    const std::optional<wire::ResetRequest>& first,
+                                    const Status& done, std::int64_t deadline_ns);
+  Status AwaitProof(std::uint64_t proofs, const Error& error, std::int64_t deadline_ns);
+  void Proven() KVCOVE_REQUIRES(mutex_);
+  bool StartRetries();
   void RunRetries();
 
   const std::string name_;
@@ -64,6 +85,9 @@ class ResetKeeper {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t proofs_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of pending resets
+  bool sharing_ KVCOVE_GUARDED_BY(mutex_) = false;  // the thread makes an attempt that is not late
+  std::atomic<bool> ends_{false};  // the thread's attempt is to end; written under mutex_
   bool started_ KVCOVE_GUARDED_BY(mutex_) =
       false;  // the thread runs, or is about to; then `retry_`
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <vector>
 
+#include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 
@@ -18,10 +20,11 @@ using std::chrono::milliseconds;
 // A master as a session's resets see it: it can be cut off, and proves everything else.
 class ResetMaster {
  public:
-  Status Reset(const wire::ResetRequest& request) {
+  Status Reset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
     const MutexLock lock(mutex_);
     ++asked_;
     if (code_ != Code::kOk) return Fail(code_, "as told");
+    if (SystemClock::Instance().NowNs() >= deadline_ns) return Fail(Code::kTimeout, "too late");
     proven_.push_back(request);
     return {};
   }
@@ -64,23 +67,31 @@ class ResetKeeperTest : public testing::Test {
     return !keeper_.closed();
   }
 
+  // Returns when the master has been asked `more` times from now on; the test's own limit ends it.
+  void AwaitAsked(int more) {
+    const int until = master_.asked() + more;
+    while (master_.asked() < until) std::this_thread::yield();
+  }
   // Returns when a reset that is repeated would have been, three times.
   static void AwaitRepetitions() {
     ResetMaster silent;
     silent.Answer(false);
     ResetKeeper other(
         "other",
-        [&](const wire::ResetRequest& request, std::int64_t) { return silent.Reset(request); },
+        [&](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+          return silent.Reset(request, deadline_ns);
+        },
         SystemClock::Instance());
     EXPECT_FALSE(other.Reset(EngineReset(), milliseconds(10)));
     while (silent.asked() < 4) std::this_thread::yield();  // the test's own limit ends it
   }
 
   ResetMaster master_;
-  ResetKeeper keeper_{
-      "n",
-      [this](const wire::ResetRequest& request, std::int64_t) { return master_.Reset(request); },
-      SystemClock::Instance()};
+  ResetKeeper keeper_{"n",
+                      [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
+                        return master_.Reset(request, deadline_ns);
+                      },
+                      SystemClock::Instance()};
 };
 
 TEST_F(ResetKeeperTest, AResetThatWasNotProvenIsRepeatedUnderItsId) {
@@ -164,6 +175,121 @@ TEST_F(ResetKeeperTest, AnOperatorsResetDoesNotStandForAnEngines) {
                             milliseconds(30'000)));
   ASSERT_TRUE(OpensAgain());
   EXPECT_TRUE(master_.VoidedAll());
+}
+
+// The master is there again within the caller's time.
+TEST_F(ResetKeeperTest, ACallerWaitsForTheProofWhileNoMasterAnswers) {
+  master_.Answer(false);
+  const wire::ResetRequest request = EngineReset();
+  std::thread caller([&] { EXPECT_TRUE(keeper_.Reset(request, milliseconds(600'000))); });
+  AwaitAsked(3);
+  EXPECT_TRUE(keeper_.closed());
+  master_.Answer(true);
+  caller.join();
+  EXPECT_FALSE(keeper_.closed());
+  ASSERT_EQ(master_.proven().size(), 1U);
+  EXPECT_EQ(master_.proven().front().id, request.id);
+  EXPECT_FALSE(master_.proven().front().late) << "resets for the same weights share a generation";
+}
+
+// Other engines may have newer weights by now.
+TEST_F(ResetKeeperTest, ARepetitionIsLateOnceItsCallerHasGivenUp) {
+  master_.Answer(false);
+  EXPECT_FALSE(keeper_.Reset(EngineReset(), milliseconds(10)));
+  AwaitAsked(2);  // the first of them may have begun before
+  master_.Answer(true);
+  ASSERT_TRUE(OpensAgain());
+  EXPECT_TRUE(master_.proven().front().late);
+}
+
+// The earlier caller's time is over, not that of the later one.
+TEST_F(ResetKeeperTest, ALaterCallerThatWaitsHasItsOwnTime) {
+  master_.Answer(false);
+  EXPECT_FALSE(keeper_.Reset(EngineReset(), milliseconds(10)));
+  std::thread caller([&] { EXPECT_TRUE(keeper_.Reset(EngineReset(), milliseconds(600'000))); });
+  AwaitAsked(4);
+  master_.Answer(true);
+  caller.join();
+  EXPECT_FALSE(keeper_.closed());
+}
+
+// The master was reached: asking it again at once promises nothing.
+TEST_F(ResetKeeperTest, ACallerDoesNotWaitAfterOtherErrors) {
+  for (const Code code : {Code::kNotProven, Code::kTimeout, Code::kLimit}) {
+    master_.AnswerWith(code);
+    EXPECT_EQ(keeper_.Reset(EngineReset(), milliseconds(600'000)).error().code, Code::kNotProven);
+  }
+}
+
+TEST_F(ResetKeeperTest, CallersThatWaitTogetherHaveOneProofOfWhatBothVoid) {
+  master_.Answer(false);
+  std::thread all([&] { EXPECT_TRUE(keeper_.Reset(EngineReset(), milliseconds(600'000))); });
+  AwaitAsked(2);
+  std::thread one([&] { EXPECT_TRUE(keeper_.Reset(EngineReset("v2"), milliseconds(600'000))); });
+  AwaitAsked(3);
+  master_.Answer(true);
+  all.join();
+  one.join();
+  EXPECT_FALSE(keeper_.closed());
+  EXPECT_TRUE(master_.VoidedAll());
+}
+
+TEST_F(ResetKeeperTest, ACallerThatWaitsIsAnsweredWithTheRefusal) {
+  SetLogLevel(LogLevel::kOff);
+  master_.Answer(false);
+  std::thread caller([&] {
+    EXPECT_EQ(keeper_.Reset(EngineReset(), milliseconds(600'000)).error().code, Code::kDenied);
+  });
+  AwaitAsked(3);
+  master_.AnswerWith(Code::kDenied);
+  caller.join();
+  EXPECT_TRUE(keeper_.closed());
+  SetLogLevel(LogLevel::kWarn);
+}
+
+// Calls Reset once, while the first attempt fails and the next one waits for a master that is away.
+// True: when the call had its answer, an attempt that is not late was under way.
+bool IsOutlived(milliseconds timeout) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> sharing{false};
+  ResetKeeper keeper(
+      "n",
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+        if (++asked == 1) return Fail(Code::kUnavailable, "an election");
+        sharing = !request.late;
+        while (LeftNs(deadline_ns, SystemClock::Instance()) > 0) SleepNs(kMillisecond);
+        sharing = false;
+        return Fail(Code::kTimeout, "nobody answers");
+      },
+      SystemClock::Instance());
+  EXPECT_EQ(keeper.Reset(EngineReset(), timeout).error().code, Code::kNotProven);
+  return sharing;
+}
+
+// It would share a generation that others have raised for newer weights by then.
+TEST(ResetKeeperAttemptTest, NoAttemptThatIsNotLateOutlivesItsCaller) {
+  EXPECT_FALSE(IsOutlived(milliseconds(50)));
+  const AskedInterrupt interrupt(/*ends_at=*/1);
+  EXPECT_FALSE(IsOutlived(milliseconds(600'000)));
+}
+
+TEST(ResetKeeperAttemptTest, StopEndsAnAttemptThatIsUnderWay) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> interrupted{false};
+  // Proves nothing to the caller; waits for a master that is away when the thread asks.
+  ResetKeeper keeper(
+      "n",
+      [&](const wire::ResetRequest&, std::int64_t deadline_ns) -> Status {
+        if (++asked == 1) return Fail(Code::kNotProven, "not yet");
+        while (LeftNs(deadline_ns, SystemClock::Instance()) > 0) SleepNs(kMillisecond);
+        interrupted = Interrupt::Ended();
+        return Fail(Code::kTimeout, "nobody answers");
+      },
+      SystemClock::Instance());
+  EXPECT_FALSE(keeper.Reset(EngineReset(), milliseconds(10)));
+  while (asked < 2) std::this_thread::yield();
+  keeper.Stop();
+  EXPECT_TRUE(interrupted) << "the session waited for the attempt's deadline";
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ class KVCOVE_API Session {
   // reset, which is repeated in the background, is proven. kDenied (it may not reset), kInvalid:
   // the reset is not repeated; until a later reset that voids as much is proven. Cost: one call,
   // which waits for the acknowledgement of each owner or for the end of its lease, whatever the
-  // number of objects.
+  // number of objects. While no master answers, it waits for one until its timeout.
   virtual Status Reset(const ResetOptions& options) = 0;
   // Names the versions that this engine still uses; others are reclaimed first. Replaces the names
   // of an earlier call. Errors: kInvalid (a name is too long), kUnavailable, kTimeout.

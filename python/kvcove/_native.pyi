@@ -648,7 +648,7 @@ class Session:
         all_void : bool
             An operator or trainer says that all is void: every session follows at once.
         timeout : float
-            Seconds.
+            Seconds. While no master leads, the call waits for one as long.
 
         Raises
         ------

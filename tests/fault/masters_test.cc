@@ -43,6 +43,18 @@ TEST_F(MastersTest, ALeaderThatStopsIsReplacedAtOnce) {
   Round(1, SIGTERM);
 }
 
+TEST_F(MastersTest, AResetThatMeetsAnElectionIsProvenByTheNextLeader) {
+  const auto keys = Keys(60, "old");
+  ASSERT_TRUE(PutAll(*session_, keys));
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  End(std::exchange(masters_[*leader], 0), SIGKILL);
+  const Status reset = session_->Reset({.timeout = milliseconds(60'000)});
+  EXPECT_TRUE(reset) << reset.error().ToString();
+  EXPECT_FALSE(session_->closed());
+  ExpectGone(keys);
+}
+
 TEST_F(MastersTest, WithoutEtcdNothingIsProvenAndNothingIsVoided) {
   const auto kept = Keys(60, "kept");
   ASSERT_TRUE(PutAll(*session_, kept));

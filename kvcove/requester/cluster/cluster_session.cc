@@ -121,6 +121,7 @@ std::vector<std::size_t> ClusterSession::MissedHere(const HostSession* local,
       results[i] = {.code = Code::kInvalid};
       continue;
     }
+    if (local == nullptr) results[i] = {};  // the caller may have used it before
     which.push_back(i);
   }
   return which;
@@ -331,10 +332,11 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
   const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < keys.size(); ++i) {
+    results[i] = {};
     if (CheckKey(keys[i])) {
       which.push_back(i);
     } else {
-      results[i] = {.code = Code::kInvalid};
+      results[i].code = Code::kInvalid;
     }
   }
   const Locator::Found found =
@@ -571,14 +573,16 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 
 Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
   HostSession* const local_session = Local();
-  if (request.version &&
-      (locator_.KnowsVersion(*request.version) ||
-       (local_session != nullptr && local_session->KnowsVersion(*request.version)))) {
-    // For the master, a reset to another version than the last registered one only changes the
-    // version, and voids nothing. So a known version is registered first (OwnerClient::AskReset).
-    (void)host_->master().Register(RegistrationOf(options_, *request.version, {}), deadline_ns);
+  const bool known = request.version &&
+                     (locator_.KnowsVersion(*request.version) ||
+                      (local_session != nullptr && local_session->KnowsVersion(*request.version)));
+  const rpc::Address asked = host_->master_address();
+  KVCOVE_ASSIGN(const wire::ResetOutcome outcome,
+                AttemptReset(host_->master(), options_, request, known, deadline_ns));
+  // The new leader may have got the reset alone.
+  if (known && host_->master_address() != asked) {
+    return Fail(Code::kUnavailable, "another master leads since the reset began");
   }
-  KVCOVE_ASSIGN(const wire::ResetOutcome outcome, host_->master().Reset(request, deadline_ns));
   // Both, or one of them would use the former generation until it is refused. Local() again: the
   // first owner of this host may have been found during the call.
   locator_.CloseAll(outcome);

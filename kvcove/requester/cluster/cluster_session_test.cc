@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "kvcove/requester/cluster/fake_master.h"
 #include "kvcove/rpc/server.h"
@@ -88,6 +89,15 @@ TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
   EXPECT_TRUE(results[3].ok());
   EXPECT_EQ(master_.Asked(wire::Method::kLookup), 1);
   EXPECT_EQ(master_.Asked(wire::Method::kRegister), 1);
+}
+
+TEST_F(ClusterSessionTest, AnEarlierCallsReasonIsNotReportedWhileTheMasterDoesNotAnswer) {
+  master_.With(
+      [](FakeMaster::State& state) { state.refused[wire::Method::kLookup] = Code::kDenied; });
+  const std::string_view key = "k";
+  ItemResult result{.code = Code::kMiss, .reason = MissReason::kDiskFailed};
+  ASSERT_TRUE(session_->Exists({&key, 1}, {&result, 1}, kUnhurried));
+  EXPECT_EQ(result.reason, MissReason::kDenied);
 }
 
 TEST_F(ClusterSessionTest, APrefixEndsAtItsFirstMiss) {
@@ -196,6 +206,63 @@ TEST_F(ClusterSessionTest, ASessionWhoseResetIsNotProvenFindsNothingUntilItIs) {
   EXPECT_TRUE(session_->Reset({.timeout = kUnhurried.timeout}));
   EXPECT_FALSE(session_->closed());
   EXPECT_TRUE(Exists("k").ok());
+}
+
+TEST_F(ClusterSessionTest, AResetWaitsForTheNextLeaderWithinItsTimeout) {
+  master_.With(
+      [](FakeMaster::State& state) { state.refused[wire::Method::kReset] = Code::kUnavailable; });
+  std::thread caller([&] { EXPECT_TRUE(session_->Reset({.timeout = kUnhurried.timeout})); });
+  EXPECT_TRUE(master_.Await([](const FakeMaster::State& state) {
+    const auto asked = state.asked.find(wire::Method::kReset);
+    return asked != state.asked.end() && asked->second > 2;
+  }));
+  master_.With([](FakeMaster::State& state) { state.refused.clear(); });
+  caller.join();
+  EXPECT_FALSE(session_->closed());
+}
+
+// A master that appears after the registration failed would take the reset alone for a change of
+// version, which voids nothing.
+TEST_F(ClusterSessionTest, AResetOfAKnownVersionIsNotSentWithoutItsRegistration) {
+  const CallOptions versioned{.timeout = kUnhurried.timeout, .version = "v1"};
+  ASSERT_TRUE(session_->Capture(versioned));
+  const int before = master_.With([](FakeMaster::State& state) {
+    state.decided.clear();
+    state.refused[wire::Method::kRegister] = Code::kUnavailable;
+    return state.asked[wire::Method::kRegister];
+  });
+  std::thread caller(
+      [&] { EXPECT_TRUE(session_->Reset({.timeout = kUnhurried.timeout, .version = "v1"})); });
+  EXPECT_TRUE(master_.Await([&](const FakeMaster::State& state) {
+    return state.asked.at(wire::Method::kRegister) > before + 2;
+  }));
+  master_.With([](FakeMaster::State& state) {
+    EXPECT_FALSE(state.asked.contains(wire::Method::kReset));
+    state.refused.clear();
+  });
+  caller.join();
+  const auto decided = master_.With([](FakeMaster::State& state) { return state.decided; });
+  EXPECT_EQ(decided.front(), wire::Method::kRegister);
+}
+
+// The next leader may not have the registration, or one of another version by now.
+TEST_F(ClusterSessionTest, ARegistrationAndAResetOfDifferentMastersAreNoProof) {
+  FakeMaster next;
+  const Clock& clock = SystemClock::Instance();
+  auto host = ClusterHost::Connect(
+      {.master = rpc::Addresses({master_.address(), next.address()}), .host = "here"},
+      clock.NowNs() + 60 * kSecond, clock);
+  ASSERT_TRUE(host) << host.error().ToString();
+  ClusterSession session(std::move(*host), {.name = "n", .engine = "e"}, clock);
+  ASSERT_TRUE(session.Capture({.timeout = kUnhurried.timeout, .version = "v1"}));
+  master_.With([&](FakeMaster::State& state) {
+    state.elsewhere[wire::Method::kReset] = next.address().ToString();
+  });
+  EXPECT_TRUE(session.Reset({.timeout = kUnhurried.timeout, .version = "v1"}));
+  EXPECT_EQ(next.Asked(wire::Method::kReset), 2) << "alone, then after its registration there";
+  next.With([](FakeMaster::State& state) {
+    EXPECT_TRUE(std::ranges::find(state.registered, "e/v1") != state.registered.end());
+  });
 }
 
 TEST_F(ClusterSessionTest, TheEndOfTheLastSessionIsToldToTheMaster) {

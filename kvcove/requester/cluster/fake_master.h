@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/rpc/leader.h"
 #include "kvcove/rpc/server.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/host_wire.h"
@@ -30,9 +31,11 @@ class FakeMaster final : private rpc::Handler {
     bool open = true;
     std::map<std::uint64_t, wire::Place> places;       // by the low half of the hash
     std::map<wire::Method, Code> refused;              // methods that fail, with their codes
+    std::map<wire::Method, std::string> elsewhere;     // methods for which another master leads
     std::map<wire::Method, int> asked;                 // number of calls
     std::vector<std::string> ended;                    // engines
     std::vector<std::string> registered;               // engine/version
+    std::vector<wire::Method> decided;                 // registrations and resets, in their order
     std::array<std::uint64_t, kMissReasons> misses{};  // sum of all reports
     std::vector<wire::RequesterReport::Miss> recent;
   };
@@ -84,8 +87,16 @@ class FakeMaster final : private rpc::Handler {
       const MutexLock lock(mutex_);
       ++state_.asked[method];
       const auto refused = state_.refused.find(method);
-      reply = refused != state_.refused.end() ? Fail(refused->second, "the test says so")
-                                              : Answer(method, body);
+      const auto elsewhere = state_.elsewhere.find(method);
+      if (refused != state_.refused.end()) {
+        reply = Fail(refused->second, "the test says so");
+      } else if (elsewhere != state_.elsewhere.end()) {
+        reply = std::unexpected(rpc::NotTheLeader(elsewhere->second));
+      } else {
+        reply = Answer(method, body);
+      }
+      const bool decides = method == wire::Method::kRegister || method == wire::Method::kReset;
+      if (reply && decides) state_.decided.push_back(method);
       changed_.NotifyAll();
     }
     if (!reply) return respond(rpc::ErrorReply(reply.error()));

@@ -18,6 +18,23 @@ void Prefetch(const Bucket& bucket) {
 // Returns the tier as this host sees it: memory of an owner there is remote memory here.
 Tier RemoteTier(Tier tier) { return tier == Tier::kMemory ? Tier::kRemoteMemory : tier; }
 
+// True if an owner has answered what became of its value, or why it could not read it.
+bool OwnerSaidWhy(const ItemResult& result) {
+  if (result.code != Code::kMiss) return false;
+  switch (result.reason) {
+    case MissReason::kEvicted:
+    case MissReason::kRemoved:
+    case MissReason::kReset:
+    case MissReason::kDiskDamaged:
+    case MissReason::kDiskFailed:
+    case MissReason::kDiskTimeout:
+    case MissReason::kNoRoom:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
@@ -64,10 +81,16 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
     for (const std::size_t i : which) results[i] = Miss(reason);
     return found;
   };
+  const auto unanswered = [&](const Error& error) {
+    for (const std::size_t i : which) {
+      if (!OwnerSaidWhy(results[i])) results[i] = Miss(UnansweredReason(error));
+    }
+    return found;
+  };
   Token refused;  // of the first attempt, if that was stale
   for (int attempt = 0; attempt < 2; ++attempt) {
     const Result<Binding> binding = Bind(version, /*fresh=*/attempt > 0, deadline_ns);
-    if (!binding) return all(UnansweredReason(binding.error()));
+    if (!binding) return unanswered(binding.error());
     if (!binding->open) return all(MissReason::kClosed);
     found.token = binding->token;
     std::vector<Id128> hashes;
@@ -80,7 +103,7 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
         if (attempt == 0) refused = found.token;
         continue;
       }
-      return all(UnansweredReason(places.error()));
+      return unanswered(places.error());
     }
     Remember(hashes, *places);
     for (std::size_t k = 0; k < which.size(); ++k) {

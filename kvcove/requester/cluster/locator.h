@@ -68,7 +68,8 @@ class Locator {
   bool KnowsVersion(std::string_view version);
   // Looks up the keys at `which` at the master, in one call; a stale generation costs one more try
   // under a fresh one. Fills `results` at `which`: size and tier of a key that is found, the reason
-  // of a miss, also if the master does not answer.
+  // of a miss. If the master does not answer, the reason that an owner gave before for the same key
+  // remains, so each of `results` is the answer of an owner, or ItemResult{}.
   Found Locate(std::span<const std::string_view> keys, std::vector<std::size_t> which,
                std::span<ItemResult> results, std::string_view version, std::int64_t deadline_ns);
   // Finds the keys at `which` in earlier answers, without a call; takes those that it finds out of

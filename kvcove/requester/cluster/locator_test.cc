@@ -121,6 +121,20 @@ TEST_F(LocatorTest, WithoutTheMasterEverythingIsAMissThatSaysWhy) {
   EXPECT_EQ(results_[0].reason, MissReason::kDenied) << "it answers, but not with places";
 }
 
+// This host's owner has answered before, or an owner at which a hint pointed.
+TEST_F(LocatorTest, AnOwnersReasonRemainsWhileTheMasterDoesNotAnswer) {
+  for (const bool bound : {false, true}) {
+    results_ = {Miss(MissReason::kDiskFailed), Miss(MissReason::kNeverPut)};
+    master_.error = Code::kUnavailable;
+    Locate();
+    EXPECT_EQ(results_[0].reason, MissReason::kDiskFailed) << bound;
+    EXPECT_EQ(results_[1].reason, MissReason::kUnavailable) << "another owner may have it";
+    master_.error = Code::kOk;
+    Locate();
+    EXPECT_EQ(results_[0].reason, MissReason::kEvicted) << "the master's answer counts";
+  }
+}
+
 TEST_F(LocatorTest, WhatWasFoundIsRecalledWithoutTheMasterUntilItIsFoundNowhere) {
   master_.Add("here", 4);
   std::vector<std::size_t> which{0, 1};

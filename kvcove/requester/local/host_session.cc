@@ -402,9 +402,11 @@ Status HostSession::NameVersions(std::span<const std::string> versions,
 // ---- reset
 
 Status HostSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  // Whichever owner is asked: all share one authority, and another one may have registered it.
+  const bool known = request.version && KnowsVersion(*request.version);
   Result<wire::ResetOutcome> outcome =
       AskOne<wire::ResetOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
-        return session.AskReset(request, deadline_ns);
+        return session.AskReset(request, known, deadline_ns);
       });
   if (!outcome) return std::unexpected(outcome.error());
   ForgetBindings(*outcome);

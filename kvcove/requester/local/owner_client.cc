@@ -212,17 +212,10 @@ Status OwnerClient::NameVersions(std::span<const std::string> versions,
 
 // ---- reset
 
-Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& request,
+Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& request, bool known,
                                                  std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const auto attachment, Attached());
-  if (request.version && KnowsVersion(*request.version)) {
-    // For the master, a reset to another version than the last registered one is a change of
-    // version, which voids nothing. The engine may have returned to a known version without a call,
-    // so that version is registered first.
-    (void)attachment->service().Register(RegistrationOf(options_, *request.version, {}),
-                                         deadline_ns);
-  }
-  return attachment->service().Reset(request, deadline_ns);
+  return AttemptReset(attachment->service(), options_, request, known, deadline_ns);
 }
 
 bool OwnerClient::KnowsVersion(std::string_view version) {

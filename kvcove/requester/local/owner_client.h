@@ -52,8 +52,10 @@ class OwnerClient {
                      const CallOptions& options);
   // Adds the range of this owner's memory, if the owner answers.
   void AddSegment(std::vector<SegmentRange>& ranges, const CallOptions& options);
-  // Asks for a reset, once. The caller then calls ForgetBindings at all owners of the host.
-  Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  // Makes one attempt of a reset (AttemptReset). The caller then calls ForgetBindings at all owners
+  // of the host.
+  Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, bool known,
+                                      std::int64_t deadline_ns);
   // Changes how misses are counted, because other owners of this host are asked, too: this client
   // counts only what it finds, and HostSession counts the keys that no owner has (CountMissed).
   void SetOneOfSeveral() { one_of_several_.store(true, std::memory_order_relaxed); }

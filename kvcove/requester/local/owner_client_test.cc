@@ -26,13 +26,19 @@ class FakeOwner final : public wire::HostService {
   int registrations() const { return registrations_; }
 
   Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+    if (!registers) return No();
     ++registrations_;
     return wire::Registration{
         .incarnation = {}, .slot = 0, .generation = kGeneration, .open = true};
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
-    return No();
+    ++resets;
+    if (!resets_answered) return No();
+    return wire::ResetOutcome{};
   }
+  bool registers = true;
+  int resets = 0;
+  bool resets_answered = false;
   Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
                       std::int64_t deadline_ns) override {
     return Late(deadline_ns);
@@ -219,6 +225,30 @@ class HostSessionTest : public testing::Test {
   HostSession session{owners_, *owners_, {.name = "n", .engine = "e"}, SystemClock::Instance()};
   const std::string_view key = "k";
 };
+
+// Alone it would count as a change of version, which voids nothing. The second owner's client has
+// not registered for the version itself, but both owners have one authority.
+TEST_F(HostSessionTest, AResetOfAKnownVersionIsNotSentWithoutItsRegistration) {
+  FakeOwner& first = one.attachment->owner();
+  FakeOwner& second = two.attachment->owner();
+  ASSERT_TRUE(session.Capture({.version = "v1"}));
+  ASSERT_EQ(first.registrations(), 1);
+  first.registers = second.registers = false;
+  first.resets_answered = second.resets_answered = true;
+  const ResetOptions options{.timeout = milliseconds(10), .version = "v1"};
+  EXPECT_EQ(session.Reset(options).error().code, Code::kNotProven);
+  EXPECT_EQ(first.resets + second.resets, 0);
+  EXPECT_TRUE(session.closed());
+}
+
+TEST_F(HostSessionTest, AResetThatTheNextOwnerAnswersIsRegisteredThere) {
+  ASSERT_TRUE(session.Capture({.version = "v1"}));
+  FakeOwner& second = two.attachment->owner();
+  second.resets_answered = true;
+  EXPECT_TRUE(session.Reset({.timeout = milliseconds(60'000), .version = "v1"}));
+  EXPECT_EQ(second.registrations(), 1);
+  EXPECT_EQ(second.resets, 1);
+}
 
 // An owner that answers late uses up the time of the next one, too.
 TEST_F(HostSessionTest, ACallThatAsksSeveralOwnersHasOneDeadline) {

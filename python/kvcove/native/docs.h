@@ -372,7 +372,7 @@ version : str, optional
 all_void : bool
     An operator or trainer says that all is void: every session follows at once.
 timeout : float
-    Seconds.
+    Seconds. While no master leads, the call waits for one as long.
 
 Raises
 ------

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/requester/calls.h"
+
+#include <gtest/gtest.h>
+
+#include "kvcove/rpc/busy.h"
+
+namespace kvcove::requester {
+namespace {
+
+// An authority that proves each reset, and answers each registration as the test says.
+class FakeAuthority final : public wire::GenerationService {
+ public:
+  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+    EXPECT_EQ(resets, 0) << "the registration is sent first";
+    if (registers.code != Code::kOk) return std::unexpected(registers);
+    ++registrations;
+    return wire::Registration{};
+  }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
+    ++resets;
+    return wire::ResetOutcome{};
+  }
+  Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
+                      std::int64_t) override {
+    return {};
+  }
+  Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+
+  Error registers{.code = Code::kOk, .detail = {}};
+  int registrations = 0;
+  int resets = 0;
+};
+
+Result<wire::ResetOutcome> Attempt(FakeAuthority& authority, bool known) {
+  const SessionOptions options{.name = "n", .engine = "e"};
+  return AttemptReset(authority, options, ResetOf(options, {.version = "v1"}), known, 0);
+}
+
+TEST(AttemptResetTest, AKnownVersionIsRegisteredFirst) {
+  FakeAuthority authority;
+  EXPECT_TRUE(Attempt(authority, /*known=*/true));
+  EXPECT_EQ(authority.registrations, 1);
+  EXPECT_EQ(authority.resets, 1);
+}
+
+// It says that the engine has this version from now on.
+TEST(AttemptResetTest, AnUnknownVersionIsNotRegistered) {
+  FakeAuthority authority;
+  EXPECT_TRUE(Attempt(authority, /*known=*/false));
+  EXPECT_EQ(authority.registrations, 0);
+  EXPECT_EQ(authority.resets, 1);
+}
+
+TEST(AttemptResetTest, NoResetIsSentWithoutTheRegistration) {
+  for (const Error& error :
+       {Error{Code::kUnavailable, "an election"}, Error{Code::kTimeout, "late"},
+        Error{Code::kDenied, "this token neither reads nor writes"},
+        rpc::BusyError({.refusal = rpc::Refusal::kTenantCalls, .retry_after_ms = 10})}) {
+    FakeAuthority authority;
+    authority.registers = error;
+    const auto outcome = Attempt(authority, /*known=*/true);
+    ASSERT_FALSE(outcome) << error.ToString();
+    EXPECT_EQ(outcome.error().code, error.code);
+    EXPECT_EQ(authority.resets, 0) << error.ToString();
+  }
+}
+
+// It has no value of this version, or does not know the engine.
+TEST(AttemptResetTest, AnAuthorityWithoutRoomForTheRegistrationIsAskedForTheReset) {
+  FakeAuthority authority;
+  authority.registers = {Code::kLimit, "all slots are in use"};
+  EXPECT_TRUE(Attempt(authority, /*known=*/true));
+  EXPECT_EQ(authority.resets, 1);
+}
+
+}  // namespace
+}  // namespace kvcove::requester
