@@ -77,6 +77,7 @@ class Tiers final : public Promoter {
     return {.incarnation = kTestIncarnation, .generation = generation_, .slot = kSlot};
   }
   Generation generation() const { return generation_; }
+  DiskShared& common() { return *common_; }
 
   Code Put(const std::string& key, std::uint64_t id) {
     const std::string value = ValueOf(id);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,9 @@ struct DiskShared {
   // By disk: a value that is promoted from one disk may evict values to any. Filled before any
   // thread uses them.
   std::vector<TierLoads*> loads;
+  // Called by a disk's thread, without a lock, after it has proven removals. Set before any thread
+  // uses the disks; may be empty.
+  std::function<void()> on_proven;
   Mutex promotion_mutex;  // before those of the disks
 };
 

@@ -84,6 +84,7 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   log_->Poll(wait);
   tiering_.use().NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);
+  tiering_.removals().ReportProven();
   if (const std::int64_t now = clock_.NowNs();
       now >= note_at_ns_ || tiering_.demotions().Drained()) {
     tiering_.log().NoteCounters(log_->space(), log_->counters(), log_->HeldByShare());

@@ -168,6 +168,20 @@ TEST_F(DiskWorkerTest, WhatTheDiskHasAlreadyIsNotWrittenAgain) {
   EXPECT_TRUE(tiers_.Get("key") == ValueOf(7));
 }
 
+// Callers that wait without a thread depend on it.
+TEST_F(DiskWorkerTest, ItReportsOnceThatRemovalsAreProven) {
+  int reports = 0;
+  tiers_.common().on_proven = [&] { ++reports; };
+  ASSERT_TRUE(tiers_.Settle());
+  EXPECT_EQ(reports, 0);
+  EXPECT_TRUE(tiers_.Remove("a"));
+  EXPECT_EQ(reports, 1);
+  EXPECT_TRUE(tiers_.RemoveMatching("b*"));
+  EXPECT_EQ(reports, 2);
+  ASSERT_TRUE(tiers_.Settle());
+  EXPECT_EQ(reports, 2);
+}
+
 TEST_F(DiskWorkerTest, ARemovalByPatternThatFindsNothingWaitsForTheOneBeforeIt) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;

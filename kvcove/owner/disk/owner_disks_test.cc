@@ -243,6 +243,29 @@ TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
   EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
 }
 
+// The thread of a disk that hung is left behind, and may continue when its owner is gone.
+TEST_F(OwnerDisksTest, ADiskMayReportAProofAfterTheEndOfItsOwner) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  auto removals = std::make_unique<Removals>(disks, opening, *memory, link_ends, clock);
+  int answers = 0;
+  const std::string_view key = "k";
+  removals->RemoveThen(kCaptured, {&key, 1}, clock.NowNs() + kSecond,
+                       [&](const auto&) { ++answers; });
+  EXPECT_EQ(answers, 0);
+  removals.reset();
+  EXPECT_EQ(answers, 1);
+  disks.set().common().on_proven();
+}
+
 // Others' removals are acknowledged in between, however many objects a pattern has taken.
 TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
   constexpr std::size_t kKeys = (1 << 16) + 1000;

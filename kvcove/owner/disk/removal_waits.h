@@ -5,10 +5,10 @@
 //             | \--a disk proves nothing any more--> struck --proven----^
 //             \--its deadline, EndAll, Pause: kTimeout------------------^
 //
-// The owner's janitor calls Settle every few milliseconds. A disk that has missed a removal is
-// struck from the owner's note; then no start uses its contents, so the removal is proven all the
-// same. A strike waits for a file system, so a thread of its own (kvcove-strike) makes it: waits
-// for other disks end meanwhile.
+// The thread of a disk that has proven removals calls Settle, and so does the janitor, which ends
+// waits at their deadlines. A disk that has missed a removal is struck from the owner's note; then
+// no start uses its contents, so the removal is proven all the same. A strike waits for a file
+// system, so a thread of its own (kvcove-strike) makes it: waits for other disks end meanwhile.
 //
 // Thread-safe, except for Start and Stop. Its lock comes before those of the disks. No wait is
 // answered under a lock.

@@ -44,9 +44,16 @@ Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
       memory_(memory),
       link_ends_(link_ends),
       clock_(clock),
-      waits_({.look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
+      waits_(std::make_shared<RemovalWaits>(
+          RemovalWaits::Disks{
+              .look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
               .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
-             clock) {}
+          clock)) {
+  disks_.set().common().on_proven = [waits = waits_] { waits->Settle(); };
+}
+
+// Afterwards nothing waits, so a late Settle asks for no disk.
+Removals::~Removals() { waits_->Stop(); }
 
 // ---- asked for on this host
 
@@ -63,16 +70,16 @@ std::vector<Code> Removals::Remove(const Token& token, std::span<const std::stri
 void Removals::RemoveThen(const Token& token, std::span<const std::string_view> keys,
                           std::int64_t deadline_ns,
                           std::function<void(Result<std::vector<Code>>)> done) {
-  if (waits_.Full()) return done(TooManyRemovals());
+  if (waits_->Full()) return done(TooManyRemovals());
   const auto on_disk = std::make_shared<DisksRemoval>();
   std::vector<Code> codes = Begin(token, keys, *on_disk);
   if (on_disk->parts.empty()) return done(std::move(codes));
   disks_.Wake();
-  waits_.Add(on_disk, deadline_ns,
-             [codes = std::move(codes), done = std::move(done)](const Status& proven) mutable {
-               if (!proven) std::ranges::fill(codes, proven.error().code);
-               done(std::move(codes));
-             });
+  waits_->Add(on_disk, deadline_ns,
+              [codes = std::move(codes), done = std::move(done)](const Status& proven) mutable {
+                if (!proven) std::ranges::fill(codes, proven.error().code);
+                done(std::move(codes));
+              });
 }
 
 // Removes the keys from memory and fences them at the disks.
@@ -118,16 +125,16 @@ Result<std::uint64_t> Removals::RemoveMatching(const Token& token, std::string_v
 void Removals::RemoveMatchingThen(const Token& token, std::string_view pattern,
                                   std::int64_t deadline_ns,
                                   std::function<void(Result<std::uint64_t>)> done) {
-  if (waits_.Full()) return done(TooManyRemovals());
+  if (waits_->Full()) return done(TooManyRemovals());
   const auto on_disk = std::make_shared<DisksRemoval>();
   const auto removed = BeginMatching(token, pattern, deadline_ns, *on_disk);
   if (!removed || on_disk->parts.empty()) return done(removed);
   disks_.Wake();
-  waits_.Add(on_disk, deadline_ns,
-             [on_disk, removed = *removed, done = std::move(done)](const Status& proven) {
-               if (!proven) return done(std::unexpected(proven.error()));
-               done(removed + on_disk->removed());
-             });
+  waits_->Add(on_disk, deadline_ns,
+              [on_disk, removed = *removed, done = std::move(done)](const Status& proven) {
+                if (!proven) return done(std::unexpected(proven.error()));
+                done(removed + on_disk->removed());
+              });
 }
 
 // Removes what memory has, and orders the walk over the disks. Hides matching keys of the disks

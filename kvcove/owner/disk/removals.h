@@ -35,6 +35,9 @@ class Removals {
   // `link_ends`: while true, no call of the link waits. All arguments outlive this object.
   Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
            const std::atomic<bool>& link_ends, const Clock& clock);
+  ~Removals();
+  Removals(const Removals&) = delete;
+  Removals& operator=(const Removals&) = delete;
 
   // ---- asked for on this host; `token` names the generation
   // Removes keys, and returns a code for each. kStale: the token names another generation.
@@ -56,7 +59,7 @@ class Removals {
   void RemoveMatchingThen(const Token& token, std::string_view pattern, std::int64_t deadline_ns,
                           std::function<void(Result<std::uint64_t>)> done);
   // Returns the removals that wait so.
-  RemovalWaits& waits() { return waits_; }
+  RemovalWaits& waits() { return *waits_; }
 
   // ---- the master's
   // Applies a removal. Returns how many objects its pattern matched. AwaitApplied proves its keys.
@@ -121,7 +124,8 @@ class Removals {
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
   std::deque<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
-  RemovalWaits waits_;
+  // Disks share it: a thread of one that hung and was left behind may report a proof late.
+  std::shared_ptr<RemovalWaits> waits_;
 };
 
 }  // namespace kvcove::owner

@@ -156,6 +156,11 @@ void TierRemovals::Proven(const TierOrder& order, std::uint64_t removed) {
   const MutexLock lock(parts_.mutex);
   parts_.fences.Proven(order, removed);
   parts_.proven.NotifyAll();
+  proven_ = true;
+}
+
+void TierRemovals::ReportProven() {
+  if (std::exchange(proven_, false) && parts_.common.on_proven) parts_.common.on_proven();
 }
 
 }  // namespace kvcove::owner

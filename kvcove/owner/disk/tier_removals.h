@@ -73,11 +73,14 @@ class TierRemovals {
   // Ends the order's part of its removal: its tombstones are synced. `removed`: objects that a
   // pattern took from the log.
   void Proven(const TierOrder& order, std::uint64_t removed);
+  // Reports to the owner that removals were proven since the last call, if any were.
+  void ReportProven();
 
  private:
   std::vector<std::uint64_t> TagsOf(const TierOrder& order) const;
 
   TierParts& parts_;
+  bool proven_ = false;  // since the last ReportProven; the disk's thread's
 };
 
 }  // namespace kvcove::owner
