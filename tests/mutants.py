@@ -153,6 +153,8 @@ MUTANTS = [
      "    if (!paused_ && !stopping_) outcome = OutcomeOf(wait->second);\n", "    if (!paused_ && !stopping_) outcome = std::nullopt;\n"),
     ("disk: removals are answered when they are proven", "owner/disk/disk_worker.cc",
      "  tiering_.removals().ReportProven();\n", ""),
+    ("disk: no removal that is proven waits for the disk's next operation", "owner/disk/disk_worker.cc",
+     "  tiering_.removals().ReportProven();  // those that needed no tombstone, before the wait\n", ""),
     ("open removals: they are not proven", "master/control/members.h",
      "             (removal <= ahead && std::ranges::find(open, removal) == open.end());\n", "             removal <= ahead;\n"),
     ("open removals: a restart asks for them again", "owner/link/link_core.h",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,7 @@ class FakeDevice final : public Device {
       : random_(seed), seen_(image), synced_(std::move(image)) {}
 
   Faults faults;
+  std::function<void()> on_poll;  // called at the beginning of each poll
 
   std::uint64_t size_bytes() const override { return seen_.size(); }
   std::string kind() const override { return "fake"; }
@@ -70,6 +72,7 @@ class FakeDevice final : public Device {
   // Completes one operation in flight, chosen at random.
   std::size_t Poll(std::int64_t wait_ns) override {
     waits_ns_ = wait_ns;
+    if (on_poll) on_poll();
     if (off_ || faults.hangs || operations_.empty()) return 0;
     std::size_t index = random_.Below(operations_.size());
     if (faults.writes_hang) {

@@ -81,6 +81,7 @@ void DiskWorker::Step(std::int64_t wait_ns) {
   // room.
   std::int64_t wait = busy ? std::min(wait_ns, kMillisecond) : wait_ns;
   if (flush_at_ns_ != 0) wait = std::clamp<std::int64_t>(flush_at_ns_ - clock_.NowNs(), 0, wait);
+  tiering_.removals().ReportProven();  // those that needed no tombstone, before the wait
   log_->Poll(wait);
   tiering_.use().NoteProgress();
   if (log_->unproven()) SetAside(kUnproven);

@@ -182,6 +182,16 @@ TEST_F(DiskWorkerTest, ItReportsOnceThatRemovalsAreProven) {
   EXPECT_EQ(reports, 2);
 }
 
+// Poll waits for the disk as long as there is nothing else to do.
+TEST_F(DiskWorkerTest, ItReportsBeforeItWaitsForTheDisk) {
+  int reports = 0;
+  std::optional<int> at_poll;
+  tiers_.common().on_proven = [&] { ++reports; };
+  tiers_.device->on_poll = [&] { at_poll = at_poll.value_or(reports); };
+  EXPECT_TRUE(tiers_.Remove("absent"));
+  EXPECT_EQ(at_poll, 1);
+}
+
 TEST_F(DiskWorkerTest, ARemovalByPatternThatFindsNothingWaitsForTheOneBeforeIt) {
   PutDown("key", 7);
   tiers_.device->faults.hangs = true;
