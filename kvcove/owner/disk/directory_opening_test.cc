@@ -146,9 +146,9 @@ TEST_F(DirectoryOpeningTest, AnUpgradePassesItOn) {
 class EndsAtAnyTimeTest : public testing::Test {
  protected:
   // Those of a start, of another number later on, and of a clean end.
-  static constexpr std::size_t kSteps = 14;
-  static constexpr std::array<std::size_t, 3> kWrites = {2, 7, 12};  // done after so many steps
-  static constexpr std::array<std::size_t, 3> kStores = {4, 9, 14};
+  static constexpr std::size_t kSteps = 17;
+  static constexpr std::array<std::size_t, 3> kWrites = {3, 9, 15};  // done after so many steps
+  static constexpr std::array<std::size_t, 3> kStores = {5, 11, 17};
 
   // As Members::RolledBack decides.
   bool Known(const Id128& now, const Id128& before) const {
@@ -162,22 +162,26 @@ class EndsAtAnyTimeTest : public testing::Test {
     opening.Read(file_);
     const auto write = [&] { file_ = FactsOf(opening); };
     const auto written = [&] { opening.Written(file_); };
+    // A renewal; one before the write names nothing yet.
     const auto store = [&] {
       if (opening.Told() != Id128{}) stored_ = opening.Told();
     };
     const auto answer = [&] { opening.Stored(stored_); };
     const std::array<std::function<void()>, kSteps> all = {
         [&] { EXPECT_TRUE(opening.Welcomed(stored_, 0)); },
+        store,
         write,
         written,
         store,
         answer,
         [&] { EXPECT_TRUE(opening.DrawAgain(600 * kSecond)); },
+        store,
         write,
         written,
         store,
         answer,
         [&] { EXPECT_TRUE(opening.DrawLast()); },
+        store,
         write,
         written,
         store};
