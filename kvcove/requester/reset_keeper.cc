@@ -79,10 +79,12 @@ std::optional<std::uint64_t> ResetKeeper::Keep(const wire::ResetRequest& request
   const MutexLock lock(mutex_);
   if (done) {
     // A call that began before the pending one proves nothing about it.
-    if (pending_ && number > pending_->number &&
-        (Covers(request, pending_->request) || (first && first->id == pending_->request.id))) {
-      Proven();
-    }
+    const auto proves = [&]() KVCOVE_REQUIRES(mutex_) {
+      return pending_ && number > pending_->number &&
+             (Covers(request, pending_->request) || (first && first->id == pending_->request.id));
+    };
+    if (proves()) EndSharing();
+    if (proves()) Proven();  // others may have joined or proven it meanwhile
     return std::nullopt;
   }
   unproven_->store(true, std::memory_order_release);
@@ -120,13 +122,20 @@ Status ResetKeeper::AwaitProof(std::uint64_t proofs, const Error& error, std::in
   if (proofs_ == proofs) {
     pending_->request.late = true;
     pending_->until_ns = kNobodyWaits;
-    // An attempt that is not late must not reach a master after this call's answer.
-    if (sharing_) ends_ = true;
-    while (sharing_ && proofs_ == proofs) changed_.Wait(mutex_);
+    EndSharing();
   }
   if (proofs_ != proofs) return {};
   if (pending_->refusal) return std::unexpected(*pending_->refusal);
   return Fail(Code::kNotProven, error.ToString());
+}
+
+// An attempt that is not late must not reach a master after the answer of a call that it is for:
+// the call waits until the attempt has ended. Those that begin meanwhile are for later calls.
+void ResetKeeper::EndSharing() {
+  const std::uint64_t attempt = sharing_;
+  if (attempt == 0) return;
+  ends_ = true;
+  while (sharing_ == attempt) changed_.Wait(mutex_);
 }
 
 void ResetKeeper::Proven() {
@@ -186,7 +195,8 @@ void ResetKeeper::RunRetries() {
       if (stopping_) return;
       request = pending_->request;
       deadline_ns = std::min(clock_.NowNs() + kAttemptNs, pending_->until_ns);
-      sharing_ = !request.late;
+      ++attempts_;
+      sharing_ = request.late ? 0 : attempts_;
       ends_ = false;
     }
     if (since_ns == 0) since_ns = clock_.NowNs();
@@ -197,7 +207,7 @@ void ResetKeeper::RunRetries() {
     }();
     {
       const MutexLock lock(mutex_);
-      sharing_ = false;
+      sharing_ = 0;
       changed_.NotifyAll();
       if (stopping_) return;
       // Another call has replaced or proven the pending reset meanwhile: this outcome is not about

@@ -21,7 +21,8 @@
 // - While the caller waits, a repetition may share a generation that another engine's reset has
 //   raised: a trainer loads no further weights before it has all answers. Once a caller has its
 //   answer "not proven", others may have newer weights, so the repetitions are `late`. A caller
-//   therefore gives up only after an attempt that is not late has ended.
+//   therefore gives up only after an attempt that is not late has ended, and so does a later call
+//   whose own attempt proves the reset.
 // Other errors are answered at once: they say that the master was reached and has no proof, or that
 // the time is over.
 #pragma once
@@ -72,6 +73,7 @@ class ResetKeeper {
                                     const std::optional<wire::ResetRequest>& first,
                                     const Status& done, std::int64_t deadline_ns);
   Status AwaitProof(std::uint64_t proofs, const Error& error, std::int64_t deadline_ns);
+  void EndSharing() KVCOVE_REQUIRES(mutex_);
   void Proven() KVCOVE_REQUIRES(mutex_);
   bool StartRetries();
   void RunRetries();
@@ -85,8 +87,10 @@ class ResetKeeper {
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t number_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t proofs_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of pending resets
-  bool sharing_ KVCOVE_GUARDED_BY(mutex_) = false;  // the thread makes an attempt that is not late
+  std::uint64_t proofs_ KVCOVE_GUARDED_BY(mutex_) = 0;    // of pending resets
+  std::uint64_t attempts_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the thread
+  // The number of the thread's attempt that is under way and not late; 0: none.
+  std::uint64_t sharing_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> ends_{false};  // the thread's attempt is to end; written under mutex_
   bool started_ KVCOVE_GUARDED_BY(mutex_) =
       false;  // the thread runs, or is about to; then `retry_`

@@ -273,6 +273,81 @@ TEST(ResetKeeperAttemptTest, NoAttemptThatIsNotLateOutlivesItsCaller) {
   EXPECT_FALSE(IsOutlived(milliseconds(600'000)));
 }
 
+// The later call's reset is proven, so its engine may load newer weights.
+TEST(ResetKeeperAttemptTest, NoAttemptThatIsNotLateOutlivesALaterCallThatProvesIt) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> sharing{false};
+  // Only the thread's attempt, the second one, waits for a master that is away.
+  ResetKeeper keeper(
+      "n",
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+        const int number = ++asked;
+        if (number == 1) return Fail(Code::kUnavailable, "an election");
+        if (number >= 3) return {};
+        sharing = !request.late;
+        while (LeftNs(deadline_ns, SystemClock::Instance()) > 0) SleepNs(kMillisecond);
+        sharing = false;
+        return Fail(Code::kTimeout, "nobody answers");
+      },
+      SystemClock::Instance());
+  std::thread earlier([&] {
+    EXPECT_TRUE(keeper.Reset(EngineReset(), milliseconds(600'000)));
+    EXPECT_FALSE(sharing);
+  });
+  while (!sharing) std::this_thread::yield();
+  EXPECT_TRUE(keeper.Reset(EngineReset(), milliseconds(600'000)));
+  EXPECT_FALSE(sharing);
+  earlier.join();
+  EXPECT_FALSE(keeper.closed());
+}
+
+// A call joins while an earlier one gives up: the thread's next attempt is for the later call.
+TEST(ResetKeeperAttemptTest, ACallThatGivesUpDoesNotWaitForAttemptsOfLaterOnes) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> answered{false};
+  std::atomic<bool> outlived{false};
+  std::atomic<bool> begun{false};
+  std::thread later;
+  ResetKeeper* resets = nullptr;
+  ResetKeeper keeper(
+      "n",
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+        const auto wait = [&] {
+          while (LeftNs(deadline_ns, SystemClock::Instance()) > 0 && !answered) {
+            SleepNs(kMillisecond);
+          }
+        };
+        switch (++asked) {
+          case 1:  // the earlier call's, and the later one's
+          case 3:
+            return Fail(Code::kUnavailable, "an election");
+          case 2:
+            wait();
+            // The pauses let the earlier call begin to give up, and the later one join. The test
+            // passes with others, too.
+            SleepNs(20 * kMillisecond);
+            later = std::thread(
+                [&] { EXPECT_TRUE(resets->Reset(EngineReset(), milliseconds(600'000))); });
+            while (asked < 3) std::this_thread::yield();
+            begun = true;
+            SleepNs(20 * kMillisecond);
+            return Fail(Code::kTimeout, "nobody answers");
+          default:
+            wait();
+            if (!answered && !request.late) outlived = true;
+            if (answered) return {};
+            return Fail(Code::kTimeout, "nobody answers");
+        }
+      },
+      SystemClock::Instance());
+  resets = &keeper;
+  EXPECT_EQ(keeper.Reset(EngineReset(), milliseconds(50)).error().code, Code::kNotProven);
+  answered = true;
+  while (!begun) std::this_thread::yield();
+  later.join();
+  EXPECT_FALSE(outlived) << "the call waited for the attempt of another one";
+}
+
 TEST(ResetKeeperAttemptTest, StopEndsAnAttemptThatIsUnderWay) {
   std::atomic<int> asked{0};
   std::atomic<bool> interrupted{false};

@@ -577,16 +577,22 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
                      (locator_.KnowsVersion(*request.version) ||
                       (local_session != nullptr && local_session->KnowsVersion(*request.version)));
   const rpc::Address asked = host_->master_address();
-  KVCOVE_ASSIGN(const wire::ResetOutcome outcome,
-                AttemptReset(host_->master(), options_, request, known, deadline_ns));
+  const Result<wire::ResetOutcome> outcome =
+      AttemptReset(host_->master(), options_, request, known, deadline_ns);
+  if (!outcome) {
+    // No master has refused the reset: a token file is being replaced, or a master that starts
+    // again has no name in the DNS yet.
+    const bool local = outcome.error().code == Code::kInvalid && !outcome.error().answered;
+    return Fail(local ? Code::kUnavailable : outcome.error().code, outcome.error().detail);
+  }
   // The new leader may have got the reset alone.
   if (known && host_->master_address() != asked) {
     return Fail(Code::kUnavailable, "another master leads since the reset began");
   }
   // Both, or one of them would use the former generation until it is refused. Local() again: the
   // first owner of this host may have been found during the call.
-  locator_.CloseAll(outcome);
-  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
+  locator_.CloseAll(*outcome);
+  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(*outcome);
   return {};
 }
 

@@ -265,6 +265,40 @@ TEST_F(ClusterSessionTest, ARegistrationAndAResetOfDifferentMastersAreNoProof) {
   });
 }
 
+// A token file that is being replaced, or a name that the DNS lacks for a moment: the same reset
+// may be proven a moment later.
+TEST_F(ClusterSessionTest, AnErrorOfThisProcessIsNoRefusalOfAReset) {
+  FakeMaster next;
+  std::atomic<bool> readable{true};
+  std::atomic<int> failed{0};
+  const Clock& clock = SystemClock::Instance();
+  auto host = ClusterHost::Connect(
+      {.master = rpc::Addresses({master_.address(), next.address()}),
+       .host = "here",
+       .access = {.credentials = [&]() -> Result<std::vector<rpc::Credential>> {
+         if (readable) return std::vector<rpc::Credential>();
+         ++failed;
+         return Fail(Code::kInvalid, "the token file cannot be read");
+       }}},
+      clock.NowNs() + 60 * kSecond, clock);
+  ASSERT_TRUE(host) << host.error().ToString();
+  ClusterSession session(std::move(*host), {.name = "n", .engine = "e"}, clock);
+  readable = false;
+  // The next master needs a new connection.
+  master_.With([&](FakeMaster::State& state) {
+    state.elsewhere[wire::Method::kReset] = next.address().ToString();
+  });
+  std::atomic<bool> answered{false};
+  std::thread caller([&] {
+    EXPECT_TRUE(session.Reset({.timeout = kUnhurried.timeout}));
+    answered = true;
+  });
+  while (failed < 4 && !answered) std::this_thread::yield();
+  readable = true;
+  caller.join();
+  EXPECT_FALSE(session.closed());
+}
+
 TEST_F(ClusterSessionTest, TheEndOfTheLastSessionIsToldToTheMaster) {
   // The host outlives the session that is its last user: it tells.
   const Clock& clock = SystemClock::Instance();
