@@ -46,7 +46,8 @@ std::uint32_t ConnectionsWithin(std::uint32_t wanted, std::uint32_t each) {
   const std::uint64_t limit = DescriptorLimit();
   // A small limit is shared half and half.
   const std::uint64_t left = limit - std::min(kReservedDescriptors, limit / 2);
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left / each, 16, wanted));
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::max<std::uint64_t>(left / each, 16), wanted));
 }
 
 ConnectionLimit::ConnectionLimit(std::string name, std::uint32_t max)

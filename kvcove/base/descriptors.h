@@ -25,7 +25,8 @@ std::uint64_t RaiseDescriptorLimit();
 // Open now. Reads /proc/self/fd: for an operator's questions, not for a hot path.
 std::uint64_t OpenDescriptors();
 // `wanted`, or fewer when the limit does not allow for that many beside the reserve; `each`: the
-// descriptors that one connection costs, times the listeners that share the limit. At least 16.
+// descriptors that one connection costs, times the listeners that share the limit. At least 16,
+// unless fewer are wanted.
 std::uint32_t ConnectionsWithin(std::uint32_t wanted, std::uint32_t each);
 
 // The connections of one listener: counted, bounded, and in the log when the bound comes near.

@@ -46,6 +46,7 @@ TEST(DescriptorsTest, ASmallLimitIsSharedHalfAndHalf) {
   const SoftLimit limit(100);
   EXPECT_EQ(ConnectionsWithin(8192, 1), 50U);
   EXPECT_EQ(ConnectionsWithin(8192, 3), 16U);
+  EXPECT_EQ(ConnectionsWithin(4, 3), 4U);
 }
 
 TEST(DescriptorsTest, AServerRaisesItsSoftLimit) {

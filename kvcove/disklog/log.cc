@@ -53,10 +53,12 @@ Result<Superblock> Log::ReadSuperblock(Device& device) {
   if (!best && version && *version != kFormatVersion) {
     return Fail(Code::kIncompatible,
                 "the disk has format " + std::to_string(*version) + ", this kvcove writes format " +
-                    std::to_string(kFormatVersion) + "; format it again, its objects are lost");
+                    std::to_string(kFormatVersion) +
+                    "; format it again (kvcove disk format --yes), its objects are lost");
   }
   if (!best && version) {
-    return Fail(Code::kCorrupt, "both superblocks are damaged; format the disk again");
+    return Fail(Code::kCorrupt,
+                "both superblocks are damaged; format the disk again (kvcove disk format --yes)");
   }
   if (!best) {
     return Fail(Code::kInvalid, "not a disk of kvcove; format it: kvcove disk format PATH:SIZE");
@@ -64,7 +66,7 @@ Result<Superblock> Log::ReadSuperblock(Device& device) {
   if (best->device_bytes > device.size_bytes()) {
     return Fail(Code::kInvalid, "the disk was formatted for " + FormatSize(best->device_bytes) +
                                     " and has " + FormatSize(device.size_bytes()) +
-                                    " now; format it again");
+                                    " now; format it again (kvcove disk format --yes)");
   }
   return *std::move(best);
 }
