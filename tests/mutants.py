@@ -385,6 +385,8 @@ MUTANTS = [
      "  const bool known = request.version && KnowsVersion(*request.version);\n", "  const bool known = false;\n"),
     ("reset: one that another master got than the registration is repeated", "requester/cluster/cluster_session.cc",
      "  if (known && host_->master_address() != asked) {\n", "  if (false && host_->master_address() != asked) {\n"),
+    ("reset: a registered version is voided whatever came between", "master/control/generations.cc",
+     "  if (request.registered || !request.version", "  if (!request.version"),
     ("reset: an error of this process is no refusal", "requester/cluster/cluster_session.cc",
      "    return Fail(local ? Code::kUnavailable : outcome.error().code, outcome.error().detail);\n",
      "    (void)local;\n    return std::unexpected(outcome.error());\n"),

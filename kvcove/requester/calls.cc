@@ -47,7 +47,9 @@ Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
         !registered && registered.error().code == Code::kLimit && !rpc::BusyIn(registered.error());
     if (!registered && !full) return std::unexpected(registered.error());
   }
-  return authority.Reset(request, deadline_ns);
+  wire::ResetRequest marked = request;
+  marked.registered = known;
+  return authority.Reset(marked, deadline_ns);
 }
 
 std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {

@@ -31,9 +31,10 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
 // Makes one attempt of a reset at the authority over generations: the master, or an owner of a host
 // that is a pool of its own. `known`: the session has registered for the request's version, and may
 // have returned to it without a call. The authority takes a reset to another version than the last
-// registered one for a change of version, which voids nothing. So a known version is registered
-// first, and if that fails the reset is not sent: alone it would be answered as proven, and void
-// nothing.
+// registered one for a change of version, which voids nothing, unless the request says that the
+// engine has registered for it. Authorities of earlier builds do not read that. So a known version
+// is registered first, too, and if that fails the reset is not sent: alone it would be answered as
+// proven, and void nothing.
 Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
                                         const SessionOptions& options,
                                         const wire::ResetRequest& request, bool known,

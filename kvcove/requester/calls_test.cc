@@ -17,8 +17,9 @@ class FakeAuthority final : public wire::GenerationService {
     ++registrations;
     return wire::Registration{};
   }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t) override {
     ++resets;
+    marked = request.registered;
     return wire::ResetOutcome{};
   }
   Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
@@ -30,6 +31,7 @@ class FakeAuthority final : public wire::GenerationService {
   Error registers{.code = Code::kOk, .detail = {}};
   int registrations = 0;
   int resets = 0;
+  bool marked = false;
 };
 
 Result<wire::ResetOutcome> Attempt(FakeAuthority& authority, bool known) {
@@ -42,6 +44,7 @@ TEST(AttemptResetTest, AKnownVersionIsRegisteredFirst) {
   EXPECT_TRUE(Attempt(authority, /*known=*/true));
   EXPECT_EQ(authority.registrations, 1);
   EXPECT_EQ(authority.resets, 1);
+  EXPECT_TRUE(authority.marked) << "another process of the engine may register in between";
 }
 
 // It says that the engine has this version from now on.
@@ -50,6 +53,7 @@ TEST(AttemptResetTest, AnUnknownVersionIsNotRegistered) {
   EXPECT_TRUE(Attempt(authority, /*known=*/false));
   EXPECT_EQ(authority.registrations, 0);
   EXPECT_EQ(authority.resets, 1);
+  EXPECT_FALSE(authority.marked);
 }
 
 TEST(AttemptResetTest, NoResetIsSentWithoutTheRegistration) {

@@ -59,7 +59,8 @@ class Stub final : public HostService {
     const fb::Id id = ToFb(request.id);
     const fb::Id holder = ToFb(request.holder != Id128{} ? request.holder : holder_);
     builder.Finish(fb::CreateReset(builder, name, engine, request.version.has_value(), version, &id,
-                                   deadline_ns - clock_.NowNs(), request.late, &holder));
+                                   deadline_ns - clock_.NowNs(), request.late, &holder,
+                                   request.registered));
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kReset, BytesOf(builder), deadline_ns));
     return DecodeResetOutcome(AsBytes(reply));

@@ -33,7 +33,8 @@ Result<ResetCall> DecodeReset(std::span<const std::byte> body) {
                              .version = std::nullopt,
                              .id = FromFb(root->id()),
                              .late = root->late(),
-                             .holder = FromFb(root->holder())},
+                             .holder = FromFb(root->holder()),
+                             .registered = root->registered()},
                  .budget_ns = root->budget_ns()};
   if (root->has_version()) call.request.version = Str(root->version());
   return call;

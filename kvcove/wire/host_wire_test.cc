@@ -245,8 +245,11 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
 
   const auto outcome = *stub_->Reset({.name = "n", .version = "", .id = {.low = 3}}, Soon());
   EXPECT_EQ(host_.reset.version, "") << "an empty version is one, none is none";
+  EXPECT_FALSE(host_.reset.registered);
   EXPECT_EQ(outcome.raised, 3U);
   EXPECT_EQ(outcome.incarnation.low, 3U);
+  EXPECT_TRUE(stub_->Reset({.name = "n", .version = "v", .registered = true}, Soon()));
+  EXPECT_TRUE(host_.reset.registered);
 
   const std::vector<std::string> versions = {"a", "b"};
   EXPECT_TRUE(stub_->NameVersions("n", "e", versions, Soon()));

@@ -58,6 +58,9 @@ struct ResetRequest {
   // have done so for newer weights than this engine's.
   bool late = false;
   Id128 holder;  // as RegisterRequest's
+  // The engine has registered for `version`: this is no change of version, whichever version the
+  // engine registered for last.
+  bool registered = false;
 };
 
 struct ResetOutcome {

@@ -257,7 +257,7 @@ Registration Generations::Register(const RegisterRequest& request, const Plan& p
 // ---- resetting
 
 bool Generations::IsVersionChange(const ResetRequest& request) const {
-  if (!request.version || request.version->empty()) return false;
+  if (request.registered || !request.version || request.version->empty()) return false;
   const Registrations::Binding* binding = registrations_.Find(request.name, request.engine);
   return binding != nullptr && binding->current_version != request.version;
 }

@@ -140,6 +140,19 @@ TEST_F(GenerationsTest, AChangeOfVersionErasesNothing) {
   EXPECT_EQ(Register("a", "v1").generation, one.generation);
 }
 
+// A session registers first, but another process of the engine, or one that repeats its
+// registrations to a new master, may register for another version before the reset arrives.
+TEST_F(GenerationsTest, AResetOfAVersionThatItsEngineHasRegisteredVoidsItWhateverCameBetween) {
+  const Registration one = Register("a", "v1");
+  const Registration two = Register("a", "v2");
+  ResetRequest request = Request("a", "v1", 0, /*late=*/false);
+  request.registered = true;
+  EXPECT_EQ(ResetAll({request}), 1U);
+  EXPECT_EQ(ResetAll({request}), 0U) << "the same id raises at most once";
+  EXPECT_NE(Register("a", "v1").generation, one.generation);
+  EXPECT_EQ(Register("a", "v2").generation, two.generation);
+}
+
 TEST_F(GenerationsTest, AResetWithoutVersionVoidsAllVersions) {
   const Registration one = Register("a", "v1");
   const Registration two = Register("a", "v2");
