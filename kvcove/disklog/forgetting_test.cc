@@ -261,6 +261,34 @@ TEST_F(ForgettingTest, ARemovalThatFailedIsNotProvenWhenItIsRepeated) {
   EXPECT_FALSE(Remove(*log_, *device_, Name(1)));
 }
 
+// The kernel reports a lost write to one sync only. A removal by pattern whose keys an earlier one
+// has taken is proven by a sync of its own.
+TEST_F(ForgettingTest, NoSyncThatWasUnderWayWhenAnotherFailedProvesARemoval) {
+  Open();
+  PutSome(0, 3);
+  ASSERT_TRUE(Sync());
+  const std::string key = Name(1);
+  const std::string_view view = key;
+  int proven = 0;
+  int ended = 0;
+  const auto end = [&](const Status& status) {
+    ++ended;
+    if (status) ++proven;
+  };
+  ASSERT_TRUE(log_->Remove(
+      {.slot = kSlot, .generation = kGeneration, .name = "space", .keys = {&view, 1}}, end));
+  log_->Sync(end);
+  log_->Sync(end);
+  const std::uint64_t syncs = log_->counters().syncs;
+  ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return log_->counters().syncs == syncs + 3; }));
+  ASSERT_EQ(ended, 0) << "all three are under way";
+  device_->faults.sync_error = EIO;
+  ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return ended > 0; }));
+  device_->faults.sync_error = 0;
+  ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return ended == 3; }));
+  EXPECT_EQ(proven, 0);
+}
+
 // ---- removals
 
 TEST_F(ForgettingTest, RemovalsOfAbsentKeysWriteNothing) {

@@ -202,15 +202,13 @@ Status Log::Remove(const RemoveRequest& request, Done done) {
   removing_ = std::make_shared<std::vector<Done>>();
   removing_->push_back(std::move(done));
   // The tombstones' callbacks run before this one, as a barrier completes only after the callbacks
-  // of the writes before it (Writer::Write): so a failed one has made the log unproven by then.
+  // of the writes before it (Writer::Write): so a failed one has made the log unproven by then, and
+  // the sync fails.
   writer_.Sync([this, waiting = removing_](const Status& status) {
     // What a repeated removal would look for is not in the index any more.
     if (!status) writer_.SetUnproven();
     if (removing_ == waiting) removing_ = nullptr;
-    const Status outcome = status && unproven()
-                               ? Fail(Code::kUnavailable, "a tombstone could not be written")
-                               : status;
-    for (const Done& one : *waiting) one(outcome);
+    for (const Done& one : *waiting) one(status);
   });
   return {};
 }

@@ -408,16 +408,21 @@ void Writer::Sync(Done done) {
 void Writer::CheckBarriers() {
   while (!barriers_.empty() &&
          (outstanding_.empty() || *outstanding_.begin() >= barriers_.front().last)) {
-    Done done = std::move(barriers_.front().done);
-    barriers_.pop_front();
-    ++state_.counters.syncs;
-    if (unproven_) {
+    // Looks at `unproven_` when the sync ends: the kernel may have reported a lost write to another
+    // sync meanwhile (SyncDevice).
+    const auto end = [this, done = std::move(barriers_.front().done)](int error) {
+      if (error != 0 || !unproven_) return done(StatusOf(error, "syncing the disk"));
       done(Fail(Code::kUnavailable,
                 "the disk failed to write a tombstone; no removal is proven until it is "
                 "opened again"));
-      continue;
+    };
+    barriers_.pop_front();
+    ++state_.counters.syncs;
+    if (unproven_) {
+      end(0);
+    } else {
+      SyncDevice(end);
     }
-    SyncDevice([done = std::move(done)](int error) { done(StatusOf(error, "syncing the disk")); });
   }
 }
 

@@ -106,14 +106,16 @@ class Owner {
     Memory::Files memory;
     UniqueFd disk_lock;  // in a cluster, for the disks; locked while a process has it open
   };
-  // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened, its
-  // inventory is being reported, or the owner's facts are being written.
+  // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened or
+  // walked for a removal by pattern, its inventory is being reported, or the owner's facts are
+  // being written.
   Status MayPauseDisks() const;
   // Ends all threads but the lease's, which continues to renew. The caller keeps all other calls
   // away until Thaw.
   void Freeze();
   // Closes the disks, so that the successor, or Thaw, can open them. The owner must be frozen.
-  // Errors: those of OwnerDisks::Pause.
+  // Errors: those of OwnerDisks::Pause; kInProgress while a disk is walked for a removal by
+  // pattern.
   Status PauseDisks();
   // Writes the state for the successor. The owner must be frozen. Errors: kInProgress while a
   // transfer reads.

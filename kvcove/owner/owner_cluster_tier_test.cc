@@ -552,6 +552,27 @@ TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileADiskIsWalkedForAPattern) {
   AwaitOpen();
 }
 
+TEST_F(ClusterTierTest, SoItIsWhenTheWalkHasBegunWhileTheProcessWasBeingFrozen) {
+  Fill(5);
+  AwaitOpen();
+  owner_->Freeze();
+  owner_->link_side().EndDiskWaits();
+  DiskSet& set = owner_->disks().set();
+  {
+    const MutexLock lock(owner_->memory().mutex);
+    set.BeginMatching(kTierSlot, "key-1*");
+  }
+  const Status paused = owner_->PauseDisks();
+  EXPECT_FALSE(paused);
+  EXPECT_EQ(Noted().size(), 1U) << "the disk remains open";
+  {
+    const MutexLock lock(owner_->memory().mutex);
+    set.EndMatching(kTierSlot, "key-1*");
+  }
+  owner_->Thaw();
+  AwaitOpen();
+}
+
 TEST_F(ClusterTierTest, APatternThatItsDiskHasMissedEndsOnceTheDiskIsStruck) {
   Fill(60);
   broken_ = true;

@@ -6,6 +6,18 @@
 #include "kvcove/wire/carry_fields.h"
 
 namespace kvcove::owner {
+namespace {
+
+// The successor would have to empty a disk that is closed before it has proven a removal, and a
+// walk for a pattern takes longer than a pause may.
+Status NoneIsWalked(const DiskSet& set) {
+  if (set.Patterns() > 0) {
+    return Fail(Code::kInProgress, "its disk is being walked for a removal by pattern; try again");
+  }
+  return {};
+}
+
+}  // namespace
 
 // ---- the process that gives
 
@@ -96,8 +108,7 @@ Result<bool> Owner::Restore(StateReader& ar, StateReader& policies, Files files)
 // ---- disks
 
 // The successor would not know the values that are stored while a disk is being opened or its
-// inventory is being reported, and would have to empty the disk. So it would be with a disk that is
-// closed before it has proven a removal, and a walk for a pattern takes longer than a pause may.
+// inventory is being reported, and would have to empty the disk.
 Status Owner::MayPauseDisks() const {
   const DiskSet& set = disks_.set();
   const bool settled = opening_.settled() && !opening_.saving() && !set.Any(&DiskState::opening) &&
@@ -106,14 +117,13 @@ Status Owner::MayPauseDisks() const {
     return Fail(Code::kInProgress,
                 "its disk is still being opened, or its facts are being written; try again");
   }
-  if (set.Patterns() > 0) {
-    return Fail(Code::kInProgress, "its disk is being walked for a removal by pattern; try again");
-  }
-  return {};
+  return NoneIsWalked(set);
 }
 
+// Looks for walks once more: a removal may have begun since MayPauseDisks, and none can any more.
 Status Owner::PauseDisks() {
   if (!disks_.open()) return {};
+  KVCOVE_TRY(NoneIsWalked(disks_.set()));
   // Else this process could write older facts over the successor's.
   KVCOVE_TRY(opening_.Pause());
   // Zones may move while the disks are paused, so a walk over them begins anew.

@@ -43,8 +43,8 @@ std::size_t RemovalWaits::size() const {
 }
 
 // Looks at the wait once it is added: the disk may have proven the removal just before, and Settle
-// has not met the wait then. Not while the waits are over: a disk that hangs is not looked at any
-// more once its owner has left it behind, which would count as proven.
+// has not met the wait then. Does not look once all waits have been ended: an owner that has left a
+// disk behind looks at it no more, which would count as a proof.
 void RemovalWaits::Add(std::shared_ptr<DisksRemoval> removal, std::int64_t deadline_ns, Done done) {
   std::vector<Ended> ended;
   {

@@ -750,7 +750,8 @@ void LinkCore::Listed(const wire::ListReply& reply) {
 // Returns whether the walk over the inventory has ended with this batch.
 bool LinkCore::Walked(const Batch& batch) {
   const MutexLock lock(mutex_);
-  ++rounds_;
+  // A full page may leave removed keys in the queue, for the next one.
+  if (batch.gone.size() < kGonePageItems) ++rounds_;
   if (shards_.active()) return false;  // a map is in use since: ShardsReported ends the walk
   if (reported_ && !reporting_again_) return false;
   if (cursor_ != Core::kWalkDone) {

@@ -242,6 +242,8 @@ class LinkCore {
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t applied_at_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // ListRequest::applied of batch_
+  // Batches, also empty ones, that the master has answered and that took all removed keys that were
+  // queued.
   std::uint64_t rounds_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t list_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -86,8 +86,12 @@ class FakeTarget final : public LinkTarget {
   void CompleteListing(Listing listing, std::span<const Code> codes) override {
     listing.done(codes);
   }
-  std::vector<InventoryItem> TakeGone(std::size_t /*at_most*/) override {
-    return std::exchange(gone, {});
+  std::vector<InventoryItem> TakeGone(std::size_t at_most) override {
+    if (gone.size() <= at_most) return std::exchange(gone, {});
+    const auto end = gone.begin() + static_cast<std::ptrdiff_t>(at_most);
+    std::vector<InventoryItem> taken(gone.begin(), end);
+    gone.erase(gone.begin(), end);
+    return taken;
   }
   bool TakeGoneOverflow() override { return std::exchange(overflow, false); }
   std::vector<InventoryItem> Inventory(ObjectId& cursor, std::size_t at_most) override {

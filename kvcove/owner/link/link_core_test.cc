@@ -652,6 +652,26 @@ TEST_F(OpenPatternTest, ItIsAcknowledgedOnceWhatDisksHadIsUnlisted) {
   EXPECT_THAT(next.open, IsEmpty());
 }
 
+TEST_F(OpenPatternTest, ItIsAcknowledgedOnceAllIsUnlistedHoweverMuchThatIs) {
+  Begin();
+  AskRemovals();
+  target_.ended_patterns = {{.number = kFirst + 1, .objects = 5}};
+  for (std::uint64_t key = 0; key <= 2 * kGonePageItems; ++key) target_.Evict(key);
+  AnswerUpTo(2);
+  AskRemovals();
+  for (int page = 0; page < 2; ++page) {
+    const wire::ListRequest full = AskList();
+    ASSERT_EQ(full.items.size(), kGonePageItems);
+    AnswerList(full);
+  }
+  AnswerUpTo(2);
+  EXPECT_THAT(AskRemovals().open, ElementsAre(kFirst + 1)) << "one key is still listed";
+  AnswerList(AskList());
+  EXPECT_TRUE(Idle(Lane::kList));
+  AnswerUpTo(2);
+  EXPECT_THAT(AskRemovals().open, IsEmpty());
+}
+
 TEST_F(OpenPatternTest, TheFirstOfSeveralThatAreOpenCounts) {
   Begin();
   AskRemovals();
