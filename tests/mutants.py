@@ -207,6 +207,8 @@ MUTANTS = [
      "  super.opening_before = options.noted_opening;\n", ""),
     ("rollback: once an opening is noted no earlier one counts", "disklog/log.cc",
      "  state_.super.opening_before = {};\n", ""),
+    ("rollback: a note of an earlier number does not end it", "disklog/log.cc",
+     "  if (opening != state_.super.opening) return done({});\n", ""),
     ("rollback: a copy of an open disk is another one after its clean end", "disklog/log.cc",
      "    DrawOpening(done);\n", "    WriteSuperblock(done);\n"),
     ("rollback: an open disk draws no number before the last is noted", "disklog/log.cc",

@@ -293,7 +293,7 @@ void DiskThread::Settle() {
 // Ends the number by which the disk was known before. If that fails, an older note still knows the
 // disk, until the next opening.
 void DiskThread::ConfirmOpening() {
-  if (std::exchange(noted_, false)) disk_->log().OpeningNoted([](const Status&) {});
+  if (std::exchange(noted_, false)) disk_->log().OpeningNoted(opening_, [](const Status&) {});
 }
 
 // Draws another number from time to time, so that after a kill, too, a copy that was taken while
