@@ -367,6 +367,7 @@ TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
   faults_->writes_held = false;
   EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
   ASSERT_GT(faults_->closed, 0) << "its thread uses nothing of it any more";
+  EXPECT_EQ(known_.use_count(), 2) << "it would keep the lock of the note's directory";
   delete left;
 }
 

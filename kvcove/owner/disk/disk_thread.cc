@@ -224,14 +224,18 @@ void DiskThread::Run() {
   }
   Drain();
   TakeNoted();
-  // No caller destroys a DiskThread that was left behind, so its thread closes the disk. AwaitStop
-  // sets `left_behind_` in the hold in which it sees that `ended_` is false: one of the two sees
-  // the other.
+  // No caller destroys a DiskThread that was left behind, so its thread closes the disk, and lets
+  // other processes have the note's directory. AwaitStop sets `left_behind_` in the hold in which
+  // it sees that `ended_` is false: one of the two sees the other.
   Held held;
+  std::shared_ptr<KnownDisks> known;
   {
     const MutexLock lock(mutex_);
     ended_ = true;
-    if (left_behind_) held = TakeHeld();
+    if (left_behind_) {
+      held = TakeHeld();
+      known = std::move(place_.known);
+    }
   }
 }
 

@@ -172,7 +172,8 @@ class DiskThread {
   Held TakeHeld();
 
   const std::string path_;
-  TierPlace place_;  // the thread's, except `known` and `stopping`, which never change
+  // The thread's, except `known` and `stopping`, which do not change before it has ended.
+  TierPlace place_;
   Tiering& tiering_;
   Promoter& promoter_;
   const Clock& clock_;
