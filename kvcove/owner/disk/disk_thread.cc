@@ -305,8 +305,9 @@ void DiskThread::ConfirmOpening() {
 }
 
 // Draws another number from time to time, so that after a kill, too, a copy that was taken while
-// the disk was on is another disk. Draws none while the note does not name the disk: Settle notes
-// `opening_`, and the log must not know a later number then.
+// the disk was on is another disk. Draws none while the note does not name the disk: Settle will
+// note `opening_`. A strike that comes while a number is drawn has Settle note the last one: the
+// log keeps that until the drawn one is noted (OpeningNoted).
 void DiskThread::DrawAgain() {
   if (noter_ended_) TakeNoted();
   if (drawing_ || noter_.joinable()) return;
