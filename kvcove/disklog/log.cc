@@ -332,7 +332,8 @@ void Log::SaveIdentity(const Id128& identity, Done done) {
   WriteSuperblock(std::move(done));
 }
 
-void Log::OpeningNoted(Done done) {
+void Log::OpeningNoted(const Id128& opening, Done done) {
+  if (opening != state_.super.opening) return done({});
   state_.super.opening_before = {};
   WriteSuperblock(std::move(done));
 }

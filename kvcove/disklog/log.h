@@ -161,10 +161,10 @@ class Log {
   // disk. Once `done`, superblock().opening is to be noted. Until the last number is noted, none is
   // drawn: the note may have that one or the one before, and a superblock names two.
   void DrawOpening(Done done);
-  // Call it once superblock().opening is noted durably: from `done` on, no earlier number stands
-  // for this disk. Both superblocks have the number then, so damage of one does not make the disk
-  // look like a copy.
-  void OpeningNoted(Done done);
+  // Call it once `opening` is noted durably: from `done` on, no earlier number stands for this
+  // disk. Both superblocks have the number then, so damage of one does not make the disk look like
+  // a copy. Does nothing if another number was drawn meanwhile: the disk must have both.
+  void OpeningNoted(const Id128& opening, Done done);
   // Seals every zone and marks the superblock clean. Puts and removals fail from now on.
   void Stop(Done done);
 

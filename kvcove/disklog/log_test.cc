@@ -33,6 +33,13 @@ class LogTest : public testing::Test {
   Status Sync() {
     return WaitFor(*log_, *device_, [&](Done done) { log_->Sync(std::move(done)); });
   }
+  Status Draw() {
+    return WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); });
+  }
+  Status Confirm(const Id128& noted) {
+    return WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(noted, std::move(done)); });
+  }
+  Status Confirm() { return Confirm(log_->superblock().opening); }
 
   std::unique_ptr<FakeDevice> device_;
   std::unique_ptr<Log> log_;
@@ -440,7 +447,7 @@ TEST_F(LogTest, EachOpeningAndCleanEndDrawsANumberBesideTheNotedOne) {
   const Id128 first = log_->superblock().opening;
   EXPECT_NE(first, Id128{});
   EXPECT_TRUE(log_->superblock().HasOpening({}));
-  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  ASSERT_TRUE(Confirm());
   LogOptions again = SmallLog();
   again.noted_opening = first;
   Reopen(again);
@@ -451,38 +458,44 @@ TEST_F(LogTest, EachOpeningAndCleanEndDrawsANumberBesideTheNotedOne) {
   Reopen(again);
   EXPECT_TRUE(log_->superblock().HasOpening(first));
   EXPECT_FALSE(log_->superblock().HasOpening(second));
-  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  ASSERT_TRUE(Confirm());
   EXPECT_FALSE(log_->superblock().HasOpening(first));
   const Id128 noted = log_->superblock().opening;
   ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->Stop(std::move(done)); }));
   const Superblock ended = *Log::ReadSuperblock(*device_);
   EXPECT_NE(ended.opening, noted) << "a copy from before the clean end is another disk";
   EXPECT_TRUE(ended.HasOpening(noted));
-  ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+  ASSERT_TRUE(Confirm());
   EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
   EXPECT_TRUE(Log::ReadSuperblock(*device_)->HasOpening(ended.opening));
 }
 
 TEST_F(LogTest, AnOpenLogDrawsAnotherNumberOnceTheLastIsNoted) {
-  const auto draw = [this] {
-    return WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); });
-  };
-  const auto confirm = [this] {
-    return WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); });
-  };
   Open();
-  ASSERT_TRUE(confirm());
+  ASSERT_TRUE(Confirm());
   const Id128 noted = log_->superblock().opening;
-  ASSERT_TRUE(draw());
+  ASSERT_TRUE(Draw());
   const Superblock drawn = *Log::ReadSuperblock(*device_);
   EXPECT_NE(drawn.opening, noted);
   EXPECT_TRUE(drawn.HasOpening(noted)) << "it may crash before the number is noted";
   EXPECT_FALSE(drawn.clean);
-  ASSERT_TRUE(draw());
+  ASSERT_TRUE(Draw());
   EXPECT_EQ(log_->superblock().opening, drawn.opening) << "the note may have either of the two";
-  ASSERT_TRUE(confirm());
-  ASSERT_TRUE(draw());
+  ASSERT_TRUE(Confirm());
+  ASSERT_TRUE(Draw());
   EXPECT_NE(log_->superblock().opening, drawn.opening);
+  EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
+}
+
+// The note may be written while another number is drawn.
+TEST_F(LogTest, ANumberStandsForTheDiskUntilTheNextOneIsNoted) {
+  Open();
+  ASSERT_TRUE(Confirm());
+  const Id128 noted = log_->superblock().opening;
+  ASSERT_TRUE(Draw());
+  ASSERT_TRUE(Confirm(noted));
+  EXPECT_TRUE(Log::ReadSuperblock(*device_)->HasOpening(noted));
+  ASSERT_TRUE(Confirm());
   EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
 }
 
@@ -490,14 +503,12 @@ TEST_F(LogTest, ALossOfPowerWhileAnOpenLogDrawsANumberLeavesTheDiskKnown) {
   for (std::uint64_t cut = 1; cut <= 5; ++cut) {
     SCOPED_TRACE(cut);
     Open();
-    ASSERT_TRUE(WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); }));
+    ASSERT_TRUE(Confirm());
     Id128 noted = log_->superblock().opening;
     device_->faults.cut_at = device_->changes() + cut;
-    if (WaitFor(*log_, *device_, [&](Done done) { log_->DrawOpening(std::move(done)); })) {
+    if (Draw()) {
       noted = log_->superblock().opening;
-      const auto confirmed =
-          WaitFor(*log_, *device_, [&](Done done) { log_->OpeningNoted(std::move(done)); });
-      EXPECT_EQ(confirmed.has_value(), cut > 4);
+      EXPECT_EQ(Confirm().has_value(), cut > 4);
     }
     FakeDevice after(device_->CutPower(), 1);
     EXPECT_TRUE(Log::ReadSuperblock(after)->HasOpening(noted));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real disk files whose devices fail on command: a disk's thread sets it aside and uses it again by
 // itself, and the other disks do not notice.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +14,7 @@
 #include <map>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/owner/core/core_fixture.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "tests/becomes.h"
@@ -364,6 +367,7 @@ TEST_F(DiskRetryTest, ADiskWhoseThreadHungIsUsedAgainOnceThatHasEnded) {
   faults_->writes_held = false;
   EXPECT_TRUE(Becomes([&] { return OnDisk("before"); }));
   ASSERT_GT(faults_->closed, 0) << "its thread uses nothing of it any more";
+  EXPECT_EQ(known_.use_count(), 2) << "it would keep the lock of the note's directory";
   delete left;
 }
 
@@ -547,6 +551,22 @@ TEST_F(DiskRetryTest, ADiskWhoseNumbersCannotBeNotedIsKept) {
   std::filesystem::remove(in_the_way);
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   EXPECT_TRUE(OnDisk("key"));
+}
+
+TEST_F(DiskRetryTest, AFileSystemThatHangsInANoteKeepsNoDiskWaiting) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  // A pipe in the place of the file that becomes the next note: its writer waits for a reader.
+  const std::string pipe = directory_ + "/disk.new";
+  ASSERT_TRUE(Becomes([&] { return mkfifo(pipe.c_str(), 0600) == 0; }));
+  Write(Keys("key", 5));
+  const bool written = !HasFatalFailure();
+  const UniqueFd reader(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(written);
+  const auto noted = Must(known_->Read());
+  EXPECT_TRUE(Becomes([&] { return Must(known_->Read()) != noted; })) << "a later one is noted";
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key0"));
 }
 
 TEST_F(DiskRetryTest, ADiskWhoseNoteIsPutBackFromACopyStartsEmpty) {

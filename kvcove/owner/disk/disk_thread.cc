@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/owner/disk/moved_shares.h"
 
@@ -191,6 +192,7 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
   number_ = super.disk;
   opening_ = super.opening;
   noted_ = false;
+  drawing_ = false;
   drawn_ns_ = clock_.NowNs();
 }
 
@@ -221,14 +223,19 @@ void DiskThread::Run() {
     }
   }
   Drain();
-  // No caller destroys a DiskThread that was left behind, so its thread closes the disk. AwaitStop
-  // sets `left_behind_` in the hold in which it sees that `ended_` is false: one of the two sees
-  // the other.
+  TakeNoted();
+  // No caller destroys a DiskThread that was left behind, so its thread closes the disk, and lets
+  // other processes have the note's directory. AwaitStop sets `left_behind_` in the hold in which
+  // it sees that `ended_` is false: one of the two sees the other.
   Held held;
+  std::shared_ptr<KnownDisks> known;
   {
     const MutexLock lock(mutex_);
     ended_ = true;
-    if (left_behind_) held = TakeHeld();
+    if (left_behind_) {
+      held = TakeHeld();
+      known = std::move(place_.known);
+    }
   }
 }
 
@@ -276,6 +283,7 @@ void DiskThread::Strike() {
 void DiskThread::Settle() {
   const std::optional<std::uint64_t> era = tiering_.use().state().unnoted_in();
   if (!era) return;
+  TakeNoted();
   const Promoter::Puts puts = promoter_.PutsUnderWay();
   if (settles_ != era) {
     settles_ = era;
@@ -293,29 +301,61 @@ void DiskThread::Settle() {
 // Ends the number by which the disk was known before. If that fails, an older note still knows the
 // disk, until the next opening.
 void DiskThread::ConfirmOpening() {
-  if (std::exchange(noted_, false)) disk_->log().OpeningNoted([](const Status&) {});
+  if (std::exchange(noted_, false)) disk_->log().OpeningNoted(opening_, [](const Status&) {});
 }
 
 // Draws another number from time to time, so that after a kill, too, a copy that was taken while
-// the disk was on is another disk. Draws none while the note does not name the disk: Settle notes
-// `opening_`, and the log must not know a later number then.
+// the disk was on is another disk. Draws none while the note does not name the disk: Settle will
+// note `opening_`. A strike that comes while a number is drawn has Settle note the last one: the
+// log keeps that until the drawn one is noted (OpeningNoted).
 void DiskThread::DrawAgain() {
+  if (noter_ended_) TakeNoted();
+  if (drawing_ || noter_.joinable()) return;
   if (clock_.NowNs() - drawn_ns_ < options_.opening_again_ns) return;
   if (tiering_.use().state().unnoted_in()) return;
   drawn_ns_ = clock_.NowNs();
+  drawing_ = true;
   disk_->log().DrawOpening([this](const Status& drawn) {
-    if (drawn) NoteDrawn();
+    drawing_ = false;
+    // A disk that stops notes its last number itself.
+    if (drawn && !stopping_) StartNoting();
   });
 }
 
-// Notes the number that the log has drawn. If that fails, the note may have it or not: the log
-// keeps both numbers, and draws no other one before this one is noted. A disk that pauses is about
-// to be struck from the note, so the caller alone is to know its number.
-void DiskThread::NoteDrawn() {
+// Notes the number that the log has drawn, on a thread of its own: the file system may hang, and
+// reads of the disk must not wait for it. If the system refuses the thread, the log keeps both
+// numbers, and a later round notes this one.
+void DiskThread::StartNoting() {
+  drawn_ = facts();
+  drawn_.opening = disk_->log().superblock().opening;
+  noter_ended_ = false;
+  auto noter = StartThread("kvcove-note", [this] {
+    drawn_noted_ = place_.known->NoteOpening(drawn_);
+    noter_ended_ = true;
+  });
+  if (noter) noter_ = std::move(*noter);
+}
+
+// Takes the outcome of StartNoting; waits for it if it is under way. Called before this thread
+// names the disk in the note by itself: else a late write of the other thread would undo that.
+void DiskThread::TakeNoted() {
+  if (!noter_.joinable()) return;
+  noter_.join();
+  noter_ended_ = false;
+  NotedOpening(drawn_, drawn_noted_);
+}
+
+// Notes the number of the log's clean end. A disk that pauses is about to be struck from the note,
+// so the caller alone is to know its number.
+void DiskThread::NoteEnd() {
   KnownDisk disk = facts();
   disk.opening = disk_->log().superblock().opening;
-  Result<bool> noted = false;
-  if (!pauses_) noted = place_.known->NoteOpening(disk);
+  NotedOpening(disk, pauses_ ? Result<bool>(false) : place_.known->NoteOpening(disk));
+}
+
+// If the note could not be written, it may have the number or not: the log keeps both numbers, and
+// draws no other one before this one is noted.
+void DiskThread::NotedOpening(const KnownDisk& disk, const Result<bool>& noted) {
   if (!noted) return;
   noted_ = *noted;
   const MutexLock lock(mutex_);
@@ -396,6 +436,7 @@ void DiskThread::RetryLater() {
 }
 
 Status DiskThread::OpenAgain() {
+  TakeNoted();
   KVCOVE_ASSIGN(auto device, options_.open(path_));
   found_.device = Watched(std::move(device));
   const Status opened = OpenFoundAgain();
@@ -502,7 +543,8 @@ void DiskThread::WriteQueued() {
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
   if (!disk_->sealed()) return;
-  NoteDrawn();
+  TakeNoted();
+  NoteEnd();
   ConfirmOpening();
 }
 

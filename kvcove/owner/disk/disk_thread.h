@@ -153,7 +153,10 @@ class DiskThread {
   void Settle();
   void ConfirmOpening();
   void DrawAgain();
-  void NoteDrawn();
+  void StartNoting();
+  void TakeNoted();
+  void NoteEnd();
+  void NotedOpening(const KnownDisk& disk, const Result<bool>& noted);
   Status OpenAgain();
   void LetGo();
   Status OpenFoundAgain();
@@ -169,7 +172,8 @@ class DiskThread {
   Held TakeHeld();
 
   const std::string path_;
-  TierPlace place_;  // the thread's, except `known` and `stopping`, which never change
+  // The thread's, except `known` and `stopping`, which do not change before it has ended.
+  TierPlace place_;
   Tiering& tiering_;
   Promoter& promoter_;
   const Clock& clock_;
@@ -195,7 +199,14 @@ class DiskThread {
   LogLimit unstruck_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
-  std::int64_t drawn_ns_ = 0;             // when the log has drawn a number last
+  bool drawing_ = false;       // the log is writing a number that it has drawn
+  std::int64_t drawn_ns_ = 0;  // when the log has drawn a number last
+  // The thread that notes a drawn number, its argument and its result. The disk's thread reads the
+  // result after the join.
+  std::thread noter_;
+  KnownDisk drawn_;
+  Result<bool> drawn_noted_ = false;
+  std::atomic<bool> noter_ended_{false};
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on
