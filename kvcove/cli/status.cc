@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
@@ -20,16 +21,8 @@ struct StatusOptions {
   bool as_json = false;
 };
 
-// Bytes that the device was given, for each byte of evicted values.
-double WriteAmplification(std::uint64_t written_bytes, std::uint64_t put_bytes) {
-  if (put_bytes == 0) return 0;
-  return static_cast<double>(written_bytes) / static_cast<double>(put_bytes);
-}
-double WriteAmplification(const wire::PoolStat& stat) {
-  return WriteAmplification(stat.disk_written_bytes, stat.disk_put_bytes);
-}
-double WriteAmplification(const DiskStat& disk) {
-  return WriteAmplification(disk.log.written_bytes, disk.demoted_bytes);
+nlohmann::json JsonOf(const std::optional<double>& figure) {
+  return figure ? nlohmann::json(*figure) : nlohmann::json();
 }
 
 // A disk, or the sum of several.
@@ -39,15 +32,24 @@ nlohmann::json JsonOf(const DiskStat& disk) {
     if (!figure.key.empty()) json[figure.key] = value;
   });
   json["aside"] = disk.aside != 0;
-  json["write_amplification"] = WriteAmplification(disk);
+  json["counted_ms"] = disk.counted_ms;
+  json["write_amplification"] = disk.write_amplification().value_or(0);
+  json["read_amplification"] = JsonOf(disk.read_amplification());
+  json["served_per_written"] = JsonOf(disk.served_per_written());
+  json["tombstone_share"] = JsonOf(disk.tombstone_share());
+  json["written_bytes_per_day"] = JsonOf(disk.written_bytes_per_day());
   return json;
+}
+
+DiskStat SumOf(const std::vector<DiskStat>& disks) {
+  DiskStat sum;
+  for (const DiskStat& disk : disks) sum += disk;
+  return sum;
 }
 
 nlohmann::json DiskOf(const wire::PoolStat& stat) {
   if (stat.disk_capacity_bytes == 0) return {};
-  DiskStat sum;
-  for (const DiskStat& disk : stat.disks) sum += disk;
-  nlohmann::json json = JsonOf(sum);
+  nlohmann::json json = JsonOf(SumOf(stat.disks));
   json["errors"] = stat.disk_errors;
   return json;
 }
@@ -70,7 +72,7 @@ std::string DiskText(const wire::PoolStat& stat) {
       AsideText(stat), FormatSize(stat.disk_bytes), FormatSize(stat.disk_capacity_bytes),
       stat.disk_objects, stat.disk_puts, stat.disk_hits, stat.disk_misses, stat.disk_not_worth,
       stat.disk_over_rate, stat.disk_dropped_full + stat.disk_dropped_other,
-      stat.disk_errors + stat.disk_damaged, WriteAmplification(stat));
+      stat.disk_errors + stat.disk_damaged, SumOf(stat.disks).write_amplification().value_or(0));
 }
 
 // Without a time: it is due now, or waits for the owner's next start.
@@ -102,11 +104,43 @@ void PrintDisks(const wire::PoolStat& stat) {
   for (const DiskStat& disk : stat.disks) {
     fmt::print(
         "  disk {}: {}, {} of {} used, {} objects, {} queued, {} hits, errors: {} read, {} write, "
-        "{} damaged, {} timeouts, set aside {} times; write amplification {:.2f}\n",
+        "{} damaged, {} timeouts, set aside {} times\n",
         disk.path, StateOf(disk), FormatSize(disk.space.live_bytes),
         FormatSize(disk.space.total_bytes), disk.space.objects, FormatSize(disk.space.queued_bytes),
         disk.promoted, disk.log.read_errors, disk.log.write_errors, disk.log.corrupt,
-        disk.load_timeouts, disk.asides, WriteAmplification(disk));
+        disk.load_timeouts, disk.asides);
+  }
+}
+
+// "-": there is nothing yet to divide by.
+std::string TextOf(const std::optional<double>& figure) {
+  return figure ? fmt::format("{:.2f}", *figure) : "-";
+}
+
+// Returns the wear: bytes a day once they are known, else what was counted.
+std::string WrittenText(const DiskStat& disk) {
+  const std::uint64_t minutes = disk.counted_ms / 60'000;
+  if (const std::optional<double> a_day = disk.written_bytes_per_day()) {
+    const double times =
+        *a_day / static_cast<double>(std::max<std::uint64_t>(disk.space.total_bytes, 1));
+    return fmt::format("{} written a day ({:.2f} times its size; {} in {} h {} min)",
+                       FormatSize(static_cast<std::uint64_t>(*a_day)), times,
+                       FormatSize(disk.log.written_bytes), minutes / 60, minutes % 60);
+  }
+  const std::string written = FormatSize(disk.log.written_bytes) + " written";
+  if (disk.counted_ms == 0) return written;
+  return fmt::format("{} in {} min (bytes a day are known after an hour)", written, minutes);
+}
+
+// Prints a line a disk: its wear, and what it brings for that.
+void PrintWorth(const wire::PoolStat& stat) {
+  for (const DiskStat& disk : stat.disks) {
+    fmt::print(
+        "  disk {}: {}; {} bytes written for each byte stored, {} read for each byte served, {} "
+        "served for each byte written; tombstones: {:.2f} % of it\n",
+        disk.path, WrittenText(disk), TextOf(disk.write_amplification()),
+        TextOf(disk.read_amplification()), TextOf(disk.served_per_written()),
+        100 * disk.tombstone_share().value_or(0));
   }
 }
 
@@ -195,6 +229,7 @@ void Print(const pool::OwnerStatus& owner) {
       FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), FormatSize(stat.populated_bytes),
       stat.objects, stat.hits, stat.evictions, stat.sessions.size(), DiskText(stat));
   PrintDisks(stat);
+  PrintWorth(stat);
   PrintShares(stat);
 }
 

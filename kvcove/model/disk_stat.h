@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -199,8 +200,25 @@ struct DiskStat {
   std::uint64_t aside = 0;     // disks that are set aside
   std::uint64_t retry_ms = 0;  // of one disk: until it is tried again; 0: now, never, or not aside
 
+  // How long the counts have been counted. The longest of several disks; 0: an owner of an earlier
+  // version does not report it. An upgrade of the process begins all counts anew, this one too.
+  std::uint64_t counted_ms = 0;
+
   // Adds the figures of another disk.
   DiskStat& operator+=(const DiskStat& more);
+
+  // Figures to judge a disk by. None where the divisor is 0.
+  // Bytes written to the device for each byte of evicted values that were stored.
+  std::optional<double> write_amplification() const;
+  // Bytes read from the device for each byte of promoted values.
+  std::optional<double> read_amplification() const;
+  // Bytes of promoted values for each byte written to the device: the gain for its wear.
+  std::optional<double> served_per_written() const;
+  // Share of the disk that needed tombstones occupy, 0 to 1.
+  std::optional<double> tombstone_share() const;
+  // At the rate since the counts began. None in their first hour: the load of a start would be
+  // taken for that of a day.
+  std::optional<double> written_bytes_per_day() const;
 };
 
 inline constexpr auto kDiskTierFigures = std::to_array<DiskFigure<DiskStat>>({
@@ -234,6 +252,7 @@ static_assert(sizeof(DiskSpace) == sizeof(std::uint64_t) * kDiskSpaceFigures.siz
 static_assert(sizeof(DiskLogCounters) == sizeof(std::uint64_t) * kDiskLogFigures.size());
 static_assert(sizeof(DiskStat) == sizeof(std::string) + sizeof(DiskSpace) +
                                       sizeof(DiskLogCounters) + sizeof(DiskStat::retry_ms) +
+                                      sizeof(DiskStat::counted_ms) +
                                       sizeof(std::uint64_t) * kDiskTierFigures.size());
 
 // Calls `each(row, value)` for every figure, in the order of the frame. `Stat`: DiskStat, const or

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/model/stats.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvcove {
@@ -9,6 +10,11 @@ namespace {
 template <typename Stat, std::size_t count>
 void AddAll(Stat& sum, const Stat& more, const std::array<DiskFigure<Stat>, count>& figures) {
   for (const DiskFigure<Stat>& figure : figures) sum.*figure.value += more.*figure.value;
+}
+
+std::optional<double> Ratio(std::uint64_t value, std::uint64_t divisor) {
+  if (divisor == 0) return std::nullopt;
+  return static_cast<double>(value) / static_cast<double>(divisor);
 }
 
 }  // namespace
@@ -22,7 +28,26 @@ DiskStat& DiskStat::operator+=(const DiskStat& more) {
   AddAll(space, more.space, kDiskSpaceFigures);
   AddAll(log, more.log, kDiskLogFigures);
   AddAll(*this, more, kDiskTierFigures);
+  counted_ms = std::max(counted_ms, more.counted_ms);
   return *this;
+}
+
+std::optional<double> DiskStat::write_amplification() const {
+  return Ratio(log.written_bytes, demoted_bytes);
+}
+std::optional<double> DiskStat::read_amplification() const {
+  return Ratio(log.read_bytes, promoted_bytes);
+}
+std::optional<double> DiskStat::served_per_written() const {
+  return Ratio(promoted_bytes, log.written_bytes);
+}
+std::optional<double> DiskStat::tombstone_share() const {
+  return Ratio(space.tombstone_bytes, space.total_bytes);
+}
+std::optional<double> DiskStat::written_bytes_per_day() const {
+  constexpr std::uint64_t kHourMs = 3'600'000;
+  if (counted_ms < kHourMs) return std::nullopt;
+  return static_cast<double>(log.written_bytes) * 24 * kHourMs / static_cast<double>(counted_ms);
 }
 
 void PoolStat::AddDisk(DiskStat disk) {

@@ -43,6 +43,48 @@ TEST(DiskStatTest, EachRowHasItsOwnKeyAndItsOwnSeries) {
   });
 }
 
+constexpr std::uint64_t kHourMs = 3'600'000;
+
+TEST(DiskStatTest, FiguresOfADisk) {
+  const DiskStat disk{.path = "/a",
+                      .space = {.total_bytes = 1000, .tombstone_bytes = 5},
+                      .log = {.written_bytes = 120, .read_bytes = 90},
+                      .demoted_bytes = 100,
+                      .promoted_bytes = 60,
+                      .counted_ms = 2 * kHourMs};
+  EXPECT_DOUBLE_EQ(disk.write_amplification().value(), 1.2);
+  EXPECT_DOUBLE_EQ(disk.read_amplification().value(), 1.5);
+  EXPECT_DOUBLE_EQ(disk.served_per_written().value(), 0.5);
+  EXPECT_DOUBLE_EQ(disk.tombstone_share().value(), 0.005);
+  EXPECT_DOUBLE_EQ(disk.written_bytes_per_day().value(), 1440);
+}
+
+// As after a start, after an upgrade of the process, and while a disk has never been opened.
+TEST(DiskStatTest, ADiskWithoutCountsHasNoFigures) {
+  const DiskStat disk;
+  EXPECT_FALSE(disk.write_amplification());
+  EXPECT_FALSE(disk.read_amplification());
+  EXPECT_FALSE(disk.served_per_written());
+  EXPECT_FALSE(disk.tombstone_share());
+  EXPECT_FALSE(disk.written_bytes_per_day());
+}
+
+TEST(DiskStatTest, BytesPerDayAreKnownAfterAnHour) {
+  DiskStat disk{.path = {}, .space = {}, .log = {.written_bytes = 1}, .counted_ms = kHourMs - 1};
+  EXPECT_FALSE(disk.written_bytes_per_day());
+  disk.counted_ms = kHourMs;
+  EXPECT_DOUBLE_EQ(disk.written_bytes_per_day().value(), 24);
+}
+
+// The disks of an owner share their time: their sum must not be divided by the sum of their times.
+TEST(DiskStatTest, SeveralDisksAreCountedTogether) {
+  DiskStat sum;
+  sum += {.path = {}, .space = {}, .log = {.written_bytes = 10}, .counted_ms = 24 * kHourMs};
+  sum += {.path = {}, .space = {}, .log = {.written_bytes = 20}, .counted_ms = 24 * kHourMs};
+  EXPECT_EQ(sum.counted_ms, 24 * kHourMs);
+  EXPECT_DOUBLE_EQ(sum.written_bytes_per_day().value(), 30);
+}
+
 TEST(PoolStatTest, ADiskIsAddedToTheSums) {
   PoolStat stat;
   stat.AddDisk({.path = "/a",

@@ -198,8 +198,8 @@ Result<std::string> ServeStat(ObjectService& service, std::int64_t deadline_ns) 
     const std::vector<std::uint64_t> space = ValuesOf(kDiskSpaceFigures, item.space);
     const std::vector<std::uint64_t> log = ValuesOf(kDiskLogFigures, item.log);
     const std::vector<std::uint64_t> tier = ValuesOf(kDiskTierFigures, item);
-    disks.push_back(
-        fb::CreateDiskStatDirect(builder, item.path.c_str(), item.retry_ms, &space, &log, &tier));
+    disks.push_back(fb::CreateDiskStatDirect(builder, item.path.c_str(), item.retry_ms, &space,
+                                             &log, &tier, item.counted_ms));
   }
   std::vector<flatbuffers::Offset<fb::DiskShareStat>> shares;
   for (const DiskShareStat& item : stat.disk_shares) {

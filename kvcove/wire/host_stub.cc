@@ -212,6 +212,7 @@ class Stub final : public HostService {
       DiskStat disk;
       disk.path = Str(item->path());
       disk.retry_ms = item->retry_ms();
+      disk.counted_ms = item->counted_ms();
       SetValues(kDiskSpaceFigures, item->space(), disk.space);
       SetValues(kDiskLogFigures, item->log(), disk.log);
       SetValues(kDiskTierFigures, item->tier(), disk);

@@ -108,7 +108,8 @@ class EchoHost final : public HostService {
     std::uint64_t number = 0;
     ForEachFigure(disk, [&](const auto&, std::uint64_t& value) { value = ++number; });
     stat.AddDisk(std::move(disk));
-    stat.AddDisk({.path = "/b", .space = {.total_bytes = 5}, .log = {}, .retry_ms = 9});
+    stat.AddDisk(
+        {.path = "/b", .space = {.total_bytes = 5}, .log = {}, .retry_ms = 9, .counted_ms = 10});
     return stat;
   }
 
@@ -294,6 +295,7 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   });
   EXPECT_EQ(stat.disks[1].path, "/b");
   EXPECT_EQ(stat.disks[1].retry_ms, 9U);
+  EXPECT_EQ(stat.disks[1].counted_ms, 10U);
   EXPECT_EQ(stat.disk_capacity_bytes, stat.disks[0].space.total_bytes + 5)
       << "the sums are made of the disks";
 }

@@ -254,6 +254,8 @@ check "metrics of a disk" 0 'kvcove_owner_disk_free_zones' "$kvcove" admin --adm
 cp "$directory/out" "$directory/disks.metrics"
 check "docs/metrics.md has each metric with its type, help and labels" 0 "has all" python3 "$(dirname "$0")/../../scripts/check_metrics.py" "$directory"/*.metrics
 check "figures of a disk" 0 '"disk":\{"aside":false,.*"free_zones":[1-9].*"disks":\[\{"aside":false,.*"errors":\{"damaged":0,' "$kvcove" status --json --socket "$directory/disks/s"
+check "figures that need counts" 0 '"counted_ms":[1-9].*"read_amplification":null,.*"tombstone_share":0.0,.*"written_bytes_per_day":null' "$kvcove" status --json --socket "$directory/disks/s"
+check "what a disk costs and brings" 0 'disk .*/disks: .* written in [0-9]+ min \(.*\); - bytes written for each byte stored, - read for each byte served, .* tombstones: 0.00 % of it' "$kvcove" status --socket "$directory/disks/s"
 kill -TERM $daemon
 wait $daemon
 check "admin drain without room" 1 "no room" "${admin[@]}" drain 127.0.0.1:$((port + 2)) --wait

@@ -541,6 +541,26 @@ TEST_F(DiskWorkerTest, ADiskThatMissedNothingIsUsedAgainWithWhatItHolds) {
   EXPECT_GE(tiers_.tiering->Stat().demoted, 2U) << "counters go on, too";
 }
 
+// Else the bytes a day, and the bytes written for each byte stored, would be wrong from then on.
+TEST_F(DiskWorkerTest, ADiskThatIsUsedAgainCountsItsBytesAndItsTimeFromTheStart) {
+  PutDown("key", 7);
+  tiers_.clock.AdvanceNs(kSecond);
+  tiers_.Step();
+  const DiskStat before = tiers_.tiering->Stat();
+  EXPECT_GT(before.log.written_bytes, 0U);
+  EXPECT_GE(before.counted_ms, 1000U);
+  tiers_.Fail(2);
+  EXPECT_EQ(tiers_.Get("key"), "");
+  ASSERT_TRUE(tiers_.UseAgain());
+  PutDown("other", 8);
+  tiers_.clock.AdvanceNs(kSecond);
+  tiers_.Step();
+  const DiskStat after = tiers_.tiering->Stat();
+  EXPECT_EQ(after.asides, 1U);
+  EXPECT_GT(after.log.written_bytes, before.log.written_bytes);
+  EXPECT_GE(after.counted_ms, before.counted_ms + 1000);
+}
+
 TEST_F(DiskWorkerTest, ADiskThatMissedARemovalStartsEmpty) {
   PutDown("key", 7);
   PutDown("stays", 8);

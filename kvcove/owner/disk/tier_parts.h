@@ -54,6 +54,7 @@ struct TierParts {
   const TieringOptions options;
   const segment::HeaderView header;
   const Clock& clock;
+  const std::int64_t counted_since_ns = clock.NowNs();
   DiskShared& common;
   // The keys of this disk and of no other one, as bits; at first all.
   std::atomic<std::uint64_t> shares{segment::kAllTierShares};

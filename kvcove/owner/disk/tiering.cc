@@ -182,6 +182,8 @@ DiskStat Tiering::Stat() const {
   stat.load_timeouts = loads.timeouts;
   stat.load_failed = loads.failed;
   stat.load_no_room = loads.no_room;
+  stat.counted_ms =
+      static_cast<std::uint64_t>((parts_.clock.NowNs() - parts_.counted_since_ns) / kMillisecond);
   stat.aside = parts_.state.aside() ? 1 : 0;
   if (parts_.state.state() == DiskState::State::kAside) {
     const std::int64_t left_ns =
