@@ -93,9 +93,10 @@ void Outbox::Return(std::vector<Listing> listings) {
 void Outbox::Trim(std::uint64_t evicted, const std::function<bool(const Pending&)>& waits) {
   {
     const MutexLock lock(mutex_);
-    // A scan costs the queue's length, so it waits for as many evictions: O(1) each.
+    // A scan costs the queue's length, so it waits for as many evictions: O(1) each. An empty queue
+    // ends no count: the list lane may have taken all listings, and put them back.
     evicted_ += evicted;
-    if (evicted_ <= kTrimAfter + (queue_.size() / 2)) return;
+    if (queue_.empty() || evicted_ <= kTrimAfter + (queue_.size() / 2)) return;
     evicted_ = 0;
   }
   // Taken out, because `waits` takes the owner's lock. Listings that are added meanwhile are queued

@@ -126,6 +126,16 @@ TEST_F(OutboxTest, ATrimCompletesWhatWasEvictedAndKeepsTheOrder) {
   EXPECT_EQ(looks, 100U) << "counted from the last trim on";
 }
 
+TEST_F(OutboxTest, ATrimLooksAtListingsThatWereAwayWhenTheirPutsWereEvicted) {
+  for (std::uint64_t i = 1; i <= 100; ++i) Add({i});
+  const auto waits = [](const Pending& pending) { return pending.reservation == 3; };
+  std::vector<Listing> taken = outbox_.Take(~std::size_t{0});
+  outbox_.Trim(120, waits);
+  outbox_.Return(std::move(taken));
+  outbox_.Trim(0, waits);
+  EXPECT_THAT(Queued(), ElementsAre(3));
+}
+
 TEST_F(OutboxTest, CallersOfAnotherProcessAreNotCalled) {
   Add({1});
   outbox_.ForgetCallers();
