@@ -113,6 +113,7 @@ std::optional<Superblock> ParseSuperblock(std::string_view bytes) {
   if (in.left() > 0) {
     block.opening = ReadId(in);
     block.opening_before = ReadId(in);
+    if (block.opening == Id128{}) return std::nullopt;  // none is drawn so
   }
   if (!in.ok() || !SoundGeometry(block)) return std::nullopt;
   return block;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kvcove/disklog/checksum.h"
+#include "kvcove/disklog/fields.h"
 #include "kvcove/disklog/summaries.h"
 
 namespace kvcove::disklog {
@@ -97,6 +98,20 @@ TEST(FormatTest, ASuperblockComesBackWithItsOpeningNumbers) {
   // In the place of the former checksum.
   EXPECT_EQ(Hex(bytes.substr(length_without - 16, 32)),
             "1100000000000000100000000000000013000000000000001200000000000000");
+}
+
+// Any number in a note would stand for such a disk once it is written again.
+TEST(FormatTest, ASuperblockWhoseOpeningIsZeroIsDamaged) {
+  Superblock block = SomeSuperblock();
+  const std::size_t opening_at = 178 - 16;
+  block.opening = block.opening_before = {.high = 16, .low = 17};
+  std::string bytes = EncodeSuperblock(block).substr(0, opening_at + 32);
+  std::string sound = bytes;
+  AppendId(sound, Checksum::Of(sound));
+  EXPECT_EQ(ParseSuperblock(sound), block);
+  bytes.replace(opening_at, 16, 16, '\0');
+  AppendId(bytes, Checksum::Of(bytes));
+  EXPECT_FALSE(ParseSuperblock(bytes));
 }
 
 TEST(FormatTest, ADiskIsTheOneThatWasNotedByEitherOfItsNumbers) {
