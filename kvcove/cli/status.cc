@@ -127,7 +127,7 @@ std::string WrittenText(const DiskStat& disk) {
                        FormatSize(static_cast<std::uint64_t>(*a_day)), times,
                        FormatSize(disk.log.written_bytes), minutes / 60, minutes % 60);
   }
-  const std::string written = FormatSize(disk.log.written_bytes) + " written";
+  std::string written = FormatSize(disk.log.written_bytes) + " written";
   if (disk.counted_ms == 0) return written;
   return fmt::format("{} in {} min (bytes a day are known after an hour)", written, minutes);
 }

@@ -46,11 +46,12 @@ std::optional<KnownDisk> ParseLine(std::string_view line) {
   KnownDisk known{.disk = *disk, .shares = kAllTierShares, .opening = {}};
   if (space == std::string_view::npos) return known;
   line.remove_prefix(space + 1);
-  const std::size_t shares = std::min(line.find(' '), line.size());
-  const auto parsed = std::from_chars(line.data(), line.data() + shares, known.shares, 16);
-  if (parsed.ec != std::errc() || parsed.ptr != line.data() + shares) return std::nullopt;
-  if (shares == line.size()) return known;
-  const auto opening = IdFromHex(line.substr(shares + 1));
+  const std::string_view shares = line.substr(0, line.find(' '));
+  const auto [end, error] =
+      std::from_chars(shares.data(), shares.data() + shares.size(), known.shares, 16);
+  if (error != std::errc() || end != shares.data() + shares.size()) return std::nullopt;
+  if (shares.size() == line.size()) return known;
+  const auto opening = IdFromHex(line.substr(shares.size() + 1));
   if (!opening) return std::nullopt;
   known.opening = *opening;
   return known;
