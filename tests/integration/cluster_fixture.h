@@ -2,6 +2,7 @@
 // A master, owners and requesters over loopback TCP, in one process, for tests.
 #pragma once
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +11,8 @@
 #include <optional>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/base/size.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/server/daemon.h"
@@ -198,6 +201,22 @@ class ClusterFixture : public testing::Test {
   std::int64_t master_starts_ms_ = 0;
   std::vector<std::unique_ptr<server::Daemon>> owners_;
   std::size_t next_owner_ = 0;
+};
+
+// Owner 0 has a disk. Skips where the file system has no O_DIRECT.
+class DiskClusterFixture : public ClusterFixture {
+ protected:
+  void Prepare() override {
+    const std::string path = directory_ + "/direct";
+    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+    if (!fd.valid()) GTEST_SKIP() << directory_ << " is on a file system without O_DIRECT";
+  }
+  void Configure(std::size_t number, server::DaemonOptions& options) override {
+    if (number != 0) return;
+    const std::string disk = directory_ + "/disk";
+    std::filesystem::create_directories(disk);
+    options.host.owner.disks = {{.path = disk, .size_bytes = 64 * kMiB}};
+  }
 };
 
 }  // namespace kvcove

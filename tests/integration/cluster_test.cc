@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-
 #include <atomic>
 #include <thread>
 
@@ -417,18 +415,11 @@ TEST_F(ClusterTest, AnOwnerThatIsNotKnownYetIsAskedForOnceABatch) {
 
 // ---- an owner whose disk answers late
 
-class HeldDiskClusterTest : public ClusterFixture {
+class HeldDiskClusterTest : public DiskClusterFixture {
  protected:
-  void Prepare() override {
-    const std::string path = directory_ + "/direct";
-    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
-    if (!fd.valid()) GTEST_SKIP() << directory_ << " is on a file system without O_DIRECT";
-  }
   void Configure(std::size_t number, server::DaemonOptions& options) override {
+    DiskClusterFixture::Configure(number, options);
     if (number != 0) return;
-    const std::string disk = directory_ + "/disk";
-    std::filesystem::create_directories(disk);
-    options.host.owner.disks = {{.path = disk, .size_bytes = 64 * kMiB}};
     options.host.owner.tier.open =
         [this](const std::string& path) -> Result<std::unique_ptr<disklog::Device>> {
       KVCOVE_ASSIGN(auto device, disklog::OpenDevice(path));

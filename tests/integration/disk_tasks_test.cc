@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The master's tasks, and lists, over an owner with a disk: what lies on the disk only takes part.
-#include <fcntl.h>
-
 #include <map>
 
 #include "kvcove/base/size.h"
@@ -15,7 +13,7 @@ namespace {
 constexpr std::size_t kValue = 100'000;
 constexpr int kMany = 200;  // of which 80 fit into the memory of owner 0
 
-class DiskTasksTest : public ClusterFixture {
+class DiskTasksTest : public DiskClusterFixture {
  protected:
   void SetUp() override {
     ClusterFixture::SetUp();
@@ -33,17 +31,10 @@ class DiskTasksTest : public ClusterFixture {
     tasks_.reset();
     ClusterFixture::TearDown();
   }
-  void Prepare() override {
-    const std::string path = directory_ + "/direct";
-    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
-    if (!fd.valid()) GTEST_SKIP() << directory_ << " is on a file system without O_DIRECT";
-  }
   void Configure(std::size_t number, server::DaemonOptions& options) override {
+    DiskClusterFixture::Configure(number, options);
     if (number != 0) return;
-    const std::string disk = directory_ + "/disk";
-    std::filesystem::create_directories(disk);
     options.host.owner.memory_bytes = 8 * kMiB;
-    options.host.owner.disks = {{.path = disk, .size_bytes = 64 * kMiB}};
     options.host.owner.disk_admit = owner::DiskAdmit::kAll;
   }
 

@@ -55,6 +55,30 @@ class OwnerDisksTest : public testing::Test {
     const MutexLock lock(memory.mutex);
     memory.SetSlots(kHistory, {{.slot = kNamedSlot, .generation = kNow, .name = "m"}});
   }
+  // The parts of an owner with one disk, which is not open.
+  struct Parts {
+    Parts(const std::string& directory, bool cluster)
+        : disks({.disks = {{.path = directory + "/disk", .size_bytes = 24 << 20}},
+                 .quotas = {},
+                 .memory_bytes = 1 << 20,
+                 .cluster = cluster},
+                *memory, clock) {
+      OpenCore(*memory, disks);
+    }
+    std::unique_ptr<DiskOpening> MakeOpening() {
+      return std::make_unique<DiskOpening>(disks, *memory, promotions, link_ends, clock);
+    }
+    std::unique_ptr<Removals> MakeRemovals() {
+      return std::make_unique<Removals>(disks, *opening, *memory, link_ends, clock);
+    }
+    const Clock& clock = SystemClock::Instance();
+    const std::unique_ptr<Memory> memory = MakeMemory(1024);
+    OwnerDisks disks;
+    const std::atomic<bool> link_ends{false};
+    Promotions promotions{disks, *memory, clock};
+    std::unique_ptr<DiskOpening> opening = MakeOpening();
+    std::unique_ptr<Removals> removals = MakeRemovals();
+  };
   std::string directory_;
 };
 
@@ -134,19 +158,10 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
 
 // The disk is not open yet, so it carries out none of them.
 TEST_F(OwnerDisksTest, ABoundedNumberOfPatternsWaitsForADisk) {
-  const Clock& clock = SystemClock::Instance();
-  const std::unique_ptr<Memory> memory = MakeMemory(1024);
-  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
-                    .quotas = {},
-                    .memory_bytes = 1 << 20},
-                   *memory, clock);
-  OpenCore(*memory, disks);
-  const std::atomic<bool> link_ends{false};
-  Promotions promotions(disks, *memory, clock);
-  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
-  Removals removals(disks, opening, *memory, link_ends, clock);
+  Parts parts(directory_, /*cluster=*/false);
+  Removals& removals = *parts.removals;
 
-  const std::int64_t late_ns = clock.NowNs() + 600 * kSecond;
+  const std::int64_t late_ns = parts.clock.NowNs() + 600 * kSecond;
   std::optional<Result<std::uint64_t>> answer;
   const auto begins = [&] {
     removals.RemoveMatchingThen(kCaptured, "x*", late_ns,
@@ -214,74 +229,42 @@ TEST_F(OwnerDisksTest, ACopyInThePlaceOfADiskThatIsPausedStartsEmpty) {
 // The thread of a disk that was left behind in a write of the note may end it late, and would then
 // overwrite the note of the directory's next process.
 TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
-  const Clock& clock = SystemClock::Instance();
-  const std::unique_ptr<Memory> memory = MakeMemory(1024);
-  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
-                    .quotas = {},
-                    .memory_bytes = 1 << 20,
-                    .cluster = true},
-                   *memory, clock);
-  OpenCore(*memory, disks);
-  Promotions promotions(disks, *memory, clock);
-  const std::atomic<bool> link_ends{false};
-  const auto open = [&] {
-    return std::make_unique<DiskOpening>(disks, *memory, promotions, link_ends, clock);
-  };
-  auto opening = open();
-  const auto facts = opening->Prepare(directory_ + "/data");
+  Parts parts(directory_, /*cluster=*/true);
+  const auto facts = parts.opening->Prepare(directory_ + "/data");
   if (!facts && facts.error().detail.find("O_DIRECT") != std::string::npos) {
     GTEST_SKIP() << facts.error().ToString();
   }
   ASSERT_TRUE(facts) << facts.error().ToString();
-  std::shared_ptr<KnownDisks> left_behind = opening->Place().known;
-  opening.reset();
-  disks.SetNote(nullptr);
-  const auto refused = open()->Prepare(directory_ + "/data");
+  std::shared_ptr<KnownDisks> left_behind = parts.opening->Place().known;
+  parts.removals.reset();
+  parts.opening.reset();
+  parts.disks.SetNote(nullptr);
+  const auto refused = parts.MakeOpening()->Prepare(directory_ + "/data");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kUnavailable);
   left_behind.reset();
-  EXPECT_TRUE(open()->Prepare(directory_ + "/data"));
+  EXPECT_TRUE(parts.MakeOpening()->Prepare(directory_ + "/data"));
 }
 
 // The thread of a disk that hung is left behind, and may continue when its owner is gone.
 TEST_F(OwnerDisksTest, ADiskMayReportAProofAfterTheEndOfItsOwner) {
-  const Clock& clock = SystemClock::Instance();
-  const std::unique_ptr<Memory> memory = MakeMemory(1024);
-  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
-                    .quotas = {},
-                    .memory_bytes = 1 << 20},
-                   *memory, clock);
-  OpenCore(*memory, disks);
-  const std::atomic<bool> link_ends{false};
-  Promotions promotions(disks, *memory, clock);
-  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
-  auto removals = std::make_unique<Removals>(disks, opening, *memory, link_ends, clock);
+  Parts parts(directory_, /*cluster=*/false);
   int answers = 0;
   const std::string_view key = "k";
-  removals->RemoveThen(kCaptured, {&key, 1}, clock.NowNs() + kSecond,
-                       [&](const auto&) { ++answers; });
+  parts.removals->RemoveThen(kCaptured, {&key, 1}, parts.clock.NowNs() + kSecond,
+                             [&](const auto&) { ++answers; });
   EXPECT_EQ(answers, 0);
-  removals.reset();
+  parts.removals.reset();
   EXPECT_EQ(answers, 1);
-  disks.set().common().on_proven();
+  parts.disks.set().common().on_proven();
 }
 
 // Others' removals are acknowledged in between, however many objects a pattern has taken.
 TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
   constexpr std::size_t kKeys = (1 << 16) + 1000;
-  const Clock& clock = SystemClock::Instance();
-  const std::unique_ptr<Memory> memory = MakeMemory(1024);
-  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
-                    .quotas = {},
-                    .memory_bytes = 1 << 20,
-                    .cluster = true},
-                   *memory, clock);
-  OpenCore(*memory, disks);
-  const std::atomic<bool> link_ends{false};
-  Promotions promotions(disks, *memory, clock);
-  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
-  Removals removals(disks, opening, *memory, link_ends, clock);
-  TierRemovals& disk = disks.set()[0].removals();
+  Parts parts(directory_, /*cluster=*/true);
+  Removals& removals = *parts.removals;
+  TierRemovals& disk = parts.disks.set()[0].removals();
   for (const std::uint64_t number : {1, 2}) {
     ASSERT_TRUE(removals.BeginPattern(
         {.number = number, .slot = kNamedSlot, .generation = kNow, .keys = {}, .pattern = "k*"}));
@@ -297,8 +280,8 @@ TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
   disk.Proven(orders[0], kKeys);
   EXPECT_TRUE(removals.TakeEndedPatterns().empty());
   const auto unlisted = [&] {
-    const MutexLock lock(memory->mutex);
-    return memory->core().TakeGone(2 * kKeys).size();
+    const MutexLock lock(parts.memory->mutex);
+    return parts.memory->core().TakeGone(2 * kKeys).size();
   };
   EXPECT_EQ(unlisted(), std::size_t{1} << 16);
   const auto ended = removals.TakeEndedPatterns();
