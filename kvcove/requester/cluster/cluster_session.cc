@@ -580,8 +580,7 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
   const Result<wire::ResetOutcome> outcome =
       AttemptReset(host_->master(), options_, request, known, deadline_ns);
   if (!outcome) {
-    // No master has refused the reset: a token file is being replaced, or a master that starts
-    // again has no name in the DNS yet.
+    // No master has refused the reset: a token file is being replaced.
     const bool local = outcome.error().code == Code::kInvalid && !outcome.error().answered;
     return Fail(local ? Code::kUnavailable : outcome.error().code, outcome.error().detail);
   }
