@@ -571,7 +571,8 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 
 // ---- reset
 
-Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+Result<wire::ResetOutcome> ClusterSession::TryReset(const wire::ResetRequest& request,
+                                                    std::int64_t deadline_ns) {
   HostSession* const local_session = Local();
   const bool known = request.version &&
                      (locator_.KnowsVersion(*request.version) ||
@@ -592,7 +593,7 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
   // first owner of this host may have been found during the call.
   locator_.CloseAll(*outcome);
   if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(*outcome);
-  return {};
+  return outcome;
 }
 
 Status ClusterSession::Reset(const ResetOptions& options) {
