@@ -260,6 +260,8 @@ MUTANTS = [
     ("disk: a thread that was left behind lets the note's directory go", "owner/disk/disk_thread.cc",
      "      known = std::move(place_.known);\n", ""),
     ("etcd: a leader stops before its lease ends", "master/etcd/etcd_leadership.cc", "return ttl_ns / 10 * 8;", "return ttl_ns / 4 * 5;"),
+    ("etcd: a commit that finds another leader ends the leadership before it fails", "master/etcd/etcd_store.cc",
+     "    leadership_->Lose(\"another master has taken the leadership over in etcd\");\n", ""),
     ("masters: one doubt lasts for several looks", "server/etcd_masters.cc",
      "    while (AwaitDoubt()) {\n", "    for (; AwaitDoubt(); doubted_until_ns_ = 0) {\n"),
     ("masters: one whose name the DNS lacks is away", "rpc/address.cc",
