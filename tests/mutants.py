@@ -428,6 +428,8 @@ MUTANTS = [
      "    if (request.late) slot.used = true;\n", ""),
     ("reset: a new master does not know who shared a generation", "master/control/generations.cc",
      "                         .shared_ns = started_ns_};\n", "                         .shared_ns = kUnshared};\n"),
+    ("reset: no caller waits for a thread that cannot be started", "requester/reset_keeper.cc",
+     "    while (starting_) changed_.Wait(mutex_);\n    if (stopping_) return false;\n", "    if (stopping_) return false;\n    if (starting_) return true;\n"),
     ("reset: the end of a session ends its attempt", "requester/reset_keeper.cc",
      "      const InterruptBy interrupt(ends_);\n", ""),
     ("a reset waits for every lease", "master/control/members.cc",

@@ -186,8 +186,12 @@ void ResetKeeper::Proven() {
 bool ResetKeeper::StartRetries() {
   {
     const MutexLock lock(mutex_);
+    // Another call starts it at this moment. If that fails, this caller must not wait for a proof
+    // that nobody gets.
+    while (starting_) changed_.Wait(mutex_);
     if (stopping_) return false;
-    if (std::exchange(started_, true)) return true;
+    if (retry_.joinable()) return true;
+    starting_ = true;
   }
   auto retry = StartThread("kvcove-reset", [this] { RunRetries(); });
   if (!retry) {
@@ -196,7 +200,7 @@ bool ResetKeeper::StartRetries() {
   }
   const MutexLock lock(mutex_);
   if (retry) retry_ = std::move(*retry);
-  if (!retry) started_ = false;
+  starting_ = false;
   changed_.NotifyAll();
   return retry.has_value();
 }
@@ -209,8 +213,7 @@ void ResetKeeper::Stop() {
     ends_ = true;
     changed_.NotifyAll();
     // StartRetries starts the thread without the lock, and stores it in `retry_` a moment later.
-    while (started_ && !retry_.joinable()) changed_.Wait(mutex_);
-    started_ = false;
+    while (starting_) changed_.Wait(mutex_);
     retry.swap(retry_);
   }
   if (retry.joinable()) retry.join();

@@ -103,8 +103,7 @@ class ResetKeeper {
   // The number of the thread's attempt that is under way and not late; 0: none.
   std::uint64_t sharing_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> ends_{false};  // the thread's attempt is to end; written under mutex_
-  bool started_ KVCOVE_GUARDED_BY(mutex_) =
-      false;  // the thread runs, or is about to; then `retry_`
+  bool starting_ KVCOVE_GUARDED_BY(mutex_) = false;  // a call starts the thread without the lock
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
 };
 

@@ -10,6 +10,7 @@
 
 #include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 
 namespace kvcove::requester {
@@ -386,6 +387,35 @@ TEST(ResetKeeperAttemptTest, ALateProofOfAGenerationThatNobodySharesSinceIsTaken
   SetLogLevel(LogLevel::kOff);
   EXPECT_EQ(AskedAfter(3'600'000).size(), 2U);
   EXPECT_EQ(AskedAfter(0).size(), 2U) << "a master of an earlier build does not say";
+  SetLogLevel(LogLevel::kWarn);
+}
+
+// One of the callers tries to start the thread, at a moment when the others may look for it.
+TEST(ResetKeeperAttemptTest, NoCallerWaitsForAThreadThatCannotBeStarted) {
+  constexpr milliseconds kTimeout(30'000);
+  SetLogLevel(LogLevel::kOff);
+  RefuseThreadsAfter(0);
+  for (int round = 0; round < 300 && !testing::Test::HasFailure(); ++round) {
+    std::atomic<int> asked{0};
+    ResetKeeper keeper(
+        "n",
+        [&](const wire::ResetRequest&, std::int64_t) -> Outcome {
+          ++asked;
+          while (asked < 4) std::this_thread::yield();
+          return Fail(Code::kUnavailable, "an election");
+        },
+        SystemClock::Instance());
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 4; ++i) {
+      callers.emplace_back([&] {
+        const auto until = std::chrono::steady_clock::now() + kTimeout;
+        EXPECT_EQ(keeper.Reset(EngineReset(), kTimeout).error().code, Code::kNotProven);
+        EXPECT_LT(std::chrono::steady_clock::now(), until) << "it has waited for its whole time";
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+  RefuseThreadsAfter(-1);
   SetLogLevel(LogLevel::kWarn);
 }
 
