@@ -28,7 +28,7 @@ TESTS = [
     "transport_run_test", "transport_device_test",
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
-    "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "rpc_channel_test", "requester_completion_test",
+    "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "rpc_channel_test", "rpc_unix_access_test", "requester_completion_test",
     "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
 PROGRAMS = ["disklog_tests", "master_tests", "master_server_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
@@ -266,6 +266,8 @@ MUTANTS = [
      "    while (AwaitDoubt()) {\n", "    for (; AwaitDoubt(); doubted_until_ns_ = 0) {\n"),
     ("masters: one whose name the DNS lacks is away", "rpc/address.cc",
      "if (!resolved) return Fail(Code::kUnavailable,", "if (!resolved) return Fail(Code::kInvalid,"),
+    ("socket: a name that is about to be served is not taken away", "rpc/unix_access.cc",
+     "  const UniqueFd locked = LockNames(DirectoryOf(path));\n", ""),
     ("client: connecting to a frozen daemon ends at the deadline", "rpc/client.cc",
      "Left(deadline_ns)), kMillisecond, kSecond)", "Left(deadline_ns)), kSecond, kSecond)"),
     ("completions: one that is late is not final while its call runs", "requester/completion.cc", ".final = false});", ".final = true});"),
