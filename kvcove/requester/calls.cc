@@ -45,7 +45,11 @@ Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
     // reset for one of the current version. A busy one has answered nothing about it.
     const bool full =
         !registered && registered.error().code == Code::kLimit && !rpc::BusyIn(registered.error());
-    if (!registered && !full) return std::unexpected(registered.error());
+    // One that denies it has lost the version, or given its slot away, and this token may not make
+    // it anew (it does not write). Nothing is left to void then, and whether the token may reset is
+    // the answer to the reset.
+    const bool denied = !registered && registered.error().code == Code::kDenied;
+    if (!registered && !full && !denied) return std::unexpected(registered.error());
   }
   wire::ResetRequest marked = request;
   marked.registered = known;

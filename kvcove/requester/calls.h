@@ -34,7 +34,8 @@ wire::ResetRequest ResetOf(const SessionOptions& options, const ResetOptions& re
 // registered one for a change of version, which voids nothing, unless the request says that the
 // engine has registered for it. Authorities of earlier builds do not read that. So a known version
 // is registered first, too, and if that fails the reset is not sent: alone it would be answered as
-// proven, and void nothing.
+// proven, and void nothing. An authority that has no room for the registration, or denies it, has
+// nothing to void.
 Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
                                         const SessionOptions& options,
                                         const wire::ResetRequest& request, bool known,

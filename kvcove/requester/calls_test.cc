@@ -59,7 +59,6 @@ TEST(AttemptResetTest, AnUnknownVersionIsNotRegistered) {
 TEST(AttemptResetTest, NoResetIsSentWithoutTheRegistration) {
   for (const Error& error :
        {Error{Code::kUnavailable, "an election"}, Error{Code::kTimeout, "late"},
-        Error{Code::kDenied, "this token neither reads nor writes"},
         rpc::BusyError({.refusal = rpc::Refusal::kTenantCalls, .retry_after_ms = 10})}) {
     FakeAuthority authority;
     authority.registers = error;
@@ -68,6 +67,16 @@ TEST(AttemptResetTest, NoResetIsSentWithoutTheRegistration) {
     EXPECT_EQ(outcome.error().code, error.code);
     EXPECT_EQ(authority.resets, 0) << error.ToString();
   }
+}
+
+// It has lost its store, or given the version's slot away, and a token that does not write makes no
+// version. Without the reset the session would stay closed, as a refused one is not repeated.
+TEST(AttemptResetTest, AnAuthorityThatDeniesTheRegistrationIsAskedForTheReset) {
+  FakeAuthority authority;
+  authority.registers = {Code::kDenied, "the token does not write, and nothing is stored here"};
+  EXPECT_TRUE(Attempt(authority, /*known=*/true));
+  EXPECT_EQ(authority.resets, 1);
+  EXPECT_TRUE(authority.marked);
 }
 
 // It has no value of this version, or does not know the engine.

@@ -32,6 +32,14 @@ bool Covers(const wire::ResetRequest& later, const wire::ResetRequest& earlier) 
   return !Versioned(later) || (Versioned(earlier) && later.version == earlier.version);
 }
 
+// Returns true if another engine's reset may have come to share the generation within the last
+// `late_ns`, since a caller had its answer. The authority's clock may be 1 % faster than this one.
+bool MayBeShared(const wire::ResetOutcome& outcome, std::int64_t late_ns) {
+  if (outcome.unshared_ms == 0) return false;  // an earlier build
+  return outcome.unshared_ms <=
+         static_cast<std::uint64_t>((late_ns + late_ns / 100) / kMillisecond + 1);
+}
+
 // Returns a reset that covers both. It has a new id, because the master may have decided either of
 // them under its own, and would answer with that decision.
 wire::ResetRequest Both(const wire::ResetRequest& earlier, const wire::ResetRequest& later) {
@@ -51,24 +59,44 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
       clock_.NowNs() + std::clamp<std::int64_t>(timeout.count(), 0, 3'600'000) * kMillisecond;
   std::uint64_t number = 0;
   std::optional<wire::ResetRequest> first;
+  std::int64_t late_ns = 0;
   {
     const MutexLock lock(mutex_);
     number = ++number_;
     // `request` alone would not reopen the session: the pending one is tried again before it.
     if (pending_ && !Covers(request, pending_->request)) first = pending_->request;
+    if (first) late_ns = pending_->late_ns != 0 ? pending_->late_ns : clock_.NowNs();
   }
   Status done;
   if (first) {
-    first->late = true;
-    done = attempt_(*first, deadline_ns);
+    wire::ResetRequest earlier = *first;
+    earlier.late = true;
+    done = Try(earlier, late_ns, deadline_ns);
     if (!done) done = Fail(done.error().code, "an earlier one: " + done.error().detail);
   }
-  if (done) done = attempt_(request, deadline_ns);
+  if (done) {
+    wire::ResetRequest own = request;
+    done = Try(own, 0, deadline_ns);
+  }
   const std::optional<std::uint64_t> proofs = Keep(request, number, first, done, deadline_ns);
   if (!proofs) return done;  // proven, or refused
   // Only kUnavailable promises another answer soon, if a thread asks again.
   const bool waits = StartRetries() && done.error().code == Code::kUnavailable;
   return AwaitProof(*proofs, done.error(), waits ? deadline_ns : 0);
+}
+
+// Makes an attempt. `late_ns`: since when the request is late. If another engine may have reset for
+// newer weights since, and share the generation, the proof is not taken. The request then gets a
+// new id, under which it raises a generation for this engine alone.
+Status ResetKeeper::Try(wire::ResetRequest& request, std::int64_t late_ns,
+                        std::int64_t deadline_ns) {
+  Result<wire::ResetOutcome> outcome = attempt_(request, deadline_ns);
+  if (outcome && request.late && MayBeShared(*outcome, clock_.NowNs() - late_ns)) {
+    request.id = RandomId();
+    outcome = attempt_(request, deadline_ns);
+  }
+  if (!outcome) return std::unexpected(std::move(outcome).error());
+  return {};
 }
 
 // Notes the outcome of a call. Returns the number of proofs so far if the reset has to be repeated.
@@ -93,9 +121,14 @@ std::optional<std::uint64_t> ResetKeeper::Keep(const wire::ResetRequest& request
   wire::ResetRequest kept = request;
   kept.late = done.error().code != Code::kUnavailable;  // its caller does not wait
   const std::int64_t until_ns = kept.late ? kNobodyWaits : deadline_ns;
+  const std::int64_t now_ns = clock_.NowNs();
   if (!pending_) {
-    pending_ = {
-        .number = number, .request = std::move(kept), .refusal = refusal, .until_ns = until_ns};
+    const std::int64_t late_ns = kept.late ? now_ns : 0;
+    pending_ = {.number = number,
+                .request = std::move(kept),
+                .refusal = refusal,
+                .until_ns = until_ns,
+                .late_ns = late_ns};
   } else {
     // Calls may end in another order than they began, so the later number decides what the version
     // is afterwards. Refused only if both are: the master's answer for both together is not known.
@@ -103,7 +136,10 @@ std::optional<std::uint64_t> ResetKeeper::Keep(const wire::ResetRequest& request
     pending_ = {.number = std::max(number, pending_->number),
                 .request = later ? Both(pending_->request, kept) : Both(kept, pending_->request),
                 .refusal = pending_->refusal ? refusal : std::nullopt,
-                .until_ns = std::min(pending_->until_ns, until_ns)};
+                .until_ns = std::min(pending_->until_ns, until_ns),
+                .late_ns = pending_->late_ns};
+    if (!pending_->request.late) pending_->late_ns = 0;
+    if (pending_->request.late && pending_->late_ns == 0) pending_->late_ns = now_ns;
   }
   changed_.NotifyAll();
   if (refusal) return std::nullopt;
@@ -122,6 +158,7 @@ Status ResetKeeper::AwaitProof(std::uint64_t proofs, const Error& error, std::in
   if (proofs_ == proofs) {
     pending_->request.late = true;
     pending_->until_ns = kNobodyWaits;
+    if (pending_->late_ns == 0) pending_->late_ns = clock_.NowNs();
     EndSharing();
   }
   if (proofs_ != proofs) return {};
@@ -149,8 +186,12 @@ void ResetKeeper::Proven() {
 bool ResetKeeper::StartRetries() {
   {
     const MutexLock lock(mutex_);
+    // Another call starts it at this moment. If that fails, this caller must not wait for a proof
+    // that nobody gets.
+    while (starting_) changed_.Wait(mutex_);
     if (stopping_) return false;
-    if (std::exchange(started_, true)) return true;
+    if (retry_.joinable()) return true;
+    starting_ = true;
   }
   auto retry = StartThread("kvcove-reset", [this] { RunRetries(); });
   if (!retry) {
@@ -159,7 +200,7 @@ bool ResetKeeper::StartRetries() {
   }
   const MutexLock lock(mutex_);
   if (retry) retry_ = std::move(*retry);
-  if (!retry) started_ = false;
+  starting_ = false;
   changed_.NotifyAll();
   return retry.has_value();
 }
@@ -172,8 +213,7 @@ void ResetKeeper::Stop() {
     ends_ = true;
     changed_.NotifyAll();
     // StartRetries starts the thread without the lock, and stores it in `retry_` a moment later.
-    while (started_ && !retry_.joinable()) changed_.Wait(mutex_);
-    started_ = false;
+    while (starting_) changed_.Wait(mutex_);
     retry.swap(retry_);
   }
   if (retry.joinable()) retry.join();
@@ -185,6 +225,7 @@ void ResetKeeper::RunRetries() {
   while (true) {
     wire::ResetRequest request;
     std::int64_t deadline_ns = 0;
+    std::int64_t late_ns = 0;
     {
       const MutexLock lock(mutex_);
       while (!stopping_ && (!pending_ || pending_->refusal)) {
@@ -194,6 +235,7 @@ void ResetKeeper::RunRetries() {
       }
       if (stopping_) return;
       request = pending_->request;
+      late_ns = pending_->late_ns;
       deadline_ns = std::min(clock_.NowNs() + kAttemptNs, pending_->until_ns);
       ++attempts_;
       sharing_ = request.late ? 0 : attempts_;
@@ -201,15 +243,17 @@ void ResetKeeper::RunRetries() {
     }
     if (since_ns == 0) since_ns = clock_.NowNs();
     ++tries;
+    const Id128 asked = request.id;
     const Status done = [&] {
       const InterruptBy interrupt(ends_);
-      return attempt_(request, deadline_ns);
+      return Try(request, late_ns, deadline_ns);
     }();
     {
       const MutexLock lock(mutex_);
       sharing_ = 0;
       changed_.NotifyAll();
       if (stopping_) return;
+      if (pending_ && pending_->request.id == asked) pending_->request.id = request.id;
       // Another call has replaced or proven the pending reset meanwhile: this outcome is not about
       // the present one.
       if (!pending_ || pending_->request.id != request.id) continue;

@@ -23,6 +23,15 @@
 //   answer "not proven", others may have newer weights, so the repetitions are `late`. A caller
 //   therefore gives up only after an attempt that is not late has ended, and so does a later call
 //   whose own attempt proves the reset.
+// - An attempt that has ended here may still reach the master. Requests name what is left of their
+//   time, so a master that was frozen, or cut off from this host alone, carries one out as it
+//   arrives, and lets it share a generation that another engine has raised for newer weights. The
+//   other engine may as well share this one's generation, once it is raised. In both cases the late
+//   repetition has the same id, and would be answered as proven. So the answer says for how long
+//   nobody has come to share the generation (ResetOutcome::unshared_ms). If that is not longer than
+//   the caller has had its answer, the proof is not taken, and the reset is repeated under a new
+//   id. Not before: the master must have decided on the first id, or an attempt that is still under
+//   way would open the session again later.
 // Other errors are answered at once: they say that the master was reached and has no proof, or that
 // the time is over.
 #pragma once
@@ -44,8 +53,8 @@ namespace kvcove::requester {
 // Thread-safe.
 class ResetKeeper {
  public:
-  using Attempt =
-      std::function<Status(const wire::ResetRequest& request, std::int64_t deadline_ns)>;
+  using Attempt = std::function<Result<wire::ResetOutcome>(const wire::ResetRequest& request,
+                                                           std::int64_t deadline_ns)>;
   ResetKeeper(std::string name, Attempt attempt, const Clock& clock)
       : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
   ~ResetKeeper() { Stop(); }
@@ -68,7 +77,9 @@ class ResetKeeper {
     wire::ResetRequest request;    // voids all that the calls had to void
     std::optional<Error> refusal;  // it is not repeated
     std::int64_t until_ns = 0;     // when the first caller that waits gives up
+    std::int64_t late_ns = 0;      // when the first caller got "not proven"; 0: all wait
   };
+  Status Try(wire::ResetRequest& request, std::int64_t late_ns, std::int64_t deadline_ns);
   std::optional<std::uint64_t> Keep(const wire::ResetRequest& request, std::uint64_t number,
                                     const std::optional<wire::ResetRequest>& first,
                                     const Status& done, std::int64_t deadline_ns);
@@ -92,8 +103,7 @@ class ResetKeeper {
   // The number of the thread's attempt that is under way and not late; 0: none.
   std::uint64_t sharing_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::atomic<bool> ends_{false};  // the thread's attempt is to end; written under mutex_
-  bool started_ KVCOVE_GUARDED_BY(mutex_) =
-      false;  // the thread runs, or is about to; then `retry_`
+  bool starting_ KVCOVE_GUARDED_BY(mutex_) = false;  // a call starts the thread without the lock
   std::thread retry_ KVCOVE_GUARDED_BY(mutex_);
 };
 

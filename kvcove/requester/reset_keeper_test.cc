@@ -10,17 +10,19 @@
 
 #include "kvcove/base/interrupt_fixture.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/base/random.h"
 
 namespace kvcove::requester {
 namespace {
 
 using std::chrono::milliseconds;
+using Outcome = Result<wire::ResetOutcome>;
 
 // A master as a session's resets see it: it can be cut off, and proves everything else.
 class ResetMaster {
  public:
-  Status Reset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+  Outcome Reset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
     const MutexLock lock(mutex_);
     ++asked_;
     if (code_ != Code::kOk) return Fail(code_, "as told");
@@ -254,7 +256,7 @@ bool IsOutlived(milliseconds timeout) {
   std::atomic<bool> sharing{false};
   ResetKeeper keeper(
       "n",
-      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Outcome {
         if (++asked == 1) return Fail(Code::kUnavailable, "an election");
         sharing = !request.late;
         while (LeftNs(deadline_ns, SystemClock::Instance()) > 0) SleepNs(kMillisecond);
@@ -280,7 +282,7 @@ TEST(ResetKeeperAttemptTest, NoAttemptThatIsNotLateOutlivesALaterCallThatProvesI
   // Only the thread's attempt, the second one, waits for a master that is away.
   ResetKeeper keeper(
       "n",
-      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Outcome {
         const int number = ++asked;
         if (number == 1) return Fail(Code::kUnavailable, "an election");
         if (number >= 3) return {};
@@ -311,7 +313,7 @@ TEST(ResetKeeperAttemptTest, ACallThatGivesUpDoesNotWaitForAttemptsOfLaterOnes) 
   ResetKeeper* resets = nullptr;
   ResetKeeper keeper(
       "n",
-      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Status {
+      [&](const wire::ResetRequest& request, std::int64_t deadline_ns) -> Outcome {
         const auto wait = [&] {
           while (LeftNs(deadline_ns, SystemClock::Instance()) > 0 && !answered) {
             SleepNs(kMillisecond);
@@ -348,13 +350,82 @@ TEST(ResetKeeperAttemptTest, ACallThatGivesUpDoesNotWaitForAttemptsOfLaterOnes) 
   EXPECT_FALSE(outlived) << "the call waited for the attempt of another one";
 }
 
+// Resets once, while the first attempt reaches no master that answers; the repetition is proven
+// under a generation that nobody has come to share for as long as `unshared_ms`. Returns what was
+// asked for, with the repetition of another one that nobody shares.
+std::vector<wire::ResetRequest> AskedAfter(std::uint64_t unshared_ms) {
+  std::vector<wire::ResetRequest> asked;
+  ResetKeeper keeper(
+      "n",
+      [&](const wire::ResetRequest& request, std::int64_t) -> Outcome {
+        asked.push_back(request);
+        if (asked.size() == 1) return Fail(Code::kTimeout, "the master is frozen");
+        const bool same = request.id == asked.front().id;
+        return wire::ResetOutcome{.unshared_ms =
+                                      same ? unshared_ms : wire::ResetOutcome::kUnsharedMs};
+      },
+      SystemClock::Instance());
+  EXPECT_EQ(keeper.Reset(EngineReset(), milliseconds(10)).error().code, Code::kNotProven);
+  while (keeper.closed()) std::this_thread::yield();  // the test's own limit ends it
+  keeper.Stop();
+  return asked;
+}
+
+// The master was frozen, and carried the first attempt out long after its caller had an answer.
+TEST(ResetKeeperAttemptTest, ALateProofOfAGenerationThatOthersMayShareIsNotTaken) {
+  SetLogLevel(LogLevel::kOff);
+  const auto asked = AskedAfter(1);
+  ASSERT_EQ(asked.size(), 3U);
+  EXPECT_EQ(asked[1].id, asked[0].id) << "the master must know this one as decided";
+  EXPECT_NE(asked[2].id, asked[0].id);
+  EXPECT_TRUE(asked[2].late);
+  SetLogLevel(LogLevel::kWarn);
+}
+
+// The master decided while the caller waited, and the answer was lost.
+TEST(ResetKeeperAttemptTest, ALateProofOfAGenerationThatNobodySharesSinceIsTaken) {
+  SetLogLevel(LogLevel::kOff);
+  EXPECT_EQ(AskedAfter(3'600'000).size(), 2U);
+  EXPECT_EQ(AskedAfter(0).size(), 2U) << "a master of an earlier build does not say";
+  SetLogLevel(LogLevel::kWarn);
+}
+
+// One of the callers tries to start the thread, at a moment when the others may look for it.
+TEST(ResetKeeperAttemptTest, NoCallerWaitsForAThreadThatCannotBeStarted) {
+  constexpr milliseconds kTimeout(30'000);
+  SetLogLevel(LogLevel::kOff);
+  RefuseThreadsAfter(0);
+  for (int round = 0; round < 300 && !testing::Test::HasFailure(); ++round) {
+    std::atomic<int> asked{0};
+    ResetKeeper keeper(
+        "n",
+        [&](const wire::ResetRequest&, std::int64_t) -> Outcome {
+          ++asked;
+          while (asked < 4) std::this_thread::yield();
+          return Fail(Code::kUnavailable, "an election");
+        },
+        SystemClock::Instance());
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 4; ++i) {
+      callers.emplace_back([&] {
+        const auto until = std::chrono::steady_clock::now() + kTimeout;
+        EXPECT_EQ(keeper.Reset(EngineReset(), kTimeout).error().code, Code::kNotProven);
+        EXPECT_LT(std::chrono::steady_clock::now(), until) << "it has waited for its whole time";
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+  RefuseThreadsAfter(-1);
+  SetLogLevel(LogLevel::kWarn);
+}
+
 TEST(ResetKeeperAttemptTest, StopEndsAnAttemptThatIsUnderWay) {
   std::atomic<int> asked{0};
   std::atomic<bool> interrupted{false};
   // Proves nothing to the caller; waits for a master that is away when the thread asks.
   ResetKeeper keeper(
       "n",
-      [&](const wire::ResetRequest&, std::int64_t deadline_ns) -> Status {
+      [&](const wire::ResetRequest&, std::int64_t deadline_ns) -> Outcome {
         if (++asked == 1) return Fail(Code::kNotProven, "not yet");
         while (LeftNs(deadline_ns, SystemClock::Instance()) > 0) SleepNs(kMillisecond);
         interrupted = Interrupt::Ended();

@@ -147,7 +147,9 @@ Result<UniqueFd> ListenTcp(Address& address) {
 }
 
 Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns) {
-  KVCOVE_ASSIGN(const Resolved found, Resolve(address, /*passive=*/false));
+  const Result<Resolved> resolved = Resolve(address, /*passive=*/false);
+  if (!resolved) return Fail(Code::kUnavailable, resolved.error().detail);
+  const Resolved& found = *resolved;
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return FailErrno(Code::kInternal, "creating a TCP socket");
   const int on = 1;

@@ -44,7 +44,8 @@ Result<Route> RouteTo(const Address& address);
 Result<UniqueFd> ListenTcp(Address& address);
 
 // Returns a socket that is connected before `deadline_ns`, not blocking, without Nagle's delay.
-// Errors: kUnavailable, kTimeout, kInvalid for an unknown name.
+// Errors: kTimeout; kUnavailable, also for an unknown name: the DNS may know it a moment later (a
+// pod that is being started again), and the same server may have another name that is known.
 Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns);
 
 }  // namespace kvcove::rpc

@@ -162,6 +162,22 @@ TEST_F(LeaderChannelTest, GoesOnWhenTheLeaderIsGone) {
   EXPECT_EQ(*Call(channel, "three"), "three");
 }
 
+// A pod that is being started again has no name for a while.
+TEST_F(LeaderChannelTest, GoesOnWhenTheDnsLacksTheMastersName) {
+  const Address unknown{.host = "no.such.host.invalid", .port = 7400};
+  TcpChannel channel(Addresses({unknown, server_->address()}), {});
+  EXPECT_EQ(Call(channel, "one").value_or("nothing"), "one");
+  EXPECT_EQ(channel.address(), server_->address());
+}
+
+TEST_F(LeaderChannelTest, ANameThatTheDnsLacksIsNoRefusal) {
+  TcpChannel channel(Address{.host = "no.such.host.invalid", .port = 7400}, {});
+  const auto reply = Call(channel, "one");
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, Code::kUnavailable);
+  EXPECT_FALSE(reply.error().answered);
+}
+
 TEST_F(LeaderChannelTest, ACallThatWaitsAtAFrozenMasterGoesOnAtTheNext) {
   TcpChannel channel(FollowerFirst(), {});
   follower_.frozen = true;

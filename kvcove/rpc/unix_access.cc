@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/unix_access.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <grp.h>
 #include <pwd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,13 +16,16 @@
 #include <cstring>
 #include <vector>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/base/directory.h"
+#include "kvcove/base/interrupt.h"
 
 namespace kvcove::rpc {
 namespace {
 
 constexpr std::size_t kMaxGroups = 1024;
 constexpr std::size_t kEntryBytes = 16U << 10;
+constexpr int kLockTries = 100;  // a millisecond each; the holder needs some microseconds
 
 std::string DirectoryOf(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -35,6 +40,20 @@ bool IsServed(const sockaddr_un& address) {
   if (!probe.valid()) return true;
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
          errno == EAGAIN;
+}
+
+// Lets one process at a time look at, remove and bind the names of a directory of sockets. A name
+// is bound before its socket listens and refuses connections in between. Another process that
+// starts then would take it for one that nobody serves, and remove it. To a client the refusal is
+// the same as no name. Best effort: without the right to read the directory, or while a frozen
+// process has the lock, the names are used without it.
+UniqueFd LockNames(const std::string& directory) {
+  UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int i = 0; fd.valid() && i < kLockTries; ++i) {
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) break;
+    SleepNs(kMillisecond);
+  }
+  return fd;
 }
 
 std::optional<std::uint32_t> Number(const std::string& text) {
@@ -174,6 +193,7 @@ Result<UniqueFd> ListenUnix(const std::string& path, const UnixAccess& access) {
                                             sizeof(address.sun_path) - 1));
   }
   KVCOVE_TRY(PrepareSocketDirectory(path, access));
+  const UniqueFd locked = LockNames(DirectoryOf(path));
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status{};
   if (lstat(path.c_str(), &status) == 0) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/rpc/unix_access.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -11,6 +13,10 @@
 
 #include <cstring>
 #include <filesystem>
+#include <thread>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -137,6 +143,32 @@ TEST_F(UnixAccessTest, ASocketWhoseQueueIsFullIsInUse) {
   ASSERT_FALSE(another);
   EXPECT_EQ(another.error().code, Code::kUnavailable);
   EXPECT_TRUE(std::filesystem::is_socket(path_)) << "it was not replaced";
+}
+
+// Another kvcove has bound it, under the lock, and does not listen yet.
+TEST_F(UnixAccessTest, ASocketThatIsAboutToListenIsInUse) {
+  ASSERT_TRUE(PrepareSocketDirectory(path_, {}));
+  const UniqueFd lock(open((directory_ + "/socket").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(flock(lock.get(), LOCK_EX), 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path_.data(), path_.size());
+  const UniqueFd first(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(first.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const ino_t bound = StatOf(path_).st_ino;
+  Result<UniqueFd> second = Fail(Code::kInternal, "");
+  const std::int64_t began_ns = SystemClock::Instance().NowNs();
+  std::thread starts([&] { second = ListenUnix(path_, {}); });
+  SleepNs(10 * kMillisecond);  // lets it come to the lock; the test passes without, too
+  ASSERT_EQ(listen(first.get(), 1), 0);
+  flock(lock.get(), LOCK_UN);
+  const std::int64_t held_ns = SystemClock::Instance().NowNs() - began_ns;
+  starts.join();
+  if (held_ns < 50 * kMillisecond) {  // else the machine stood still, and the lock was given up
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code, Code::kUnavailable);
+    EXPECT_EQ(StatOf(path_).st_ino, bound);
+  }
 }
 
 TEST_F(UnixAccessTest, OneUserOrAGroupIsLetInAndNobodyElse) {

@@ -24,7 +24,9 @@ constexpr std::int64_t kAskNs = 2 * kSecond;
 constexpr std::int64_t kAttemptNs = 500 * kMillisecond;
 constexpr std::int64_t kCheckNs = 5 * kSecond;
 constexpr std::int64_t kFailedNs = 3 * kSecond;  // pause after an election that led to nothing
-constexpr int kTermEvery = 5;                    // a standby reads the term in every fifth poll
+// A standby reads the term in every fifth poll, once a second: only status and metrics show it, and
+// a new leader writes its own a moment after its key, so it could not be read with the key.
+constexpr int kTermEvery = 5;
 
 UniqueFd Copy(const UniqueFd& fd) { return UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
 

@@ -44,13 +44,15 @@ Result<ResetOutcome> DecodeResetOutcome(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::ResetReply>(body));
   return ResetOutcome{.raised = static_cast<std::uint32_t>(root->raised()),
                       .incarnation = FromFb(root->incarnation()),
-                      .generation = root->generation()};
+                      .generation = root->generation(),
+                      .unshared_ms = root->unshared_ms()};
 }
 
 std::string Encode(const ResetOutcome& outcome) {
   Builder builder;
   const fb::Id incarnation = ToFb(outcome.incarnation);
-  builder.Finish(fb::CreateResetReply(builder, outcome.raised, &incarnation, outcome.generation));
+  builder.Finish(fb::CreateResetReply(builder, outcome.raised, &incarnation, outcome.generation,
+                                      outcome.unshared_ms));
   return StringOf(builder);
 }
 

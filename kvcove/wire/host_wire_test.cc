@@ -26,7 +26,8 @@ class EchoHost final : public HostService {
   Result<ResetOutcome> Reset(const ResetRequest& request, std::int64_t deadline_ns) override {
     deadline = deadline_ns;
     reset = request;
-    return ResetOutcome{.raised = 3, .incarnation = request.id, .generation = 11};
+    return ResetOutcome{
+        .raised = 3, .incarnation = request.id, .generation = 11, .unshared_ms = 12};
   }
   Status NameVersions(std::string_view name, std::string_view engine,
                       std::span<const std::string> versions, std::int64_t deadline_ns) override {
@@ -249,6 +250,7 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_FALSE(host_.reset.registered);
   EXPECT_EQ(outcome.raised, 3U);
   EXPECT_EQ(outcome.incarnation.low, 3U);
+  EXPECT_EQ(outcome.unshared_ms, 12U);
   EXPECT_TRUE(stub_->Reset({.name = "n", .version = "v", .registered = true}, Soon()));
   EXPECT_TRUE(host_.reset.registered);
 

@@ -69,6 +69,11 @@ struct ResetOutcome {
   // does not know, is told so. Generation 0: nothing.
   Id128 incarnation;
   Generation generation = 0;
+  // A reset that was decided before: for how long, at least, no engine's reset has come to share a
+  // generation with it; kUnsharedMs if none has or will. 0: unknown (authorities of earlier
+  // builds).
+  std::uint64_t unshared_ms = 0;
+  static constexpr std::uint64_t kUnsharedMs = ~std::uint64_t{0};
 };
 
 // A place in the session's staging area (segment/layout.h).

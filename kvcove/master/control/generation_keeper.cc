@@ -117,6 +117,10 @@ void GenerationKeeper::EndCleanly(Reply<void> done) {
       std::move(done), deferred);
 }
 
+// A reset is not proven, too, if the store refuses because another master leads, or if this master
+// stops. A client that would have to wait for the next leader does not read that answer: the store
+// ends the leadership before it fails the commit, so WhileLeading answers "not the leader" in its
+// place, and a server that stops closes its connections before it stops the master.
 void GenerationKeeper::Refuse(Operation& operation, const Error& error, Deferred& deferred) {
   if (std::exchange(operation.answered, true)) return;
   if (operation.kind == Kind::kRegister) {
@@ -246,7 +250,10 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
     }
   } else if (first.kind == Kind::kReset) {
     std::vector<ResetRequest> requests;
-    for (const auto& operation : operations) requests.push_back(operation->resetting);
+    for (const auto& operation : operations) {
+      operation->shared_ns = generations_.SharedNs(operation->resetting);
+      requests.push_back(operation->resetting);
+    }
     generations_.Reset(requests, plan, revision, clock_.NowNs());
     if (!plan.slots.empty()) PublishPlan(plan, deferred);
     const auto raised = std::ranges::count(plan.slots, true, &Generations::Plan::Slot::raise);
@@ -289,8 +296,16 @@ void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
 }
 
 void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& outcome) const {
-  const double ms = static_cast<double>(clock_.NowNs() - operation.since_ns) / 1e6;
-  operation.reset(outcome);
+  const std::int64_t now_ns = clock_.NowNs();
+  const double ms = static_cast<double>(now_ns - operation.since_ns) / 1e6;
+  ResetOutcome answer = outcome;
+  answer.unshared_ms = ResetOutcome::kUnsharedMs;
+  if (operation.shared_ns != Generations::kUnshared) {
+    // At least 1: 0 says that this is not known.
+    answer.unshared_ms = static_cast<std::uint64_t>(
+        std::max<std::int64_t>((now_ns - operation.shared_ns) / kMillisecond, 1));
+  }
+  operation.reset(answer);
   if (!log_resets_) return;
   const ResetRequest& request = operation.resetting;
   const std::string by = request.engine.empty() ? "an operator or trainer"

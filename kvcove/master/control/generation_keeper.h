@@ -96,6 +96,7 @@ class GenerationKeeper {
     std::int64_t deadline_ns = 0;
     RegisterRequest registering;
     ResetRequest resetting;
+    std::int64_t shared_ns = Generations::kUnshared;  // SharedNs of `resetting`
     std::function<void(Result<Registration>)> registered;
     std::function<void(Result<ResetOutcome>)> reset;
     std::function<void(PoolFact&)> edit;  // for kVoid and kPool

@@ -187,6 +187,25 @@ TEST_F(GenerationKeeperTest, ALateResetSharesNoRaiseAlsoWhenItWaitsWithOthers) {
   EXPECT_EQ((**late)->raised, 1U) << "others may have raised it for newer weights";
 }
 
+TEST_F(GenerationKeeperTest, ARepetitionSaysForHowLongNobodyHasComeToShareItsGeneration) {
+  Register("m");
+  EXPECT_TRUE(Ok(Reset(1)));
+  sink_.acknowledges = false;
+  Pass(100 * kMillisecond);
+  const auto again = Reset(1, "e", /*late=*/true);
+  Pass(50 * kMillisecond);
+  sink_.Acknowledge();
+  ASSERT_TRUE(Ok(again));
+  EXPECT_EQ((**again)->unshared_ms, 150U);
+  const auto alone = Reset(2, "e", /*late=*/true);
+  const auto repeated = Reset(2, "e", /*late=*/true);
+  sink_.Acknowledge();
+  for (const auto& answer : {alone, repeated}) {
+    ASSERT_TRUE(Ok(answer));
+    EXPECT_EQ((**answer)->unshared_ms, ResetOutcome::kUnsharedMs);
+  }
+}
+
 TEST_F(GenerationKeeperTest, AStoreThatHangsHoldsNoCallBeyondItsDeadline) {
   Register("m");
   const Generation before = sink_.generations[0];

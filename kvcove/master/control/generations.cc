@@ -11,8 +11,12 @@ void Generations::Load(const StoredState& state) {
   for (const StoredState::Slot& slot : state.slots) {
     RaiseCounter(CounterOf(slot.fact.generation));
     // Register stores no fact when a generation becomes used, so any of these may be.
-    slots_[slot.slot] = {
-        .fact = slot.fact, .revision = slot.revision, .used = true, .raised_by = {}};
+    // Nor does it say when a reset last shared one, which was before this start.
+    slots_[slot.slot] = {.fact = slot.fact,
+                         .revision = slot.revision,
+                         .used = true,
+                         .raised_by = {},
+                         .shared_ns = started_ns_};
     if (slot.fact.free) continue;
     registrations_.Inherit(slot.slot);
     slots_by_name_[{slot.fact.name, slot.fact.version}] = slot.slot;
@@ -297,6 +301,44 @@ void Generations::RememberReset(const ResetRequest& request) {
   }
 }
 
+std::vector<SlotId> Generations::Covered(const ResetRequest& request) const {
+  const bool versioned = !request.version.value_or("").empty();
+  std::vector<SlotId> covered;
+  // A namespace's versions are neighbours in this map.
+  for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
+       at != slots_by_name_.end() && at->first.first == request.name; ++at) {
+    if (!versioned || at->first.second == *request.version) covered.push_back(at->second);
+  }
+  return covered;
+}
+
+bool Generations::StaysOpen(const ResetRequest& request) const {
+  if (request.engine.empty() || !request.version.value_or("").empty()) return true;
+  const Registrations::Binding* binding = registrations_.Find(request.name, request.engine);
+  const SlotState* slot = Find(request.name, "");
+  return binding == nullptr || slot == nullptr || StillOpen(*binding, request.engine, *slot);
+}
+
+std::int64_t Generations::SharedNs(const ResetRequest& request) const {
+  // A closed session stays closed, whoever shares its former generation.
+  if (!Repeated(request) || !StaysOpen(request)) return kUnshared;
+  std::int64_t latest = kUnshared;
+  for (const SlotId slot : Covered(request)) {
+    latest = std::max(latest, slots_.at(slot).shared_ns);
+  }
+  return latest;
+}
+
+// The generation of a late reset counts as used, so no other reset shares it.
+void Generations::NoteSharing(const ResetRequest& request, bool repeated, std::int64_t now_ns) {
+  if (repeated && !(request.late && StaysOpen(request))) return;
+  for (const SlotId number : Covered(request)) {
+    SlotState& slot = slots_[number];
+    if (request.late) slot.used = true;
+    if (!repeated && !request.engine.empty()) slot.shared_ns = request.late ? kUnshared : now_ns;
+  }
+}
+
 Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& requests,
                                          std::int64_t now_ns) {
   Plan plan;
@@ -311,14 +353,11 @@ Generations::Plan Generations::PlanReset(const std::vector<ResetRequest>& reques
     remembered.push_back(&request);
     const bool versioned = request.version && !request.version->empty();
     const bool by_engine = !request.engine.empty() && !versioned;
-    // A namespace's versions are neighbours in this map.
-    for (auto at = slots_by_name_.lower_bound(std::pair(request.name, std::string()));
-         at != slots_by_name_.end() && at->first.first == request.name; ++at) {
-      const SlotState& state = slots_.at(at->second);
-      if (taken.contains(at->second) || (!state.used && !request.late)) continue;
-      if (versioned && state.fact.version != *request.version) continue;
-      taken.emplace(at->second, std::string_view());
-      PlanSlot(at->second, state.fact.name, state.fact.version, plan);
+    for (const SlotId slot : Covered(request)) {
+      const SlotState& state = slots_.at(slot);
+      if (taken.contains(slot) || (!state.used && !request.late)) continue;
+      taken.emplace(slot, std::string_view());
+      PlanSlot(slot, state.fact.name, state.fact.version, plan);
       plan.slots.back().raise = true;
       plan.slots.back().reset_id = request.id;
     }
@@ -357,9 +396,7 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     slot.revision = revision;
     ++slot.raises;
     const auto by = std::ranges::find(requests, change.reset_id, &ResetRequest::id);
-    // A used generation is raised, an unused one shared. The generation of a late reset counts as
-    // used, so no other reset shares it.
-    slot.used = by != requests.end() && by->late;
+    slot.used = false;  // a used generation is raised, an unused one shared
     if (by == requests.end() || by->engine.empty()) continue;
     slot.engine_raises = slot.raises;
     slot.raised_by = by->engine;
@@ -368,6 +405,7 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
   for (const ResetRequest& request : requests) {
     const bool repeated = Repeated(request);
     const bool version_change = IsVersionChange(request);
+    if (!version_change) NoteSharing(request, repeated, now_ns);
     if (!repeated && !version_change) RememberReset(request);
     if (request.engine.empty()) continue;
     // A reset that only shares an operator's raise closes the sessions of other engines, too.

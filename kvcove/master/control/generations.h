@@ -12,6 +12,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -57,6 +58,7 @@ class Generations {
 
   Generations(const GenerationOptions& options, Id128 incarnation, std::int64_t started_ns)
       : options_(options),
+        started_ns_(started_ns),
         incarnation_(incarnation),
         registrations_(started_ns, options.all_named_ns) {}
 
@@ -93,6 +95,11 @@ class Generations {
   Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
+  // Returns when an engine's reset last came to share a generation with this one, which may have
+  // been decided before; kUnshared if none has or will. Asked before Reset, it does not count
+  // `request` itself.
+  static constexpr std::int64_t kUnshared = std::numeric_limits<std::int64_t>::min();
+  std::int64_t SharedNs(const ResetRequest& request) const;
   // Returns the generation, without a version, that the engine may use; 0: none.
   Generation BoundTo(std::string_view name, std::string_view engine) const;
   // Plans another incarnation: every slot becomes free, and no object that was stored counts.
@@ -138,6 +145,9 @@ class Generations {
     std::uint64_t engine_raises = 0;  // the value of `raises` at the last raise by an engine
     std::string raised_by;            // the engine of that raise
     std::uint64_t named_last = 0;     // the value of `namings_` at the last naming
+    // When an engine's reset last raised or shared the generation, unless it was late: such a one
+    // shares its generation with nobody.
+    std::int64_t shared_ns = kUnshared;
   };
   struct TenantResets {
     std::deque<Id128> order;
@@ -164,10 +174,15 @@ class Generations {
   void EndLife(const SlotState& slot);
   bool StartsClosed(std::string_view name) const;
   bool IsVersionChange(const ResetRequest& request) const;
+  // Returns false if another engine's reset has closed the session of this one since.
+  bool StaysOpen(const ResetRequest& request) const;
+  std::vector<SlotId> Covered(const ResetRequest& request) const;
+  void NoteSharing(const ResetRequest& request, bool repeated, std::int64_t now_ns);
   bool OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
                const SlotState& slot) const;
 
   const GenerationOptions options_;
+  const std::int64_t started_ns_;
   Id128 incarnation_;
   std::uint64_t counter_ = 0;
   std::uint64_t namings_ = 0;

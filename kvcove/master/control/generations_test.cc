@@ -128,6 +128,58 @@ TEST_F(GenerationsTest, ARepeatedResetDoesNotOpenWhatAnotherEnginesResetHasClose
   EXPECT_FALSE(Register("b").open);
 }
 
+// A master that was frozen carries out a reset whose caller has an answer already.
+TEST_F(GenerationsTest, ARepetitionLearnsThatAStaleAttemptShares) {
+  Register("a");
+  Register("b");
+  EXPECT_EQ(Reset("a"), 1U);  // newer weights
+  now_ += kSecond;
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 0U);  // stale
+  now_ += kSecond;
+  const ResetRequest again = Request("b", std::nullopt, 77, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(again), now_ - kSecond);
+  EXPECT_EQ(ResetAll({again}), 0U);
+  EXPECT_EQ(Reset("b", std::nullopt, 78, /*late=*/true), 1U) << "so the session asks for its own";
+  EXPECT_TRUE(Register("b").open);
+  EXPECT_FALSE(Register("a").open);
+  const ResetRequest own = Request("b", std::nullopt, 78, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(own), Generations::kUnshared);
+}
+
+TEST_F(GenerationsTest, ARepetitionLearnsWhenAnotherEngineCameToShareItsGeneration) {
+  Register("a");
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);  // its answer is lost
+  const ResetRequest again = Request("b", std::nullopt, 77, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(again), now_);
+  now_ += kSecond;
+  EXPECT_EQ(Reset(""), 0U);
+  EXPECT_EQ(generations_->SharedNs(again), now_ - kSecond) << "an operator has no weights";
+  EXPECT_EQ(Reset("a"), 0U);
+  EXPECT_EQ(generations_->SharedNs(again), now_);
+  Register("a");
+  now_ += kSecond;
+  EXPECT_EQ(Reset("a"), 1U);
+  EXPECT_EQ(generations_->SharedNs(again), Generations::kUnshared) << "b is closed, and stays so";
+}
+
+TEST_F(GenerationsTest, NobodyComesToShareAGenerationThatALateRepetitionHasProven) {
+  Register("a");
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  EXPECT_EQ(Reset("b", std::nullopt, 77, /*late=*/true), 0U);
+  EXPECT_EQ(Reset("a"), 1U);
+  EXPECT_FALSE(Register("b").open);
+}
+
+TEST_F(GenerationsTest, AfterARestartAnyGenerationMayHaveBeenSharedUntilThen) {
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  now_ += kSecond;
+  Restart();
+  EXPECT_EQ(generations_->SharedNs(Request("b", std::nullopt, 77, /*late=*/true)), now_);
+}
+
 // ---- weight versions
 
 TEST_F(GenerationsTest, AChangeOfVersionErasesNothing) {

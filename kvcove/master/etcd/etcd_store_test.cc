@@ -129,6 +129,21 @@ TEST_F(EtcdStoreTest, ATransactionThatIsMadeAfterItsRepetitionChangesNothing) {
   EXPECT_EQ(Next().at("a"), (Fact{.value = "2", .revision = 2}));
 }
 
+// An answer that follows from the failure says then that this master does not lead, so that its
+// caller waits for the next leader.
+TEST_F(EtcdStoreTest, TheLeadershipEndsBeforeTheCommitFailsThatFindsAnotherLeader) {
+  Open();
+  etcd_.EndLeases();
+  const auto other = Campaign();
+  ASSERT_NE(other, nullptr);
+  std::promise<bool> leads;
+  store_->Commit({{"a", "1"}}, [&](const Result<std::uint64_t>& revision) {
+    EXPECT_FALSE(revision);
+    leads.set_value(leadership_->Leads());
+  });
+  EXPECT_FALSE(leads.get_future().get());
+}
+
 TEST_F(EtcdStoreTest, AnotherLeaderEndsThisOnesWrites) {
   Open();
   ExpectRevision(Commit({{"a", "1"}}), 1);

@@ -21,7 +21,7 @@ namespace kvcove::master {
 // The pool and etcd, as a standby sees them.
 struct StandbyView {
   std::optional<EtcdLeader> leader;   // not set: nobody leads
-  std::uint64_t term = 0;             // of the pool's last leader; 0: not known
+  std::uint64_t term = 0;             // the last one stored, at most a second ago; 0: not known
   std::string store_error;            // empty: etcd answers
   std::int64_t store_latency_ns = 0;  // of etcd's last answer
 };

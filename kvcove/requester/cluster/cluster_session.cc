@@ -571,7 +571,8 @@ Status ClusterSession::NameVersions(std::span<const std::string> versions,
 
 // ---- reset
 
-Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+Result<wire::ResetOutcome> ClusterSession::TryReset(const wire::ResetRequest& request,
+                                                    std::int64_t deadline_ns) {
   HostSession* const local_session = Local();
   const bool known = request.version &&
                      (locator_.KnowsVersion(*request.version) ||
@@ -580,8 +581,7 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
   const Result<wire::ResetOutcome> outcome =
       AttemptReset(host_->master(), options_, request, known, deadline_ns);
   if (!outcome) {
-    // No master has refused the reset: a token file is being replaced, or a master that starts
-    // again has no name in the DNS yet.
+    // No master has refused the reset: a token file is being replaced.
     const bool local = outcome.error().code == Code::kInvalid && !outcome.error().answered;
     return Fail(local ? Code::kUnavailable : outcome.error().code, outcome.error().detail);
   }
@@ -593,7 +593,7 @@ Status ClusterSession::TryReset(const wire::ResetRequest& request, std::int64_t 
   // first owner of this host may have been found during the call.
   locator_.CloseAll(*outcome);
   if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(*outcome);
-  return {};
+  return outcome;
 }
 
 Status ClusterSession::Reset(const ResetOptions& options) {

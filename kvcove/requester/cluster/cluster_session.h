@@ -126,7 +126,7 @@ class ClusterSession final : public Session {
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
   // Makes one attempt of a reset, for ResetKeeper, and forgets all bindings once it is proven.
-  Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  Result<wire::ResetOutcome> TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   const std::shared_ptr<ClusterHost> host_;  // shared, as a session may outlive its pool
   const SessionOptions options_;

@@ -265,8 +265,7 @@ TEST_F(ClusterSessionTest, ARegistrationAndAResetOfDifferentMastersAreNoProof) {
   });
 }
 
-// A token file that is being replaced, or a name that the DNS lacks for a moment: the same reset
-// may be proven a moment later.
+// A token file is being replaced: the same reset may be proven a moment later.
 TEST_F(ClusterSessionTest, AnErrorOfThisProcessIsNoRefusalOfAReset) {
   FakeMaster next;
   std::atomic<bool> readable{true};

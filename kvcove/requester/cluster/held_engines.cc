@@ -61,13 +61,12 @@ Status HeldEngines::Repeat(wire::GenerationService& master, std::int64_t deadlin
   };
   const auto all = [&] {
     for (const auto& [key, engine] : engines) {
-      bool answers = true;
-      engine.versions.ForEach([&](const wire::RegisterRequest& request) {
-        if (!answers) return;
-        const auto registered = master.Register(request, deadline_ns);
-        answers = note(registered ? Status() : std::unexpected(registered.error()));
-      });
-      if (!answers) return;
+      // The last one becomes the engine's current version at the master, as it was at the one
+      // before: a reset that names another version is a change of version, and voids nothing.
+      for (const wire::RegisterRequest* request : engine.versions.InOrderOfUse()) {
+        const auto registered = master.Register(*request, deadline_ns);
+        if (!note(registered ? Status() : std::unexpected(registered.error()))) return;
+      }
       if (!engine.names) continue;
       if (!note(master.NameVersions(key.first, key.second, engine.named, deadline_ns))) return;
     }

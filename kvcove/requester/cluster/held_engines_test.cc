@@ -5,6 +5,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 namespace kvcove::requester {
 namespace {
@@ -14,6 +15,7 @@ class AskedMaster final : public wire::GenerationService {
   Result<wire::Registration> Register(const wire::RegisterRequest& request, std::int64_t) override {
     if (refused.contains(request.engine)) return std::unexpected(refusal);
     registered.insert(request.engine);
+    versions.push_back(request.version);
     return wire::Registration{.generation = request.last_generation, .open = true};
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest&, std::int64_t) override {
@@ -28,6 +30,7 @@ class AskedMaster final : public wire::GenerationService {
   std::set<std::string> refused;
   Error refusal;
   std::set<std::string> registered;
+  std::vector<std::string> versions;
 };
 
 class HeldEnginesTest : public testing::Test {
@@ -69,6 +72,18 @@ TEST_F(HeldEnginesTest, WhatAMasterDidNotTakeIsSaidAgain) {
   EXPECT_TRUE(Repeat());
   EXPECT_FALSE(held_.Forgotten(1, 3 * kSecond));
   EXPECT_EQ(master_.registered, (std::set<std::string>{"a", "b", "c"}));
+}
+
+// A reset that names another version than the master's last voids nothing.
+TEST(HeldVersionsTest, TheVersionThatAnEngineRegisteredForLastIsRepeatedLast) {
+  HeldEngines held;
+  for (const char* version : {"2", "1", "3", "2", "1"}) {
+    held.Registered({.name = "n", .version = version, .engine = "e"},
+                    {.generation = 7, .open = true});
+  }
+  AskedMaster master;
+  EXPECT_TRUE(held.Repeat(master, kSecond));
+  EXPECT_EQ(master.versions, (std::vector<std::string>{"3", "2", "1"}));
 }
 
 TEST_F(HeldEnginesTest, AnEngineThatIsRefusedKeepsNoOtherFromBeingSaid) {

@@ -401,16 +401,16 @@ Status HostSession::NameVersions(std::span<const std::string> versions,
 
 // ---- reset
 
-Status HostSession::TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns) {
+Result<wire::ResetOutcome> HostSession::TryReset(const wire::ResetRequest& request,
+                                                 std::int64_t deadline_ns) {
   // Whichever owner is asked: all share one authority, and another one may have registered it.
   const bool known = request.version && KnowsVersion(*request.version);
   Result<wire::ResetOutcome> outcome =
       AskOne<wire::ResetOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
         return session.AskReset(request, known, deadline_ns);
       });
-  if (!outcome) return std::unexpected(outcome.error());
-  ForgetBindings(*outcome);
-  return {};
+  if (outcome) ForgetBindings(*outcome);
+  return outcome;
 }
 
 bool HostSession::KnowsVersion(std::string_view version) {

@@ -120,7 +120,7 @@ class HostSession final : public Session {
                                         std::span<ItemResult> answers, const CallOptions& left)>;
   Status PutAmong(const Token& token, std::span<const ToPut> items, std::span<ItemResult> results,
                   const CallOptions& options, const AskOwner& ask);
-  Status TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  Result<wire::ResetOutcome> TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
 
   const std::shared_ptr<void> keep_;
   LocalOwners& owners_;

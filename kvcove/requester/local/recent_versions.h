@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kvcove/base/carry.h"
 
@@ -54,9 +55,14 @@ class RecentVersions {
   void ForEach(Call&& call) {
     for (auto& [version, entry] : entries_) call(entry.value);
   }
-  template <typename Call>
-  void ForEach(Call&& call) const {
-    for (const auto& [version, entry] : entries_) call(entry.value);
+  // Returns the values in the order of their last use, as pointers into this map.
+  std::vector<const T*> InOrderOfUse() const {
+    std::vector<const Entry*> entries;
+    for (const auto& [version, entry] : entries_) entries.push_back(&entry);
+    std::ranges::sort(entries, {}, &Entry::used);
+    std::vector<const T*> values;
+    for (const Entry* entry : entries) values.push_back(&entry->value);
+    return values;
   }
   std::size_t size() const { return entries_.size(); }
   template <typename Ar>

@@ -39,6 +39,15 @@ TEST(RecentVersionsTest, AKnownVersionIsReplacedWithoutMakingPlace) {
   EXPECT_EQ(*known.Peek("b"), 2);
 }
 
+TEST(RecentVersionsTest, TheLastOneInTheOrderOfUseWasUsedLast) {
+  RecentVersions<int> known(4);
+  for (const int value : {2, 1, 3}) known.Set(std::to_string(value), value);
+  EXPECT_NE(known.Find("2"), nullptr);
+  std::vector<int> order;
+  for (const int* value : known.InOrderOfUse()) order.push_back(*value);
+  EXPECT_EQ(order, (std::vector<int>{1, 3, 2}));
+}
+
 TEST(RecentVersionsTest, EraseIfDropsByVersion) {
   RecentVersions<int> known(4);
   known.Set("", 1);

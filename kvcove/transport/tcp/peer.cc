@@ -271,14 +271,7 @@ UniqueFd Peer::TakeIdle() {
 }
 
 void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
-  Breaker::Outcome outcome = Breaker::Outcome::kAnswered;
-  if (!fd) {
-    // kInvalid: the name cannot be resolved, so the peer cannot be reached. OutcomeOf() would take
-    // that for an answer.
-    outcome =
-        fd.error().code == Code::kInvalid ? Breaker::Outcome::kLost : rpc::OutcomeOf(fd.error());
-  }
-  Note(link_.breaker().End(pass, outcome));
+  Note(link_.breaker().End(pass, fd ? Breaker::Outcome::kAnswered : rpc::OutcomeOf(fd.error())));
 }
 
 Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns) {
