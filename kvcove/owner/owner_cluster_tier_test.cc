@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An owner with a disk as its link to the master drives it, over a real file, through restarts.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/owner/link/link_core.h"
 #include "kvcove/owner/owner.h"
 #include "tests/becomes.h"
@@ -579,6 +582,24 @@ TEST_F(ClusterTierTest, SoItIsWhenTheWalkHasBegunWhileTheProcessWasBeingFrozen) 
   }
   owner_->Thaw();
   AwaitOpen();
+}
+
+// The hand-over writes the note, too, and would wait for that file system with all frozen.
+TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileTheOpeningOfADiskIsBeingNoted) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  // A pipe in the place of the file that becomes the next note: its writer waits for a reader.
+  const std::string pipe = directory_ + "/data/disk.new";
+  ASSERT_TRUE(Becomes([&] { return mkfifo(pipe.c_str(), 0600) == 0; }));
+  const auto refused = [&] {
+    const Status may = owner_->MayPauseDisks();
+    return !may && may.error().code == Code::kInProgress &&
+           may.error().detail.find("note of its disks") != std::string::npos;
+  };
+  EXPECT_TRUE(Becomes(refused));
+  const UniqueFd reader(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::filesystem::remove(pipe);
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
 }
 
 TEST_F(ClusterTierTest, APatternThatItsDiskHasMissedEndsOnceTheDiskIsStruck) {
