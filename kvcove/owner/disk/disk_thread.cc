@@ -356,7 +356,15 @@ void DiskThread::NoteEnd() {
 // If the note could not be written, it may have the number or not: the log keeps both numbers, and
 // draws no other one before this one is noted.
 void DiskThread::NotedOpening(const KnownDisk& disk, const Result<bool>& noted) {
-  if (!noted) return;
+  if (!noted) {
+    if (const auto lines = unnoted_.Due(clock_.NowNs()); lines > 0) {
+      LogWarn(
+          "disk {}: its next number cannot be noted, so a copy of it, or of '{}', may not be "
+          "noticed: {} ({} times)",
+          path_, place_.known->directory(), noted.error().ToString(), lines);
+    }
+    return;
+  }
   noted_ = *noted;
   const MutexLock lock(mutex_);
   opening_ = disk.opening;

@@ -199,6 +199,7 @@ class DiskThread {
   std::unique_ptr<disklog::Device> stuck_;
   RetryTimes retry_;
   LogLimit unstruck_;
+  LogLimit unnoted_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
   bool drawing_ = false;       // the log is writing a number that it has drawn
