@@ -221,6 +221,8 @@ MUTANTS = [
     ("disk: an object counts for the first pattern alone", "owner/disk/disk_worker.cc",
      "        if (first == walk->patterns.end()) return;\n",
      "        if (first == walk->patterns.end()) return;\n        (*found).back().emplace_back(object.key);\n"),
+    ("disk: metrics have the size of one that was never open", "owner/disk/disks_report.cc",
+     "    const DiskStat stat = StatOf(disks, i);\n", "    const DiskStat stat = set[i].Stat();\n"),
     ("disk: a bounded number of patterns waits for it", "owner/disk/removals.cc",
      "Patterns() >= kMostPatterns", "Patterns() >= 9 * kMostPatterns"),
     ("disk: the next process over disks that are void is forgotten", "master/control/members.cc",

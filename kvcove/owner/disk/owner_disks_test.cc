@@ -339,6 +339,30 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
   EXPECT_TRUE(successor.set().Any(&DiskState::away));
 }
 
+TEST_F(OwnerDisksTest, ADiskThatWasNeverOpenReportsItsConfiguredSizeEverywhere) {
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, SystemClock::Instance());
+  OpenCore(*memory, disks);
+  disks.set()[0].use().SetAside("it does not open");
+  PoolStat stat;
+  AddDisks(disks, stat);
+  ASSERT_EQ(stat.disks.size(), 1U);
+  EXPECT_EQ(stat.disks[0].space.total_bytes, 24U << 20);
+  wire::RenewRequest report;
+  AddDisks(disks, report);
+  EXPECT_EQ(report.disk_capacity_bytes, 24U << 20);
+  Metrics metrics;
+  CollectDisks(disks, metrics);
+  const std::string text = metrics.Text();
+  const std::size_t line = text.find("\nkvcove_owner_capacity_bytes{");
+  ASSERT_NE(line, std::string::npos) << text;
+  const std::string value = text.substr(text.find("} ", line) + 2);
+  EXPECT_EQ(std::stod(value), 24 << 20) << text;
+}
+
 // Its thread may use the set one day, so it is left there, and others find none.
 TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   const Clock& clock = SystemClock::Instance();
