@@ -24,14 +24,14 @@ TESTS = [
     "master_control_format_test", "owner_link_test", "owner_link_core_test", "owner_link_core_list_test", "owner_link_core_shards_test",
     "owner_lineage_test", "owner_core_test", "owner_withdrawn_test", "owner_spaces_test", "owner_room_test",
     "disklog_forgetting_test", "disklog_format_test", "disklog_log_test", "disklog_moves_test", "disklog_recovery_test", "tier_sim",
-    "owner_disk_worker_test", "owner_directory_opening_test", "owner_removal_waits_test", "owner_owner_disks_test", "owner_owner_cluster_tier_test", "disk_retry", "disk_tier", "owner_data_service_test", "requester_remote_read_test", "requester_reset_keeper_test", "requester_calls_test", "requester_cluster_session_test", "requester_owner_client_test", "requester_borrow_test", "requester_reader_slots_test",
+    "owner_disk_worker_test", "owner_directory_opening_test", "owner_removal_waits_test", "owner_owner_disks_test", "owner_owner_cluster_tier_test", "disk_retry", "disk_tier", "owner_data_service_test", "pool_local_host_test", "requester_remote_read_test", "requester_reset_keeper_test", "requester_calls_test", "requester_cluster_session_test", "requester_owner_client_test", "requester_borrow_test", "requester_reader_slots_test",
     "transport_run_test", "transport_device_test",
     "transport_layouts_test", "transport_paths_test", "transport_device_queue_test", "connector_worker_device_test",
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
     "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "requester_completion_test",
     "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
-PROGRAMS = ["disklog_tests", "master_tests", "master_server_tests", "owner_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
+PROGRAMS = ["disklog_tests", "master_tests", "master_server_tests", "owner_tests", "pool_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
             "sim_tests", "server_tests", "rpc_tests"]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
@@ -165,6 +165,12 @@ MUTANTS = [
      "    open->second = rounds_ + 2;\n", "    open->second = 0;\n"),
     ("open removals: a hand-over asks for them again", "owner/link/link_core_carry.cc",
      "  removals_ = Acknowledged();\n", ""),
+    ("take-over: one that fails ends no lease", "owner/link/link.cc",
+     "  called_ = true;\n  stopping_ = true;\n", "  called_ = true;\n"),
+    ("take-over: one that succeeds ends its lease at its own end", "owner/link/link.cc",
+     "Status Link::Start() {\n  {\n    const MutexLock lock(mutex_);\n    stopping_ = false;\n  }\n", "Status Link::Start() {\n"),
+    ("take-over: one that fails ends no session", "pool/local_host.cc",
+     "  if (!started_) return;\n  owner_->memory()", "  owner_->memory()"),
     ("open removals: an upgrade cuts off no walk", "owner/owner_take_over.cc",
      "  if (disks.set().Patterns() > 0) {\n", "  if (false) {\n"),
     ("disk: an upgrade does not wait behind a note that hangs", "owner/owner_take_over.cc",

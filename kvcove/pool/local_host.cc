@@ -353,7 +353,10 @@ Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
   return grant;
 }
 
+// A daemon whose take-over fails ends its sessions, too. The other process continues with them:
+// their pages say what their processes are reading now, and their ends would clear that.
 void LocalHost::EndSession(wire::SessionNumber number) {
+  if (!started_) return;
   owner_->memory().EndSession(number);
   engines_->EndSession(KeyOf(number));
 }
