@@ -125,7 +125,7 @@ wire::RemovalsRequest LinkCore::NextRemovals() {
 }
 
 // Also takes patterns of an earlier master, which no `open_` names: their keys must be unlisted,
-// too.
+// too. Forgets those whose keys are unlisted now: the next request acknowledges them.
 void LinkCore::NoteEndedPatterns() {
   const auto ended = target_.TakeEndedPatterns();
   const MutexLock lock(mutex_);
