@@ -1163,6 +1163,47 @@ TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
   EXPECT_TRUE(AwaitKept(now)) << "the newest";
 }
 
+// Each page has all that the owner has not begun.
+TEST_F(ClusterTierTest, AnOwnerThatHasMissedManyPatternsAppliesThemAFewWalksLater) {
+  constexpr std::uint64_t kLast = 201;
+  Fill(60);
+  LinkCore core(owner_->link_side(), LinkIdentityOf(facts_), 250 * kMillisecond,
+                SystemClock::Instance());
+  ASSERT_TRUE(core.Next(LinkCore::Lane::kLease).call);
+  core.Answer(LinkCore::Lane::kLease, wire::Encode(WelcomeAt(facts_.seen)));
+  const auto list = [&] {
+    const auto call = core.Next(LinkCore::Lane::kList).call;
+    if (!call) return;
+    const auto request = wire::DecodeList(wire::AsBytes(call->body));
+    ASSERT_TRUE(request);
+    const std::vector<Code> codes(request->items.size(), Code::kOk);
+    core.Answer(LinkCore::Lane::kList, wire::Encode(wire::ListReply{codes, 4096}));
+  };
+  std::uint64_t after = 0;
+  int pages = 0;
+  ASSERT_TRUE(Becomes([&] {
+    list();
+    const auto call = core.Next(LinkCore::Lane::kRemovals).call;
+    if (!call) return after == kLast;
+    const auto request = wire::DecodeRemovalsRequest(wire::AsBytes(call->body));
+    after = request ? request->after : 0;
+    wire::RemovalsPage page{.drop = {}, .removals = {}, .upto = kLast};
+    for (std::uint64_t number = request->seen() + 1; number <= kLast; ++number) {
+      page.removals.push_back({.number = number,
+                               .slot = kTierSlot,
+                               .generation = kGeneration,
+                               .keys = {},
+                               .pattern = fmt::format("key-{}", number % 60)});
+    }
+    if (!page.removals.empty()) ++pages;
+    core.Answer(LinkCore::Lane::kRemovals, wire::Encode(page));
+    return after == kLast;
+  })) << after;
+  EXPECT_GE(pages, 4) << "64 are open at a time";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Put("key-1"), Code::kOk);
+}
+
 // The disks open only once a master has sent all generations, over the lane that is answered here.
 TEST_F(ClusterTierTest, AnOwnerThatIsForgottenBeforeItsDisksOpenSaysHelloAgain) {
   Fill(60);
