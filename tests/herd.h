@@ -44,7 +44,8 @@ class HerdOwner final : public owner::LinkTarget {
   void SetDraining(bool) override {}
   wire::RenewRequest Report() override { return {.objects = objects_}; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
-  std::uint64_t ApplyRemoval(const wire::Removal&) override { return 0; }
+  void ApplyKeys(const wire::Removal&) override {}
+  BegunPattern BeginPattern(const wire::Removal&) override { return {}; }
   void DropSlot(SlotId) override {}
   void SetApplied(std::uint64_t) override {}
   std::vector<owner::Listing> TakeListings(std::size_t) override { return {}; }

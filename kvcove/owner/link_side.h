@@ -67,12 +67,12 @@ class LinkSide final : public LinkTarget {
   void TableKnown() override { parts_.opening.TableKnown(); }
   bool AwaitApplied() override { return parts_.removals.AwaitApplied(); }
   void EndDiskWaits() override { parts_.link_ends = true; }
-  std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
-    return parts_.removals.Apply(removal);
+  void ApplyKeys(const wire::Removal& removal) override { parts_.removals.Apply(removal); }
+  BegunPattern BeginPattern(const wire::Removal& removal) override {
+    const Removals::Begun begun = parts_.removals.BeginPattern(removal);
+    return {.objects = begun.objects, .open = begun.open};
   }
-  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
-    return parts_.removals.BeginPattern(removal);
-  }
+  std::size_t PatternRoom() const override { return parts_.removals.PatternRoom(); }
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
     return parts_.removals.TakeEndedPatterns();
   }

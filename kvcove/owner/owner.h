@@ -107,8 +107,8 @@ class Owner {
     UniqueFd disk_lock;  // in a cluster, for the disks; locked while a process has it open
   };
   // Returns ok if PauseDisks may be called. Errors: kInProgress while a disk is being opened or
-  // walked for a removal by pattern, its inventory is being reported, or the owner's facts are
-  // being written.
+  // walked for a removal by pattern, its inventory is being reported, its opening is being noted,
+  // or the owner's facts are being written.
   Status MayPauseDisks() const;
   // Ends all threads but the lease's, which continues to renew. The caller keeps all other calls
   // away until Thaw.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An owner with a disk as its link to the master drives it, over a real file, through restarts.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include <thread>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/owner/link/link_core.h"
 #include "kvcove/owner/owner.h"
 #include "tests/becomes.h"
@@ -278,6 +281,22 @@ class ClusterTierTest : public testing::Test {
     watch.join();
     return all;
   }
+  // Removes by pattern, as the link does, and returns the number of objects.
+  std::uint64_t RemoveMatching(const std::string& pattern) {
+    std::uint64_t objects = owner_->link_side()
+                                .BeginPattern({.number = 2,
+                                               .slot = kTierSlot,
+                                               .generation = kGeneration,
+                                               .keys = {},
+                                               .pattern = pattern})
+                                .objects;
+    EXPECT_TRUE(Becomes([&] {
+      const auto ended = owner_->link_side().TakeEndedPatterns();
+      for (const wire::RemovalsRequest::Count& count : ended) objects += count.objects;
+      return !ended.empty();
+    }));
+    return objects;
+  }
   // The master has accepted what the walk reported.
   void Reported() {
     owner_->link_side().WalkEnds();
@@ -467,17 +486,12 @@ TEST_F(ClusterTierTest, RemovalsAreProvenBeforeTheyAreAcknowledged) {
   Fill(60);
   const auto before = OnDisk(Inventory());
   (void)owner_->link_side().TakeGone(1000);
-  owner_->link_side().ApplyRemoval({.number = 1,
-                                    .slot = kTierSlot,
-                                    .generation = kGeneration,
-                                    .keys = {"key-0"},
-                                    .pattern = {}});
-  EXPECT_EQ(owner_->link_side().ApplyRemoval({.number = 2,
-                                              .slot = kTierSlot,
-                                              .generation = kGeneration,
-                                              .keys = {},
-                                              .pattern = "key-1*"}),
-            11U);
+  owner_->link_side().ApplyKeys({.number = 1,
+                                 .slot = kTierSlot,
+                                 .generation = kGeneration,
+                                 .keys = {"key-0"},
+                                 .pattern = {}});
+  EXPECT_EQ(RemoveMatching("key-1*"), 11U);
   EXPECT_TRUE(owner_->link_side().AwaitApplied());
   const auto reported = owner_->link_side().TakeGone(1000);
   EXPECT_TRUE(Reports(reported, "key-10", /*gone=*/true))
@@ -496,8 +510,8 @@ TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreReportedAs
   (void)owner_->link_side().TakeGone(1000);
   const wire::Removal removal = {
       .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
-  const auto of_memory = owner_->link_side().BeginPattern(removal);
-  ASSERT_TRUE(of_memory);
+  const LinkTarget::BegunPattern begun = owner_->link_side().BeginPattern(removal);
+  ASSERT_TRUE(begun.open);
   EXPECT_FALSE(Get("key-10").code == Code::kOk) << "it is hidden while the disk is walked";
   std::vector<wire::RemovalsRequest::Count> ended;
   ASSERT_TRUE(Becomes([&] {
@@ -506,7 +520,7 @@ TEST_F(ClusterTierTest, APatternEndsOnceDisksHaveProvenItAndItsKeysAreReportedAs
   }));
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended[0].number, 2U);
-  EXPECT_EQ(*of_memory + ended[0].objects, 11U);
+  EXPECT_EQ(begun.objects + ended[0].objects, 11U);
   const auto reported = owner_->link_side().TakeGone(1000);
   EXPECT_TRUE(Reports(reported, "key-10", /*gone=*/true));
   Restart();
@@ -522,11 +536,8 @@ TEST_F(ClusterTierTest, APatternThatAHandOverCutsOffHasTheInventoryToldAgain) {
   (void)owner_->link_side().TakeGoneOverflow();
   owner_->link_side().ForgetPatterns();
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "none was open";
-  ASSERT_TRUE(owner_->link_side().BeginPattern({.number = 2,
-                                                .slot = kTierSlot,
-                                                .generation = kGeneration,
-                                                .keys = {},
-                                                .pattern = "key-1*"}));
+  (void)owner_->link_side().BeginPattern(
+      {.number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
   owner_->link_side().ForgetPatterns();
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
   EXPECT_TRUE(owner_->link_side().TakeEndedPatterns().empty());
@@ -573,28 +584,45 @@ TEST_F(ClusterTierTest, SoItIsWhenTheWalkHasBegunWhileTheProcessWasBeingFrozen) 
   AwaitOpen();
 }
 
+// The hand-over writes the note, too, and would wait for that file system with all frozen.
+TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileTheOpeningOfADiskIsBeingNoted) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  // A pipe in the place of the file that becomes the next note: its writer waits for a reader.
+  const std::string pipe = directory_ + "/data/disk.new";
+  ASSERT_TRUE(Becomes([&] { return mkfifo(pipe.c_str(), 0600) == 0; }));
+  const auto refused = [&] {
+    const Status may = owner_->MayPauseDisks();
+    return !may && may.error().code == Code::kInProgress &&
+           may.error().detail.find("note of its disks") != std::string::npos;
+  };
+  EXPECT_TRUE(Becomes(refused));
+  const UniqueFd reader(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::filesystem::remove(pipe);
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+}
+
 TEST_F(ClusterTierTest, APatternThatItsDiskHasMissedEndsOnceTheDiskIsStruck) {
   Fill(60);
   broken_ = true;
-  ASSERT_TRUE(owner_->link_side().BeginPattern({.number = 2,
-                                                .slot = kTierSlot,
-                                                .generation = kGeneration,
-                                                .keys = {},
-                                                .pattern = "key-1*"}));
+  (void)owner_->link_side().BeginPattern(
+      {.number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
   ASSERT_TRUE(Becomes([&] { return !owner_->link_side().TakeEndedPatterns().empty(); }));
   EXPECT_TRUE(Noted().empty());
 }
 
-// Loads look at all patterns, so the next one is applied before the lane continues.
+// Loads look at all patterns.
 TEST_F(ClusterTierTest, ABoundedNumberOfPatternsIsOpen) {
   const wire::Removal removal = {
       .number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"};
   std::size_t begun = 0;
-  while (begun < 100 && owner_->link_side().BeginPattern(removal)) ++begun;
+  for (; begun < 100 && owner_->link_side().PatternRoom() > 0; ++begun) {
+    ASSERT_TRUE(owner_->link_side().BeginPattern(removal).open);
+  }
   EXPECT_EQ(begun, 64U);
   ASSERT_TRUE(Becomes([&] {
     (void)owner_->link_side().TakeEndedPatterns();
-    return owner_->link_side().BeginPattern(removal).has_value();
+    return owner_->link_side().PatternRoom() == 64;
   }));
 }
 
@@ -713,19 +741,19 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   EXPECT_EQ(Put("key-0", /*group=*/8), Code::kOk);
-  owner_->link_side().ApplyRemoval({.number = 1,
-                                    .slot = kTierSlot,
-                                    .generation = kGeneration,
-                                    .keys = {"key-1"},
-                                    .pattern = {}});
+  owner_->link_side().ApplyKeys({.number = 1,
+                                 .slot = kTierSlot,
+                                 .generation = kGeneration,
+                                 .keys = {"key-1"},
+                                 .pattern = {}});
   owner_->link_side().AwaitApplied();
 
   ASSERT_NO_FATAL_FAILURE(Mend());
-  owner_->link_side().ApplyRemoval({.number = 2,
-                                    .slot = kTierSlot,
-                                    .generation = kGeneration,
-                                    .keys = {"key-2"},
-                                    .pattern = {}});
+  owner_->link_side().ApplyKeys({.number = 2,
+                                 .slot = kTierSlot,
+                                 .generation = kGeneration,
+                                 .keys = {"key-2"},
+                                 .pattern = {}});
   owner_->link_side().AwaitApplied();
   EXPECT_EQ(Put("key-3", /*group=*/8), Code::kOk) << "nothing is found on it yet";
   EXPECT_EQ(Get("key-4").code, Code::kMiss);
@@ -784,11 +812,11 @@ TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsV
     std::promise<bool> applied;
     auto proven = applied.get_future();
     std::thread lane([&] {
-      owner_->link_side().ApplyRemoval({.number = 1,
-                                        .slot = kTierSlot,
-                                        .generation = kGeneration,
-                                        .keys = {key},
-                                        .pattern = {}});
+      owner_->link_side().ApplyKeys({.number = 1,
+                                     .slot = kTierSlot,
+                                     .generation = kGeneration,
+                                     .keys = {key},
+                                     .pattern = {}});
       applied.set_value(owner_->link_side().AwaitApplied());
     });
     EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
@@ -813,11 +841,11 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   ASSERT_NO_FATAL_FAILURE(Mend());
   (void)Inventory(*owner_->link_side().ReportAgainFrom());
   broken_ = true;
-  owner_->link_side().ApplyRemoval({.number = 1,
-                                    .slot = kTierSlot,
-                                    .generation = kGeneration,
-                                    .keys = {"key-1"},
-                                    .pattern = {}});
+  owner_->link_side().ApplyKeys({.number = 1,
+                                 .slot = kTierSlot,
+                                 .generation = kGeneration,
+                                 .keys = {"key-1"},
+                                 .pattern = {}});
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside != 0; }));
   owner_->link_side().AwaitApplied();
   Reported();
@@ -955,13 +983,12 @@ TEST_F(ClusterTierTest, WhatCannotBeHandedOverGoesOn) {
 TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(HandOver());
-  owner_->link_side().ApplyRemoval({.number = 1,
-                                    .slot = kTierSlot,
-                                    .generation = kGeneration,
-                                    .keys = {"key-0"},
-                                    .pattern = {}});
-  (void)owner_->link_side().ApplyRemoval(
-      {.number = 2, .slot = kTierSlot, .generation = kGeneration, .keys = {}, .pattern = "key-1*"});
+  owner_->link_side().ApplyKeys({.number = 1,
+                                 .slot = kTierSlot,
+                                 .generation = kGeneration,
+                                 .keys = {"key-0"},
+                                 .pattern = {}});
+  (void)RemoveMatching("key-1*");
   EXPECT_TRUE(owner_->link_side().AwaitApplied()) << "it waits until the disk is open";
   Restart();
   const auto after = OnDisk(Inventory());
@@ -1134,6 +1161,47 @@ TEST_F(ClusterTierTest, LeaseAndGenerationsDoNotWaitForAFileSystemThatHangs) {
   facts_held_ = false;
   now.seen.revision = 50;
   EXPECT_TRUE(AwaitKept(now)) << "the newest";
+}
+
+// Each page has all that the owner has not begun.
+TEST_F(ClusterTierTest, AnOwnerThatHasMissedManyPatternsAppliesThemAFewWalksLater) {
+  constexpr std::uint64_t kLast = 201;
+  Fill(60);
+  LinkCore core(owner_->link_side(), LinkIdentityOf(facts_), 250 * kMillisecond,
+                SystemClock::Instance());
+  ASSERT_TRUE(core.Next(LinkCore::Lane::kLease).call);
+  core.Answer(LinkCore::Lane::kLease, wire::Encode(WelcomeAt(facts_.seen)));
+  const auto list = [&] {
+    const auto call = core.Next(LinkCore::Lane::kList).call;
+    if (!call) return;
+    const auto request = wire::DecodeList(wire::AsBytes(call->body));
+    ASSERT_TRUE(request);
+    const std::vector<Code> codes(request->items.size(), Code::kOk);
+    core.Answer(LinkCore::Lane::kList, wire::Encode(wire::ListReply{codes, 4096}));
+  };
+  std::uint64_t after = 0;
+  int pages = 0;
+  ASSERT_TRUE(Becomes([&] {
+    list();
+    const auto call = core.Next(LinkCore::Lane::kRemovals).call;
+    if (!call) return after == kLast;
+    const auto request = wire::DecodeRemovalsRequest(wire::AsBytes(call->body));
+    after = request ? request->after : 0;
+    wire::RemovalsPage page{.drop = {}, .removals = {}, .upto = kLast};
+    for (std::uint64_t number = request->seen() + 1; number <= kLast; ++number) {
+      page.removals.push_back({.number = number,
+                               .slot = kTierSlot,
+                               .generation = kGeneration,
+                               .keys = {},
+                               .pattern = fmt::format("key-{}", number % 60)});
+    }
+    if (!page.removals.empty()) ++pages;
+    core.Answer(LinkCore::Lane::kRemovals, wire::Encode(page));
+    return after == kLast;
+  })) << after;
+  EXPECT_GE(pages, 4) << "64 are open at a time";
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+  EXPECT_EQ(Put("key-1"), Code::kOk);
 }
 
 // The disks open only once a master has sent all generations, over the lane that is answered here.

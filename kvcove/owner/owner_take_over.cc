@@ -9,10 +9,14 @@ namespace kvcove::owner {
 namespace {
 
 // The successor would have to empty a disk that is closed before it has proven a removal, and a
-// walk for a pattern takes longer than a pause may.
-Status NoneIsWalked(const DiskSet& set) {
-  if (set.Patterns() > 0) {
+// walk for a pattern takes longer than a pause may. A pause writes the note: behind a thread that
+// hangs there it would wait without a bound, while nothing is served.
+Status NoneIsBusy(const OwnerDisks& disks) {
+  if (disks.set().Patterns() > 0) {
     return Fail(Code::kInProgress, "its disk is being walked for a removal by pattern; try again");
+  }
+  if (disks.noting()) {
+    return Fail(Code::kInProgress, "the note of its disks is being written; try again");
   }
   return {};
 }
@@ -117,13 +121,14 @@ Status Owner::MayPauseDisks() const {
     return Fail(Code::kInProgress,
                 "its disk is still being opened, or its facts are being written; try again");
   }
-  return NoneIsWalked(set);
+  return NoneIsBusy(disks_);
 }
 
-// Looks for walks once more: a removal may have begun since MayPauseDisks, and none can any more.
+// Looks once more: a removal may have begun since MayPauseDisks, and none can any more; and another
+// opening may have been drawn.
 Status Owner::PauseDisks() {
   if (!disks_.open()) return {};
-  KVCOVE_TRY(NoneIsWalked(disks_.set()));
+  KVCOVE_TRY(NoneIsBusy(disks_));
   // Else this process could write older facts over the successor's.
   KVCOVE_TRY(opening_.Pause());
   // Zones may move while the disks are paused, so a walk over them begins anew.

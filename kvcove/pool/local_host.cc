@@ -310,6 +310,11 @@ Status LocalHost::OpenDisks() {
   return owner_->OpenDisks(DiskPlace());
 }
 
+// The note has no lock of the directory, unlike that of a cluster's owner: a call of HostControl
+// may keep the owner, and so the note, beyond the end of the pool, which could not be opened again
+// meanwhile. So a thread that was left behind in a write of the note may end that write late, over
+// the note of the next process. It names an opening that a disk which was opened since does not
+// have any more, so that disk starts empty (docs/ssd.md, Copies).
 owner::TierPlace LocalHost::DiskPlace() const {
   const master::PoolFact pool = alone_->pool();
   return {.pool = pool.pool,
@@ -353,7 +358,10 @@ Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
   return grant;
 }
 
+// A daemon whose take-over fails ends its sessions, too. The other process continues with them:
+// their pages say what their processes are reading now, and their ends would clear that.
 void LocalHost::EndSession(wire::SessionNumber number) {
+  if (!started_) return;
   owner_->memory().EndSession(number);
   engines_->EndSession(KeyOf(number));
 }

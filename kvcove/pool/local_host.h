@@ -134,7 +134,8 @@ class LocalHost final {
   // Adds a session of process `pid`. Errors: those of Memory::AddSession.
   Result<owner::Memory::Grant> AddSession(std::int32_t pid);
   // Ends a session, through whose mappings nothing may read or write any more: its process has said
-  // goodbye or is proven to have ended, or has never used it. Waits for nobody.
+  // goodbye or is proven to have ended, or has never used it. Waits for nobody. Does nothing before
+  // StartAdopted: the sessions are another process's.
   void EndSession(wire::SessionNumber number);
   // Ends the removals that wait for disks of this process's owners, and returns once each is
   // answered: their answers use the caller's server.

@@ -4,20 +4,35 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "kvcove/base/clock.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
+#include "kvcove/wire/carry_fields.h"
 
 namespace kvcove::pool {
 namespace {
 
 class LocalHostTest : public testing::Test {
  protected:
+  LocalHostTest() {
+    std::string name = testing::TempDir() + "/kvcove-host-XXXXXX";
+    directory_ = mkdtemp(name.data());
+  }
+  ~LocalHostTest() override {
+    host_.reset();
+    std::filesystem::remove_all(directory_);
+  }
   void SetUp() override {
-    LocalHostOptions options;
-    options.owner.memory_bytes = 4 * kMiB;
-    options.owner.populate = false;
-    auto host = LocalHost::Open(options, SystemClock::Instance());
+    options_.owner.memory_bytes = 4 * kMiB;
+    options_.owner.populate = false;
+    OpenHost();
+  }
+  void OpenHost() {
+    host_.reset();
+    auto host = LocalHost::Open(options_, SystemClock::Instance());
     ASSERT_TRUE(host) << host.error().ToString();
     host_ = std::move(*host);
   }
@@ -42,6 +57,8 @@ class LocalHostTest : public testing::Test {
     ASSERT_TRUE(reset) << reset.error().ToString();
   }
 
+  std::string directory_;
+  LocalHostOptions options_;
   std::unique_ptr<LocalHost> host_;
 };
 
@@ -68,6 +85,52 @@ TEST_F(LocalHostTest, ASessionThatHasEndedRegistersNothing) {
   const auto registration = process.service->Register({.name = "n", .engine = "e"}, Soon());
   ASSERT_FALSE(registration);
   EXPECT_EQ(registration.error().code, Code::kUnavailable);
+}
+
+// Its sessions are the other process's, which continues. The end of one would let the memory that
+// the session is reading be used again.
+TEST_F(LocalHostTest, ATakeOverThatFailsEndsNoSession) {
+  const Clock& clock = SystemClock::Instance();
+  options_.data_directory = directory_ + "/data";
+  ASSERT_NO_FATAL_FAILURE(OpenHost());
+  const auto grant = host_->AddSession(getpid());
+  ASSERT_TRUE(grant);
+  segment::Lane& lane = grant->mapped->lanes[0];
+  lane.slots[0].place.store(7);
+  lane.used.store(1);
+  owner::Owner& owner = host_->owner();
+  owner.Freeze();
+  ASSERT_TRUE(host_->Pause());
+  StateWriter of_owner = *StateWriter::Open();
+  StateWriter of_policies = *StateWriter::Open();
+  StateWriter of_host = *StateWriter::Open();
+  ASSERT_TRUE(owner.Save(of_owner, of_policies));
+  CarryOne(of_host, *host_);
+  const UniqueFd owner_file = *of_owner.Finish();
+  const UniqueFd policies_file = *of_policies.Finish();
+  const UniqueFd host_file = *of_host.Finish();
+  owner::Owner::Files files = *owner.CopyFiles();
+  auto next = owner::Owner::Map(owner.options(),
+                                {.header = std::move(files.memory.header),
+                                 .payload = std::move(files.memory.payload),
+                                 .pages = {}},
+                                clock);
+  ASSERT_TRUE(next) << next.error().ToString();
+  StateReader owner_state = *StateReader::Open(owner_file);
+  StateReader policies = *StateReader::Open(policies_file);
+  StateReader host_state = *StateReader::Open(host_file);
+  ASSERT_TRUE((*next)->Restore(owner_state, policies, std::move(files)));
+  auto taker = LocalHost::Adopt(options_, std::move(*next), host_state, {}, clock);
+  ASSERT_TRUE(taker) << taker.error().ToString();
+  const std::int64_t lease_ns = host_->LeaseUntilNs();
+  (*taker)->EndSession(grant->number);
+  taker->reset();
+  EXPECT_EQ(lane.used.load(), 1U);
+  EXPECT_EQ(lane.slots[0].place.load(), 7U);
+  EXPECT_GE(host_->LeaseUntilNs(), lease_ns);
+  owner.Thaw();
+  host_->Resume();
+  host_->EndSession(grant->number);
 }
 
 // Generations and removals are decided here, and the owner knows of them when the call returns.

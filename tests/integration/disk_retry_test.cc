@@ -553,6 +553,29 @@ TEST_F(DiskRetryTest, ADiskWhoseNumbersCannotBeNotedIsKept) {
   EXPECT_TRUE(OnDisk("key"));
 }
 
+// While none is noted, the note cannot know a copy of the disk.
+TEST_F(DiskRetryTest, ANumberThatCannotBeNotedIsLoggedNowAndThen) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  const std::string in_the_way = directory_ + "/disk.new";
+  std::error_code busy;
+  const bool blocked = Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); });
+  const int writes = faults_->writes;
+  const bool again = Becomes([&] { return faults_->writes > writes + 10; });
+  (void)FlushLog(std::chrono::seconds(10));
+  const std::string logged = testing::internal::GetCapturedStderr();
+  SetLogLevel(LogLevel::kOff);
+  EXPECT_TRUE(blocked && again);
+  int lines = 0;
+  for (std::size_t at = 0; (at = logged.find("cannot be noted", at)) != std::string::npos; ++at) {
+    ++lines;
+  }
+  EXPECT_GE(lines, 1) << logged;
+  EXPECT_LE(lines, 3) << logged;
+}
+
 TEST_F(DiskRetryTest, AFileSystemThatHangsInANoteKeepsNoDiskWaiting) {
   opening_again_ns_ = kMillisecond;
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));

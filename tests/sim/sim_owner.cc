@@ -196,27 +196,33 @@ void SimOwner::SetLease(std::int64_t deadline_ns) { core_->RenewLease(deadline_n
 
 void SimOwner::SetMasterReachable(bool reachable) { reachable_ = reachable; }
 
-std::uint64_t SimOwner::ApplyRemoval(const wire::Removal& removal) {
+void SimOwner::LogRemoval(const wire::Removal& removal) {
   world_.Log(fmt::format("owner {} applies removal {:x} from slot {} under {:x}, has {:x}: {} {}",
                          place_, removal.number, removal.slot, removal.generation,
                          core_->GenerationOf(removal.slot), fmt::join(removal.keys, " "),
                          removal.pattern));
-  if (!core_->Means(removal.slot, removal.generation)) return 0;
-  for (const std::string& key : removal.keys) (void)core_->Remove(removal.slot, key);
-  std::uint64_t matched = 0;
-  owner::Core::Walk walk{.done = removal.pattern.empty()};
-  while (!walk.done) {
-    matched += core_->RemoveMatching(removal.slot, removal.pattern, walk);
-  }
-  return matched;
 }
 
-std::optional<std::uint64_t> SimOwner::BeginPattern(const wire::Removal& removal) {
-  if (!options_.walks) return std::nullopt;
+void SimOwner::ApplyKeys(const wire::Removal& removal) {
+  LogRemoval(removal);
+  if (!core_->Means(removal.slot, removal.generation)) return;
+  for (const std::string& key : removal.keys) (void)core_->Remove(removal.slot, key);
+}
+
+owner::LinkTarget::BegunPattern SimOwner::BeginPattern(const wire::Removal& removal) {
+  LogRemoval(removal);
+  BegunPattern begun{.objects = 0, .open = options_.walks};
+  owner::Core::Walk walk{.done = !core_->Means(removal.slot, removal.generation)};
+  while (!walk.done) {
+    begun.objects += core_->RemoveMatching(removal.slot, removal.pattern, walk);
+  }
+  if (!begun.open) return begun;
+  ++walks_;
   world_.In(place_, world_.Some(kSecond), [this, number = removal.number] {
+    --walks_;
     ended_patterns_.push_back({.number = number, .objects = 0});
   });
-  return ApplyRemoval(removal);
+  return begun;
 }
 
 void SimOwner::DropSlot(SlotId slot) {

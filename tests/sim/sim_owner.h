@@ -3,12 +3,12 @@
 // over the real `Core`, the real `DataService`, and what owner.cc does between them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -52,7 +52,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
     std::uint64_t payload_bytes = 32 << 10;
     std::uint64_t max_objects = 128;
     OwnerRules rules;
-    // A removal by pattern stays open for a while, as that of an owner with disks.
+    // A removal by pattern stays open for a while, as that of an owner with disks; a few at a time.
     bool walks = false;
     std::function<void(const Token&)> refused_as_stale;  // told of a put's token
   };
@@ -100,8 +100,9 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   void SetDraining(bool draining) override { draining_ = draining; }
   wire::RenewRequest Report() override { return core_->Report(); }
   std::uint64_t capacity_bytes() const override { return options_.payload_bytes; }
-  std::uint64_t ApplyRemoval(const wire::Removal& removal) override;
-  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override;
+  void ApplyKeys(const wire::Removal& removal) override;
+  BegunPattern BeginPattern(const wire::Removal& removal) override;
+  std::size_t PatternRoom() const override { return kMostWalks - std::min(kMostWalks, walks_); }
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
     return std::exchange(ended_patterns_, {});
   }
@@ -127,6 +128,8 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
 
  private:
   using Lane = owner::LinkCore::Lane;
+  static constexpr std::size_t kMostWalks = 3;
+  void LogRemoval(const wire::Removal& removal);
   void RunLane(Lane lane);
   void WaitLane(Lane lane, std::int64_t wait_ns);
   void Wake();
@@ -147,6 +150,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   std::deque<owner::Listing> outbox_;
   bool draining_ = false;
   std::vector<wire::RemovalsRequest::Count> ended_patterns_;
+  std::size_t walks_ = 0;  // that have not ended
   std::set<SlotId> dropped_;
   std::set<Id128> gave_way_;
   std::unique_ptr<SimServer> server_;  // ends before what it uses

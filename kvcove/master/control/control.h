@@ -25,9 +25,11 @@ struct ControlOptions {
   std::size_t removal_bytes_behind = 32 << 20;  // unapplied by owners with a lease, at most
   std::uint64_t tenant_removals_per_second = 200'000;
   // Removals by pattern that owners apply to disks at a time, at most. Fewer than an owner may have
-  // open (wire::kMaxOpenRemovals): with more, removals of keys would wait for walks.
+  // open (wire::kMaxOpenRemovals): with more, removals of keys would wait for walks. The last of
+  // them are for tenants that have none: others may begin new ones as soon as theirs end.
   std::size_t tenant_patterns = 16;
   std::size_t patterns = 48;
+  std::size_t patterns_with_first = 60;
   // False: switches a rule off, so that a simulation shows that it notices.
   bool barriers = true;
   bool wait = true;

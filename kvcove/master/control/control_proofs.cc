@@ -66,10 +66,10 @@ bool Control::WalksForMany(std::string_view tenant, std::int64_t now_ns) {
   std::erase_if(patterns_, [&](const auto& one) KVCOVE_REQUIRES(mutex_) {
     return members_.AppliedToDisks(one.first, now_ns);
   });
-  const auto of_tenant =
-      std::ranges::count_if(patterns_, [&](const auto& one) { return one.second == tenant; });
-  return patterns_.size() >= options_.patterns ||
-         static_cast<std::size_t>(of_tenant) >= options_.tenant_patterns;
+  const auto of_tenant = static_cast<std::size_t>(
+      std::ranges::count_if(patterns_, [&](const auto& one) { return one.second == tenant; }));
+  const std::size_t most = of_tenant == 0 ? options_.patterns_with_first : options_.patterns;
+  return patterns_.size() >= most || of_tenant >= options_.tenant_patterns;
 }
 
 std::uint64_t Control::Append(wire::Removal part) {

@@ -450,6 +450,7 @@ TEST_F(ControlTest, ATenantRemovesAtMostItsShareASecond) {
 // Else its owners would have more open than a request names, and keys would wait for the walks.
 TEST_F(ControlTest, ABoundedNumberOfPatternsIsAppliedToDisks) {
   options_.patterns = 3;
+  options_.patterns_with_first = 5;
   options_.tenant_patterns = 2;
   Make();
   Publish(7, 1, QualifiedName("acme", "llama"));
@@ -478,6 +479,34 @@ TEST_F(ControlTest, ABoundedNumberOfPatternsIsAppliedToDisks) {
   EXPECT_TRUE(refused(pattern(8)));
   RemovalsAhead(owner, kFirst + 5, kFirst + 8, {kFirst + 6, kFirst + 8});
   EXPECT_FALSE(refused(pattern(7))) << "one has ended";
+}
+
+TEST_F(ControlTest, TenantsThatRefillTheirPatternsKeepOutNoOther) {
+  options_.patterns = 2;
+  options_.patterns_with_first = 4;
+  options_.tenant_patterns = 2;
+  Make();
+  for (const SlotId slot : {7, 8, 9, 10}) {
+    Publish(slot, 1, QualifiedName("tenant-" + std::to_string(slot), "llama"));
+  }
+  wire::OwnerHello hello = Fresh(1);
+  hello.disk = true;
+  const auto owner = *Hello(hello);
+  ASSERT_TRUE(Renew(owner)->granted);
+  const auto pattern = [](SlotId slot) {
+    return wire::Removal{.slot = slot, .generation = 1, .keys = {}, .pattern = "k*"};
+  };
+  const auto begins = [&](SlotId slot) {
+    if (!control_->Prepare(pattern(slot))) return false;
+    control_->Show(control_->Append(pattern(slot)));
+    return true;
+  };
+  EXPECT_TRUE(begins(7) && begins(7));
+  EXPECT_FALSE(begins(7));
+  EXPECT_TRUE(begins(8)) << "it has none";
+  EXPECT_FALSE(begins(8)) << "it has one";
+  EXPECT_TRUE(begins(9));
+  EXPECT_FALSE(begins(10)) << "owners have no room for more";
 }
 
 TEST_F(ControlTest, AnOwnerOfOneTenantHearsNothingOfOthers) {

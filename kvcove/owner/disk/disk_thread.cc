@@ -309,7 +309,7 @@ void DiskThread::ConfirmOpening() {
 // note `opening_`. A strike that comes while a number is drawn has Settle note the last one: the
 // log keeps that until the drawn one is noted (OpeningNoted).
 void DiskThread::DrawAgain() {
-  if (noter_ended_) TakeNoted();
+  if (!noting_) TakeNoted();
   if (drawing_ || noter_.joinable()) return;
   if (clock_.NowNs() - drawn_ns_ < options_.opening_again_ns) return;
   if (tiering_.use().state().unnoted_in()) return;
@@ -328,11 +328,12 @@ void DiskThread::DrawAgain() {
 void DiskThread::StartNoting() {
   drawn_ = facts();
   drawn_.opening = disk_->log().superblock().opening;
-  noter_ended_ = false;
+  noting_ = true;
   auto noter = StartThread("kvcove-note", [this] {
     drawn_noted_ = place_.known->NoteOpening(drawn_);
-    noter_ended_ = true;
+    noting_ = false;
   });
+  if (!noter) noting_ = false;
   if (noter) noter_ = std::move(*noter);
 }
 
@@ -341,7 +342,6 @@ void DiskThread::StartNoting() {
 void DiskThread::TakeNoted() {
   if (!noter_.joinable()) return;
   noter_.join();
-  noter_ended_ = false;
   NotedOpening(drawn_, drawn_noted_);
 }
 
@@ -356,7 +356,15 @@ void DiskThread::NoteEnd() {
 // If the note could not be written, it may have the number or not: the log keeps both numbers, and
 // draws no other one before this one is noted.
 void DiskThread::NotedOpening(const KnownDisk& disk, const Result<bool>& noted) {
-  if (!noted) return;
+  if (!noted) {
+    if (const auto lines = unnoted_.Due(clock_.NowNs()); lines > 0) {
+      LogWarn(
+          "disk {}: its next number cannot be noted, so a copy of it, or of '{}', may not be "
+          "noticed: {} ({} times)",
+          path_, place_.known->directory(), noted.error().ToString(), lines);
+    }
+    return;
+  }
   noted_ = *noted;
   const MutexLock lock(mutex_);
   opening_ = disk.opening;

@@ -131,6 +131,8 @@ class DiskThread {
   void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Wakes the thread if it waits. Thread-safe.
   void Wake();
+  // Returns true while a drawn opening is being written to the note, which may hang. Thread-safe.
+  bool noting() const { return noting_; }
   const std::string& path() const { return path_; }
   // Strikes the disk from the note: the next start must not use its contents. Waits for the
   // directory's file system. Errors: kUnavailable. Thread-safe.
@@ -197,6 +199,7 @@ class DiskThread {
   std::unique_ptr<disklog::Device> stuck_;
   RetryTimes retry_;
   LogLimit unstruck_;
+  LogLimit unnoted_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
   bool drawing_ = false;       // the log is writing a number that it has drawn
@@ -206,7 +209,7 @@ class DiskThread {
   std::thread noter_;
   KnownDisk drawn_;
   Result<bool> drawn_noted_ = false;
-  std::atomic<bool> noter_ended_{false};
+  std::atomic<bool> noting_{false};
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on

@@ -71,7 +71,7 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
   const DiskSet& set = disks.set();
   for (std::size_t i = 0; i < set.size(); ++i) {
     const std::string& disk = disks.options().disks[i].path;
-    const DiskStat stat = set[i].Stat();
+    const DiskStat stat = StatOf(disks, i);
     ForEachFigure(stat, [&](const auto& figure, std::uint64_t value) {
       Collect(figure.metric, value, disk, metrics);
       Collect(figure.second, value, disk, metrics);

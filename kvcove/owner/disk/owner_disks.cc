@@ -191,10 +191,19 @@ void OwnerDisks::Drain() const {
   const std::int64_t until_ns = clock_.NowNs() + kDrainForUpgradeNs;
   for (std::size_t i = 0; i < set_->size(); ++i) {
     const Tiering& tiering = (*set_)[i];
-    while ((tiering.use().state().opening() || !tiering.Idle()) && clock_.NowNs() < until_ns) {
+    const auto busy = [&] {
+      return tiering.use().state().opening() || !tiering.Idle() || noting();
+    };
+    while (busy() && clock_.NowNs() < until_ns) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
     }
   }
+}
+
+bool OwnerDisks::noting() const {
+  return open_ && std::ranges::any_of(threads_, [](const auto& thread) {
+           return thread != nullptr && thread->noting();
+         });
 }
 
 Status OwnerDisks::Pause() {

@@ -101,10 +101,13 @@ class OwnerDisks {
 
   // ---- an upgrade (docs/upgrade.md)
   // Writes most of the queued values before any caller waits for the upgrade, and waits for disks
-  // that are being opened. Takes 2 s at most.
+  // that are being opened, and for openings that are being noted. Takes 2 s at most.
   void Drain() const;
-  // Closes the disks, so that the successor, or StartPaused, can open them. The owner must be
-  // frozen. Errors: kUnavailable: a disk hangs, and is set aside.
+  // Returns true while the opening of a disk is being noted.
+  bool noting() const;
+  // Closes the disks, so that the successor, or StartPaused, can open them, and strikes them from
+  // the note: waits for its file system. The owner must be frozen. Errors: kUnavailable: a disk
+  // hangs, and is set aside.
   Status Pause();
   // Returns true once after each Pause.
   bool TakePaused();

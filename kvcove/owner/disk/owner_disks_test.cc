@@ -124,8 +124,10 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
   removals.RemoveMatchingThen(kCaptured, "*", soon_ns,
                               [&](const auto& count) { matched = count.value_or(9); });
   EXPECT_EQ(matched, 0U);
-  EXPECT_EQ(removals.Apply({.number = 1, .slot = kNamedSlot, .keys = {"a"}, .pattern = {}}), 0U);
-  EXPECT_EQ(removals.Apply({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}), 0U);
+  removals.Apply({.number = 1, .slot = kNamedSlot, .keys = {"a"}, .pattern = {}});
+  EXPECT_FALSE(
+      removals.BeginPattern({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}).open);
+  EXPECT_TRUE(removals.TakeEndedPatterns().empty());
   EXPECT_TRUE(removals.AwaitApplied());
   removals.DropSlot(kNamedSlot);
 
@@ -266,8 +268,8 @@ TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
   Removals& removals = *parts.removals;
   TierRemovals& disk = parts.disks.set()[0].removals();
   for (const std::uint64_t number : {1, 2}) {
-    ASSERT_TRUE(removals.BeginPattern(
-        {.number = number, .slot = kNamedSlot, .generation = kNow, .keys = {}, .pattern = "k*"}));
+    (void)removals.BeginPattern(
+        {.number = number, .slot = kNamedSlot, .generation = kNow, .keys = {}, .pattern = "k*"});
   }
   // As the disk's thread does it, whose walk gives a key to the first pattern that matches.
   std::vector<TierOrder> orders = disk.TakeOrders();
@@ -318,6 +320,30 @@ TEST_F(OwnerDisksTest, ADiskThatWasPausedWhileItWasReportedIsHandedOverAsOneSetA
   OpenCore(*same, successor);
   successor.Adopt(disks.HandOver());
   EXPECT_TRUE(successor.set().Any(&DiskState::away));
+}
+
+TEST_F(OwnerDisksTest, ADiskThatWasNeverOpenReportsItsConfiguredSizeEverywhere) {
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, SystemClock::Instance());
+  OpenCore(*memory, disks);
+  disks.set()[0].use().SetAside("it does not open");
+  PoolStat stat;
+  AddDisks(disks, stat);
+  ASSERT_EQ(stat.disks.size(), 1U);
+  EXPECT_EQ(stat.disks[0].space.total_bytes, 24U << 20);
+  wire::RenewRequest report;
+  AddDisks(disks, report);
+  EXPECT_EQ(report.disk_capacity_bytes, 24U << 20);
+  Metrics metrics;
+  CollectDisks(disks, metrics);
+  const std::string text = metrics.Text();
+  const std::size_t line = text.find("\nkvcove_owner_capacity_bytes{");
+  ASSERT_NE(line, std::string::npos) << text;
+  const std::string value = text.substr(text.find("} ", line) + 2);
+  EXPECT_EQ(std::stod(value), 24 << 20) << text;
 }
 
 // Its thread may use the set one day, so it is left there, and others find none.

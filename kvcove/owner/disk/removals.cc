@@ -200,13 +200,13 @@ bool Removals::AwaitApplied() {
   return !link_ends_;
 }
 
-std::uint64_t Removals::Apply(const wire::Removal& removal) {
-  if (!opening_.AwaitSettled()) return 0;
+void Removals::Apply(const wire::Removal& removal) {
+  if (!opening_.AwaitSettled()) return;
   if (unproven_ == nullptr) unproven_ = std::make_shared<DisksRemoval>();
   for (std::size_t begin = 0; begin < removal.keys.size(); begin += Memory::kSlice) {
     const MutexLock lock(memory_.mutex);
     Core& core = memory_.core();
-    if (!core.Means(removal.slot, removal.generation)) return 0;
+    if (!core.Means(removal.slot, removal.generation)) return;
     const std::size_t end = std::min(begin + Memory::kSlice, removal.keys.size());
     std::vector<std::string_view> sound;
     for (std::size_t i = begin; i < end; ++i) {
@@ -216,7 +216,6 @@ std::uint64_t Removals::Apply(const wire::Removal& removal) {
     disks_.set().Remove(removal.slot, core.GenerationOf(removal.slot), sound, *unproven_);
   }
   disks_.Wake();
-  return removal.pattern.empty() ? 0 : ApplyPattern(removal);
 }
 
 std::uint64_t Removals::OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk) {
@@ -244,32 +243,27 @@ std::uint64_t Removals::OrderPattern(const wire::Removal& removal, DisksRemoval&
   return matched;
 }
 
-// Notes all keys that the pattern took before the removal is acknowledged: the master knows them
-// only from this owner, and would list them for ever.
-std::uint64_t Removals::ApplyPattern(const wire::Removal& removal) {
-  DisksRemoval on_disk;
-  const std::uint64_t matched = OrderPattern(removal, on_disk);
-  if (on_disk.parts.empty()) return matched;
-  if (!AwaitProven(on_disk)) {
-    NoteGoneUnknown();
-    return matched;
-  }
-  // A disk that is set aside adds no keys; the next inventory does not report them any more.
-  NoteGone(removal.slot, on_disk.TakeKeys());
-  return matched + on_disk.removed();
+std::size_t Removals::PatternRoom() const {
+  return kMostPatterns - std::min(kMostPatterns, patterns_.size());
 }
 
-std::optional<std::uint64_t> Removals::BeginPattern(const wire::Removal& removal) {
-  if (disks_.none() || patterns_.size() >= kMostPatterns) return std::nullopt;
-  if (!opening_.AwaitSettled()) return std::nullopt;
+// If the link ends before the disks are settled, AwaitApplied lets nothing be acknowledged.
+Removals::Begun Removals::BeginPattern(const wire::Removal& removal) {
+  if (!opening_.AwaitSettled()) return {};
+  if (disks_.none()) {
+    DisksRemoval on_no_disk;
+    return {.objects = OrderPattern(removal, on_no_disk), .open = false};
+  }
   Pattern& pattern =
       patterns_.emplace_back(Pattern{.number = removal.number, .slot = removal.slot});
   const std::uint64_t matched = OrderPattern(removal, pattern.on_disk);
   disks_.Wake();
-  return matched;
+  return {.objects = matched, .open = true};
 }
 
-// Queues the keys as lost before it returns a removal, as ApplyPattern does. Removals end in their
+// Queues all keys that a pattern took before it returns the removal, which is acknowledged then:
+// the master knows them only from this owner, and would list them for ever. A disk that is set
+// aside adds no keys; the next inventory does not report them any more. Removals end in their
 // order: an earlier one may have taken keys that a later one matches, too.
 std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   std::vector<wire::RemovalsRequest::Count> ended;

@@ -7,16 +7,15 @@
 // cluster, the master says durably that the next start must not use that disk.
 //
 // Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
-// time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, TakeEndedPatterns
-// and DropSlot to its removal lane, ForgetPatterns to whoever has ended that lane, DropFromMemory
-// to that of the lease.
+// time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, PatternRoom,
+// TakeEndedPatterns and DropSlot to its removal lane, ForgetPatterns to whoever has ended that
+// lane, DropFromMemory to that of the lease.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,12 +61,17 @@ class Removals {
   RemovalWaits& waits() { return *waits_; }
 
   // ---- the master's
-  // Applies a removal. Returns how many objects its pattern matched. AwaitApplied proves its keys.
-  std::uint64_t Apply(const wire::Removal& removal);
-  // Applies a removal by pattern without waiting for its walk over the disks. Returns how many
-  // objects memory had; nothing: there is no disk, or too many walks are under way, so Apply must
-  // do it. TakeEndedPatterns returns the removal once disks have proven it.
-  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal);
+  // Applies the keys of a removal. AwaitApplied proves them.
+  void Apply(const wire::Removal& removal);
+  struct Begun {
+    std::uint64_t objects = 0;  // that memory had
+    bool open = false;          // false: there is no disk, so the removal has ended
+  };
+  // Applies a removal by pattern without waiting for its walk over the disks. TakeEndedPatterns
+  // returns the removal once disks have proven it. Call it while PatternRoom is not 0.
+  Begun BeginPattern(const wire::Removal& removal);
+  // Returns how many more removals by pattern may be open: each load looks at all of them.
+  std::size_t PatternRoom() const;
   // Returns removals that disks have proven, with the number of their objects, once it has queued
   // their keys for the master as lost: a bounded number with each call. May wait for the note's
   // file system, as AwaitApplied.
@@ -108,7 +112,6 @@ class Removals {
   // Removes what memory has, and orders the walk over the disks. Returns how many objects memory
   // had.
   std::uint64_t OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk);
-  std::uint64_t ApplyPattern(const wire::Removal& removal);
   // Returns whether the disks have proven it, or are struck from the note.
   bool Ended(Pattern& pattern);
   // Waits until the removal is proven. False: the link ends before that.

@@ -52,6 +52,10 @@ Link::Link(LinkTarget& target, Outbox& outbox, const LinkOptions& options, const
 Link::~Link() { Stop(); }
 
 Status Link::Start() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = false;
+  }
   for (const Lane lane : LinkCore::kLanes) {
     const auto index = static_cast<std::size_t>(lane);
     if (threads_[index].joinable()) continue;
@@ -72,10 +76,6 @@ void Link::Pause() {
 }
 
 void Link::Resume() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = false;
-  }
   StartAgain([this] { return Start(); });
 }
 
@@ -84,6 +84,7 @@ void Link::Load(StateReader& ar) {
   identity_ = core_.identity().owner;
   const MutexLock lock(mutex_);
   called_ = true;
+  stopping_ = true;
 }
 
 void Link::Stop() {

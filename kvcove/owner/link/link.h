@@ -4,6 +4,8 @@
 //
 //   created -> running (Start) -> stopped (Stop: the lease is ended at the master)
 //                ^--> paused (Pause), while a successor's process takes over; Resume undoes it
+//
+//   created -> loaded (Load: another process's lease; Stop does nothing) -> running (Start)
 #pragma once
 
 #include <array>
@@ -49,7 +51,8 @@ class Link {
   // Lets the lease's lane renew at once. Does not wait for the answer.
   void RenewNow();
   void Save(StateWriter& ar) { core_.Save(ar); }
-  // Before Start.
+  // Before Start. Until then the lease is the other process's, which continues if the take-over
+  // fails: Stop and the destructor end nothing.
   void Load(StateReader& ar);
   const Id128& identity() const { return core_.identity().owner; }
   // Before Start.

@@ -86,7 +86,10 @@ std::optional<LinkCore::Call> LinkCore::Goodbye() {
 LinkCore::Step LinkCore::Next(Lane lane) {
   if (lane == Lane::kLease) return NextLease();
   if (lane == Lane::kList) return NextList();
-  if (lane == Lane::kRemovals) NoteEndedPatterns();
+  if (lane == Lane::kRemovals) {
+    NoteEndedPatterns();
+    if (AwaitsRoom()) return {.wait_ns = kLanePauseNs};
+  }
   const MutexLock lock(mutex_);
   if (Unwelcome() || std::exchange(pause_[Index(lane)], false)) return {.wait_ns = kLanePauseNs};
   asked_under_[Index(lane)] = epoch_;
@@ -111,9 +114,6 @@ LinkCore::Step LinkCore::Next(Lane lane) {
 }
 
 wire::RemovalsRequest LinkCore::NextRemovals() {
-  std::erase_if(open_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
-    return entry.second && *entry.second <= rounds_;
-  });
   wire::RemovalsRequest request{.number = number_,
                                 .epoch = epoch_,
                                 .after = Acknowledged(),
@@ -125,7 +125,7 @@ wire::RemovalsRequest LinkCore::NextRemovals() {
 }
 
 // Also takes patterns of an earlier master, which no `open_` names: their keys must be unlisted,
-// too.
+// too. Forgets those whose keys are unlisted now: the next request acknowledges them.
 void LinkCore::NoteEndedPatterns() {
   const auto ended = target_.TakeEndedPatterns();
   const MutexLock lock(mutex_);
@@ -135,6 +135,26 @@ void LinkCore::NoteEndedPatterns() {
     open->second = rounds_ + 2;
     matched_.push_back(count);
   }
+  std::erase_if(open_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
+    return entry.second && *entry.second <= rounds_;
+  });
+}
+
+// More may be open than there are walks: each stays open until its keys are unlisted, too. There
+// may also be more walks, because those of an earlier master are not open any more.
+std::size_t LinkCore::PatternRoom() {
+  const std::size_t room = target_.PatternRoom();
+  const MutexLock lock(mutex_);
+  return std::min(room, wire::kMaxOpenRemovals - std::min(wire::kMaxOpenRemovals, open_.size()));
+}
+
+// A request would only be answered with the same page. All that was applied before it is
+// acknowledged already, and the end of an open removal, which has to be acknowledged, makes room.
+bool LinkCore::AwaitsRoom() {
+  const std::size_t room = PatternRoom();
+  const MutexLock lock(mutex_);
+  if (room > 0) awaits_room_ = false;
+  return awaits_room_;
 }
 
 LinkCore::Step LinkCore::NextLease() {
@@ -447,6 +467,7 @@ void LinkCore::Welcomed(const wire::OwnerWelcome& welcome) {
     applied = removals_;
     if (!same_master) {
       open_.clear();
+      awaits_room_ = false;
       naming_ = 0;
       dropped_ = 0;
       matched_.clear();
@@ -624,35 +645,41 @@ void LinkCore::Apply(const wire::Changes& changes, std::uint32_t asked_under) {
   if (known) target_.TableKnown();
 }
 
+// A page ends before the first pattern for which there is no room. If that one were applied within
+// the lane, each such pattern would wait for a walk of its own, and all removals behind it with it:
+// an owner that returns to thousands of them would prove nothing for as many walks, while its lease
+// runs. So one walk serves all for which there was room.
 void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
-  for (const SlotId slot : page.drop) target_.DropSlot(slot);
-  std::vector<wire::RemovalsRequest::Count> matched;
-  std::vector<std::uint64_t> open;
-  bool patterns = !page.drop.empty();
+  const std::size_t room = PatternRoom();
   std::uint64_t applied = 0;
-  std::size_t room = 0;
   {
     const MutexLock lock(mutex_);
     applied = removals_;
-    // More may be open than there are walks: each stays open until its keys are unlisted, too.
-    room = wire::kMaxOpenRemovals - std::min(wire::kMaxOpenRemovals, open_.size());
     // A master of an earlier version sends all again that is behind an open removal, at once.
     pause_[Index(Lane::kRemovals)] =
         !page.removals.empty() && page.removals.front().number <= applied;
+    const auto next = std::ranges::upper_bound(page.removals, applied, {}, &wire::Removal::number);
+    awaits_room_ = room == 0 && next != page.removals.end() && !next->pattern.empty();
+    // Drops nothing either: the page comes again, and each drop walks over the disks.
+    if (awaits_room_) return;
   }
+  for (const SlotId slot : page.drop) target_.DropSlot(slot);
+  std::vector<wire::RemovalsRequest::Count> matched;
+  std::vector<std::uint64_t> open;
+  bool unlists = !page.drop.empty();
+  std::uint64_t upto = page.upto;
   for (const wire::Removal& removal : page.removals) {
     if (removal.number <= applied) continue;
-    if (open.size() < room && removal.keys.empty() && !removal.pattern.empty()) {
-      if (const auto begun = target_.BeginPattern(removal)) {
-        open.push_back(removal.number);
-        matched.push_back({.number = removal.number, .objects = *begun});
-        continue;
-      }
+    if (!removal.pattern.empty() && open.size() >= room) {
+      upto = removal.number - 1;
+      break;
     }
-    const std::uint64_t objects = target_.ApplyRemoval(removal);
+    if (!removal.keys.empty()) target_.ApplyKeys(removal);
     if (removal.pattern.empty()) continue;
-    patterns = true;
-    matched.push_back({.number = removal.number, .objects = objects});
+    const LinkTarget::BegunPattern begun = target_.BeginPattern(removal);
+    matched.push_back({.number = removal.number, .objects = begun.objects});
+    if (begun.open) open.push_back(removal.number);
+    unlists = unlists || !begun.open;
   }
   // If not, `removals_` does not advance, so this process or a successor's asks for the page again.
   if (!target_.AwaitApplied()) return;
@@ -663,16 +690,16 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     const MutexLock lock(mutex_);
     if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
   }
-  target_.SetApplied(std::max(applied, page.upto));
+  target_.SetApplied(std::max(applied, upto));
   const MutexLock lock(mutex_);
-  removals_ = std::max(removals_, page.upto);
+  removals_ = std::max(removals_, upto);
   for (const std::uint64_t number : open) open_.emplace(number, std::nullopt);
   if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), matched.begin(), matched.end());
   // The master knows keys by their hashes only, so this owner must unlist the keys that a pattern
   // removed before it acknowledges. The round under way may have taken its items before; the next
   // one takes the removed keys, so wait for the end of two.
-  if (patterns) acknowledge_at_round_ = rounds_ + 2;
+  if (unlists) acknowledge_at_round_ = rounds_ + 2;
 }
 
 // ---- listings

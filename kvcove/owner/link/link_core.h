@@ -154,6 +154,11 @@ class LinkCore {
   void Apply(const wire::Changes& changes, std::uint32_t asked_under);
   void ApplyRemovals(const wire::RemovalsPage& page);
   void NoteEndedPatterns() KVCOVE_EXCLUDES(mutex_);
+  // Returns how many removals by pattern may be begun now: the target has room for them, and so has
+  // a request.
+  std::size_t PatternRoom() KVCOVE_EXCLUDES(mutex_);
+  // Returns true while the next removal is a pattern for which there is no room.
+  bool AwaitsRoom() KVCOVE_EXCLUDES(mutex_);
   wire::RemovalsRequest NextRemovals() KVCOVE_REQUIRES(mutex_);
   // Returns the last removal up to which all are proven here.
   std::uint64_t Acknowledged() const KVCOVE_REQUIRES(mutex_) {
@@ -224,6 +229,8 @@ class LinkCore {
   // which they must not be, as acknowledge_at_round_. Nothing: disks are still being walked. Others
   // are acknowledged meanwhile.
   std::map<std::uint64_t, std::optional<std::uint64_t>> open_ KVCOVE_GUARDED_BY(mutex_);
+  // The last page began with a removal by pattern for which there was no room.
+  bool awaits_room_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
   std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
   // The list lane's round before which removals are not acknowledged: the objects that a pattern

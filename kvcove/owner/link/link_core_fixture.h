@@ -56,20 +56,20 @@ class FakeTarget final : public LinkTarget {
   void SetDisksVoid(bool stored) override { disks_void = stored; }
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
 
-  std::uint64_t ApplyRemoval(const wire::Removal& removal) override {
+  void ApplyKeys(const wire::Removal& removal) override {
     said.push_back("remove " + std::to_string(removal.number));
-    return removal.pattern.empty() ? 0 : 3;
   }
-  std::optional<std::uint64_t> BeginPattern(const wire::Removal& removal) override {
-    if (!walks_disks) return std::nullopt;
+  BegunPattern BeginPattern(const wire::Removal& removal) override {
     said.push_back("begin " + std::to_string(removal.number));
-    return 3;
+    return {.objects = 3, .open = walks_disks};
   }
+  std::size_t PatternRoom() const override { return pattern_room; }
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
     return std::exchange(ended_patterns, {});
   }
   void ForgetPatterns() override { ++forgotten_patterns; }
   bool walks_disks = false;
+  std::size_t pattern_room = wire::kMaxOpenRemovals;
   std::vector<wire::RemovalsRequest::Count> ended_patterns;
   int forgotten_patterns = 0;
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }

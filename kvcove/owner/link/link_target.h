@@ -60,7 +60,7 @@ class LinkTarget {
   virtual void EndOpening() {}
   // Notes that all current generations are published: the disk's objects may be judged by them.
   virtual void TableKnown() {}
-  // Waits until the disks cannot restore objects that ApplyRemoval removed, also after a restart;
+  // Waits until the disks cannot restore objects that ApplyKeys removed, also after a restart;
   // false: EndDiskWaits came first, so the removals must not be acknowledged.
   virtual bool AwaitApplied() { return true; }
   // Ends the link's calls that wait for a disk: they return now, and their removals are not
@@ -68,14 +68,18 @@ class LinkTarget {
   virtual void EndDiskWaits() {}
 
   // ---- removals
-  // Applies a removal, in slices of the owner's lock. Returns how many objects a pattern removed.
-  virtual std::uint64_t ApplyRemoval(const wire::Removal& removal) = 0;
-  // Applies a removal by pattern to memory, and begins to apply it to disks. Returns how many
-  // objects memory had; nothing: the call has done nothing, so ApplyRemoval must. The removal is
-  // open until TakeEndedPatterns returns it.
-  virtual std::optional<std::uint64_t> BeginPattern(const wire::Removal& /*removal*/) {
-    return std::nullopt;
-  }
+  // Removes the keys of a removal, in slices of the owner's lock.
+  virtual void ApplyKeys(const wire::Removal& removal) = 0;
+  // The beginning of a removal by pattern.
+  struct BegunPattern {
+    std::uint64_t objects = 0;  // that memory had
+    bool open = false;          // disks are walked until TakeEndedPatterns returns the removal
+  };
+  // Applies the pattern of a removal to memory, and begins to apply it to disks. Call it while
+  // PatternRoom is not 0.
+  virtual BegunPattern BeginPattern(const wire::Removal& removal) = 0;
+  // Returns how many removals by pattern may be begun now. TakeEndedPatterns makes room.
+  virtual std::size_t PatternRoom() const { return wire::kMaxOpenRemovals; }
   // Returns the removals that disks have proven since the last call, with the number of objects
   // that disks had. TakeGone has their keys from then on.
   virtual std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() { return {}; }
