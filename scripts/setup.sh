@@ -20,6 +20,8 @@ packages=(
   "libcli11-dev:CLI11 2.1"
   "nlohmann-json3-dev:nlohmann-json 3.11"
   "openssl:certificates for the tests of TLS"
+  "xfsprogs:file systems that fail, for the tests of disks"
+  "btrfs-progs:file systems that fail, for the tests of disks"
   "iproute2:network namespaces for the tests of several hosts"
   "libssl-dev:OpenSSL 3"
   "libtomlplusplus-dev:toml++ 3.3"

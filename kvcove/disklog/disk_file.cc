@@ -3,7 +3,9 @@
 #include "kvcove/disklog/disk_file.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -51,6 +53,15 @@ std::string Contents(int fd) {
   return zero ? "" : "data";
 }
 
+// A file system that copies on write (btrfs) needs new room for each write to a block that it has
+// written before, and has none when it is full, unless an empty file is marked so. Others refuse.
+void WriteInPlace(int fd) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return;
+  flags = (flags & ~FS_COMPR_FL) | FS_NOCOW_FL;
+  (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
+}
+
 Status Allocate(int fd, const DiskSpec& spec, const std::string& file) {
   // Compares first, so that a disk that does not fit fails before the file is changed.
   struct statfs room{};
@@ -65,6 +76,7 @@ Status Allocate(int fd, const DiskSpec& spec, const std::string& file) {
                                       " does not fit");
     }
   }
+  WriteInPlace(fd);
   if (ftruncate(fd, static_cast<off_t>(spec.size_bytes)) != 0 ||
       fallocate(fd, 0, 0, static_cast<off_t>(spec.size_bytes)) != 0) {
     return FailErrno(errno == ENOSPC ? Code::kNoSpace : Code::kInvalid, "allocating " + file);

@@ -52,20 +52,23 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     return log.str();
   }
   std::string DiskOf(std::size_t i) const { return fmt::format("{}/disk{}", directory(), i); }
+  std::string DataOf(std::size_t i) const { return fmt::format("{}/data{}", directory(), i); }
   std::vector<std::string> DiskOwnerWords(std::size_t i, const std::string& size = "64MiB") const {
-    return {"owner",
-            "--master",
-            master_address().ToString(),
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "off",
-            "--memory",
-            "8MiB",
-            "--socket",
-            SocketOf(i),
-            "--disk",
-            DiskOf(i) + ":" + size};
+    std::vector<std::string> words = {"owner",
+                                      "--master",
+                                      master_address().ToString(),
+                                      "--listen",
+                                      "127.0.0.1:0",
+                                      "--admin",
+                                      "off",
+                                      "--memory",
+                                      "8MiB",
+                                      "--socket",
+                                      SocketOf(i),
+                                      "--disk",
+                                      DiskOf(i) + ":" + size};
+    if (data_apart_) words.insert(words.end(), {"--data", DataOf(i) + "/data"});
+    return words;
   }
   void StartDiskOwner(std::size_t i, std::size_t live, const std::string& size = "64MiB") {
     std::filesystem::create_directories(DiskOf(i));
@@ -210,6 +213,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
     EXPECT_GE(Get(*here_, keys).keys.size(), least);
   }
 
+  bool data_apart_ = false;  // --data is not beside the disk
   std::unique_ptr<Pool> here_pool_;
   std::unique_ptr<Pool> far_pool_;
   SessionPtr here_;
