@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -67,11 +68,13 @@ class MountedFileSystem {
   // No operation writes anything more, and what no sync has written is lost. False: this kernel
   // cannot do that to such a file system.
   bool ShutDown() { return Control(kShutDown, kWithoutJournal) == 0; }
+  // A frozen file system would outlast its last mount, so a process thaws it when this one ends.
   bool Freeze() {
-    frozen_ = Control(FIFREEZE, 0) == 0;
-    return frozen_;
+    if (Control(FIFREEZE, 0) != 0) return false;
+    thaws_ = popen(("trap '' INT TERM; read end; exec fsfreeze -u " + place_).c_str(), "we");
+    return thaws_ != nullptr || (Control(FITHAW, 0), false);
   }
-  bool Thaw() { return !std::exchange(frozen_, false) || Control(FITHAW, 0) == 0; }
+  bool Thaw() { return thaws_ == nullptr || pclose(std::exchange(thaws_, nullptr)) == 0; }
   // While a file is open for writing, as a disk is, only an error makes a file system read-only.
   bool MakeReadOnly(bool by_error) {
     return Run(fmt::format("mount -o remount,{} {}", by_error ? "abort" : "ro", place_));
@@ -114,7 +117,7 @@ class MountedFileSystem {
   const std::string image_;
   const std::string place_;
   bool mounted_ = false;
-  bool frozen_ = false;
+  FILE* thaws_ = nullptr;
   UniqueFd root_;
 };
 
