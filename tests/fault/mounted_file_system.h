@@ -72,7 +72,8 @@ class MountedFileSystem {
   bool Freeze() {
     if (Control(FIFREEZE, 0) != 0) return false;
     thaws_ = popen(("trap '' INT TERM; read end; exec fsfreeze -u " + place_).c_str(), "we");
-    return thaws_ != nullptr || (Control(FITHAW, 0), false);
+    if (thaws_ == nullptr) (void)Control(FITHAW, 0);
+    return thaws_ != nullptr;
   }
   bool Thaw() { return thaws_ == nullptr || pclose(std::exchange(thaws_, nullptr)) == 0; }
   // While a file is open for writing, as a disk is, only an error makes a file system read-only.
