@@ -54,11 +54,19 @@ std::string Contents(int fd) {
 }
 
 // A file system that copies on write (btrfs) needs new room for each write to a block that it has
-// written before, and has none when it is full, unless an empty file is marked so. Others refuse.
+// written before, and has none when it is full, unless a file was marked so while it was empty.
+// Other file systems refuse.
 void WriteInPlace(int fd) {
+  constexpr int kCompression = FS_COMPR_FL | FS_NOCOMP_FL;
   int flags = 0;
   if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return;
-  flags = (flags & ~FS_COMPR_FL) | FS_NOCOW_FL;
+  // First, in a call of its own: btrfs refuses the mark for a file that has a rule of compression,
+  // as it has from its directory, also if the same call ends that rule.
+  if ((flags & kCompression) != 0) {
+    flags &= ~kCompression;
+    (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
+  }
+  flags |= FS_NOCOW_FL;
   (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
