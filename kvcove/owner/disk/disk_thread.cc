@@ -333,8 +333,11 @@ void DiskThread::StartNoting() {
     drawn_noted_ = place_.known->NoteOpening(drawn_);
     noting_ = false;
   });
-  if (!noter) noting_ = false;
-  if (noter) noter_ = std::move(*noter);
+  if (noter) {
+    noter_ = std::move(*noter);
+  } else {
+    noting_ = false;
+  }
 }
 
 // Takes the outcome of StartNoting; waits for it if it is under way. Called before this thread

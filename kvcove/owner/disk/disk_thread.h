@@ -209,7 +209,7 @@ class DiskThread {
   std::thread noter_;
   KnownDisk drawn_;
   Result<bool> drawn_noted_ = false;
-  std::atomic<bool> noting_{false};
+  std::atomic<bool> noting_{false};       // set by the disk's thread, cleared by `noter_`
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`
   std::uint64_t settles_from_ = 0;        // puts from this number on began while the disk was on

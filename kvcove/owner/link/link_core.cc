@@ -654,6 +654,9 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
   std::uint64_t applied = 0;
   {
     const MutexLock lock(mutex_);
+    // Another master may have welcomed this owner since: its log may begin with keys, which need no
+    // room.
+    if (asked_under_[Index(Lane::kRemovals)] != epoch_) return;
     applied = removals_;
     // A master of an earlier version sends all again that is behind an open removal, at once.
     pause_[Index(Lane::kRemovals)] =

@@ -63,13 +63,17 @@ class FakeTarget final : public LinkTarget {
     said.push_back("begin " + std::to_string(removal.number));
     return {.objects = 3, .open = walks_disks};
   }
-  std::size_t PatternRoom() const override { return pattern_room; }
+  std::size_t PatternRoom() const override {
+    if (on_room) std::exchange(on_room, nullptr)();
+    return pattern_room;
+  }
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
     return std::exchange(ended_patterns, {});
   }
   void ForgetPatterns() override { ++forgotten_patterns; }
   bool walks_disks = false;
   std::size_t pattern_room = wire::kMaxOpenRemovals;
+  mutable std::function<void()> on_room;  // is called once
   std::vector<wire::RemovalsRequest::Count> ended_patterns;
   int forgotten_patterns = 0;
   void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }

@@ -610,6 +610,14 @@ class OpenPatternTest : public LinkCoreTest {
     target_.said.clear();
     AnswerUpTo(2, {Pattern(1), Key(2)});
   }
+  // Another master leads.
+  void JoinAnother() {
+    core_.Disconnected();
+    AskHello();
+    wire::OwnerWelcome welcome = Welcome(9);
+    ++welcome.position.term;
+    AnswerHello(welcome);
+  }
 };
 
 TEST_F(OpenPatternTest, OtherRemovalsAreAcknowledgedWhileDisksAreWalked) {
@@ -733,11 +741,7 @@ TEST_F(OpenPatternTest, RemovalsBeforeOneWithoutRoomAreAcknowledged) {
 // As above, where `open` has room, but the walks of an earlier master's removals are under way.
 TEST_F(OpenPatternTest, TheLaneContinuesOnceWalksOfAnEarlierMasterHaveEnded) {
   Begin();
-  core_.Disconnected();
-  AskHello();
-  wire::OwnerWelcome welcome = Welcome(9);
-  ++welcome.position.term;
-  AnswerHello(welcome);
+  JoinAnother();
   AskRemovals();
   target_.said.clear();
   target_.pattern_room = 0;
@@ -772,11 +776,17 @@ TEST_F(OpenPatternTest, AnotherMasterIsAskedEvenIfThereIsNoRoom) {
   target_.pattern_room = 0;
   AnswerUpTo(3, {Pattern(3)});
   EXPECT_TRUE(Idle(Lane::kRemovals));
-  core_.Disconnected();
-  AskHello();
-  wire::OwnerWelcome welcome = Welcome(9);
-  ++welcome.position.term;
-  AnswerHello(welcome);
+  JoinAnother();
+  EXPECT_EQ(AskRemovals().seen(), kFirst);
+}
+
+TEST_F(OpenPatternTest, SoItIsWhereItsWelcomeOvertakesAPageOfTheLastOne) {
+  Begin();
+  AskRemovals();
+  target_.said.clear();
+  target_.pattern_room = 0;
+  target_.on_room = [&] { JoinAnother(); };
+  AnswerUpTo(3, {Pattern(3)});
   EXPECT_EQ(AskRemovals().seen(), kFirst);
 }
 
@@ -806,11 +816,7 @@ TEST_F(OpenPatternTest, AHandOverAsksForOpenRemovalsAgain) {
 
 TEST_F(OpenPatternTest, AnotherMasterKnowsNoneOfThem) {
   Begin();
-  core_.Disconnected();
-  AskHello();
-  wire::OwnerWelcome welcome = Welcome(9);
-  ++welcome.position.term;
-  AnswerHello(welcome);
+  JoinAnother();
   const wire::RemovalsRequest next = AskRemovals();
   EXPECT_EQ(next.after, kFirst);
   EXPECT_EQ(next.seen(), kFirst);
