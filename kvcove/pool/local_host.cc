@@ -313,8 +313,8 @@ Status LocalHost::OpenDisks() {
 // The note has no lock of the directory, unlike that of a cluster's owner: a call of HostControl
 // may keep the owner, and so the note, beyond the end of the pool, which could not be opened again
 // meanwhile. So a thread that was left behind in a write of the note may end that write late, over
-// the note of the next process. It names an opening that a disk which was opened since does not
-// have any more, so that disk starts empty (docs/ssd.md, Copies).
+// the note of the next process. A disk that was opened since then has another opening than that
+// write names, so the disk starts empty (docs/ssd.md, Copies).
 owner::TierPlace LocalHost::DiskPlace() const {
   const master::PoolFact pool = alone_->pool();
   return {.pool = pool.pool,
