@@ -43,39 +43,45 @@ class MountedFileSystem {
       return false;
     }
     // The smallest size that mkfs.xfs accepts. The file is sparse.
-    if (type_ != "tmpfs" && !Run(fmt::format("truncate -s 300M {} && PATH=$PATH:/sbin:/usr/sbin "
-                                             "mkfs.{} -q {}",
-                                             image_, type_, image_))) {
+    if (type_ != "tmpfs" &&
+        !Run(fmt::format("truncate -s 300M {0} && mkfs.{1} -q {0}", image_, type_))) {
       return false;
     }
-    return Mount();
+    if (!Mount()) return false;
+    // Files are compressed, as on many machines with btrfs, unless a file's owner prevents that.
+    return type_ != "btrfs" || Run("chattr +c " + place_);
   }
   bool Mount() {
     std::filesystem::create_directories(place_);
-    const std::string how = type_ == "tmpfs"   ? "-t tmpfs -o size=16M tmpfs"
-                            : type_ == "btrfs" ? "-t btrfs -o loop,compress-force=zstd " + image_
-                                               : "-t " + type_ + " -o loop " + image_;
-    mounted_ = Run("mount " + how + " " + place_);
+    const std::string what = type_ == "tmpfs" ? "-o size=16M tmpfs" : "-o loop " + image_;
+    mounted_ = Run(fmt::format("mount -t {} {} {}", type_, what, place_));
     return mounted_;
   }
   // The last file may be closed some time after its process has ended: io_uring is slow to end.
   bool Unmount() {
     root_ = UniqueFd();
-    mounted_ = false;
-    return Becomes([&] { return Run("umount " + place_); });
+    mounted_ = !Becomes([&] { return umount2(place_.c_str(), 0) == 0; });
+    return !mounted_;
   }
 
-  // No operation writes anything more, and what no sync has written is lost. False: this kernel
-  // cannot do that to such a file system.
+  // False: this kernel cannot do that to such a file system. It would refuse the argument.
+  bool CanShutDown() { return Control(kShutDown, ~0U) != 0 && errno == EINVAL; }
+  // No operation writes anything more, and what no sync has written is lost.
   bool ShutDown() { return Control(kShutDown, kWithoutJournal) == 0; }
-  // A frozen file system would outlast its last mount, so a process thaws it when this one ends.
+  // A file system remains frozen when its last mount has ended, and no process that waits for it
+  // can be killed. So another process thaws it when this one has ended, or hangs.
   bool Freeze() {
-    if (Control(FIFREEZE, 0) != 0) return false;
-    thaws_ = popen(("trap '' INT TERM; read end; exec fsfreeze -u " + place_).c_str(), "we");
-    if (thaws_ == nullptr) (void)Control(FITHAW, 0);
-    return thaws_ != nullptr;
+    const std::string commands =
+        fmt::format("cd {}; trap '' INT TERM; timeout -s KILL 300 cat; fsfreeze -u .", place_);
+    guard_ = popen(Shell(commands).c_str(), "we");
+    return guard_ != nullptr && Control(FIFREEZE, 0) == 0;
   }
-  bool Thaw() { return thaws_ == nullptr || pclose(std::exchange(thaws_, nullptr)) == 0; }
+  bool Thaw() {
+    if (guard_ == nullptr) return true;
+    const bool thawed = Control(FITHAW, 0) == 0;
+    (void)pclose(std::exchange(guard_, nullptr));
+    return thawed;
+  }
   // While a file is open for writing, as a disk is, only an error makes a file system read-only.
   bool MakeReadOnly(bool by_error) {
     return Run(fmt::format("mount -o remount,{} {}", by_error ? "abort" : "ro", place_));
@@ -105,9 +111,10 @@ class MountedFileSystem {
   static constexpr unsigned long kShutDown = _IOR('X', 125, std::uint32_t);  // of ext4 and xfs
   static constexpr std::uint32_t kWithoutJournal = 2;
 
-  static bool Run(const std::string& command) {
-    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+  static std::string Shell(const std::string& commands) {
+    return "exec >/dev/null 2>&1; PATH=$PATH:/sbin:/usr/sbin; " + commands;
   }
+  static bool Run(const std::string& commands) { return std::system(Shell(commands).c_str()) == 0; }
   std::string Filler() const { return place_ + "/filler"; }
   int Control(unsigned long request, std::uint32_t argument) {
     if (!root_.valid()) root_ = UniqueFd(open(place_.c_str(), O_RDONLY | O_CLOEXEC));
@@ -118,7 +125,7 @@ class MountedFileSystem {
   const std::string image_;
   const std::string place_;
   bool mounted_ = false;
-  FILE* thaws_ = nullptr;
+  FILE* guard_ = nullptr;  // its standard input, while the file system is frozen
   UniqueFd root_;
 };
 
