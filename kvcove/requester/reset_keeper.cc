@@ -85,17 +85,15 @@ Status ResetKeeper::Reset(const wire::ResetRequest& request, std::chrono::millis
   return AwaitProof(*proofs, done.error(), waits ? deadline_ns : 0);
 }
 
-// Makes an attempt. `late_ns`: since when the request is late. If another engine may have reset for
-// newer weights since, and share the generation, the proof is not taken. The request then gets a
-// new id, under which it raises a generation for this engine alone.
 Status ResetKeeper::Try(wire::ResetRequest& request, std::int64_t late_ns,
                         std::int64_t deadline_ns) {
   Result<wire::ResetOutcome> outcome = attempt_(request, deadline_ns);
   if (outcome && request.late && MayBeShared(*outcome, clock_.NowNs() - late_ns)) {
-    request.id = RandomId();
+    request.id = RandomId();  // raises a generation for this engine alone
     outcome = attempt_(request, deadline_ns);
   }
-  if (!outcome) return std::unexpected(std::move(outcome).error());
+  if (!outcome) return std::unexpected(outcome.error());
+  if (taken_) taken_(*outcome);
   return {};
 }
 

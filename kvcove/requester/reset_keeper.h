@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resets of a session. A caller attempts its reset once. If the attempt proves nothing, a thread
-// repeats it, under the same id, until it is proven. A reset that the master refuses (the session's
-// token may not reset, or a name is invalid) would be refused again, so it is not repeated. Both
-// close the session, because objects that had to be voided may still be found.
+// repeats it, under the same id, until a proof is taken. A reset that the master refuses (the
+// session's token may not reset, or a name is invalid) would be refused again, so it is not
+// repeated. Both close the session, because objects that had to be voided may still be found.
 //
 //   open -> closed, repeated -> open       (proven by the thread, or by a later reset)
 //           closed, refused  -> open       (proven by a later reset)
@@ -26,12 +26,13 @@
 // - An attempt that has ended here may still reach the master. Requests name what is left of their
 //   time, so a master that was frozen, or cut off from this host alone, carries one out as it
 //   arrives, and lets it share a generation that another engine has raised for newer weights. The
-//   other engine may as well share this one's generation, once it is raised. In both cases the late
-//   repetition has the same id, and would be answered as proven. So the answer says for how long
-//   nobody has come to share the generation (ResetOutcome::unshared_ms). If that is not longer than
-//   the caller has had its answer, the proof is not taken, and the reset is repeated under a new
-//   id. Not before: the master must have decided on the first id, or an attempt that is still under
-//   way would open the session again later.
+//   other engine may also come to share a generation that this one has raised. In both cases the
+//   late repetition has the same id, and would be answered as proven. So the answer says for how
+//   long nobody has come to share the generation (ResetOutcome::unshared_ms). If that is not longer
+//   than the caller has had its answer, the proof is not taken, and the reset is repeated under a
+//   new id. Not before: the master must have decided on the first id, or an attempt that is still
+//   under way would open the session again later. Only durations are compared, each by its own
+//   host's clock.
 // Other errors are answered at once: they say that the master was reached and has no proof, or that
 // the time is over.
 #pragma once
@@ -55,8 +56,13 @@ class ResetKeeper {
  public:
   using Attempt = std::function<Result<wire::ResetOutcome>(const wire::ResetRequest& request,
                                                            std::int64_t deadline_ns)>;
-  ResetKeeper(std::string name, Attempt attempt, const Clock& clock)
-      : name_(std::move(name)), attempt_(std::move(attempt)), clock_(clock) {}
+  // `taken` is called with each proof that is taken, before closed() becomes false. It may be null.
+  using Taken = std::function<void(const wire::ResetOutcome& outcome)>;
+  ResetKeeper(std::string name, Attempt attempt, const Clock& clock, Taken taken = nullptr)
+      : name_(std::move(name)),
+        attempt_(std::move(attempt)),
+        clock_(clock),
+        taken_(std::move(taken)) {}
   ~ResetKeeper() { Stop(); }
 
   // Resets; waits for the proof until the timeout while no master answers. Errors: kNotProven (the
@@ -79,6 +85,8 @@ class ResetKeeper {
     std::int64_t until_ns = 0;     // when the first caller that waits gives up
     std::int64_t late_ns = 0;      // when the first caller got "not proven"; 0: all wait
   };
+  // Makes an attempt, and another one if the proof is not taken; `request` then gets a new id.
+  // `late_ns`: since when the request is late.
   Status Try(wire::ResetRequest& request, std::int64_t late_ns, std::int64_t deadline_ns);
   std::optional<std::uint64_t> Keep(const wire::ResetRequest& request, std::uint64_t number,
                                     const std::optional<wire::ResetRequest>& first,
@@ -92,6 +100,7 @@ class ResetKeeper {
   const std::string name_;
   const Attempt attempt_;
   const Clock& clock_;
+  const Taken taken_;
   const std::shared_ptr<std::atomic<bool>> unproven_ = std::make_shared<std::atomic<bool>>(false);
   Mutex mutex_;
   CondVar changed_;

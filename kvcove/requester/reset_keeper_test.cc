@@ -350,11 +350,17 @@ TEST(ResetKeeperAttemptTest, ACallThatGivesUpDoesNotWaitForAttemptsOfLaterOnes) 
   EXPECT_FALSE(outlived) << "the call waited for the attempt of another one";
 }
 
-// Resets once, while the first attempt reaches no master that answers; the repetition is proven
-// under a generation that nobody has come to share for as long as `unshared_ms`. Returns what was
-// asked for, with the repetition of another one that nobody shares.
-std::vector<wire::ResetRequest> AskedAfter(std::uint64_t unshared_ms) {
+struct Repeated {
   std::vector<wire::ResetRequest> asked;
+  std::vector<std::uint64_t> taken;  // unshared_ms of the proofs that were taken
+};
+
+// Resets once, while the first attempt reaches no master that answers. The repetition is proven
+// under a generation that nobody has come to share for as long as `unshared_ms`, and one under
+// another id under a generation that nobody shares.
+Repeated RepeatedAfter(std::uint64_t unshared_ms) {
+  Repeated repeated;
+  std::vector<wire::ResetRequest>& asked = repeated.asked;
   ResetKeeper keeper(
       "n",
       [&](const wire::ResetRequest& request, std::int64_t) -> Outcome {
@@ -364,29 +370,35 @@ std::vector<wire::ResetRequest> AskedAfter(std::uint64_t unshared_ms) {
         return wire::ResetOutcome{.unshared_ms =
                                       same ? unshared_ms : wire::ResetOutcome::kUnsharedMs};
       },
-      SystemClock::Instance());
+      SystemClock::Instance(),
+      [&](const wire::ResetOutcome& outcome) {
+        EXPECT_TRUE(keeper.closed());
+        repeated.taken.push_back(outcome.unshared_ms);
+      });
   EXPECT_EQ(keeper.Reset(EngineReset(), milliseconds(10)).error().code, Code::kNotProven);
   while (keeper.closed()) std::this_thread::yield();  // the test's own limit ends it
   keeper.Stop();
-  return asked;
+  return repeated;
 }
 
 // The master was frozen, and carried the first attempt out long after its caller had an answer.
 TEST(ResetKeeperAttemptTest, ALateProofOfAGenerationThatOthersMayShareIsNotTaken) {
   SetLogLevel(LogLevel::kOff);
-  const auto asked = AskedAfter(1);
+  const auto [asked, taken] = RepeatedAfter(1);
   ASSERT_EQ(asked.size(), 3U);
   EXPECT_EQ(asked[1].id, asked[0].id) << "the master must know this one as decided";
   EXPECT_NE(asked[2].id, asked[0].id);
   EXPECT_TRUE(asked[2].late);
+  EXPECT_EQ(taken, std::vector{wire::ResetOutcome::kUnsharedMs})
+      << "the session would register under a generation of other weights";
   SetLogLevel(LogLevel::kWarn);
 }
 
 // The master decided while the caller waited, and the answer was lost.
 TEST(ResetKeeperAttemptTest, ALateProofOfAGenerationThatNobodySharesSinceIsTaken) {
   SetLogLevel(LogLevel::kOff);
-  EXPECT_EQ(AskedAfter(3'600'000).size(), 2U);
-  EXPECT_EQ(AskedAfter(0).size(), 2U) << "a master of an earlier build does not say";
+  EXPECT_EQ(RepeatedAfter(3'600'000).asked.size(), 2U);
+  EXPECT_EQ(RepeatedAfter(0).asked.size(), 2U) << "a master of an earlier build does not say";
   SetLogLevel(LogLevel::kWarn);
 }
 

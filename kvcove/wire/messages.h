@@ -69,9 +69,9 @@ struct ResetOutcome {
   // does not know, is told so. Generation 0: nothing.
   Id128 incarnation;
   Generation generation = 0;
-  // A reset that was decided before: for how long, at least, no engine's reset has come to share a
-  // generation with it; kUnsharedMs if none has or will. 0: unknown (authorities of earlier
-  // builds).
+  // For how long, at least, no engine's reset has raised or come to share a generation of this one,
+  // if that was decided before; kUnsharedMs if it was not, or if no other engine shares one now or
+  // later. 0: unknown (authorities of earlier builds).
   std::uint64_t unshared_ms = 0;
   static constexpr std::uint64_t kUnsharedMs = ~std::uint64_t{0};
 };

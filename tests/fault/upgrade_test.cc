@@ -99,9 +99,9 @@ class UpgradeTest : public testing::Test {
   }
   std::string Address() const { return "unix:" + socket_; }
 
-  // The old process ends by itself, and with 0. The first attempt succeeds, but where the old one
-  // is still busy with what the test did before, or where the machine stood still: then the old one
-  // may refuse the new one, or end it in time.
+  // The old process ends by itself, and with 0. The first attempt succeeds, unless the old one is
+  // still busy with an earlier act of the test, or the machine stood still: then the old one may
+  // refuse the new one, or end it in time.
   void Upgrade(const std::vector<std::string>& more = {}) {
     std::vector<std::string> words = more;
     words.emplace_back("--take-over");

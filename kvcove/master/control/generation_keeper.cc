@@ -117,10 +117,10 @@ void GenerationKeeper::EndCleanly(Reply<void> done) {
       std::move(done), deferred);
 }
 
-// A reset is not proven, too, if the store refuses because another master leads, or if this master
-// stops. A client that would have to wait for the next leader does not read that answer: the store
-// ends the leadership before it fails the commit, so WhileLeading answers "not the leader" in its
-// place, and a server that stops closes its connections before it stops the master.
+// A reset gets kNotProven also when another master leads, or when this one stops, although its
+// client should then wait for the next leader. No client reads that answer: the store ends the
+// leadership before it fails the commit, so WhileLeading answers "not the leader" in its place, and
+// a server that stops closes its connections before it stops the master.
 void GenerationKeeper::Refuse(Operation& operation, const Error& error, Deferred& deferred) {
   if (std::exchange(operation.answered, true)) return;
   if (operation.kind == Kind::kRegister) {

@@ -201,8 +201,8 @@ void Generations::EndLife(const SlotState& slot) {
                            [&](const std::string& engine, Registrations::Binding& binding) {
                              // Another engine's reset has closed this one, which has not registered
                              // since.
-                             if (slot.engine_raises > binding.raises && slot.raised_by != engine)
-                               binding.open = false;
+                             if (ClosedByAnother(binding, engine, slot)) binding.open = false;
+                             binding.unsure = false;
                              binding.raises = 0;
                            });
 }
@@ -212,10 +212,20 @@ bool Generations::StartsClosed(std::string_view name) const {
          engine_resets_.contains(EngineResetKey(name));
 }
 
-// Returns true if no other engine's reset has closed the binding.
+bool Generations::ClosedByAnother(const Registrations::Binding& binding, std::string_view engine,
+                                  const SlotState& slot) {
+  return slot.engine_raises > binding.raises && slot.raised_by != engine;
+}
+
 bool Generations::StillOpen(const Registrations::Binding& binding, std::string_view engine,
                             const SlotState& slot) {
-  return binding.open && (slot.engine_raises <= binding.raises || slot.raised_by == engine);
+  return binding.open && !ClosedByAnother(binding, engine, slot);
+}
+
+bool Generations::MayOpen(const Registrations::Binding& binding, std::string_view engine,
+                          const SlotState& slot) {
+  return (binding.open || !binding.bound || binding.unsure) &&
+         !ClosedByAnother(binding, engine, slot);
 }
 
 // Returns true if the engine has the weights that the namespace's values belong to. If there are no
@@ -234,7 +244,10 @@ bool Generations::OpenFor(const RegisterRequest& request, const Registrations::B
 
 Registration Generations::Register(const RegisterRequest& request, const Plan& plan,
                                    std::uint64_t revision, std::int64_t now_ns) {
-  for (const Plan::Slot& change : plan.slots) Assign(change, revision);
+  for (const Plan::Slot& change : plan.slots) {
+    Assign(change, revision);
+    slots_[change.slot].shared_ns = now_ns;  // nobody knows who shared those of its earlier lives
+  }
   Registrations::Binding& binding =
       registrations_.Bind(request.name, request.engine, request.holder, now_ns);
   const SlotId slot_id = *FindSlot(request.name, request.version);
@@ -242,6 +255,7 @@ Registration Generations::Register(const RegisterRequest& request, const Plan& p
   bool open = true;
   if (request.version.empty() && !request.follow_always) {
     open = OpenFor(request, binding, slot);
+    binding.unsure = !open && (!binding.bound || binding.unsure);
     binding.open = open;
     binding.bound = true;
     if (open) binding.raises = slot.raises;
@@ -312,16 +326,17 @@ std::vector<SlotId> Generations::Covered(const ResetRequest& request) const {
   return covered;
 }
 
-bool Generations::StaysOpen(const ResetRequest& request) const {
-  if (request.engine.empty() || !request.version.value_or("").empty()) return true;
+bool Generations::Opens(const ResetRequest& request) const {
+  if (request.engine.empty()) return false;  // no session has to reset for an operator's
+  if (!request.version.value_or("").empty()) return true;
   const Registrations::Binding* binding = registrations_.Find(request.name, request.engine);
   const SlotState* slot = Find(request.name, "");
-  return binding == nullptr || slot == nullptr || StillOpen(*binding, request.engine, *slot);
+  const Registrations::Binding unknown;
+  return slot != nullptr && MayOpen(binding == nullptr ? unknown : *binding, request.engine, *slot);
 }
 
 std::int64_t Generations::SharedNs(const ResetRequest& request) const {
-  // A closed session stays closed, whoever shares its former generation.
-  if (!Repeated(request) || !StaysOpen(request)) return kUnshared;
+  if (!Repeated(request) || !Opens(request)) return kUnshared;
   std::int64_t latest = kUnshared;
   for (const SlotId slot : Covered(request)) {
     latest = std::max(latest, slots_.at(slot).shared_ns);
@@ -329,12 +344,11 @@ std::int64_t Generations::SharedNs(const ResetRequest& request) const {
   return latest;
 }
 
-// The generation of a late reset counts as used, so no other reset shares it.
 void Generations::NoteSharing(const ResetRequest& request, bool repeated, std::int64_t now_ns) {
-  if (repeated && !(request.late && StaysOpen(request))) return;
+  if (repeated && !(request.late && Opens(request))) return;
   for (const SlotId number : Covered(request)) {
     SlotState& slot = slots_[number];
-    if (request.late) slot.used = true;
+    if (request.late) slot.used = true;  // no other reset may share it
     if (!repeated && !request.engine.empty()) slot.shared_ns = request.late ? kUnshared : now_ns;
   }
 }
@@ -422,9 +436,14 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     // The request's first arrival opened the session; another engine's reset may have closed it
     // since, and the repetition must not open it again.
     if (repeated && binding.bound) continue;
+    binding.current_version = request.version.value_or("");
+    // An earlier master decided on this reset. The session opens when it registers and shows the
+    // generation of its proof (BoundTo). It may not take the proof (SharedNs), and no other process
+    // of the engine may open then.
+    if (repeated) continue;
     binding.open = true;
     binding.bound = true;
-    binding.current_version = request.version.value_or("");
+    binding.unsure = false;
     if (const SlotState* slot = Find(request.name, "")) binding.raises = slot->raises;
   }
 }
@@ -432,7 +451,7 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
 Generation Generations::BoundTo(std::string_view name, std::string_view engine) const {
   const Registrations::Binding* binding = registrations_.Find(name, engine);
   const SlotState* slot = Find(name, "");
-  if (binding == nullptr || slot == nullptr || !StillOpen(*binding, engine, *slot)) return 0;
+  if (binding == nullptr || slot == nullptr || !MayOpen(*binding, engine, *slot)) return 0;
   return slot->fact.generation;
 }
 

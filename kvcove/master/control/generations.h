@@ -95,9 +95,9 @@ class Generations {
   Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
-  // Returns when an engine's reset last came to share a generation with this one, which may have
-  // been decided before; kUnshared if none has or will. Asked before Reset, it does not count
-  // `request` itself.
+  // Returns when an engine's reset last raised or shared a generation with which `request` would be
+  // answered. Counts the first arrival of `request`, if it was decided before, and no later one.
+  // kUnshared: it was not, or no reset that is not late shares one, or the answer opens nothing.
   static constexpr std::int64_t kUnshared = std::numeric_limits<std::int64_t>::min();
   std::int64_t SharedNs(const ResetRequest& request) const;
   // Returns the generation, without a version, that the engine may use; 0: none.
@@ -145,8 +145,8 @@ class Generations {
     std::uint64_t engine_raises = 0;  // the value of `raises` at the last raise by an engine
     std::string raised_by;            // the engine of that raise
     std::uint64_t named_last = 0;     // the value of `namings_` at the last naming
-    // When an engine's reset last raised or shared the generation, unless it was late: such a one
-    // shares its generation with nobody.
+    // When an engine's reset last raised or shared the generation. A late one shares it with
+    // nobody.
     std::int64_t shared_ns = kUnshared;
   };
   struct TenantResets {
@@ -156,8 +156,14 @@ class Generations {
 
   Generation NextNumber();
   const SlotState* Find(std::string_view name, std::string_view version) const;
+  // Returns true if another engine's reset has closed the binding, as far as this master knows.
+  static bool ClosedByAnother(const Registrations::Binding& binding, std::string_view engine,
+                              const SlotState& slot);
   static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
                         const SlotState& slot);
+  // Returns true if a proven reset opens the binding, or leaves it open.
+  static bool MayOpen(const Registrations::Binding& binding, std::string_view engine,
+                      const SlotState& slot);
   // Slots that a plan changes already, with the namespaces that they are new to; empty: to none.
   using Taken = std::map<SlotId, std::string_view>;
   // Returns a free slot, or the one to be taken from its namespace; none of `taken`. Errors:
@@ -174,9 +180,13 @@ class Generations {
   void EndLife(const SlotState& slot);
   bool StartsClosed(std::string_view name) const;
   bool IsVersionChange(const ResetRequest& request) const;
-  // Returns false if another engine's reset has closed the session of this one since.
-  bool StaysOpen(const ResetRequest& request) const;
+  // Returns false if a repetition of the request opens nothing: another engine's reset has closed
+  // the session since.
+  bool Opens(const ResetRequest& request) const;
+  // Returns the slots whose objects the request voids.
   std::vector<SlotId> Covered(const ResetRequest& request) const;
+  // Notes for SharedNs when the request came to share generations. `repeated`: it was decided
+  // before.
   void NoteSharing(const ResetRequest& request, bool repeated, std::int64_t now_ns);
   bool OpenFor(const RegisterRequest& request, const Registrations::Binding& binding,
                const SlotState& slot) const;

@@ -163,6 +163,17 @@ TEST_F(GenerationsTest, ARepetitionLearnsWhenAnotherEngineCameToShareItsGenerati
   EXPECT_EQ(generations_->SharedNs(again), Generations::kUnshared) << "b is closed, and stays so";
 }
 
+// It says nothing about weights, and all engines that share its generation follow it.
+TEST_F(GenerationsTest, AnOperatorsRepetitionMindsNobodyWhoSharesItsGeneration) {
+  Register("a");
+  EXPECT_EQ(Reset("", std::nullopt, 77), 1U);
+  EXPECT_EQ(Reset("a"), 0U);
+  const ResetRequest again = Request("", std::nullopt, 77, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(again), Generations::kUnshared);
+  EXPECT_EQ(ResetAll({again}), 0U);
+  EXPECT_EQ(Reset("b"), 0U) << "others may share it still";
+}
+
 TEST_F(GenerationsTest, NobodyComesToShareAGenerationThatALateRepetitionHasProven) {
   Register("a");
   Register("b");
@@ -178,6 +189,70 @@ TEST_F(GenerationsTest, AfterARestartAnyGenerationMayHaveBeenSharedUntilThen) {
   now_ += kSecond;
   Restart();
   EXPECT_EQ(generations_->SharedNs(Request("b", std::nullopt, 77, /*late=*/true)), now_);
+}
+
+// The engine's registration for a version says nothing about its session without one.
+TEST_F(GenerationsTest, AfterARestartAVersionDoesNotHideThatAGenerationMayHaveBeenShared) {
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  now_ += kSecond;
+  Restart();
+  Register("b", "v1");
+  EXPECT_EQ(generations_->SharedNs(Request("b", std::nullopt, 77, /*late=*/true)), now_);
+}
+
+// Its session may not take the proof, while other processes of the engine have the former weights.
+TEST_F(GenerationsTest, AfterARestartARepetitionOpensOnlyTheSessionThatTakesItsProof) {
+  const Registration before = Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  for (const bool other_process_first : {false, true}) {
+    Restart();
+    RegisterRequest other{.name = name_,
+                          .version = {},
+                          .engine = "b",
+                          .last_incarnation = before.incarnation,
+                          .last_generation = before.generation,
+                          .holder = {}};
+    if (other_process_first) EXPECT_FALSE(Register(other).open);
+    EXPECT_EQ(Reset("b", std::nullopt, 77, /*late=*/true), 0U);
+    EXPECT_FALSE(Register(other).open);
+    RegisterRequest own = other;
+    own.last_generation = generations_->BoundTo(name_, "b");
+    EXPECT_TRUE(Register(own).open);
+    EXPECT_TRUE(Register(other).open) << "the engine has reset";
+  }
+}
+
+TEST_F(GenerationsTest, AnEngineThatRegistersForASlotsNewLifeMayShareIt) {
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  Restart();
+  const Generations::Plan plan = generations_->PlanVoid();
+  generations_->Void({.high = 2, .low = 2}, plan, Store(plan.changes));
+  const ResetRequest again = Request("b", std::nullopt, 77, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(again), Generations::kUnshared) << "there is none";
+  now_ += kSecond;
+  EXPECT_TRUE(Register("a", "", /*follow=*/true).open);
+  EXPECT_EQ(generations_->SharedNs(again), now_);
+}
+
+TEST_F(GenerationsTest, AfterARestartARepetitionDoesNotOpenWhatAResetHasClosedSince) {
+  const Registration before = Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  Restart();
+  EXPECT_FALSE(Register({.name = name_,
+                         .version = {},
+                         .engine = "b",
+                         .last_incarnation = before.incarnation,
+                         .last_generation = before.generation,
+                         .holder = {}})
+                   .open);
+  EXPECT_EQ(Reset("a"), 1U);  // newer weights
+  const ResetRequest again = Request("b", std::nullopt, 77, /*late=*/true);
+  EXPECT_EQ(generations_->SharedNs(again), Generations::kUnshared);
+  EXPECT_EQ(ResetAll({again}), 0U);
+  EXPECT_EQ(generations_->BoundTo(name_, "b"), 0U);
+  EXPECT_FALSE(Register("b").open);
 }
 
 // ---- weight versions

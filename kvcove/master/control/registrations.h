@@ -28,6 +28,9 @@ class Registrations {
     std::set<SlotId> named;
     std::uint64_t raises = 0;  // of the slot without a version, when the engine was bound to it
     bool bound = false;
+    // Closed, and no reset has closed it: when it was bound, it did not show the generation of
+    // then.
+    bool unsure = false;
     bool kept = false;  // registered without a holder: only End ends the binding
     std::set<Id128> holders;
   };

@@ -28,7 +28,7 @@ ClusterSession::ClusterSession(std::shared_ptr<ClusterHost> host, SessionOptions
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
             return TryReset(request, deadline_ns);
           },
-          clock) {
+          clock, [this](const wire::ResetOutcome& outcome) { ForgetBindings(outcome); }) {
   host_->OpenEngine(options_.name, options_.engine);
 }
 
@@ -578,7 +578,7 @@ Result<wire::ResetOutcome> ClusterSession::TryReset(const wire::ResetRequest& re
                      (locator_.KnowsVersion(*request.version) ||
                       (local_session != nullptr && local_session->KnowsVersion(*request.version)));
   const rpc::Address asked = host_->master_address();
-  const Result<wire::ResetOutcome> outcome =
+  Result<wire::ResetOutcome> outcome =
       AttemptReset(host_->master(), options_, request, known, deadline_ns);
   if (!outcome) {
     // No master has refused the reset: a token file is being replaced.
@@ -589,11 +589,14 @@ Result<wire::ResetOutcome> ClusterSession::TryReset(const wire::ResetRequest& re
   if (known && host_->master_address() != asked) {
     return Fail(Code::kUnavailable, "another master leads since the reset began");
   }
+  return outcome;
+}
+
+void ClusterSession::ForgetBindings(const wire::ResetOutcome& outcome) {
   // Both, or one of them would use the former generation until it is refused. Local() again: the
   // first owner of this host may have been found during the call.
-  locator_.CloseAll(*outcome);
-  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(*outcome);
-  return outcome;
+  locator_.CloseAll(outcome);
+  if (HostSession* local = Local(); local != nullptr) local->ForgetBindings(outcome);
 }
 
 Status ClusterSession::Reset(const ResetOptions& options) {

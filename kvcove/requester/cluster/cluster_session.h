@@ -125,8 +125,10 @@ class ClusterSession final : public Session {
   Status CodesCall(std::span<const std::string_view> keys, std::span<ItemResult> results,
                    const CallOptions& options, std::optional<PinKind> kind,
                    std::int64_t duration_ns);
-  // Makes one attempt of a reset, for ResetKeeper, and forgets all bindings once it is proven.
+  // Makes one attempt of a reset, for ResetKeeper.
   Result<wire::ResetOutcome> TryReset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  // Forgets all bindings, after a proven reset.
+  void ForgetBindings(const wire::ResetOutcome& outcome);
 
   const std::shared_ptr<ClusterHost> host_;  // shared, as a session may outlive its pool
   const SessionOptions options_;

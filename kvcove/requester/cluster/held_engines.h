@@ -44,9 +44,9 @@ class HeldEngines {
   // master may have ended this process's registrations. Waits for nothing.
   bool Forgotten(std::uint64_t term, std::int64_t now_ns);
   // Registers all engines again, each one's versions in the order in which it registered for them
-  // last, and names their versions. A refused registration (kInvalid,
-  // kDenied) is skipped, other errors that the master answers do not stop the rest, and a master
-  // that does not answer ends the call. Returns the last error that is worth another Repeat.
+  // last, and names their versions. A refused registration (kInvalid, kDenied) is skipped, other
+  // errors that the master answers do not stop the rest, and a master that does not answer ends the
+  // call. Returns the last error that is worth another Repeat.
   Status Repeat(wire::GenerationService& master, std::int64_t deadline_ns);
 
   template <typename Ar>

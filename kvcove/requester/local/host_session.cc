@@ -41,7 +41,7 @@ HostSession::HostSession(std::shared_ptr<void> keep, LocalOwners& owners, Sessio
           [this](const wire::ResetRequest& request, std::int64_t deadline_ns) {
             return TryReset(request, deadline_ns);
           },
-          clock) {
+          clock, [this](const wire::ResetOutcome& outcome) { ForgetBindings(outcome); }) {
   (void)Owners();
 }
 
@@ -405,12 +405,9 @@ Result<wire::ResetOutcome> HostSession::TryReset(const wire::ResetRequest& reque
                                                  std::int64_t deadline_ns) {
   // Whichever owner is asked: all share one authority, and another one may have registered it.
   const bool known = request.version && KnowsVersion(*request.version);
-  Result<wire::ResetOutcome> outcome =
-      AskOne<wire::ResetOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
-        return session.AskReset(request, known, deadline_ns);
-      });
-  if (outcome) ForgetBindings(*outcome);
-  return outcome;
+  return AskOne<wire::ResetOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
+    return session.AskReset(request, known, deadline_ns);
+  });
 }
 
 bool HostSession::KnowsVersion(std::string_view version) {
