@@ -159,11 +159,9 @@ std::vector<Failing> AllFailing() {
       for (const std::string state : {"full", "read_only", "shut_down", "frozen"}) {
         // There is no disk in memory, and nothing there can be shut down.
         if (system == "tmpfs" && (part == "disk" || state == "shut_down")) continue;
-        // A freeze stops writers before they reach the file system, whatever its type is, and a
-        // disk is set aside only ten seconds later.
-        if (state == "frozen" && system != "ext4") continue;
-        // Only ext4 has an error on demand.
-        if (part == "disk" && state == "read_only" && system != "ext4") continue;
+        // One type stands for all: writers are stopped before they reach the file system, or, for a
+        // disk that becomes read-only, by an error that only ext4 has on demand.
+        if ((state == "read_only" || state == "frozen") && system != "ext4") continue;
         all.push_back({system, part, state});
       }
     }
