@@ -213,7 +213,9 @@ TEST_F(GenerationsTest, AfterARestartARepetitionOpensOnlyTheSessionThatTakesItsP
                           .last_incarnation = before.incarnation,
                           .last_generation = before.generation,
                           .holder = {}};
-    if (other_process_first) EXPECT_FALSE(Register(other).open);
+    if (other_process_first) {
+      EXPECT_FALSE(Register(other).open);
+    }
     EXPECT_EQ(Reset("b", std::nullopt, 77, /*late=*/true), 0U);
     EXPECT_FALSE(Register(other).open);
     RegisterRequest own = other;
