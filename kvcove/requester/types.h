@@ -125,7 +125,8 @@ struct SessionOptions {
   std::string engine{};  // the same for all processes of an engine; empty: this session alone
   // Stay open when another engine resets: this session's weights always follow.
   bool follow_always = false;
-  // Start open on a namespace that engines reset: the caller vouches for the weights.
+  // Start open on a namespace that engines reset: the caller vouches for the weights. Counts for
+  // the session's first registration only.
   bool assume_weights = false;
   // In a cluster: owners (host:port, separated by commas) for puts, best first. Empty:
   // $KVCOVE_PREFERRED_SEGMENT, else $MOONCAKE_PREFERRED_SEGMENT, else the owner on this host, else

@@ -437,14 +437,18 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
     // since, and the repetition must not open it again.
     if (repeated && binding.bound) continue;
     binding.current_version = request.version.value_or("");
-    // An earlier master decided on this reset. The session opens when it registers and shows the
-    // generation of its proof (BoundTo). It may not take the proof (SharedNs), and no other process
-    // of the engine may open then.
-    if (repeated) continue;
+    const SlotState* slot = Find(request.name, "");
+    if (repeated) {
+      // An earlier master decided on this reset. The session opens when it registers and shows the
+      // generation of its proof (BoundTo). It may not take the proof (SharedNs), and no other
+      // process of the engine may open then.
+      binding.bound = slot != nullptr && !MayOpen(binding, request.engine, *slot);
+      continue;
+    }
     binding.open = true;
     binding.bound = true;
     binding.unsure = false;
-    if (const SlotState* slot = Find(request.name, "")) binding.raises = slot->raises;
+    if (slot != nullptr) binding.raises = slot->raises;
   }
 }
 

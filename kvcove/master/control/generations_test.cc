@@ -257,6 +257,18 @@ TEST_F(GenerationsTest, AfterARestartARepetitionDoesNotOpenWhatAResetHasClosedSi
   EXPECT_FALSE(Register("b").open);
 }
 
+// The session has no generation to show: its reset is proven, and opens nothing.
+TEST_F(GenerationsTest, AfterARestartAnEngineThatStaysClosedOpensWithItsNextReset) {
+  Register("b");
+  EXPECT_EQ(Reset("b", std::nullopt, 77), 1U);
+  Restart();
+  EXPECT_EQ(Reset("a"), 1U);
+  EXPECT_EQ(Reset("b", std::nullopt, 77, /*late=*/true), 0U);
+  EXPECT_FALSE(Register("b", "", /*follow=*/false, /*assume=*/true).open);
+  EXPECT_EQ(Reset("b"), 0U);
+  EXPECT_TRUE(Register("b").open);
+}
+
 // ---- weight versions
 
 TEST_F(GenerationsTest, AChangeOfVersionErasesNothing) {

@@ -46,6 +46,7 @@ Result<Locator::Binding> Locator::Bind(std::string_view version, bool fresh,
     if (const Binding* known = bindings_.Find(version); known != nullptr) {
       const Binding& binding = *known;
       if (!fresh && (binding.open || clock_.NowNs() < binding.ask_again_ns)) return binding;
+      request.assume_weights = false;  // it starts once; a new master must not open it again
       if (binding.open) {
         request.last_incarnation = binding.token.incarnation;
         request.last_generation = binding.token.generation;

@@ -188,6 +188,20 @@ TEST_F(LocatorTest, HintsAreLostOnlyWhereTheTableIsFull) {
   EXPECT_GT(recalled(3 * kHints - 100, 3 * kHints), 90U);
 }
 
+// A new master does not know that another engine's reset has closed the session.
+TEST_F(LocatorTest, ASessionVouchesForItsWeightsWhenItStartsAndNotAgain) {
+  Locator locator(master_, {.name = "n", .engine = "e", .assume_weights = true}, clock_);
+  const auto bind = [&] { return locator.Bind("", /*fresh=*/true, clock_.NowNs() + kSecond); };
+  master_.error = Code::kUnavailable;
+  EXPECT_FALSE(bind());
+  master_.error = Code::kOk;
+  master_.open = false;
+  EXPECT_TRUE(bind());
+  EXPECT_TRUE(master_.last.assume_weights);
+  EXPECT_TRUE(bind());
+  EXPECT_FALSE(master_.last.assume_weights);
+}
+
 TEST_F(LocatorTest, AProvenResetMakesTheNextCallRegisterWithWhatItIsBoundToNow) {
   Locate();
   locator_.CloseAll({.incarnation = {.low = 5}, .generation = 9});

@@ -44,6 +44,8 @@ Result<OwnerClient::Binding> OwnerClient::Bind(Attachment& attachment, std::stri
       return *known;
     }
     request = RegistrationOf(options_, version, reset_to_);
+    // It starts once; a new master must not open it again.
+    if (known != nullptr) request.assume_weights = false;
     // After a restart of the owner: if the generation is still current, the master leaves the
     // engine open; else the engine must reset, as another one may have done so meanwhile.
     if (known != nullptr && known->attachment != attachment.number() && known->open) {

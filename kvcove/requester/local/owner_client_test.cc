@@ -25,9 +25,10 @@ class FakeOwner final : public wire::HostService {
   static constexpr Generation kGeneration = 7;
   int registrations() const { return registrations_; }
 
-  Result<wire::Registration> Register(const wire::RegisterRequest&, std::int64_t) override {
+  Result<wire::Registration> Register(const wire::RegisterRequest& request, std::int64_t) override {
     if (!registers) return No();
     ++registrations_;
+    assumes_weights = request.assume_weights;
     return wire::Registration{
         .incarnation = {}, .slot = 0, .generation = kGeneration, .open = true};
   }
@@ -37,6 +38,7 @@ class FakeOwner final : public wire::HostService {
     return wire::ResetOutcome{};
   }
   bool registers = true;
+  bool assumes_weights = false;  // the last registration
   int resets = 0;
   bool resets_answered = false;
   Status NameVersions(std::string_view, std::string_view, std::span<const std::string>,
@@ -142,7 +144,8 @@ TEST(OwnerClientTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAd
   std::vector<std::byte> header;
   const auto page = std::make_unique<segment::SessionPage>();
   const auto host = std::make_shared<FakeHost>();
-  OwnerClient session(host, {.name = "n", .engine = "e"}, SystemClock::Instance());
+  OwnerClient session(host, {.name = "n", .engine = "e", .assume_weights = true},
+                      SystemClock::Instance());
   for (int life = 0; life < 3; ++life) {
     host->current.reset();
     const auto attachment = FakeSegmentAttachment::At(place, header, *page);
@@ -150,6 +153,7 @@ TEST(OwnerClientTest, AnOwnerThatHasStartedAgainLearnsOfTheEngineAlsoAtTheSameAd
     ASSERT_TRUE(session.Capture({}));
     ASSERT_TRUE(session.Capture({}));
     EXPECT_EQ(attachment->owner().registrations(), 1) << "in life " << life;
+    EXPECT_EQ(attachment->owner().assumes_weights, life == 0) << "later it shows what it had";
   }
 }
 
