@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -350,6 +351,24 @@ def _slurm(options: argparse.Namespace) -> int:
     return 0
 
 
+_OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_][\w./@-]*=|~[A-Za-z_]")
+
+
+def _with_overrides(command: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return a command with overrides behind its last one, else at its end.
+
+    Hydra's parser takes overrides in one piece: one that follows an option such as ``--cfg job`` is an
+    error where others stand in front of that option.
+    """
+    # NAME=VALUE in front of the program are variables of env.
+    program = next((i for i, word in enumerate(command) if word != "env" and "=" not in word), 0)
+    last = max(
+        (i for i, word in enumerate(command) if i > program and _OVERRIDE.match(word)),
+        default=len(command) - 1,
+    )
+    return [*command[: last + 1], *overrides, *command[last + 1 :]]
+
+
 def _verl(options: argparse.Namespace) -> int:
     command = options.run[1:] if options.run[:1] == ["--"] else options.run
     if not command:
@@ -371,7 +390,7 @@ def _verl(options: argparse.Namespace) -> int:
     if wanted and (
         options.print or usable(made.config, timeout=options.timeout, environ=environment)
     ):
-        run = [*run, *made.overrides]
+        run = _with_overrides(run, made.overrides)
         _stale.tell(
             made.connector,
             ranks=made.ranks,
