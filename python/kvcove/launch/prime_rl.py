@@ -155,10 +155,19 @@ def _offload(
         ("disk",): list(DiskTier.model_fields),
     }
     try:
-        return model.model_validate(block, context={"elsewhere": elsewhere})
+        offload = model.model_validate(block, context={"elsewhere": elsewhere})
     except ValidationError as error:
         problems = problems_of(error, document, path, keys)
         raise ConfigError(_as_a_rule(problem, NO_CPU_TIER) for problem in problems) from error
+    size = at(block, ("cpu", "num_bytes"))
+    if isinstance(size, str) and not size.strip().isdecimal() and kind != "kvcove":
+        assert offload.cpu is not None
+        text = (
+            f"{size!r}: prime-rl takes a number here for '{kind}': {offload.cpu.num_bytes}; a size as "
+            "text is for 'kvcove'"
+        )
+        raise ConfigError([document.problem((*path, "cpu", "num_bytes"), text)])
+    return offload
 
 
 def _outdated_problems(

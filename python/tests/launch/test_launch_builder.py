@@ -24,7 +24,7 @@ def configuration(offload: str, pd: bool) -> dict[str, Any]:
         config["deployment"] = {"type": "disaggregated"}
     if offload != "none":
         kind, _, disk = offload.partition("-")
-        block: dict[str, Any] = {"type": kind, "cpu": {"num_bytes": "64GiB"}}
+        block: dict[str, Any] = {"type": kind, "cpu": {"num_bytes": 64 << 30}}
         if disk:
             block["disk"] = {"path": DISK}
         config["kv_cache_offload"] = block

@@ -30,7 +30,7 @@ type = "disaggregated"
 [inference.kv_cache_offload]
 type = "mooncake"
 device_name = "mlx5_0"
-cpu.num_bytes = "128GiB"
+cpu.num_bytes = 137_438_953_472
 disk.path = "/local disk/kv"
 """
 
@@ -262,7 +262,7 @@ def test_what_is_wrong_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     block = "[kv_cache_offload]\n"
-    size = 'cpu.num_bytes = "1GiB"\n'
+    size = "cpu.num_bytes = 1073741824\n"
     Path("native.toml").write_text(f'{block}type = "native"\n{size}')
     Path("none.toml").write_text("max_steps = 1\n")
     Path("else.toml").write_text(f'{block}type = "kvcove"\npool = "kvcove://h:1"\n')
