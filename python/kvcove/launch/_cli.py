@@ -10,11 +10,12 @@ import re
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcove.launch import _stale, hydra, migrate, prime_rl, slurm, verl
+from kvcove.launch import _stale, hydra, migrate, prime_rl, prime_rl_run, slurm, verl
 from kvcove.launch._document import Document, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch.connector import build_kv_transfer_config, to_json
@@ -100,6 +101,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--print", action="store_true", help="print the command instead; the pool is not asked"
+    )
+    _add_strict(run)
+    run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
+
+    run = add(
+        "prime-rl",
+        "run prime-rl's rl or inference, which take kv_cache_offload.type = 'kvcove' then",
+        "Runs in\nthe Python environment of prime-rl, which stays as it is: files and jobs that its "
+        "launchers\nwrite have the connector as unmodified prime-rl takes it. A job of SLURM gets a pool "
+        "over\nits inference nodes, with type 'mooncake', too: on kvcove's programs then.",
+    )
+    run.usage = (
+        "python -m kvcove.launch prime-rl [--strict] -- rl @ FILE...\n"
+        "       python -m kvcove.launch prime-rl [--strict] -- inference @ FILE..."
     )
     _add_strict(run)
     run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
@@ -189,7 +204,7 @@ def _add_strict(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
-    logging.basicConfig(format="kvcove.launch: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s", level=logging.WARNING)
     words = list(sys.argv[1:] if arguments is None else arguments)
     behind: list[str] = []
     if words[:1] == ["slurm"] and "--" in words:
@@ -202,6 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "build": _build,
         "check": _check,
         "migrate": _migrate,
+        "prime-rl": _prime_rl,
         "slurm": _slurm,
         "verl": _verl,
     }
@@ -314,6 +330,22 @@ def _migrate(options: argparse.Namespace) -> int:
             print(f"{name}: outdated; `python -m kvcove.launch migrate --write {name}`")
             status = 1
     return status
+
+
+def _prime_rl(options: argparse.Namespace) -> int:
+    command = options.run[1:] if options.run[:1] == ["--"] else options.run
+    if not command:
+        raise LaunchError(
+            "prime-rl: a command is wanted: python -m kvcove.launch prime-rl -- rl @ rl.toml"
+        )
+    try:
+        prime_rl_run.run(command, strict=options.strict)
+    except LaunchError:
+        raise
+    except (OSError, ValueError):
+        traceback.print_exc()  # prime-rl's own, as prime-rl alone shows it
+        return 1
+    return 0
 
 
 def _slurm(options: argparse.Namespace) -> int:

@@ -231,7 +231,7 @@ def test_verl_that_cannot_run(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["build", "check", "migrate", "slurm", "verl"])
+@pytest.mark.parametrize("command", ["build", "check", "migrate", "prime-rl", "slurm", "verl"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         _cli.main([command, "--help"])

@@ -221,9 +221,7 @@ def test_kvcove_needs_no_slurm() -> None:
 
 @pytest.mark.parametrize("kind", ["native", "kvcove"])
 def test_router_replay_is_refused_in_the_known_words(kind: str) -> None:
-    text = (
-        f'[trainer]\nenable_router_replay = true\n{HEAD}type = "{kind}"\ncpu.num_bytes = 1073741824\n'
-    )
+    text = f'[trainer]\nenable_router_replay = true\n{HEAD}type = "{kind}"\ncpu.num_bytes = 1073741824\n'
     assert told(text) == (
         "rl.toml:2: Router replay with inference.kv_cache_offload is not supported. External KV "
         "cache hits do not carry routed-expert decisions."
