@@ -52,6 +52,7 @@ def test_a_cell(offload: str, pd: bool) -> None:
     ("version", "name"),
     [
         ("0.22.1", "fs_python"),
+        ("0.23.0", "fs"),
         ("0.28.0", "fs"),
         ("0.32.0+cpu", "fs"),
         ("v0.33.0", "fs"),
