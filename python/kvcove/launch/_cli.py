@@ -163,7 +163,8 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
     job.add_argument(
         "--part",
         action="store_true",
-        help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates",
+        help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates; without FILE and "
+        "--memory it takes memory, disk and devices from their variables",
     )
     job.add_argument("--nodes", type=int, metavar="N", help="nodes of the job")
     job.add_argument("--output-dir", metavar="DIR", help="for logs; all nodes see it")
@@ -358,6 +359,7 @@ def _slurm(options: argparse.Namespace) -> int:
         first_port=options.first_port,
         timeout=options.timeout,
         vllm_version=options.vllm_version,
+        of_template=options.part and not options.file,
     )
     told = _stale.ranks_of(options.behind)
     _stale.tell(
