@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,14 +60,22 @@ class Launched:
     """A run of a launcher in a directory: what it printed, and the files that it wrote."""
 
     def __init__(
-        self, directory: Path, path: str, text: str, *words: str, name: str = "inference"
+        self,
+        directory: Path,
+        path: str,
+        text: str,
+        *words: str,
+        name: str = "inference",
+        module: str = "",
     ) -> None:
         directory.mkdir(exist_ok=True)
         (directory / "run.toml").write_text(f'output_dir = "{directory}/out"\n{text}')
         inherited = os.environ.get("PYTHONPATH", "")
-        run = [sys.executable, "-m", "kvcove.launch", "prime-rl", *words, "--"]
+        run = [sys.executable, "-m", "kvcove.launch", "prime-rl", *words, "--", name]
+        if module:
+            run = [sys.executable, "-m", module]
         ran = subprocess.run(
-            [*run, name, "@", "run.toml", "--dry-run"],
+            [*run, "@", "run.toml", "--dry-run"],
             cwd=directory, capture_output=True, text=True, timeout=300, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, inherited]))},
         )  # fmt: skip
@@ -316,3 +325,56 @@ def without_policy(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: without_policy(v) for k, v in value.items() if k != "kv_load_failure_policy"}
     return [without_policy(item) for item in value] if isinstance(value, list) else value
+
+
+# ---- what is proposed to prime-rl
+
+PATCH = HERE.parents[2] / "contrib" / "prime-rl.patch"
+
+
+@pytest.mark.skipif(not PATCH.is_file(), reason="the patch is in the repository only")
+def test_the_patch_names_its_version_and_only_adds() -> None:
+    text = PATCH.read_text()
+    assert f"prime-rl {EXPORTED['version']} " in text
+    ran = subprocess.run(
+        ["git", "apply", "--numstat", "--unidiff-zero", str(PATCH)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    counts = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert 30 <= sum(int(added) for added, _, _ in counts) <= 50
+    assert {removed for _, removed, _ in counts} == {"0"}
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="KVCOVE_PRIME_RL is not set")
+def test_prime_rl_with_the_patch_needs_no_launcher(tmp_path: Path) -> None:
+    for part in ("packages/prime-rl-configs/src", "src"):
+        shutil.copytree(Path(CHECKOUT, part, "prime_rl"), tmp_path / part / "prime_rl")
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    subprocess.run(
+        ["git", "apply", "--unidiff-zero", str(PATCH)], cwd=tmp_path, check=True, env=environment
+    )
+    part = [sys.executable, "-m", "kvcove.launch", "slurm", "--type", "kvcove", "--part"]
+    made = subprocess.run(part, capture_output=True, text=True, check=True).stdout
+    (tmp_path / "src/prime_rl/templates/_kvcove_store.sh.j2").write_text(made)
+    path = os.pathsep.join([f"{tmp_path}/packages/prime-rl-configs/src", f"{tmp_path}/src"])
+    text = f'{JOB}{PD}{KVCOVE}cpu.num_bytes = 2147483648\ndisk.path = "/local/kv"\n'
+    ran = Launched(tmp_path / "alone", path, text, module="prime_rl.entrypoints.inference")
+    assert ran.status == 0, ran.said
+    assert "export KV_MEMORY=2147483648\n" in ran.job()
+    assert 'export KV_DISK="/local/kv"\n' in ran.job()
+    assert "\nkv_join\n" in ran.job() and "mooncake_master -" not in ran.job()
+    config = as_an_engine_reads_it(ran.engine(), path)
+    assert (config["kv_connector"], config["kv_load_failure_policy"]) == (
+        "MultiConnector",
+        "recompute",
+    )
+    nixl, ours = config["kv_connector_extra_config"]["connectors"]
+    options = {"pool": "auto", "memory": "2147483648", "disk": "/local/kv"}
+    assert (nixl["kv_connector"], ours) == (
+        "NixlConnector",
+        {**CONNECTOR, "kv_connector_extra_config": options},
+    )
+    # kvcove's launcher adds nothing to it, and works.
+    ran = Launched(tmp_path / "launched", path, text)
+    assert ran.status == 0, ran.said
+    assert ran.job().count("\nkv_join\n") == 1
