@@ -78,6 +78,8 @@ KVCacheOffloadConfig = Annotated[
 
 class DeploymentConfig(BaseConfig):
     type: Literal["single_node", "multi_node", "disaggregated"] = "single_node"
+    num_nodes: int = 2
+    gpus_per_node: int = 8
 
 
 class SlurmConfig(BaseConfig):
