@@ -305,6 +305,7 @@ def _summary(document: Document, *, strict: bool) -> str:
         )
         return f"right; {config.kv_connector if config.enable else 'not enabled'}"
     found = prime_rl.load(document)
+    prime_rl.check_deployment(document)
     made = found.build_kv_transfer_config()
     if made is None:
         return "right; no connector"

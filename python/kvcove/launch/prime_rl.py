@@ -34,6 +34,7 @@ __all__ = [
     "NO_ROUTER_REPLAY",
     "PrimeRl",
     "block_path",
+    "check_deployment",
     "load",
     "misplaced",
 ]
@@ -42,6 +43,7 @@ MOONCAKE_NEEDS_SLURM = (
     "Mooncake KV offload requires SLURM — the per-node store is launched by the sbatch template. "
     "Use inference.kv_cache_offload.type='native' for local runs."
 )
+NODES_NEED_SLURM = "Must use SLURM for multi-node / disaggregated deployment."
 NO_ROUTER_REPLAY = (
     "Router replay with inference.kv_cache_offload is not supported. External KV cache hits do not "
     "carry routed-expert decisions."
@@ -112,6 +114,23 @@ def load(document: Document) -> PrimeRl:
         raise_if(problems)
     pd = deployment == "disaggregated" or at(data, (*inference, "use_pd_kv_transfer")) is True
     return PrimeRl(offload, pd, slurm, _ranks(data, inference))
+
+
+def check_deployment(document: Document) -> None:
+    """Check what prime-rl's launchers ask of a whole configuration; engines of a job read one without it.
+
+    Raises
+    ------
+    ConfigError
+        Engines are on several nodes, and no job has these.
+    """
+    if at(document.data, ("slurm",)) is not None:
+        return
+    for table in dict.fromkeys([(), inference_path(document.data)]):
+        where = (*table, "deployment", "type")
+        if at(document.data, where) in ("multi_node", "disaggregated"):
+            problem = document.problem(where, NODES_NEED_SLURM)
+            raise ConfigError([dataclasses.replace(problem, path="")])
 
 
 def _ranks(data: Mapping[str, Any], inference: KeyPath) -> int:

@@ -60,9 +60,15 @@ def run(command: Sequence[str], *, strict: bool = False) -> None:
     name = Path(command[0]).name
     if name not in LAUNCHERS:
         raise LaunchError(f"prime-rl: {command[0]}: give 'rl' or 'inference', and its arguments")
-    add_type(_module("configs.inference"))
-    launcher = _module(f"entrypoints.{name}")
-    read = launcher.cli
+    inference = _module("configs.inference")
+    try:
+        add_type(inference)
+        launcher = _module(f"entrypoints.{name}")
+        read, _ = launcher.cli, launcher.main
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise LaunchError(
+            f"prime-rl: this version is not known here ({error}); 0.8.0 is (docs/prime-rl.md)"
+        ) from error
     with contextlib.ExitStack() as until_written:
 
         def read_and_lower(*arguments: Any, **options: Any) -> Any:
@@ -176,7 +182,9 @@ def lower(config: Any, until_written: contextlib.ExitStack, *, strict: bool = Fa
         except ValueError as error:
             raise LaunchError(f"inference.kv_cache_offload.disk.path: {error}") from error
     made = inference.build_kv_transfer_config()
-    _stale.tell(made, ranks=inference.vllm.tensor_parallel_size, resets=False, strict=strict)
+    stages = (inference.vllm.model_extra or {}).get("pipeline_parallel_size", 1)
+    ranks = inference.vllm.tensor_parallel_size * stages
+    _stale.tell(made, ranks=ranks, resets=False, strict=strict)
     if kind != "kvcove":
         return
     if made["kv_connector"] == "MultiConnector":

@@ -55,6 +55,8 @@ CASES = {
     ),
     "another type": f'{_OFFLOAD}type = "lmcache"\ncpu.num_bytes = 5\n',
     "P/D": '[slurm]\n[deployment]\ntype = "disaggregated"\n',
+    "P/D without a job": '[deployment]\ntype = "disaggregated"\n',
+    "nodes without a job": f'[deployment]\ntype = "multi_node"\n{_OFFLOAD}type = "native"\ncpu.num_bytes = 5\n',
     "P/D, mooncake": (
         f'[slurm]\n[deployment]\ntype = "disaggregated"\n{_OFFLOAD}type = "mooncake"\ncpu.num_bytes = 5\n'
     ),

@@ -29,6 +29,8 @@ type = "kvcove"
 
 [inference.kv_cache_offload.cpu]
 num_bytes = "64GiB"
+
+[slurm]
 """
 VERL = """\
 actor_rollout_ref:

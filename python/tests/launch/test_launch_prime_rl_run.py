@@ -20,10 +20,8 @@ from typing import Any
 
 import prime_rl_shape
 import pytest
-from kvcove.launch import prime_rl
+from kvcove.launch import _cli, prime_rl
 from kvcove.launch._document import parse
-
-from kvcove import launch
 
 HERE = Path(__file__).parent
 EXPORTED = json.loads((HERE / "prime_rl.json").read_text())
@@ -244,7 +242,10 @@ def test_rl_reads_it_below_inference(tmp_path: Path) -> None:
     assert as_an_engine_reads_it(ran.engine(), STAND_IN)["kv_connector"] == "MultiConnector"
     assert "\nkv_join\n" in ran.job()
     ran = Launched(
-        tmp_path / "replay", STAND_IN, "[trainer]\nenable_router_replay = true\n" + below, name="rl"
+        tmp_path / "replay",
+        STAND_IN,
+        JOB + "[trainer]\nenable_router_replay = true\n" + below,
+        name="rl",
     )
     assert ran.status == 1
     assert "Router replay with inference.kv_cache_offload is not supported" in ran.said
@@ -276,10 +277,17 @@ def test_a_job_of_one_node_has_no_place_for_a_pool(tmp_path: Path) -> None:
 def test_commands_that_are_none(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kvcove.launch import _cli
-
     assert _cli.main(["prime-rl", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_another_version_of_prime_rl_is_told(tmp_path: Path) -> None:
+    package = tmp_path / "prime_rl" / "configs"
+    package.mkdir(parents=True)
+    (package / "inference.py").write_text("")
+    ran = Launched(tmp_path, str(tmp_path), "")
+    assert ran.status == 2
+    assert ran.said.startswith("kvcove.launch: prime-rl: this version is not known here (module")
 
 
 # ---- the export
@@ -307,17 +315,16 @@ def test_the_export_is_as_prime_rl_is() -> None:
 
 
 @pytest.mark.parametrize("name", prime_rl_shape.CASES)
-def test_check_takes_what_prime_rl_takes(name: str) -> None:
+def test_check_takes_what_prime_rl_takes(name: str, tmp_path: Path) -> None:
     """And makes the connector that it makes, but for the policy and the disk tier's later name."""
     text, expected = prime_rl_shape.CASES[name], EXPORTED["cases"][name]
     if name == "native, disk":
         text = f"[slurm]\n{text}"  # so nobody looks for /d here
-    document = parse(text, "toml", "x.toml")
+    (tmp_path / "x.toml").write_text(text)
+    assert _cli.main(["check", str(tmp_path / "x.toml")]) == (2 if expected is False else 0)
     if expected is False:
-        with pytest.raises(launch.ConfigError):
-            prime_rl.load(document)
         return
-    made = prime_rl.load(document).build_kv_transfer_config("0.22.0")
+    made = prime_rl.load(parse(text, "toml")).build_kv_transfer_config("0.22.0")
     assert without_policy(made) == expected
 
 

@@ -102,6 +102,8 @@ class InferenceConfig(BaseConfig):
             if self.vllm.enable_prefix_caching is False:
                 raise ValueError("KV cache offloading requires prefix caching")
             self.vllm.enable_prefix_caching = True
+        if self.deployment.type != "single_node" and self.slurm is None:
+            raise ValueError("Must use SLURM for multi-node / disaggregated deployment.")
         if self.deployment.type == "disaggregated":
             self.use_pd_kv_transfer = True
         if self.slurm is not None and self.slurm.template_path is None:

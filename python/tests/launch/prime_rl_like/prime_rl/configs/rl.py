@@ -21,6 +21,13 @@ class RLConfig(BaseConfig):
     output_dir: Path = Path("outputs")
     dry_run: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def propagate(cls, data: Any) -> Any:
+        if "slurm" in data and "inference" in data:
+            data["inference"].setdefault("slurm", {})
+        return data
+
     @model_validator(mode="after")
     def resolve(self) -> Any:
         offload = self.inference.kv_cache_offload if self.inference is not None else None
