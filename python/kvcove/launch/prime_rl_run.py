@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -170,7 +169,7 @@ def lower(config: Any, until_written: contextlib.ExitStack, *, strict: bool = Fa
         raise LaunchError(
             "inference.vllm.kv_transfer_config: inference.kv_cache_offload makes it; leave it out"
         )
-    if kind in ("kvcove", "mooncake") and config.slurm is not None:
+    if kind in ("kvcove", "mooncake") and config.slurm is not None and config.slurm.template_path:
         shared = _with_own_template(config.slurm, offload, until_written)
         if kind == "kvcove" and shared:
             # The nodes' owners have the memory; where they are is in the engines' environment.
@@ -204,9 +203,10 @@ def _with_own_template(job: Any, offload: Any, until_written: contextlib.ExitSta
         Whether it starts a pool: that of a job of one node may have no place for that.
     """
     template = Path(job.template_path)
-    folder = Path(until_written.enter_context(tempfile.TemporaryDirectory(prefix="kvcove-")))
-    copy = folder / "templates"
-    shutil.copytree(template.parent, copy)
+    copy = Path(until_written.enter_context(tempfile.TemporaryDirectory(prefix="kvcove-")))
+    for file in template.parent.iterdir():  # what the template may include
+        if file.name != template.name:
+            (copy / file.name).symlink_to(file.absolute())
     text = template.read_text(encoding="utf-8")
     # `uv sync` removes what prime-rl's lock does not name.
     text = re.sub(r"^([^#\n]*)\buv sync (?!.*--inexact)", r"\1uv sync --inexact ", text, flags=re.M)
@@ -221,6 +221,7 @@ def _with_own_template(job: Any, offload: Any, until_written: contextlib.ExitSta
         block = offload.model_dump(mode="json", exclude_none=True)
         pool = slurm.pool_of(Document({"slurm": {}, "kv_cache_offload": block}))
         part = (_OVERLAY if pool.kind == "mooncake" else "") + slurm.render_part(pool)
+        (copy / _PART).unlink(missing_ok=True)  # the link to prime-rl's own
         # Nothing in it is for Jinja.
         (copy / _PART).write_text(f"{{% raw %}}{part}{{% endraw %}}\n", encoding="utf-8")
     (copy / template.name).write_text(text, encoding="utf-8")
