@@ -30,11 +30,11 @@ make_venv() {
 
 wheel() {
   make_venv "$venv"
-  local stamp=$venv/.tools-6
+  local stamp=$venv/.tools-7
   if [ ! -f "$stamp" ]; then
     echo "== Python: tools from PyPI, into $venv"
     "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja msgpack \
-      pytest pytest-xdist numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3'
+      pytest pytest-xdist numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3' jinja2
     touch "$stamp"
   fi
   echo "== Python: building the wheels"

@@ -8,7 +8,7 @@ see ``python -m kvcove.launch --help``; for programs, two calls:
 >>> launch.for_verl({"enable": True, "kv_connector": "KvcoveConnector"})["kv_connector"]
 'KvcoveConnector'
 >>> launch.for_prime_rl(
-...     {"kv_cache_offload": {"type": "native", "cpu": {"num_bytes": "64GiB"}}}
+...     {"kv_cache_offload": {"type": "native", "cpu": {"num_bytes": 64 << 30}}}
 ... )["kv_connector_extra_config"]
 {'cpu_bytes_to_use': 68719476736}
 

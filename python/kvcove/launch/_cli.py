@@ -6,14 +6,16 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcove.launch import _stale, hydra, migrate, prime_rl, slurm, verl
+from kvcove.launch import _stale, hydra, migrate, prime_rl, prime_rl_run, slurm, verl
 from kvcove.launch._document import Document, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch.connector import build_kv_transfer_config, to_json
@@ -102,6 +104,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_strict(run)
     run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
+
+    run = add(
+        "prime-rl",
+        "run prime-rl's rl or inference, which take kv_cache_offload.type = 'kvcove' then",
+        "Runs in\nthe Python environment of prime-rl, which stays as it is: files and jobs that its "
+        "launchers\nwrite have the connector as unmodified prime-rl takes it. A job of SLURM gets a pool "
+        "over\nits inference nodes, with type 'mooncake', too: on kvcove's programs then.",
+    )
+    run.usage = (
+        "python -m kvcove.launch prime-rl [--strict] -- rl @ FILE...\n"
+        "       python -m kvcove.launch prime-rl [--strict] -- inference @ FILE..."
+    )
+    _add_strict(run)
+    run.add_argument("run", nargs=argparse.REMAINDER, metavar="-- COMMAND...")
     _add_slurm(add)
     return parser
 
@@ -147,7 +163,8 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
     job.add_argument(
         "--part",
         action="store_true",
-        help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates",
+        help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates; without FILE and "
+        "--memory it takes memory, disk and devices from their variables",
     )
     job.add_argument("--nodes", type=int, metavar="N", help="nodes of the job")
     job.add_argument("--output-dir", metavar="DIR", help="for logs; all nodes see it")
@@ -188,7 +205,7 @@ def _add_strict(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit status."""
-    logging.basicConfig(format="kvcove.launch: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s", level=logging.WARNING)
     words = list(sys.argv[1:] if arguments is None else arguments)
     behind: list[str] = []
     if words[:1] == ["slurm"] and "--" in words:
@@ -201,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "build": _build,
         "check": _check,
         "migrate": _migrate,
+        "prime-rl": _prime_rl,
         "slurm": _slurm,
         "verl": _verl,
     }
@@ -287,6 +305,7 @@ def _summary(document: Document, *, strict: bool) -> str:
         )
         return f"right; {config.kv_connector if config.enable else 'not enabled'}"
     found = prime_rl.load(document)
+    prime_rl.check_deployment(document)
     made = found.build_kv_transfer_config()
     if made is None:
         return "right; no connector"
@@ -315,6 +334,22 @@ def _migrate(options: argparse.Namespace) -> int:
     return status
 
 
+def _prime_rl(options: argparse.Namespace) -> int:
+    command = options.run[1:] if options.run[:1] == ["--"] else options.run
+    if not command:
+        raise LaunchError(
+            "prime-rl: a command is wanted: python -m kvcove.launch prime-rl -- rl @ rl.toml"
+        )
+    try:
+        prime_rl_run.run(command, strict=options.strict)
+    except LaunchError:
+        raise
+    except (OSError, ValueError):
+        traceback.print_exc()  # prime-rl's own, as prime-rl alone shows it
+        return 1
+    return 0
+
+
 def _slurm(options: argparse.Namespace) -> int:
     pool = slurm.pool_of(
         read(options.file) if options.file else None,
@@ -325,6 +360,7 @@ def _slurm(options: argparse.Namespace) -> int:
         first_port=options.first_port,
         timeout=options.timeout,
         vllm_version=options.vllm_version,
+        of_template=options.part and not options.file,
     )
     told = _stale.ranks_of(options.behind)
     _stale.tell(
@@ -350,6 +386,24 @@ def _slurm(options: argparse.Namespace) -> int:
     return 0
 
 
+_OVERRIDE = re.compile(r"(\+\+|\+)?[A-Za-z_][\w./@-]*=|~[A-Za-z_]")
+
+
+def _with_overrides(command: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return a command with overrides behind its last one, else at its end.
+
+    Hydra's parser takes overrides in one piece: one that follows an option such as ``--cfg job`` is an
+    error where others stand in front of that option.
+    """
+    # NAME=VALUE in front of the program are variables of env.
+    program = next((i for i, word in enumerate(command) if word != "env" and "=" not in word), 0)
+    last = max(
+        (i for i, word in enumerate(command) if i > program and _OVERRIDE.match(word)),
+        default=len(command) - 1,
+    )
+    return [*command[: last + 1], *overrides, *command[last + 1 :]]
+
+
 def _verl(options: argparse.Namespace) -> int:
     command = options.run[1:] if options.run[:1] == ["--"] else options.run
     if not command:
@@ -371,7 +425,7 @@ def _verl(options: argparse.Namespace) -> int:
     if wanted and (
         options.print or usable(made.config, timeout=options.timeout, environ=environment)
     ):
-        run = [*run, *made.overrides]
+        run = _with_overrides(run, made.overrides)
         _stale.tell(
             made.connector,
             ranks=made.ranks,

@@ -10,9 +10,8 @@ from pathlib import Path
 
 __all__ = ["disk_tier", "installed_version"]
 
-# vLLM 0.22 brought the tier as `fs_python`. 0.28, 0.32 and 0.33 know `fs` only, and refuse to start
-# with another name. For the versions between, what is installed says it (below).
-_FIRST_WITH_FS = (0, 28)
+# vLLM 0.22 brought the tier as `fs_python`. 0.23 and later know `fs` only, and refuse to start with another name.
+_FIRST_WITH_FS = (0, 23)
 
 
 def installed_version() -> str | None:
@@ -26,7 +25,7 @@ def installed_version() -> str | None:
 
 
 def disk_tier(version: str | None = None) -> str:
-    """Return the name of the disk tier of vLLM's offloading: ``fs``, or ``fs_python`` before 0.28.
+    """Return the name of the disk tier of vLLM's offloading: ``fs``, or ``fs_python`` before 0.23.
 
     Parameters
     ----------

@@ -34,6 +34,7 @@ __all__ = [
     "NO_ROUTER_REPLAY",
     "PrimeRl",
     "block_path",
+    "check_deployment",
     "load",
     "misplaced",
 ]
@@ -42,6 +43,7 @@ MOONCAKE_NEEDS_SLURM = (
     "Mooncake KV offload requires SLURM — the per-node store is launched by the sbatch template. "
     "Use inference.kv_cache_offload.type='native' for local runs."
 )
+NODES_NEED_SLURM = "Must use SLURM for multi-node / disaggregated deployment."
 NO_ROUTER_REPLAY = (
     "Router replay with inference.kv_cache_offload is not supported. External KV cache hits do not "
     "carry routed-expert decisions."
@@ -114,6 +116,23 @@ def load(document: Document) -> PrimeRl:
     return PrimeRl(offload, pd, slurm, _ranks(data, inference))
 
 
+def check_deployment(document: Document) -> None:
+    """Check what prime-rl's launchers ask of a whole configuration; engines of a job read one without it.
+
+    Raises
+    ------
+    ConfigError
+        Engines are on several nodes, and no job has these.
+    """
+    if at(document.data, ("slurm",)) is not None:
+        return
+    for table in dict.fromkeys([(), inference_path(document.data)]):
+        where = (*table, "deployment", "type")
+        if at(document.data, where) in ("multi_node", "disaggregated"):
+            problem = document.problem(where, NODES_NEED_SLURM)
+            raise ConfigError([dataclasses.replace(problem, path="")])
+
+
 def _ranks(data: Mapping[str, Any], inference: KeyPath) -> int:
     ranks = 1
     for parallel, name in (("tp", "tensor_parallel_size"), ("pp", "pipeline_parallel_size")):
@@ -155,10 +174,19 @@ def _offload(
         ("disk",): list(DiskTier.model_fields),
     }
     try:
-        return model.model_validate(block, context={"elsewhere": elsewhere})
+        offload = model.model_validate(block, context={"elsewhere": elsewhere})
     except ValidationError as error:
         problems = problems_of(error, document, path, keys)
         raise ConfigError(_as_a_rule(problem, NO_CPU_TIER) for problem in problems) from error
+    size = at(block, ("cpu", "num_bytes"))
+    if isinstance(size, str) and not size.strip().isdecimal() and kind != "kvcove":
+        assert offload.cpu is not None
+        text = (
+            f"{size!r}: prime-rl takes a number here for '{kind}': {offload.cpu.num_bytes}; a size as "
+            "text is for 'kvcove'"
+        )
+        raise ConfigError([document.problem((*path, "cpu", "num_bytes"), text)])
+    return offload
 
 
 def _outdated_problems(

@@ -71,7 +71,7 @@ class Pool:
     kind : str
         ``kvcove`` or ``mooncake``: the programs that run, and the connector of the engines.
     num_bytes : int
-        Memory of each node.
+        Memory of each node; 0: memory, disk and devices are those of the template's variables.
     disk : str
         A directory in which each node keeps what its memory evicts; empty without.
     disk_bytes : int
@@ -131,6 +131,7 @@ def pool_of(
     first_port: int = FIRST_PORT,
     timeout: int = 120,
     vllm_version: str | None = None,
+    of_template: bool = False,
 ) -> Pool:
     """Return the pool of a configuration of prime-rl, of options, or of both: options go over it.
 
@@ -164,9 +165,13 @@ def pool_of(
             num_bytes = parse_size(memory)
         except ValueError as error:
             raise LaunchError(f"--memory: {error}") from error
+    if of_template and num_bytes is None:
+        if disk or device_name:
+            raise LaunchError("--memory is missing: or leave --disk and --device-name out, too")
+        num_bytes = 0
     if num_bytes is None:
         raise LaunchError("--memory is missing: what each node gives, such as 64GiB")
-    if not 1 << 20 <= num_bytes <= MOST_OF_AN_OWNER:
+    if num_bytes and not 1 << 20 <= num_bytes <= MOST_OF_AN_OWNER:
         raise LaunchError(
             f"--memory {format_size(num_bytes)}: the owner on each node gives 1MiB to 16TiB; "
             "more nodes make a larger pool"
@@ -230,7 +235,8 @@ def _engine(
 def render_part(pool: Pool) -> str:
     """Return what stands in for prime-rl's ``_mooncake_store.sh.j2``.
 
-    It takes ``LOCAL_IP``, ``INFER_NODE_RANK`` and ``OUTPUT_DIR`` from what is around it, and ends
+    A pool without memory of its own takes ``kv_offload_cpu_bytes``, ``kv_offload_disk_path`` and
+    ``kv_offload_device_name`` from the template. Each part takes ``LOCAL_IP``, ``INFER_NODE_RANK`` and ``OUTPUT_DIR`` from what is around it, and ends
     that shell with status 1 when the pool does not get ready.
     """
     return "\n".join(
@@ -238,7 +244,7 @@ def render_part(pool: Pool) -> str:
             f"{_LICENSE}# One pool over the nodes of this job ({pool.kind}).",
             _settings(pool),
             _functions(pool),
-            _PART,
+            _PART if pool.num_bytes else _NEEDS_MEMORY + _PART,
         ]
     )
 
@@ -336,18 +342,25 @@ def _settings(pool: Pool) -> str:
     if pool.kind == "mooncake":
         values["KV_BYTES"] = pool.num_bytes
         values["KV_DEVICES"] = pool.device_name
-        values["KV_CONFIG"] = json.dumps(
-            {
-                "mode": "standalone-store",
-                "global_segment_size": 0,
-                "local_buffer_size": 4 << 30,
-                "protocol": "rdma",
-                "device_name": pool.device_name,
-                "enable_offload": bool(pool.disk),
-            },
-            ensure_ascii=False,
-        )
-    return "\n".join(f"export {name}={quoted(str(value))}" for name, value in values.items()) + "\n"
+        values["KV_CONFIG"] = _store_config(pool.device_name, bool(pool.disk))
+    words = {name: quoted(str(value)) for name, value in values.items()}
+    if not pool.num_bytes:
+        words |= {name: word for name, word in _OF_TEMPLATE.items() if name in words}
+    text = "\n".join(f"export {name}={word}" for name, word in words.items()) + "\n"
+    return text if pool.num_bytes else _WORD_OF_TEMPLATE + text
+
+
+def _store_config(device_name: str, enable_offload: bool | str) -> str:
+    """Return the file of MooncakeStoreConnector; each node adds where the master is."""
+    config = {
+        "mode": "standalone-store",
+        "global_segment_size": 0,
+        "local_buffer_size": 4 << 30,
+        "protocol": "rdma",
+        "device_name": device_name,
+        "enable_offload": enable_offload,
+    }
+    return json.dumps(config, ensure_ascii=False)
 
 
 def _functions(pool: Pool, *more: str) -> str:
@@ -357,6 +370,24 @@ def _functions(pool: Pool, *more: str) -> str:
     # Without their first paragraph: licence and purpose.
     return "\n".join(text.partition("\n\n")[2] for text in texts)
 
+
+# What prime-rl's launchers give to its templates, as `quoted` gives it to the shell.
+_WORD_OF_TEMPLATE = r"""{% macro kv_word(text) -%}
+"{{ text | replace("\\", "\\\\") | replace("\"", "\\\"") | replace("$", "\\$") | replace("`", "\\`") | replace("\x27", "$(printf \"\\047\")") }}"
+{%- endmacro %}
+"""
+_OF_TEMPLATE = {
+    "KV_MEMORY": "{{ kv_offload_cpu_bytes }}",
+    "KV_BYTES": "{{ kv_offload_cpu_bytes }}",
+    "KV_DISK": "{{ kv_word(kv_offload_disk_path) }}",
+    "KV_DEVICES": "{{ kv_word(kv_offload_device_name) }}",
+    "KV_CONFIG": quoted(_store_config("@devices", "@disk"))
+    .replace("@devices", "$KV_DEVICES")
+    .replace(quoted('"@disk"')[1:-1], "{{ (kv_offload_disk_path | length > 0) | lower }}"),
+}
+_NEEDS_MEMORY = """\
+case $KV_MEMORY in "" | 0) kv_fail "the template has no kv_offload_cpu_bytes for this type of offload" ;; esac
+"""
 
 _PART = """\
 kv_begin

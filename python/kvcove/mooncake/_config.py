@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcove._environment import is_true
+from kvcove.mooncake import _job
 
 _log = logging.getLogger("kvcove.mooncake")
 
@@ -336,6 +337,9 @@ class Setup:
         if is_true(embedded) and not named.startswith("embedded"):
             named = "embedded:"
         pool, master = pool_of(named, segment)
+        asked = named.startswith(POOL_SCHEMES) or os.environ.get("KVCOVE_TOKEN")
+        if not asked and (token := _job.token_file()):
+            pool += f"?token={token}"
         http = _port(arguments.get("client_http_port", 9300), "client_http_port")
         prefetch = arguments.get("enable_ssd_prefetch")
         return Setup(

@@ -20,6 +20,7 @@ from kvcove._environment import is_true
 from kvcove._native import Owner, Pool, Session
 from kvcove.mooncake import _address, _config, _offload
 from kvcove.mooncake._http import with_loopback
+from kvcove.mooncake._process import credentials
 
 __all__ = ["Open"]
 
@@ -205,7 +206,7 @@ class Open:
                 host,
                 place.advertise,
             )
-        if not _address.is_loopback(place.listen) and not os.environ.get("KVCOVE_CREDENTIALS"):
+        if not _address.is_loopback(place.listen) and not credentials():
             _log.warning(
                 "memory is served at %s without credentials: any client may read and write "
                 "it; docs/security.md",
@@ -238,7 +239,7 @@ class Open:
             listen=_config.join_address(place.listen, port),
             advertise=_config.join_address(place.advertise, port),
             socket_path=str(socket),
-            credentials=os.environ.get("KVCOVE_CREDENTIALS", ""),
+            credentials=credentials(),
             tls_authority=os.environ.get("KVCOVE_TLS_AUTHORITY", ""),
             tls_certificate=os.environ.get("KVCOVE_TLS_CERTIFICATE", ""),
             tls_key=os.environ.get("KVCOVE_TLS_KEY", ""),

@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 
 from kvcove import _command
-from kvcove.mooncake import _log
+from kvcove.mooncake import _job, _log
 from kvcove.mooncake._address import is_loopback
 
 __all__ = ["Child", "StopSignals", "allow_open", "begin", "credentials", "insecure"]
@@ -51,7 +51,7 @@ def begin() -> None:
 
 def credentials() -> str:
     """Return the servers' credentials file; empty: there is none."""
-    return os.environ.get("KVCOVE_CREDENTIALS", "")
+    return os.environ.get("KVCOVE_CREDENTIALS", "") or _job.servers_file()
 
 
 def insecure() -> bool:

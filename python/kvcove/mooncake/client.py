@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import kvcove
 from kvcove._environment import asked_for_disk
-from kvcove.mooncake import _address, _config
+from kvcove.mooncake import _address, _config, _job
 from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
 from kvcove.mooncake._http import (
     Answer,
@@ -195,10 +195,15 @@ def _arguments(values: Values, master: str, listen: str, segment: str, port: int
     arguments += ["--listen", listen, "--advertise", segment]
     arguments += ["--memory", str(max(size, 1 << 20)), "--socket", str(socket)]
     arguments += ["--admin", "127.0.0.1:0"]
-    if values["tenant_id"] != "default":
-        if not credentials():
-            raise ValueError("-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
-        arguments += ["--tenant", str(values["tenant_id"])]
+    tenant = str(values["tenant_id"])
+    if tenant != "default" and not credentials():
+        raise ValueError("-tenant_id: without KVCOVE_CREDENTIALS there are no tenants")
+    if tenant == "default" and credentials() == _job.servers_file() != "":
+        tenant = (
+            _job.TENANT
+        )  # the job's only one, so engines of this host share memory with the owner
+    if tenant != "default":
+        arguments += ["--tenant", tenant]
     return arguments
 
 

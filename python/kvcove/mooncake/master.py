@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
+import subprocess
 import sys
 import threading
 import urllib.error
@@ -13,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from kvcove.mooncake import _address, _config
+from kvcove.mooncake import _address, _config, _job
 from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
 from kvcove.mooncake._http import (
     Answer,
@@ -716,6 +720,25 @@ def _listen_at(values: Values) -> str:
     return "127.0.0.1"
 
 
+def _make_job_credentials(values: Values) -> None:
+    """Make credentials of this job of SLURM where the launch does not say who gets in."""
+    named = values["rpc_address"] or values["rpc_interface"] or values["enable_ha"]
+    if named or insecure() or os.environ.get("KVCOVE_CREDENTIALS"):
+        return
+    try:
+        made = _job.make()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"{_PROGRAM}: warning: no credentials for this job: {error}", file=sys.stderr)
+        return
+    if made is not None:
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        print(
+            f"{_PROGRAM}: who gets in: this job of SLURM, by the credentials in {made}; KVCOVE_CREDENTIALS=FILE "
+            "and KVCOVE_INSECURE=1 say otherwise",
+            file=sys.stderr,
+        )
+
+
 def main() -> None:
     """Serve until SIGTERM."""
     begin()
@@ -738,6 +761,7 @@ def main() -> None:
         if not store and not data:
             data = str(_config.private_directory() / f"mooncake_master-{port}")
         offload = _offload_of(values)
+        _make_job_credentials(values)
         host = _listen_at(values)
         arguments = log_arguments(values)
     except (OSError, ValueError) as error:

@@ -288,6 +288,83 @@ def test_who_says_so_lets_other_hosts_in(hosts: tuple[Host, Host], said: str) ->
         assert f'segment_total_capacity_bytes{{segment="{segment}"}}' in metrics
 
 
+def job_of(directory: Path, rank: int, job: int = 4711) -> dict[str, str]:
+    """What a program on a node of a job finds, as prime-rl's template starts it."""
+    node = directory / "mooncake" / f"node_{rank}"
+    node.mkdir(parents=True, exist_ok=True)
+    return {"SLURM_JOB_ID": str(job), "MOONCAKE_CONFIG_PATH": str(node / "config.json")}
+
+
+JOB = [
+    "-enable_http_metadata_server",
+    "-http_metadata_server_host=0.0.0.0",
+    "-http_metadata_server_port=8080",
+]
+STRANGER = """
+import json
+from mooncake.store import MooncakeDistributedStore
+s = MooncakeDistributedStore()
+print(json.dumps(s.setup("localhost", "P2PHANDSHAKE", 0, 16 << 20, "rdma", "", {master!r})))
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_of_slurm_lets_its_own_programs_in_and_nobody_else(
+    hosts: tuple[Host, Host], tmp_path: Path, nodes: int
+) -> None:
+    """Nothing says where to listen and who gets in, and the template waits for open ports."""
+    head, node = hosts
+    output = tmp_path / "a run"
+    begin = time.monotonic()
+    program = start_master(head, *JOB, "-default_kv_lease_ttl=3600000", **job_of(output, 0))
+    master = f"{head.address}:50051"
+    for port in (50051, 8080):
+        assert connects(head, head.address, port)
+        assert connects(node, head.address, port)
+    made = output / "mooncake" / "kvcove-4711-0"
+    assert [oct(path.stat().st_mode & 0o777) for path in (made, *sorted(made.iterdir()))] == [
+        "0o700",
+        *["0o600"] * 3,
+    ]
+    metadata = f"-metadata_server=http://{head.address}:8080/metadata"
+    common = [f"-master_server_address={master}", metadata, "-protocol=rdma", "-port=50052"]
+    for rank, host in enumerate(hosts[:nodes]):
+        client, _ = start_client(host, f"-host={host.address}", *common, **job_of(output, rank))
+        assert "without credentials" not in client.log.read_text()
+    assert put_and_tell(head, master, "k", **job_of(output, 0))[0] == 0
+    got = hosts[nodes - 1].python(
+        GET.format(master=master, keys=["k"]), **job_of(output, nodes - 1)
+    )
+    assert got == ["value of k"]
+    assert time.monotonic() - begin < 60  # before, two waits of 60 s and more for a port
+    for strange in ({}, job_of(output, 0, 4712), {"SLURM_JOB_ID": "4711"}):
+        assert node.python(STRANGER.format(master=master), **strange) < 0
+    assert program.stop() == 0
+    head.programs.remove(program)
+    assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    "said", ["KVCOVE_INSECURE", "-rpc_address", "a directory that cannot be written"]
+)
+def test_a_job_of_slurm_that_says_who_gets_in_has_no_credentials_of_its_own(
+    hosts: tuple[Host, Host], tmp_path: Path, said: str
+) -> None:
+    head, node = hosts
+    environment = job_of(tmp_path, 0)
+    flags = [*JOB]
+    if said == "KVCOVE_INSECURE":
+        environment[said] = "1"
+    elif said == "-rpc_address":
+        flags.append(f"-rpc_address={head.address}")
+    else:
+        (tmp_path / "mooncake" / "kvcove-4711-0").write_text("")
+    log = start_master(head, *flags, **environment).log.read_text()
+    assert connects(node, head.address, 50051) == (not said.startswith("a directory"))
+    assert ("no credentials for this job: " in log) == said.startswith("a directory")
+    assert ("only this host gets in" in log) == said.startswith("a directory")
+
+
 def test_an_interface_that_is_not_there(hosts: tuple[Host, Host]) -> None:
     status, said = hosts[0].ended([*MASTER, "-rpc_interface=eth7"])
     assert status == 2

@@ -24,7 +24,7 @@ def configuration(offload: str, pd: bool) -> dict[str, Any]:
         config["deployment"] = {"type": "disaggregated"}
     if offload != "none":
         kind, _, disk = offload.partition("-")
-        block: dict[str, Any] = {"type": kind, "cpu": {"num_bytes": "64GiB"}}
+        block: dict[str, Any] = {"type": kind, "cpu": {"num_bytes": 64 << 30}}
         if disk:
             block["disk"] = {"path": DISK}
         config["kv_cache_offload"] = block
@@ -52,6 +52,7 @@ def test_a_cell(offload: str, pd: bool) -> None:
     ("version", "name"),
     [
         ("0.22.1", "fs_python"),
+        ("0.23.0", "fs"),
         ("0.28.0", "fs"),
         ("0.32.0+cpu", "fs"),
         ("v0.33.0", "fs"),

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -28,6 +29,8 @@ type = "kvcove"
 
 [inference.kv_cache_offload.cpu]
 num_bytes = "64GiB"
+
+[slurm]
 """
 VERL = """\
 actor_rollout_ref:
@@ -114,7 +117,7 @@ def test_check(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     (files / "wrong.toml").write_text(RL.replace("num_bytes", "num_byts"))
     (files / "else.yaml").write_text("a: 1\n")
-    (files / "rl.yaml").write_text("kv_cache_offload: {type: native, cpu: {num_bytes: 5GiB}}\n")
+    (files / "rl.yaml").write_text("kv_cache_offload: {type: native, cpu: {num_bytes: 5}}\n")
     assert _cli.main(["check", "wrong.toml", "else.yaml", "rl.yaml"]) == 2
     told = capsys.readouterr()
     assert "wrong.toml:8: inference.kv_cache_offload.cpu.num_byts: unknown key" in told.err
@@ -152,6 +155,36 @@ def test_verl_runs_the_command(files: Path) -> None:
     ran = run("verl", "--print", *command, f"{KV}.enable=true", f"{KV}.config_path=/m.json")
     assert ran.returncode == 0
     assert ran.stdout.startswith(f"env MOONCAKE_CONFIG_PATH=/m.json {sys.executable} fake_verl.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "behind"),
+    [
+        (["a=1", "b.c=2", "--cfg", "job"], "b.c=2"),
+        (["--config-path", "/c", "++a='x y'", "+d@e=f", "--config-name=x"], "+d@e=f"),
+        (["a=1", "~b.c", "--resolve", "--cfg=job"], "~b.c"),
+        (["--config-name", "x"], "x"),
+        (["a=1"], "a=1"),
+        ([], "fake_verl.py"),
+    ],
+)
+def test_verl_gets_the_connector_behind_its_last_override(
+    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], behind: str
+) -> None:
+    pytest.importorskip("hydra")
+    block = [f"{KV}.enable=true", f"{KV}.kv_connector=KvcoveConnector"]
+    start = ["env", "A=1", "B=2", "python3", "fake_verl.py"]
+    assert _cli.main(["verl", "--print", "--", *start, *arguments[:2], *block, *arguments[2:]]) == 0
+    made = shlex.split(capsys.readouterr().out)
+    first = made.index(f"+{TARGET}=null")
+    assert made[first - 1] == behind
+    assert [*made[:first], *made[first + 2 :]] == [*start, *arguments]
+    # Hydra's own parser takes it; with the overrides at the end, the first three are errors.
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    taken = parser.parse_args(made[made.index("fake_verl.py") + 1 :])
+    assert taken.overrides[-2:] == made[first : first + 2]
 
 
 def test_verl_without_the_block(files: Path) -> None:
@@ -200,7 +233,7 @@ def test_verl_that_cannot_run(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["build", "check", "migrate", "slurm", "verl"])
+@pytest.mark.parametrize("command", ["build", "check", "migrate", "prime-rl", "slurm", "verl"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         _cli.main([command, "--help"])

@@ -47,7 +47,7 @@ def test_a_block_under_another_name_is_not_passed_over(text: str, expected: str)
 
 
 def test_an_rl_file_and_an_inference_file_say_the_same() -> None:
-    block = 'type = "native"\n[{0}kv_cache_offload.cpu]\nnum_bytes = "64GiB"\n'
+    block = 'type = "native"\n[{0}kv_cache_offload.cpu]\nnum_bytes = 68_719_476_736\n'
     rl = load("[inference.kv_cache_offload]\n" + block.format("inference."))
     alone = load("[kv_cache_offload]\n" + block.format(""))
     assert rl == alone
@@ -87,7 +87,8 @@ def test_prefill_and_decode_apart(text: str) -> None:
     ],
 )
 def test_sizes(size: str, bytes_: int) -> None:
-    offload = load(f'{HEAD}type = "native"\ncpu.num_bytes = {size}\n').offload
+    kind = "kvcove" if size.startswith('"') else "native"
+    offload = load(f'{HEAD}type = "{kind}"\ncpu.num_bytes = {size}\n').offload
     assert offload is not None and offload.cpu is not None
     assert offload.cpu.num_bytes == bytes_
 
@@ -98,6 +99,20 @@ def test_sizes(size: str, bytes_: int) -> None:
 def test_sizes_that_are_none(size: str) -> None:
     text = told(f'{HEAD}type = "native"\ncpu.num_bytes = {size}\n')
     assert text.startswith("rl.toml:3: inference.kv_cache_offload.cpu.num_bytes: ")
+
+
+@pytest.mark.parametrize("kind", ["native", "mooncake"])
+def test_a_size_as_text_is_what_prime_rl_refuses(kind: str) -> None:
+    block = f'{SLURM}{HEAD}type = "{kind}"\ncpu.num_bytes = '
+    assert told(f'{block}"64GiB"\n') == (
+        "rl.toml:4: inference.kv_cache_offload.cpu.num_bytes: '64GiB': prime-rl takes a number here "
+        f"for '{kind}': 68719476736; a size as text is for 'kvcove'"
+    )
+    # It does take these.
+    for number in ("68719476736", '" 68719476736 "', "68719476736.0"):
+        offload = load(f"{block}{number}\n").offload
+        assert offload is not None and offload.cpu is not None
+        assert offload.cpu.num_bytes == 64 << 30
 
 
 @pytest.mark.parametrize(
@@ -186,7 +201,7 @@ def test_a_disk_alone_is_refused_in_the_known_words(kind: str, tmp_path: Path) -
 
 
 def test_mooncake_needs_slurm_with_and_without_rl() -> None:
-    block = 'type = "mooncake"\ncpu.num_bytes = "1TiB"\n'
+    block = 'type = "mooncake"\ncpu.num_bytes = 1_099_511_627_776\n'
     rule = (
         "Mooncake KV offload requires SLURM — the per-node store is launched by the sbatch "
         "template. Use inference.kv_cache_offload.type='native' for local runs."
@@ -206,9 +221,7 @@ def test_kvcove_needs_no_slurm() -> None:
 
 @pytest.mark.parametrize("kind", ["native", "kvcove"])
 def test_router_replay_is_refused_in_the_known_words(kind: str) -> None:
-    text = (
-        f'[trainer]\nenable_router_replay = true\n{HEAD}type = "{kind}"\ncpu.num_bytes = "1GiB"\n'
-    )
+    text = f'[trainer]\nenable_router_replay = true\n{HEAD}type = "{kind}"\ncpu.num_bytes = 1073741824\n'
     assert told(text) == (
         "rl.toml:2: Router replay with inference.kv_cache_offload is not supported. External KV "
         "cache hits do not carry routed-expert decisions."
@@ -216,7 +229,7 @@ def test_router_replay_is_refused_in_the_known_words(kind: str) -> None:
 
 
 def test_prefix_caching_must_be_on() -> None:
-    block = f'{HEAD}type = "native"\ncpu.num_bytes = "1GiB"\n'
+    block = f'{HEAD}type = "native"\ncpu.num_bytes = 1\n'
     assert told(block + "[inference.vllm]\nenable_prefix_caching = false\n") == (
         "rl.toml:5: KV cache offloading requires inference.vllm.enable_prefix_caching to be true."
     )
@@ -225,7 +238,7 @@ def test_prefix_caching_must_be_on() -> None:
 def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    text = '{head}type = "native"\ncpu.num_bytes = "1GiB"\ndisk.path = "{path}"\n'
+    text = '{head}type = "native"\ncpu.num_bytes = 1\ndisk.path = "{path}"\n'
     assert told(text.format(head=HEAD, path=file / "kv")) == (
         f"rl.toml:4: inference.kv_cache_offload.disk.path: '{file}/kv' cannot be written: {file} is "
         "no directory"
@@ -250,9 +263,9 @@ OLD = [
     ),
     (
         'type = "mooncake"\nmetadata_server = "http://h:8080/metadata"\n'
-        'master_server_address = "h:50051"\ncpu.num_bytes = "1TiB"\n',
+        'master_server_address = "h:50051"\ncpu.num_bytes = 2_000\n',
         ["metadata_server", "master_server_address"],
-        'type = "mooncake"\n\n{0}.cpu]\nnum_bytes = "1TiB"',
+        'type = "mooncake"\n\n{0}.cpu]\nnum_bytes = 2000',
     ),
     (
         'type = "native"\ncpu.num_bytes = 5\ndisk = {path = "/d", num_bytes = 9}\n',

@@ -13,6 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import jinja2
 import pytest
 from conftest import wait_until
 from kvcove.launch import _cli, slurm
@@ -30,7 +31,7 @@ type = "disaggregated"
 [inference.kv_cache_offload]
 type = "mooncake"
 device_name = "mlx5_0"
-cpu.num_bytes = "128GiB"
+cpu.num_bytes = 137_438_953_472
 disk.path = "/local disk/kv"
 """
 
@@ -100,6 +101,39 @@ def test_the_part_fits_where_it_is_included(
     # By name, other people's processes on a shared node would end, too.
     assert not re.search(r"\b(pkill|killall|pgrep)\b", text)
     assert 'eval "' not in text.replace('eval "before=($(trap -p EXIT))"', "")
+
+
+@pytest.mark.parametrize("kind", ["kvcove", "mooncake"])
+def test_a_part_takes_the_values_of_prime_rls_template(
+    capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    part = ("--type", kind, "--part")
+    text = render(capsys, *part)
+    assert "'" not in text
+    template = jinja2.Environment(keep_trailing_newline=True).from_string(text)
+    devices = "mlx5_0,mlx5_1" if kind == "mooncake" else ""
+    for odd in ["", *(f"/local/{text}" for text in ODD)]:
+        made = template.render(
+            kv_offload_cpu_bytes=4096_000,
+            kv_offload_disk_path=odd,
+            kv_offload_device_name=devices,
+        )
+        assert "'" not in made
+        more = [*(["--disk", odd] if odd else []), *(["--device-name", devices] if devices else [])]
+        written = settings(render(capsys, *part, "--memory", "4096000", *more))
+        assert settings(made) == {**written, "KV_MEMORY": "4096000"}
+        ran = subprocess.run(
+            ["bash", "-n"], input=made, text=True, capture_output=True, check=False
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+    # For a type that prime-rl does not know it gives 0.
+    made = template.render(
+        kv_offload_cpu_bytes=0, kv_offload_disk_path="", kv_offload_device_name=""
+    )
+    ran = subprocess.run(["bash"], input=made, text=True, capture_output=True, check=False)
+    assert (ran.returncode, "has no kv_offload_cpu_bytes" in ran.stderr) == (1, True)
+    assert _cli.main(["slurm", *part, "--disk", "/d"]) == 2
+    assert "--memory is missing: or leave --disk" in capsys.readouterr().err
 
 
 def scripts(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -262,7 +296,7 @@ def test_what_is_wrong_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     block = "[kv_cache_offload]\n"
-    size = 'cpu.num_bytes = "1GiB"\n'
+    size = "cpu.num_bytes = 1073741824\n"
     Path("native.toml").write_text(f'{block}type = "native"\n{size}')
     Path("none.toml").write_text("max_steps = 1\n")
     Path("else.toml").write_text(f'{block}type = "kvcove"\npool = "kvcove://h:1"\n')

@@ -3,7 +3,8 @@
 
 A TREE is a wheel of vLLM or a directory with its package. Nothing is imported and no engine runs: what the adapter
 imports, the hooks that it has, and the methods, fields and attributes in USED are looked up by their names and
-parameters, which takes a second or two. Prints what is missing, and ends with 1 if anything is.
+parameters, which takes a second or two; and so is the disk tier as kvcove.launch calls it. Prints what is missing, and ends with 1
+if anything is.
 
 It knows what each version lacks on purpose (SINCE, LATER), so that a name which a new release renames is found on the day when its
 wheel is there.
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-ADAPTER = Path(__file__).parents[2] / "kvcove" / "vllm"
+PACKAGE = Path(__file__).parents[2] / "kvcove"
+ADAPTER = PACKAGE / "vllm"
 BASES = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 BASE = "KVConnectorBase_V1"
 
@@ -297,6 +300,22 @@ def hooks() -> dict[str, Definition]:
     raise SystemExit(f"{ADAPTER}: there is no KvcoveConnector")
 
 
+def lacks_tier(tree: Tree) -> Iterator[str]:
+    """Yield a line where the launchers call the disk tier by a name that this vLLM would refuse."""
+    factory = "vllm.v1.kv_offload.tiering.factory"
+    known = {
+        node.args[0].value
+        for node in ast.walk(tree.module(factory) or ast.Module([], []))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "SecondaryTierFactory.register_tier"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    disk_tier = runpy.run_path(str(PACKAGE / "launch" / "_vllm.py"))["disk_tier"]
+    name = disk_tier(".".join(map(str, tree.version)))
+    if name not in known:
+        yield f"{factory}: no tier {name}: there are {', '.join(sorted(map(str, known)))}"
+
+
 def lacks(tree: Tree) -> Iterator[str]:
     """Yield a line for each thing that this vLLM does not have as the adapter expects it."""
 
@@ -348,7 +367,7 @@ def main(places: list[str]) -> int:
     failed = 0
     for place in places:
         tree = Tree(Path(place))
-        missing = list(lacks(tree))
+        missing = [*lacks(tree), *lacks_tier(tree)]
         failed += len(missing)
         state = "all names are there" if not missing else f"{len(missing)} missing"
         print(f"vLLM {'.'.join(map(str, tree.version))} ({Path(place).name}): {state}", flush=True)
