@@ -20,10 +20,14 @@ from slurm_hosts import NODES, NoNamespaces
 KINDS = ("kvcove", "mooncake")
 FORMS = [(kind, form) for kind in KINDS for form in ("whole", "part")]
 smoke = pytest.mark.smoke
-of_each_kind = pytest.mark.parametrize("kind", KINDS)
 of_each_form = pytest.mark.parametrize(
     ("kind", "form"), FORMS, ids=["-".join(form) for form in FORMS]
 )
+
+
+def of_each_kind(cluster: Cluster) -> list[Place]:
+    """Return places for a whole job of each kind, which run at the same time."""
+    return [Place(cluster, kind, "whole") for kind in KINDS]
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +41,12 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def limited(cluster: Cluster, request: pytest.FixtureRequest) -> list[tuple[Place, int]]:
+def limited(cluster: Cluster) -> list[Place]:
     """Jobs with a time limit, of which a minute is the shortest; other tests run meanwhile."""
-    places = [Place(cluster, kind, "whole") for kind in KINDS]
-    return [(place, place.submit("leave", "--time=1")) for place in places]
-
-
-def completed(place: Place, number: int) -> None:
-    assert place.ended(number) == ("COMPLETED", "0:0"), place.told()
-    assert place.left() == []
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("leave", "--time=1")
+    return places
 
 
 @smoke
@@ -54,57 +55,56 @@ def test_a_prefix_of_one_node_is_served_on_the_other(
     cluster: Cluster, kind: str, form: str
 ) -> None:
     place = Place(cluster, kind, form)
-    number = place.submit("leave")
-    place.assert_found(number)
-    assert all(where.startswith("10.78.0.1:") for where in place.found(number)["where"])
+    place.submit("leave")
+    place.assert_found()
+    assert all(where.startswith("10.78.0.1:") for where in place.found()["where"])
     # As docs/slurm.md has it, beside the command.
-    admin = f"127.0.0.1:{20000 + number % 1250 * 8 + 1}"
+    admin = f"127.0.0.1:{20000 + place.number % 1250 * 8 + 1}"
     if kind == "mooncake":
         (log,) = place.out.glob("mooncake/*/node_0/master.log")
         admin = re.findall(r"admin http://(127\.0\.0\.1:\d+)\)", log.read_text())[-1]
     (secrets,) = place.out.glob("kvcove/job_*")
     answer = cluster.ask(
-        "srun", "--overlap", "--jobid", str(number), "-N1", "-n1", "kvcove", "admin", "--admin",
+        "srun", "--overlap", "--jobid", str(place.number), "-N1", "-n1", "kvcove", "admin", "--admin",
         admin, "--token", str(secrets / "cluster.toml"), "--json", "segments",
         environment={"PATH": place.path},
     )  # fmt: skip
     assert [segment["state"] for segment in json.loads(answer)["segments"]] == ["live"] * NODES
-    place.leave(number)
-    completed(place, number)
+    place.leave()
+    place.assert_completed()
 
 
 @smoke
-@of_each_kind
-def test_sbatch_export_none(cluster: Cluster, kind: str) -> None:
-    place = Place(cluster, kind, "whole")
-    setup = f'export PATH="{place.path}" TMPDIR="{place.temporary}"'
-    number = place.submit("all", "--export=NONE", words=("--setup", setup))
-    completed(place, number)
+def test_sbatch_export_none(cluster: Cluster) -> None:
+    places = of_each_kind(cluster)
+    for place in places:
+        setup = f'export PATH="{place.path}" TMPDIR="{place.temporary}"'
+        place.submit("all", "--export=NONE", words=("--setup", setup))
+    for place in places:
+        place.assert_completed()
 
 
 @smoke
-@of_each_kind
-def test_the_jobs_of_an_array_share_a_directory(cluster: Cluster, kind: str) -> None:
-    place = Place(cluster, kind, "whole")
-    number = place.submit("all", "--array=0-2")
-    assert wait_until(lambda: len(cluster.array(number)) == 3, PATIENCE)
-    ends = [place.ended(each) for each in cluster.array(number)]
-    assert ends == [("COMPLETED", "0:0")] * 3, place.told()
-    assert place.left() == []
+def test_the_jobs_of_an_array_share_a_directory(cluster: Cluster) -> None:
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("all", "--array=0-2")
+    for place in places:
+        assert wait_until(lambda place=place: len(cluster.array(place.number)) == 3, PATIENCE)
+        ends = [place.ended(number) for number in cluster.array(place.number)]
+        assert ends == [("COMPLETED", "0:0")] * 3, place.told()
+        assert place.left() == []
 
 
 def test_jobs_on_different_nodes_share_a_directory(cluster: Cluster) -> None:
-    places = [Place(cluster, "kvcove", "whole")]
-    places += [Place(cluster, kind, "whole", places[0].out) for kind in ("kvcove", *KINDS)]
-    on = [cluster.nodes[i % 2] for i in range(len(places))]
-    # Kinds are mixed on each node: kvcove, kvcove, kvcove, mooncake.
-    numbers = [
+    """Two of a kind, and one of the other kind."""
+    first = Place(cluster, "kvcove", "whole")
+    places = [first, *[Place(cluster, kind, "whole", first.out) for kind in ("kvcove", "mooncake")]]
+    for place, node in zip(places, [*cluster.nodes, cluster.nodes[0]], strict=True):
         place.submit("all", f"--nodelist={node}", nodes=1)
-        for place, node in zip(places, on, strict=True)
-    ]
-    ends = [place.ended(number) for place, number in zip(places, numbers, strict=True)]
-    assert ends == [("COMPLETED", "0:0")] * len(places), places[0].told()
-    assert [place.left() for place in places] == [[]] * len(places)
+    ends = [place.ended() for place in places]
+    assert ends == [("COMPLETED", "0:0")] * 3, first.told()
+    assert [place.left() for place in places] == [[]] * 3
 
 
 WAYS = ("", "--signal=TERM", "--signal=KILL", "--batch --signal=TERM", "--full --signal=TERM")
@@ -114,111 +114,149 @@ WAYS = ("", "--signal=TERM", "--signal=KILL", "--batch --signal=TERM", "--full -
 def test_a_job_that_is_cancelled_leaves_nothing(cluster: Cluster, kind: str, form: str) -> None:
     """In five ways, of five jobs at once in one directory."""
     first = Place(cluster, kind, form)
-    places = [first, *[Place(cluster, kind, form, first.out) for _ in WAYS[1:]]]
-    numbers = [place.submit("leave") for place in places]
-    for number in numbers:
-        first.assert_found(number)
-    for number, way in zip(numbers, WAYS, strict=True):
-        cluster.ask("scancel", *way.split(), str(number))
-    ends = [first.ended(number) for number in numbers]
-    assert {state for state, _ in ends} <= {"CANCELLED", "FAILED"}, f"{ends}\n{first.told()}"
+    places = {way: Place(cluster, kind, form, first.out) for way in WAYS}
+    for place in places.values():
+        place.submit("leave")
+    for place in places.values():
+        place.assert_found()
+    for way, place in places.items():
+        cluster.ask("scancel", *way.split(), str(place.number))
+    for place in places.values():
+        assert place.ended()[0] in ("CANCELLED", "FAILED"), place.told()
 
     def left() -> dict[str, list[Path]]:
         return {
-            way: [*place.temporary.iterdir(), *place.out.glob(f"kvcove/job_{number}_*")]
-            for place, number, way in zip(places, numbers, WAYS, strict=True)
+            way: [*place.temporary.iterdir(), *place.out.glob(f"kvcove/job_{place.number}_*")]
+            for way, place in places.items()
         }
 
-    # In these ways SLURM kills all processes of a task at once.
-    assert {way for way, paths in left().items() if paths} <= {WAYS[2], WAYS[4]}, left()
-    for place, way in zip(places, WAYS, strict=True):
-        if left()[way]:
-            completed(place, place.submit("all"))
-    assert not any(left().values()), left()
+    # In these ways SLURM, or srun, kills all processes of a task at once.
+    killed = ("--signal=KILL", "--full --signal=TERM")
+    assert {way for way, paths in left().items() if paths} <= {*killed}, left()
+    remains = left()
+    for way in killed:
+        if remains[way]:
+            places[way].submit("all")
+    for way in killed:
+        if remains[way]:
+            places[way].assert_completed()
+    assert not any(path.exists() for paths in remains.values() for path in paths), remains
 
 
 @smoke
-@of_each_kind
-def test_scancel_leaves_nothing(cluster: Cluster, kind: str) -> None:
-    """And gives the command the time that it needs."""
-    place = Place(cluster, kind, "whole")
-    number = place.submit("slow")
-    place.assert_found(number)
-    cluster.ask("scancel", str(number))
-    assert place.ended(number)[0] == "CANCELLED"
-    assert all((place.client(number) / f"ended-{rank}").exists() for rank in range(NODES))
-    assert place.left() == []
+def test_scancel_gives_commands_the_time_that_they_need(cluster: Cluster) -> None:
+    """Also where the batch shell alone gets SIGTERM, as with `sbatch --signal=B:TERM@60`."""
+    places = {
+        (kind, way): Place(cluster, kind, "whole")
+        for kind in KINDS
+        for way in ("", "--batch --signal=TERM")
+    }
+    for place in places.values():
+        place.submit("slow")
+    for place in places.values():
+        place.assert_found()
+    for (_, way), place in places.items():
+        cluster.ask("scancel", *way.split(), str(place.number))
+    for place in places.values():
+        assert place.ended()[0] in ("CANCELLED", "COMPLETED")
+        assert all((place.client() / f"ended-{rank}").exists() for rank in range(NODES)), (
+            place.told()
+        )
+        assert place.left() == []
 
 
-@of_each_kind
-def test_a_job_that_is_suspended_goes_on(
-    cluster: Cluster, kind: str, limited: list[tuple[Place, int]]
-) -> None:
-    place = Place(cluster, kind, "whole")
-    number = place.submit("again")
-    place.assert_found(number)
-    cluster.ask("scontrol", "suspend", str(number))
-    assert cluster.job(number)["JobState"] == "SUSPENDED"
-    time.sleep(10)
-    cluster.ask("scontrol", "resume", str(number))
-    place.leave(number, 3)
-    assert [place.read(f"again-{rank}", number) for rank in range(NODES)] == ["16"] * NODES
-    assert place.ended(number) == ("FAILED", "3:0"), place.told()
-    assert place.left() == []
+def test_a_job_that_is_suspended_goes_on(cluster: Cluster, limited: list[Place]) -> None:
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("again")
+    for place in places:
+        place.assert_found()
+        cluster.ask("scontrol", "suspend", str(place.number))
+        assert place.job()["JobState"] == "SUSPENDED"
+    time.sleep(10)  # longer than a lease
+    for place in places:
+        cluster.ask("scontrol", "resume", str(place.number))
+        place.leave(3)
+    for place in places:
+        assert [place.read(f"again-{rank}") for rank in range(NODES)] == ["16"] * NODES
+        assert place.ended() == ("FAILED", "3:0"), place.told()
+        assert place.left() == []
 
 
-@of_each_kind
-def test_a_job_that_is_requeued_begins_anew(cluster: Cluster, kind: str) -> None:
-    place = Place(cluster, kind, "whole")
-    number = place.submit("leave", "--requeue")
-    place.assert_found(number)
-    cluster.ask("scontrol", "requeue", str(number))
-    place.assert_found(number, restart=1)
-    place.leave(number, restart=1)
-    completed(place, number)
+def test_a_job_that_is_requeued_begins_anew(cluster: Cluster) -> None:
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("leave", "--requeue")
+    for place in places:
+        place.assert_found()
+        cluster.ask("scontrol", "requeue", str(place.number))
+    for place in places:
+        place.restart = 1
+        place.assert_found()
+        place.leave()
+    for place in places:
+        place.assert_completed()
 
 
 def test_a_node_that_dies_leaves_the_other_working(cluster: Cluster) -> None:
-    place = Place(cluster, "kvcove", "whole")
-    number = place.submit("again")
-    place.assert_found(number)
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("again")
+    for place in places:
+        place.assert_found()
     cluster.kill_node(1)
     assert wait_until(lambda: cluster.node_state(1).startswith("DOWN"), PATIENCE)
-    place.leave(number)
-    assert place.read("again-0", number) == "16"
-    place.ended(number)
-    left = place.left()
-    assert left and all(name.startswith(str(place.temporary)) for name in left)
+    for place in places:
+        place.leave()
+        assert place.read("again-0") == "16"
+        place.ended()
+    left = {place.kind: place.left() for place in places}
+    assert all(left.values()), left
     cluster.start_node(1)
-    # The next job removes what the dead one has left on the node, and nothing of one that runs.
-    alive = place.submit("again")
-    place.assert_found(alive)
-    assert not any(Path(name).exists() for name in left)
-    completed_beside = place.submit("all")
-    assert place.ended(completed_beside) == ("COMPLETED", "0:0"), place.told()
-    place.leave(alive)
-    assert place.read("again-1", alive) == "16"
-    completed(place, alive)
+    # The next job removes what the dead one has left on the node. Another one then leaves alone what is this one's.
+    for place in places:
+        assert all(name.startswith(str(place.temporary)) for name in left[place.kind])
+        place.submit("again")
+    for place in places:
+        place.assert_found()
+        assert not any(Path(name).exists() for name in left[place.kind])
+    others = [Place(cluster, p.kind, "whole", p.out, p.temporary) for p in places]
+    for other in others:
+        other.submit("all")
+    for other in others:
+        assert other.ended() == ("COMPLETED", "0:0"), other.told()
+    for place in places:
+        place.leave()
+        assert place.read("again-1") == "16"
+        place.assert_completed()
 
 
-@of_each_kind
-def test_where_the_first_node_dies_the_job_begins_anew(cluster: Cluster, kind: str) -> None:
-    place = Place(cluster, kind, "whole")
-    number = place.submit("leave", "--requeue")
-    place.assert_found(number)
+def test_where_the_first_node_dies_the_job_begins_anew(cluster: Cluster) -> None:
+    places = of_each_kind(cluster)
+    for place in places:
+        place.submit("leave", "--requeue")
+    for place in places:
+        place.assert_found()
     cluster.kill_node(0)
     assert wait_until(lambda: cluster.node_state(0).startswith("DOWN"), PATIENCE)
-    assert [*place.out.glob(f"kvcove/job_{number}_0_*")]
     cluster.start_node(0)
-    place.assert_found(number, restart=1)
-    assert not [*place.out.glob(f"kvcove/job_{number}_0_*")]
-    place.leave(number, restart=1)
-    completed(place, number)
+    for place in places:
+        # SLURM finds out that the batch shell is missing, but takes its time.
+        assert place.job()["JobState"] == "RUNNING"
+        assert [*place.out.glob("kvcove/job_*_0_batch")]
+        cluster.ask("scontrol", "requeue", str(place.number))
+    for place in places:
+        place.restart = 1
+        place.assert_found()
+        assert not [*place.out.glob("kvcove/job_*_0_batch")]
+        place.leave()
+    for place in places:
+        place.assert_completed()
 
 
-def test_a_job_ends_at_its_time_limit(limited: list[tuple[Place, int]]) -> None:
-    for place, number in limited:
-        assert place.ended(number)[0] == "TIMEOUT", place.told()
+def test_a_job_ends_at_its_time_limit(limited: list[Place]) -> None:
+    for place in limited:
+        assert place.ended()[0] == "TIMEOUT", place.told()
         assert place.left() == []
 
 

@@ -172,7 +172,7 @@ class Cluster:
         self._daemons[self.nodes[rank]].wait()
 
     def told(self) -> str:
-        logs = [*sorted(self.directory.glob("*.log")), *sorted(self.directory.glob("*.out"))]
+        logs = [path for path in self.directory.glob("*.log") if path.name != "munge.log"]
         return "\n".join(f"== {log}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
 
     def job(self, number: int) -> dict[str, str]:
@@ -243,16 +243,28 @@ def real_cluster() -> Iterator[Cluster]:
 
 
 class Place:
-    """An output directory, and the jobs in it: all of one kind and form."""
+    """An output directory, which may be another place's, too, and a job in it."""
 
-    def __init__(self, cluster: Cluster, kind: str, form: str, out: Path | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: str,
+        form: str,
+        out: Path | None = None,
+        temporary: Path | None = None,
+    ) -> None:
+        def directory(prefix: str) -> Path:
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=cluster.directory))
+
         self.cluster, self.kind, self.form = cluster, kind, form
-        self.out = out or Path(tempfile.mkdtemp(prefix="out ", dir=cluster.directory))
-        self.temporary = Path(tempfile.mkdtemp(prefix="tmp", dir=cluster.directory))
+        self.out = out or directory("out ")
+        self.temporary = temporary or directory("tmp")
         self.path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.number = 0
+        self.restart = 0
 
-    def submit(self, mode: str, *options: str, nodes: int = 2, words: tuple[str, ...] = ()) -> int:
-        """Submit a job of slurm_client.py in a mode, with options of sbatch, and return its number."""
+    def submit(self, mode: str, *options: str, nodes: int = 2, words: tuple[str, ...] = ()) -> None:
+        """Submit a job of slurm_client.py in a mode, with options of sbatch."""
         command = ["python3", str(CLIENT), self.kind, mode]
         render = [sys.executable, "-m", "kvcove.launch", "slurm", "--type", self.kind,
                   "--memory", "64MiB", "--timeout", "60", *words]  # fmt: skip
@@ -260,8 +272,7 @@ class Place:
             render += ["--nodes", str(nodes), "--output-dir", str(self.out), "--", *command]
         else:
             render.append("--part")
-        ran = subprocess.run(render, capture_output=True, text=True, check=True)
-        text = ran.stdout
+        text = subprocess.run(render, capture_output=True, text=True, check=True).stdout
         if self.form == "part":
             head = f"#!/bin/bash\n#SBATCH --nodes={nodes} --ntasks-per-node=1 --no-kill\n"
             text = head + f'export OUTPUT_DIR="{self.out}"\n' + around(text, " ".join(command))
@@ -271,41 +282,48 @@ class Place:
             "sbatch", "--parsable", f"--output={self.out}/kvcove-%j.log", *options, str(script),
             environment={"PATH": self.path, "TMPDIR": str(self.temporary)},
         )  # fmt: skip
-        return int(answer)
+        self.number = int(answer)
 
-    def client(self, number: int, restart: int = 0) -> Path:
-        return self.out / f"client_{number}_{restart}"
+    def client(self) -> Path:
+        return self.out / f"client_{self.number}_{self.restart}"
 
-    def read(self, name: str, number: int, restart: int = 0) -> str:
+    def read(self, name: str) -> str:
         """Return a file that the job's client on some node has written, once it is there."""
-        path = self.client(number, restart) / name
+        path = self.client() / name
         assert wait_until(path.exists, PATIENCE), f"no {path}\n{self.told()}"
         return path.read_text()
 
-    def found(self, number: int, rank: int = 1, restart: int = 0) -> dict[str, Any]:
-        found = json.loads(self.read(f"found-{rank}", number, restart))
+    def found(self, rank: int = 1) -> dict[str, Any]:
+        found = json.loads(self.read(f"found-{rank}"))
         assert isinstance(found, dict)
         return found
 
-    def assert_found(self, number: int, restart: int = 0) -> None:
+    def assert_found(self) -> None:
         """Wait until both nodes have looked, and all was found and right."""
         for rank in range(NODES):
-            found = self.found(number, rank, restart)
+            found = self.found(rank)
             assert (found["prefix"], found["right"]) == (16, 16), self.told()
 
-    def leave(self, number: int, status: int = 0, restart: int = 0) -> None:
-        place = self.client(number, restart)
+    def leave(self, status: int = 0) -> None:
+        place = self.client()
         (place / "leave.new").write_text(str(status))
         (place / "leave.new").rename(place / "leave")
 
-    def ended(self, number: int) -> tuple[str, str]:
+    def job(self, number: int | None = None) -> dict[str, str]:
+        """Return what SLURM has of the job, or of another one."""
+        return self.cluster.job(number or self.number)
+
+    def ended(self, number: int | None = None) -> tuple[str, str]:
         """Return a job's state and exit code, when it has ended and its processes are gone."""
-        assert wait_until(lambda: self.cluster.job(number)["JobState"] in ENDED, PATIENCE), (
-            self.told()
-        )
+        number = number or self.number
+        assert wait_until(lambda: self.job(number)["JobState"] in ENDED, PATIENCE), self.told()
         assert wait_until(lambda: not self.cluster.of_job(number), PATIENCE), self.told()
-        job = self.cluster.job(number)
+        job = self.job(number)
         return job["JobState"], job["ExitCode"]
+
+    def assert_completed(self) -> None:
+        assert self.ended() == ("COMPLETED", "0:0"), self.told()
+        assert self.left() == []
 
     def left(self) -> list[str]:
         """Return the files that nobody was promised."""
