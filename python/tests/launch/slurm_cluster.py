@@ -225,7 +225,8 @@ class Cluster:
 @contextlib.contextmanager
 def real_cluster() -> Iterator[Cluster]:
     """Start a cluster, and end it with all of its jobs."""
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         raise NoSlurm(f"SLURM is not installed: there is no {missing[0]}; scripts/setup.sh --slurm")
     # As at an interrupt, everything is ended.
