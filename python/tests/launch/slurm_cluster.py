@@ -215,11 +215,16 @@ class Cluster:
         for name in self.names:
             kill(inside(name), signal.SIGKILL)
             wait_until(lambda name=name: not inside(name), 10)
-        for node in self.nodes:
-            for group in GROUPS.glob(f"*/slurm_{node}"):
-                for path, _, _ in os.walk(group, topdown=False):
-                    with contextlib.suppress(OSError):
-                        Path(path).rmdir()
+        # A group is busy until somebody has asked for the status of its last process.
+        wait_until(self._remove_groups, 20)
+
+    def _remove_groups(self) -> bool:
+        groups = [group for node in self.nodes for group in GROUPS.glob(f"*/slurm_{node}")]
+        for group in groups:
+            for path, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(path).rmdir()
+        return not any(group.exists() for group in groups)
 
 
 @contextlib.contextmanager
