@@ -387,6 +387,32 @@ def test_directories_of_another_user_are_left_alone(tmp_path: Path) -> None:
     assert not place.exists()
 
 
+@pytest.mark.parametrize(
+    ("array", "name"),
+    [({}, "5"), ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, "5_2")],
+)
+def test_the_batch_shell_passes_sigterm_to_the_steps_of_its_job(
+    tmp_path: Path, array: dict[str, str], name: str
+) -> None:
+    """And not to srun, which would kill them, nor to other jobs of its array."""
+    for program, line in {
+        "srun": "trap 'exit 9' TERM; touch srun; until [ -s scancel ]; do sleep 0.05; done; exit 7",
+        "scancel": 'echo "$@" > scancel',
+    }.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / program).write_text(f"#!/bin/bash\ncd {tmp_path}\n{line}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    folder = Path(slurm.__file__).parent / "shell"
+    shell = subprocess.Popen(
+        ["bash", "-c", f'. {folder}/functions.sh; . {folder}/job.sh; KV_LOCAL="$1"; kv_srun x', "job", str(tmp_path)],
+        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "5", **array},
+    )  # fmt: skip
+    assert wait_until((tmp_path / "srun").exists)
+    shell.terminate()
+    assert shell.wait(60) == 7
+    assert (tmp_path / "scancel").read_text() == f"--signal=TERM {name}\n"
+
+
 def test_a_command_that_signals_end_gives_its_status(tmp_path: Path) -> None:
     """They reach all processes of a job: the shell, the keeper and the command."""
     functions = Path(slurm.__file__).parent / "shell" / "functions.sh"

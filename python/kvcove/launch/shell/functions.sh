@@ -126,11 +126,11 @@ kv_again() { touch "$KV_LOCAL/again_$KV_KEPT"; }
 kv_run() {
     local command status=0 told=""
     KV_REMOVE=()
-    kv_keep - "${KV_PATIENCE:-30}" "$@"
-    command=$KV_KEPT
     # After a signal has interrupted a wait, the next wait may answer -1 (bash 5.2). After a signal has interrupted
     # a command in a trap, the shell may end. So the trap only notes, and wait is called when the command has ended.
     trap "told=1" TERM INT HUP
+    kv_keep - "${KV_PATIENCE:-30}" "$@"
+    command=$KV_KEPT
     exec {idle}<> <(:)
     while kill -0 "$command" 2> /dev/null; do
         if [ -n "$told" ]; then
