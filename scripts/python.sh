@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY]
+# vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
 # Works in build/venv (PyPI), or for `smoke` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
@@ -214,18 +214,21 @@ wheel_sources() {
   } | sha256sum
 }
 
+# Builds the wheels unless those there are of this tree.
+fresh_wheel() {
+  local sources
+  sources=$([ ! -x "$venv/bin/python" ] || wheel_sources)
+  if [ -n "$sources" ] && [ "$(cat "$wheels/.sources" 2>/dev/null)" = "$sources" ] && ls "$wheels"/kvcove-*.whl >/dev/null 2>&1; then return; fi
+  wheel
+  wheel_sources >"$wheels/.sources"
+}
+
 # A real engine: its connector's roles, resets, pauses, tiers, events and fingerprints. With KVCOVE_WHEELS=DIRECTORY it
 # takes the wheel there, which the caller has just built.
 smoke() {
   local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version} site=build/smoke-site began=$SECONDS
-  local made=${KVCOVE_WHEELS:-$wheels} sources installed
-  if [ -z "${KVCOVE_WHEELS:-}" ]; then
-    sources=$([ ! -x "$venv/bin/python" ] || wheel_sources)
-    if [ -z "$sources" ] || [ "$(cat "$wheels/.sources" 2>/dev/null)" != "$sources" ] || ! ls "$wheels"/kvcove-*.whl >/dev/null 2>&1; then
-      wheel
-      wheel_sources >"$wheels/.sources"
-    fi
-  fi
+  local made=${KVCOVE_WHEELS:-$wheels} installed
+  [ -n "${KVCOVE_WHEELS:-}" ] || fresh_wheel
   make_venv "$venv"
   local wheel_s=$((SECONDS - began))
   vllm_environment smoke
@@ -267,6 +270,22 @@ names() {
   done | xargs "$venv/bin/python" python/tests/vllm/names.py
 }
 
+# SLURM itself on two nodes of this machine, and jobs of kvcove.launch in it; `smoke`: those that CI runs. With
+# KVCOVE_WHEELS=DIRECTORY it takes the wheels there.
+slurm() {
+  local made=${KVCOVE_WHEELS:-$wheels} only=()
+  if [ "${1:-}" = smoke ]; then
+    only=(-m smoke)
+    shift
+  fi
+  scripts/setup.sh --slurm
+  [ -n "${KVCOVE_WHEELS:-}" ] || fresh_wheel
+  "$venv/bin/pip" install -q --no-deps --force-reinstall "$made"/*.whl
+  scripts/run_test.py --name slurm --timeout 600 -- "$venv/bin/python" -m pytest -q -o faulthandler_timeout=600 \
+    --junitxml=build/slurm.xml python/tests/launch/real_slurm.py "${only[@]}" "$@"
+  scripts/ci_report.py tests build/slurm.xml
+}
+
 gpu() {
   local python=${KVCOVE_GPU_PYTHON:-}
   local work=${1:-out/gpu}
@@ -297,9 +316,10 @@ case $action in
   names) names "$@" ;;
   smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
+  slurm) slurm "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY]"
+      "vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
     exit 2
     ;;
 esac

@@ -51,6 +51,15 @@ if [ "${1:-}" = "--aarch64" ]; then
   )
 fi
 
+if [ "${1:-}" = "--slurm" ]; then
+  packages+=(
+    "slurmctld:SLURM itself, for its jobs' tests"
+    "slurmd:the same"
+    "slurm-client:the same"
+    "munge:the same"
+  )
+fi
+
 if ! command -v dpkg-query >/dev/null 2>&1; then
   echo "This is no Debian: install these by your system's names for them, then go on:"
   printf '  %s\n' "${packages[@]#*:}"

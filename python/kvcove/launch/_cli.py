@@ -166,6 +166,13 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="print only what stands in for _mooncake_store.sh.j2 in prime-rl's templates; without FILE and "
         "--memory it takes memory, disk and devices from their variables",
     )
+    job.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a line of the shell that each node runs first, such as --setup 'module load cuda'; may be repeated",
+    )
     job.add_argument("--nodes", type=int, metavar="N", help="nodes of the job")
     job.add_argument("--output-dir", metavar="DIR", help="for logs; all nodes see it")
     job.add_argument(
@@ -361,6 +368,7 @@ def _slurm(options: argparse.Namespace) -> int:
         timeout=options.timeout,
         vllm_version=options.vllm_version,
         of_template=options.part and not options.file,
+        setup=options.setup,
     )
     told = _stale.ranks_of(options.behind)
     _stale.tell(

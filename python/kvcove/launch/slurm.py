@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -86,6 +87,8 @@ class Pool:
         The value of vLLM's ``--kv-transfer-config``.
     ranks : int
         Of one engine, as the configuration says.
+    setup : sequence of str
+        Lines of the shell that each node runs first, such as ``module load cuda``.
     """
 
     kind: str
@@ -97,6 +100,7 @@ class Pool:
     timeout: int
     connector: dict[str, Any]
     ranks: int = 1
+    setup: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ def pool_of(
     timeout: int = 120,
     vllm_version: str | None = None,
     of_template: bool = False,
+    setup: Sequence[str] = (),
 ) -> Pool:
     """Return the pool of a configuration of prime-rl, of options, or of both: options go over it.
 
@@ -195,8 +200,22 @@ def pool_of(
     )
     assert made is not None
     ranks = config.ranks if config is not None else 1
+    for line in setup:
+        if not line.strip():
+            raise LaunchError("--setup: give a command of the shell, such as 'module load cuda'")
+        if "\n" in line:
+            raise LaunchError(f"--setup {line!r}: give one line; --setup may be repeated")
     return Pool(
-        kind, num_bytes, path, disk_bytes, device_name or "", first_port, timeout, made, ranks
+        kind,
+        num_bytes,
+        path,
+        disk_bytes,
+        device_name or "",
+        first_port,
+        timeout,
+        made,
+        ranks,
+        setup,
     )
 
 
@@ -236,17 +255,32 @@ def render_part(pool: Pool) -> str:
     """Return what stands in for prime-rl's ``_mooncake_store.sh.j2``.
 
     A pool without memory of its own takes ``kv_offload_cpu_bytes``, ``kv_offload_disk_path`` and
-    ``kv_offload_device_name`` from the template. Each part takes ``LOCAL_IP``, ``INFER_NODE_RANK`` and ``OUTPUT_DIR`` from what is around it, and ends
-    that shell with status 1 when the pool does not get ready.
+    ``kv_offload_device_name`` from the template. Each part takes ``LOCAL_IP``, ``INFER_NODE_RANK``
+    and ``OUTPUT_DIR`` from what is around it, and ends that shell with status 1 when the pool does
+    not get ready.
+
+    Raises
+    ------
+    LaunchError
+        Jinja would read something in it.
     """
-    return "\n".join(
+    setup = _setup(pool)
+    text = "\n".join(
         [
             f"{_LICENSE}# One pool over the nodes of this job ({pool.kind}).",
             _settings(pool),
             _functions(pool),
-            _PART if pool.num_bytes else _NEEDS_MEMORY + _PART,
+            setup + (_PART if pool.num_bytes else _NEEDS_MEMORY + _PART),
         ]
     )
+    # Only what a pool takes from the template is Jinja.
+    taken = text if pool.num_bytes else setup
+    if found := re.search(r"\{[{%#]", taken):
+        raise LaunchError(
+            f"{taken[found.start() :].splitlines()[0][:40]!r}: Jinja would read this; "
+            "for --setup, source a file that has it"
+        )
+    return text
 
 
 def render_script(pool: Pool, script: Script) -> str:
@@ -275,6 +309,7 @@ def render_script(pool: Pool, script: Script) -> str:
     words = [*script.command]
     if _is_vllm(words) and not _brings_connector(words):
         words += ["--kv-transfer-config", to_json(pool.connector)]
+    texts = {"SETUP\n": _setup(pool), "COMMAND": " ".join(quoted(word) for word in words)}
     return "\n".join(
         [
             f"#!/bin/bash\n{_LICENSE.rstrip()}",
@@ -284,7 +319,7 @@ def render_script(pool: Pool, script: Script) -> str:
             f"export OUTPUT_DIR={quoted(script.output_dir)}",
             _settings(pool),
             _functions(pool, "job"),
-            _SCRIPT.replace("COMMAND", " ".join(quoted(word) for word in words)),
+            re.sub("^SETUP\n|COMMAND$", lambda place: texts[place[0]], _SCRIPT, flags=re.MULTILINE),
         ]
     )
 
@@ -389,6 +424,15 @@ _NEEDS_MEMORY = """\
 case $KV_MEMORY in "" | 0) kv_fail "the template has no kv_offload_cpu_bytes for this type of offload" ;; esac
 """
 
+
+def _setup(pool: Pool) -> str:
+    """Return what runs the lines of --setup. A function would make what they declare its own."""
+    words = [quoted(line) for line in pool.setup]
+    return "".join(
+        f'eval {word} || kv_fail "--setup failed with status $?: "{word}\n' for word in words
+    )
+
+
 _PART = """\
 kv_begin
 if [ "$INFER_NODE_RANK" = 0 ]; then kv_head; fi
@@ -398,15 +442,19 @@ kv_join
 _SCRIPT = """\
 # This shell has the master, for as long as the job runs.
 unset INFER_NODE_RANK
-kv_need scontrol srun
+# After sbatch --export=NONE it would keep from srun what this shell exports.
+unset SLURM_EXPORT_ENV
+SETUP
+kv_need scontrol srun scancel
 LOCAL_IP=$(kv_local_ip)
 [ -n "$LOCAL_IP" ] || kv_fail "cannot tell by which address other nodes reach $SLURMD_NODENAME"
 kv_begin
 kv_head
 # A node that fails leaves the others working.
 # shellcheck disable=SC2016  # the shells that srun starts expand it
-kv_run srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$(declare -f)"'
+kv_srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill --wait=0 bash -c "$(declare -f)"'
 INFER_NODE_RANK=$SLURM_PROCID
+SETUP
 LOCAL_IP=$(kv_local_ip)
 [ -n "$LOCAL_IP" ] || kv_fail "cannot tell by which address other nodes reach $SLURMD_NODENAME"
 kv_join

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts for a job of SLURM, and the job: what the tests with and without vLLM share.
 
-The hosts are network namespaces of this machine, and `scontrol` and `srun` are fakes.
+The hosts are network namespaces of this machine, and `scontrol`, `scancel` and `srun` are fakes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,40 @@ PORT = 20000 + JOB % 1250 * 8
 SRUN = """\
 #!{python}
 # SPDX-License-Identifier: Apache-2.0
-# A task on each node. SIGTERM is passed on to the tasks, as the first process of each.
+# A task on each node. SIGTERM kills them at once, with all that they have started.
 import os, signal, subprocess, sys
 command = sys.argv[next(i for i, word in enumerate(sys.argv) if i and not word.startswith("-")):]
 tasks = []
-signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
+signal.signal(signal.SIGTERM, lambda *_: subprocess.run(["{directory}/scancel", "--signal=KILL", "{job}"]))
+given = dict(os.environ)
+if given.get("SLURM_EXPORT_ENV") == "NONE":
+    given = {{name: value for name, value in given.items() if name.startswith("SLURM")}}
 for rank in range({nodes}):
-    environment = {{**os.environ, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node{{rank}}", "SLURM_STEP_ID": "0"}}
+    environment = {{**given, "SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node{{rank}}", "SLURM_STEP_ID": "0"}}
     task = subprocess.Popen(["{directory}/on", str(rank), *command], env=environment)
     tasks.append(task)
     with open("{directory}/tasks", "a") as file:
         print(task.pid, file=file)
 statuses = [task.wait() for task in tasks]
 sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
+"""
+
+
+SCANCEL = """\
+#!{python}
+# SPDX-License-Identifier: Apache-2.0
+# A signal for all processes of the tasks.
+import os, signal, sys
+from pathlib import Path
+number = getattr(signal, "SIG" + sys.argv[1].removeprefix("--signal="))
+assert sys.argv[2:] == ["{job}"]
+for place in Path("/proc").glob("[0-9]*"):
+    try:
+        names = (place / "environ").read_bytes().split(b"\\0")
+        if b"SLURM_STEP_ID=0" in names and b"OUTPUT_DIR={out}" in names:
+            os.kill(int(place.name), number)
+    except OSError:
+        continue
 """
 
 
@@ -105,6 +126,11 @@ class Job:
         return self.directory / "out dir"
 
     @property
+    def client(self) -> Path:
+        """Where slurm_client.py writes."""
+        return self.out / f"client_{JOB}_0"
+
+    @property
     def script(self) -> Path:
         return self.directory / "job.sh"
 
@@ -143,7 +169,7 @@ class Job:
         admin = f"127.0.0.1:{PORT + 1}"
         if self.kind == "mooncake":
             with contextlib.suppress(FileNotFoundError):
-                log = (self.out / "mooncake/node_0/master.log").read_text()
+                log = (self.logs(0) / "master.log").read_text()
                 found = re.findall(r"admin http://(127\.0\.0\.1:\d+)\)", log)
                 admin = found[-1] if found else admin
         ran = subprocess.run(
@@ -156,13 +182,18 @@ class Job:
         listed = json.loads(ran.stdout)["segments"]
         return {s["address"]: s["objects"] for s in listed if s["state"] == "live"}
 
+    def logs(self, rank: int) -> Path:
+        """Return where a node has its logs; the part begins within a step."""
+        name = f"{JOB}_0_{'batch' if self.form == 'whole' else '0'}"
+        return self.out / self.kind / name / f"node_{rank}"
+
     def secrets(self) -> Path:
         found = list((self.out / "kvcove").glob("job_*"))
         return found[0] if found else Path("/nowhere")
 
     def found(self, rank: int) -> dict[str, object]:
         """Wait until no engine looks any more, as a test may harm next what they look at."""
-        paths = [self.out / f"found-{each}" for each in range(NODES)]
+        paths = [self.client / f"found-{each}" for each in range(NODES)]
         assert wait_until(lambda: all(path.exists() for path in paths)), self.told()
         return json.loads(paths[rank].read_text())
 
@@ -170,8 +201,9 @@ class Job:
         return [int(pid) for pid in (self.directory / "tasks").read_text().split()]
 
     def leave(self, status: int = 0) -> None:
-        (self.out / "leave.new").write_text(str(status))
-        (self.out / "leave.new").rename(self.out / "leave")
+        self.client.mkdir(exist_ok=True)
+        (self.client / "leave.new").write_text(str(status))
+        (self.client / "leave.new").rename(self.client / "leave")
 
     def left(self) -> list[str]:
         """Return what is still there of the job, though nobody was promised it."""
@@ -197,9 +229,23 @@ class Job:
 
 # Files that stay in a job's output directory: its logs, and those of the tests' engines.
 PROMISED = re.compile(
-    r"cached|node_\d\.out\.log|leave|found-\d"
-    r"|(kvcove|mooncake)/node_\d/((master|run|owner|client|disk)\.log|config\.json)"
+    r"client_\d+_\d/.*|node_\d\.out\.log|kvcove-\d+\.log"
+    r"|(kvcove|mooncake)/\d+_\d_(batch|0)/node_\d/((master|run|owner|client|disk)\.log|config\.json)"
 )
+
+CLIENT = Path(__file__).resolve().parent / "slurm_client.py"
+
+
+def around(part: str, command: str) -> str:
+    """Return a job as prime-rl's templates have it around the part."""
+    return (
+        "srun bash -c '\nINFER_NODE_RANK=$SLURM_PROCID\n"
+        'LOCAL_IP=$(ip -o -4 addr show dev eth0 | awk "{print \\$4}" | cut -d/ -f1)\n'
+        + part
+        + command
+        + ' 2>&1 | tee "$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log"\nexit "${PIPESTATUS[0]}"\n\'\n'
+    )
+
 
 # Listening sockets of a host, by port.
 PORTS = """\
@@ -221,12 +267,15 @@ rank=$1
 shift
 exec ip netns exec kvs-{os.getpid()}-$rank bash -c 'mount --bind {directory}/hosts /etc/hosts; exec "$@"' bash "$@"
 """
-    srun = SRUN.format(python=sys.executable, nodes=NODES, directory=directory)
+    made = Job(directory, names, kind, form)
+    values = {"python": sys.executable, "nodes": NODES, "directory": directory, "job": JOB}
+    srun = SRUN.format(**values)
+    scancel = SCANCEL.format(**values, out=made.out)
     scontrol = "#!/bin/bash\n[ \"$*\" = 'show hostnames node[0-1]' ] && printf 'node0\\nnode1\\n'\n"
-    for name, text in (("on", on), ("srun", srun), ("scontrol", scontrol)):
+    texts = {"on": on, "srun": srun, "scancel": scancel, "scontrol": scontrol}
+    for name, text in texts.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
-    made = Job(directory, names, kind, form)
     made.out.mkdir()
     try:
         yield made

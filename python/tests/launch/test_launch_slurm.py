@@ -281,6 +281,9 @@ def test_a_vllm_gets_the_connector(
         (["JOB", "--output-dir", "/o", "--sbatch", "time=1", "--", "x"], "begins with -"),
         (["JOB", "--output-dir", "/o", "--sbatch=-a\n-b", "--", "x"], "control characters"),
         (["JOB", "--nodes", "0", "--output-dir", "/o", "--", "x"], "--nodes 0: give 1 or more"),
+        (["JOB", "--output-dir", "/o", "--setup", " ", "--", "x"], "--setup: give a command"),
+        (["JOB", "--output-dir", "/o", "--setup", "a\nb", "--", "x"], "--setup may be repeated"),
+        (["PART", "--setup", "echo ${#x}"], "Jinja would read this"),
         (["native.toml", "--part"], "native.toml: type = 'native': only 'kvcove' and 'mooncake'"),
         (["none.toml", "--part"], "none.toml: no kv_cache_offload"),
         (["else.toml", "--part"], "pool = 'kvcove://h:1': the job starts a pool of its own"),
@@ -303,6 +306,8 @@ def test_what_is_wrong_is_named(
     Path("kvcove.toml").write_text(f'{block}type = "kvcove"\n{size}')
     if words[:1] == ["JOB"]:
         words = ["--type", "kvcove", "--memory", "1GiB", "--nodes", "2", *words[1:]]
+    if words[:1] == ["PART"]:
+        words = ["--type", "kvcove", "--memory", "1GiB", "--part", *words[1:]]
     assert _cli.main(["slurm", *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("kvcove.launch: ")
@@ -320,6 +325,126 @@ def test_the_examples_are_what_is_rendered(capsys: pytest.CaptureFixture[str]) -
     assert {name for _, name in commands} == names
     for words, name in commands:
         assert render(capsys, *shlex.split(words)) == (DEPLOY / name).read_text(), name
+
+
+def test_setup_runs_first_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    setup = "module load 'cuda 12'  # \"ours\""
+    words = ("--type", "kvcove", "--memory", "1GiB", "--setup", setup, "--setup", "false")
+    stub = 'module() { printf \'<%s>\' "$@"; }\nkv_fail() { echo "$1"; exit 9; }\n'
+    job = render(capsys, *words, "--nodes", "2", "--output-dir", "/o", "--", "x")
+    part = render(capsys, *words, "--part")
+    texts = [
+        job.partition("unset SLURM_EXPORT_ENV\n")[2].partition("kv_need")[0],
+        job.partition("INFER_NODE_RANK=$SLURM_PROCID\n")[2].partition("LOCAL_IP=")[0],
+        part.rpartition("kv_begin\n")[0][-300:].partition("}\n")[2],
+    ]
+    for text in texts:
+        assert "'" not in text
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", stub + text], capture_output=True, text=True, check=False
+        )  # fmt: skip
+        assert ran.stdout == "<load><cuda 12>--setup failed with status 1: false\n", text
+        assert ran.returncode == 9
+
+
+def functions(text: str, **environment: str) -> str:
+    """Return what a text prints that has the functions of jobs."""
+    file = Path(slurm.__file__).parent / "shell" / "functions.sh"
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f'. "{file}"\n{text}'],
+        env={**os.environ, "SLURM_CLUSTER_NAME": "c", "SLURMD_NODENAME": "n", **environment},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return ran.stdout
+
+
+def test_jobs_share_no_file_of_an_output_directory(tmp_path: Path) -> None:
+    """Also a job that runs a second time, and two steps of one job."""
+    text = 'kv_begin; kv_node 1; echo "$KV_DIR $KV_LOGS $KV_LOCAL"'
+    runs: list[dict[str, str]] = [
+        {"SLURM_JOB_ID": "7"},
+        {"SLURM_JOB_ID": "8"},
+        {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"},
+        {"SLURM_JOB_ID": "8", "SLURM_STEP_ID": "0"},
+    ]
+    settings = {"OUTPUT_DIR": str(tmp_path), "KV_NAME": "mooncake", "KV_FIRST_PORT": "20000"}
+    names = [functions(text, **settings, **run).split() for run in runs]
+    assert len({name for three in names for name in three}) == 12
+    assert names[2][1] == f"{tmp_path}/mooncake/8_1_batch/node_1"
+
+
+# The file of a directory that a job has left, and whether the directory is known to be nobody's any more.
+MARKS = {
+    "ended": ("${mine% * *} $(bash -c 'echo $$') 1", True),
+    "another-process": ("${mine% *} 1", True),
+    "another-boot": ("${mine/ * pid/ x pid}", True),
+    "mine": ("$mine", False),
+    "another-node": ("c/m ${mine#* }1", False),
+    "another-cluster": ("d/n ${mine#* }1", False),
+    "another-namespace": ("${mine/pid:*/pid:[1] 1 1}", False),
+    "empty": ("", False),
+}
+
+
+def test_only_directories_of_shells_that_have_ended_are_removed(tmp_path: Path) -> None:
+    text = "mine=$(kv_process $$)\n"
+    for name, (mark, _) in MARKS.items():
+        (tmp_path / f"kvcove-{name}").mkdir()
+        text += f'echo "{mark}" > "{tmp_path}/kvcove-{name}/shell"\n'
+    (tmp_path / "kvcove-without").mkdir()
+    (tmp_path / "else").mkdir()
+    (tmp_path / "kvcove-link").symlink_to(tmp_path / "else")
+    text += f'cp "{tmp_path}/kvcove-ended/shell" "{tmp_path}/else"\n'
+    text += f'kv_sweep "{tmp_path}"/kvcove-* "{tmp_path}"/none-*\n'
+    functions(text)
+    stay = {f"kvcove-{name}" for name, (_, ended) in MARKS.items() if not ended}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *stay,
+        "kvcove-without",
+        "kvcove-link",
+        "else",
+    }
+    assert (tmp_path / "else" / "shell").exists()
+
+
+def test_directories_of_another_user_are_left_alone(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes directories of another user")
+    place = tmp_path / "kvcove-x"
+    place.mkdir()
+    functions(f'kv_process "$BASHPID" > "{place}/shell"')
+    os.chown(place, 1, 1)
+    functions(f'kv_sweep "{place}"')
+    assert place.exists()
+    os.chown(place, 0, 0)
+    functions(f'kv_sweep "{place}"')
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "name"),
+    [({}, "5"), ({"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"}, "5_2")],
+)
+def test_the_batch_shell_passes_sigterm_to_the_steps_of_its_job(
+    tmp_path: Path, array: dict[str, str], name: str
+) -> None:
+    """And not to srun, which would kill them, nor to other jobs of its array."""
+    for program, line in {
+        "srun": "trap 'exit 9' TERM; touch srun; until [ -s scancel ]; do sleep 0.05; done; exit 7",
+        "scancel": 'echo "$@" > scancel',
+    }.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / program).write_text(f"#!/bin/bash\ncd {tmp_path}\n{line}\n")
+        (tmp_path / "bin" / program).chmod(0o755)
+    folder = Path(slurm.__file__).parent / "shell"
+    shell = subprocess.Popen(
+        ["bash", "-c", f'. {folder}/functions.sh; . {folder}/job.sh; KV_LOCAL="$1"; kv_srun x', "job", str(tmp_path)],
+        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "5", **array},
+    )  # fmt: skip
+    assert wait_until((tmp_path / "srun").exists)
+    shell.terminate()
+    assert shell.wait(60) == 7
+    assert (tmp_path / "scancel").read_text() == f"--signal=TERM {name}\n"
 
 
 def test_a_command_that_signals_end_gives_its_status(tmp_path: Path) -> None:

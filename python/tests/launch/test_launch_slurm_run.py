@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs as `python -m kvcove.launch slurm` renders them, run on two hosts.
 
-The hosts are network namespaces of this machine, `scontrol` and `srun` are fakes, and everything
+The hosts are network namespaces of this machine, `scontrol`, `scancel` and `srun` are fakes, and everything
 else is real: master, owners, the drop-in's programs, processes that cache and find prefixes.
 """
 
@@ -21,57 +21,21 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from slurm_hosts import NODES, PORT, Job, NoNamespaces, inside, job_on, kill, two_hosts
+from kvcove.launch import slurm
+from slurm_hosts import (
+    CLIENT,
+    NODES,
+    PORT,
+    Job,
+    NoNamespaces,
+    around,
+    inside,
+    job_on,
+    kill,
+    two_hosts,
+)
 
 SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
-
-# What an engine has of the pool. Its calls have the time of a busy machine.
-POOL = """\
-import json, os, sys, time
-from pathlib import Path
-out, rank = Path(os.environ["OUTPUT_DIR"]), int(os.environ["SLURM_PROCID"])
-keys = [f"chunk-{i}" for i in range(16)]
-values = [bytes([i]) * 100_000 for i in range(16)]
-if sys.argv[1] == "kvcove":
-    import kvcove
-    session = kvcove.open("auto", timeout=60).session("model", follow_always=True)
-    put = lambda: all(result.ok for result in session.put(keys, values, timeout=60))
-    prefix = lambda: session.longest_prefix(keys, timeout=60)
-    get = lambda: session.get(keys, timeout=60)
-    where = lambda: [place for places in session.where(keys, timeout=60) for place in places]
-else:
-    os.environ["KVCOVE_TIMEOUT_MS"] = "60000"
-    from mooncake.store import MooncakeDistributedStore
-    config = json.loads(Path(os.environ["MOONCAKE_CONFIG_PATH"]).read_text())
-    store = MooncakeDistributedStore()
-    assert store.setup(sys.argv[2 + rank], config["metadata_server"], config["global_segment_size"],
-                       config["local_buffer_size"], config["protocol"], config["device_name"],
-                       config["master_server_address"]) == 0
-    put = lambda: store.put_batch(keys, values) == 0
-    prefix = lambda: sum(store.batch_is_exist(keys))
-    get = lambda: store.get_batch(keys)
-    where = lambda: [place.get_memory_descriptor().buffer_descriptor.transport_endpoint for key in keys
-                     for place in store.batch_get_replica_desc([key])[key]]
-"""
-
-# What engines do with a prefix: node 0 caches it, node 1 looks it up and loads it.
-ENGINE = (
-    POOL
-    + """\
-if rank == 0:
-    assert put()
-    (out / "cached").touch()
-while not (out / "cached").exists():
-    time.sleep(0.01)
-found = {"prefix": prefix(), "right": sum(a == b for a, b in zip(get(), values)), "where": where(),
-         "environment": dict(os.environ)}
-(out / f"found-{rank}.new").write_text(json.dumps(found))
-(out / f"found-{rank}.new").rename(out / f"found-{rank}")
-while not (out / "leave").exists():
-    time.sleep(0.05)
-sys.exit(int((out / "leave").read_text() or 0) if rank == 1 else 0)
-"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +52,17 @@ def namespaces() -> Iterator[list[str]]:
 def job(namespaces: list[str], request: pytest.FixtureRequest) -> Iterator[Job]:
     kind, form = request.param
     with job_on(namespaces, kind, form) as made:
-        engine = made.directory / "engine.py"
-        engine.write_text(ENGINE)
-        command = ["python3", str(engine), kind, "10.78.0.1", "10.78.0.2"]
+        command = ["python3", str(CLIENT), kind, "leave"]
         if form == "whole":
             text = made.render("--nodes", "2", "--output-dir", str(made.out), "--", *command)
         else:
-            # As prime-rl's templates have it around the part.
-            text = (
-                "srun bash -c '\nINFER_NODE_RANK=$SLURM_PROCID\n"
-                'LOCAL_IP=$(ip -o -4 addr show dev eth0 | awk "{print \\$4}" | cut -d/ -f1)\n'
-                + made.render("--part")
-                + " ".join(command)
-                + ' 2>&1 | tee "$OUTPUT_DIR/node_$INFER_NODE_RANK.out.log"\nexit "${PIPESTATUS[0]}"\n\'\n'
-            )
+            text = around(made.render("--part"), " ".join(command))
         made.script.write_text(text)
         yield made
 
 
+FUNCTIONS = Path(slurm.__file__).parent / "shell" / "functions.sh"
+WHOLE, MOONCAKE, PART = ("kvcove", "whole"), ("mooncake", "whole"), ("kvcove", "part")
 FORMS = [(kind, form) for kind in ("kvcove", "mooncake") for form in ("whole", "part")]
 
 
@@ -146,9 +103,62 @@ def test_a_prefix_of_one_node_is_served_on_the_other(job: Job) -> None:
     job.assert_nothing_is_left()
 
 
+@pytest.mark.parametrize("job", [WHOLE, MOONCAKE], indirect=True, ids="-".join)
+def test_sbatch_export_none_and_setup(job: Job) -> None:
+    """srun then gives its tasks nothing of the shell that calls it, unless that shell sees to it."""
+    job.environment = {"SLURM_EXPORT_ENV": "NONE"}
+    command = job.script.read_text().split("kv_run python3 ")[1].split("\n")[0]
+    setup = 'export SET_UP="it\'s $SLURMD_NODENAME"'
+    job.script.write_text(
+        job.render("--setup", setup, "--setup", "cd /", "--nodes", "2", "--output-dir", str(job.out),
+                   "--", "python3", *command.split())
+    )  # fmt: skip
+    until_ready(job)
+    for rank in range(NODES):
+        environment = job.found(rank)["environment"]
+        assert isinstance(environment, dict)
+        assert environment["SET_UP"] == f"it's node{rank}"
+        assert environment["PWD"] == "/"
+    job.leave()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
+    job.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
+def test_what_killed_jobs_have_left_is_removed_by_the_next_one(job: Job) -> None:
+    """On the nodes where they were, and of the user only; here on node 0."""
+    begin = 'SLURMD_NODENAME=$1 SLURM_STEP_ID=$1; KV_NAME=kvcove; kv_begin; kv_node 0; mkdir -p "$KV_DIR"; kv_own "$KV_DIR"'
+    for node in ("node0", "node9"):
+        environment = {
+            **os.environ,
+            "SLURM_JOB_ID": "1",
+            "KV_FIRST_PORT": "20000",
+            "OUTPUT_DIR": str(job.out),
+            "TMPDIR": str(job.directory / "tmp"),
+        }
+        text = f". {FUNCTIONS}; {begin}; kill -KILL $$"
+        ran = subprocess.run(["bash", "-c", text, "job", node], env=environment, check=False)
+        assert ran.returncode == -signal.SIGKILL
+    left = {*(job.directory / "tmp").iterdir(), *job.out.glob("kvcove/job_*")}
+    assert len(left) == 4
+    job.leave()
+    job.start()
+    assert job.process is not None and job.process.wait(120) == 0, job.told()
+    stay = [path for path in left if path.exists()]
+    assert sorted((path / "shell").read_text().split()[0] for path in stay) == ["/node9"] * 2
+    for path in stay:
+        shutil.rmtree(path)
+    job.assert_nothing_is_left()
+
+
 def scancel(job: Job) -> None:
-    """SIGTERM to all processes of the job, as SLURM does it."""
-    kill([pid for name in job.names for pid in inside(name)], signal.SIGTERM)
+    """SIGTERM to all processes of the job but srun, which SLURM gives word of the end."""
+    pids = {pid for name in job.names for pid in inside(name)}
+    srun = f"{job.directory}/srun".encode()
+    kill(
+        [pid for pid in pids if srun not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")],
+        signal.SIGTERM,
+    )
 
 
 def sigterm(job: Job) -> None:
@@ -172,7 +182,6 @@ def the_command_fails(job: Job) -> None:
     job.leave(7)
 
 
-WHOLE, MOONCAKE, PART = ("kvcove", "whole"), ("mooncake", "whole"), ("kvcove", "part")
 ENDS = [
     (WHOLE, the_command_fails, 7),
     (WHOLE, scancel, 143),
@@ -303,7 +312,7 @@ def test_a_disk_and_the_connectors_file(job: Job, monkeypatch: pytest.MonkeyPatc
     assert environment["MOONCAKE_OFFLOAD_FSDIR"] == str(disk)
     assert environment["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] == str(disk)
     assert environment["MOONCAKE_OFFLOAD_ENABLE_EVICTION"] == "true"
-    assert environment["MOONCAKE_CONFIG_PATH"] == str(job.out / "mooncake/node_1/config.json")
+    assert environment["MOONCAKE_CONFIG_PATH"] == str(job.logs(1) / "config.json")
     assert json.loads(Path(environment["MOONCAKE_CONFIG_PATH"]).read_text()) == {
         "mode": "standalone-store",
         "global_segment_size": 0,
@@ -334,9 +343,9 @@ def test_the_owners_of_a_job_have_disks_that_go_with_it(job: Job) -> None:
     job.found(1)
     assert len(list(disk.glob("kvcove-*/kvcove.disk"))) == 2
     for rank in range(NODES):
-        log = (job.out / f"kvcove/node_{rank}/owner.log").read_text()
+        log = (job.logs(rank) / "owner.log").read_text()
         assert f", disk {disk}/kvcove-" in log
-        assert f"disk {disk}/kvcove-" in (job.out / f"kvcove/node_{rank}/disk.log").read_text()
+        assert f"disk {disk}/kvcove-" in (job.logs(rank) / "disk.log").read_text()
     job.leave()
     assert job.process is not None and job.process.wait(120) == 0, job.told()
     disk.rmdir()  # what was in it was the job's, and went with it
@@ -355,7 +364,7 @@ OWNER_LOGS = {"kvcove": "owner.log", "mooncake": "client.log"}
 def test_an_owner_that_dies_is_started_again(job: Job) -> None:
     until_ready(job)
     job.found(1)
-    log = job.out / job.kind / "node_1" / OWNER_LOGS[job.kind]
+    log = job.logs(1) / OWNER_LOGS[job.kind]
     first = pid_in(log)
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: pid_in(log) != first), job.told()
@@ -368,8 +377,7 @@ def test_an_owner_that_dies_is_started_again(job: Job) -> None:
 def prefix_for_a_new_engine(job: Job) -> int:
     """Return how much an engine that is started on node 1 now finds of what node 0 has cached."""
     ran = subprocess.run(
-        ["ip", "netns", "exec", job.names[1], sys.executable, "-c",
-         POOL + "print(prefix(), flush=True)", job.kind, "10.78.0.1", "10.78.0.2"],
+        ["ip", "netns", "exec", job.names[1], sys.executable, str(CLIENT), job.kind, "prefix"],
         env=job.found(1)["environment"],  # type: ignore[arg-type]
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -380,7 +388,7 @@ def prefix_for_a_new_engine(job: Job) -> int:
 def test_a_master_that_dies_is_started_again_and_nothing_is_lost(job: Job) -> None:
     until_ready(job)
     job.found(1)
-    log = job.out / job.kind / "node_0/master.log"
+    log = job.logs(0) / "master.log"
     first = pid_in(log)
     os.kill(first, signal.SIGKILL)
     assert wait_until(lambda: pid_in(log) != first), job.told()
@@ -398,7 +406,7 @@ def test_a_master_that_dies_is_started_again_and_nothing_is_lost(job: Job) -> No
 def test_a_master_that_does_not_stay_is_left_alone(job: Job) -> None:
     until_ready(job)
     job.found(1)
-    log = job.out / job.kind / "node_0/master.log"
+    log = job.logs(0) / "master.log"
     for again in range(6):
         pid = pid_in(log)
         os.kill(pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ kv_need() {
     local program
     for program; do
         command -v "$program" > /dev/null ||
-            kv_fail "$program is not on PATH of $(uname -n): install it there, or activate the environment that has it before this"
+            kv_fail "$program is not on PATH of $(uname -n): install it there, or give --setup what activates the environment that has it"
     done
 }
 
@@ -31,8 +31,11 @@ kv_start() {
     program=$!
 }
 
+# For the keeper: asks its program to end.
+kv_ask() { kill -TERM "$program" 2> /dev/null; }
+
 # kv_keep LOG SECONDS PROGRAM...: a keeper (KV_KEPT is its pid) runs a program until this shell ends,
-# SIGKILL included, or until the keeper gets SIGTERM. Then the program has SECONDS before it is
+# SIGKILL included, or until the keeper gets SIGTERM. Then kv_ask asks the program, which has SECONDS before it is
 # killed, and what KV_REMOVE names is removed. The keeper returns what the program returned.
 kv_keep() {
     local log=$1 patience=$2 shell=$BASHPID
@@ -68,7 +71,7 @@ kv_keep() {
             read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
         done
         trap "" TERM INT HUP  # another signal must not interrupt the wait below
-        kill -TERM "$program" 2> /dev/null
+        kv_ask
         for ((i = 0; i < patience * 20; ++i)); do
             kill -0 "$program" 2> /dev/null || break
             sleep 0.05
@@ -123,11 +126,11 @@ kv_again() { touch "$KV_LOCAL/again_$KV_KEPT"; }
 kv_run() {
     local command status=0 told=""
     KV_REMOVE=()
-    kv_keep - 30 "$@"
-    command=$KV_KEPT
     # After a signal has interrupted a wait, the next wait may answer -1 (bash 5.2). After a signal has interrupted
     # a command in a trap, the shell may end. So the trap only notes, and wait is called when the command has ended.
     trap "told=1" TERM INT HUP
+    kv_keep - "${KV_PATIENCE:-30}" "$@"
+    command=$KV_KEPT
     exec {idle}<> <(:)
     while kill -0 "$command" 2> /dev/null; do
         if [ -n "$told" ]; then
@@ -142,12 +145,49 @@ kv_run() {
     exit "$status"
 }
 
-# Names what belongs to this job: its directory, which all nodes see, and its ports.
+# Names what belongs to this job: its directory, which all nodes see, and its ports. Other jobs may use the same OUTPUT_DIR.
 kv_begin() {
     [ -n "${SLURM_JOB_ID:-}" ] || kv_fail "SLURM_JOB_ID is not set: this runs in a job of SLURM"
-    KV_DIR="$OUTPUT_DIR/kvcove/job_${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_${SLURM_STEP_ID:-batch}"
+    KV_JOB="${SLURM_JOB_ID}_${SLURM_RESTART_COUNT:-0}_${SLURM_STEP_ID:-batch}"
+    KV_DIR="$OUTPUT_DIR/kvcove/job_$KV_JOB"
     KV_PORT=$((KV_FIRST_PORT + SLURM_JOB_ID % 1250 * 8))
-    export KV_DIR KV_PORT
+    export KV_JOB KV_DIR KV_PORT
+}
+
+# kv_process PID: NODE BOOT NAMESPACE PID START, which no other process ever has.
+kv_process() {
+    local stat
+    local -a after
+    read -r stat 2> /dev/null < "/proc/$1/stat" || return
+    # The name of the program, in parentheses, may have spaces. The start is the 20th word after it.
+    read -r -a after <<< "${stat##*) }"
+    echo "${SLURM_CLUSTER_NAME:-}/${SLURMD_NODENAME:-$(uname -n)} $(< /proc/sys/kernel/random/boot_id) $(readlink /proc/self/ns/pid) $1 ${after[19]}"
+}
+
+# kv_sweep DIRECTORY...: removes those that earlier jobs of this user have left on this node: the node died, or all
+# shells of a job were killed at once. Each has the shell that was to remove it in its file "shell"; only where that
+# one is known to have ended is the directory removed.
+kv_sweep() {
+    local place line node boot namespace pid here_node here_boot here_namespace
+    read -r here_node here_boot here_namespace _ <<< "$(kv_process "$BASHPID")"
+    for place; do
+        if [ ! -O "$place" ] || [ -L "$place" ] || [ ! -r "$place/shell" ]; then continue; fi
+        read -r line < "$place/shell" || continue
+        read -r node boot namespace pid _ <<< "$line"
+        [ "$node" = "$here_node" ] || continue
+        if [ "$boot" = "$here_boot" ]; then
+            [ "$namespace" = "$here_namespace" ] || continue
+            [ "$(kv_process "$pid")" != "$line" ] || continue
+        fi
+        kv_say "an earlier job has left $place: it is removed"
+        rm -rf -- "$place" || true
+    done
+}
+
+# kv_own DIRECTORY: is removed at the end; by a later job, where this shell and its keepers are killed.
+kv_own() {
+    KV_REMOVE+=("$1")
+    kv_process "$BASHPID" > "$1/shell"
 }
 
 # kv_node RANK: names what belongs to this node, and ends it with this shell.
@@ -160,9 +200,11 @@ kv_node() {
         trap "${before[2]:+${before[2]}
 }kv_end" EXIT
     fi
+    kv_sweep "${TMPDIR:-/tmp}"/kvcove-* "$OUTPUT_DIR"/kvcove/job_*
     KV_LOCAL=$(mktemp -d "${TMPDIR:-/tmp}/kvcove-XXXXXX") || kv_fail "no directory in ${TMPDIR:-/tmp}"
-    KV_REMOVE=("$KV_LOCAL")
-    KV_LOGS="$OUTPUT_DIR/$KV_NAME/node_$1"
+    KV_REMOVE=()
+    kv_own "$KV_LOCAL"
+    KV_LOGS="$OUTPUT_DIR/$KV_NAME/$KV_JOB/node_$1"
     mkdir -p "$KV_LOGS" || kv_fail "cannot make $KV_LOGS"
 }
 
@@ -179,7 +221,7 @@ kv_head() {
     kv_node 0
     mkdir -p "$OUTPUT_DIR/kvcove" || kv_fail "cannot make $OUTPUT_DIR/kvcove"
     mkdir -m 700 "$KV_DIR" || kv_fail "cannot make $KV_DIR"
-    KV_REMOVE+=("$KV_DIR")
+    kv_own "$KV_DIR"
     kv_token cluster owner,admin
     kv_token job read,write,reset
     kv_start_master
@@ -195,7 +237,7 @@ kv_join() {
     local end=$((SECONDS + KV_TIMEOUT))
     until [ -s "$KV_DIR/master" ]; do
         [ "$SECONDS" -lt "$end" ] ||
-            kv_fail "waited $KV_TIMEOUT s for the first node to write $KV_DIR/master: is $OUTPUT_DIR on a file system that all nodes share? Its log is $OUTPUT_DIR/$KV_NAME/node_0/master.log"
+            kv_fail "waited $KV_TIMEOUT s for the first node to write $KV_DIR/master: is $OUTPUT_DIR on a file system that all nodes share? Its log is $OUTPUT_DIR/$KV_NAME/$KV_JOB/node_0/master.log"
         sleep 0.05
         # Opening a directory of NFS is what makes a new file in it show at once.
         ls "$KV_DIR" > /dev/null 2>&1 || true

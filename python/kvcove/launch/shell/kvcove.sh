@@ -11,8 +11,9 @@ kv_start_master() {
 kv_disk() {
     local place bytes=$KV_DISK_BYTES
     mkdir -p "$KV_DISK" || kv_fail "cannot make $KV_DISK"
+    kv_sweep "$KV_DISK"/kvcove-*
     place=$(mktemp -d "$KV_DISK/kvcove-XXXXXX") || kv_fail "cannot write in $KV_DISK"
-    KV_REMOVE+=("$place")
+    kv_own "$place"
     if [ "$bytes" = 0 ]; then
         bytes=$(($(stat -f -c "%a * %S" "$KV_DISK") / 2)) || kv_fail "cannot tell what is free in $KV_DISK"
     fi
