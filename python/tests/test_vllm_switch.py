@@ -210,7 +210,7 @@ def test_memory_that_torch_may_move_is_refused_where_vllm_does_not_take_care(
 ) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
     assert made().seen is None
-    assert "unset that in the engine's environment" in caplog.text
+    assert "set it to expandable_segments:False" in caplog.text
     assert made(of=model(enable_sleep_mode=True)).seen is not None
 
 

@@ -175,7 +175,8 @@ def _why_not_memory(model: Any) -> str | None:
         return None
     return (
         "vLLM takes no connector with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, as torch may move KV "
-        "memory; unset that in the engine's environment, or set enable_sleep_mode=True"
+        "memory; set it to expandable_segments:False in the engine's environment (torchtitan sets True where "
+        "nobody else has), or set enable_sleep_mode=True"
     )
 
 

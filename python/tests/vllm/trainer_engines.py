@@ -264,22 +264,22 @@ def skyrl(model: str) -> None:
 
 def torchtitan(model: str) -> None:
     """Its generator's way of new weights, and its launcher, around a model of vLLM's."""
-    stand_in()
-    from torchtitan.experiments.rl.actors import generator as module
     from vllm import EngineArgs
 
     log = Log()
+    stand_in()
+    from torchtitan.experiments.rl.actors import generator as module
+
+    # It has set PYTORCH_CUDA_ALLOC_CONF, as nobody else had.
+    check(configured(EngineArgs(model=model, **SMALL)) is None, "its allocator is refused")
+    check(log.says("expandable_segments:False"), "a line says which variable to set")
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     os.environ.update(ranks)
     os.environ.setdefault("MASTER_PORT", "29531")
     launcher = {"distributed_executor_backend": "external_launcher"}
-    refused = EngineArgs(model=model, tensor_parallel_size=2, **launcher, **SMALL)
-    try:
-        transfer = configured(refused)
-    except ValueError as error:  # vLLM looks at the ranks that there are
-        print(f"        {error}")
-    else:
-        check(transfer is None and log.says("2 ranks schedules by itself"), "two ranks are refused")
+    refused = configured(EngineArgs(model=model, tensor_parallel_size=2, **launcher, **SMALL))
+    check(refused is None and log.says("2 ranks schedules by itself"), "two ranks are refused")
     engine = Plain(model, **launcher)
     stored_and_fenced(engine)
 
