@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
-# Works in build/venv (PyPI), or for `smoke` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
+# vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] |
+# slurm [smoke] [pytest arguments]
+# Works in build/venv (PyPI), or for `smoke`, `trainers` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
 set -euo pipefail
@@ -252,6 +253,30 @@ vllm() {
   "$environment/bin/python" python/tests/vllm/run.py "$work" "$@"
 }
 
+# Engines as RL trainers make them, with the trainers' packages from PyPI in build/trainers, beside vLLM. With
+# KVCOVE_WHEELS=DIRECTORY it takes the wheel there.
+trainers() {
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version} sites=build/trainers
+  local work=${1:-out/trainers} file name
+  [ $# -eq 0 ] || shift
+  [ -n "${KVCOVE_WHEELS:-}" ] || wheel
+  make_venv "$venv"
+  vllm_environment smoke
+  rm -rf "$sites/kvcove"
+  "$venv/bin/pip" install -q --no-deps --no-index --target "$sites/kvcove" "${KVCOVE_WHEELS:-$wheels}"/kvcove-[0-9]*.whl
+  for file in python/tests/vllm/trainers/*.txt; do
+    name=$(basename "$file" .txt)
+    [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
+    cmp -s "$file" "$sites/$name/.installed" && continue
+    echo "== The packages of $name, into $sites/$name (once)"
+    rm -rf "${sites:?}/$name"
+    # SkyRL asks for Python 3.12; what is used of it runs on 3.11.
+    vllm_pip --no-deps --ignore-requires-python --target "$sites/$name" -r "$file"
+    cp "$file" "$sites/$name/.installed"
+  done
+  PYTHONPATH=$sites/kvcove "$environment/bin/python" python/tests/vllm/trainers.py "$sites" "$work" "$@"
+}
+
 # Whether each release of vLLM has what the connector uses of it, by its source. The newest may have no wheel for CPUs
 # yet: then in vLLM's own, whose Python is the same.
 names() {
@@ -313,13 +338,15 @@ case $action in
   abi3) abi3 ;;
   smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
+  trainers) trainers "$@" ;;
   names) names "$@" ;;
   smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
   slurm) slurm "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY [PART...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
+      "vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] |" \
+      "slurm [smoke] [pytest arguments]"
     exit 2
     ;;
 esac

@@ -72,6 +72,51 @@ def test_what_people_read_has_it_all(explain: Any) -> None:
     assert all(fact in text for fact in one.facts)
 
 
+def test_an_engine_is_explained_as_the_switch_would_make_it(
+    explain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_vllm_switch import VllmConfig
+
+    class EngineArgs:
+        kv_transfer_config: Any = None
+
+        @classmethod
+        def add_cli_args(cls, parser: Any) -> Any:
+            return parser
+
+        @classmethod
+        def from_cli_args(cls, words: list[str]) -> Any:
+            made = cls()
+            made.caching = "--no-enable-prefix-caching" not in words  # type: ignore[attr-defined]
+            return made
+
+        def create_engine_config(self) -> Any:
+            cache = {"enable_prefix_caching": self.caching}  # type: ignore[attr-defined]
+            return VllmConfig(self.kv_transfer_config, cache=cache)
+
+    class Parser:
+        def __init__(self, prog: str) -> None:
+            pass
+
+        def parse_args(self, words: list[str]) -> list[str]:
+            return words
+
+    sys.modules["vllm.config"].__dict__["KVTransferConfig"] = SimpleNamespace
+    vllm = SimpleNamespace(EngineArgs=EngineArgs, FlexibleArgumentParser=Parser)
+    monkeypatch.setattr(explain._compat, "for_explain", lambda: vllm)
+    settings = '{"weight_version_source": "salt"}'
+    monkeypatch.setenv("KVCOVE_VLLM_EXTRA_CONFIG", settings)
+    monkeypatch.delenv("KVCOVE_VLLM_CONNECTOR", raising=False)
+    extra = explain._configured(["m"]).kv_transfer_config.kv_connector_extra_config
+    assert extra == {}, "the variable is off"
+    assert explain._configured(["m", "--no-enable-prefix-caching"]) is not None
+    monkeypatch.setenv("KVCOVE_VLLM_CONNECTOR", "auto")
+    extra = explain._configured(["m"]).kv_transfer_config.kv_connector_extra_config
+    assert extra == {"weight_version_source": "salt", "pool": "auto"}
+    with pytest.raises(ValueError, match="runs without kvcove: its prefix caching is off"):
+        explain._configured(["m", "--no-enable-prefix-caching"])
+
+
 def test_several_engines_are_divided_by_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert command._engines_in(["m", "--tp", "2", "--", "n"]) == [["m", "--tp", "2"], ["n"]]
     assert command.main([]) == 2

@@ -238,3 +238,7 @@ def test_loading_into_a_torch_model_is_noticed() -> None:
     _weights.observe_model(loaded, lambda: seen.append(1))
     assert loaded.load_weights([1, 2]) == 2
     assert seen == [1]
+    # As torchtitan does it: past vLLM, into a part of the model.
+    part = next(iter(loaded.children()), loaded)
+    part.load_state_dict(part.state_dict())
+    assert len(seen) > 1

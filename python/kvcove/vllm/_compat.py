@@ -145,7 +145,7 @@ FIXED_HASH_SEED = hasattr(_kv_cache_utils, "resolve_none_hash_seed")
 LAYOUTS_BY_AXES = "kv_cache_layout" in getattr(
     KVCacheConfig, "__dataclass_fields__", {"kv_cache_layout": None}
 )
-_FAILED_LOADS_BY_REQUEST = hasattr(_base, "KVConnectorTransferResults")
+FAILED_LOADS_BY_REQUEST = hasattr(_base, "KVConnectorTransferResults")
 
 
 def release() -> str:
@@ -170,7 +170,7 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
     ValueError
         With what it lacks, and which version has it.
     """
-    if not fails_by_block(kv_cache_config) and not _FAILED_LOADS_BY_REQUEST:
+    if not fails_by_block(kv_cache_config) and not FAILED_LOADS_BY_REQUEST:
         groups = len(kv_cache_config.kv_cache_groups)
         what = f"has {groups} groups of" if groups > 1 else "has no full attention in its"
         raise ValueError(
@@ -500,7 +500,7 @@ def communicators() -> tuple[Any, Any]:
 
 def for_explain() -> Any:
     """Return the names by which an engine is planned without being started."""
-    from vllm.config import KVTransferConfig, set_current_vllm_config
+    from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -511,7 +511,6 @@ def for_explain() -> Any:
         EngineArgs=EngineArgs,
         FlexibleArgumentParser=FlexibleArgumentParser,
         GPUModelRunner=GPUModelRunner,
-        KVTransferConfig=KVTransferConfig,
         initialize_model=initialize_model,
         set_current_vllm_config=set_current_vllm_config,
         set_default_torch_dtype=set_default_torch_dtype,

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcove import engines
-from kvcove.vllm import _compat
+from kvcove.vllm import _compat, _switch
 
 __all__ = ["Explained", "differences", "explain", "text_of"]
 
@@ -108,14 +108,13 @@ def _configured(arguments: Sequence[str]) -> Any:
     if words and not words[0].startswith("-"):
         words = ["--model", *words]  # as `vllm serve MODEL`
     made = vllm.EngineArgs.from_cli_args(parser.parse_args(words))
+    switched = False
     if made.kv_transfer_config is None:
-        made.kv_transfer_config = vllm.KVTransferConfig(
-            kv_connector="KvcoveConnector",
-            kv_connector_module_path="kvcove.vllm",
-            kv_role="kv_both",
-            kv_load_failure_policy="recompute",
-        )
+        switched = _switch.is_on()
+        made.kv_transfer_config = _switch.transfer_config(_switch.settings() if switched else {})
     config = made.create_engine_config()
+    if switched and (reason := _switch.why_not(config)) is not None:
+        raise ValueError(f"{_switch.VARIABLE}=auto: this engine runs without kvcove: {reason}")
     transfer = config.kv_transfer_config
     if transfer.kv_connector == "MultiConnector":
         ours = [

@@ -8,11 +8,34 @@ import logging
 import os
 from typing import Any
 
+from kvcove.vllm import _switch
+
 _log = logging.getLogger("vllm.kvcove")
 
 
 def register() -> None:
-    """Make ``"kv_connector": "KvcoveConnector"`` enough, and check its configuration at once."""
+    """Make ``"kv_connector": "KvcoveConnector"`` enough, or $KVCOVE_VLLM_CONNECTOR=auto alone.
+
+    vLLM lets what this raises end the process. An engine that asks for nothing of ours must not end so.
+
+    Raises
+    ------
+    ValueError
+        The variable has another value than ``auto`` and ``off``.
+    """
+    wanted = _switch.is_on()
+    try:
+        _register()
+    except Exception:
+        if wanted:
+            raise
+        _log.warning(
+            "kvcove: its connector cannot be used with this vLLM; engines without it run as ever",
+            exc_info=True,
+        )
+
+
+def _register() -> None:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
@@ -22,7 +45,7 @@ def register() -> None:
 
 
 def check_early(config: Any) -> None:
-    """Let a configuration of vLLM refuse a mistake in ours when it is made, once.
+    """Let a configuration of vLLM refuse a mistake in ours when it is made, once, and get ours by the switch.
 
     The connectors are made when the model has been loaded, half a minute later.
     """
@@ -32,6 +55,8 @@ def check_early(config: Any) -> None:
 
     @functools.wraps(made)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _switch.is_on():
+            _switch.give(self)
         check(getattr(self, "kv_transfer_config", None))
         return made(self, *args, **kwargs)
 
@@ -47,14 +72,16 @@ def check(transfer: Any) -> None:
     ValueError
         As ``Config.of``; or vLLM is of a version that the connector does not know.
     """
-    from kvcove.vllm._config import Config
-    from kvcove.vllm._versions import check_version, installed
-
     extra = getattr(transfer, "kv_connector_extra_config", None) or {}
     ours = [extra] if getattr(transfer, "kv_connector", None) == "KvcoveConnector" else []
     for child in extra.get("connectors") or ():
         if isinstance(child, dict) and child.get("kv_connector") == "KvcoveConnector":
             ours.append(child.get("kv_connector_extra_config") or {})
+    if not ours:
+        return  # nor is anything imported for it
+    from kvcove.vllm._config import Config
+    from kvcove.vllm._versions import check_version, installed
+
     for each in ours:
         check_version()
         if Config.of(each).weight_version_source == "engine" and (installed() or (1, 0)) < (0, 27):
@@ -62,8 +89,7 @@ def check(transfer: Any) -> None:
                 "kvcove: weight_version_source: 'engine': an engine is told the name of its weights "
                 "in vLLM 0.27 or later; give 'fingerprint'"
             )
-    if ours:
-        name_hash_seed()
+    name_hash_seed()
 
 
 def name_hash_seed() -> None:

@@ -170,7 +170,12 @@ def _unwrapped(model: Any) -> Any:
 
 
 def observe_model(model: Any, changing: Callable[[], None]) -> None:
-    """Call ``changing`` whenever somebody in this process loads weights into the model."""
+    """Call ``changing`` whenever somebody in this process loads weights into the model.
+
+    By vLLM's ``load_weights``, or torch's ``load_state_dict`` of the model or of any part of it.
+    """
+    for module in model.modules():
+        module.register_load_state_dict_pre_hook(lambda *_: changing())
     load = model.load_weights
 
     @functools.wraps(load)

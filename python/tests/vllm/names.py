@@ -27,6 +27,8 @@ BASE = "KVConnectorBase_V1"
 
 # What an older version lacks, and what the adapter then does without (_compat.py): by name, the first that has it.
 SINCE = {
+    "AuxOutputConfig.enable_return_routed_experts": (0, 31),
+    "aux_output_config": (0, 31),
     "bind_kv_cache_manager": (0, 30),
     "get_external_cache_hit_sources": (0, 32),
     "get_supported_kv_cache_layouts": (0, 29),
@@ -43,6 +45,7 @@ SINCE = {
     "set_weight_version": (0, 27),
     "supports_sleep_mode": (0, 33),
     "unregister_kv_caches": (0, 33),
+    "use_replayssm": (0, 27),
 }
 # Public methods of the connector that are not vLLM's.
 OWN = {"own_cache"}
@@ -113,15 +116,32 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         "vllm.config.kv_transfer",
         "KVTransferConfig",
-        "kv_connector kv_connector_extra_config kv_load_failure_policy engine_id is_kv_consumer is_kv_producer",
+        "kv_connector kv_connector_module_path kv_role kv_connector_extra_config kv_load_failure_policy engine_id "
+        "is_kv_consumer is_kv_producer",
     ),
     ("vllm.config.scheduler", "SchedulerConfig", "async_scheduling"),
-    ("vllm.config.cache", "CacheConfig", "cache_dtype prefix_caching_hash_algo"),
+    (
+        "vllm.config.cache",
+        "CacheConfig",
+        "cache_dtype prefix_caching_hash_algo enable_prefix_caching kv_offloading_size use_replayssm",
+    ),
     (
         "vllm.config.parallel",
         "ParallelConfig",
-        "tensor_parallel_size pipeline_parallel_size decode_context_parallel_size cp_kv_cache_interleave_size",
+        "tensor_parallel_size pipeline_parallel_size decode_context_parallel_size cp_kv_cache_interleave_size "
+        "distributed_executor_backend",
     ),
+    (
+        "vllm.config.model",
+        "ModelConfig",
+        "get_sliding_window() attention_chunk_size is_hybrid enable_sleep_mode enable_cumem_allocator",
+    ),
+    (
+        "vllm.config",
+        "VllmConfig",
+        "__post_init__() kv_transfer_config model_config cache_config parallel_config aux_output_config",
+    ),
+    ("vllm.config.aux_output", "AuxOutputConfig", "enable_return_routed_experts"),
     (
         "vllm.config.speculative",
         "SpeculativeConfig",
