@@ -22,6 +22,8 @@ from kvcove.launch.kv_store import KVStoreConfig
 
 __all__ = ["main"]
 
+_log = logging.getLogger("kvcove.launch")
+
 _EPILOG = """\
 exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
 2 a configuration or an argument is wrong; 127 no such command.
@@ -378,6 +380,12 @@ def _verl(options: argparse.Namespace) -> int:
         )
     if wanted:
         _shared.tell(made.config, made.hosts, environ=environment)
+        if _vllm.refuses_verls_abort():
+            _log.warning(
+                "this verl cannot abort requests of this vLLM (pause_generation has no argument "
+                "'wait_for_inflight_requests' any more), and a run that aborts ends there: install the "
+                "vLLM that verl pins, or apply kvcove's contrib/verl.patch to verl"
+            )
     if wanted and not options.print:
         ask(made.config, timeout=options.timeout, environ=environment)
     if wanted:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvcove.vllm._versions import installed_version, serves
 
-__all__ = ["disk_tier", "has_own_connector"]
+__all__ = ["disk_tier", "has_own_connector", "refuses_verls_abort"]
 
 # vLLM 0.22 brought the tier as `fs_python`. 0.28, 0.32 and 0.33 know `fs` only, and refuse to start
 # with another name. For the versions between, what is installed says it (below).
@@ -53,19 +53,31 @@ def disk_tier(version: str | None = None) -> str:
     return "fs" if (int(found[1]), int(found[2])) >= _FIRST_WITH_FS else "fs_python"
 
 
+def refuses_verls_abort() -> bool:
+    """Whether the installed verl aborts requests with an argument that the installed vLLM does not take.
+
+    verl 0.9.1 does, and vLLM 0.32 has dropped it. Asynchronous trainers abort at each update of weights.
+    """
+    argument = "wait_for_inflight_requests"
+    verl = _text_of("verl", "workers/rollout/vllm_rollout/vllm_async_server.py")
+    vllm = _text_of("vllm", "v1/engine/async_llm.py")
+    return f"{argument}=False" in verl and vllm != "" and argument not in vllm
+
+
 def _registered_tier() -> str | None:
-    """Look into the installed vLLM's list of tiers, as text: to import it takes seconds."""
+    text = _text_of("vllm", "v1/kv_offload/tiering/factory.py")
+    return next((name for name in ("fs", "fs_python") if f'"{name}"' in text), None)
+
+
+def _text_of(package: str, file: str) -> str:
+    """Return a source of an installed package, empty where there is none: to import it takes seconds."""
     try:
-        spec = importlib.util.find_spec("vllm")
+        spec = importlib.util.find_spec(package)
     except ValueError:  # a stand-in without a spec
-        return None
+        return ""
     for directory in (spec.submodule_search_locations or ()) if spec else ():
-        factory = Path(directory) / "v1/kv_offload/tiering/factory.py"
         try:
-            text = factory.read_text(encoding="utf-8")
+            return Path(directory, file).read_text(encoding="utf-8")
         except OSError:
             continue
-        for name in ("fs", "fs_python"):
-            if f'"{name}"' in text:
-                return name
-    return None
+    return ""

@@ -245,7 +245,7 @@ def refuse_conflicts(arguments: Sequence[str], documents: Sequence[Document]) ->
         With the override, or the line of the file.
     """
     name, where = _said(arguments, documents, (*_PATH[:-1], "name"))
-    if name not in (None, "vllm", "null", "???"):
+    if name not in (None, "vllm", "null", "???") and "${" not in str(name):
         raise LaunchError(f"{where}: {BLOCK} is for the vLLM rollout; this is another one")
     apart, where = _said(arguments, documents, (*_PATH[:-1], "disaggregation", "enabled"))
     if str(apart).lower() in ("true", "1", "yes", "on"):

@@ -182,6 +182,27 @@ def test_verl_without_a_master(files: Path) -> None:
     assert "does not answer: Connection refused. Start it, or" in ran.stderr
 
 
+@pytest.mark.parametrize(("argument", "told"), [("", True), ("wait_for_inflight_requests", False)])
+def test_a_vllm_that_verl_cannot_abort(argument: str, told: bool, files: Path) -> None:
+    pytest.importorskip("hydra")
+    for package, module, text in (
+        (
+            "verl",
+            "workers/rollout/vllm_rollout/vllm_async_server",
+            "wait_for_inflight_requests=False",
+        ),
+        ("vllm", "v1/engine/async_llm", f"def pause_generation({argument}): ..."),
+    ):
+        file = files / package / f"{module}.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        (files / package / "__init__.py").write_text("")
+    block = f"{KV}={{enable:true,kv_connector:KvcoveConnector}}"
+    ran = run("verl", "--", sys.executable, "fake_verl.py", block, PYTHONPATH=str(files))
+    assert ran.returncode == 7
+    assert ("this verl cannot abort requests of this vLLM" in ran.stderr) == told
+
+
 def test_verl_on_several_hosts(files: Path) -> None:
     pytest.importorskip("hydra")
     block = f"{KV}={{enable:true,kv_connector:KvcoveConnector}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,16 @@ def test_overrides_go_over_a_file(compose: Any) -> None:
     assert planned(f"{KV}.enable=false", document=document) == ["trainer.project_name=q"]
 
 
+def test_what_the_page_leads_with(compose: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "verl.md").read_text()
+    (argument,) = re.findall(r'^  "(\+\S+kv_transfer_config=\{.*\})"$', page, re.MULTILINE)
+    block = launch.KVStoreConfig(
+        enable=True, extra_config={"kv_connector_extra_config": {"pool": "auto"}}
+    )
+    made = launch.build_kv_transfer_config(block, vllm_version="0.24.0")
+    assert at(compose([argument]), CONNECTOR) == made
+
+
 def test_without_the_block_a_command_stays_as_it_is(compose: Any) -> None:
     assert planned() == ["trainer.project_name=q"]
     assert planned(f"{KV}.enable=false", f"{KV}.on_failure=crash") == ["trainer.project_name=q"]
@@ -227,6 +238,11 @@ def test_what_would_not_work_is_refused_in_files(
     # An override goes over a file.
     over = ["actor_rollout_ref.rollout.disaggregation.enabled=false"]
     assert plan(*over, "actor_rollout_ref.rollout.name=vllm")
+
+
+def test_a_rollout_that_hydra_is_to_find_out(compose: Any) -> None:
+    document = parse("kv_store: {enable: true}\nname: ${oc.env:ROLLOUT}\n", "yaml", "v.yaml")
+    assert at(compose(planned(document=document)), CONNECTOR) is not None
 
 
 def test_a_file_that_is_not_enabled_may_have_any_rollout(tmp_path: Path) -> None:
