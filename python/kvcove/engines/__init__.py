@@ -12,7 +12,14 @@ from __future__ import annotations
 from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
 from kvcove.engines._facts import advice_of, differences, leave
 from kvcove.engines._host import affordable, available_memory
-from kvcove.engines._pool import ADDRESSES, Embedded, directory, named_pool, refusals
+from kvcove.engines._pool import (
+    ADDRESSES,
+    Embedded,
+    directory,
+    named_pool,
+    no_pool,
+    refusals,
+)
 from kvcove.engines._sockets import remove_dead
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "fingerprint",
     "leave",
     "named_pool",
+    "no_pool",
     "refusals",
     "remove_dead",
     "told_of",

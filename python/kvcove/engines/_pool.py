@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import kvcove
 from kvcove import _native
 from kvcove.mooncake._config import master_in, pool_of
 from kvcove.mooncake._offload import DiskPlace, Offload
 
-__all__ = ["ADDRESSES", "Embedded", "directory", "named_pool", "refusals"]
+__all__ = ["ADDRESSES", "Embedded", "directory", "named_pool", "no_pool", "refusals"]
 
 ADDRESSES = ("unix:", "kvcove://")
 
@@ -48,6 +49,16 @@ def named_pool() -> tuple[str, str]:
     except ValueError as error:
         raise ValueError(f"${variable}={value}: {error}") from error
     return pool, f"${variable}={value}"
+
+
+def no_pool(error: kvcove.Error) -> bool:
+    """Whether an error of :func:`kvcove.open` says that no pool is there.
+
+    Nobody answers, another server does, or one of another version. A token that is refused is not
+    among these: it is a mistake of whoever configured the engine.
+    """
+    nobody = (kvcove.UnavailableError, kvcove.TimedOutError, kvcove.IncompatibleError)
+    return isinstance(error, nobody) or error.code == _native.Code.CORRUPT.value
 
 
 def refusals(pool: Any, *, finds: bool, stores: bool) -> list[str]:

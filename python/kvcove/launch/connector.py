@@ -66,7 +66,7 @@ def build_kv_transfer_config(
         connectors.append({**_NIXL, "kv_connector_extra_config": {"num_threads": 1}})
     if isinstance(offload, KVStoreConfig):
         if offload.enable:
-            connectors.append(_of_kv_store(offload))
+            connectors.append(_of_kv_store(offload, vllm_version))
     elif isinstance(offload, NativeOffload):
         connectors.append(_native(offload, vllm_version))
     elif isinstance(offload, MooncakeOffload):
@@ -116,25 +116,24 @@ def _kvcove(role: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_kv_store(config: KVStoreConfig) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "kv_connector": config.kv_connector,
-        "kv_role": config.kv_role,
-        **_RECOMPUTE,
-    }
-    if config.kv_connector == "KvcoveConnector":
+def _of_kv_store(config: KVStoreConfig, vllm_version: str | None) -> dict[str, Any]:
+    name = config.connector(vllm_version)
+    if name == "KvcoveConnector":
         made = _kvcove(config.kv_role, {})
-    if config.config_path is not None:
-        made["kv_connector_extra_config"] = {"mooncake_config_path": config.config_path}
-        if "mooncake_config_path" not in config.connector_options():
-            _log.warning(
-                "kv_store.config_path is not used: extra_config.kv_connector_extra_config takes "
-                "its place; put mooncake_config_path: %s into it",
-                config.config_path,
-            )
+    else:
+        made = {"kv_connector": name, "kv_role": config.kv_role, **_RECOMPUTE}
     made |= config.extra_config
-    if config.kv_connector == "KvcoveConnector":
-        # The engines start later than the probe, and on other hosts.
-        policy = {"on_unreachable": config.on_failure}
-        made["kv_connector_extra_config"] = policy | config.connector_options()
+    options = config.connector_options()
+    if config.config_path is not None and "mooncake_config_path" not in options:
+        _log.warning(
+            "kv_store.config_path is not used: extra_config.kv_connector_extra_config takes "
+            "its place; put mooncake_config_path: %s into it",
+            config.config_path,
+        )
+    # An engine starts later than the launcher, and on another host: it asks the pool itself. To
+    # MooncakeStoreConnector the key means nothing, and kvcove's plugin reads it (kvcove/vllm/_fallback.py).
+    if name == "KvcoveConnector" or config.on_failure == "fallback":
+        options = {"on_unreachable": config.on_failure} | options
+    if options:
+        made["kv_connector_extra_config"] = options
     return made

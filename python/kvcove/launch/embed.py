@@ -7,14 +7,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvcove.launch import _stale, prime_rl, verl
+from kvcove.launch import _shared, _stale, prime_rl, verl
 from kvcove.launch._document import Document
 from kvcove.launch._errors import LaunchError
 from kvcove.launch.connector import build_kv_transfer_config
 from kvcove.launch.kv_store import KVStoreConfig
 from kvcove.launch.probe import probe
 
-__all__ = ["PoolUnreachable", "for_prime_rl", "for_verl", "usable"]
+__all__ = ["PoolUnreachable", "ask", "for_prime_rl", "for_verl"]
 
 _log = logging.getLogger("kvcove.launch")
 
@@ -30,6 +30,7 @@ def for_verl(
     vllm_version: str | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    nnodes: int = 1,
     strict: bool = False,
 ) -> dict[str, Any] | None:
     """Return the connector of verl's rollout engines; called once, before they are started.
@@ -46,14 +47,17 @@ def for_verl(
         Of one engine (``rollout.tensor_model_parallel_size``).
     pipeline_parallel_size : int
         Of one engine (``rollout.pipeline_model_parallel_size``).
+    nnodes : int
+        Hosts that run engines (``trainer.nnodes``): where they would share nothing, a warning says so.
     strict : bool
         Where engines may be given KV of old weights, that is an error; else a warning is logged.
 
     Returns
     -------
     dict or None
-        The value of ``--kv-transfer-config``. None: there is no block, it is not enabled, or the
-        pool does not answer and ``on_failure`` is ``fallback``; then a warning is logged.
+        The value of ``--kv-transfer-config``. None: there is no block, or it is not enabled. Where the
+        pool does not answer and ``on_failure`` is ``fallback`` a warning is logged, and each engine asks
+        again where it runs.
 
     Raises
     ------
@@ -71,8 +75,10 @@ def for_verl(
         path = tuple(verl.BLOCK.split("."))
         config = verl.parse_block(_plain(config), Document({}, language="yaml"), path)
     made = build_kv_transfer_config(config, vllm_version=vllm_version)
-    if made is None or not usable(config, timeout=timeout):
+    if made is None:
         return None
+    ask(config, timeout=timeout)
+    _shared.tell(config, nnodes)
     ranks = tensor_parallel_size * pipeline_parallel_size
     _stale.tell(made, ranks=ranks, resets=True, strict=strict)
     return made
@@ -111,38 +117,32 @@ def for_prime_rl(
     return made
 
 
-def usable(
+def ask(
     config: KVStoreConfig, *, timeout: float = 2.0, environ: Mapping[str, str] | None = None
-) -> bool:
-    """Ask the pool once, and apply ``on_failure``.
-
-    Returns
-    -------
-    bool
-        Whether engines may have the connector.
+) -> None:
+    """Ask the pool once, from this host, and apply ``on_failure``: a warning, or an error.
 
     Raises
     ------
     LaunchError
         Nothing says where the pool is.
     PoolUnreachable
-        They may not, and ``on_failure`` is ``crash``.
+        It does not answer, and ``on_failure`` is ``crash``.
     """
     reason = probe(config, timeout=timeout, environ=environ)
     if reason is None:
-        return True
+        return
     if config.on_failure == "crash":
         raise PoolUnreachable(
             f"{verl.BLOCK}: {reason}. Start it, or let the engines start without it: "
             "on_failure=fallback"
         )
     _log.warning(
-        "%s: %s. The engines start without a connector: KV is not shared in this run. To make this "
-        "an error: on_failure=crash",
+        "%s: %s. Each engine asks again where it runs, and starts without a pool if it gets no answer "
+        "there. To make this an error: on_failure=crash",
         verl.BLOCK,
         reason,
     )
-    return False
 
 
 def _plain(value: Any) -> Any:

@@ -7,8 +7,8 @@ It is a dataclass, so that a trainer may have it as a field of its own configura
 >>> from kvcove.launch.kv_store import KVStoreConfig
 >>> KVStoreConfig().get("enable", False)
 False
->>> KVStoreConfig(enable=True, kv_connector="KvcoveConnector")["on_failure"]
-'fallback'
+>>> KVStoreConfig(enable=True).connector("0.24.0"), KVStoreConfig(enable=True).connector("0.23.0")
+('KvcoveConnector', 'MooncakeStoreConnector')
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from typing import Any
 from pydantic import ConfigDict, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
+from kvcove.launch import _vllm
 from kvcove.launch._errors import nearest
 from kvcove.launch._strict import wrong_at
 from kvcove.vllm._config import Config
 
 __all__ = ["CONNECTORS", "KVStoreConfig"]
 
-CONNECTORS = ("MooncakeStoreConnector", "KvcoveConnector")
+_AUTO = "auto"
+CONNECTORS = (_AUTO, "KvcoveConnector", "MooncakeStoreConnector")
 _ROLES = ("kv_both", "kv_producer", "kv_consumer")
 _ON_FAILURE = ("fallback", "crash")
 # Fields of vLLM's KVTransferConfig that do not begin with kv_.
@@ -50,7 +52,7 @@ class KVStoreConfig:
     enable : bool
         Nothing else counts while this is false.
     kv_connector : str
-        ``MooncakeStoreConnector`` or ``KvcoveConnector``.
+        ``KvcoveConnector``, ``MooncakeStoreConnector``, or ``auto``: see :meth:`connector`.
     kv_role : str
         ``kv_both``, ``kv_producer`` (saves only) or ``kv_consumer`` (loads only).
     config_path : str, optional
@@ -59,8 +61,8 @@ class KVStoreConfig:
         Goes over the connector's JSON, key by key at the top:
         ``{kv_connector_extra_config: {pool: "kvcove://host:7400"}}``.
     on_failure : str
-        Where the pool does not answer when the engines are about to start: ``fallback``: a warning,
-        and engines without a connector; ``crash``: an error.
+        The pool does not answer where an engine starts: ``fallback``: a warning, and an engine without
+        a pool; ``crash``: an error.
 
     Raises
     ------
@@ -69,7 +71,7 @@ class KVStoreConfig:
     """
 
     enable: bool = False
-    kv_connector: str = "MooncakeStoreConnector"
+    kv_connector: str = _AUTO
     kv_role: str = "kv_both"
     config_path: str | None = None
     extra_config: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -106,7 +108,7 @@ class KVStoreConfig:
 
     @model_validator(mode="after")
     def _the_connector_takes_it(self) -> KVStoreConfig:
-        if self.kv_connector != "KvcoveConnector":
+        if self.connector() != "KvcoveConnector":
             return self
         if self.config_path is not None:
             raise wrong_at(
@@ -128,6 +130,24 @@ class KVStoreConfig:
                 "user's request; give 'recompute'",
             )
         return self
+
+    def connector(self, vllm_version: str | None = None) -> str:
+        """Return the connector's name.
+
+        ``auto`` is MooncakeStoreConnector where the block names its file, and where the engines' vLLM is
+        older than those that KvcoveConnector knows; else KvcoveConnector.
+
+        Parameters
+        ----------
+        vllm_version : str, optional
+            Of the engines. None: that of this environment; a newer one where there is none.
+        """
+        if self.kv_connector != _AUTO:
+            return self.kv_connector
+        named = self.config_path is not None or "mooncake_config_path" in self.connector_options()
+        if named or not _vllm.has_own_connector(vllm_version):
+            return "MooncakeStoreConnector"
+        return "KvcoveConnector"
 
     def connector_options(self) -> dict[str, Any]:
         """Return the connector's ``kv_connector_extra_config``."""

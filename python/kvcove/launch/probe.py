@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the pool of a ``kv_store`` answers: asked once, before engines are started.
+"""Whether the pool of a ``kv_store`` answers: asked once, before engines are started, from this host.
 
-What fails later is a miss (docs/operating.md); nothing asks again.
+Each engine asks again where it runs (``on_unreachable``). What fails later is a miss (docs/operating.md).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def master_of(config: KVStoreConfig, environ: Mapping[str, str]) -> str:
         MooncakeStoreConnector's JSON file cannot be read, or nothing names a master.
     """
     options = config.connector_options()
-    if config.kv_connector == "KvcoveConnector":
+    if config.connector() == "KvcoveConnector":
         return Config.of(options).pool
     path = options.get("mooncake_config_path") or environ.get("MOONCAKE_CONFIG_PATH")
     if not path:

@@ -8,16 +8,18 @@ a dict as JSON, so :func:`plan` takes the block out of a command and puts what i
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from kvcove.launch import hydra
-from kvcove.launch._document import Document, KeyPath, at
+from kvcove.launch._document import Document, KeyPath, at, read
 from kvcove.launch._errors import ConfigError, LaunchError
 from kvcove.launch._strict import problems_of
 from kvcove.launch.connector import build_kv_transfer_config
@@ -53,6 +55,8 @@ class Plan:
         The value of ``--kv-transfer-config`` that the overrides give.
     ranks : int or None
         Of one engine, as the command says; else by verl's defaults. None: nothing can say.
+    hosts : int
+        On which engines run, as the command says; 1 where nothing says it.
     """
 
     config: KVStoreConfig
@@ -61,6 +65,7 @@ class Plan:
     environment: dict[str, str]
     connector: dict[str, Any] | None = None
     ranks: int | None = _DEFAULT_RANKS
+    hosts: int = 1
 
 
 def find_block(data: Mapping[str, Any]) -> KeyPath | None:
@@ -134,7 +139,9 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
     made = build_kv_transfer_config(config)
     if made is None:
         return Plan(config, rest, [], {})
-    _refuse_conflicts(rest)
+    _refuse_connector(rest)
+    documents = [each for each in (own_file(rest), document) if each is not None]
+    refuse_conflicts(rest, documents)
     environment = {}
     if config.config_path is not None:
         # vLLM 0.32 knows the variable only; 0.33 reads the key in the JSON.
@@ -142,51 +149,110 @@ def plan(command: Sequence[str], document: Document | None = None) -> Plan:
     # Hydra merges a dict that is added into one that is there. To add null is an error of Hydra's
     # then: a connector in verl's own files is not mixed with this one in silence.
     added = [f"+{TARGET}=null", f"{TARGET}={hydra.quote(made)}"]
-    return Plan(config, rest, added, environment, made, ranks_of(rest, document))
+    hosts = hosts_of(rest, documents)
+    return Plan(config, rest, added, environment, made, ranks_of(rest, documents), hosts)
 
 
-def ranks_of(arguments: Sequence[str], document: Document | None = None) -> int | None:
-    """Return what Hydra's overrides say of an engine, else a file, else verl's defaults.
+def own_file(command: Sequence[str]) -> Document | None:
+    """Return the file that a command's --config-path and --config-name name, where it is a file here.
+
+    A path that is not absolute is one from the module that Hydra runs, so from verl's ``trainer``.
+    """
+    named = {"path": "", "dir": "", "name": ""}
+    words = iter(command)
+    for word in words:
+        found = re.fullmatch(r"(?:--config-(path|dir|name)|-c([pdn]))(?:=(.*))?", word, re.DOTALL)
+        if found:
+            key = found[1] or {"p": "path", "d": "dir", "n": "name"}[found[2]]
+            named[key] = found[3] if found[3] is not None else next(words, "")
+    if not any(named.values()):
+        return None
+    name = (named["name"] or "ppo_trainer").removesuffix(".yaml") + ".yaml"
+    for directory in _directories(named["path"], named["dir"]):
+        if (directory / name).is_file():
+            try:
+                return read(directory / name)
+            except ConfigError:
+                return None  # Hydra says what is wrong with it
+    return None
+
+
+def _directories(path: str, more: str) -> Iterator[Path]:
+    if more:
+        yield Path(more)
+    yield Path(path)
+    spec = importlib.util.find_spec("verl")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(place, "trainer", path or "config")
+
+
+def _said(
+    arguments: Sequence[str], documents: Sequence[Document], path: KeyPath
+) -> tuple[Any, str]:
+    """Return what is said of a key, and where: by the last override, else by a file. None: nothing."""
+    for argument in reversed(arguments):
+        key, equals, value = argument.partition("=")
+        if equals and key.lstrip("+") == ".".join(path):
+            return value.strip("'\""), argument
+    for document in documents:
+        # A file may begin at the block, or above it.
+        block = find_block(document.data) or _PATH
+        inner = path[len(_PATH) - len(block) :] if path[: len(_PATH) - 1] == _PATH[:-1] else path
+        found = at(document.data, inner)
+        if found is not None:
+            return found, str(document.problem(inner, str(found)))
+    return None, ""
+
+
+def ranks_of(arguments: Sequence[str], documents: Sequence[Document] = ()) -> int | None:
+    """Return what Hydra's overrides say of an engine, else files, else verl's defaults.
 
     None: one of them is no number, as where Hydra is to interpolate it.
     """
-    sizes: dict[str, Any] = dict(_DEFAULT_SIZES)
-    if document is not None:
-        block = (find_block(document.data) or _PATH)[:-1]
-        sizes = {name: at(document.data, (*block, name)) or sizes[name] for name in sizes}
+    sizes = []
+    for name, default in _DEFAULT_SIZES.items():
+        size, _ = _said(arguments, documents, (*_PATH[:-1], name))
+        sizes.append(default if size is None else _number(size))
+    return None if None in sizes else math.prod(size for size in sizes if size is not None)
+
+
+def hosts_of(arguments: Sequence[str], documents: Sequence[Document] = ()) -> int:
+    """Return on how many hosts engines run: the trainer's, or those of a rollout of its own."""
+    said = [
+        _said(arguments, documents, path)[0]
+        for path in (("trainer", "nnodes"), (*_PATH[:-1], "nnodes"))
+    ]
+    return max(1, *(_number(each) or 0 for each in said))
+
+
+def _number(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _refuse_connector(arguments: Sequence[str]) -> None:
     for argument in arguments:
-        key, _, value = argument.partition("=")
-        name = key.rpartition(".")[2]
-        if name in sizes and key.lstrip("+") == ".".join((*_PATH[:-1], name)):
-            value = value.strip("'\"")
-            sizes[name] = int(value) if value.isascii() and value.isdigit() else None
-    if not all(isinstance(size, int) for size in sizes.values()):
-        return None
-    return int(math.prod(sizes.values()))
+        if re.match(rf"(\+\+|\+)?{re.escape(TARGET)}[.=]", argument):
+            raise LaunchError(f"{argument}: {BLOCK} makes this; give one of them")
 
 
-_CONFLICTS = (
-    (
-        rf"(\+\+|\+)?{re.escape(TARGET)}[.=]",
-        f"{BLOCK} makes this; give one of them",
-    ),
-    (
-        r"(\+\+|\+)?actor_rollout_ref\.rollout\.name=(?!['\"]?(vllm|null)\b)",
-        f"{BLOCK} is for the vLLM rollout; this is another one",
-    ),
-    (
-        r"(\+\+|\+)?actor_rollout_ref\.rollout\.disaggregation\.enabled=['\"]?(?i:true|1|yes|on)\b",
-        f"verl gives disaggregated engines a connector of its own and drops the one of {BLOCK}; "
-        "turn one of them off",
-    ),
-)
+def refuse_conflicts(arguments: Sequence[str], documents: Sequence[Document]) -> None:
+    """Refuse a rollout that drops the connector, on the command line or in a file.
 
-
-def _refuse_conflicts(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        for pattern, text in _CONFLICTS:
-            if re.match(pattern, argument):
-                raise LaunchError(f"{argument}: {text}")
+    Raises
+    ------
+    LaunchError
+        With the override, or the line of the file.
+    """
+    name, where = _said(arguments, documents, (*_PATH[:-1], "name"))
+    if name not in (None, "vllm", "null", "???") and "${" not in str(name):
+        raise LaunchError(f"{where}: {BLOCK} is for the vLLM rollout; this is another one")
+    apart, where = _said(arguments, documents, (*_PATH[:-1], "disaggregation", "enabled"))
+    if str(apart).lower() in ("true", "1", "yes", "on"):
+        raise LaunchError(
+            f"{where}: verl gives disaggregated engines a connector of its own and drops the one of "
+            f"{BLOCK}; turn one of them off"
+        )
 
 
 def _copied(block: Mapping[str, Any]) -> dict[str, Any]:

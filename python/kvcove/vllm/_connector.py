@@ -119,18 +119,18 @@ class _SchedulerSide:
         directory = engines.directory()
         engines.remove_dead(directory)
         own_socket = directory / f"pool-{name}-{os.getpid()}.sock"
-        address = self._address(own_socket, transfer.kv_connector_extra_config or {})
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
         reached = True
         try:
+            address = self._address(own_socket, transfer.kv_connector_extra_config or {})
             self._pool = kvcove.open(address)
-        except (kvcove.UnavailableError, kvcove.TimedOutError) as error:
-            if config.on_unreachable == "crash":
+        except kvcove.Error as error:
+            if config.on_unreachable == "crash" or not engines.no_pool(error):
                 raise
             _log.warning(
                 "kvcove: the pool %s does not answer: %s; this engine runs without a pool until it "
                 'is started again ("on_unreachable": "crash" makes this an error)',
-                address,
+                config.pool,
                 error,
             )
             # A pool of its own that stays empty: resets and counters then need no other case.

@@ -45,10 +45,12 @@ def _register() -> None:
 
 
 def check_early(config: Any) -> None:
-    """Let a configuration of vLLM refuse a mistake in ours when it is made, once, and get ours by the switch.
+    """Let a configuration of vLLM, when it is made, get ours by the switch, fall back, and refuse a mistake.
 
     The connectors are made when the model has been loaded, half a minute later.
     """
+    from kvcove.vllm import _fallback
+
     made = config.__post_init__
     if getattr(made, "_kvcove", False):
         return
@@ -57,6 +59,7 @@ def check_early(config: Any) -> None:
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _switch.is_on():
             _switch.give(self)
+        _fallback.settle(self)
         check(getattr(self, "kv_transfer_config", None))
         return made(self, *args, **kwargs)
 

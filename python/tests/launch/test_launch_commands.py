@@ -89,7 +89,10 @@ def test_build_from_overrides(files: Path, capsys: pytest.CaptureFixture[str]) -
     made = build(capsys, "verl.yaml", f"{KV}.kv_role=kv_consumer")
     assert isinstance(made, dict) and made["kv_role"] == "kv_consumer"
     cell = json.loads((GOLDEN / "verl-mooncake.json").read_text())
-    assert build(capsys, f"{KV}.enable=true") == cell
+    assert build(capsys, f"{KV}.enable=true", f"{KV}.kv_connector=MooncakeStoreConnector") == cell
+    assert build(capsys, f"{KV}.enable=true", "--vllm-version", "0.23.0") == cell
+    cell = json.loads((GOLDEN / "verl-kvcove.json").read_text())
+    assert build(capsys, f"{KV}.enable=true", "--vllm-version", "0.24.0") == cell
 
 
 @pytest.mark.parametrize(
@@ -205,11 +208,45 @@ def test_verl_without_a_master(files: Path) -> None:
         arguments, path = json.loads(run("verl", *command).stdout)
         assert arguments[0] == f"+{TARGET}=null" and path == f"{files}/m.json"
     ran = run("verl", *command)
-    assert (ran.returncode, json.loads(ran.stdout)) == (7, [[], None])
+    assert (ran.returncode, json.loads(ran.stdout)) == (7, [arguments, path])
     assert ran.stderr.startswith(f"kvcove.launch: WARNING: {KV}: the master at 127.0.0.1:{port} ")
     ran = run("verl", *command, f"{KV}.on_failure=crash")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "does not answer: Connection refused. Start it, or" in ran.stderr
+
+
+@pytest.mark.parametrize(("argument", "told"), [("", True), ("wait_for_inflight_requests", False)])
+def test_a_vllm_that_verl_cannot_abort(argument: str, told: bool, files: Path) -> None:
+    pytest.importorskip("hydra")
+    for package, module, text in (
+        (
+            "verl",
+            "workers/rollout/vllm_rollout/vllm_async_server",
+            "wait_for_inflight_requests=False",
+        ),
+        ("vllm", "v1/engine/async_llm", f"def pause_generation({argument}): ..."),
+    ):
+        file = files / package / f"{module}.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        (files / package / "__init__.py").write_text("")
+    block = f"{KV}={{enable:true,kv_connector:KvcoveConnector}}"
+    ran = run("verl", "--", sys.executable, "fake_verl.py", block, PYTHONPATH=str(files))
+    assert ran.returncode == 7
+    assert ("this verl cannot abort requests of this vLLM" in ran.stderr) == told
+
+
+def test_verl_on_several_hosts(files: Path) -> None:
+    pytest.importorskip("hydra")
+    block = f"{KV}={{enable:true,kv_connector:KvcoveConnector}}"
+    command = ["--", sys.executable, "fake_verl.py", block, "trainer.nnodes=2"]
+    ran = run("verl", *command, KVCOVE_POOL="auto")
+    assert ran.returncode == 7
+    assert "engines of different hosts share nothing. To share: start 'kvcove master'" in ran.stderr
+    (files / "verl.yaml").write_text(VERL + "trainer:\n  nnodes: 2\n")
+    ran = run("check", "verl.yaml", KVCOVE_POOL="auto")
+    assert "verl.yaml: 2 hosts, and the pool 'auto' is of one host" in ran.stderr
+    assert ran.stdout == "verl.yaml: right; KvcoveConnector\n"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_prime_rl() -> None:
 
 
 def test_verl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvcove.launch.embed.usable", lambda *_, **__: True)
+    monkeypatch.setattr("kvcove.launch.embed.ask", lambda *_, **__: None)
     generator = random.Random(SEED)
     refused = 0
     for _ in range(2000):

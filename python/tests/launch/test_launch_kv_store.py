@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvcove.launch import embed, verl
+from kvcove.launch import _shared, embed, verl
 from kvcove.launch._document import parse
 from pydantic import ValidationError
 
@@ -23,12 +23,51 @@ from kvcove import launch
 def test_defaults() -> None:
     assert dataclasses.asdict(launch.KVStoreConfig()) == {
         "enable": False,
-        "kv_connector": "MooncakeStoreConnector",
+        "kv_connector": "auto",
         "kv_role": "kv_both",
         "config_path": None,
         "extra_config": {},
         "on_failure": "fallback",
     }
+
+
+@pytest.mark.parametrize(
+    ("block", "version", "connector"),
+    [
+        ({}, "0.24.0", "KvcoveConnector"),
+        ({}, "v0.33.1", "KvcoveConnector"),
+        ({}, "0.35.0", "KvcoveConnector"),  # it is tried, with a warning
+        ({}, "0.1.dev7+gabcdef", "KvcoveConnector"),  # a checkout without tags
+        ({}, "0.23.1", "MooncakeStoreConnector"),
+        ({"config_path": "/m.json"}, "0.24.0", "MooncakeStoreConnector"),
+        (
+            {"extra_config": {"kv_connector_extra_config": {"mooncake_config_path": "/m.json"}}},
+            "0.24.0",
+            "MooncakeStoreConnector",
+        ),
+        ({"kv_connector": "KvcoveConnector"}, "0.23.1", "KvcoveConnector"),
+        ({"kv_connector": "MooncakeStoreConnector"}, "0.33.0", "MooncakeStoreConnector"),
+    ],
+)
+def test_the_connector_that_the_engines_version_has(
+    block: dict[str, Any], version: str, connector: str
+) -> None:
+    config = launch.KVStoreConfig(enable=True, **block)
+    assert config.connector(version) == connector
+    made = launch.build_kv_transfer_config(config, vllm_version=version)
+    assert made is not None and made["kv_connector"] == connector
+
+
+def test_the_version_of_this_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, connector in (
+        (None, "KvcoveConnector"),
+        ("0.26.0", "KvcoveConnector"),
+        ("0.20.0", "MooncakeStoreConnector"),
+    ):
+        monkeypatch.setattr(
+            "kvcove.launch._vllm.installed_version", lambda version=version: version
+        )
+        assert launch.KVStoreConfig(enable=True).connector() == connector
 
 
 def test_it_is_a_mapping_to_read_from() -> None:
@@ -180,15 +219,17 @@ def test_a_master_that_answers(tmp_path: Path, master: int) -> None:
     assert made is not None and made["kv_connector"] == "MooncakeStoreConnector"
 
 
-def test_without_a_master_a_run_falls_back(
+def test_without_a_master_the_engines_decide(
     tmp_path: Path, nobody: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "kvcove.launch"):
-        assert launch.for_verl(mooncake(tmp_path, nobody)) is None
-    (record,) = caplog.records
+        made = launch.for_verl(mooncake(tmp_path, nobody), tensor_parallel_size=1)
+    assert made is not None
+    assert made["kv_connector_extra_config"]["on_unreachable"] == "fallback"
+    record = caplog.records[0]
     assert record.levelname == "WARNING"
     assert f"the master at 127.0.0.1:{nobody} does not answer: " in record.getMessage()
-    assert "start without a connector" in record.getMessage()
+    assert "Each engine asks again where it runs" in record.getMessage()
 
 
 def test_one_member_of_etcd_is_enough(
@@ -196,7 +237,7 @@ def test_one_member_of_etcd_is_enough(
 ) -> None:
     monkeypatch.setenv("MOONCAKE_MASTER", f"etcd://127.0.0.1:{nobody};127.0.0.1:{master}")
     monkeypatch.delenv("MOONCAKE_CONFIG_PATH", raising=False)
-    config = launch.KVStoreConfig(enable=True)
+    config = launch.KVStoreConfig(enable=True, kv_connector="MooncakeStoreConnector")
     assert launch.probe(config) is None
     monkeypatch.setenv("MOONCAKE_MASTER", f"etcd://127.0.0.1:{nobody}")
     assert f"etcd at 127.0.0.1:{nobody} does not answer: " in str(launch.probe(config))
@@ -222,7 +263,9 @@ def test_without_a_pool_of_kvcoves(nobody: int, on_failure: str) -> None:
     for pool in (f"kvcove://127.0.0.1:{nobody}", "unix:/nowhere/kvcove.sock"):
         block = {**kvcove_pool(pool), "on_failure": on_failure}
         if on_failure == "fallback":
-            assert launch.for_verl(block) is None
+            made = launch.for_verl(block)
+            assert made is not None
+            assert made["kv_connector_extra_config"]["on_unreachable"] == "fallback"
             continue
         with pytest.raises(embed.PoolUnreachable, match="unavailable"):
             launch.for_verl(block)
@@ -263,12 +306,13 @@ def test_a_pool_that_engines_open_themselves_is_not_asked(pool: str) -> None:
 def test_where_mooncakes_master_is(
     tmp_path: Path, master: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    block = {"enable": True, "kv_connector": "MooncakeStoreConnector"}
     for name in ("MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(launch.LaunchError, match="set MOONCAKE_CONFIG_PATH"):
-        launch.for_verl({"enable": True})
+        launch.for_verl(block)
     monkeypatch.setenv("MOONCAKE_MASTER", f"127.0.0.1:{master}")
-    assert launch.for_verl({"enable": True}) is not None
+    assert launch.for_verl(block) is not None
     file = tmp_path / "mooncake.json"
     monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(file))
     for content, told in (
@@ -279,10 +323,62 @@ def test_where_mooncakes_master_is(
         if content is not None:
             file.write_text(content)
         with pytest.raises(launch.LaunchError, match=told):
-            launch.for_verl({"enable": True})
+            launch.for_verl(block)
 
 
 def test_nothing_is_asked_where_nothing_is_enabled() -> None:
     assert launch.for_verl(None) is None
     assert launch.for_verl({}) is None
     assert launch.for_verl(launch.KVStoreConfig(on_failure="crash")) is None
+
+
+# --- Engines on several hosts.
+
+CLUSTER = "kvcove://10.0.0.7:7400"
+
+
+@pytest.mark.parametrize(
+    ("pool", "hosts", "told"),
+    [
+        ("auto", 1, ""),
+        (
+            "auto",
+            2,
+            "2 hosts, and the pool 'auto' is of one host: engines of different hosts share",
+        ),
+        (
+            "unix:/run/kvcove.sock",
+            3,
+            "3 hosts, and the pool 'unix:/run/kvcove.sock' is of one host",
+        ),
+        ("embedded", 2, "a pool 'embedded' is one engine's alone"),
+        ("kvcove://127.0.0.1:7400", 2, "kvcove://127.0.0.1:7400, which is another place on each"),
+        ("kvcove://localhost:7400,[::1]:7400", 2, "which is another place on each"),
+        ("kvcove://127.0.0.1:7400", 1, ""),
+        (CLUSTER, 2, ""),
+        ("kvcove://head:7400,127.0.0.1:7400", 2, ""),
+        ("kvcove://etcd://head:2379/pool", 2, ""),
+    ],
+)
+def test_where_hosts_share_nothing(
+    pool: str,
+    hosts: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("KVCOVE_POOL", "MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    _shared.tell(launch.KVStoreConfig(**kvcove_pool(pool)), hosts, source="v.yaml")
+    if told:
+        (record,) = caplog.records
+        assert record.getMessage().startswith("v.yaml: ") and told in record.getMessage()
+    else:
+        assert not caplog.records
+
+
+def test_a_master_of_mooncakes_on_loopback(
+    tmp_path: Path, master: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert launch.for_verl(mooncake(tmp_path, master), nnodes=2) is not None
+    assert f"the pool is at 127.0.0.1:{master}, which is another place" in caplog.text

@@ -250,10 +250,20 @@ def test_a_vllm_gets_the_connector(
     assert '"kv_connector_extra_config":{"pool":"auto","namespace":"mine"}' in made[4]
 
 
+def test_the_type_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def connector(*words: str) -> str:
+        assert _cli.main(["slurm", "--memory", "1GiB", "--part", *words]) == 0
+        return "Mooncake" if "mooncake_master" in capsys.readouterr().out else "Kvcove"
+
+    assert connector("--vllm-version", "0.24.0") == "Kvcove"
+    assert connector("--vllm-version", "0.23.0") == "Mooncake"
+    assert connector("--vllm-version", "0.24.0", "--type", "mooncake") == "Mooncake"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a configuration of prime-rl, or --type"),
+        ([], "--memory is missing"),
         (["--type", "kvcove"], "--memory is missing"),
         (["--type", "kvcove", "--memory", "lots"], "--memory: 'lots' is not a size"),
         (["--type", "kvcove", "--memory", "1GiB", "--disk", "/d:1MiB"], "a disk has 64MiB or more"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,10 @@ def test_the_path_of_mooncakes_file_comes_from_the_environment(
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"mooncake_config_path": "/etc/mooncake.json"},
+        "kv_connector_extra_config": {
+            "on_unreachable": "fallback",
+            "mooncake_config_path": "/etc/mooncake.json",
+        },
     }
     monkeypatch.delenv("MOONCAKE_CONFIG_PATH")
     with pytest.raises(launch.LaunchError, match=r"MOONCAKE_CONFIG_PATH.* not found"):
@@ -155,6 +159,16 @@ def test_overrides_go_over_a_file(compose: Any) -> None:
         "threads": 5,
     }
     assert planned(f"{KV}.enable=false", document=document) == ["trainer.project_name=q"]
+
+
+def test_what_the_page_leads_with(compose: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "verl.md").read_text()
+    (argument,) = re.findall(r'^  "(\+\S+kv_transfer_config=\{.*\})"$', page, re.MULTILINE)
+    block = launch.KVStoreConfig(
+        enable=True, extra_config={"kv_connector_extra_config": {"pool": "auto"}}
+    )
+    made = launch.build_kv_transfer_config(block, vllm_version="0.24.0")
+    assert at(compose([argument]), CONNECTOR) == made
 
 
 def test_without_the_block_a_command_stays_as_it_is(compose: Any) -> None:
@@ -191,6 +205,78 @@ def test_without_the_block_a_command_stays_as_it_is(compose: Any) -> None:
 def test_what_would_not_work_is_refused(overrides: list[str], told: str) -> None:
     with pytest.raises(launch.LaunchError, match=told):
         planned(f"{KV}.enable=true", *overrides)
+
+
+DROPPED = [
+    ("disaggregation: {enabled: true}", "disaggregation.enabled: True: verl gives"),
+    ("name: sglang", "name: sglang: .* is for the vLLM rollout"),
+]
+
+
+@pytest.mark.parametrize(("below", "told"), DROPPED)
+@pytest.mark.parametrize("name", ["v.yaml", "verl's own"])
+def test_what_would_not_work_is_refused_in_files(
+    name: str, below: str, told: str, tmp_path: Path
+) -> None:
+    rollout = f"actor_rollout_ref:\n  rollout:\n    {below}\n"
+    block = f"{KV}={{enable:true,kv_connector:KvcoveConnector}}"
+    if name == "v.yaml":
+        document = parse(rollout + "    kv_store: {enable: true}\n", "yaml", name)
+        told = rf"v\.yaml:3: actor_rollout_ref\.rollout\.{told}"
+
+        def plan(*more: str) -> list[str]:
+            return planned(*more, document=document)
+    else:
+        (tmp_path / "mine.yaml").write_text("defaults: [ppo_trainer, _self_]\n" + rollout)
+        told = rf"mine\.yaml:4: actor_rollout_ref\.rollout\.{told}"
+
+        def plan(*more: str) -> list[str]:
+            return planned(f"--config-path={tmp_path}", "--config-name", "mine", block, *more)
+
+    with pytest.raises(launch.LaunchError, match=told):
+        plan()
+    # An override goes over a file.
+    over = ["actor_rollout_ref.rollout.disaggregation.enabled=false"]
+    assert plan(*over, "actor_rollout_ref.rollout.name=vllm")
+
+
+def test_a_rollout_that_hydra_is_to_find_out(compose: Any) -> None:
+    document = parse("kv_store: {enable: true}\nname: ${oc.env:ROLLOUT}\n", "yaml", "v.yaml")
+    assert at(compose(planned(document=document)), CONNECTOR) is not None
+
+
+def test_a_file_that_is_not_enabled_may_have_any_rollout(tmp_path: Path) -> None:
+    document = parse("kv_store: {enable: false}\nname: sglang\n", "yaml", "v.yaml")
+    assert planned(document=document) == ["trainer.project_name=q"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--config-dir={0}", "--config-name=mine"], True),
+        (["-cd", "{0}", "-cn", "mine.yaml"], True),
+        (["-cp={0}", "-cn=mine"], True),
+        (["--config-path", "{0}"], False),  # it has no ppo_trainer.yaml
+        (["--config-name", "other"], False),
+        ([], False),
+    ],
+)
+def test_the_file_that_a_command_names(arguments: list[str], found: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("trainer: {nnodes: 3}\n")
+    command = ["python3", "-m", "verl", *(each.format(tmp_path) for each in arguments), "a=1"]
+    document = verl.own_file(command)
+    assert (document is not None) == found
+    if document is not None:
+        assert verl.hosts_of(command, [document]) == 3
+        assert verl.hosts_of([*command, "trainer.nnodes=2"], [document]) == 2
+    (tmp_path / "mine.yaml").write_text("trainer: {nnodes: 3\n")  # Hydra says that this is no YAML
+    assert verl.own_file(command) is None
+
+
+def test_hosts_of_a_rollout_of_its_own() -> None:
+    assert verl.hosts_of([]) == 1
+    assert verl.hosts_of(["trainer.nnodes=2", "actor_rollout_ref.rollout.nnodes=4"]) == 4
+    assert verl.hosts_of(["trainer.nnodes=${oc.env:N}"]) == 1
 
 
 def test_a_connector_in_verls_own_file_is_not_replaced_in_silence(

@@ -16,8 +16,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -615,16 +617,18 @@ def own_faults(directory: Path, model: Path, ref: dict[str, Any]) -> None:
     )
 
     print("== a pool that does not answer when the engine starts")
-    away = {"pool": f"kvcove://127.0.0.1:{free_port()}"}
-    seen = feature(directory, "alone", "alone", model, {**away, "on_unreachable": "fallback"})
-    check(
-        seen["cold"] == seen["warm"] == ref["w0"] and seen["warm_hits"] == 0 and seen["reset"],
-        f"fallback: an engine without a pool after {seen['seconds']:.1f} s, outputs right, resets",
-    )
-    check(
-        "this engine runs without a pool" in (directory / "alone.log").read_text(errors="replace"),
-        "fallback: the log says so",
-    )
+    other = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    for name, port in (("alone", free_port()), ("another server", other.server_port)):
+        away = {"pool": f"kvcove://127.0.0.1:{port}", "on_unreachable": "fallback"}
+        seen = feature(directory, "alone", name, model, away)
+        check(
+            seen["cold"] == seen["warm"] == ref["w0"] and seen["warm_hits"] == 0 and seen["reset"],
+            f"fallback, {name}: an engine without a pool after {seen['seconds']:.1f} s, outputs right, resets",
+        )
+        log = (directory / f"{name}.log").read_text(errors="replace")
+        check("this engine runs without a pool" in log, f"fallback, {name}: the log says so")
+    other.shutdown()
 
 
 def own_ranks(directory: Path, model: Path, ref: dict[str, Any]) -> None:
