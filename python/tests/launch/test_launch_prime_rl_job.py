@@ -18,13 +18,12 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from slurm_hosts import Job, NoNamespaces, inside, job_on, two_hosts
+from slurm_hosts import CLIENT, Job, NoNamespaces, inside, job_on, two_hosts
 from test_launch_prime_rl_run import CHECKOUT, REAL, STAND_IN
-from test_launch_slurm_run import ENGINE
 
 FAKES = {
     # What prime-rl's environment has.
-    "uv": '#!/bin/bash\n[ "$1 $2" != "run inference" ] || exec {python} {engine} {kind} 10.78.0.1 10.78.0.2\n',
+    "uv": '#!/bin/bash\n[ "$1 $2" != "run inference" ] || exec {python} {engine} {kind} leave\n',
     "hostname": '#!/bin/bash\necho "10.78.0.$((SLURM_PROCID + 1)) 172.17.0.1"\n',
     "vllm-router": "#!/bin/bash\nexec sleep infinity\n",
     "ibv_devinfo": "#!/bin/bash\n",
@@ -53,9 +52,8 @@ def write_job(job: Job, path: str, *, launched: bool) -> None:
     project = directory / "project"
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "activate").touch()
-    (directory / "engine.py").write_text(ENGINE)
     for name, text in FAKES.items():
-        fake = text.format(python=sys.executable, engine=directory / "engine.py", kind=job.kind)
+        fake = text.format(python=sys.executable, engine=CLIENT, kind=job.kind)
         (directory / name).write_text(fake)
         (directory / name).chmod(0o755)
     (directory / "run.toml").write_text(
