@@ -205,19 +205,19 @@ class Job:
         (self.client / "leave.new").write_text(str(status))
         (self.client / "leave.new").rename(self.client / "leave")
 
+    def ended(self) -> bool:
+        """Return whether nothing runs or listens. A process that ends may have a port when its first thread has ended."""
+        return not any(inside(name) or ports(name) for name in self.names)
+
     def left(self) -> list[str]:
         """Return what is still there of the job, though nobody was promised it."""
-        wait_until(lambda: not any(inside(name) for name in self.names))
+        wait_until(self.ended)
         found = []
         for name in self.names:
             for pid in inside(name):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
                 found.append(f"{name}: process {pid}: {words}")
-            ran = subprocess.run(
-                ["ip", "netns", "exec", name, sys.executable, "-c", PORTS],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            found += [f"{name}: port {port}" for port in json.loads(ran.stdout)]
+            found += [f"{name}: port {port}" for port in ports(name)]
         found += [str(path) for path in (self.directory / "tmp").iterdir()]
         files = [path for path in self.out.glob("**/*") if path.is_file()]
         names = [str(path.relative_to(self.out)) for path in files]
@@ -252,6 +252,15 @@ PORTS = """\
 rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
 print([int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A"])
 """
+
+
+def ports(name: str) -> list[int]:
+    """Return the ports on which a host listens."""
+    ran = subprocess.run(
+        ["ip", "netns", "exec", name, sys.executable, "-c", PORTS],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(ran.stdout)
 
 
 @contextlib.contextmanager

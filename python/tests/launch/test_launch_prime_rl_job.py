@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from slurm_hosts import CLIENT, Job, NoNamespaces, inside, job_on, two_hosts
+from slurm_hosts import CLIENT, Job, NoNamespaces, job_on, two_hosts
 from test_launch_prime_rl_run import CHECKOUT, REAL, STAND_IN
 
 FAKES = {
@@ -123,7 +123,7 @@ def test_nodes_of_prime_rls_job_share_a_pool(
             assert environment["PATH"].split(":")[0].endswith("/kvcove/mooncake/overlay/bin")
         job.leave()
         assert job.process is not None and job.process.wait(120) == 0, job.told()
-        assert wait_until(lambda: not any(inside(name) for name in job.names))
+        assert wait_until(job.ended)
         kept = [path for path in job.out.rglob("*") if path.suffix == ".toml" or path.is_socket()]
         # The drop-in's programs keep their directory there; kvcove's part gives them one of the job.
         private = [] if launched else [f"kvcove-{os.getuid()}"]

@@ -220,7 +220,7 @@ def test_no_process_outlives_all_shells(job: Job) -> None:
     job.found(1)
     pids = [pid for name in job.names for pid in inside(name)]
     kill([pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "bash\n"], signal.SIGKILL)
-    assert wait_until(lambda: not any(inside(name) for name in job.names)), job.told()
+    assert wait_until(job.ended), job.told()
 
 
 @pytest.mark.parametrize("job", [WHOLE], indirect=True, ids="-".join)
