@@ -154,7 +154,7 @@ kv_begin() {
     export KV_JOB KV_DIR KV_PORT
 }
 
-# kv_process PID: NODE BOOT NAMESPACE PID START, which no other process ever has.
+# kv_process PID: prints NODE BOOT NAMESPACE PID START, which no other process ever has.
 kv_process() {
     local stat
     local -a after
@@ -165,8 +165,8 @@ kv_process() {
 }
 
 # kv_sweep DIRECTORY...: removes those that earlier jobs of this user have left on this node: the node died, or all
-# shells of a job were killed at once. Each has the shell that was to remove it in its file "shell"; only where that
-# one is known to have ended is the directory removed.
+# shells of a job were killed at once. The file "shell" in each names the shell that was to remove it. A directory
+# remains unless that shell is known to have ended: it may be of a job that runs.
 kv_sweep() {
     local place line node boot namespace pid here_node here_boot here_namespace
     read -r here_node here_boot here_namespace _ <<< "$(kv_process "$BASHPID")"
@@ -184,7 +184,7 @@ kv_sweep() {
     done
 }
 
-# kv_own DIRECTORY: is removed at the end; by a later job, where this shell and its keepers are killed.
+# kv_own DIRECTORY: has it removed at the end, or by a later job where this shell and its keepers are killed.
 kv_own() {
     KV_REMOVE+=("$1")
     kv_process "$BASHPID" > "$1/shell"
