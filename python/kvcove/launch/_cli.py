@@ -37,7 +37,7 @@ __all__ = ["main"]
 _log = logging.getLogger("kvcove.launch")
 
 _EPILOG = """\
-exit status: 0 done; 1 the pool does not answer, or (migrate --check) a file is outdated;
+exit status: 0 done; 1 the pool does not answer, prime-rl fails, or (migrate --check) a file is outdated;
 2 a configuration or an argument is wrong; 127 no such command.
 docs/verl.md, docs/prime-rl.md and docs/slurm.md have the configurations.
 """
@@ -120,10 +120,10 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add(
         "prime-rl",
-        "run prime-rl's rl or inference, which take kv_cache_offload.type = 'kvcove' then",
-        "Runs in\nthe Python environment of prime-rl, which stays as it is: files and jobs that its "
-        "launchers\nwrite have the connector as unmodified prime-rl takes it. A job of SLURM gets a pool "
-        "over\nits inference nodes, with type 'mooncake', too: on kvcove's programs then.",
+        "run prime-rl's rl or inference with kv_cache_offload.type = 'kvcove'",
+        "This runs\nin the Python environment of prime-rl, which stays as it is: files and jobs that its "
+        "launchers\nwrite have the connector as unmodified prime-rl takes it. A job of SLURM gets one pool "
+        "over\nits inference nodes; with type 'mooncake' the pool has kvcove's programs, too.",
     )
     run.usage = (
         "python -m kvcove.launch prime-rl [--strict] -- rl @ FILE...\n"

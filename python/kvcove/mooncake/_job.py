@@ -39,13 +39,15 @@ def _file(name: str) -> str:
     directory = _directory()
     if directory is None:
         return ""
-    # Opening a directory of NFS shows what another node has made in it.
     try:
-        os.listdir(directory)
+        os.listdir(directory)  # opening a directory of NFS shows what another node has made in it
+        found = directory.lstat()
     except OSError:
         return ""
+    # Credentials that another user has made, or can read, would let that user in.
+    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
     file = directory / name
-    return str(file) if file.is_file() else ""
+    return str(file) if private and found.st_uid == os.getuid() and file.is_file() else ""
 
 
 def servers_file() -> str:
@@ -59,12 +61,13 @@ def token_file() -> str:
 
 
 def make() -> Path | None:
-    """Make the credentials of this job, for its master.
+    """Make the credentials of this job, for its master; those that are there stay.
 
     Returns
     -------
     Path or None
-        Their directory, which the master removes at its end. None: this is no such job.
+        Their directory, which the master removes at its end. None: this is no such job, or another master
+        of it, which may have been killed, has made them: engines hold its token.
 
     Raises
     ------
@@ -76,7 +79,8 @@ def make() -> Path | None:
         return None
     if "&" in str(directory):
         raise ValueError(f"{directory}: a pool's address cannot name a file with & in its path")
-    shutil.rmtree(directory, ignore_errors=True)  # of a master of this job that was killed
+    if servers_file() and token_file():
+        return None
     directory.mkdir(mode=0o700)
     if stat.S_IMODE(directory.stat().st_mode) & 0o077:
         directory.rmdir()

@@ -339,13 +339,17 @@ def test_a_job_of_slurm_lets_its_own_programs_in_and_nobody_else(
     assert time.monotonic() - begin < 60  # before, two waits of 60 s and more for a port
     for strange in ({}, job_of(output, 0, 4712), {"SLURM_JOB_ID": "4711"}):
         assert node.python(STRANGER.format(master=master), **strange) < 0
+    # Another master of this job finds the port in use; what the first one has made stays.
+    status, _ = head.ended([*MASTER, "-rpc_port=50051", *JOB], **job_of(output, 0))
+    assert status == 2
+    assert head.python(GET.format(master=master, keys=["k"]), **job_of(output, 0)) == got
     assert program.stop() == 0
     head.programs.remove(program)
     assert not made.exists()
 
 
 @pytest.mark.parametrize(
-    "said", ["KVCOVE_INSECURE", "-rpc_address", "a directory that cannot be written"]
+    "said", ["KVCOVE_INSECURE", "-rpc_address", "a directory in the way", "a directory of others"]
 )
 def test_a_job_of_slurm_that_says_who_gets_in_has_no_credentials_of_its_own(
     hosts: tuple[Host, Host], tmp_path: Path, said: str
@@ -357,8 +361,14 @@ def test_a_job_of_slurm_that_says_who_gets_in_has_no_credentials_of_its_own(
         environment[said] = "1"
     elif said == "-rpc_address":
         flags.append(f"-rpc_address={head.address}")
-    else:
+    elif said == "a directory in the way":
         (tmp_path / "mooncake" / "kvcove-4711-0").write_text("")
+    else:  # with credentials that somebody else knows
+        Keys(tmp_path)
+        theirs = tmp_path / "mooncake" / "kvcove-4711-0"
+        theirs.mkdir(mode=0o755)
+        shutil.copy(tmp_path / "servers.toml", theirs)
+        shutil.copy(tmp_path / "acme.toml", theirs / "job.toml")
     log = start_master(head, *flags, **environment).log.read_text()
     assert connects(node, head.address, 50051) == (not said.startswith("a directory"))
     assert ("no credentials for this job: " in log) == said.startswith("a directory")

@@ -8,6 +8,7 @@ same, and so does `check`. KVCOVE_PRIME_RL=CHECKOUT runs the tests on prime-rl i
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -253,6 +254,49 @@ def test_rl_reads_it_below_inference(tmp_path: Path) -> None:
     ran = Launched(tmp_path / "none", STAND_IN, "", name="rl")
     assert ran.status == 1
     assert "Traceback" in ran.said and "ValueError: prime-rl's own failure" in ran.said
+
+
+RL = """\
+max_steps = 1
+[slurm]
+[trainer]
+[model]
+name = "Qwen/Qwen3-0.6B"
+[deployment]
+type = "multi_node"
+num_train_nodes = 1
+num_infer_nodes = 2
+[inference.deployment]
+type = "disaggregated"
+[inference.kv_cache_offload]
+type = "kvcove"
+cpu.num_bytes = "2GiB"
+[[orchestrator.train.source]]
+name = "x"
+[orchestrator.train.source.env.taskset]
+id = "kvcove-taskset"
+[orchestrator.train.source.env.agent.harness]
+id = "null"
+"""
+TASKSET = 'import verifiers.v1 as vf\nclass T(vf.Taskset): pass\n__all__ = ["T"]\n'
+
+
+@pytest.mark.skipif(
+    not CHECKOUT or importlib.util.find_spec("verifiers") is None,
+    reason="KVCOVE_PRIME_RL is not set, or verifiers, which its rl needs, is not installed",
+)
+def test_rl_of_prime_rl_itself(tmp_path: Path) -> None:
+    (tmp_path / "kvcove_taskset.py").write_text(TASKSET)
+    path = os.pathsep.join([REAL, str(tmp_path)])
+    ran = Launched(tmp_path, path, RL, name="rl")
+    assert ran.status == 0, ran.said
+    made = as_an_engine_reads_it(ran.engine(), path)
+    assert [made["kv_connector"], made["kv_load_failure_policy"]] == ["MultiConnector", "recompute"]
+    assert "\nkv_join\n" in ran.job() and "mooncake_master -" not in ran.job()
+    replay = RL.replace("[trainer]", "[trainer]\nenable_router_replay = true")
+    ran = Launched(tmp_path / "replay", path, replay, name="rl")
+    assert ran.status == 1
+    assert "Router replay with inference.kv_cache_offload is not" in ran.said
 
 
 def test_a_job_of_one_node_has_no_place_for_a_pool(tmp_path: Path) -> None:
