@@ -361,11 +361,14 @@ struct Repeated {
 Repeated RepeatedAfter(std::uint64_t unshared_ms) {
   Repeated repeated;
   std::vector<wire::ResetRequest>& asked = repeated.asked;
+  std::atomic<bool> answered{false};
   ResetKeeper keeper(
       "n",
       [&](const wire::ResetRequest& request, std::int64_t) -> Outcome {
         asked.push_back(request);
         if (asked.size() == 1) return Fail(Code::kTimeout, "the master is frozen");
+        // Else the caller might still take the proof.
+        while (!answered) std::this_thread::yield();
         const bool same = request.id == asked.front().id;
         return wire::ResetOutcome{.unshared_ms =
                                       same ? unshared_ms : wire::ResetOutcome::kUnsharedMs};
@@ -376,6 +379,7 @@ Repeated RepeatedAfter(std::uint64_t unshared_ms) {
         repeated.taken.push_back(outcome.unshared_ms);
       });
   EXPECT_EQ(keeper.Reset(EngineReset(), milliseconds(10)).error().code, Code::kNotProven);
+  answered = true;
   while (keeper.closed()) std::this_thread::yield();  // the test's own limit ends it
   keeper.Stop();
   return repeated;
