@@ -17,6 +17,8 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+_CPU = torch.device("cpu")
+
 
 def _device_module() -> ModuleType:
     """Return torch.cpu with what verl calls of a device besides."""
@@ -28,7 +30,7 @@ def _device_module() -> ModuleType:
         setattr(module, name, lambda *_: 0)
     module.max_memory_reserved = lambda *_: 0  # type: ignore[attr-defined]
     module.mem_get_info = lambda *_: (1 << 34, 1 << 34)  # type: ignore[attr-defined]
-    module.current_device = lambda: 0  # type: ignore[attr-defined]
+    module.current_device = lambda: _CPU  # type: ignore[attr-defined]
     module.get_device_name = lambda *_: "cpu"  # type: ignore[attr-defined]
     module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[attr-defined]
     module.set_rng_state = lambda state, *_: torch.set_rng_state(state)  # type: ignore[attr-defined]
@@ -46,8 +48,9 @@ class PlatformCPU(PlatformBase):
     def is_available(self) -> bool:
         return True
 
-    def current_device(self) -> int:
-        return 0
+    def current_device(self) -> Any:
+        # verl puts tensors there; a bare number would be one of CUDA's.
+        return _CPU
 
     def device_count(self) -> int:
         return 1

@@ -55,10 +55,6 @@ def environment(directory: Path, *paths: Path) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_NO_USAGE_STATS": "1",
-        # As verl's worker has them, which this test stands for.
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "RAY_LOCAL_WORLD_SIZE": "1",
     }
 
 
@@ -213,6 +209,10 @@ def servers(directory: Path) -> None:
         log,
         [str(model_of(directory, "words")), str(out)],
         **environment(directory),
+        # As verl's worker has them, which the script stands for.
+        RANK="0",
+        WORLD_SIZE="1",
+        RAY_LOCAL_WORLD_SIZE="1",
         KVCOVE_TRANSFER=launch.to_json(launch.for_verl(block, timeout=20)),
     )
     owner.stop()
