@@ -284,7 +284,7 @@ trainers() {
   PYTHONPATH=$sites/kvcove "$environment/bin/python" python/tests/vllm/trainers.py "$sites" "$work" "$@"
 }
 
-# verl from PyPI on the pool: its configuration, its rollout server, a training run, beside the vLLM that it pins.
+# verl from PyPI on the pool: its configuration and its rollout servers, beside the vLLM that it pins.
 verl() {
   local environment=${KVCOVE_VERL_ENV:-$HOME/.cache/kvcove/verl-0.9.1} work=${1:-out/verl}
   [ $# -eq 0 ] || shift

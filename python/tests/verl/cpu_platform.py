@@ -17,8 +17,6 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-_CPU = torch.device("cpu")
-
 
 def _device_module() -> ModuleType:
     """Return torch.cpu with what verl calls of a device besides."""
@@ -30,7 +28,7 @@ def _device_module() -> ModuleType:
         setattr(module, name, lambda *_: 0)
     module.max_memory_reserved = lambda *_: 0  # type: ignore[attr-defined]
     module.mem_get_info = lambda *_: (1 << 34, 1 << 34)  # type: ignore[attr-defined]
-    module.current_device = lambda: _CPU  # type: ignore[attr-defined]
+    module.current_device = lambda: 0  # type: ignore[attr-defined]
     module.get_device_name = lambda *_: "cpu"  # type: ignore[attr-defined]
     module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[attr-defined]
     module.set_rng_state = lambda state, *_: torch.set_rng_state(state)  # type: ignore[attr-defined]
@@ -48,9 +46,8 @@ class PlatformCPU(PlatformBase):
     def is_available(self) -> bool:
         return True
 
-    def current_device(self) -> Any:
-        # verl puts tensors there; a bare number would be one of CUDA's.
-        return _CPU
+    def current_device(self) -> int:
+        return 0
 
     def device_count(self) -> int:
         return 1
@@ -103,16 +100,6 @@ class PlatformCPU(PlatformBase):
     def cudart(self) -> Any:
         return None
 
-
-_init_process_group = torch.distributed.init_process_group
-
-
-def _init(backend: str | None = None, **options: Any) -> None:
-    """Begin a process group; verl names gloo once for CPUs and once for the device, here the same."""
-    _init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, **options)
-
-
-torch.distributed.init_process_group = _init
 
 # vLLM for CPUs packs a layer's weights and drops the originals, so that nothing can be loaded into them
 # later. A worker of vLLM has imported this module by now; other processes need not.

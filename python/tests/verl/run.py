@@ -2,8 +2,8 @@
 """verl, as PyPI has it, on the pool: run.py DIRECTORY [PART...].
 
 `configuration`: its own files, classes and arguments for vLLM. `servers`: five cycles around two of its
-rollout servers, whose outputs must be those of one without a pool. `grpo`: five steps of its trainer.
-Ends with 1 if anything is not as it must be.
+rollout servers, whose outputs must be those of one without a pool. Ends with 1 if anything is not as it
+must be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ sys.path.insert(0, str(HERE.parent / "vllm"))
 from serving import named_vllm  # noqa: E402
 from tiny_models import model_of  # noqa: E402
 
-import kvcove  # noqa: E402
 from kvcove import launch  # noqa: E402
 
 FAILED: list[str] = []
@@ -232,123 +231,7 @@ def servers(directory: Path) -> None:
     check(min(seen["aborted"]) > 0, f"aborted with resets: {seen['aborted']} requests")
 
 
-# ---- a training run
-
-
-def data_of(directory: Path) -> Path:
-    """Write prompts for verl: one conversation of one message each."""
-    import pandas
-
-    path = directory / "prompts.parquet"
-    rows = [
-        {
-            "data_source": "kvcove",
-            "prompt": [
-                {
-                    "role": "user",
-                    "content": " ".join(str(10 + (7 * i + j) % 900) for j in range(400)),
-                }
-            ],
-            "ability": "numbers",
-            "reward_model": {"style": "rule", "ground_truth": "0"},
-            "extra_info": {"index": i},
-        }
-        for i in range(10)
-    ]
-    pandas.DataFrame(rows).to_parquet(path)
-    return path
-
-
-def chat_model(directory: Path) -> Path:
-    """Return a model whose tokenizer joins the messages of a conversation."""
-    path = model_of(directory, "words")
-    file = path / "tokenizer_config.json"
-    settings = json.loads(file.read_text())
-    settings["chat_template"] = "{% for each in messages %}{{ each['content'] }} {% endfor %}"
-    settings["pad_token"] = "1"
-    file.write_text(json.dumps(settings))
-    return path
-
-
-def grpo(directory: Path) -> None:
-    print("== five steps of GRPO")
-    model, data = chat_model(directory), data_of(directory)
-    owner = Owner(directory)
-    rollout, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
-    arguments = [
-        "algorithm.adv_estimator=grpo",
-        f"data.train_files={data}",
-        f"data.val_files={data}",
-        "data.train_batch_size=2",
-        "data.max_prompt_length=450",
-        "data.max_response_length=16",
-        "data.dataloader_num_workers=0",
-        f"actor_rollout_ref.model.path={model}",
-        "actor_rollout_ref.model.use_remove_padding=False",
-        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        f"{actor}.strategy=fsdp2",
-        f"{actor}.ppo_mini_batch_size=2",
-        f"{actor}.ppo_micro_batch_size_per_gpu=2",
-        f"{actor}.use_torch_compile=False",
-        f"{actor}.optim.lr=1e-3",
-        f"{actor}.fsdp_config.use_torch_compile=False",
-        f"{actor}.fsdp_config.dtype=float32",
-        VLLM,
-        f"{rollout}.n=4",
-        f"{rollout}.tensor_model_parallel_size=1",
-        f"{rollout}.dtype=float32",
-        f"{rollout}.max_num_batched_tokens=2048",
-        f"{rollout}.max_num_seqs=16",
-        f"{rollout}.enforce_eager=True",
-        f"+{rollout}.enable_sleep_mode=False",
-        f"{rollout}.log_prob_micro_batch_size_per_gpu=2",
-        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes=64",
-        f"{rollout}.agent.num_workers=1",
-        f"{rollout}.calculate_log_probs=True",
-        f"reward.custom_reward_function.path={HERE / 'reward.py'}",
-        "reward.num_workers=1",
-        "trainer.device=cpu",
-        "trainer.n_gpus_per_node=1",
-        "trainer.nnodes=1",
-        "trainer.total_training_steps=5",
-        "trainer.logger=[console]",
-        "trainer.val_before_train=False",
-        "trainer.balance_batch=False",
-        f"trainer.default_local_dir={directory / 'checkpoints'}",
-        "ray_kwargs.ray_init.num_cpus=32",
-        "+ray_kwargs.ray_init.num_gpus=1",
-        "+ray_kwargs.ray_init.include_dashboard=False",
-        "+ray_kwargs.ray_init._node_ip_address=127.0.0.1",
-        f"{BLOCK}.enable=true",
-        f"{BLOCK}.on_failure=crash",
-        f"{BLOCK}.extra_config.kv_connector_extra_config.pool={owner.address}",
-    ]
-    log = directory / "grpo.log"
-    print(f"  log {log}", flush=True)
-    command = ["-m", "kvcove.launch", "verl", "--timeout", "20", "--"]
-    command += [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    with log.open("wb") as out:
-        status = subprocess.run(
-            [sys.executable, *command],
-            stdout=out,
-            stderr=out,
-            env={**os.environ, **environment(directory), "VERL_ENGINE_DEVICE": "cuda"},
-            timeout=1800,
-            check=False,
-            cwd=directory,
-        ).returncode
-    stat = kvcove.open(owner.address).stat()
-    owner.stop()
-    steps = re.findall(r"\bstep:(\d+) ", log.read_text(errors="replace"))
-    check(status == 0 and len(set(steps)) == 5, f"GRPO ends with {status} after steps {steps}")
-    check(stat.puts > 0 and stat.resets > 0, f"stored {stat.puts} values, {stat.resets} resets")
-
-
-PARTS: dict[str, Callable[[Path], None]] = {
-    "configuration": configuration,
-    "servers": servers,
-    "grpo": grpo,
-}
+PARTS: dict[str, Callable[[Path], None]] = {"configuration": configuration, "servers": servers}
 
 
 def main() -> None:
