@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -841,3 +844,49 @@ def test_which_call_ends_an_update(connector: Any) -> None:
     assert updates.ended_by("update_weights_from_path")
     assert not updates.ended_by("start_weight_update")
     assert updates.ended_by(test_which_call_ends_an_update), "given up, and a callable came"
+
+
+def opens(module: Any, pool: str, socket: Path, on_unreachable: str = "fallback") -> Any:
+    """Open a pool as the scheduler's side does."""
+    part = module._SchedulerSide.__new__(module._SchedulerSide)
+    part._config = module.Config(pool=pool, on_unreachable=on_unreachable)
+    part.shape = SimpleNamespace(namespace="n")
+    part._owner = None
+    address, reached = part._open(socket, {})
+    part._pool.close()
+    if part._owner is not None:
+        part._owner.close()
+    return address, reached
+
+
+def test_an_engine_without_its_pool(
+    connector: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_dir: Path, serve: str
+) -> None:
+    own = run_dir / "own.sock"
+    assert opens(connector, f"unix:{serve}", own) == (f"unix:{serve}", True)
+
+    def answer() -> None:
+        connection, _ = other.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    # Another server listens where the pool was said to be.
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        pool = f"kvcove://127.0.0.1:{other.getsockname()[1]}"
+        for policy in ("fallback", "crash"):
+            threading.Thread(target=answer, daemon=True).start()
+            if policy == "fallback":
+                assert opens(connector, pool, own) == (f"unix:{own}", False)
+                continue
+            with pytest.raises(kvcove.Error):
+                opens(connector, pool, own, policy)
+
+    # This host's owner is there, and ends the connection.
+    path = run_dir / "host.sock"
+    monkeypatch.setattr(connector._native, "default_socket_path", lambda: str(path))
+    monkeypatch.setattr(connector._native, "why_no_owner", lambda _: None)
+    with socket.socket(socket.AF_UNIX) as owner:
+        owner.bind(str(path))
+        assert opens(connector, "auto", own) == (f"unix:{own}", False)
+        with pytest.raises(kvcove.UnavailableError):
+            opens(connector, "auto", own, "crash")

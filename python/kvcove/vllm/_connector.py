@@ -120,23 +120,7 @@ class _SchedulerSide:
         engines.remove_dead(directory)
         own_socket = directory / f"pool-{name}-{os.getpid()}.sock"
         door = str(directory / f"engine-{name}-{os.getpid()}.sock")
-        reached = True
-        try:
-            address = self._address(own_socket, transfer.kv_connector_extra_config or {})
-            self._pool = kvcove.open(address)
-        except kvcove.Error as error:
-            if config.on_unreachable == "crash" or not engines.no_pool(error):
-                raise
-            _log.warning(
-                "kvcove: the pool %s does not answer: %s; this engine runs without a pool until it "
-                'is started again ("on_unreachable": "crash" makes this an error)',
-                config.pool,
-                error,
-            )
-            # A pool of its own that stays empty: resets and counters then need no other case.
-            reached = False
-            address = self._embed(own_socket, 1 << 20)
-            self._pool = kvcove.open(address)
+        address, reached = self._open(own_socket, transfer.kv_connector_extra_config or {})
         looks_up = config.lookup and transfer.is_kv_consumer
         for line in engines.refusals(self._pool, finds=looks_up, stores=transfer.is_kv_producer):
             _log.warning("kvcove: %s", line)
@@ -286,6 +270,26 @@ class _SchedulerSide:
         self._owner = engines.Embedded(socket, memory, self._config.disk)
         return self._owner.address
 
+    def _open(self, own_socket: Path, extra: dict[str, Any]) -> tuple[str, bool]:
+        """Open the pool; return its address, and whether it is there."""
+        try:
+            address = self._address(own_socket, extra)
+            self._pool = kvcove.open(address)
+        except kvcove.Error as error:
+            if self._config.on_unreachable == "crash" or not engines.no_pool(error):
+                raise
+            _log.warning(
+                "kvcove: the pool %s does not answer: %s; this engine runs without a pool until it "
+                'is started again ("on_unreachable": "crash" makes this an error)',
+                self._config.pool,
+                error,
+            )
+            # A pool of its own that stays empty: resets and counters then need no other case.
+            address = self._embed(own_socket, 1 << 20)
+            self._pool = kvcove.open(address)
+            return address, False
+        return address, True
+
     def _address(self, own_socket: Path, extra: dict[str, Any]) -> str:
         """Return where the pool is; start one here if there is none."""
         config = self._config
@@ -309,7 +313,7 @@ class _SchedulerSide:
             )
             return config.pool
         shared = _native.default_socket_path()
-        # An owner that does not answer, or may not be asked, is an error: a pool of this engine's
+        # An owner that does not answer, or may not be asked, is an error here: a pool of this engine's
         # own beside it would take its memory twice and share nothing.
         if config.pool == "auto" and _native.why_no_owner(shared) is None:
             kvcove.open(f"unix:{shared}").close()
