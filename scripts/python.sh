@@ -277,7 +277,7 @@ trainers() {
     cmp -s "$file" "$sites/$name/.installed" && continue
     echo "== The packages of $name, into $sites/$name (once)"
     rm -rf "${sites:?}/$name"
-    # SkyRL asks for Python 3.12; what is used of it runs on 3.11.
+    # SkyRL asks for Python 3.12; the parts that are used here run on 3.11.
     vllm_pip --no-deps --ignore-requires-python --target "$sites/$name" -r "$file"
     cp "$file" "$sites/$name/.installed"
   done

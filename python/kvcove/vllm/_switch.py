@@ -14,7 +14,7 @@ _log = logging.getLogger("vllm.kvcove")
 VARIABLE = "KVCOVE_VLLM_CONNECTOR"
 SETTINGS = "KVCOVE_VLLM_EXTRA_CONFIG"
 MEMORY = "KVCOVE_MEMORY"  # as `kvcove run` and `kvcove serve` take it
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 def is_on() -> bool:
@@ -88,7 +88,7 @@ def transfer_config(extra: dict[str, Any]) -> Any:
 
 
 def give(config: Any) -> None:
-    """Give the connector to an engine whose configuration has none, or say why not, once a process.
+    """Give the connector to an engine whose configuration has none, or log why not, once a process.
 
     Parameters
     ----------
@@ -104,20 +104,22 @@ def give(config: Any) -> None:
         return
     own = getattr(config.kv_transfer_config, "kv_connector", None)
     if own:
-        _tell(logging.INFO, f"this engine has a kv_transfer_config of its own ({own}), which stays")
+        _report(
+            logging.INFO, f"this engine has a kv_transfer_config of its own ({own}), which stays"
+        )
         return
     extra = settings()
     reason = why_not(config)
     if reason is not None:
-        _tell(logging.WARNING, f"this engine runs without kvcove: {reason}")
+        _report(logging.WARNING, f"this engine runs without kvcove: {reason}")
         return
     config.kv_transfer_config = transfer_config(extra)
-    _tell(logging.INFO, f"this engine gets KvcoveConnector with {json.dumps(extra)}")
+    _report(logging.INFO, f"this engine gets KvcoveConnector with {json.dumps(extra)}")
 
 
-def _tell(level: int, text: str) -> None:
-    if text not in _told:
-        _told.add(text)
+def _report(level: int, text: str) -> None:
+    if text not in _reported:
+        _reported.add(text)
         _log.log(level, "kvcove: %s=auto: %s", VARIABLE, text)
 
 
@@ -154,13 +156,13 @@ def why_not(config: Any) -> str | None:
 
 
 def _why_not_ranks(parallel: Any) -> str | None:
-    """Return why ranks with a scheduler each cannot have it: look-ups do not end in the same step everywhere."""
+    """Return why ranks with a scheduler each cannot have it: their look-ups end in different steps."""
     ranks = int(parallel.tensor_parallel_size) * int(parallel.pipeline_parallel_size)
     if str(parallel.distributed_executor_backend) != "external_launcher" or ranks == 1:
         return None
     return (
         f"with distributed_executor_backend external_launcher each of its {ranks} ranks schedules by "
-        "itself, and what is found in a pool would make them schedule otherwise; give each engine one rank, or "
+        "itself, and hits in a pool would make them schedule otherwise; give each engine one rank, or "
         "let vLLM start the ranks (mp, ray)"
     )
 

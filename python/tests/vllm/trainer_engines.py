@@ -198,6 +198,70 @@ def openrlhf(model: str) -> None:
     asyncio.run(train())
 
 
+def areal(model: str) -> None:
+    """Its command for a rollout server, through vLLM's parser: its own server needs vLLM 0.19."""
+    import shlex
+
+    from areal.api.cli_args import vLLMConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    log = Log()
+
+    def transfer(**fields: Any) -> Any:
+        config = vLLMConfig(
+            model=model, dtype="float32", enforce_eager=True, max_model_len=2048, **fields
+        )
+        command = vLLMConfig.build_cmd(config, 1, 1)
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        place = next(i for i, word in enumerate(words) if word.endswith("areal_vllm_server"))
+        parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(words[place + 1 :])
+        return configured(AsyncEngineArgs.from_cli_args(parsed))
+
+    check(transfer() is None, "its default is refused")
+    check(log.says("vllm.no_enable_prefix_caching=false"), "a line says which field to set")
+    check(is_ours(transfer(no_enable_prefix_caching=False)), "with it the engine gets ours")
+
+
+def skyrl(model: str) -> None:
+    import typing
+
+    import typing_extensions
+
+    # It wants Python 3.12, whose TypedDict pydantic takes.
+    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]
+    from skyrl.backends.skyrl_train.inference_servers.utils import build_vllm_cli_args
+    from skyrl.train.config import SkyRLTrainConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    place = "generator.inference_engine.engine_init_kwargs.kv_transfer_config"
+
+    def transfer(*overrides: str) -> Any:
+        # Colocated engines sleep, which none does on a CPU.
+        basic = (f"trainer.policy.model.path={model}", "trainer.placement.colocate_all=false")
+        config = SkyRLTrainConfig.from_cli_overrides([*basic, *overrides])
+        parsed = build_vllm_cli_args(config)
+        parsed.worker_extension_cls = ""  # of the engine's process, with a GPU
+        return configured(AsyncEngineArgs.from_cli_args(parsed))
+
+    given = transfer(
+        f"{place}.kv_connector=KvcoveConnector",
+        f"{place}.kv_connector_module_path=kvcove.vllm",
+        f"{place}.kv_role=kv_both",
+        f"{place}.kv_load_failure_policy=recompute",
+        f"{place}.kv_connector_extra_config.threads=3",
+    )
+    check(
+        is_ours(given) and given.kv_connector_extra_config == {"threads": 3},
+        "its arguments reach vLLM",
+    )
+    switched = transfer()
+    check(
+        is_ours(switched) and "threads" not in switched.kv_connector_extra_config, "or the switch"
+    )
+
+
 def torchtitan(model: str) -> None:
     """Its generator's way of new weights, and its launcher, around a model of vLLM's."""
     from vllm import EngineArgs
@@ -297,6 +361,8 @@ def nemo_rl(model: str) -> None:
 TRAINERS = {
     "switch": switch,
     "openrlhf": openrlhf,
+    "areal": areal,
+    "skyrl": skyrl,
     "torchtitan": torchtitan,
     "nemo-rl": nemo_rl,
 }
