@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 JOB = f"{os.environ['SLURM_JOB_ID']}_{os.environ.get('SLURM_RESTART_COUNT', '0')}"
 OUT = Path(os.environ["OUTPUT_DIR"]) / f"client_{JOB}"
@@ -88,6 +89,20 @@ def wait(test: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def look(engine: Kvcove | Mooncake) -> dict[str, Any]:
+    """Look the prefix up, and load it."""
+    got = engine.get()
+    try:
+        where = engine.where()
+    except KeyError:  # of mooncake.store, for a key that is a miss
+        where = []
+    return {
+        "prefix": engine.prefix(),
+        "right": sum(a == b for a, b in zip(got, VALUES, strict=True)),
+        "where": where,
+    }
+
+
 def ends_late(*_: object) -> None:
     time.sleep(3)
     write(f"ended-{RANK}", "")
@@ -107,14 +122,13 @@ def main() -> int:
         assert engine.put()
         write("cached", "")
     wait((OUT / "cached").exists)
-    got = engine.get()
-    found = {
-        "prefix": engine.prefix(),
-        "right": sum(a == b for a, b in zip(got, VALUES, strict=True)),
-        "where": engine.where(),
-        "environment": dict(os.environ),
-    }
-    write(f"found-{RANK}", json.dumps(found))
+    # An owner that a busy machine keeps from answering is passed over for a while.
+    end = time.monotonic() + 60
+    found = look(engine)
+    while found["prefix"] + found["right"] < 32 and time.monotonic() < end:
+        time.sleep(1)
+        found = look(engine)
+    write(f"found-{RANK}", json.dumps(found | {"environment": dict(os.environ)}))
     if mode == "all":
         nodes = range(int(os.environ["SLURM_NNODES"]))
         wait(lambda: all((OUT / f"found-{rank}").exists() for rank in nodes))

@@ -8,6 +8,7 @@ Nodes are network namespaces (`slurm_hosts.two_hosts`). They are entered with ns
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from slurm_hosts import CLIENT, NODES, PROMISED, around, inside, kill, two_hosts
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 DAEMONS = ("munged", "slurmctld", "slurmscriptd", "slurmd")
+PR_SET_PDEATHSIG = 1
 GROUPS = Path("/sys/fs/cgroup")
 # A job that ends takes a while on a machine with other things to do.
 PATIENCE = 180
@@ -234,8 +236,9 @@ def real_cluster() -> Iterator[Cluster]:
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         raise NoSlurm(f"SLURM is not installed: there is no {missing[0]}; scripts/setup.sh --slurm")
-    # As at an interrupt, everything is ended.
+    # As at an interrupt, everything is ended; also where the script that has started this process ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     with two_hosts() as names:
         # Sockets' paths are short.
         directory = Path(tempfile.mkdtemp(prefix="kvs-", dir="/tmp"))
