@@ -177,6 +177,19 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def namespaces() -> Iterator[list[str]]:
+    """Yield the names of two hosts of the tests of jobs (``launch/slurm_hosts.py``); skip where there are none."""
+    from slurm_hosts import NoNamespaces, two_hosts
+
+    with contextlib.ExitStack() as hosts:
+        try:
+            names = hosts.enter_context(two_hosts())
+        except NoNamespaces as error:
+            pytest.skip(str(error))
+        yield names
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[str]:
     """The socket of a daemon with 256 MiB."""

@@ -7,18 +7,16 @@ With KVCOVE_PRIME_RL=CHECKOUT also the templates of that checkout, and its own c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from slurm_hosts import CLIENT, Job, NoNamespaces, job_on, two_hosts
+from slurm_hosts import CLIENT, Job, job_on
 from test_launch_prime_rl_run import CHECKOUT, REAL, STAND_IN
 
 FAKES = {
@@ -34,16 +32,6 @@ REAL_CASES = [
     ("prime-rl", "mooncake", True),
     ("prime-rl", "mooncake", False),
 ]
-
-
-@pytest.fixture(scope="module")
-def namespaces() -> Iterator[list[str]]:
-    with contextlib.ExitStack() as hosts:
-        try:
-            names = hosts.enter_context(two_hosts())
-        except NoNamespaces as error:
-            pytest.skip(str(error))
-        yield names
 
 
 def write_job(job: Job, path: str, *, launched: bool) -> None:

@@ -7,7 +7,6 @@ else is real: master, owners, the drop-in's programs, processes that cache and f
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -27,25 +26,13 @@ from slurm_hosts import (
     NODES,
     PORT,
     Job,
-    NoNamespaces,
     around,
     inside,
     job_on,
     kill,
-    two_hosts,
 )
 
 SEGMENTS = {"kvcove": rf"10\.78\.0\.\d:{PORT + 2}", "mooncake": r"10\.78\.0\.\d:\d+"}
-
-
-@pytest.fixture(scope="module")
-def namespaces() -> Iterator[list[str]]:
-    with contextlib.ExitStack() as hosts:
-        try:
-            names = hosts.enter_context(two_hosts())
-        except NoNamespaces as error:
-            pytest.skip(str(error))
-        yield names
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def configurations(model: str, transfer: dict[str, Any] | None) -> tuple[Any, An
 
 
 class Weights:
-    """The actor's: the same noise is added at each step, whoever asks."""
+    """The weights of the trainer's actor. Each step adds noise that depends on nothing but the number of the step."""
 
     def __init__(self, model: str) -> None:
         from transformers import AutoModelForCausalLM
