@@ -54,7 +54,8 @@ declare -A folders=(
   [transport/cuda]="top cuda"
   [lab/policy]="policy"
   [lab/replay]="policy replay"
-  [lab/commands]="policy replay commands"
+  [lab/serving]="serving"
+  [lab/commands]="policy replay serving commands"
 )
 # An engine's library has these folders of modules that are two targets (their CMakeLists.txt); `pool` uses no other.
 declare -A engines=(

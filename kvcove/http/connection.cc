@@ -58,7 +58,8 @@ Status Connection::Send(std::string_view bytes, std::int64_t deadline_ns) {
   return {};
 }
 
-Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadline_ns) {
+Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadline_ns,
+                                     const TakePart& take) {
   beast::http::response_parser<beast::http::string_body> parser;
   parser.body_limit(max_bytes);
   parser.eager(true);
@@ -84,6 +85,11 @@ Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadlin
     if (error && error != beast::http::error::need_more) {
       return Fail(Code::kCorrupt, fmt::format("what came is no HTTP answer: {}", error.message()));
     }
+    std::string& body = parser.get().body();
+    if (take && !body.empty() && parser.get().result() == beast::http::status::ok) {
+      KVCOVE_TRY(take(body));
+      body.clear();  // the parser appends what comes next
+    }
   }
   // Bytes behind the answer would be taken for the next request's, so they end the connection, too.
   if (!parser.keep_alive() || !bytes.empty()) fd_.Reset();
@@ -95,6 +101,11 @@ Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadlin
 }
 
 Result<Response> Connection::Post(const PostOptions& options, std::int64_t deadline_ns) {
+  return Stream(options, deadline_ns, nullptr);
+}
+
+Result<Response> Connection::Stream(const PostOptions& options, std::int64_t deadline_ns,
+                                    const TakePart& take) {
   ExpectNoLock("an HTTP request");
   if (!usable()) return Fail(Code::kUnavailable, "the connection is closed");
   std::string request = fmt::format(
@@ -110,7 +121,7 @@ Result<Response> Connection::Post(const PostOptions& options, std::int64_t deadl
   if (const Status sent = Send(request, deadline_ns); !sent) {
     answer = std::unexpected(sent.error());
   } else {
-    answer = Receive(kMaxAnswerBytes, deadline_ns);
+    answer = Receive(kMaxAnswerBytes, deadline_ns, take);
   }
   if (!answer) fd_.Reset();
   return answer;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -27,13 +28,21 @@ class Connection {
   // the connection ended, kCorrupt for an answer that is no HTTP. After an error the connection is
   // not usable any more, and the server may have carried out the request all the same.
   Result<Response> Post(const PostOptions& options, std::int64_t deadline_ns);
+
+  // Takes a part of a body, on the thread that waits for the answer. An error ends the connection.
+  using TakePart = std::function<Status(std::string_view part)>;
+  // Sends a POST and calls `take` with the body of an answer of status 200 as it arrives; the
+  // result has the status without a body. An answer of another status is whole in the result.
+  // Errors: as Post, and those of `take`.
+  Result<Response> Stream(const PostOptions& options, std::int64_t deadline_ns,
+                          const TakePart& take);
   // Returns false after an error, and when the server has announced that it closes.
   bool usable() const { return fd_.valid(); }
 
  private:
   Status Send(std::string_view bytes, std::int64_t deadline_ns);
   Status Wait(short events, std::int64_t deadline_ns);
-  Result<Response> Receive(std::size_t max_bytes, std::int64_t deadline_ns);
+  Result<Response> Receive(std::size_t max_bytes, std::int64_t deadline_ns, const TakePart& take);
 
   UniqueFd fd_;
 };

@@ -400,14 +400,14 @@ Server::~Server() = default;
 Result<Response> Call(const CallOptions& options) {
   asio::io_context loop(1);
   beast::tcp_stream stream(loop);
-  Result<Response> result = Fail(Code::kTimeout, "the admin endpoint did not answer in time");
+  Result<Response> result = Fail(Code::kTimeout, options.server + " did not answer in time");
   const auto run = [&]() -> asio::awaitable<void> {
     error_code error;
     const auto wait = [&] { return asio::redirect_error(asio::use_awaitable, error); };
     const auto fail = [&] {
       result = Fail(
           error == beast::error::timeout ? Code::kTimeout : Code::kUnavailable,
-          fmt::format("the admin endpoint {}:{}: {}", options.host, options.port, error.message()));
+          fmt::format("{} {}:{}: {}", options.server, options.host, options.port, error.message()));
     };
     stream.expires_after(std::chrono::nanoseconds(options.timeout_ns));
     tcp::resolver resolver(loop);

@@ -89,6 +89,7 @@ class Server {
 };
 
 struct CallOptions {
+  std::string server = "the admin endpoint";  // as errors name the other side
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;
   std::string method = "GET";

@@ -7,7 +7,6 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
-#include <toml++/toml.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/model/ids.h"
+#include "kvcove/rpc/toml.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -63,30 +63,12 @@ Status CheckPrivate(const std::string& path) {
   return {};
 }
 
-Result<toml::table> Parse(std::string_view text, const std::string& path) {
-  // toml++ 3.3 has undefined behaviour for some letters beyond ASCII.
-  const auto odd = std::ranges::find_if(
-      text, [](char byte) { return static_cast<unsigned char>(byte) >= 0x80; });
-  if (odd != text.end()) {
-    return Fail(Code::kInvalid,
-                fmt::format("{}:{}: a byte that is not ASCII; names, tokens and comments of a "
-                            "credentials file are ASCII",
-                            path, std::count(text.begin(), odd, '\n') + 1));
-  }
-  try {
-    return toml::parse(text, path);
-  } catch (const toml::parse_error& error) {
-    return Fail(Code::kInvalid,
-                fmt::format("{}:{}: {}", path, error.source().begin.line, error.description()));
-  }
-}
-
 using NamedText = std::pair<std::string_view, std::string*>;
 
 // Reads a file with these keys only, each a text. `kind` names the kind of file in messages.
 Status ReadTexts(std::string_view text, const std::string& path, std::string_view kind,
                  const std::array<NamedText, 2>& wanted) {
-  KVCOVE_ASSIGN(const toml::table table, Parse(text, path));
+  KVCOVE_ASSIGN(const toml::table table, ParseToml(text, path));
   const std::array<std::string_view, 2> keys = {wanted[0].first, wanted[1].first};
   for (const auto& [key, value] : table) {
     const auto known = std::ranges::find(wanted, key.str(), &NamedText::first);
@@ -306,7 +288,7 @@ Result<UserPassword> LoadUserPassword(const std::string& path) {
 }
 
 Result<TenantTable> ParseTenants(std::string_view text, const std::string& path) {
-  KVCOVE_ASSIGN(const toml::table file, Parse(text, path));
+  KVCOVE_ASSIGN(const toml::table file, ParseToml(text, path));
   static constexpr std::array<std::string_view, 1> kKeys = {"tenants"};
   TenantTable table;
   for (const auto& [key, value] : file) {

@@ -98,8 +98,8 @@ Status Fill(Session& session, std::uint64_t objects, std::uint64_t object_bytes,
 
 void AddBench(CLI::App& app, cli::Action& chosen) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* bench =
-      app.add_subcommand("bench", "Measure this build against this machine's limits.");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure this build against this machine's limits, and engines under a load.");
   bench->require_subcommand(1);
   CLI::App* local = bench->add_subcommand(
       "local",
@@ -179,6 +179,8 @@ void AddBench(CLI::App& app, cli::Action& chosen) {
       ->capture_default_str();
   connector->callback(
       [options, &chosen] { chosen = [options] { return RunConnectorBench(*options); }; });
+
+  AddEngineBench(*bench, chosen);
 
   CLI::App* gpu = bench->add_subcommand(
       "gpu", "Runs of 4 KiB to 1 MiB to and from a GPU, beside one copy of as many bytes.");
