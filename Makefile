@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl vllm-names test-gpu test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -55,6 +55,10 @@ vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of
 
 test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (installs it); says why not where there is no GPU
 	@scripts/gpu.sh
+
+test-rdma: $(SETUP_STAMP) ## Move bytes by RDMA between two devices of Debian's soft-RoCE driver, in a small virtual machine (installs qemu; two minutes)
+	@scripts/build.sh release rdma_tests
+	@scripts/rdma_guest.sh build/release/bin/rdma_tests $(ARGS)
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh

@@ -27,6 +27,8 @@ pkg_check_modules(xxhash REQUIRED libxxhash>=0.8.1)
 if(KVCOVE_COMMAND)
   pkg_check_modules(liburing REQUIRED liburing>=2.1)
 endif()
+# The header of libibverbs; the library is opened at run time where there is one.
+find_path(KVCOVE_IBVERBS_INCLUDE infiniband/verbs.h REQUIRED)
 find_package(FlatBuffers 2.0 REQUIRED NAMES FlatBuffers flatbuffers)
 find_program(KVCOVE_FLATC flatc REQUIRED)
 
@@ -44,6 +46,9 @@ find_library(KVCOVE_XXHASH_LIBRARY NAMES libxxhash.a HINTS ${xxhash_LIBRARY_DIRS
 add_library(kvcove_xxhash INTERFACE)
 target_include_directories(kvcove_xxhash SYSTEM INTERFACE ${xxhash_INCLUDE_DIRS})
 target_link_libraries(kvcove_xxhash INTERFACE ${KVCOVE_XXHASH_LIBRARY})
+
+add_library(kvcove_ibverbs_header INTERFACE)
+target_include_directories(kvcove_ibverbs_header SYSTEM INTERFACE ${KVCOVE_IBVERBS_INCLUDE})
 
 if(KVCOVE_COMMAND)
   find_library(KVCOVE_URING_LIBRARY NAMES liburing.a HINTS ${liburing_LIBRARY_DIRS} REQUIRED)

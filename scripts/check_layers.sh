@@ -50,6 +50,7 @@ declare -A folders=(
   [connector/worker]="top worker"
   [transport/top]="top"
   [transport/tcp]="top tcp"
+  [transport/verbs]="top verbs"
   [transport/pick]="top tcp pick"
   [transport/cuda]="top cuda"
   [lab/policy]="policy"

@@ -17,6 +17,7 @@ packages=(
   "flatbuffers-compiler:flatc, the FlatBuffers compiler"
   "libxxhash-dev:xxHash 0.8.1"
   "liburing-dev:liburing 2.1, reading and writing disks"
+  "libibverbs-dev:libibverbs 44, the header; the library is opened at run time"
   "libcli11-dev:CLI11 2.1"
   "nlohmann-json3-dev:nlohmann-json 3.11"
   "openssl:certificates for the tests of TLS"

@@ -27,6 +27,7 @@ OLDER(dlclose, FIRST);
 OLDER(dlerror, FIRST);
 OLDER(dlopen, FIRST);
 OLDER(dlsym, FIRST);
+OLDER(dlvsym, FIRST);
 OLDER(__pthread_key_create, FIRST);
 OLDER(pthread_condattr_setclock, SINCE("GLIBC_2.3.3"));
 OLDER(pthread_create, FIRST);
