@@ -335,15 +335,22 @@ void Log::SaveIdentity(const Id128& identity, Done done) {
 void Log::OpeningNoted(const Id128& opening, Done done) {
   if (opening != state_.super.opening) return done({});
   state_.super.opening_before = {};
-  WriteSuperblock(std::move(done));
+  QueueSuperblock(std::move(done));
 }
 
+// A write that is under way now counts as a later change: a copy may have the new number without
+// that write.
 void Log::DrawOpening(Done done) {
   if (state_.super.opening_before == Id128{}) {
     state_.super.opening_before = state_.super.opening;
     state_.super.opening = RandomId();
+    drawn_changes_ = state_.changes;
   }
-  WriteSuperblock(std::move(done));
+  QueueSuperblock(std::move(done));
+}
+
+bool Log::OpeningDue() const {
+  return state_.changes != drawn_changes_ || state_.super.opening_before != Id128{};
 }
 
 // Ends the opening once nothing that was not taken into the index can come back: doomed zones are
@@ -419,6 +426,13 @@ void Log::VoidLost() {
 }
 
 void Log::WriteSuperblock(Done done) {
+  QueueSuperblock([this, done = std::move(done)](const Status& status) {
+    ++state_.changes;
+    done(status);
+  });
+}
+
+void Log::QueueSuperblock(Done done) {
   superblock_waits_.push_back(std::move(done));
   if (!superblock_writing_) WriteSuperblockNow();
 }

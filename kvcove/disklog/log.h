@@ -161,6 +161,11 @@ class Log {
   // disk. Once `done`, superblock().opening is to be noted. Until the last number is noted, none is
   // drawn: the note may have that one or the one before, and a superblock names two.
   void DrawOpening(Done done);
+  // Returns true if something was written to the disk since the last number was drawn, or if that
+  // one is not noted yet. Else a copy that has this number equals the disk, and needs no other one.
+  bool OpeningDue() const;
+  // Returns how many writes have changed the disk since it was opened, apart from its numbers.
+  std::uint64_t changes() const { return state_.changes; }
   // Call it once `opening` is noted durably: from `done` on, no earlier number stands for this
   // disk. Both superblocks have the number then, so damage of one does not make the disk look like
   // a copy. Does nothing if another number was drawn meanwhile: the disk must have both.
@@ -192,6 +197,8 @@ class Log {
   // Empties the disk at a start that does not know what was removed.
   void Empty();
   void WriteSuperblock(Done done);
+  // As WriteSuperblock, where nothing but the opening numbers has changed.
+  void QueueSuperblock(Done done);
   void WriteSuperblockNow();
   void StopStep();
   void WalkSummary(const Summary& summary, std::uint32_t zone,
@@ -216,6 +223,7 @@ class Log {
   bool unsynced_ = false;  // tombstones of a Remove that was refused before it reached all keys
   std::vector<Done> superblock_waits_;  // callbacks of the next write
   bool superblock_writing_ = false;
+  std::uint64_t drawn_changes_ = 0;  // State::changes when the last opening number was drawn
   Done stop_;
   bool stopping_ = false;
   int sweeps_ = 0;  // rounds of the sweep that are left

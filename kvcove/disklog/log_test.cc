@@ -499,6 +499,39 @@ TEST_F(LogTest, ANumberStandsForTheDiskUntilTheNextOneIsNoted) {
   EXPECT_FALSE(Log::ReadSuperblock(*device_)->HasOpening(noted));
 }
 
+// A copy that was made meanwhile has the new number, and lacks what is being written.
+TEST_F(LogTest, ANumberIsDueOnceAWriteHasEndedSinceTheLastWasDrawn) {
+  Open();
+  ASSERT_TRUE(Confirm());
+  EXPECT_FALSE(log_->OpeningDue()) << "a copy of the disk equals it";
+  PutSome(1);
+  EXPECT_TRUE(log_->OpeningDue());
+  ASSERT_TRUE(Draw());
+  EXPECT_TRUE(log_->OpeningDue()) << "it is not noted";
+  ASSERT_TRUE(Confirm());
+  EXPECT_FALSE(log_->OpeningDue());
+  ASSERT_TRUE(Draw());
+  ASSERT_TRUE(Confirm());
+  EXPECT_FALSE(log_->OpeningDue()) << "the numbers are no change";
+
+  bool written = false;
+  const std::string value = ValueOf("later", 2, 100);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+  ASSERT_TRUE(log_->Put({.slot = kSlot,
+                         .generation = kGeneration,
+                         .version = 2,
+                         .name = "space",
+                         .key = "later",
+                         .value = std::span(&bytes, 1)},
+                        [&](const Status&) { written = true; }));
+  log_->Flush();
+  bool drawn = false;
+  log_->DrawOpening([&](const Status&) { drawn = true; });
+  while (!written || !drawn) log_->Poll(0);
+  ASSERT_TRUE(Confirm());
+  EXPECT_TRUE(log_->OpeningDue());
+}
+
 TEST_F(LogTest, ALossOfPowerWhileAnOpenLogDrawsANumberLeavesTheDiskKnown) {
   for (std::uint64_t cut = 1; cut <= 5; ++cut) {
     SCOPED_TRACE(cut);

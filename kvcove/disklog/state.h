@@ -80,6 +80,9 @@ struct State {
   bool emptying = false;
   // Tombstones that were written for keys without an entry; see Cleaner::Costly.
   std::uint64_t blind_tombstones = 0;
+  // Writes that have ended, but those of superblocks that differ in their opening numbers alone. A
+  // copy of the disk that was made after the last of them equals the disk.
+  std::uint64_t changes = 0;
   bool voiding = false;  // a zone was lost, and no superblock that names it is durable yet
   std::deque<Forgotten> forgotten;  // what Forgetting writes tombstones for
 

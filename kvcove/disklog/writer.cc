@@ -360,6 +360,7 @@ void Writer::Write(std::uint64_t offset, std::span<const std::byte> bytes,
   outstanding_.insert(id);
   state_.counters.written_bytes += bytes.size();
   state_.device.Write(offset, bytes, [this, id, done = std::move(done)](int error) {
+    ++state_.changes;
     if (error != 0) {
       ++state_.counters.write_errors;
       ++state_.failures;

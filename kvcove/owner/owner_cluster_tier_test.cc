@@ -597,6 +597,7 @@ TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileTheOpeningOfADiskIsBeingNoted) {
            may.error().detail.find("note of its disks") != std::string::npos;
   };
   EXPECT_TRUE(Becomes(refused));
+  Fill(60);
   const UniqueFd reader(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   std::filesystem::remove(pipe);
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
@@ -1314,7 +1315,11 @@ TEST_F(ClusterTierTest, ARunningOwnerDrawsAnotherOpeningFromTimeToTime) {
   LinkSide& link = owner_->link_side();
   link.Follow(facts_);
   link.Welcomed(Id128{});
-  Id128 last;
+  Publish();
+  link.TableKnown();
+  Id128 last = NextOpening();
+  link.OpeningStored(last);
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
   for (int i = 0; i < 4; ++i) {
     const Id128 next = NextOpening(last);
     ASSERT_NE(next, last);
@@ -1343,3 +1348,4 @@ TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {
 
 }  // namespace
 }  // namespace kvcove::owner
+    Fill(40, fmt::format("key{}", i));

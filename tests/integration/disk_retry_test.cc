@@ -521,11 +521,38 @@ TEST_F(DiskRetryTest, ACopyOfADiskThatIsOpenIsAnotherOneAfterSomeTime) {
 }
 
 TEST_F(DiskRetryTest, ADiskThatDrawsNumbersAllTheTimeIsKept) {
+// The other disk draws numbers, so it was time for the first one, too.
+TEST_F(DiskRetryTest, AnIdleDiskIsNotWritten) {
+  opening_again_ns_ = kMillisecond;
+  ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
+  const auto number_of = [&](std::size_t disk) {
+    return std::ranges::find(Must(known_->Read()), (*set_)[disk].shares(), &KnownDisk::shares)
+        ->opening;
+  };
+  int next = 0;
+  const auto write_to = [&](std::size_t disk) {
+    while (DiskOf("key" + std::to_string(next)) != disk) ++next;
+    const Id128 before = number_of(disk);
+    Write({"key" + std::to_string(next++)});
+    return !HasFatalFailure() && Becomes([&] { return number_of(disk) != before; });
+  };
+  // Returns whether the first disk was not written while the other one drew a number.
+  const auto idle = [&] {
+    const int writes = faults_->writes;
+    EXPECT_TRUE(write_to(1));
+    return faults_->writes == writes;
+  };
+  ASSERT_TRUE(write_to(0));
+  ASSERT_TRUE(Becomes(idle)) << "once its last number is noted";
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(idle());
+}
+
   opening_again_ns_ = kMillisecond;
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   ASSERT_NO_FATAL_FAILURE(Write({"key"}));
   const auto first = Must(known_->Read());
   ASSERT_TRUE(Becomes([&] { return Must(known_->Read()) != first; }));
+  ASSERT_NO_FATAL_FAILURE(Write({"other"}));
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   EXPECT_TRUE(OnDisk("key"));
   ASSERT_NO_FATAL_FAILURE(Break());
@@ -545,6 +572,7 @@ TEST_F(DiskRetryTest, ADiskWhoseNumbersCannotBeNotedIsKept) {
   ASSERT_TRUE(Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); }));
   const auto noted = Must(known_->Read());
   const int writes = faults_->writes;
+  ASSERT_NO_FATAL_FAILURE(Write({"later"}));
   ASSERT_TRUE(Becomes([&] { return faults_->writes > writes + 10; })) << "it tries again";
   EXPECT_EQ(Must(known_->Read()), noted);
   Close();
@@ -563,6 +591,7 @@ TEST_F(DiskRetryTest, ANumberThatCannotBeNotedIsLoggedNowAndThen) {
   std::error_code busy;
   const bool blocked = Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); });
   const int writes = faults_->writes;
+  Evict("key");
   const bool again = Becomes([&] { return faults_->writes > writes + 10; });
   (void)FlushLog(std::chrono::seconds(10));
   const std::string logged = testing::internal::GetCapturedStderr();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The openings of an owner's data directory: numbers by which the master knows the directory, with
 // its disks, from a copy that was put back. Each process draws one, and its clean end another one.
-// A process also draws one each `again_ns`: if it is killed, a copy that is older than that is
-// noticed all the same.
+// A process also draws one each `again_ns` in which the disks or their note have changed: if it is
+// killed, a copy that is older than that is noticed all the same.
 //
 //   draw: the directory has {new, stored} --> renewals name it --> the master has stored it
 //
@@ -71,8 +71,9 @@ class DirectoryOpening {
   Id128 Told() const { return drawn_ && written_ ? now_ : Id128{}; }
 
   // ---- later numbers
-  // Draws another number if it is time, even if no removal was applied: the owner may have dropped
-  // a slot, or stored another value of a key that a copy has. False: not now.
+  // Draws another number if it is time. The caller asks if the disks or their note have changed,
+  // even if no removal was applied: the owner may have dropped a slot, or stored another value of a
+  // key that a copy has. False: not now.
   bool DrawAgain(std::int64_t now_ns);
   // Draws the number of the clean end. False: the master has not stored the present one.
   bool DrawLast();

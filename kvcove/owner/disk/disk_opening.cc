@@ -108,7 +108,13 @@ void DiskOpening::Tick() {
   TakeSaved();
   {
     const MutexLock lock(mutex_);
-    if (opening_.DrawAgain(clock_.NowNs())) SaveOpening();
+    // While nothing has changed, a copy of the directory with its disks equals them. The count is
+    // read before the number is drawn: a later change counts for the next one.
+    const std::uint64_t changes = disks_.changes();
+    if (changes != drawn_changes_ && opening_.DrawAgain(clock_.NowNs())) {
+      drawn_changes_ = changes;
+      SaveOpening();
+    }
     if (!MayOpen()) return;
     state_ = State::kOpens;
     starts_opener_ = true;

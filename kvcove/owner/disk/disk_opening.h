@@ -142,6 +142,8 @@ class DiskOpening {
   State state_ KVCOVE_GUARDED_BY(mutex_) = State::kSettled;
   OwnerFacts facts_ KVCOVE_GUARDED_BY(mutex_);
   DirectoryOpening opening_ KVCOVE_GUARDED_BY(mutex_);
+  // OwnerDisks::changes() when a running owner has drawn an opening last.
+  std::uint64_t drawn_changes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   // The facts of the last attempt to write them, whether or not it succeeded.
   OwnerFacts saved_ KVCOVE_GUARDED_BY(mutex_);
   // How often the facts have voided the disks, and the last of these numbers for which the note

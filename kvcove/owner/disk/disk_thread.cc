@@ -194,6 +194,8 @@ void DiskThread::Use(std::unique_ptr<disklog::Log> log) {
   noted_ = false;
   drawing_ = false;
   drawn_ns_ = clock_.NowNs();
+  counted_changes_ = 0;
+  tiering_.use().AddChanges(1);  // it may be another disk, or empty
 }
 
 Status DiskThread::Start() {
@@ -219,6 +221,7 @@ void DiskThread::Run() {
       ConfirmOpening();
       DrawAgain();
       disk_->Step(tiering_.use().state().unnoted_in() ? kSettleWaitNs : kIdleWaitNs);
+      CountChanges();
       Settle();
     }
   }
@@ -300,6 +303,11 @@ void DiskThread::Settle() {
 
 // Ends the number by which the disk was known before. If that fails, an older note still knows the
 // disk, until the next opening.
+void DiskThread::CountChanges() {
+  const std::uint64_t now = disk_->log().changes();
+  tiering_.use().AddChanges(now - std::exchange(counted_changes_, now));
+}
+
 void DiskThread::ConfirmOpening() {
   if (std::exchange(noted_, false)) disk_->log().OpeningNoted(opening_, [](const Status&) {});
 }
@@ -308,6 +316,7 @@ void DiskThread::ConfirmOpening() {
 // the disk was on is another disk. Draws none while the note does not name the disk: Settle will
 // note `opening_`. A strike that comes while a number is drawn has Settle note the last one: the
 // log keeps that until the drawn one is noted (OpeningNoted).
+  if (!disk_->log().OpeningDue()) return;
 void DiskThread::DrawAgain() {
   if (!noting_) TakeNoted();
   if (drawing_ || noter_.joinable()) return;
@@ -395,6 +404,7 @@ void DiskThread::Rest() {
     if (stuck_log_ != nullptr) {
       stuck_log_->Poll(kIdleWaitNs);
     } else {
+    CountChanges();
       stuck_->Poll(kIdleWaitNs);
     }
     if (stuck_->in_flight() > 0) return;

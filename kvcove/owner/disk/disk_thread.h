@@ -41,7 +41,8 @@ struct TierOptions {
   std::int64_t least_retry_ns = 10 * kSecond;
   std::int64_t most_retry_ns = 600 * kSecond;
   // How often a running owner draws another opening for each disk and, in a cluster, for its data
-  // directory. A copy that is older than this is noticed, whatever ends the owner.
+  // directory, if the disk has changed since. A copy that is older than this, and of before a
+  // change, is noticed, whatever ends the owner.
   std::int64_t opening_again_ns = 600 * kSecond;
   // In a cluster: how long the disks wait at the start until the master has stored the directory's.
   std::int64_t opening_await_ns = 5 * kSecond;
@@ -157,6 +158,7 @@ class DiskThread {
   void DrawAgain();
   void StartNoting();
   void TakeNoted();
+  void CountChanges();
   void NoteEnd();
   void NotedOpening(const KnownDisk& disk, const Result<bool>& noted);
   Status OpenAgain();
@@ -202,9 +204,10 @@ class DiskThread {
   LogLimit unnoted_;
   bool resting_ = false;
   bool noted_ = false;  // no note has an earlier number than `opening_`; the log does not know yet
-  bool drawing_ = false;       // the log is writing a number that it has drawn
-  std::int64_t drawn_ns_ = 0;  // when the log has drawn a number last
-  // The thread that notes a drawn number, its argument and its result. The disk's thread reads the
+  bool drawing_ = false;               // the log is writing a number that it has drawn
+  std::int64_t drawn_ns_ = 0;          // when the log has drawn a number last
+  std::uint64_t counted_changes_ = 0;  // Log::changes() that DiskUse has counted
+  // The thread that writes the note, its argument and its result. The disk's thread reads the
   // result after the join.
   std::thread noter_;
   KnownDisk drawn_;

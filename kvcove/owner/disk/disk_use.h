@@ -98,6 +98,10 @@ class DiskUse {
   void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
   // Returns the ages of the operations under way, for the WatchedDevice of this disk.
   const std::shared_ptr<OperationAges>& ages() const { return ages_; }
+  // Adds to the count of writes that have changed the disk. The disk's thread calls it.
+  void AddChanges(std::uint64_t count) { changes_.fetch_add(count, std::memory_order_relaxed); }
+  // Returns that count: while it is the same, a copy of the disk equals the disk.
+  std::uint64_t changes() const { return changes_.load(std::memory_order_relaxed); }
   // Sets the time at which a disk that is set aside is tried again. The disk's thread calls it.
   void SetRetryAt(std::int64_t at_ns) { retry_at_ns_.store(at_ns, std::memory_order_relaxed); }
   std::int64_t retry_at_ns() const { return retry_at_ns_.load(std::memory_order_relaxed); }
@@ -114,6 +118,7 @@ class DiskUse {
 
   TierParts& parts_;
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::uint64_t> changes_{0};
   std::atomic<std::int64_t> retry_at_ns_{0};
   // A device that hangs may outlive this.
   const std::shared_ptr<OperationAges> ages_ = std::make_shared<OperationAges>();

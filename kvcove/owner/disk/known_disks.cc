@@ -144,6 +144,7 @@ Status KnownDisks::WriteLocked(std::span<const KnownDisk> disks) {
   // crash could still undo that change.
   if (written && unsynced_) written = SyncDirectory(directory_);
   unsynced_ = !written;
+  ++writes_;
   return written;
 }
 

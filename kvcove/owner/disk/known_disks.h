@@ -77,6 +77,8 @@ class KnownDisks {
   Result<std::vector<KnownDisk>> ReadLocked() const KVCOVE_REQUIRES(mutex_);
   Status NoteLocked(const KnownDisk& disk) KVCOVE_REQUIRES(mutex_);
   Status ForgetLocked(std::uint64_t shares) KVCOVE_REQUIRES(mutex_);
+  // Returns how often the file was written, also in vain.
+  std::uint64_t writes() const { return writes_; }
   Status WriteLocked(std::span<const KnownDisk> disks) KVCOVE_REQUIRES(mutex_);
   const std::string directory_;
   const std::string name_;
@@ -93,6 +95,7 @@ class KnownDisks {
 inline constexpr std::size_t kMaxDisks = 16;
 // Returns the shares of each disk: in proportion to its size, one at least, and as few as possible
 // that move. `before`: the current shares, none for an empty disk. Takes at most kMaxDisks.
+  std::atomic<std::uint64_t> writes_{0};
 std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
                                         std::span<const std::uint64_t> before);
 

@@ -63,6 +63,12 @@ void OwnerDisks::Wake() const {
     if (threads_[i] != nullptr && (*set_)[i].HasWork()) threads_[i]->Wake();
   }
 }
+std::uint64_t OwnerDisks::changes() const {
+  std::uint64_t changes = known_ == nullptr ? 0 : known_->writes();
+  for (std::size_t i = 0; i < set_->size(); ++i) changes += (*set_)[i].use().changes();
+  return changes;
+}
+
 
 void OwnerDisks::Tick() {
   if (!open_) return;

@@ -65,6 +65,9 @@ class OwnerDisks {
   bool open() const { return open_; }
   // Returns the disk's thread. Null: the disk is closed, or could not be opened.
   DiskThread* ThreadOf(std::size_t disk) const;
+  // Returns a count of the changes of the disks and of the note: while it is the same, a copy of
+  // all of them equals them.
+  std::uint64_t changes() const;
   // Wakes the threads that have work.
   void Wake() const;
   // Ends calls at their deadlines, sets disks aside that hang, and logs that. Belongs to the

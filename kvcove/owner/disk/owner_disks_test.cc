@@ -63,6 +63,7 @@ class OwnerDisksTest : public testing::Test {
                  .memory_bytes = 1 << 20,
                  .cluster = cluster},
                 *memory, clock) {
+                 .tier = {.opening_again_ns = 0},
       OpenCore(*memory, disks);
     }
     std::unique_ptr<DiskOpening> MakeOpening() {
