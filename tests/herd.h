@@ -46,7 +46,7 @@ class HerdOwner final : public owner::LinkTarget {
   std::uint64_t capacity_bytes() const override { return 1 << 30; }
   void ApplyKeys(const wire::Removal&) override {}
   BegunPattern BeginPattern(const wire::Removal&) override { return {}; }
-  void DropSlot(SlotId) override {}
+  void DropSlots(std::span<const SlotId>) override {}
   void SetApplied(std::uint64_t) override {}
   std::vector<owner::Listing> TakeListings(std::size_t) override { return {}; }
   void ReturnListings(std::vector<owner::Listing>) override {}

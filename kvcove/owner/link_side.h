@@ -77,7 +77,7 @@ class LinkSide final : public LinkTarget {
     return parts_.removals.TakeEndedPatterns();
   }
   void ForgetPatterns() override { parts_.removals.ForgetPatterns(); }
-  void DropSlot(SlotId slot) override { parts_.removals.DropSlot(slot); }
+  void DropSlots(std::span<const SlotId> slots) override { parts_.removals.DropSlots(slots); }
   void DropVoidSlot(SlotId slot) override { parts_.removals.DropFromMemory(slot); }
   void SetApplied(std::uint64_t number) override;
   std::vector<Listing> TakeListings(std::size_t at_most_items) override {

@@ -156,8 +156,6 @@ Status Owner::StartThreads() {
   if (!options_.cluster && !lease_.joinable()) {
     KVCOVE_ASSIGN(lease_, StartThread("kvcove-lease", [this] { RunLease(); }));
   }
-  // In a cluster the link's removal lane waits for disks.
-  if (!options_.cluster && !disks_.none()) KVCOVE_TRY(removals_.waits().Start());
   if (janitor_.joinable()) return {};
   KVCOVE_ASSIGN(janitor_, StartThread("kvcove-janitor", [this] { RunJanitor(); }));
   return {};
@@ -181,7 +179,7 @@ void Owner::Stop() {
   for (std::thread* thread : {&janitor_, &lease_}) {
     if (thread->joinable()) thread->join();
   }
-  removals_.waits().Stop();  // before LeaveHanging: its thread uses the set of disks
+  removals_.waits().Stop();  // before LeaveHanging, as a look at a removal uses the set of disks
   disks_.LeaveHanging();
   memory_->StopPopulating();
   Core::Voided voided;

@@ -19,6 +19,7 @@
 #include "kvcove/owner/owner.h"
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
+#include "tests/held_note.h"
 
 namespace kvcove::owner {
 namespace {
@@ -79,6 +80,7 @@ class ClusterTierTest : public testing::Test {
         .most_retry_ns = 8 * kMillisecond,
         .opening_again_ns = opening_again_ns_,
         .opening_await_ns = 600 * kSecond,  // no test waits for the end of it
+        .strike_ns = 20 * kMillisecond,
         .open = [this](const std::string& path) { return OpenDevice(path); },
         .write_facts = [this](const std::string& directory,
                               const OwnerFacts& facts) { return WriteFacts(directory, facts); }};
@@ -143,6 +145,10 @@ class ClusterTierTest : public testing::Test {
       const PoolStat stat = owner_->Stat();
       return stat.disk_aside == 0 && stat.disk_objects == 0;
     });
+  }
+  // All is reported to the master anew, once the note names no disk that is away.
+  bool BeginsEpoch() {
+    return Becomes([&] { return owner_->link_side().TakeGoneOverflow(); });
   }
   std::vector<KnownDisk> Noted() const { return *KnownDisks(directory_ + "/data").Read(); }
   void Publish(Generation generation = kGeneration) {
@@ -591,13 +597,13 @@ TEST_F(ClusterTierTest, AnUpgradeIsRefusedWhileTheOpeningOfADiskIsBeingNoted) {
   // A pipe in the place of the file that becomes the next note: its writer waits for a reader.
   const std::string pipe = directory_ + "/data/disk.new";
   ASSERT_TRUE(Becomes([&] { return mkfifo(pipe.c_str(), 0600) == 0; }));
+  Fill(60);
   const auto refused = [&] {
     const Status may = owner_->MayPauseDisks();
     return !may && may.error().code == Code::kInProgress &&
            may.error().detail.find("note of its disks") != std::string::npos;
   };
   EXPECT_TRUE(Becomes(refused));
-  Fill(60);
   const UniqueFd reader(open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   std::filesystem::remove(pipe);
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
@@ -640,7 +646,7 @@ TEST_F(ClusterTierTest, WhatGaveWayAndDroppedSlotsDoNotComeBack) {
   EXPECT_FALSE(left.contains("key-0"));
   EXPECT_FALSE(left.contains("key-5"));
   EXPECT_TRUE(left.contains("key-6"));
-  owner_->link_side().DropSlot(kTierSlot);
+  owner_->link_side().DropSlots({&kTierSlot, 1});
   EXPECT_TRUE(Inventory().empty());
   EXPECT_TRUE(Reports(owner_->link_side().TakeGone(1000), "key-6", /*gone=*/true));
   Restart();
@@ -674,7 +680,7 @@ TEST_F(ClusterTierTest, WhatTheMasterVoidsIsEmptiedAndUsedAgain) {
     Fill(60, before);
     ASSERT_GE(OnDisk(Inventory()).size(), 40U);
     ASSERT_NO_FATAL_FAILURE(Follow(others[i]));
-    EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "all is reported again";
+    EXPECT_TRUE(BeginsEpoch()) << "all is reported again";
     ASSERT_TRUE(AwaitEmpty());
     EXPECT_TRUE(Inventory().empty());
     EXPECT_EQ(Get(before + "-0").code, Code::kMiss);
@@ -737,7 +743,7 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   (void)owner_->link_side().TakeGone(1000);
   ASSERT_NO_FATAL_FAILURE(Break());
   EXPECT_TRUE(owner_->link_side().Report().disk_away);
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow()) << "a new epoch, in which it is not reported";
+  EXPECT_TRUE(BeginsEpoch()) << "a new epoch, in which it is not reported";
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
   EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -793,10 +799,13 @@ TEST_F(ClusterTierTest, ANewEpochWaitsUntilTheNoteForgetsTheDisk) {
   std::filesystem::rename(note, note + "-kept");
   std::filesystem::create_directories(note + "/in the way");
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "a process that starts now would find it";
+  EXPECT_TRUE(Becomes([&] {
+    EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "a process that starts would find it";
+    return owner_->link_side().Report().disks_void;
+  })) << "it cannot be written";
   std::filesystem::remove_all(note);
   std::filesystem::rename(note + "-kept", note);
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   EXPECT_TRUE(Noted().empty());
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "once";
 }
@@ -835,10 +844,69 @@ TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsV
   }
 }
 
+TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
+  Fill(60);
+  HeldNote note(*owner_->disks().note());
+  ASSERT_NO_FATAL_FAILURE(Break());
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] {
+    owner_->link_side().ApplyKeys({.number = 1,
+                                   .slot = kTierSlot,
+                                   .generation = kGeneration,
+                                   .keys = {"key-1"},
+                                   .pattern = {}});
+    applied.set_value(owner_->link_side().AwaitApplied());
+  });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nor do listings wait";
+  EXPECT_EQ(Put("key-0"), Code::kExists);
+  EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
+      << "this master has not stored it yet";
+  owner_->link_side().SetDisksVoid(true);
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(Becomes([&] { return Put("key-0") == Code::kOk; }));
+  note.End();
+  ASSERT_NO_FATAL_FAILURE(Mend());
+}
+
+// The process is frozen meanwhile, and continues then.
+TEST_F(ClusterTierTest, AnUpgradeWaitsForNoFileSystemOfTheNote) {
+  Fill(60);
+  owner_->disks().Drain();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  HeldNote note(*owner_->disks().note());
+  owner_->Freeze();
+  owner_->link_side().EndDiskWaits();
+  const Status paused = owner_->PauseDisks();
+  ASSERT_FALSE(paused);
+  EXPECT_EQ(paused.error().code, Code::kTimeout);
+  note.End();
+  owner_->Thaw();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  EXPECT_TRUE(OnDisk(Inventory()).contains("key-0"));
+  EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
+}
+
+TEST_F(ClusterTierTest, NorDoesItBeginBehindAStrikeThatHangs) {
+  Fill(60);
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  HeldNote note(*owner_->disks().note());
+  ASSERT_NO_FATAL_FAILURE(Break());
+  EXPECT_FALSE(owner_->link_side().TakeGoneOverflow());
+  const Status may = owner_->MayPauseDisks();
+  ASSERT_FALSE(may);
+  EXPECT_THAT(may.error().detail, testing::HasSubstr("note of its disks"));
+  note.End();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+}
+
 TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   ASSERT_NO_FATAL_FAILURE(Mend());
   (void)Inventory(*owner_->link_side().ReportAgainFrom());
   broken_ = true;
@@ -851,7 +919,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   owner_->link_side().AwaitApplied();
   Reported();
   EXPECT_TRUE(owner_->link_side().Report().disk_away) << "what was reported is of before";
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   broken_ = false;
   // It failed with a removal under way.
   ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
@@ -904,7 +972,7 @@ TEST_F(ClusterTierTest, ADiskThatCannotBeOpenedAtTheStartIsTriedAgainAndStartsEm
 TEST_F(ClusterTierTest, ADiskThatWasAwayWhenItsProcessEndedStartsEmpty) {
   Fill(60);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   broken_ = false;
   Restart();
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -1001,7 +1069,7 @@ TEST_F(ClusterTierTest, RemovalsMeetASuccessorWhoseDiskIsNotOpenYet) {
 TEST_F(ClusterTierTest, ADiskThatIsSetAsideIsEmptiedAndUsedAgainBehindAHandOver) {
   Fill(60);
   owner_->disks().Unmount();
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   EXPECT_EQ(Put("key-0"), Code::kOk) << "another value, in memory";
   held_ = true;
   ASSERT_NO_FATAL_FAILURE(HandOver());
@@ -1056,7 +1124,7 @@ TEST_F(ClusterTierTest, ASuccessorWhoseIdentityIsForgottenUsesNothingOfTheDisk) 
   OwnerFacts other = facts_;
   other.identity = {.high = 77, .low = 77};
   ASSERT_NO_FATAL_FAILURE(Follow(other));
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   EXPECT_TRUE(Becomes([&] { return Put("key-0") == Code::kOk; })) << "the note names no disk";
   facts_ = other;
   Restart();
@@ -1069,7 +1137,7 @@ TEST_F(ClusterTierTest, NorDoesOneThatIsForgottenWhileItsDiskOpens) {
   OwnerFacts other = facts_;
   other.identity = {.high = 77, .low = 77};
   owner_->link_side().Follow(other);
-  EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(BeginsEpoch());
   EXPECT_EQ(Get("key-0").code, Code::kMiss);
   EXPECT_TRUE(OnDisk(Inventory()).empty());
 }
@@ -1321,6 +1389,7 @@ TEST_F(ClusterTierTest, ARunningOwnerDrawsAnotherOpeningFromTimeToTime) {
   link.OpeningStored(last);
   ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
   for (int i = 0; i < 4; ++i) {
+    Fill(40, fmt::format("key{}", i));
     const Id128 next = NextOpening(last);
     ASSERT_NE(next, last);
     const OwnerFacts kept = **ReadOwnerFacts(directory_ + "/data");
@@ -1348,4 +1417,3 @@ TEST_F(ClusterTierTest, MistakesAreToldAtTheStart) {
 
 }  // namespace
 }  // namespace kvcove::owner
-    Fill(40, fmt::format("key{}", i));

@@ -9,13 +9,13 @@ namespace kvcove::owner {
 namespace {
 
 // The successor would have to empty a disk that is closed before it has proven a removal, and a
-// walk for a pattern takes longer than a pause may. A pause writes the note: behind a thread that
-// hangs there it would wait without a bound, while nothing is served.
+// walk for a pattern takes longer than a pause may. A pause writes the note, and nothing is served
+// meanwhile: it must not begin behind a thread that hangs there.
 Status NoneIsBusy(const OwnerDisks& disks) {
   if (disks.set().Patterns() > 0) {
     return Fail(Code::kInProgress, "its disk is being walked for a removal by pattern; try again");
   }
-  if (disks.noting()) {
+  if (!disks.AwaitNote()) {
     return Fail(Code::kInProgress, "the note of its disks is being written; try again");
   }
   return {};

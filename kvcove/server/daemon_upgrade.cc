@@ -122,9 +122,6 @@ Status Daemon::Impl::Quiet() {
                               pattern_workers_.get()};
   for (rpc::Workers* const one : workers) one->Pause();
   host_->EndWaits();
-  if (!host_->owner().removals().waits().AwaitQuiet(kQuietNs)) {
-    return Fail(Code::kInProgress, "the note of its disks is being written; try again");
-  }
   if (std::ranges::all_of(workers, [](auto* one) { return one->AwaitQuiet(kQuietNs); })) return {};
   return Fail(Code::kInProgress, "a call to the master is under way and does not end; try again");
 }

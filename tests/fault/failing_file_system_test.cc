@@ -114,6 +114,26 @@ TEST_F(FailingFileSystemTest, RemovalsAreProvenAndKeysFreeWithoutTheDisk) {
   EXPECT_EQ(StatOf(0).disk_objects, 0U);
 }
 
+// The disk is set aside, and the master is asked to store that its contents are void.
+TEST_F(FailingFileSystemTest, SoItIsWhileItHangs) {
+  const std::vector<std::string> lying = FillDisk();
+  ASSERT_FALSE(HasFailure());
+  ASSERT_EQ(Put(*here_, "hot"), Code::kOk);
+  const SessionPtr reader = OpenSession(*here_pool_);
+  SteadyReads reads([&] { return !Get(*reader, {"hot"}).keys.empty(); });
+  ASSERT_TRUE(system_->Freeze());
+  const std::string& removed = lying[0];
+  EXPECT_TRUE(Becomes([&] { return Remove(*far_, removed) == Code::kOk; })) << Said(0);
+  EXPECT_TRUE(Becomes([&] { return Remove(*far_, lying[1]) != Code::kTimeout; })) << Said(0);
+  EXPECT_TRUE(Becomes([&] { return Put(*here_, lying[2]) == Code::kOk; }));
+  EXPECT_TRUE(Becomes([&] { return Put(*far_, lying[3]) == Code::kOk; }));
+  EXPECT_EQ(reads.End(), 0) << "hits in memory continue";
+  EXPECT_EQ(MostFound({removed}), 0U);
+  ASSERT_TRUE(system_->Thaw());
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  EXPECT_EQ(MostFound({removed}), 0U);
+}
+
 TEST_F(FailingFileSystemTest, AResetCostsNoHitInMemoryWhileItHangs) {
   ASSERT_TRUE(system_->Freeze());
   for (int round = 0; round < 3; ++round) {

@@ -19,6 +19,7 @@
 #include "kvcove/owner/disk/disk_thread.h"
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
+#include "tests/held_note.h"
 #include "tests/must.h"
 
 namespace kvcove::owner {
@@ -520,7 +521,6 @@ TEST_F(DiskRetryTest, ACopyOfADiskThatIsOpenIsAnotherOneAfterSomeTime) {
   EXPECT_FALSE(OnDisk("removed"));
 }
 
-TEST_F(DiskRetryTest, ADiskThatDrawsNumbersAllTheTimeIsKept) {
 // The other disk draws numbers, so it was time for the first one, too.
 TEST_F(DiskRetryTest, AnIdleDiskIsNotWritten) {
   opening_again_ns_ = kMillisecond;
@@ -547,12 +547,13 @@ TEST_F(DiskRetryTest, AnIdleDiskIsNotWritten) {
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(idle());
 }
 
+TEST_F(DiskRetryTest, ADiskThatDrawsNumbersAllTheTimeIsKept) {
   opening_again_ns_ = kMillisecond;
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   ASSERT_NO_FATAL_FAILURE(Write({"key"}));
   const auto first = Must(known_->Read());
-  ASSERT_TRUE(Becomes([&] { return Must(known_->Read()) != first; }));
   ASSERT_NO_FATAL_FAILURE(Write({"other"}));
+  ASSERT_TRUE(Becomes([&] { return Must(known_->Read()) != first; }));
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   EXPECT_TRUE(OnDisk("key"));
   ASSERT_NO_FATAL_FAILURE(Break());
@@ -571,8 +572,8 @@ TEST_F(DiskRetryTest, ADiskWhoseNumbersCannotBeNotedIsKept) {
   std::error_code busy;
   ASSERT_TRUE(Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); }));
   const auto noted = Must(known_->Read());
-  const int writes = faults_->writes;
   ASSERT_NO_FATAL_FAILURE(Write({"later"}));
+  const int writes = faults_->writes;
   ASSERT_TRUE(Becomes([&] { return faults_->writes > writes + 10; })) << "it tries again";
   EXPECT_EQ(Must(known_->Read()), noted);
   Close();
@@ -590,8 +591,8 @@ TEST_F(DiskRetryTest, ANumberThatCannotBeNotedIsLoggedNowAndThen) {
   const std::string in_the_way = directory_ + "/disk.new";
   std::error_code busy;
   const bool blocked = Becomes([&] { return std::filesystem::create_directory(in_the_way, busy); });
-  const int writes = faults_->writes;
   Evict("key");
+  const int writes = faults_->writes;
   const bool again = Becomes([&] { return faults_->writes > writes + 10; });
   (void)FlushLog(std::chrono::seconds(10));
   const std::string logged = testing::internal::GetCapturedStderr();
@@ -619,6 +620,26 @@ TEST_F(DiskRetryTest, AFileSystemThatHangsInANoteKeepsNoDiskWaiting) {
   EXPECT_TRUE(Becomes([&] { return Must(known_->Read()) != noted; })) << "a later one is noted";
   ASSERT_NO_FATAL_FAILURE(Open({"a"}));
   EXPECT_TRUE(OnDisk("key0"));
+}
+
+TEST_F(DiskRetryTest, NorADiskThatIsToBeNamedInTheNoteAgain) {
+  ASSERT_NO_FATAL_FAILURE(Write({"key"}));
+  ASSERT_NO_FATAL_FAILURE(Break());
+  oldest_put_ = 0;  // the disk is not named before
+  broken_ = false;
+  ASSERT_TRUE(Works());
+  HeldNote note(*known_);
+  oldest_put_ = 10;
+  ASSERT_TRUE(Becomes([&] { return tier_->noting(); }));
+  ASSERT_NO_FATAL_FAILURE(Write(Keys("later", 5)));
+  EXPECT_TRUE(Remove("later0"));
+  EXPECT_TRUE(tier_->noting());
+  note.End();
+  EXPECT_TRUE(Becomes([&] { return Must(known_->Read()).size() == 1; }));
+  ASSERT_NO_FATAL_FAILURE(Open({"a"}));
+  EXPECT_TRUE(OnDisk("key"));
+  EXPECT_TRUE(OnDisk("later1"));
+  EXPECT_FALSE(OnDisk("later0"));
 }
 
 TEST_F(DiskRetryTest, ADiskWhoseNoteIsPutBackFromACopyStartsEmpty) {

@@ -225,11 +225,13 @@ owner::LinkTarget::BegunPattern SimOwner::BeginPattern(const wire::Removal& remo
   return begun;
 }
 
-void SimOwner::DropSlot(SlotId slot) {
-  world_.Log(fmt::format("owner {} drops slot {}", place_, slot));
-  dropped_.insert(slot);
-  owner::Core::Walk walk;
-  while (!walk.done) core_->DropSlot(slot, walk);
+void SimOwner::DropSlots(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) {
+    world_.Log(fmt::format("owner {} drops slot {}", place_, slot));
+    dropped_.insert(slot);
+    owner::Core::Walk walk;
+    while (!walk.done) core_->DropSlot(slot, walk);
+  }
 }
 
 void SimOwner::SetApplied(std::uint64_t number) { core_->SetApplied(number); }

@@ -106,7 +106,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() override {
     return std::exchange(ended_patterns_, {});
   }
-  void DropSlot(SlotId slot) override;
+  void DropSlots(std::span<const SlotId> slots) override;
   void SetApplied(std::uint64_t number) override;
   std::vector<owner::Listing> TakeListings(std::size_t at_most_items) override;
   void ReturnListings(std::vector<owner::Listing> listings) override;

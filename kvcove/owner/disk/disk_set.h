@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvcove/owner/disk/disk_shared.h"
+#include "kvcove/owner/disk/strikes.h"
 #include "kvcove/owner/disk/tiering.h"
 
 namespace kvcove::owner {
@@ -49,8 +50,11 @@ struct LoadCall {
 // A removal from all disks that it concerns.
 struct DisksRemoval {
   bool collect = false;  // whether to collect the keys that a pattern matches
-  // By disk. Null: the disk has no part in the removal, or has missed its part.
+  // By disk. Null: the disk has no part in the removal, or is struck because it has missed its
+  // part.
   std::vector<std::shared_ptr<TierRemoval>> parts;
+  // By disk, once one has missed its part: the strike that was begun for that.
+  std::vector<std::shared_ptr<const Strike>> strikes;
   // Once the removal is proven: returns the number of removed objects.
   std::uint64_t removed() const;
   // Once it is proven: returns up to `at_most` of the collected keys, and forgets these.

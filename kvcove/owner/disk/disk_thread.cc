@@ -285,7 +285,8 @@ void DiskThread::Strike() {
 // remains.
 void DiskThread::Settle() {
   const std::optional<std::uint64_t> era = tiering_.use().state().unnoted_in();
-  if (!era) return;
+  // A number that is being drawn is noted first. Only a disk that stops does not note that.
+  if (!era || noting_ || (drawing_ && !stopping_)) return;
   TakeNoted();
   const Promoter::Puts puts = promoter_.PutsUnderWay();
   if (settles_ != era) {
@@ -293,53 +294,53 @@ void DiskThread::Settle() {
     settles_from_ = puts.next;
   }
   if (puts.oldest < settles_from_ || !tiering_.use().Settled(*era)) return;
-  const auto noted = place_.known->NoteIf(facts(), [&] { return tiering_.use().BeginNote(*era); });
-  if (noted && *noted) noted_ = true;
-  if (!noted) {
-    LogError("disk {} cannot be named in the note, so the next start empties it: {}", path_,
-             noted.error().ToString());
-  }
+  StartNoting({.disk = facts(), .names_in = era});
 }
 
 // Ends the number by which the disk was known before. If that fails, an older note still knows the
 // disk, until the next opening.
+void DiskThread::ConfirmOpening() {
+  if (std::exchange(noted_, false)) disk_->log().OpeningNoted(opening_, [](const Status&) {});
+}
+
 void DiskThread::CountChanges() {
   const std::uint64_t now = disk_->log().changes();
   tiering_.use().AddChanges(now - std::exchange(counted_changes_, now));
 }
 
-void DiskThread::ConfirmOpening() {
-  if (std::exchange(noted_, false)) disk_->log().OpeningNoted(opening_, [](const Status&) {});
-}
-
 // Draws another number from time to time, so that after a kill, too, a copy that was taken while
-// the disk was on is another disk. Draws none while the note does not name the disk: Settle will
-// note `opening_`. A strike that comes while a number is drawn has Settle note the last one: the
-// log keeps that until the drawn one is noted (OpeningNoted).
-  if (!disk_->log().OpeningDue()) return;
+// the disk was on is another disk. Until something is written to the disk a copy equals it, so an
+// idle disk is not written. Draws none while the note does not name the disk: Settle will note
+// `opening_`.
 void DiskThread::DrawAgain() {
   if (!noting_) TakeNoted();
   if (drawing_ || noter_.joinable()) return;
   if (clock_.NowNs() - drawn_ns_ < options_.opening_again_ns) return;
+  if (!disk_->log().OpeningDue()) return;
   if (tiering_.use().state().unnoted_in()) return;
   drawn_ns_ = clock_.NowNs();
   drawing_ = true;
   disk_->log().DrawOpening([this](const Status& drawn) {
     drawing_ = false;
     // A disk that stops notes its last number itself.
-    if (drawn && !stopping_) StartNoting();
+    if (!drawn || stopping_) return;
+    KnownDisk disk = facts();
+    disk.opening = disk_->log().superblock().opening;
+    StartNoting({.disk = disk, .names_in = {}});
   });
 }
 
-// Notes the number that the log has drawn, on a thread of its own: the file system may hang, and
-// reads of the disk must not wait for it. If the system refuses the thread, the log keeps both
-// numbers, and a later round notes this one.
-void DiskThread::StartNoting() {
-  drawn_ = facts();
-  drawn_.opening = disk_->log().superblock().opening;
+// Writes the note on a thread of its own: its file system may hang, and neither reads of the disk
+// nor removals may wait for that. If the system refuses the thread, a later round begins anew; the
+// log keeps both numbers.
+void DiskThread::StartNoting(Noting noting) {
+  to_note_ = std::move(noting);
   noting_ = true;
   auto noter = StartThread("kvcove-note", [this] {
-    drawn_noted_ = place_.known->NoteOpening(drawn_);
+    const KnownDisk& disk = to_note_.disk;
+    const auto names = [this] { return tiering_.use().BeginNote(*to_note_.names_in); };
+    was_noted_ =
+        to_note_.names_in ? place_.known->NoteIf(disk, names) : place_.known->NoteOpening(disk);
     noting_ = false;
   });
   if (noter) {
@@ -350,11 +351,16 @@ void DiskThread::StartNoting() {
 }
 
 // Takes the outcome of StartNoting; waits for it if it is under way. Called before this thread
-// names the disk in the note by itself: else a late write of the other thread would undo that.
+// writes the note by itself: else a late write of the other thread would undo that.
 void DiskThread::TakeNoted() {
   if (!noter_.joinable()) return;
   noter_.join();
-  NotedOpening(drawn_, drawn_noted_);
+  if (!to_note_.names_in) return NotedOpening(to_note_.disk, was_noted_);
+  if (was_noted_ && *was_noted_) noted_ = true;
+  if (!was_noted_) {
+    LogError("disk {} cannot be named in the note, so the next start empties it: {}", path_,
+             was_noted_.error().ToString());
+  }
 }
 
 // Notes the number of the log's clean end. A disk that pauses is about to be struck from the note,
@@ -398,13 +404,13 @@ void DiskThread::Rest() {
   if (disk_ != nullptr && !disk_->idle()) {
     // The device may still write into this worker's buffers, so they stay until it has answered.
     disk_->Step(kIdleWaitNs);
+    CountChanges();
     return;
   }
   if (stuck_ != nullptr) {
     if (stuck_log_ != nullptr) {
       stuck_log_->Poll(kIdleWaitNs);
     } else {
-    CountChanges();
       stuck_->Poll(kIdleWaitNs);
     }
     if (stuck_->in_flight() > 0) return;
@@ -558,13 +564,15 @@ void DiskThread::WriteQueued() {
   while (!tiering_.use().state().aside() && (!tiering_.Idle() || settles()) && !late()) {
     disk_->Step(kMillisecond);
   }
-  Settle();
+  TakeNoted();
+  // A disk that pauses is about to be struck from the note.
+  if (!pauses_) Settle();
+  TakeNoted();
   if (!tiering_.Idle() || tiering_.use().state().aside()) return;
   ConfirmOpening();  // before the log draws the next opening
   disk_->Stop();
   while (!(disk_->stopped() && disk_->idle()) && !late()) disk_->Step(kMillisecond);
   if (!disk_->sealed()) return;
-  TakeNoted();
   NoteEnd();
   ConfirmOpening();
 }

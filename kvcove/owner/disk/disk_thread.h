@@ -46,6 +46,9 @@ struct TierOptions {
   std::int64_t opening_again_ns = 600 * kSecond;
   // In a cluster: how long the disks wait at the start until the master has stored the directory's.
   std::int64_t opening_await_ns = 5 * kSecond;
+  // A strike from the note that takes longer counts as one that cannot be written: the master is
+  // asked to store that the disks are void.
+  std::int64_t strike_ns = 3 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =
@@ -132,7 +135,7 @@ class DiskThread {
   void BeginAnew(const Id128& pool, const Id128& incarnation);
   // Wakes the thread if it waits. Thread-safe.
   void Wake();
-  // Returns true while a drawn opening is being written to the note, which may hang. Thread-safe.
+  // Returns true while a thread of the disk's writes the note, which may hang. Thread-safe.
   bool noting() const { return noting_; }
   const std::string& path() const { return path_; }
   // Strikes the disk from the note: the next start must not use its contents. Waits for the
@@ -155,10 +158,16 @@ class DiskThread {
   void Strike();
   void Settle();
   void ConfirmOpening();
-  void DrawAgain();
-  void StartNoting();
-  void TakeNoted();
   void CountChanges();
+  void DrawAgain();
+  // A write of the note by a thread of its own.
+  struct Noting {
+    KnownDisk disk;
+    // Names the disk if it is settled in this era. Nothing: notes another opening of a named disk.
+    std::optional<std::uint64_t> names_in;
+  };
+  void StartNoting(Noting noting);
+  void TakeNoted();
   void NoteEnd();
   void NotedOpening(const KnownDisk& disk, const Result<bool>& noted);
   Status OpenAgain();
@@ -210,8 +219,8 @@ class DiskThread {
   // The thread that writes the note, its argument and its result. The disk's thread reads the
   // result after the join.
   std::thread noter_;
-  KnownDisk drawn_;
-  Result<bool> drawn_noted_ = false;
+  Noting to_note_;
+  Result<bool> was_noted_ = false;
   std::atomic<bool> noting_{false};       // set by the disk's thread, cleared by `noter_`
   std::int64_t first_until_ns_ = 0;       // until when OpenFirst repeats its attempts at once
   std::optional<std::uint64_t> settles_;  // the era of `settles_from_`

@@ -40,13 +40,18 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
 
 bool InventoryWalk::TakeGoneOverflow() {
   bool disk = false;
+  away_.resize(disks_.set().size());
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
     Tiering& tiering = disks_.set()[i];
     // Takes the mark first: a disk that is set aside from here on is seen by the next round.
     if (!tiering.inventory().TakeLostAll()) continue;
-    // Strikes the note before other owners may store the disk's keys: after a kill, the next start
-    // must not find the older values. A strike that fails is tried again with the next round.
-    if (tiering.use().state().away() && !disks_.Forget(i)) {
+    // The disk is struck from the note before other owners may store its keys: after a kill, the
+    // next start must not find the older values. Looks again with the next round: listings must not
+    // wait for the note's file system.
+    const DiskState state = tiering.use().state();
+    // It was named in the note again since.
+    if (away_[i].era != state.era()) away_[i] = {.era = state.era(), .strike = nullptr};
+    if (state.away() && !disks_.AwaitStruck(i, away_[i].strike, /*deadline_ns=*/0)) {
       tiering.inventory().LoseAll();
     } else {
       disk = true;

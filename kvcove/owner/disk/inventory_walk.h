@@ -65,6 +65,13 @@ class InventoryWalk {
   bool returns_ = false;  // the zone's disk was set aside before
   // By disk that is being reported: its era when the walk reached its first zone.
   std::vector<std::optional<std::uint64_t>> reported_eras_;
+  // By disk: its strike from the note, before others may store its keys, since it has been away in
+  // this era. The list lane's.
+  struct Away {
+    std::uint64_t era = 0;
+    std::shared_ptr<const Strike> strike;
+  };
+  std::vector<Away> away_;
   Mutex mutex_;
   // The same for walks that have ended.
   std::vector<std::optional<std::uint64_t>> ended_eras_ KVCOVE_GUARDED_BY(mutex_);

@@ -67,18 +67,23 @@ class KnownDisks {
   // that all of the owner's disks are void.
   Status Forget(std::uint64_t shares, const Then& then = [] {});
 
-  // Returns true once a Forget could not be written. The link asks the master from then on, for as
-  // long as this process lives.
+  // Returns true once a Forget could not be written, or took too long. The link asks the master
+  // from then on, for as long as this process lives.
   bool wants_void() const { return wants_void_; }
+  // Notes that the file system does not answer a Forget.
+  void WantVoid() { wants_void_ = true; }
+  // Returns true while the master has stored that the disks are void: then each of them counts as
+  // struck, whatever the file says.
+  bool is_void() const { return void_; }
   // Notes whether the master has stored that the disks are void.
   void SetVoid(bool stored) { void_ = stored; }
+  // Returns how often the file was written, also in vain.
+  std::uint64_t writes() const { return writes_; }
 
  private:
   Result<std::vector<KnownDisk>> ReadLocked() const KVCOVE_REQUIRES(mutex_);
   Status NoteLocked(const KnownDisk& disk) KVCOVE_REQUIRES(mutex_);
   Status ForgetLocked(std::uint64_t shares) KVCOVE_REQUIRES(mutex_);
-  // Returns how often the file was written, also in vain.
-  std::uint64_t writes() const { return writes_; }
   Status WriteLocked(std::span<const KnownDisk> disks) KVCOVE_REQUIRES(mutex_);
   const std::string directory_;
   const std::string name_;
@@ -90,12 +95,12 @@ class KnownDisks {
   // file.
   std::atomic<bool> wants_void_{false};
   std::atomic<bool> void_{false};
+  std::atomic<std::uint64_t> writes_{0};
 };
 
 inline constexpr std::size_t kMaxDisks = 16;
 // Returns the shares of each disk: in proportion to its size, one at least, and as few as possible
 // that move. `before`: the current shares, none for an empty disk. Takes at most kMaxDisks.
-  std::atomic<std::uint64_t> writes_{0};
 std::vector<std::uint64_t> AssignShares(std::span<const std::uint64_t> sizes,
                                         std::span<const std::uint64_t> before);
 

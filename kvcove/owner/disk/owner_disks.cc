@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/left_behind.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
@@ -23,6 +24,11 @@ constexpr std::uint64_t kLeastKeepingQueueBytes = 16 * kMiB;
 constexpr std::int64_t kDrainForUpgradeNs = 2 * kSecond;
 // Puts wait meanwhile. Values that are not written by the end are dropped.
 constexpr std::int64_t kPauseNs = 200 * kMillisecond;
+// For writes of the note that are under way when an upgrade begins, and for those of the upgrade.
+constexpr std::int64_t kAwaitNoteNs = 200 * kMillisecond;
+constexpr std::int64_t kPauseStrikesNs = kSecond;
+// At most this time counts between two ticks: this process may have been stopped.
+constexpr std::int64_t kLongestWatchNs = 100 * kMillisecond;
 
 }  // namespace
 
@@ -57,24 +63,27 @@ DiskThread* OwnerDisks::ThreadOf(std::size_t disk) const {
   return open_ ? threads_[disk].get() : nullptr;
 }
 
-void OwnerDisks::Wake() const {
-  if (!open_) return;
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    if (threads_[i] != nullptr && (*set_)[i].HasWork()) threads_[i]->Wake();
-  }
-}
 std::uint64_t OwnerDisks::changes() const {
   std::uint64_t changes = known_ == nullptr ? 0 : known_->writes();
   for (std::size_t i = 0; i < set_->size(); ++i) changes += (*set_)[i].use().changes();
   return changes;
 }
 
+void OwnerDisks::Wake() const {
+  if (!open_) return;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    if (threads_[i] != nullptr && (*set_)[i].HasWork()) threads_[i]->Wake();
+  }
+}
 
 void OwnerDisks::Tick() {
+  WatchStrikes();
   if (!open_) return;
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     if (threads_[i] == nullptr) continue;
     Tiering& tiering = (*set_)[i];
+    // The disk's thread may wait for the note's file system.
+    if (known_->is_void() && tiering.use().state().must_be_struck()) tiering.use().Struck();
     if (tiering.use().Tick(clock_.NowNs())) threads_[i]->Wake();
     const DiskState state = tiering.use().state();
     if (state.aside() == logged_aside_[i]) continue;
@@ -92,6 +101,16 @@ void OwnerDisks::Tick() {
   }
 }
 
+// A file system that hangs is no better than one that fails.
+void OwnerDisks::WatchStrikes() {
+  const std::int64_t now_ns = clock_.NowNs();
+  const std::int64_t elapsed_ns =
+      std::clamp<std::int64_t>(now_ns - std::exchange(watched_ns_, now_ns), 0, kLongestWatchNs);
+  const std::uint64_t strike = strikes_.under_way();
+  strike_age_ns_ = std::exchange(strike_, strike) == strike ? strike_age_ns_ + elapsed_ns : 0;
+  if (strike != 0 && strike_age_ns_ >= options_.tier.strike_ns) known_->WantVoid();
+}
+
 void OwnerDisks::Unmount() {
   for (std::size_t i = 0; i < set_->size(); ++i) (*set_)[i].use().Unmount("it was unmounted");
 }
@@ -101,6 +120,7 @@ void OwnerDisks::Unmount() {
 Status OwnerDisks::Open(const TierPlace& place, Promoter& promoter) {
   if (none()) return place.known->Write({});  // former disks miss this run
   known_ = place.known;
+  KVCOVE_TRY(StartStrikes());
   std::vector<OpenedTier> opened =
       OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier);
   for (const OpenedTier& one : opened) KVCOVE_TRY(one.status);
@@ -112,6 +132,7 @@ Status OwnerDisks::Open(const TierPlace& place, Promoter& promoter) {
 
 void OwnerDisks::OpenEach(const TierPlace& place, Promoter& promoter,
                           const std::atomic<bool>& stops) {
+  StartAgain([&] { return stops ? Status() : StartStrikes(); });
   for (OpenedTier& one : OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier)) {
     StartAgain([&] { return stops ? Status() : one.tier->Start(); });
     threads_.push_back(std::move(one.tier));
@@ -130,6 +151,7 @@ void OwnerDisks::Stop() {
 }
 
 void OwnerDisks::LeaveHanging() {
+  if (!strikes_.Stop()) hangs_ = true;
   for (const std::size_t disk : std::exchange(hanging_, {})) LeaveBehind(std::move(threads_[disk]));
   if (!hangs_ || set_->size() == 0) return;
   open_ = false;
@@ -142,12 +164,12 @@ void OwnerDisks::LeaveHanging() {
 
 // ---- the note
 
-// Strikes all disks as long as none is open: none is in use then, and the next start empties those
-// that it finds.
-Status OwnerDisks::Forget(std::size_t disk) {
-  if (!open_) return ForgetAll();
-  Tiering& tiering = (*set_)[disk];
-  return known_->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
+// The thread owns the note. If it is left behind, so is the set (LeaveHanging).
+Status OwnerDisks::StartStrikes() {
+  return strikes_.Start([known = known_, set = set_.get()](std::size_t disk) {
+    Tiering& tiering = (*set)[disk];
+    return known->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
+  });
 }
 
 Status OwnerDisks::ForgetAll() {
@@ -156,38 +178,39 @@ Status OwnerDisks::ForgetAll() {
   });
 }
 
+Status OwnerDisks::AwaitStruck(std::size_t disk, std::shared_ptr<const Strike>& strike,
+                               std::int64_t deadline_ns) {
+  // The file system of the note may hang for ever.
+  if (known_->is_void()) {
+    (*set_)[disk].use().Struck();
+    strike = nullptr;
+    return {};
+  }
+  return strikes_.Prove(disk, strike, LeftNs(deadline_ns, clock_));
+}
+
+// A disk that proves nothing any more is struck from the note, durably: no start uses its contents
+// then, so the removal is proven all the same. Looks at all disks, so that strikes begin at once.
 Status OwnerDisks::AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns) {
-  Wake();
+  if (deadline_ns != 0) Wake();
+  Status outcome;
+  removal.strikes.resize(removal.parts.size());
   // The set is empty once the owner has stopped while a disk hung.
   for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
     auto& part = removal.parts[i];
     if (part == nullptr) continue;
     Status proven = (*set_)[i].removals().Await(*part, deadline_ns);
-    if (proven) continue;
-    if (proven.error().code != Code::kUnavailable) return proven;
-    // The disk proves nothing any more. Once it is durably struck from the note, no start uses its
-    // contents, so the removal is proven all the same.
-    if (const Status forgotten = Forget(i); !forgotten) {
-      return Fail(Code::kUnavailable, proven.error().detail + "; and " + forgotten.error().detail);
+    if (!proven && proven.error().code == Code::kUnavailable) {
+      const Status struck = AwaitStruck(i, removal.strikes[i], deadline_ns);
+      if (struck) {
+        part = nullptr;  // the disk's thread may still write to the part
+        continue;
+      }
+      proven = Fail(struck.error().code, proven.error().detail + "; and " + struck.error().detail);
     }
-    part = nullptr;  // the disk's thread may still write to the part
+    if (!proven && (outcome || outcome.error().code == Code::kTimeout)) outcome = proven;
   }
-  return {};
-}
-
-AwaitedDisks OwnerDisks::Awaited(const DisksRemoval& removal) const {
-  AwaitedDisks awaited;
-  for (std::size_t i = 0; i < std::min(removal.parts.size(), set_->size()); ++i) {
-    if (removal.parts[i] == nullptr) continue;
-    const Status proven = (*set_)[i].removals().Await(*removal.parts[i], /*deadline_ns=*/0);
-    if (proven) continue;
-    if (proven.error().code == Code::kUnavailable) {
-      awaited.missed |= std::uint32_t{1} << i;
-    } else {
-      awaited.open = true;
-    }
-  }
-  return awaited;
+  return outcome;
 }
 
 // ---- an upgrade
@@ -204,6 +227,14 @@ void OwnerDisks::Drain() const {
       std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
     }
   }
+}
+
+bool OwnerDisks::AwaitNote() const {
+  const std::int64_t until_ns = clock_.NowNs() + kAwaitNoteNs;
+  while (noting() && clock_.NowNs() < until_ns) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kMillisecond));
+  }
+  return strikes_.AwaitIdle(LeftNs(until_ns, clock_)) && !noting();
 }
 
 bool OwnerDisks::noting() const {
@@ -238,10 +269,13 @@ Status OwnerDisks::Pause() {
       numbers_[i] = disk.disk;
       openings_[i] = disk.opening;
     }
-    // Until the disk is open again, values may be stored over its keys. After a kill, the next
-    // start must not find the older ones.
-    const Status struck = known_->Forget(tiering.shares(), [&] { tiering.use().Struck(); });
-    if (!struck) paused = struck;
+  }
+  // Until a disk is open again, values may be stored over its keys. After a kill, the next start
+  // must not find the older ones.
+  const std::int64_t struck_by_ns = clock_.NowNs() + kPauseStrikesNs;
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    std::shared_ptr<const Strike> strike;
+    if (const Status struck = AwaitStruck(i, strike, struck_by_ns); !struck) paused = struck;
   }
   return paused;
 }
@@ -290,6 +324,7 @@ void OwnerDisks::Adopt(const HandedDisks& handed) {
 }
 
 Status OwnerDisks::StartPaused(const TierPlace& place, Promoter& promoter, bool voids) {
+  if (!none()) KVCOVE_TRY(StartStrikes());
   for (std::size_t i = threads_.size(); i < set_->size(); ++i) {
     FoundDisk path{.path = disklog::DiskFileOf(options_.disks[i].path), .device = {}, .super = {}};
     auto thread = std::make_unique<DiskThread>(std::move(path), place, (*set_)[i], promoter, clock_,

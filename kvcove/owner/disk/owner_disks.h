@@ -17,7 +17,7 @@
 #include "kvcove/owner/disk/disk_set.h"
 #include "kvcove/owner/disk/disk_thread.h"
 #include "kvcove/owner/disk/owner_facts.h"
-#include "kvcove/owner/disk/removal_waits.h"
+#include "kvcove/owner/disk/strikes.h"
 #include "kvcove/owner/memory/memory.h"
 
 namespace kvcove::owner {
@@ -87,30 +87,36 @@ class OwnerDisks {
   // Waits until all disks have written their queued values, 10 s at most. All stop at once, so that
   // they need no more time than one.
   void Stop();
-  // Leaves behind the disks that hang, after Stop and after the janitor, which watches them, has
-  // ended. The thread of such a disk may use the set and the segment's header one day, so both
-  // remain for ever.
+  // Ends strikes, and leaves behind the disks that hang, after Stop and after the janitor, which
+  // watches them, has ended. The thread of such a disk, or of a strike that hangs, may use the set
+  // and the segment's header one day, so both remain for ever.
   void LeaveHanging();
 
-  // ---- the note; these calls wait for a file system
-  // Strikes the disk from the note: the next start does not use its contents.
-  Status Forget(std::size_t disk);
+  // ---- the note
+  // Returns the note; null before SetNote.
+  KnownDisks* note() const { return known_.get(); }
+  // Strikes all disks from the note: the next start does not use their contents. Waits for its file
+  // system.
   Status ForgetAll();
+  // Waits until the disk is struck from the note, by a strike that `strike` keeps from one call to
+  // the next. Errors: kTimeout: not by `deadline_ns`, with 0 always, so that the call only looks;
+  // kUnavailable: the note cannot be written.
+  Status AwaitStruck(std::size_t disk, std::shared_ptr<const Strike>& strike,
+                     std::int64_t deadline_ns);
   // Waits until each disk has proven its part of the removal, or is struck from the note. Errors:
-  // kTimeout; kUnavailable: a disk proves nothing any more, and the note cannot be written.
+  // kTimeout: not by `deadline_ns`, with 0 always; kUnavailable: a disk proves nothing any more,
+  // and the note cannot be written.
   Status AwaitRemoval(DisksRemoval& removal, std::int64_t deadline_ns);
-  // Returns the disks for which the removal waits. Waits for none of them, and for no file system.
-  AwaitedDisks Awaited(const DisksRemoval& removal) const;
 
   // ---- an upgrade (docs/upgrade.md)
   // Writes most of the queued values before any caller waits for the upgrade, and waits for disks
   // that are being opened, and for openings that are being noted. Takes 2 s at most.
   void Drain() const;
-  // Returns true while the opening of a disk is being noted.
-  bool noting() const;
+  // Waits while the note is being written, for a moment. False: its file system hangs.
+  bool AwaitNote() const;
   // Closes the disks, so that the successor, or StartPaused, can open them, and strikes them from
-  // the note: waits for its file system. The owner must be frozen. Errors: kUnavailable: a disk
-  // hangs, and is set aside.
+  // the note. The owner must be frozen. Errors: kUnavailable: a disk hangs, and is set aside;
+  // kTimeout: the note's file system hangs.
   Status Pause();
   // Returns true once after each Pause.
   bool TakePaused();
@@ -124,6 +130,9 @@ class OwnerDisks {
 
  private:
   std::unique_ptr<DiskSet> MakeSet() const;
+  Status StartStrikes();
+  bool noting() const;
+  void WatchStrikes();
 
   const DisksOptions options_;
   Memory& memory_;
@@ -135,12 +144,17 @@ class OwnerDisks {
   // set.
   std::atomic<bool> open_{false};
   std::shared_ptr<KnownDisks> known_;
+  Strikes strikes_;
   bool paused_ = false;
   std::vector<Id128> numbers_;        // HandedDisks::numbers, of this process or the one before it
   std::vector<Id128> openings_;       // HandedDisks::openings, likewise
   bool hangs_ = false;                // a thread was left behind
   std::vector<std::size_t> hanging_;  // disks whose threads hang and are not left behind yet
-  std::vector<bool> logged_aside_;    // by disk; the janitor's
+  // The janitor's:
+  std::vector<bool> logged_aside_;  // by disk
+  std::int64_t watched_ns_ = 0;     // when WatchStrikes was called last
+  std::uint64_t strike_ = 0;        // the strike that was under way then
+  std::int64_t strike_age_ns_ = 0;
 };
 
 }  // namespace kvcove::owner

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "kvcove/owner/disk/promotions.h"
 #include "kvcove/owner/disk/removals.h"
 #include "tests/becomes.h"
+#include "tests/held_note.h"
 
 namespace kvcove::owner {
 namespace {
@@ -60,10 +63,10 @@ class OwnerDisksTest : public testing::Test {
     Parts(const std::string& directory, bool cluster)
         : disks({.disks = {{.path = directory + "/disk", .size_bytes = 24 << 20}},
                  .quotas = {},
+                 .tier = {.opening_again_ns = 0},
                  .memory_bytes = 1 << 20,
                  .cluster = cluster},
                 *memory, clock) {
-                 .tier = {.opening_again_ns = 0},
       OpenCore(*memory, disks);
     }
     std::unique_ptr<DiskOpening> MakeOpening() {
@@ -130,7 +133,7 @@ TEST_F(OwnerDisksTest, AnOwnerWithoutDisksHasAllPartsOverNone) {
       removals.BeginPattern({.number = 2, .slot = kNamedSlot, .keys = {}, .pattern = "*"}).open);
   EXPECT_TRUE(removals.TakeEndedPatterns().empty());
   EXPECT_TRUE(removals.AwaitApplied());
-  removals.DropSlot(kNamedSlot);
+  removals.DropSlots({&kNamedSlot, 1});
 
   ObjectId cursor = 0;
   EXPECT_TRUE(inventory.Next(cursor, 10).empty());
@@ -249,6 +252,66 @@ TEST_F(OwnerDisksTest, ANoteKeepsItsDirectoryFromOtherProcesses) {
   EXPECT_TRUE(parts.MakeOpening()->Prepare(directory_ + "/data"));
 }
 
+TEST_F(OwnerDisksTest, ARemovalEndsAtItsDeadlineWhereTheFileSystemOfTheNoteHangs) {
+  Parts parts(directory_, /*cluster=*/false);
+  parts.promotions.Open();
+  std::filesystem::create_directory(directory_ + "/data");
+  const TierPlace place{.pool = {.high = 5, .low = 5},
+                        .incarnation = kHistory,
+                        .known = std::make_shared<KnownDisks>(directory_ + "/data")};
+  const Status opened = parts.disks.Open(place, parts.promotions);
+  if (!opened && opened.error().detail.find("O_DIRECT") != std::string::npos) {
+    GTEST_SKIP() << opened.error().ToString();
+  }
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  parts.disks.set()[0].use().SetAside("a test");
+  const std::vector<std::string_view> keys = {"a"};
+  const auto remove = [&](std::int64_t within_ns) {
+    return parts.removals->Remove(kCaptured, keys, parts.clock.NowNs() + within_ns).front();
+  };
+  HeldNote note(*place.known);
+  EXPECT_EQ(remove(20 * kMillisecond), Code::kTimeout);
+  note.End();
+  EXPECT_EQ(remove(60 * kSecond), Code::kMiss);
+  parts.disks.Stop();
+}
+
+// Neither the directory nor the master's store is written then.
+TEST_F(OwnerDisksTest, NoOpeningOfTheDirectoryIsDrawnWhileDisksAndNoteAreAsTheyWere) {
+  Parts parts(directory_, /*cluster=*/true);
+  DiskOpening& opening = *parts.opening;
+  const auto facts = opening.Prepare(directory_ + "/data");
+  if (!facts && facts.error().detail.find("O_DIRECT") != std::string::npos) {
+    GTEST_SKIP() << facts.error().ToString();
+  }
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  opening.Welcomed(Id128{});
+  // The last opening is durable, and the master has stored it: returns whether another is drawn.
+  const auto draws = [&] {
+    EXPECT_TRUE(Becomes([&] {
+      opening.Tick();
+      return opening.ToldOpening() != Id128{};
+    }));
+    const Id128 last = opening.ToldOpening();
+    opening.OpeningStored(last);
+    opening.Tick();
+    return opening.NamedOpenings().now != last;
+  };
+  EXPECT_TRUE(draws()) << "the start has written the note";
+  EXPECT_FALSE(draws());
+  EXPECT_FALSE(draws());
+  // The opening that is drawn is not stored before the next call.
+  const auto draws_once = [&] {
+    const Id128 last = opening.NamedOpenings().now;
+    opening.Tick();
+    return opening.NamedOpenings().now != last && !draws();
+  };
+  parts.disks.set()[0].use().AddChanges(1);
+  EXPECT_TRUE(draws_once());
+  ASSERT_TRUE(parts.disks.ForgetAll());
+  EXPECT_TRUE(draws_once());
+}
+
 // The thread of a disk that hung is left behind, and may continue when its owner is gone.
 TEST_F(OwnerDisksTest, ADiskMayReportAProofAfterTheEndOfItsOwner) {
   Parts parts(directory_, /*cluster=*/false);
@@ -291,6 +354,32 @@ TEST_F(OwnerDisksTest, TheKeysThatAWalkHasTakenAreUnlistedInSteps) {
   ASSERT_EQ(ended.size(), 2U);
   EXPECT_EQ(ended[0].objects, kKeys);
   EXPECT_EQ(unlisted(), 1000U);
+}
+
+// An owner that returns to another master may have to drop many.
+TEST_F(OwnerDisksTest, OneWalkServesAllSlotsThatAreDropped) {
+  Parts parts(directory_, /*cluster=*/true);
+  TierRemovals& disk = parts.disks.set()[0].removals();
+  std::vector<SlotId> slots;
+  for (SlotId slot = kNamedSlot; slot < kNamedSlot + 70; ++slot) slots.push_back(slot);
+  {
+    std::vector<SlotUpdate> updates;
+    for (const SlotId slot : slots) {
+      updates.push_back({.slot = slot, .generation = kNow, .name = "m"});
+    }
+    const MutexLock lock(parts.memory->mutex);
+    parts.memory->SetSlots(kHistory, updates);
+  }
+  std::thread lane([&] { parts.removals->DropSlots(slots); });
+  for (const std::size_t walked : {64, 6}) {
+    std::vector<TierOrder> orders;
+    EXPECT_TRUE(Becomes([&] {
+      std::ranges::move(disk.TakeOrders(), std::back_inserter(orders));
+      return orders.size() == walked;
+    })) << orders.size();
+    for (const TierOrder& order : orders) disk.Proven(order, 0);
+  }
+  lane.join();
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/disk/removal_waits.h"
 
-#include <bit>
-#include <chrono>
 #include <iterator>
 #include <utility>
-
-#include "kvcove/base/posix.h"
 
 namespace kvcove::owner {
 namespace {
@@ -17,24 +13,12 @@ Status RemovalNotProven() {
 
 }  // namespace
 
-Status RemovalWaits::Start() {
-  if (thread_.joinable()) return {};
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = false;
-  }
-  KVCOVE_ASSIGN(thread_, StartThread("kvcove-strike", [this] { Run(); }));
-  return {};
-}
-
 void RemovalWaits::Stop() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.NotifyAll();
   }
   EndAll();
-  JoinIfStarted(thread_);
 }
 
 std::size_t RemovalWaits::size() const {
@@ -72,14 +56,9 @@ void RemovalWaits::Settle() {
   Answer(std::move(ended));
 }
 
-std::optional<Status> RemovalWaits::OutcomeOf(Wait& wait) {
-  if (!wait.struck) return wait.struck;
-  const AwaitedDisks awaited = disks_.look(*wait.removal);
-  if (!awaited.open && awaited.missed == 0) return Status();
-  if (const std::uint32_t missed = awaited.missed & ~wait.striking; missed != wait.missed) {
-    wait.missed = missed;
-    changed_.NotifyAll();
-  }
+std::optional<Status> RemovalWaits::OutcomeOf(const Wait& wait) const {
+  Status looked = look_(*wait.removal);
+  if (looked || looked.error().code != Code::kTimeout) return looked;
   if (clock_.NowNs() >= wait.deadline_ns) return RemovalNotProven();
   return std::nullopt;
 }
@@ -136,72 +115,6 @@ void RemovalWaits::Pause() {
 void RemovalWaits::Resume() {
   const MutexLock lock(mutex_);
   paused_ = false;
-}
-
-bool RemovalWaits::AwaitQuiet(std::int64_t wait_ns) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(wait_ns);
-  const MutexLock lock(mutex_);
-  while (strikes_) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    quiet_.WaitUntil(mutex_, until);
-  }
-  return true;
-}
-
-// ---- the thread
-
-void RemovalWaits::Run() {
-  while (const std::optional<std::size_t> disk = NextStrike()) {
-    EndStrike(*disk, disks_.strike(*disk));
-  }
-}
-
-// Sets `strikes_` in the hold in which it reads `paused_`: AwaitQuiet after Pause meets the strike,
-// or none begins.
-std::optional<std::size_t> RemovalWaits::NextStrike() {
-  const MutexLock lock(mutex_);
-  while (!stopping_) {
-    std::uint32_t missed = 0;
-    if (!paused_) {
-      for (const auto& [number, wait] : waits_) missed |= wait.missed;
-    }
-    if (missed == 0) {
-      changed_.Wait(mutex_);
-      continue;
-    }
-    const auto disk = static_cast<std::size_t>(std::countr_zero(missed));
-    const std::uint32_t bit = std::uint32_t{1} << disk;
-    for (auto& [number, wait] : waits_) {
-      wait.striking |= wait.missed & bit;
-      wait.missed &= ~bit;
-    }
-    strikes_ = true;
-    return disk;
-  }
-  return std::nullopt;
-}
-
-// Counts for the waits whose part was missed before the strike began, and for no others: the disk
-// may have been used again, and named in the note, before a later removal missed it.
-void RemovalWaits::EndStrike(std::size_t disk, const Status& struck) {
-  const std::uint32_t bit = std::uint32_t{1} << disk;
-  {
-    const MutexLock lock(mutex_);
-    strikes_ = false;
-    quiet_.NotifyAll();
-    for (auto& [number, wait] : waits_) {
-      if ((wait.striking & bit) == 0) continue;
-      wait.striking &= ~bit;
-      if (struck) {
-        wait.removal->parts[disk] = nullptr;  // the disk's thread may still write to the part
-      } else {
-        wait.struck =
-            Fail(Code::kUnavailable, "the disk has missed a removal while it was set aside; and " +
-                                         struck.error().detail);
-      }
-    }
-  }
-  Settle();
 }
 
 }  // namespace kvcove::owner

@@ -31,19 +31,30 @@ class RemovalWaitsTest : public testing::Test {
     }
     return removal;
   }
-  AwaitedDisks Look(const DisksRemoval& removal) const {
-    AwaitedDisks awaited;
+  // As OwnerDisks::AwaitRemoval.
+  Status Look(DisksRemoval& removal) {
+    Status outcome;
+    removal.strikes.resize(kDisks);
     for (std::size_t i = 0; i < kDisks; ++i) {
       if (removal.parts[i] == nullptr || proven_[i]) continue;
-      if (missed_[i]) {
-        awaited.missed |= 1U << i;
-      } else {
-        awaited.open = true;
-      }
+      Status proven = Fail(Code::kTimeout, "open");
+      if (missed_[i]) proven = strikes_.Prove(i, removal.strikes[i], /*within_ns=*/0);
+      if (proven) removal.parts[i] = nullptr;
+      if (!proven) outcome = proven;
     }
-    return awaited;
+    return outcome;
   }
-  Status Strike(std::size_t disk) {
+  bool StartStrikes() {
+    return strikes_.Start([this](std::size_t disk) { return WriteStrike(disk); }).has_value();
+  }
+  // The janitor settles waits.
+  bool SettlesTo(const std::shared_ptr<std::atomic<int>>& answer, int outcome) {
+    return Becomes([&] {
+      waits_.Settle();
+      return *answer == outcome;
+    });
+  }
+  Status WriteStrike(std::size_t disk) {
     ++begun_;
     while (strikes_held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ++struck_[disk];
@@ -72,9 +83,8 @@ class RemovalWaitsTest : public testing::Test {
   std::atomic<bool> note_fails_{false};
   std::atomic<int> begun_{0};
   std::atomic<int> struck_[kDisks] = {0, 0};
-  RemovalWaits waits_{{.look = [this](const DisksRemoval& removal) { return Look(removal); },
-                       .strike = [this](std::size_t disk) { return Strike(disk); }},
-                      clock_};
+  Strikes strikes_;
+  RemovalWaits waits_{[this](DisksRemoval& removal) { return Look(removal); }, clock_};
 };
 
 TEST_F(RemovalWaitsTest, ARemovalIsAnsweredOnceAllItsDisksHaveProvenIt) {
@@ -111,7 +121,7 @@ TEST_F(RemovalWaitsTest, AWaitEndsAtItsDeadline) {
 }
 
 TEST_F(RemovalWaitsTest, ARemovalThatADiskHasMissedIsProvenOnceTheDiskIsStruck) {
-  ASSERT_TRUE(waits_.Start());
+  ASSERT_TRUE(StartStrikes());
   const auto removal = RemovalFrom({0, 1});
   const auto answer = Add(removal);
   missed_[0] = true;
@@ -119,27 +129,24 @@ TEST_F(RemovalWaitsTest, ARemovalThatADiskHasMissedIsProvenOnceTheDiskIsStruck) 
   ASSERT_TRUE(Becomes([&] { return struck_[0] == 1; }));
   EXPECT_EQ(*answer, kWaits) << "the other disk has not proven its part";
   proven_[1] = true;
-  ASSERT_TRUE(Becomes([&] {
-    waits_.Settle();
-    return *answer == kProven;
-  }));
+  ASSERT_TRUE(SettlesTo(answer, kProven));
   EXPECT_EQ(removal->parts[0], nullptr);
   EXPECT_EQ(struck_[0], 1);
   EXPECT_EQ(struck_[1], 0);
 }
 
 TEST_F(RemovalWaitsTest, ADiskThatCannotBeStruckEndsTheWait) {
-  ASSERT_TRUE(waits_.Start());
+  ASSERT_TRUE(StartStrikes());
   note_fails_ = true;
   const auto answer = Add(RemovalFrom({1}));
   missed_[1] = true;
   waits_.Settle();
-  EXPECT_TRUE(Becomes([&] { return *answer == kGone; }));
+  EXPECT_TRUE(SettlesTo(answer, kGone));
 }
 
 // The file system of the note hangs.
 TEST_F(RemovalWaitsTest, AStrikeThatHangsHoldsUpNoOtherWait) {
-  ASSERT_TRUE(waits_.Start());
+  ASSERT_TRUE(StartStrikes());
   strikes_held_ = true;
   missed_[0] = true;
   const auto missed = Add(RemovalFrom({0}), 100);
@@ -151,21 +158,22 @@ TEST_F(RemovalWaitsTest, AStrikeThatHangsHoldsUpNoOtherWait) {
   clock_.AdvanceNs(100);
   waits_.Settle();
   EXPECT_EQ(*missed, kLate);
-  EXPECT_FALSE(waits_.AwaitQuiet(0));
+  EXPECT_FALSE(strikes_.AwaitIdle(0));
   strikes_held_ = false;
-  EXPECT_TRUE(waits_.AwaitQuiet(60 * kSecond));
+  EXPECT_TRUE(strikes_.AwaitIdle(60 * kSecond));
 }
 
 // The note may have named the disk again between the two.
 TEST_F(RemovalWaitsTest, AStrikeProvesNoRemovalThatWasMissedLater) {
-  ASSERT_TRUE(waits_.Start());
+  ASSERT_TRUE(StartStrikes());
   strikes_held_ = true;
   missed_[0] = true;
   const auto first = Add(RemovalFrom({0}));
   ASSERT_TRUE(Becomes([&] { return begun_ == 1; }));
   const auto second = Add(RemovalFrom({0}));
   strikes_held_ = false;
-  EXPECT_TRUE(Becomes([&] { return *first == kProven && *second == kProven; }));
+  EXPECT_TRUE(SettlesTo(first, kProven));
+  EXPECT_TRUE(SettlesTo(second, kProven));
   EXPECT_EQ(struck_[0], 2);
 }
 
@@ -201,17 +209,17 @@ TEST_F(RemovalWaitsTest, EndAllWaitsForAnAnswerThatAnotherThreadGives) {
 
 // Its successor has the note.
 TEST_F(RemovalWaitsTest, WhilePausedNothingWaitsAndNothingIsStruck) {
-  ASSERT_TRUE(waits_.Start());
+  ASSERT_TRUE(StartStrikes());
   const auto before = Add(RemovalFrom({0}));
   waits_.Pause();
   EXPECT_EQ(*before, kLate);
   missed_[0] = true;
   EXPECT_EQ(*Add(RemovalFrom({0})), kLate);
-  EXPECT_TRUE(waits_.AwaitQuiet(0));
+  EXPECT_TRUE(strikes_.AwaitIdle(0));
   waits_.Resume();
   EXPECT_EQ(begun_, 0);
   const auto after = Add(RemovalFrom({0}));
-  EXPECT_TRUE(Becomes([&] { return *after == kProven; }));
+  EXPECT_TRUE(SettlesTo(after, kProven));
 }
 
 // The owner has left the disk behind, so a look at the removal finds no disk that must prove it.

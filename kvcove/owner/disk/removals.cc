@@ -45,9 +45,7 @@ Removals::Removals(OwnerDisks& disks, DiskOpening& opening, Memory& memory,
       link_ends_(link_ends),
       clock_(clock),
       waits_(std::make_shared<RemovalWaits>(
-          RemovalWaits::Disks{
-              .look = [this](const DisksRemoval& removal) { return disks_.Awaited(removal); },
-              .strike = [this](std::size_t disk) { return disks_.Forget(disk); }},
+          [this](DisksRemoval& removal) { return disks_.AwaitRemoval(removal, /*deadline_ns=*/0); },
           clock)) {
   disks_.set().common().on_proven = [waits = waits_] { waits->Settle(); };
 }
@@ -188,7 +186,7 @@ bool Removals::AwaitProven(DisksRemoval& removal) {
     if (proven) return true;
     if (proven.error().code == Code::kTimeout) continue;
     if (!std::exchange(said, true)) LogError("a removal is pending: {}", proven.error().ToString());
-    // AwaitRemoval returned at once, because the note cannot be written: tries again, not busily.
+    // The note cannot be written: tries again, not busily.
     std::this_thread::sleep_for(std::chrono::nanoseconds(kDiskLookNs));
   }
   return false;
@@ -285,14 +283,12 @@ std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
 
 // A disk that has missed the removal is struck from the note, as in AwaitProven, and no more often.
 bool Removals::Ended(Pattern& pattern) {
-  const AwaitedDisks awaited = disks_.Awaited(pattern.on_disk);
-  if (awaited.open) return false;
-  if (awaited.missed == 0) return true;
-  if (clock_.NowNs() < pattern.strike_at_ns) return false;
-  const Status struck = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
-  if (struck) return true;
-  if (std::exchange(pattern.strike_at_ns, clock_.NowNs() + kDiskLookNs) == 0) {
-    LogError("a removal is pending: {}", struck.error().ToString());
+  if (clock_.NowNs() < pattern.look_at_ns) return false;
+  const Status proven = disks_.AwaitRemoval(pattern.on_disk, /*deadline_ns=*/0);
+  if (proven) return true;
+  if (proven.error().code == Code::kTimeout) return false;
+  if (std::exchange(pattern.look_at_ns, clock_.NowNs() + kDiskLookNs) == 0) {
+    LogError("a removal is pending: {}", proven.error().ToString());
   }
   return false;
 }
@@ -303,9 +299,27 @@ void Removals::ForgetPatterns() {
   NoteGoneUnknown();
 }
 
-// Hides the keys on disks while memory is walked, as RemoveMatching does.
-void Removals::DropSlot(SlotId slot) {
+// All slots are ordered before the first is awaited: one walk over a disk serves all that wait when
+// it begins. As many at a time as there may be patterns, because each load looks at all of them.
+void Removals::DropSlots(std::span<const SlotId> slots) {
   if (!opening_.AwaitSettled()) return;
+  for (; !slots.empty(); slots = slots.subspan(std::min(kMostPatterns, slots.size()))) {
+    std::vector<std::pair<SlotId, DisksRemoval>> drops;
+    for (const SlotId slot : slots.first(std::min(kMostPatterns, slots.size()))) {
+      if (auto on_disk = OrderDrop(slot)) drops.emplace_back(slot, std::move(*on_disk));
+    }
+    for (auto& [slot, on_disk] : drops) {
+      if (AwaitProven(on_disk)) {
+        NoteGone(slot, on_disk.TakeKeys());
+      } else {
+        NoteGoneUnknown();
+      }
+    }
+  }
+}
+
+// Hides the keys on disks while memory is walked, as RemoveMatching does.
+std::optional<DisksRemoval> Removals::OrderDrop(SlotId slot) {
   Generation generation = 0;
   {
     const MutexLock lock(memory_.mutex);
@@ -315,17 +329,14 @@ void Removals::DropSlot(SlotId slot) {
   DropFromMemory(slot);
   DisksRemoval on_disk;
   on_disk.collect = true;
-  {
-    const MutexLock lock(memory_.mutex);
-    // No key of a slot without a generation is found again, so only the fence has to end.
-    if (generation == 0) return disks_.set().EndMatching(slot, "*");
-    disks_.set().RemoveMatching(slot, generation, "*", on_disk);
+  const MutexLock lock(memory_.mutex);
+  // No key of a slot without a generation is found again, so only the fence has to end.
+  if (generation == 0) {
+    disks_.set().EndMatching(slot, "*");
+    return std::nullopt;
   }
-  if (AwaitProven(on_disk)) {
-    NoteGone(slot, on_disk.TakeKeys());
-  } else {
-    NoteGoneUnknown();
-  }
+  disks_.set().RemoveMatching(slot, generation, "*", on_disk);
+  return on_disk;
 }
 
 void Removals::DropFromMemory(SlotId slot) {

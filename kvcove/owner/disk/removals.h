@@ -8,7 +8,7 @@
 //
 // Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
 // time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, PatternRoom,
-// TakeEndedPatterns and DropSlot to its removal lane, ForgetPatterns to whoever has ended that
+// TakeEndedPatterns and DropSlots to its removal lane, ForgetPatterns to whoever has ended that
 // lane, DropFromMemory to that of the lease.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,16 +74,15 @@ class Removals {
   // Returns how many more removals by pattern may be open: each load looks at all of them.
   std::size_t PatternRoom() const;
   // Returns removals that disks have proven, with the number of their objects, once it has queued
-  // their keys for the master as lost: a bounded number with each call. May wait for the note's
-  // file system, as AwaitApplied.
+  // their keys for the master as lost: a bounded number with each call.
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns();
   // Forgets the removals that BeginPattern has begun: they are applied again.
   void ForgetPatterns();
   // Waits until the removals since the last call are proven. False: the link has ended, which may
   // have cut off any of them, so none may be acknowledged.
   bool AwaitApplied();
-  // Removes all objects of the slot.
-  void DropSlot(SlotId slot);
+  // Removes all objects of the slots. Waits for disks, until the link ends.
+  void DropSlots(std::span<const SlotId> slots);
   // Removes the slot's objects from memory only. Waits for no disk, because the lane of the lease
   // calls this.
   void DropFromMemory(SlotId slot);
@@ -99,7 +99,7 @@ class Removals {
     std::uint64_t number = 0;
     SlotId slot = 0;
     DisksRemoval on_disk;
-    std::int64_t strike_at_ns = 0;  // not before, because a strike has failed; 0: none has
+    std::int64_t look_at_ns = 0;  // not before, because a strike has failed; 0: none has
   };
   std::vector<Code> Begin(const Token& token, std::span<const std::string_view> keys,
                           DisksRemoval& on_disk);
@@ -114,6 +114,9 @@ class Removals {
   std::uint64_t OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk);
   // Returns whether the disks have proven it, or are struck from the note.
   bool Ended(Pattern& pattern);
+  // Removes what memory has of the slot, and orders the walk over the disks. Nothing: there is
+  // nothing to be proven.
+  std::optional<DisksRemoval> OrderDrop(SlotId slot);
   // Waits until the removal is proven. False: the link ends before that.
   bool AwaitProven(DisksRemoval& removal);
   void NoteGone(SlotId slot, std::span<const std::string> keys);

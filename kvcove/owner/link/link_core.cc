@@ -666,7 +666,7 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     // Drops nothing either: the page comes again, and each drop walks over the disks.
     if (awaits_room_) return;
   }
-  for (const SlotId slot : page.drop) target_.DropSlot(slot);
+  if (!page.drop.empty()) target_.DropSlots(page.drop);
   std::vector<wire::RemovalsRequest::Count> matched;
   std::vector<std::uint64_t> open;
   bool unlists = !page.drop.empty();

@@ -76,7 +76,9 @@ class FakeTarget final : public LinkTarget {
   mutable std::function<void()> on_room;  // is called once
   std::vector<wire::RemovalsRequest::Count> ended_patterns;
   int forgotten_patterns = 0;
-  void DropSlot(SlotId slot) override { said.push_back("drop " + std::to_string(slot)); }
+  void DropSlots(std::span<const SlotId> slots) override {
+    for (const SlotId slot : slots) said.push_back("drop " + std::to_string(slot));
+  }
   void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }
 

@@ -85,12 +85,12 @@ class LinkTarget {
   virtual std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() { return {}; }
   // Forgets open removals, which are applied again: by this process, or by its successor.
   virtual void ForgetPatterns() {}
-  // Removes all objects of the slot.
-  virtual void DropSlot(SlotId slot) = 0;
+  // Removes all objects of the slots. May wait for a walk over disks.
+  virtual void DropSlots(std::span<const SlotId> slots) = 0;
   // Removes the objects of a slot that has no generation any more, under another identity than the
   // one that stored them: Follow has voided those on a disk. Waits for no disk and no file, for the
   // lane of the lease calls it.
-  virtual void DropVoidSlot(SlotId slot) { DropSlot(slot); }
+  virtual void DropVoidSlot(SlotId slot) { DropSlots({&slot, 1}); }
   // Notes that all removals up to this number are applied.
   virtual void SetApplied(std::uint64_t number) = 0;
 
