@@ -17,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/result.h"
 
@@ -56,7 +57,7 @@ class Strikes {
   // Waits until none is under way or waits, at most `within_ns`. False: one still does.
   bool AwaitIdle(std::int64_t within_ns) const;
 
-  static constexpr std::int64_t kStop = 2'000'000'000;  // in ns
+  static constexpr std::int64_t kStop = 2 * kSecond;
 
  private:
   // The state that is shared with the thread, which may outlive this object.
