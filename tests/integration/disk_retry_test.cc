@@ -526,8 +526,8 @@ TEST_F(DiskRetryTest, AnIdleDiskIsNotWritten) {
   opening_again_ns_ = kMillisecond;
   ASSERT_NO_FATAL_FAILURE(Open({"a", "b"}));
   const auto number_of = [&](std::size_t disk) {
-    return std::ranges::find(Must(known_->Read()), (*set_)[disk].shares(), &KnownDisk::shares)
-        ->opening;
+    const std::vector<KnownDisk> noted = Must(known_->Read());
+    return std::ranges::find(noted, (*set_)[disk].shares(), &KnownDisk::shares)->opening;
   };
   int next = 0;
   const auto write_to = [&](std::size_t disk) {
