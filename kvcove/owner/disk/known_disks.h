@@ -5,8 +5,9 @@
 //
 // Each owner of a process has a note of its own: `disk`, then `disk-1` and so on.
 //
-// If the file cannot be written, the master of a cluster stores instead that no process but this
-// one may use the disks (wire::RenewRequest::disks_void). That covers all disks of the owner.
+// If the file cannot be written, or its file system hangs, the master of a cluster stores instead
+// that no process but this one may use the disks (wire::RenewRequest::disks_void). That covers all
+// disks of the owner.
 //
 // The note has a line for each disk: its number, the shares of the keys that this disk alone holds
 // (segment/tier_table.h), and the number of its last opening, by which a copy of the disk is known
