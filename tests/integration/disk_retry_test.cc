@@ -536,15 +536,11 @@ TEST_F(DiskRetryTest, AnIdleDiskIsNotWritten) {
     Write({"key" + std::to_string(next++)});
     return !HasFatalFailure() && Becomes([&] { return number_of(disk) != before; });
   };
-  // Returns whether the first disk was not written while the other one drew a number.
-  const auto idle = [&] {
-    const int writes = faults_->writes;
-    EXPECT_TRUE(write_to(1));
-    return faults_->writes == writes;
-  };
   ASSERT_TRUE(write_to(0));
-  ASSERT_TRUE(Becomes(idle)) << "once its last number is noted";
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(idle());
+  const int writes = faults_->writes;
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(write_to(1));
+  EXPECT_LE(faults_->writes, writes + 5)
+      << "a number that was drawn during the write is followed by another one";
 }
 
 TEST_F(DiskRetryTest, ADiskThatDrawsNumbersAllTheTimeIsKept) {
