@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace kvcove::master {
 namespace {
@@ -59,6 +60,31 @@ void DeleteLeftOpenings(StartPlan& plan) {
   }
 }
 
+// Numbers the versions that earlier builds have named: in which order is not known, so all get the
+// number of now. The rest of very many is left to the next start, so that they fit the transaction.
+void NumberVersions(StartPlan& plan) {
+  constexpr std::size_t kMostBytes = 1 << 20;
+  std::set<std::pair<std::string_view, std::string_view>> numbered;
+  for (const VersionFact& version : plan.state.versions) {
+    numbered.emplace(version.name, version.version);
+  }
+  std::uint64_t counter = plan.state.pool->counter;
+  for (const StoredState::Slot& slot : plan.state.slots) {
+    counter = std::max(counter, Generations::CounterOf(slot.fact.generation));
+  }
+  std::vector<VersionFact> added;
+  std::size_t bytes = 0;
+  for (const StoredState::Slot& slot : plan.state.slots) {
+    if (slot.fact.free || slot.fact.version.empty() || bytes > kMostBytes) continue;
+    if (numbered.contains({slot.fact.name, slot.fact.version})) continue;
+    added.push_back({.number = counter, .name = slot.fact.name, .version = slot.fact.version});
+    plan.changes.push_back(
+        {.key = VersionKey(slot.fact.name, slot.fact.version), .value = Encode(added.back())});
+    bytes += plan.changes.back().key.size() + plan.changes.back().value->size();
+  }
+  plan.state.versions.insert(plan.state.versions.end(), added.begin(), added.end());
+}
+
 }  // namespace
 
 Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int64_t lease_ns,
@@ -95,6 +121,7 @@ Result<StartPlan> PlanStart(const Facts& facts, std::uint64_t revision, std::int
   plan.leadership.position.term = terms.back().term;
   plan.leadership.position.tag = terms.back().tag;
   DeleteLeftOpenings(plan);
+  NumberVersions(plan);
   plan.changes.push_back({.key = std::string(kPoolKey), .value = Encode(pool)});
   plan.changes.push_back({.key = std::string(kTermsKey), .value = Encode(terms)});
   return plan;

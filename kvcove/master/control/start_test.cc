@@ -193,5 +193,49 @@ TEST(StartTest, TheFirstFormatCountsOnlyForAStoreThatHoldsNothing) {
   EXPECT_NE(plan->state.pool->incarnation, old.incarnation);
 }
 
+// An earlier build has stored their slots alone. Which was named first is not known, so none of
+// them is before another, and all are before those that are named from now on.
+TEST(StartTest, VersionsOfAnEarlierBuildAreNamedNow) {
+  Facts facts = After({}, *PlanStart({}, 0, kSecond, kNow));
+  const auto slot = [&](SlotId number, std::uint64_t counter, const std::string& version) {
+    facts[SlotKey(number)] = {
+        .value = Encode(SlotFact{.generation = counter << 24, .name = "m", .version = version}),
+        .revision = 2};
+  };
+  const std::uint64_t counter = Decode(facts)->pool->counter;
+  slot(0, counter + 1, "");
+  slot(1, counter + 3, "v2");
+  slot(2, counter + 2, "v1");
+  const auto plan = PlanStart(facts, 2, kSecond, kNow);
+  ASSERT_TRUE(plan);
+  ASSERT_EQ(plan->state.versions.size(), 2U) << "the slot without a version has no place";
+  for (const VersionFact& version : plan->state.versions) EXPECT_EQ(version.number, counter + 3);
+  facts = After(facts, *plan);
+  EXPECT_EQ(Decode(facts)->versions.size(), 2U);
+  const auto next = PlanStart(facts, 3, kSecond, kNow);
+  EXPECT_EQ(next->state.versions.size(), 2U) << "once";
+}
+
+TEST(StartTest, VeryManyVersionsOfAnEarlierBuildAreNamedInSeveralStarts) {
+  Facts facts = After({}, *PlanStart({}, 0, kSecond, kNow));
+  for (SlotId number = 0; number < kMaxSlots; ++number) {
+    const std::string version = std::to_string(number) + std::string(500, 'v');
+    facts[SlotKey(number)] = {
+        .value = Encode(
+            SlotFact{.generation = 1, .name = std::string(kMaxNameBytes, 'n'), .version = version}),
+        .revision = 2};
+  }
+  std::uint64_t revision = 2;
+  std::size_t named = 0;
+  while (named < kMaxSlots) {
+    const auto plan = PlanStart(facts, revision++, kSecond, kNow);
+    ASSERT_TRUE(plan);
+    EXPECT_TRUE(CheckTransaction(plan->changes));
+    facts = After(facts, *plan);
+    ASSERT_GT(Decode(facts)->versions.size(), named);
+    named = Decode(facts)->versions.size();
+  }
+}
+
 }  // namespace
 }  // namespace kvcove::master

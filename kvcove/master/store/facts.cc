@@ -21,6 +21,8 @@ constexpr std::string_view kBarrierPrefix = "barrier/";
 constexpr std::string_view kOpeningPrefix = "opening/";
 constexpr std::string_view kResetPrefix = "reset/";
 constexpr std::string_view kEngineResetPrefix = "engine-reset/";
+constexpr std::string_view kVersionPrefix = "version/";
+constexpr std::string_view kPrunedPrefix = "pruned/";
 
 // Writes little-endian fields after one byte of version.
 class Writer {
@@ -155,6 +157,27 @@ bool DecodeResetId(std::string_view key, const Fact& stored, StoredState& state)
   return true;
 }
 
+bool DecodeVersion(std::string_view key, const Fact& stored, StoredState& state) {
+  VersionFact fact;
+  Reader reader(stored.value);
+  fact.number = reader.Number<std::uint64_t>();
+  fact.name = reader.Text();
+  fact.version = reader.Text();
+  if (!reader.Done() || key != VersionKey(fact.name, fact.version)) return false;
+  state.versions.push_back(std::move(fact));
+  return true;
+}
+
+bool DecodePruned(std::string_view key, const Fact& stored, StoredState& state) {
+  PrunedFact fact;
+  Reader reader(stored.value);
+  fact.before = reader.Number<std::uint64_t>();
+  fact.name = reader.Text();
+  if (!reader.Done() || key != PrunedKey(fact.name)) return false;
+  state.pruned.push_back(std::move(fact));
+  return true;
+}
+
 bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
   const auto below = [&](std::string_view prefix) {
     return key.starts_with(prefix) ? std::optional(key.substr(prefix.size())) : std::nullopt;
@@ -176,6 +199,8 @@ bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
     state.engine_resets.emplace_back(key);
     return true;
   }
+  if (below(kVersionPrefix)) return DecodeVersion(key, stored, state);
+  if (below(kPrunedPrefix)) return DecodePruned(key, stored, state);
   return true;  // a key of a later kvcove
 }
 
@@ -194,6 +219,15 @@ std::string EngineResetKey(std::string_view name) {
   // A name may be longer than a key, so the key has its hash. If two names have one hash, the other
   // namespace starts closed without need, which is safe.
   return std::string(kEngineResetPrefix) + ToHex(DirectoryHash(0, name));
+}
+
+// Hashes, as above. A value has the names, and Decode compares them with its key.
+std::string VersionKey(std::string_view name, std::string_view version) {
+  return fmt::format("{}{}/{}", kVersionPrefix, ToHex(DirectoryHash(0, name)),
+                     ToHex(DirectoryHash(0, version)));
+}
+std::string PrunedKey(std::string_view name) {
+  return std::string(kPrunedPrefix) + ToHex(DirectoryHash(0, name));
 }
 
 std::string Encode(const PoolFact& fact) {
@@ -241,6 +275,14 @@ std::string Encode(const BarrierFact& fact) {
 }
 
 std::string Encode(const OpeningFact& fact) { return Writer().Id(fact.opening).Take(); }
+
+std::string Encode(const VersionFact& fact) {
+  return Writer().Number(fact.number).Text(fact.name).Text(fact.version).Take();
+}
+
+std::string Encode(const PrunedFact& fact) {
+  return Writer().Number(fact.before).Text(fact.name).Take();
+}
 
 Result<StoredState> Decode(const Facts& facts) {
   StoredState state;

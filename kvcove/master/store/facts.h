@@ -72,6 +72,22 @@ struct OpeningFact {
   bool operator==(const OpeningFact&) const = default;
 };
 
+// key "version/NAMESPACE/VERSION", hashes: a weight version that an engine has named. `number`: the
+// counter of the first generation that the version had, so it says which of two was named first.
+struct VersionFact {
+  std::uint64_t number = 0;
+  std::string name;  // of the namespace
+  std::string version;
+  bool operator==(const VersionFact&) const = default;
+};
+
+// key "pruned/NAMESPACE", a hash: versions of the namespace with lower numbers are dead.
+struct PrunedFact {
+  std::uint64_t before = 0;
+  std::string name;
+  bool operator==(const PrunedFact&) const = default;
+};
+
 inline constexpr std::string_view kPoolKey = "pool";
 inline constexpr std::string_view kTermsKey = "terms";
 std::string SlotKey(SlotId slot);
@@ -82,6 +98,8 @@ std::string OpeningKey(const Id128& member);
 std::string ResetKey(std::string_view tenant, const Id128& id);
 // Returns the key that says that an engine has reset the namespace.
 std::string EngineResetKey(std::string_view name);
+std::string VersionKey(std::string_view name, std::string_view version);
+std::string PrunedKey(std::string_view name);
 
 std::string Encode(const PoolFact& fact);
 std::string Encode(const std::vector<TermFact>& terms);
@@ -89,6 +107,8 @@ std::string Encode(const SlotFact& fact);
 std::string Encode(const MemberFact& fact);
 std::string Encode(const BarrierFact& fact);
 std::string Encode(const OpeningFact& fact);
+std::string Encode(const VersionFact& fact);
+std::string Encode(const PrunedFact& fact);
 
 // All facts, decoded.
 struct StoredState {
@@ -123,6 +143,8 @@ struct StoredState {
   };
   std::vector<ResetId> reset_ids;          // by revision
   std::vector<std::string> engine_resets;  // keys
+  std::vector<VersionFact> versions;
+  std::vector<PrunedFact> pruned;
 };
 // Decodes all facts; ignores keys of later versions. Errors: kCorrupt, with the key.
 Result<StoredState> Decode(const Facts& facts);

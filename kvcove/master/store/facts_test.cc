@@ -99,6 +99,22 @@ TEST(FactsTest, ANamespaceThatAnEngineResetIsKnownByAShortKey) {
   EXPECT_EQ(state->engine_resets, std::vector<std::string>{key});
 }
 
+TEST(FactsTest, AVersionAndWhatIsPrunedComeBack) {
+  const VersionFact version{
+      .number = 1ULL << 39, .name = std::string(kMaxNameBytes, 'n'), .version = "step/7"};
+  const PrunedFact pruned{.before = 7, .name = "acme"};
+  EXPECT_LE(VersionKey(version.name, version.version).size(), kMaxFactKeyBytes);
+  EXPECT_NE(VersionKey("a", "bc"), VersionKey("ab", "c"));
+  Facts facts = With(VersionKey(version.name, version.version), Encode(version));
+  facts[PrunedKey("acme")] = {.value = Encode(pruned), .revision = 2};
+  const auto state = Decode(facts);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->versions, std::vector{version});
+  EXPECT_EQ(state->pruned, std::vector{pruned});
+  EXPECT_FALSE(Decode(With(VersionKey("other", "step/7"), Encode(version)))) << "another's key";
+  EXPECT_FALSE(Decode(With(PrunedKey("other"), Encode(pruned))));
+}
+
 TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
   const std::vector<std::pair<std::string, std::string>> all = {
       {"pool", Encode(PoolFact{})},
@@ -106,6 +122,8 @@ TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
       {SlotKey(3), Encode(SlotFact{})},
       {MemberKey(kOwner), Encode(MemberFact{})},
       {OpeningKey(kOwner), Encode(OpeningFact{})},
+      {VersionKey("acme", "v"), Encode(VersionFact{.name = "acme", .version = "v"})},
+      {PrunedKey("acme"), Encode(PrunedFact{.name = "acme"})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     ASSERT_TRUE(Decode(With(key, value))) << key;
@@ -125,6 +143,8 @@ TEST(FactsTest, AFactThatIsCutOrTooLongIsRefused) {
       {SlotKey(3), Encode(SlotFact{.name = "acme", .version = "v"})},
       {MemberKey(kOwner), Encode(MemberFact{.address = "h:1", .host = "h", .tenant = "t"})},
       {OpeningKey(kOwner), Encode(OpeningFact{})},
+      {VersionKey("acme", "v"), Encode(VersionFact{.name = "acme", .version = "v"})},
+      {PrunedKey("acme"), Encode(PrunedFact{.name = "acme"})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     for (std::size_t cut = 0; cut < value.size(); ++cut) {
