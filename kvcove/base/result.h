@@ -26,14 +26,14 @@ namespace kvcove {
 // | kNoSpace        | nothing may be evicted to make room, or over a quota | later        | value      |
 // | kExists         | the key has a value already; it stays                | no           | nothing    |
 // | kInProgress     | another writer holds the key                         | later        | nothing    |
-// | kDenied         | the credential does not allow it                     | no           | request    |
+// | kDenied         | the credential does not allow it; a dead version     | no           | request    |
 // | kIncompatible   | protocol, layout or data of another version          | no           | connection |
 // | kCorrupt        | bytes failed a check                                 | recompute    | value      |
 // | kInvalid        | the caller's mistake; the detail says which          | no           | request    |
 // | kUnavailable    | the pool is gone for now; reconnecting               | later        | connection |
 // | kLimit          | a bound of the configuration was reached             | later        | request    |
 // | kBufferTooSmall | the value is larger than the buffers given           | bigger one   | nothing    |
-// | kNotProven      | a reset that could not be proven; the session closes | automatic    | nothing    |
+// | kNotProven      | a reset (closes the session) or a prune, not proven  | reset: auto  | nothing    |
 // | kInternal       | a defect in kvcove, or the system refused a call     | no           | node       |
 // | kNotListed      | stored, and found once the master lists it: a success | no           | nothing    |
 // clang-format on

@@ -214,11 +214,9 @@ const std::vector<Column> kMemberColumns = {{"NUMBER", "number"},
 const std::vector<Column> kMasterColumns = {
     {"MASTER", "master"},   {"SHARD", "shard"},       {"SLICES", "slices"},
     {"ENTRIES", "entries"}, {"DRAINING", "draining"}, {"LEASE MS", "lease_milliseconds"}};
-const std::vector<Column> kNamespaceColumns = {{"NAMESPACE", "namespace"},
-                                               {"VERSION", "version"},
-                                               {"SLOT", "slot"},
-                                               {"GENERATION", "generation"},
-                                               {"USED", "used"}};
+const std::vector<Column> kNamespaceColumns = {
+    {"NAMESPACE", "namespace"},   {"VERSION", "version"}, {"SLOT", "slot"},
+    {"GENERATION", "generation"}, {"USED", "used"},       {"DEAD", "dead"}};
 const std::vector<Column> kKeyColumns = {{"KEY", "key"},
                                          {"NAMESPACE", "namespace"},
                                          {"SIZE", "bytes"},
@@ -395,6 +393,17 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   add.Argument(reset, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
       ->required();
   add.Argument(reset, "--timeout-ms", "timeout_ms", "milliseconds to wait for the proof (2500)");
+  CLI::App* prune =
+      add.Add("prune",
+              "Declare older weight versions of a namespace dead: nothing is found or stored under "
+              "them any more.",
+              "POST", "/v1/prune", PrintObject);
+  add.Argument(prune, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
+      ->required();
+  add.Argument(prune, "--before", "before",
+               "the version that stays; those that engines named earlier than it are dead")
+      ->required();
+  add.Argument(prune, "--timeout-ms", "timeout_ms", "milliseconds to wait for the proof (2500)");
   CLI::App* remove =
       add.Add("remove", "Remove keys of a namespace.", "POST", "/v1/remove", PrintObject);
   add.Argument(remove, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")

@@ -118,7 +118,7 @@ struct PoolStat {
   std::vector<DiskStat> disks;             // as they were named; add one with AddDisk
   std::vector<DiskShareStat> disk_shares;  // of all disks together
   // Of memory, since the owner's start:
-  std::uint64_t resets = 0;        // generations that a reset replaced
+  std::uint64_t resets = 0;        // generations that a reset or a prune replaced
   std::uint64_t voided = 0;        // objects whose generation ended, by a reset or otherwise
   std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
 
@@ -156,7 +156,8 @@ inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
     {&PoolStat::hits, "kvcove_owner_hits_total", "values read"},
     {&PoolStat::evictions, "kvcove_owner_evictions_total", "values evicted to make room"},
     {&PoolStat::removals, "kvcove_owner_removals_total", "values removed"},
-    {&PoolStat::resets, "kvcove_owner_resets_total", "generations that a reset replaced"},
+    {&PoolStat::resets, "kvcove_owner_resets_total",
+     "generations that a reset or a prune replaced"},
     {&PoolStat::voided, "kvcove_owner_voided_total",
      "values whose generation ended, by a reset or with a version that is given up"},
     {&PoolStat::voided_bytes, "kvcove_owner_voided_bytes_total",

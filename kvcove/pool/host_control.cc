@@ -144,6 +144,12 @@ Status HostControl::EndEngine(std::string_view name, std::string_view engine,
   return generations->EndEngine(name, engine, deadline_ns);
 }
 
+Result<wire::PruneOutcome> HostControl::Prune(const wire::PruneRequest& request,
+                                              std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
+  return generations->Prune(request, deadline_ns);
+}
+
 Result<std::vector<Code>> HostControl::Remove(const Token& token,
                                               std::span<const std::string_view> keys,
                                               std::int64_t deadline_ns) {

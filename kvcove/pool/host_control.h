@@ -60,6 +60,8 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
                       std::span<const std::string> versions, std::int64_t deadline_ns) override;
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request,
+                                   std::int64_t deadline_ns) override;
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override;
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,

@@ -60,6 +60,10 @@ class LocalHost::Service final : public wire::HostService {
     host_.engines().Drop({std::string(name), std::string(engine)}, host_.KeyOf(number_));
     return {};
   }
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request,
+                                   std::int64_t deadline_ns) override {
+    return host_.control().Prune(request, deadline_ns);
+  }
   Result<std::vector<wire::PutResult>> Put(const Token& token, std::span<const wire::PutItem> items,
                                            std::int64_t deadline_ns) override {
     return host_.owner().Put(number_, token, items, deadline_ns);

@@ -125,6 +125,9 @@ class TestOwner final : public wire::HostService {
     return No();
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest&, std::int64_t) override {
+    return No();
+  }
   Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem> items,
                                            std::int64_t) override {
     std::vector<wire::PutResult> answers;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/random.h"
 #include "kvcove/rpc/busy.h"
 #include "kvcove/segment/reader.h"
@@ -54,6 +55,20 @@ Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
   wire::ResetRequest marked = request;
   marked.registered = known;
   return authority.Reset(marked, deadline_ns);
+}
+
+Result<std::uint64_t> PruneUntil(const Clock& clock, std::int64_t deadline_ns,
+                                 const AskPrune& ask) {
+  constexpr std::int64_t kPauseNs = 50 * kMillisecond;
+  while (true) {
+    const Result<wire::PruneOutcome> outcome = ask(deadline_ns);
+    if (outcome) return outcome->versions;
+    const std::int64_t left_ns = LeftNs(deadline_ns, clock);
+    if (outcome.error().code != Code::kUnavailable || left_ns <= kPauseNs) {
+      return std::unexpected(outcome.error());
+    }
+    SleepNs(kPauseNs);
+  }
 }
 
 std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns) {

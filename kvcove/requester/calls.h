@@ -2,6 +2,7 @@
 // Helpers that sessions and their clients of owners share. All are thread-safe.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -40,6 +41,10 @@ Result<wire::ResetOutcome> AttemptReset(wire::GenerationService& authority,
                                         const SessionOptions& options,
                                         const wire::ResetRequest& request, bool known,
                                         std::int64_t deadline_ns);
+// Prunes, and repeats the call until the deadline while nobody answers it (kUnavailable: masters
+// elect a leader, or one starts again). Returns the number of versions that have died.
+using AskPrune = std::function<Result<wire::PruneOutcome>(std::int64_t deadline_ns)>;
+Result<std::uint64_t> PruneUntil(const Clock& clock, std::int64_t deadline_ns, const AskPrune& ask);
 // Returns the key of the chunk before item `i` of a batch of PutItem or ReserveItem: its `after`,
 // or else the key of the item before it, if that is a valid key.
 template <typename Item>

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "kvcove/rpc/busy.h"
 
 namespace kvcove::requester {
@@ -27,6 +30,9 @@ class FakeAuthority final : public wire::GenerationService {
     return {};
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest&, std::int64_t) override {
+    return Fail(Code::kUnavailable, "not in this test");
+  }
 
   Error registers{.code = Code::kOk, .detail = {}};
   int registrations = 0;
@@ -85,6 +91,40 @@ TEST(AttemptResetTest, AnAuthorityWithoutRoomForTheRegistrationIsAskedForTheRese
   authority.registers = {Code::kLimit, "all slots are in use"};
   EXPECT_TRUE(Attempt(authority, /*known=*/true));
   EXPECT_EQ(authority.resets, 1);
+}
+
+// Moves on by a second with each attempt.
+class PruneTest : public testing::Test {
+ protected:
+  Result<std::uint64_t> Prune(std::vector<Code> answers) {
+    return PruneUntil(clock_, clock_.NowNs() + 10 * kSecond,
+                      [&, answers](std::int64_t) -> Result<wire::PruneOutcome> {
+                        clock_.AdvanceNs(kSecond);
+                        const Code code = answers.at(std::min(asked_++, answers.size() - 1));
+                        if (code != Code::kOk) return Fail(code, "the test says so");
+                        return wire::PruneOutcome{.versions = 7};
+                      });
+  }
+  FakeClock clock_;
+  std::size_t asked_ = 0;
+};
+
+TEST_F(PruneTest, ItIsRepeatedWhileNobodyAnswers) {
+  EXPECT_EQ(*Prune({Code::kUnavailable, Code::kUnavailable, Code::kOk}), 7U);
+  EXPECT_EQ(asked_, 3U);
+}
+
+TEST_F(PruneTest, ItEndsAtItsDeadline) {
+  EXPECT_EQ(Prune({Code::kUnavailable}).error().code, Code::kUnavailable);
+  EXPECT_EQ(asked_, 10U);
+}
+
+TEST_F(PruneTest, WhatAnAuthorityRefusesIsNotRepeated) {
+  for (const Code code : {Code::kInvalid, Code::kDenied, Code::kNotProven, Code::kIncompatible}) {
+    asked_ = 0;
+    EXPECT_EQ(Prune({code}).error().code, code);
+    EXPECT_EQ(asked_, 1U);
+  }
 }
 
 }  // namespace

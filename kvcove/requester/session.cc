@@ -168,4 +168,14 @@ Status Session::ResetAsync(CompletionQueue& queue, std::uint64_t tag, const Rese
                      });
 }
 
+Status Session::PruneAsync(CompletionQueue& queue, std::uint64_t tag, std::string_view before,
+                           const CallOptions& options) {
+  return queue.Start(tag, options.timeout,
+                     [this, version = std::string(before), kept = KeptOptions(options)](
+                         std::chrono::milliseconds left, std::uint64_t& count) -> Status {
+                       KVCOVE_ASSIGN(count, Prune(version, kept.With(left)));
+                       return {};
+                     });
+}
+
 }  // namespace kvcove

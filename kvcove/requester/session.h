@@ -160,6 +160,15 @@ class KVCOVE_API Session {
   // which waits for the acknowledgement of each owner or for the end of its lease, whatever the
   // number of objects. While no master answers, it waits for one until its timeout.
   virtual Status Reset(const ResetOptions& options) = 0;
+  // Declares each weight version of this namespace dead that an engine has named earlier than
+  // `before` (docs/generations.md), and returns how many have died by this call. When it returns,
+  // no look-up or get that begins anywhere finds a value of a dead version, and no put stores one:
+  // a capture under it is kDenied, a token of before kStale. Values without a version remain. A
+  // repetition is harmless, and an earlier `before` kills nothing more. Waits and costs as Reset
+  // does, so give it as long (2.5 s); no session closes. Errors: kInvalid (nobody has named
+  // `before`), kDenied (it may not reset), kNotProven (they may be dead; call again), kUnavailable,
+  // kIncompatible (the master is of an earlier version).
+  virtual Result<std::uint64_t> Prune(std::string_view before, const CallOptions& options) = 0;
   // Names the versions that this engine still uses; others are reclaimed first. Replaces the names
   // of an earlier call. Errors: kInvalid (a name is too long), kUnavailable, kTimeout.
   virtual Status NameVersions(std::span<const std::string> versions,
@@ -197,6 +206,9 @@ class KVCOVE_API Session {
   Status RemoveMatchingAsync(CompletionQueue& queue, std::uint64_t tag, std::string_view pattern,
                              const CallOptions& options = {});
   Status ResetAsync(CompletionQueue& queue, std::uint64_t tag, const ResetOptions& options = {});
+  // `before` is copied.
+  Status PruneAsync(CompletionQueue& queue, std::uint64_t tag, std::string_view before,
+                    const CallOptions& options = {.timeout = std::chrono::milliseconds(2500)});
 
  protected:
   Session();

@@ -91,6 +91,10 @@ class FakeSession final : public Session {
     asked += "reset " + options.version.value_or("-") + ";";
     return Fail(Code::kNotProven, "not yet");
   }
+  Result<std::uint64_t> Prune(std::string_view before, const CallOptions&) override {
+    asked += "prune " + std::string(before) + ";";
+    return 3;
+  }
   Status NameVersions(std::span<const std::string>, const CallOptions&) override { return {}; }
   bool closed() const override { return false; }
 
@@ -165,6 +169,9 @@ TEST(SessionTest, AsynchronousCallsKeepTheirOptionsAndTellTheirCounts) {
   EXPECT_EQ(queue.Next(milliseconds(5000))->count, 42U);
   ASSERT_TRUE(session.ResetAsync(queue, 4, {.version = "w"}));
   EXPECT_EQ(queue.Next(milliseconds(5000))->status.error().code, Code::kNotProven);
+  ASSERT_TRUE(session.PruneAsync(queue, 5, std::string("step-7, which is gone when it runs")));
+  EXPECT_EQ(queue.Next(milliseconds(5000))->count, 3U);
+  EXPECT_TRUE(session.asked.ends_with("prune step-7, which is gone when it runs;"));
 }
 
 TEST(SessionTest, ItsMemoryIsFreedByItsParentOnly) {

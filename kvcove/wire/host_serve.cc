@@ -240,6 +240,12 @@ Result<std::string> ServeGenerations(GenerationService& service, Method method,
       KVCOVE_TRY(service.EndEngine(engine.name, engine.engine, DeadlineOf(deadline_ns)));
       return std::string();
     }
+    case Method::kPrune: {
+      KVCOVE_ASSIGN(const PruneCall call, DecodePrune(body));
+      KVCOVE_ASSIGN(const PruneOutcome outcome,
+                    service.Prune(call.request, DeadlineOf(deadline_ns, call.budget_ns)));
+      return Encode(outcome);
+    }
     default:
       return Fail(Code::kCorrupt, "a method that is not answered here");
   }
@@ -344,6 +350,7 @@ Result<std::string> ServeHost(HostService& service, Method method, std::span<con
     case Method::kReset:
     case Method::kNameVersions:
     case Method::kEndEngine:
+    case Method::kPrune:
       return ServeGenerations(service, method, body, deadline_ns);
     case Method::kPut:
       return ServePut(service, body, DeadlineOf(deadline_ns));

@@ -74,6 +74,22 @@ class Stub final : public HostService {
                    std::int64_t deadline_ns) override {
     return Engine(Method::kEndEngine, name, engine, {}, deadline_ns);
   }
+  Result<PruneOutcome> Prune(const PruneRequest& request, std::int64_t deadline_ns) override {
+    Builder builder;
+    const auto name = Text(builder, request.name);
+    const auto before = Text(builder, request.before);
+    builder.Finish(fb::CreatePrune(builder, name, before, deadline_ns - clock_.NowNs()));
+    const auto reply = channel_.Call(Method::kPrune, BytesOf(builder), deadline_ns);
+    if (!reply) {
+      const Error& error = reply.error();
+      if (error.code != Code::kCorrupt || !error.answered) return std::unexpected(error);
+      // An authority of an earlier build does not know the method.
+      return Fail(Code::kIncompatible,
+                  "the pool is of an earlier version, which cannot prune; update its master, or "
+                  "the process that serves this host, first");
+    }
+    return DecodePruneOutcome(AsBytes(*reply));
+  }
 
   Result<std::vector<PutResult>> Put(const Token& token, std::span<const PutItem> items,
                                      std::int64_t deadline_ns) override {

@@ -56,6 +56,23 @@ std::string Encode(const ResetOutcome& outcome) {
   return StringOf(builder);
 }
 
+Result<PruneCall> DecodePrune(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::Prune>(body));
+  return PruneCall{.request = {.name = Str(root->name()), .before = Str(root->before())},
+                   .budget_ns = root->budget_ns()};
+}
+
+Result<PruneOutcome> DecodePruneOutcome(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::PruneReply>(body));
+  return PruneOutcome{.versions = root->versions(), .raised = root->raised()};
+}
+
+std::string Encode(const PruneOutcome& outcome) {
+  Builder builder;
+  builder.Finish(fb::CreatePruneReply(builder, outcome.versions, outcome.raised));
+  return StringOf(builder);
+}
+
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::EngineVersions>(body));
   KVCOVE_ASSIGN(const std::vector<std::string_view> versions, Views(root->versions(), body));
@@ -67,7 +84,8 @@ Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body) {
 
 bool MayWait(Method method) {
   return method == Method::kRegister || method == Method::kReset ||
-         method == Method::kNameVersions || method == Method::kEndEngine;
+         method == Method::kNameVersions || method == Method::kEndEngine ||
+         method == Method::kPrune;
 }
 
 bool MayWaitInCluster(Method method) { return method == Method::kPut || method == Method::kFinish; }

@@ -64,6 +64,10 @@ struct ResetCall {
   ResetRequest request;
   std::int64_t budget_ns = 0;
 };
+struct PruneCall {
+  PruneRequest request;
+  std::int64_t budget_ns = 0;
+};
 struct EngineVersions {
   std::string name;
   std::string engine;
@@ -72,10 +76,13 @@ struct EngineVersions {
 };
 Result<RegisterCall> DecodeRegister(std::span<const std::byte> body);
 Result<ResetCall> DecodeReset(std::span<const std::byte> body);
+Result<PruneCall> DecodePrune(std::span<const std::byte> body);
 Result<EngineVersions> DecodeEngineVersions(std::span<const std::byte> body);
 std::string Encode(const Registration& registration);
 Result<ResetOutcome> DecodeResetOutcome(std::span<const std::byte> body);
 std::string Encode(const ResetOutcome& outcome);
+Result<PruneOutcome> DecodePruneOutcome(std::span<const std::byte> body);
+std::string Encode(const PruneOutcome& outcome);
 // Calls that may wait for the store or for a lease; the others answer at once, but for removals
 // (ServeRemovalThen).
 bool MayWait(Method method);

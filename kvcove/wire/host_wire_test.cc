@@ -41,6 +41,11 @@ class EchoHost final : public HostService {
     text = fmt::format("{} {}", name, engine);
     return {};
   }
+  Result<PruneOutcome> Prune(const PruneRequest& request, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    text = fmt::format("{} before {}", request.name, request.before);
+    return PruneOutcome{.versions = 1ULL << 40, .raised = 6};
+  }
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
     Note(token, keys, deadline_ns);
@@ -173,6 +178,7 @@ class HostWireTest : public testing::Test {
     const std::vector<std::string> versions = {"v", "v2"};
     ASSERT_TRUE(stub_->NameVersions("n", "e", versions, Soon()));
     ASSERT_TRUE(stub_->EndEngine("n", "e", Soon()));
+    ASSERT_TRUE(stub_->Prune({.name = "n", .before = "v2"}, Soon()));
     const std::byte value[3] = {std::byte{1}, std::byte{2}, std::byte{3}};
     const std::vector<PutItem> items = {{.key = "k1", .size_bytes = 3, .value = value},
                                         {.key = "k2", .size_bytes = 70000, .after = "k1"}};
@@ -259,6 +265,10 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(host_.text, "n e a,b");
   EXPECT_TRUE(stub_->EndEngine("n", "f", Soon()));
   EXPECT_EQ(host_.text, "n f");
+  const auto pruned = *stub_->Prune({.name = "n", .before = "step 7"}, Soon());
+  EXPECT_EQ(host_.text, "n before step 7");
+  EXPECT_EQ(pruned.versions, 1ULL << 40);
+  EXPECT_EQ(pruned.raised, 6U);
 
   EXPECT_EQ(*stub_->Remove(token_, keys_, Soon()), (std::vector{Code::kOk, Code::kMiss}));
   EXPECT_EQ(host_.text, "k1,key-2");
@@ -350,6 +360,7 @@ TEST_F(HostWireTest, EveryCallEndsByTheBudgetOfItsFrame) {
       [&] { return stub_->Reset({.name = "n"}, Soon()).has_value(); },
       [&] { return stub_->NameVersions("n", "e", versions, Soon()).has_value(); },
       [&] { return stub_->EndEngine("n", "e", Soon()).has_value(); },
+      [&] { return stub_->Prune({.name = "n"}, Soon()).has_value(); },
       [&] { return stub_->Put(token_, {}, Soon()).has_value(); },
       [&] { return stub_->Finish(finish, Soon()).has_value(); },
       [&] { return stub_->Remove(token_, keys_, Soon()).has_value(); },
@@ -383,6 +394,20 @@ TEST_F(HostWireTest, ALongerTimeThanAFrameTellsComesFromTheTable) {
   const std::int64_t now = SystemClock::Instance().NowNs();
   ASSERT_TRUE(stub_->Reset({.name = "n"}, clock_.NowNs() + 100 * kSecond));
   EXPECT_GE(host_.deadline, now + 100 * kSecond);
+}
+
+// It does not know the method, and takes the frame for garbage.
+TEST(OlderPeerTest, AnAuthorityThatDoesNotKnowPruneIsNamedAsTooOld) {
+  class Older final : public Channel {
+   public:
+    Result<std::string> Call(Method, std::span<const std::byte>, std::int64_t) override {
+      return std::unexpected(
+          Error{.code = Code::kCorrupt, .detail = "not a call for the master", .answered = true});
+    }
+  } channel;
+  const auto pruned = MakeHostStub(channel)->Prune({.name = "n", .before = "v"}, kSecond);
+  ASSERT_FALSE(pruned);
+  EXPECT_EQ(pruned.error().code, Code::kIncompatible);
 }
 
 TEST_F(HostWireTest, AServiceOfObjectsAnswersNoCallOfAnotherKind) {
@@ -437,6 +462,9 @@ TEST_F(HostWireTest, RequestsHaveTheseBytes) {
       {Method::kEndEngine,
        "100000000c002400040008000c0010000c0000002c000000200000001800000000000000000000000000"
        "00000000000000000000000000000100000065000000010000006e000000"},
+      {Method::kPrune,
+       "140000000000000000000a001400040008000c000a000000180000000c00000000943577000000000200"
+       "000076320000010000006e000000"},
       {Method::kPut,
        "0c0000000800280004002400080000000100000000000000020000000000000003000000000000000400"
        "000000000000040000000200000040000000100000000c0010000400080000000c000c00000014000000"

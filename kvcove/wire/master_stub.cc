@@ -30,6 +30,9 @@ Status MasterStub::EndEngine(std::string_view name, std::string_view engine,
                              std::int64_t deadline_ns) {
   return generations_->EndEngine(name, engine, deadline_ns);
 }
+Result<PruneOutcome> MasterStub::Prune(const PruneRequest& request, std::int64_t deadline_ns) {
+  return generations_->Prune(request, deadline_ns);
+}
 
 Result<std::vector<Code>> MasterStub::Remove(const Token& token,
                                              std::span<const std::string_view> keys,

@@ -76,6 +76,17 @@ struct ResetOutcome {
   static constexpr std::uint64_t kUnsharedMs = ~std::uint64_t{0};
 };
 
+// Declares each weight version of the namespace dead that was first named earlier than `before`.
+struct PruneRequest {
+  std::string name;  // of the namespace
+  std::string before;
+};
+
+struct PruneOutcome {
+  std::uint64_t versions = 0;  // that this call has declared dead
+  std::uint64_t raised = 0;    // generations of dead versions that it has ended
+};
+
 // A place in the session's staging area (segment/layout.h).
 struct StagedAt {
   std::uint64_t sequence = 0;  // 0: nothing is staged
@@ -141,6 +152,9 @@ class GenerationService {
                               std::span<const std::string> versions, std::int64_t deadline_ns) = 0;
   virtual Status EndEngine(std::string_view name, std::string_view engine,
                            std::int64_t deadline_ns) = 0;
+  // Proven when it returns, as a reset is. A repetition is harmless. Errors: kInvalid (nobody has
+  // named `before`), kNotProven, kIncompatible (an authority of an earlier build).
+  virtual Result<PruneOutcome> Prune(const PruneRequest& request, std::int64_t deadline_ns) = 0;
 };
 
 // Removals, of every value that is stored anywhere in the pool. Thread-safe. Every call ends by

@@ -55,6 +55,26 @@ TEST_F(MastersTest, AResetThatMeetsAnElectionIsProvenByTheNextLeader) {
   ExpectGone(keys);
 }
 
+TEST_F(MastersTest, APruneThatMeetsAnElectionIsProvenByTheNextLeader) {
+  const CallOptions old{.timeout = kCallTime, .version = "v1"};
+  const auto token = session_->Capture(old);
+  ASSERT_TRUE(token) << token.error().ToString();
+  ASSERT_TRUE(session_->Capture({.timeout = kCallTime, .version = "v2"}));
+  const auto leader = AwaitLeader();
+  ASSERT_TRUE(leader);
+  End(std::exchange(masters_[*leader], 0), SIGKILL);
+  const auto pruned = near_->Prune("v2", {.timeout = milliseconds(60'000)});
+  ASSERT_TRUE(pruned) << pruned.error().ToString();
+  for (Session* session : Sessions()) {
+    const ConstBuffer piece{.data = "late", .size = 4};
+    const PutItem item{.key = "late", .value = {&piece, 1}};
+    ItemResult result;
+    (void)session->Put(*token, {&item, 1}, {&result, 1}, old);
+    EXPECT_FALSE(result.ok()) << CodeName(result.code);
+    EXPECT_EQ(session->Capture(old).error().code, Code::kDenied);
+  }
+}
+
 TEST_F(MastersTest, WithoutEtcdNothingIsProvenAndNothingIsVoided) {
   const auto kept = Keys(60, "kept");
   ASSERT_TRUE(PutAll(*session_, kept));

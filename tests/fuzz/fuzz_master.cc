@@ -147,7 +147,7 @@ constexpr wire::Method kMethods[] = {wire::Method::kHello,        wire::Method::
                                      wire::Method::kWatch,        wire::Method::kOwnerGoodbye,
                                      wire::Method::kList,         wire::Method::kLookup,
                                      wire::Method::kOwners,       wire::Method::kRemoveEverywhere,
-                                     wire::Method::kRemovals};
+                                     wire::Method::kRemovals,     wire::Method::kPrune};
 
 // What one step of one client sends.
 std::string Step(const Client& client, std::uint8_t kind, Input& input) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <atomic>
+#include <map>
 #include <thread>
 
 #include "kvcove/base/size.h"
@@ -59,6 +61,56 @@ TEST_F(ClusterTest, ResetIsAFenceForAllHosts) {
   EXPECT_EQ(Put(*engine, "c", 100'000, old), Code::kStale);
   EXPECT_EQ(Put(*same, "c"), Code::kOk);
   EXPECT_TRUE(Get(*engine, "c").ok());
+}
+
+TEST_F(ClusterTest, DeadVersionsAreDeadForAllHostsAndForTheNextMaster) {
+  auto far = Open();
+  auto here = Open("host1");
+  auto engine = OpenSession(*far, "e1");
+  auto other = OpenSession(*here, "e2");
+  const auto versioned = [](std::string_view version) {
+    return CallOptions{.timeout = kCallTime, .version = version};
+  };
+  std::map<std::string, Token> tokens;
+  for (const std::string version : {"v2", "v1", "v3"}) {
+    tokens[version] = Must(engine->Capture(versioned(version)));
+    Must(other->Capture(versioned(version)));
+    for (Session* session : {engine.get(), other.get()}) {
+      const auto key = fmt::format("{}-{}", version, session == engine.get() ? 0 : 1);
+      ASSERT_EQ(Put(*session, key, 5000, tokens[version]), Code::kOk);
+    }
+  }
+  const auto found = [&](Session& session, const std::string& version) {
+    const std::string both[] = {version + "-0", version + "-1"};
+    const std::string_view keys[] = {both[0], both[1]};
+    std::array<ItemResult, 2> results;
+    (void)session.Exists(keys, results, versioned(version));
+    return std::ranges::count_if(results, &ItemResult::ok);
+  };
+  for (Session* session : {engine.get(), other.get()}) ASSERT_EQ(found(*session, "v2"), 2);
+  const auto pruned = other->Prune("v1", {.timeout = kCallTime});
+  ASSERT_TRUE(pruned) << pruned.error().ToString();
+  EXPECT_EQ(*pruned, 1U) << "v2 was named before v1";
+  const auto expect_dead = [&] {
+    for (Session* session : {engine.get(), other.get()}) {
+      EXPECT_EQ(found(*session, "v2"), 0);
+      EXPECT_EQ(Put(*session, "late", 5000, tokens["v2"]), Code::kStale);
+      EXPECT_EQ(session->Capture(versioned("v2")).error().code, Code::kDenied);
+    }
+  };
+  expect_dead();
+  for (Session* session : {engine.get(), other.get()}) {
+    EXPECT_EQ(found(*session, "v1"), 2);
+    EXPECT_EQ(found(*session, "v3"), 2);
+  }
+  EXPECT_EQ(engine->Prune("v9", {.timeout = kCallTime}).error().code, Code::kInvalid);
+  const std::uint16_t port = master_->address().port;
+  master_.reset();
+  StartMaster(port);
+  WaitLive(2);
+  expect_dead();
+  EXPECT_TRUE(Becomes([&] { return found(*engine, "v1") == 2 && found(*other, "v3") == 2; }));
+  EXPECT_EQ(Must(engine->Prune("v3", {.timeout = kCallTime})), 1U) << "the order is stored, too";
 }
 
 TEST_F(ClusterTest, RemovalReachesAllHosts) {

@@ -43,10 +43,18 @@ class Engine {
     }
     lab::ModelConnector roles{.scheduler = scheduler_.get()};
     for (const auto& worker : workers_) roles.workers.push_back(worker.get());
-    model_ = std::make_unique<ModelEngine>(
-        lab::ModelOptions{.shape = kShape, .name = name, .versions = versions},
-        std::vector<lab::ModelConnector>{roles});
+    lab::ModelOptions options{.shape = kShape, .name = name, .versions = versions};
+    if (versions == VersionSource::kSalt) {
+      options.weights_of_salt = [](const std::string& salt) { return std::stoull(salt.substr(5)); };
+    }
+    model_ = std::make_unique<ModelEngine>(options, std::vector<lab::ModelConnector>{roles});
     EXPECT_TRUE(model_->Start(weights));
+    if (versions == VersionSource::kSalt) UseSaltOf(weights);
+  }
+  // Later requests name these weights, which the engine has.
+  void UseSaltOf(lab::Weights weights) {
+    salt_ = fmt::format("step-{}", weights);
+    scheduler_->SetVersion(salt_);
   }
 
   ModelEngine& model() { return *model_; }
@@ -55,7 +63,7 @@ class Engine {
   // Serves one prompt to its end, saves included. Returns the blocks that came from the pool.
   std::uint64_t Serve(std::uint32_t seed, std::size_t tokens = 200) {
     const std::uint64_t before = model_->counts().loaded_blocks;
-    lab::ModelRequest request{.id = fmt::format("r{}", ++served_)};
+    lab::ModelRequest request{.id = fmt::format("r{}", ++served_), .salt = salt_};
     for (std::size_t t = 0; t < tokens; ++t) {
       request.tokens.push_back(static_cast<std::uint32_t>(Mix64(seed * 100'000 + t) % 50'000));
     }
@@ -86,6 +94,7 @@ class Engine {
   std::unique_ptr<connector::SchedulerRole> scheduler_;
   std::vector<std::unique_ptr<connector::WorkerRole>> workers_;
   std::unique_ptr<ModelEngine> model_;
+  std::string salt_;
   std::uint64_t served_ = 0;
   std::chrono::steady_clock::duration longest_step_{};
 };
@@ -186,6 +195,34 @@ TEST_F(ConnectorTest, EnginesThatResetAfterOneUpdateShareAGeneration) {
   }
   EXPECT_EQ(Stores(*engines[0]), 0U);
   for (int i = 1; i < 4; ++i) EXPECT_EQ(Loads(*engines[i], 12), 12U);
+}
+
+// An engine that is late with an update computes on, without the pool.
+TEST_F(ConnectorTest, NothingIsLoadedOrStoredUnderSaltsThatAreDead) {
+  Engine a("a", On("host0"), VersionSource::kSalt);
+  Engine late("late", On("host1"), VersionSource::kSalt);
+  EXPECT_EQ(Stores(a), 0U);
+  EXPECT_EQ(Loads(late, 12), 12U);
+  a.model().ChangeWeights(2, /*told=*/false);
+  a.UseSaltOf(2);
+  EXPECT_TRUE(a.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(Stores(a), 0U);
+  auto pool = Open("elsewhere");
+  auto trainer = Must(pool->OpenSession({.name = lab::ShapeOf(kShape).Namespace()}));
+  const auto pruned = trainer->Prune("step-2", {.timeout = kCallTime});
+  ASSERT_TRUE(pruned) << pruned.error().ToString();
+  EXPECT_EQ(*pruned, 1U);
+  const auto saved = [&] { return late.scheduler().stats().ranks.saved_keys; };
+  const std::uint64_t before = saved();
+  for (std::uint32_t seed = 1; seed < 4; ++seed) {
+    EXPECT_TRUE(late.model().ResetPrefixCache(false, false));
+    EXPECT_EQ(late.Serve(seed), 0U);
+  }
+  EXPECT_EQ(saved(), before);
+  late.model().ChangeWeights(2, /*told=*/false);
+  late.UseSaltOf(2);
+  EXPECT_TRUE(late.model().ResetPrefixCache(false, false));
+  EXPECT_EQ(Loads(late, 12), 12U);
 }
 
 // vllm-connector.md 11.8: a reset is for one model, not for all that the pool holds.

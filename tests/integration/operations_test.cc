@@ -454,6 +454,34 @@ TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
   EXPECT_EQ(Ask("POST", "/v1/cancel", {{"id", "7"}}).status, 404);
 }
 
+TEST_F(OperationsTest, OlderVersionsAreDeclaredDead) {
+  auto pool = Open();
+  auto session = OpenSession(*pool);
+  for (const char* version : {"v1", "v2", "v3"}) {
+    ASSERT_TRUE(session->Capture({.timeout = kCallTime, .version = version}));
+  }
+  const auto prune = [&](const json& body) { return Ask("POST", "/v1/prune", body); };
+  EXPECT_EQ(prune({{"namespace", "acme/llama"}}).status, 400);
+  EXPECT_EQ(prune({{"namespace", "acme/lama"}, {"before", "v3"}}).status, 404);
+  const auto unknown = prune({{"namespace", "acme/llama"}, {"before", "v4"}});
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_THAT(unknown.body, testing::HasSubstr("nobody has named the weight version 'v4'"));
+  const json answer = Json("POST", "/v1/prune", {{"namespace", "acme/llama"}, {"before", "v3"}});
+  EXPECT_EQ(answer["proven"], true) << answer.dump();
+  EXPECT_EQ(answer["versions"], 2);
+  EXPECT_EQ(answer["raised"], 2);
+  for (const json& slot : Json("GET", "/v1/namespaces")["namespaces"]) {
+    EXPECT_EQ(slot["dead"], slot["version"] == "v1" || slot["version"] == "v2") << slot.dump();
+  }
+  EXPECT_EQ(session->Capture({.timeout = kCallTime, .version = "v1"}).error().code, Code::kDenied);
+  const std::string metrics = Ask("GET", "/metrics").body;
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_prunes_total 2\n"));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_prunes_not_proven_total 1\n"));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_versions 3\n"));
+  EXPECT_THAT(metrics, testing::HasSubstr("kvcove_master_versions_dead 2\n"));
+  EXPECT_THAT(metrics, testing::ContainsRegex("kvcove_master_dead_registrations_total [1-9]"));
+}
+
 TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 1000; ++i) {

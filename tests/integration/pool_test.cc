@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -400,6 +401,45 @@ TEST_P(PoolTest, WeightVersionsDoNotMix) {
   ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step1"}).code, Code::kMiss);
   EXPECT_EQ(Exists(*session, "k", {.version = "run7/step2"}).code, Code::kMiss);
+}
+
+TEST_P(PoolTest, VersionsBeforeAPruneAreDead) {
+  auto session = OpenSession();
+  ASSERT_EQ(Put(*session, "k", "none"), Code::kOk);
+  std::map<std::string, Token> tokens;
+  const auto versioned = [](std::string_view version) {
+    return CallOptions{.timeout = kCallTime, .version = version};
+  };
+  // The order of the first captures counts, whatever the versions are called.
+  for (const std::string version : {"step-9", "step-10", "a"}) {
+    tokens[version] = Must(session->Capture(versioned(version)));
+    ASSERT_EQ(Put(*session, tokens[version], "k", version), Code::kOk);
+  }
+  EXPECT_EQ(session->Prune("step-11", {.timeout = kCallTime}).error().code, Code::kInvalid);
+  EXPECT_EQ(session->Prune("", {.timeout = kCallTime}).error().code, Code::kInvalid);
+  EXPECT_TRUE(Exists(*session, "k", versioned("step-9")).ok());
+  EXPECT_EQ(Must(session->Prune("a", {.timeout = kCallTime})), 2U);
+  EXPECT_FALSE(session->closed());
+  auto late = OpenSession("model", "late");
+  for (const std::string version : {"step-9", "step-10"}) {
+    EXPECT_EQ(Exists(*session, "k", versioned(version)).code, Code::kMiss) << version;
+    EXPECT_EQ(Put(*session, tokens[version], "late", "put"), Code::kStale) << version;
+    EXPECT_EQ(session->Capture(versioned(version)).error().code, Code::kDenied) << version;
+    EXPECT_EQ(late->Capture(versioned(version)).error().code, Code::kDenied) << version;
+  }
+  EXPECT_TRUE(Exists(*session, "k", versioned("a")).ok());
+  EXPECT_EQ(Put(*session, tokens["a"], "more", "put"), Code::kOk) << "its generation stays";
+  EXPECT_TRUE(Exists(*session, "k").ok()) << "what has no version";
+  EXPECT_EQ(Must(session->Prune("a", {.timeout = kCallTime})), 0U);
+  EXPECT_EQ(Must(session->Prune("step-10", {.timeout = kCallTime})), 0U)
+      << "all before it are dead";
+  CompletionQueue queue;
+  Must(session->Capture(versioned("b")));
+  ASSERT_TRUE(session->PruneAsync(queue, 7, "b", {.timeout = kCallTime}));
+  const auto done = queue.Next(kCallTime);
+  ASSERT_TRUE(done && done->status) << done->status.error().ToString();
+  EXPECT_EQ(done->count, 1U);
+  EXPECT_FALSE(Exists(*session, "k", versioned("a")).ok());
 }
 
 TEST_P(PoolTest, VersionsThatNobodyNamesAreReclaimedFirst) {

@@ -450,6 +450,7 @@ TEST_F(SecurityTest, ScopesAreKeptApart) {
     return reset || reset.error().code == Code::kDenied;
   }));
   ASSERT_FALSE(reset);
+  EXPECT_EQ(session->Prune("v1", {.timeout = kCallTime}).error().code, Code::kDenied);
   // An owner needs a scope of its own.
   rpc::TcpChannel channel(master_->address(), AccessOf("acme"));
   const std::string hello = wire::Encode(wire::OwnerHello{.owner = RandomId(), .address = "x:1"});

@@ -143,6 +143,13 @@ Status BlockingGenerations::EndEngine(std::string_view name, std::string_view en
   return {};
 }
 
+Result<PruneOutcome> BlockingGenerations::Prune(const PruneRequest& request,
+                                                std::int64_t deadline_ns) {
+  return Wait<PruneOutcome>(deadline_ns, [&](Reply<PruneOutcome> reply) {
+    keeper_->Prune(request, deadline_ns, std::move(reply));
+  });
+}
+
 PoolFact BlockingGenerations::pool() const { return keeper_->pool(); }
 
 Status BlockingGenerations::Close() {

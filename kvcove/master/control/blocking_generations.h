@@ -42,6 +42,7 @@ class BlockingGenerations final : public wire::GenerationService {
                       std::span<const std::string> versions, std::int64_t deadline_ns) override;
   Status EndEngine(std::string_view name, std::string_view engine,
                    std::int64_t deadline_ns) override;
+  Result<PruneOutcome> Prune(const PruneRequest& request, std::int64_t deadline_ns) override;
   PoolFact pool() const;
   // Stores that this process ended cleanly: the next start need not wait for leases. Call it only
   // when no lease is running. Errors: the store's; kTimeout after 1 s.

@@ -111,6 +111,26 @@ TEST_F(BlockingGenerationsTest, ThreadsThatResetAtOnceAreAllAnswered) {
   EXPECT_EQ(Register().generation, owner_.slots.begin()->second.generation);
 }
 
+TEST_F(BlockingGenerationsTest, DeadVersionsStayDeadInTheNextProcess) {
+  Open(directory_);
+  const Registration one = Register("v1");
+  Register("v2");
+  const auto pruned =
+      generations_->Prune({.name = "m", .before = "v2"}, clock_.NowNs() + kSecond / 2);
+  ASSERT_TRUE(pruned) << pruned.error().ToString();
+  EXPECT_EQ(pruned->versions, 1U);
+  EXPECT_NE(owner_.slots[one.slot].generation, one.generation);
+  const auto refused = [&] {
+    const auto late = generations_->Register({.name = "m", .version = "v1", .engine = "e"},
+                                             clock_.NowNs() + kSecond);
+    return late ? Code::kOk : late.error().code;
+  };
+  EXPECT_EQ(refused(), Code::kDenied);
+  Open(directory_);  // no Close
+  EXPECT_EQ(refused(), Code::kDenied);
+  Register("v2");
+}
+
 TEST_F(BlockingGenerationsTest, TheOwnerHearsWhichVersionsNobodyUses) {
   Open("");
   clock_.AdvanceNs(120 * kSecond);  // after a start all count as named for a while

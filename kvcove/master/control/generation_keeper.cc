@@ -78,6 +78,27 @@ void GenerationKeeper::Reset(const ResetRequest& request, std::int64_t deadline_
   Enqueue(operation, deferred);
 }
 
+void GenerationKeeper::Prune(const PruneRequest& request, std::int64_t deadline_ns,
+                             Reply<PruneOutcome> reply) {
+  const auto check = [&]() -> Status {
+    KVCOVE_TRY(CheckName(NameWithinTenant(request.name), "namespace"));
+    if (request.before.empty()) {
+      return Fail(Code::kInvalid, "name the weight version before which all are dead");
+    }
+    return CheckName(request.before, "weight version");
+  };
+  if (const Status valid = check(); !valid) return reply(std::unexpected(valid.error()));
+  auto operation = std::make_shared<Operation>();
+  operation->kind = Kind::kPrune;
+  operation->since_ns = clock_.NowNs();
+  operation->deadline_ns = deadline_ns;
+  operation->pruning = request;
+  operation->pruned = std::move(reply);
+  Deferred deferred(commits_);
+  const MutexLock lock(mutex_);
+  Enqueue(operation, deferred);
+}
+
 void GenerationKeeper::ChangePool(Kind kind, std::function<void(PoolFact&)> edit,
                                   Reply<void> stored, Deferred& deferred) {
   auto operation = std::make_shared<Operation>();
@@ -127,6 +148,11 @@ void GenerationKeeper::Refuse(Operation& operation, const Error& error, Deferred
     deferred.Answer<Registration>(operation.registered, std::unexpected(error));
   } else if (operation.kind == Kind::kReset) {
     deferred.Answer<ResetOutcome>(operation.reset, Fail(Code::kNotProven, error.ToString()));
+  } else if (operation.kind == Kind::kPrune) {
+    const bool invalid = error.code == Code::kInvalid;
+    deferred.Answer<PruneOutcome>(operation.pruned,
+                                  Fail(invalid ? Code::kInvalid : Code::kNotProven,
+                                       invalid ? error.detail : error.ToString()));
   } else {
     deferred.Answer<void>(operation.stored, std::unexpected(error));
   }
@@ -166,6 +192,8 @@ Result<Generations::Plan> GenerationKeeper::Decide(const Operations& operations)
       for (const auto& operation : operations) requests.push_back(operation->resetting);
       return generations_.PlanReset(requests, clock_.NowNs());
     }
+    case Kind::kPrune:
+      return generations_.PlanPrune(operations.front()->pruning);
     case Kind::kVoid:
     case Kind::kPool:
       break;
@@ -262,8 +290,14 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
                                  .incarnation = generations_.incarnation(),
                                  .generation = generations_.BoundTo(operation->resetting.name,
                                                                     operation->resetting.engine)};
-      AwaitReset(operation, outcome, deferred);
+      AwaitProof(operation, [this, operation, outcome] { Prove(*operation, outcome); }, deferred);
     }
+  } else if (first.kind == Kind::kPrune) {
+    const PruneOutcome outcome = generations_.Prune(first.pruning, plan, revision);
+    if (!plan.slots.empty()) PublishPlan(plan, deferred);
+    AwaitProof(
+        operations.front(),
+        [this, operation = operations.front(), outcome] { Prove(*operation, outcome); }, deferred);
   } else {
     pool_ = next_pool_;
     if (first.kind == Kind::kVoid) {
@@ -275,24 +309,27 @@ void GenerationKeeper::CarryOut(const Operations& operations, const Generations:
   if (generations_.registrations().version() != names) ShowNames(deferred);
 }
 
-void GenerationKeeper::AwaitReset(const std::shared_ptr<Operation>& operation,
-                                  const ResetOutcome& outcome, Deferred& deferred) {
+void GenerationKeeper::AwaitProof(const std::shared_ptr<Operation>& operation,
+                                  const std::function<void()>& prove, Deferred& deferred) {
   if (std::exchange(operation->answered, true)) return;
-  deferred.Add([this, operation, outcome] {
-    sink_.Await(operation->deadline_ns, [this, operation, outcome](const Result<void>& proven) {
-      if (!proven) return operation->reset(Fail(Code::kNotProven, proven.error().detail));
-      const auto answer = [this, operation, outcome] { Prove(*operation, outcome); };
+  deferred.Add([this, operation, prove] {
+    sink_.Await(operation->deadline_ns, [this, operation, prove](const Result<void>& proven) {
+      if (!proven) return NotProven(*operation, proven.error().detail);
       // Owners that the store does not know are not among those that Await asked, and may still
       // show older generations under an earlier master's lease.
-      if (clock_.NowNs() >= proven_from_ns_) return answer();
+      if (clock_.NowNs() >= proven_from_ns_) return prove();
       if (operation->deadline_ns < proven_from_ns_) {
-        return operation->reset(
-            Fail(Code::kNotProven, "leases that an earlier process gave are still running"));
+        return NotProven(*operation, "leases that an earlier process gave are still running");
       }
       const MutexLock lock(mutex_);
-      proving_.push_back({.from_ns = proven_from_ns_, .answer = answer});
+      proving_.push_back({.from_ns = proven_from_ns_, .answer = prove});
     });
   });
+}
+
+void GenerationKeeper::NotProven(const Operation& operation, const std::string& why) {
+  if (operation.kind == Kind::kPrune) return operation.pruned(Fail(Code::kNotProven, why));
+  operation.reset(Fail(Code::kNotProven, why));
 }
 
 void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& outcome) const {
@@ -313,6 +350,17 @@ void GenerationKeeper::Prove(const Operation& operation, const ResetOutcome& out
   // Each owner logs the number of values that the reset voided on its host.
   LogInfo("reset of '{}' by {}: proven in {:.1f} ms; {} generations ended",
           ReadableName(request.name), by, ms, outcome.raised);
+}
+
+void GenerationKeeper::Prove(const Operation& operation, const PruneOutcome& outcome) const {
+  const double ms = static_cast<double>(clock_.NowNs() - operation.since_ns) / 1e6;
+  operation.pruned(outcome);
+  if (!log_resets_) return;
+  LogInfo(
+      "prune of '{}' before version '{}': proven in {:.1f} ms; {} versions died, {} "
+      "generations ended",
+      ReadableName(operation.pruning.name), operation.pruning.before, ms, outcome.versions,
+      outcome.raised);
 }
 
 void GenerationKeeper::Tick() {
@@ -408,6 +456,11 @@ std::size_t GenerationKeeper::used_slots() const {
 Generations::Refused GenerationKeeper::refused() const {
   const MutexLock lock(mutex_);
   return generations_.refused();
+}
+
+GenerationKeeper::Versions GenerationKeeper::versions() const {
+  const MutexLock lock(mutex_);
+  return {.known = generations_.order().size(), .dead = generations_.order().dead()};
 }
 
 }  // namespace kvcove::master

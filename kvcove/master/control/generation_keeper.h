@@ -3,7 +3,7 @@
 // owners; a reset is answered when owners have acknowledged it. The keeper has no thread: answers
 // come from the store's thread, from an owner's acknowledgement, or from Tick.
 //
-//   request -> waiting -> (decided) stored -> published -> (reset) acknowledged -> answered
+//   request -> waiting -> (decided) stored -> published -> (reset, prune) acknowledged -> answered
 // Resets that wait while another decision is being stored share the next one. Each request is
 // answered by its deadline, even if the store hangs.
 #pragma once
@@ -61,6 +61,8 @@ class GenerationKeeper {
                 Reply<Registration> reply);
   // Resets a namespace and answers when the reset is proven. Errors: kNotProven, kInvalid.
   void Reset(const ResetRequest& request, std::int64_t deadline_ns, Reply<ResetOutcome> reply);
+  // Declares weight versions dead and answers when that is proven. Errors: kNotProven, kInvalid.
+  void Prune(const PruneRequest& request, std::int64_t deadline_ns, Reply<PruneOutcome> reply);
   // Replaces the versions that the engine still uses. Errors: kInvalid.
   Status NameVersions(std::string_view name, std::string_view engine,
                       const std::vector<std::string>& versions);
@@ -87,18 +89,25 @@ class GenerationKeeper {
   std::size_t registrations() const;
   std::size_t used_slots() const;
   Generations::Refused refused() const;
+  struct Versions {
+    std::size_t known = 0;  // named by engines, and not forgotten
+    std::size_t dead = 0;
+  };
+  Versions versions() const;
 
  private:
-  enum class Kind { kRegister, kReset, kVoid, kPool };
+  enum class Kind { kRegister, kReset, kPrune, kVoid, kPool };
   struct Operation {
     Kind kind = Kind::kRegister;
-    std::int64_t since_ns = 0;  // when a reset arrived
+    std::int64_t since_ns = 0;  // when a reset or a prune arrived
     std::int64_t deadline_ns = 0;
     RegisterRequest registering;
     ResetRequest resetting;
+    PruneRequest pruning;
     std::int64_t shared_ns = Generations::kUnshared;  // SharedNs of `resetting`
     std::function<void(Result<Registration>)> registered;
     std::function<void(Result<ResetOutcome>)> reset;
+    std::function<void(Result<PruneOutcome>)> pruned;
     std::function<void(PoolFact&)> edit;  // for kVoid and kPool
     Reply<void> stored;
     bool answered = false;
@@ -125,10 +134,14 @@ class GenerationKeeper {
   // Applies a change of the registrations, and shows the sink the unnamed slots if they changed.
   template <typename Change>
   void ChangeNames(const Change& change);
-  void AwaitReset(const std::shared_ptr<Operation>& operation, const ResetOutcome& outcome,
+  // Calls `prove` when the owners have acknowledged the decision, without a lock; answers the
+  // operation with an error if they do not in time.
+  void AwaitProof(const std::shared_ptr<Operation>& operation, const std::function<void()>& prove,
                   Deferred& deferred) KVCOVE_REQUIRES(mutex_);
-  // Answers a proven reset and logs how long it took. Called without a lock.
+  // Answer a proven reset or prune and log how long it took. Called without a lock.
   void Prove(const Operation& operation, const ResetOutcome& outcome) const;
+  void Prove(const Operation& operation, const PruneOutcome& outcome) const;
+  static void NotProven(const Operation& operation, const std::string& why);
   static void Refuse(Operation& operation, const Error& error, Deferred& deferred);
 
   const std::int64_t proven_from_ns_;

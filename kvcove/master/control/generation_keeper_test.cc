@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -24,8 +25,10 @@ class FakeSink final : public GenerationSink {
     ++publications;
     if (then) after.Add(then);
     for (const Generations::Published& published : updates) {
-      EXPECT_GE(published.revision, latest) << "an older generation follows a newer one";
-      latest = published.revision;
+      if (!starts) {
+        EXPECT_GE(published.revision, latest) << "an older generation follows a newer one";
+      }
+      latest = std::max(latest, published.revision);
       generations[published.update.slot] = published.update.generation;
     }
   }
@@ -41,6 +44,7 @@ class FakeSink final : public GenerationSink {
     for (auto& [deadline, proven] : std::exchange(waiting, {})) proven(outcome);
   }
 
+  bool starts = false;  // a master publishes all, in the order of their slots
   bool acknowledges = true;
   Id128 incarnation;
   std::size_t publications = 0;
@@ -91,6 +95,15 @@ class GenerationKeeperTest : public testing::Test {
     keeper_->Reset(
         {.name = "m", .engine = engine, .version = {}, .id = {.high = 1, .low = id}, .late = late},
         clock_.NowNs() + for_ns, Into(answer));
+    return answer;
+  }
+  void RegisterVersion(const std::string& version) {
+    keeper_->Register({.name = "m", .version = version, .engine = "e"}, clock_.NowNs() + kSecond,
+                      [](const Result<Registration>&) {});
+  }
+  Answer<PruneOutcome> Prune(const std::string& before, std::int64_t for_ns = kSecond) {
+    const auto answer = New<PruneOutcome>();
+    keeper_->Prune({.name = "m", .before = before}, clock_.NowNs() + for_ns, Into(answer));
     return answer;
   }
   void Pass(std::int64_t ns) {
@@ -276,6 +289,115 @@ TEST_F(GenerationKeeperTest, EndingCleanlyWaitsForNothingThatIsUnknown) {
   const PoolFact stored = *Decode(store_.facts)->pool;
   EXPECT_TRUE(stored.clean_end);
   EXPECT_TRUE(stored.unknown_leases) << "they may still run";
+}
+
+// ---- dead versions
+
+TEST_F(GenerationKeeperTest, VersionsAreDeadOnlyOnceThatIsStoredAndOwnersHaveAcknowledged) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  const std::map<SlotId, Generation> before = sink_.generations;
+  store_.hangs = true;
+  sink_.acknowledges = false;
+  const auto pruned = Prune("v2");
+  EXPECT_EQ(sink_.generations, before);
+  EXPECT_TRUE(Decode(store_.facts)->pruned.empty());
+  store_.Release();
+  EXPECT_FALSE(pruned->has_value()) << "an owner may still show values";
+  EXPECT_EQ(Decode(store_.facts)->pruned.size(), 1U);
+  EXPECT_NE(sink_.generations[0], before.at(0));
+  EXPECT_EQ(sink_.generations[1], before.at(1));
+  sink_.Acknowledge();
+  ASSERT_TRUE(Ok(pruned));
+  EXPECT_EQ((**pruned)->versions, 1U);
+  EXPECT_EQ(keeper_->versions().known, 2U);
+  EXPECT_EQ(keeper_->versions().dead, 1U);
+}
+
+TEST_F(GenerationKeeperTest, ARegistrationThatWaitsBehindAPruneIsRefused) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  store_.hangs = true;
+  const auto pruned = Prune("v2");
+  const auto late = New<Registration>();
+  keeper_->Register({.name = "m", .version = "v1", .engine = "late"}, clock_.NowNs() + kSecond,
+                    Into(late));
+  store_.hangs = false;
+  store_.Release();
+  EXPECT_TRUE(Ok(pruned));
+  EXPECT_EQ(CodeOf(late), Code::kDenied);
+}
+
+TEST_F(GenerationKeeperTest, APruneThatIsNotProvenMayBeRepeated) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  store_.failures = 1;
+  EXPECT_EQ(CodeOf(Prune("v2")), Code::kNotProven);
+  EXPECT_EQ(keeper_->versions().dead, 0U);
+  sink_.acknowledges = false;
+  const auto silent = Prune("v2");
+  sink_.Acknowledge(Fail(Code::kTimeout, "an owner is silent"));
+  EXPECT_EQ(CodeOf(silent), Code::kNotProven);
+  const std::size_t commits = store_.commits;
+  const auto again = Prune("v2");
+  EXPECT_FALSE(again->has_value()) << "a repetition waits for owners, too";
+  sink_.Acknowledge();
+  ASSERT_TRUE(Ok(again));
+  EXPECT_EQ((**again)->versions, 0U);
+  EXPECT_EQ(store_.commits, commits);
+}
+
+TEST_F(GenerationKeeperTest, TheNextMasterProvesAPruneWhoseAnswerWasLost) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  sink_.acknowledges = false;
+  const auto lost = Prune("v2");
+  EXPECT_FALSE(lost->has_value());
+  sink_.waiting.clear();
+  sink_.acknowledges = true;
+  sink_.starts = true;
+  Make(kStart + 2 * kSecond);
+  sink_.starts = false;
+  EXPECT_EQ(CodeOf(Prune("v2")), Code::kNotProven) << "leases of before are running";
+  const auto patient = Prune("v2", 10 * kSecond);
+  Pass(2 * kSecond);
+  EXPECT_TRUE(Ok(patient));
+  EXPECT_EQ(keeper_->versions().dead, 1U);
+}
+
+TEST_F(GenerationKeeperTest, APruneThatNobodyMayMakeCostsNoCommit) {
+  RegisterVersion("v1");
+  const std::size_t before = store_.commits;
+  for (const char* version : {"", "v2", "a\nb"}) {
+    EXPECT_EQ(CodeOf(Prune(version)), Code::kInvalid) << version;
+  }
+  EXPECT_EQ(store_.commits, before);
+}
+
+TEST_F(GenerationKeeperTest, AStoreThatHangsHoldsNoPruneBeyondItsDeadline) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  store_.hangs = true;
+  const auto storing = Prune("v2");
+  const auto waiting = Prune("v2", kSecond / 2);
+  Pass(kSecond / 2);
+  EXPECT_EQ(CodeOf(waiting), Code::kNotProven);
+  Pass(kSecond / 2);
+  EXPECT_EQ(CodeOf(storing), Code::kNotProven);
+  store_.Release();
+  EXPECT_EQ(keeper_->versions().dead, 1U) << "what was being stored is carried out all the same";
+}
+
+TEST_F(GenerationKeeperTest, AProvenPruneIsLogged) {
+  RegisterVersion("v1");
+  RegisterVersion("v2");
+  SetLogLevel(LogLevel::kInfo);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Ok(Prune("v2")));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("prune of 'm' before version 'v2': proven in 0.0 ms; 1 versions "
+                                 "died, 1 generations ended"));
+  SetLogLevel(LogLevel::kWarn);
 }
 
 // ---- the pool

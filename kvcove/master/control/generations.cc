@@ -8,6 +8,8 @@
 namespace kvcove::master {
 
 void Generations::Load(const StoredState& state) {
+  order_.Load(state);
+  for (const VersionFact& version : state.versions) RaiseCounter(version.number);
   for (const StoredState::Slot& slot : state.slots) {
     RaiseCounter(CounterOf(slot.fact.generation));
     // Register stores no fact when a generation becomes used, so any of these may be.
@@ -18,7 +20,8 @@ void Generations::Load(const StoredState& state) {
                          .raised_by = {},
                          .shared_ns = started_ns_};
     if (slot.fact.free) continue;
-    registrations_.Inherit(slot.slot);
+    // No engine of a dead version can register again.
+    if (!order_.Dead(slot.fact.name, slot.fact.version)) registrations_.Inherit(slot.slot);
     slots_by_name_[{slot.fact.name, slot.fact.version}] = slot.slot;
     ++slots_of_tenant_[std::string(TenantOf(slot.fact.name))];
   }
@@ -89,7 +92,8 @@ std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
                    .version = state.fact.version,
                    .generation = state.fact.generation,
                    .used = state.used,
-                   .named = !Unnamed(slot, now_ns)});
+                   .named = !Unnamed(slot, now_ns),
+                   .dead = order_.Dead(state.fact.name, state.fact.version)});
   }
   return all;
 }
@@ -145,6 +149,14 @@ Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& reque
   KVCOVE_TRY(CheckName(request.version, "weight version"));
   KVCOVE_TRY(CheckName(request.engine, "engine"));
   if (request.engine.empty()) return Fail(Code::kInvalid, "a registration needs an engine's name");
+  if (order_.Dead(request.name, request.version)) {
+    ++refused_.dead;
+    return Fail(Code::kDenied,
+                fmt::format("the weight version '{}' of namespace '{}' is dead: it was pruned when "
+                            "later ones took its place, and nothing is found or stored under it "
+                            "any more",
+                            request.version, ReadableName(request.name)));
+  }
   if (const Status room = registrations_.CheckRoom(request.name, request.engine); !room) {
     ++refused_.registrations;
     return std::unexpected(room.error());
@@ -157,6 +169,15 @@ Result<Generations::Plan> Generations::PlanRegister(const RegisterRequest& reque
     return std::unexpected(slot.error());
   }
   PlanSlot(*slot, request.name, request.version, plan);
+  if (request.version.empty()) return plan;
+  plan.order = order_.PlanName(
+      {.number = CounterOf(plan.slots.back().fact.generation),
+       .name = request.name,
+       .version = request.version},
+      [this](const std::string& name, const std::string& version) {
+        return FindSlot(name, version).has_value();
+      },
+      plan.changes);
   return plan;
 }
 
@@ -248,6 +269,7 @@ Registration Generations::Register(const RegisterRequest& request, const Plan& p
     Assign(change, revision);
     slots_[change.slot].shared_ns = now_ns;  // nobody knows who shared those of its earlier lives
   }
+  order_.Apply(plan.order);
   Registrations::Binding& binding =
       registrations_.Bind(request.name, request.engine, request.holder, now_ns);
   const SlotId slot_id = *FindSlot(request.name, request.version);
@@ -452,6 +474,50 @@ void Generations::Reset(const std::vector<ResetRequest>& requests, const Plan& p
   }
 }
 
+// ---- dead versions
+
+template <typename Visit>
+void Generations::ForEachDead(const std::string& name, const VersionOrder::Change& order,
+                              const Visit& visit) const {
+  for (auto at = slots_by_name_.lower_bound(std::pair(name, std::string()));
+       at != slots_by_name_.end() && at->first.first == name; ++at) {
+    const auto number = order_.NumberOf(name, at->first.second);
+    const bool dies = number && order.pruned && *number < order.pruned->before;
+    if (dies || order_.Dead(name, at->first.second)) visit(at->second);
+  }
+}
+
+Result<Generations::Plan> Generations::PlanPrune(const PruneRequest& request) {
+  Plan plan;
+  KVCOVE_ASSIGN(plan.order, order_.PlanPrune(request.name, request.before, plan.changes));
+  // Also of those that were dead before: a master of an earlier build may have led since, and let
+  // engines register.
+  ForEachDead(request.name, plan.order, [&](SlotId slot) {
+    const SlotState& state = slots_.at(slot);
+    if (!state.used) return;
+    PlanSlot(slot, state.fact.name, state.fact.version, plan);
+    plan.slots.back().raise = true;
+  });
+  return plan;
+}
+
+PruneOutcome Generations::Prune(const PruneRequest& request, const Plan& plan,
+                                std::uint64_t revision) {
+  order_.Apply(plan.order);
+  for (const Plan::Slot& change : plan.slots) {
+    SlotState& slot = slots_[change.slot];
+    slot.fact = change.fact;
+    slot.revision = revision;
+    slot.used = false;
+    ++slot.raises;
+  }
+  std::set<SlotId> dead;
+  ForEachDead(request.name, {}, [&](SlotId slot) { dead.insert(slot); });
+  for (const SlotId slot : dead) slots_[slot].named_last = 0;  // the first to be taken
+  registrations_.Unname(request.name, dead);
+  return {.versions = plan.order.dies, .raised = plan.slots.size()};
+}
+
 Generation Generations::BoundTo(std::string_view name, std::string_view engine) const {
   const Registrations::Binding* binding = registrations_.Find(name, engine);
   const SlotState* slot = Find(name, "");
@@ -485,7 +551,7 @@ void Generations::NameVersions(std::string_view name, std::string_view engine,
   std::set<SlotId> named;
   for (const std::string& version : versions) {
     const auto slot = FindSlot(name, version);
-    if (!slot) continue;
+    if (!slot || order_.Dead(name, version)) continue;
     named.insert(*slot);
     slots_[*slot].named_last = ++namings_;
   }

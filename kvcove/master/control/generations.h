@@ -21,11 +21,14 @@
 #include <vector>
 
 #include "kvcove/master/control/registrations.h"
+#include "kvcove/master/control/version_order.h"
 #include "kvcove/master/store/facts.h"
 #include "kvcove/wire/messages.h"
 
 namespace kvcove::master {
 
+using wire::PruneOutcome;
+using wire::PruneRequest;
 using wire::RegisterRequest;
 using wire::Registration;
 using wire::ResetRequest;
@@ -38,6 +41,7 @@ struct SlotDescription {
   Generation generation = 0;
   bool used = false;   // a reset raises it
   bool named = false;  // an engine uses this version, or it has none
+  bool dead = false;   // pruned: nothing is found or stored under it any more
 };
 
 struct GenerationOptions {
@@ -83,10 +87,11 @@ class Generations {
     };
     std::vector<Slot> slots;
     std::vector<std::string> engine_resets;  // keys of facts
+    VersionOrder::Change order;
     std::vector<FactChange> changes;
   };
-  // Plans a registration, which needs a change only for a new slot. Errors: kInvalid; kLimit when
-  // all slots or bindings are in use, or this tenant's share of them.
+  // Plans a registration, which needs a change only for a new slot. Errors: kInvalid; kDenied for a
+  // dead version; kLimit when all slots or bindings are in use, or this tenant's share of them.
   Result<Plan> PlanRegister(const RegisterRequest& request, std::int64_t now_ns);
   Registration Register(const RegisterRequest& request, const Plan& plan, std::uint64_t revision,
                         std::int64_t now_ns);
@@ -95,6 +100,10 @@ class Generations {
   Plan PlanReset(const std::vector<ResetRequest>& requests, std::int64_t now_ns);
   void Reset(const std::vector<ResetRequest>& requests, const Plan& plan, std::uint64_t revision,
              std::int64_t now_ns);
+  // Plans the death of versions of a namespace. Their used generations are raised as by a reset.
+  // Errors: kInvalid.
+  Result<Plan> PlanPrune(const PruneRequest& request);
+  PruneOutcome Prune(const PruneRequest& request, const Plan& plan, std::uint64_t revision);
   // Returns when an engine's reset last raised or shared a generation with which `request` would be
   // answered. Counts the first arrival of `request`, if it was decided before, and no later one.
   // kUnshared: it was not, or no reset that is not late shares one, or the answer opens nothing.
@@ -129,10 +138,12 @@ class Generations {
   std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
   Id128 incarnation() const { return incarnation_; }
   std::size_t used_slots() const { return slots_by_name_.size(); }
+  const VersionOrder& order() const { return order_; }
   // Registrations that were refused: all slots or bindings were in use, or the tenant's share.
   struct Refused {
     std::uint64_t slots = 0;
     std::uint64_t registrations = 0;
+    std::uint64_t dead = 0;  // for versions that are dead
   };
   const Refused& refused() const { return refused_; }
 
@@ -185,6 +196,10 @@ class Generations {
   bool Opens(const ResetRequest& request) const;
   // Returns the slots whose objects the request voids.
   std::vector<SlotId> Covered(const ResetRequest& request) const;
+  // Calls `visit(slot)` for each slot of the namespace whose version is dead.
+  template <typename Visit>
+  void ForEachDead(const std::string& name, const VersionOrder::Change& order,
+                   const Visit& visit) const;
   // Notes for SharedNs when the request came to share generations. `repeated`: it was decided
   // before.
   void NoteSharing(const ResetRequest& request, bool repeated, std::int64_t now_ns);
@@ -202,6 +217,7 @@ class Generations {
   std::map<std::string, std::uint32_t, std::less<>> slots_of_tenant_;
   std::set<std::string, std::less<>> engine_resets_;            // keys of facts
   std::map<std::string, TenantResets, std::less<>> reset_ids_;  // by tenant
+  VersionOrder order_;
   Registrations registrations_;
 };
 

@@ -134,6 +134,15 @@ bool Registrations::Expire(std::int64_t now_ns) {
   return version_ != before;
 }
 
+void Registrations::Unname(const std::string& name, const std::set<SlotId>& slots) {
+  ForEachOf(name, [&](const std::string&, Binding& binding) {
+    for (const SlotId slot : slots) {
+      if (binding.named.erase(slot) > 0) Unname(slot);
+    }
+  });
+  for (const SlotId slot : slots) version_ += inherited_.erase(slot);
+}
+
 void Registrations::ForgetSlot(SlotId slot) {
   inherited_.erase(slot);
   if (names_.erase(slot) == 0) return;

@@ -76,6 +76,8 @@ class Registrations {
   void EndHolder(const Id128& holder);
   // Ends holders that were silent for kHolderNs. Returns true when a slot may have become unnamed.
   bool Expire(std::int64_t now_ns);
+  // Makes slots of the namespace unnamed, whatever its engines have said.
+  void Unname(const std::string& name, const std::set<SlotId>& slots);
   // Discards all that engines said about the slot, which has another namespace now.
   void ForgetSlot(SlotId slot);
 

@@ -242,7 +242,8 @@ class Answers {
                       {"slot", slot.slot},
                       {"generation", slot.generation},
                       {"used", slot.used},
-                      {"named", slot.named}});
+                      {"named", slot.named},
+                      {"dead", slot.dead}});
     }
     return json{{"namespaces", list}};
   }
@@ -348,6 +349,21 @@ class Answers {
         const wire::ResetOutcome outcome,
         cluster_.Reset(reset, began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
     return json{{"proven", true},
+                {"raised", outcome.raised},
+                {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
+  }
+
+  Result<json> Prune(const Request& request) {
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(const std::string before, request.Need("before"));
+    KVCOVE_ASSIGN(const SlotDescription slot, SlotOf(request));
+    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, Number(request, "timeout_ms", 2500));
+    const std::int64_t began = clock_.NowNs();
+    KVCOVE_ASSIGN(const wire::PruneOutcome outcome,
+                  cluster_.Prune({.name = slot.name, .before = before},
+                                 began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+    return json{{"proven", true},
+                {"versions", outcome.versions},
                 {"raised", outcome.raised},
                 {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
   }
@@ -484,8 +500,8 @@ std::vector<std::pair<std::string, std::string>> LeaderPaths() {
        {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
-  for (const char* path :
-       {"forget", "drain-master", "reset", "remove", "drain", "copy", "move", "repair", "cancel"}) {
+  for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "drain", "copy",
+                           "move", "repair", "cancel"}) {
     paths.emplace_back("POST", fmt::format("/v1/{}", path));
   }
   return paths;
@@ -566,6 +582,8 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
       [answers](const Request& request) { return answers->Forget(request); });
   add("POST", "/v1/reset", true,
       [answers](const Request& request) { return answers->Reset(request); });
+  add("POST", "/v1/prune", true,
+      [answers](const Request& request) { return answers->Prune(request); });
   add("POST", "/v1/remove", true,
       [answers](const Request& request) { return answers->Remove(request); });
   for (const TaskKind kind :

@@ -165,6 +165,16 @@ Result<wire::ResetOutcome> MasterServer::Reset(const wire::ResetRequest& request
   return outcome;
 }
 
+Result<wire::PruneOutcome> MasterServer::Prune(const wire::PruneRequest& request,
+                                               std::int64_t deadline_ns) {
+  auto outcome = impl_->Wait<PruneOutcome>([&](Reply<PruneOutcome> reply) {
+    impl_->master().generations().Prune(request, deadline_ns, std::move(reply));
+  });
+  outcome = impl_->IfLeading(std::move(outcome));  // as Reset
+  impl_->CountPrune(outcome.has_value());
+  return outcome;
+}
+
 Result<std::uint64_t> MasterServer::RemovePattern(const Token& token, std::string_view pattern,
                                                   std::int64_t deadline_ns) {
   auto removed = impl_->Wait<Master::Removed>([&](Reply<Master::Removed> reply) {

@@ -65,6 +65,7 @@ struct MasterStat {
   std::size_t registrations = 0;
   std::size_t slots = 0;
   Generations::Refused refused;
+  GenerationKeeper::Versions versions;
   rpc::CallLimits::Stat load;
   Control::Counts control;
   std::vector<wire::OwnerStat> owners;
@@ -99,6 +100,8 @@ class MasterServer {
   // Resets and waits. Errors: those of GenerationKeeper::Reset; kUnavailable if this master no
   // longer leads when the answer arrives, so that the reset may not count.
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request, std::int64_t deadline_ns);
+  // Prunes and waits. Errors: those of GenerationKeeper::Prune; kUnavailable as Reset.
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request, std::int64_t deadline_ns);
   // Removes the objects whose keys match and returns their number, once the removal is proven.
   // Errors: those of Master::Remove; kUnavailable as Reset.
   Result<std::uint64_t> RemovePattern(const Token& token, std::string_view pattern,

@@ -104,6 +104,22 @@ void MasterServer::Impl::Reset(rpc::ConnectionId id, const rpc::Caller& caller,
       });
 }
 
+void MasterServer::Impl::Prune(const rpc::Caller& caller, std::span<const std::byte> body,
+                               const rpc::Responder& respond) {
+  Result<wire::PruneCall> call = wire::DecodePrune(body);
+  if (!call) return respond(FailedReply(call.error()));
+  if (const Status name = CheckName(call->request.name, "namespace"); !name) {
+    return respond(FailedReply(name.error()));
+  }
+  call->request.name = QualifiedName(caller.tenant, call->request.name);
+  master_->generations().Prune(
+      call->request, DeadlineOf(call->budget_ns),
+      [this, reply = Through<PruneOutcome>(respond)](const Result<PruneOutcome>& outcome) {
+        CountPrune(outcome.has_value());
+        reply(outcome);
+      });
+}
+
 Result<std::string> MasterServer::Impl::Versions(rpc::ConnectionId id, const rpc::Caller& caller,
                                                  wire::Method method,
                                                  std::span<const std::byte> body) {

@@ -160,6 +160,7 @@ Status MasterServer::Impl::MayCall(const rpc::Caller& caller, wire::Method metho
     case Method::kShardPull:
       return need(caller.MayOwn(0), "owner");
     case Method::kReset:
+    case Method::kPrune:
       return need(caller.Has(rpc::Scope::kReset), "reset");
     case Method::kRemoveEverywhere:
     case Method::kNameVersions:
@@ -196,6 +197,8 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
       return Register(id, caller, body, respond);
     case Method::kReset:
       return Reset(id, caller, body, respond);
+    case Method::kPrune:
+      return Prune(caller, body, respond);
     case Method::kNameVersions:
     case Method::kEndEngine:
       return answer(Versions(id, caller, method, body));

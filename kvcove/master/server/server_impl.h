@@ -102,6 +102,10 @@ class MasterServer::Impl final : public rpc::Handler {
     resets_.fetch_add(1);
     if (!proven) resets_not_proven_.fetch_add(1);
   }
+  void CountPrune(bool proven) {
+    prunes_.fetch_add(1);
+    if (!proven) prunes_not_proven_.fetch_add(1);
+  }
 
   // ---- rpc::Handler
   void OnOpen(rpc::ConnectionId id, const rpc::Peer& peer) override;
@@ -157,6 +161,8 @@ class MasterServer::Impl final : public rpc::Handler {
                 const rpc::Responder& respond);
   void Reset(rpc::ConnectionId id, const rpc::Caller& caller, std::span<const std::byte> body,
              const rpc::Responder& respond);
+  void Prune(const rpc::Caller& caller, std::span<const std::byte> body,
+             const rpc::Responder& respond);
   Result<std::string> Versions(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                                std::span<const std::byte> body);
   // Answers hello and prove, the credential exchange of a new connection.
@@ -195,6 +201,8 @@ class MasterServer::Impl final : public rpc::Handler {
 
   std::atomic<std::uint64_t> resets_{0};
   std::atomic<std::uint64_t> resets_not_proven_{0};
+  std::atomic<std::uint64_t> prunes_{0};
+  std::atomic<std::uint64_t> prunes_not_proven_{0};
   // Sums of requesters' reports.
   std::atomic<std::uint64_t> fallbacks_{0};
   std::array<std::atomic<std::uint64_t>, kMissReasons> misses_{};

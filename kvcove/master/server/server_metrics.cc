@@ -95,10 +95,18 @@ void CollectMaster(Metrics& metrics, const MasterStat& stat) {
       "kvcove_master_registrations_refused_total",
       "registrations that were refused because a tenant's share of them, or all, are in use",
       Number(stat.refused.registrations));
+  metrics.Gauge("kvcove_master_versions",
+                "weight versions whose order of first naming is known, dead ones included",
+                Number(stat.versions.known));
+  metrics.Gauge("kvcove_master_versions_dead", "weight versions that were pruned",
+                Number(stat.versions.dead));
+  metrics.Counter("kvcove_master_dead_registrations_total",
+                  "registrations that were refused because their weight version is dead",
+                  Number(stat.refused.dead));
   metrics.Gauge("kvcove_master_removal_log_bytes",
                 "bytes of removals that owners may still have to apply",
                 Number(stat.control.removal_bytes));
-  metrics.Gauge("kvcove_master_waiting_calls", "resets and removals that wait for owners",
+  metrics.Gauge("kvcove_master_waiting_calls", "resets, prunes and removals that wait for owners",
                 Number(stat.control.proofs));
   metrics.Counter(
       "kvcove_master_removals_refused_total",

@@ -38,6 +38,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .registrations = master_->generations().registrations(),
           .slots = master_->generations().used_slots(),
           .refused = master_->generations().refused(),
+          .versions = master_->generations().versions(),
           // The server counts calls by the system's clock, whatever clock_ is.
           .load = admission_->Count(SystemClock::Instance().NowNs()),
           .control = master_->control().Count(),
@@ -55,6 +56,10 @@ void MasterServer::Impl::Collect(Metrics& metrics) const {
   metrics.Counter("kvcove_master_resets_not_proven_total",
                   "reset calls that were not answered as proven",
                   number(resets_not_proven_.load()));
+  metrics.Counter("kvcove_master_prunes_total", "calls of prune", number(prunes_.load()));
+  metrics.Counter("kvcove_master_prunes_not_proven_total",
+                  "prune calls that were not answered as proven",
+                  number(prunes_not_proven_.load()));
   // From 1: reason 0 is that of a hit.
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_requester_misses_total", "keys that requesters missed, by reason",

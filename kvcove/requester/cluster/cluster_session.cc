@@ -604,4 +604,18 @@ Status ClusterSession::Reset(const ResetOptions& options) {
   return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 
+Result<std::uint64_t> ClusterSession::Prune(std::string_view before, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return PruneUntil(clock_, DeadlineOf(clock_, options.timeout),
+                    [&](std::int64_t deadline_ns) -> Result<wire::PruneOutcome> {
+                      auto outcome = host_->master().Prune(
+                          {.name = options_.name, .before = std::string(before)}, deadline_ns);
+                      // No master has refused it: a token file is being replaced (TryReset).
+                      const bool local = !outcome && outcome.error().code == Code::kInvalid &&
+                                         !outcome.error().answered;
+                      if (local) return Fail(Code::kUnavailable, outcome.error().detail);
+                      return outcome;
+                    });
+}
+
 }  // namespace kvcove::requester

@@ -26,6 +26,9 @@ class AskedMaster final : public wire::GenerationService {
     return {};
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest&, std::int64_t) override {
+    return Fail(Code::kUnavailable, "not in this test");
+  }
 
   std::set<std::string> refused;
   Error refusal;

@@ -431,4 +431,14 @@ Status HostSession::Reset(const ResetOptions& options) {
   return resets_.Reset(ResetOf(options_, options), options.timeout);
 }
 
+// Asks one owner, whichever answers: all share one authority.
+Result<std::uint64_t> HostSession::Prune(std::string_view before, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(0, 0));
+  return PruneUntil(clock_, DeadlineOf(clock_, options.timeout), [&](std::int64_t deadline_ns) {
+    return AskOne<wire::PruneOutcome>({}, [&](OwnerClient& session, const CallOptions&) {
+      return session.AskPrune(before, deadline_ns);
+    });
+  });
+}
+
 }  // namespace kvcove::requester

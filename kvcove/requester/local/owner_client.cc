@@ -220,6 +220,13 @@ Result<wire::ResetOutcome> OwnerClient::AskReset(const wire::ResetRequest& reque
   return AttemptReset(attachment->service(), options_, request, known, deadline_ns);
 }
 
+Result<wire::PruneOutcome> OwnerClient::AskPrune(std::string_view before,
+                                                 std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const auto attachment, Attached());
+  return attachment->service().Prune({.name = options_.name, .before = std::string(before)},
+                                     deadline_ns);
+}
+
 bool OwnerClient::KnowsVersion(std::string_view version) {
   if (version.empty()) return false;
   const MutexLock lock(bindings_mutex_);

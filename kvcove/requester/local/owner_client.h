@@ -56,6 +56,8 @@ class OwnerClient {
   // of the host.
   Result<wire::ResetOutcome> AskReset(const wire::ResetRequest& request, bool known,
                                       std::int64_t deadline_ns);
+  // Makes one attempt to prune.
+  Result<wire::PruneOutcome> AskPrune(std::string_view before, std::int64_t deadline_ns);
   // Changes how misses are counted, because other owners of this host are asked, too: this client
   // counts only what it finds, and HostSession counts the keys that no owner has (CountMissed).
   void SetOneOfSeveral() { one_of_several_.store(true, std::memory_order_relaxed); }

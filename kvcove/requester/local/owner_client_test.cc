@@ -46,6 +46,9 @@ class FakeOwner final : public wire::HostService {
     return Late(deadline_ns);
   }
   Status EndEngine(std::string_view, std::string_view, std::int64_t) override { return {}; }
+  Result<wire::PruneOutcome> Prune(const wire::PruneRequest&, std::int64_t) override {
+    return No();
+  }
   // It takes what travels with a request, and has no room for what is to be reserved.
   Result<std::vector<wire::PutResult>> Put(const Token&, std::span<const wire::PutItem> items,
                                            std::int64_t) override {
