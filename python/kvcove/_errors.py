@@ -43,7 +43,7 @@ class InvalidError(Error, ValueError, TypeError):
 
 
 class DeniedError(Error, PermissionError):
-    """The credential does not allow it."""
+    """The credential does not allow it, or the weight version is dead."""
 
     code = 9
 
@@ -86,7 +86,10 @@ class ClosedError(Error):
 
 
 class NotProvenError(Error):
-    """A reset that could not be proven. The session is closed until it is, in the background."""
+    """A reset or a prune that could not be proven.
+
+    After a reset the session is closed until it is, in the background. A prune may be called again.
+    """
 
     code = 16
 

@@ -659,6 +659,32 @@ class Session:
             closed until a later reset that voids as much is proven.
         """
 
+    def prune(self, before: str, *, timeout: float = 2.5) -> int:
+        """
+        Declare older weight versions dead, and return how many have died by this call.
+
+        Dead is each version of this namespace that an engine has named earlier than ``before``: by its first
+        capture, put or look-up, whatever the versions are called. When it returns, no look-up or get that begins
+        anywhere finds a value of a dead version, and no put stores one. A capture under a dead version raises
+        :class:`DeniedError`, and a token of before is STALE. Values without a version remain. It may be repeated.
+
+        Parameters
+        ----------
+        before : str
+            The version that stays.
+        timeout : float
+            Seconds. While no master leads, the call waits for one as long.
+
+        Raises
+        ------
+        InvalidError
+            Nobody has named ``before``.
+        NotProvenError
+            They may be dead, or not. Call again; no session is closed.
+        DeniedError
+            This session may not reset.
+        """
+
     def name_versions(self, versions: Sequence[str], *, timeout: float = 1.0) -> None:
         """
         Name the versions that this engine still uses.
@@ -926,6 +952,7 @@ class Queue:
     def start_reset(
         self, session: Session, version: str | None, all_void: bool, timeout: float
     ) -> int: ...
+    def start_prune(self, session: Session, before: str, timeout: float) -> int: ...
 
 class Owner:
     @property

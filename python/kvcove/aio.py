@@ -240,3 +240,9 @@ class AsyncSession:
         queue = _queue()
         tag = queue.native.start_reset(self._session, version, all_void, timeout)
         await queue.wait(tag)
+
+    async def prune(self, before: str, *, timeout: float = 2.5) -> int:
+        """Declare older weight versions dead; see :meth:`kvcove.Session.prune`."""
+        queue = _queue()
+        tag = queue.native.start_prune(self._session, before, timeout)
+        return cast(int, await queue.wait(tag))

@@ -161,6 +161,23 @@ def test_weight_versions_do_not_mix(pool: kvcove.Pool) -> None:
     assert session.get(["k"]) == [None]
 
 
+def test_versions_before_one_are_declared_dead(pool: kvcove.Pool) -> None:
+    session = pool.session("test/prune")
+    tokens = {version: session.capture(version) for version in ["w9", "w10", "now"]}
+    for version, token in tokens.items():
+        session.put(["k"], [version.encode()], token=token)
+    with pytest.raises(kvcove.InvalidError, match="nobody has named the weight version 'w11'"):
+        session.prune("w11", timeout=PATIENT)
+    assert session.prune("now", timeout=PATIENT) == 2
+    assert session.get(["k"], version="w9") == [None]
+    assert session.get(["k"], version="now") == [b"now"]
+    assert session.put(["late"], [b"old"], token=tokens["w10"])[0].code == kvcove.Code.STALE
+    with pytest.raises(kvcove.DeniedError, match="'w10' of namespace 'test/prune' is dead"):
+        session.capture("w10")
+    assert not session.closed
+    assert session.prune("now", timeout=PATIENT) == 0
+
+
 def test_holds_pins_and_removals(session: kvcove.Session) -> None:
     session.put(["a", "b", "c1", "c2"], [b"1"] * 4)
     assert list(session.hold(["a", "nothing"], 5).codes) == [0, kvcove.Code.MISS]
@@ -426,6 +443,9 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
         assert (await aio.unpin(["a"])).all_ok
         assert (await aio.remove(["a"], timeout=PATIENT)).all_ok
         assert await aio.remove_matching("b*", timeout=PATIENT) == 1
+        for version in ["aio-1", "aio-2"]:
+            session.capture(version)
+        assert await aio.prune("aio-2", timeout=PATIENT) == 1
         token = session.capture()
         await aio.reset(timeout=PATIENT)
         stale = await aio.put(["late"], [b"1"], token=token)

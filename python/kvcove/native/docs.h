@@ -382,6 +382,30 @@ DeniedError, InvalidError
     This session may not reset, or what it names is wrong. Nothing is repeated, and this session is
     closed until a later reset that voids as much is proven.)";
 
+inline constexpr char kPrune[] =
+    R"(Declare older weight versions dead, and return how many have died by this call.
+
+Dead is each version of this namespace that an engine has named earlier than ``before``: by its first
+capture, put or look-up, whatever the versions are called. When it returns, no look-up or get that begins
+anywhere finds a value of a dead version, and no put stores one. A capture under a dead version raises
+:class:`DeniedError`, and a token of before is STALE. Values without a version remain. It may be repeated.
+
+Parameters
+----------
+before : str
+    The version that stays.
+timeout : float
+    Seconds. While no master leads, the call waits for one as long.
+
+Raises
+------
+InvalidError
+    Nobody has named ``before``.
+NotProvenError
+    They may be dead, or not. Call again; no session is closed.
+DeniedError
+    This session may not reset.)";
+
 inline constexpr char kNameVersions[] = R"(Name the versions that this engine still uses.
 
 Others are reclaimed first.)";

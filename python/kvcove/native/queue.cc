@@ -235,6 +235,17 @@ std::uint64_t StartReset(PyQueue& queue, const PySession& self,
       });
 }
 
+std::uint64_t StartPrune(PyQueue& queue, const PySession& self, const std::string& before,
+                         double timeout) {
+  const std::shared_ptr<Session> session = self.Get();
+  auto operation = std::make_unique<PlainOperation>();
+  operation->counts = true;
+  return queue.Start(session, std::move(operation),
+                     [&](auto& to, std::uint64_t tag, PlainOperation&) {
+                       return session->PruneAsync(to, tag, before, OptionsOf(timeout));
+                     });
+}
+
 }  // namespace
 
 void BindQueue(nb::module_& module) {
@@ -258,7 +269,8 @@ void BindQueue(nb::module_& module) {
       .def("start_remove_matching", &StartRemoveMatching, nb::arg("session"), nb::arg("pattern"),
            nb::arg("version"), nb::arg("timeout"))
       .def("start_reset", &StartReset, nb::arg("session"), nb::arg("version").none(),
-           nb::arg("all_void"), nb::arg("timeout"));
+           nb::arg("all_void"), nb::arg("timeout"))
+      .def("start_prune", &StartPrune, nb::arg("session"), nb::arg("before"), nb::arg("timeout"));
 }
 
 }  // namespace kvcove::python

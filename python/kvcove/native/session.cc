@@ -671,6 +671,16 @@ void BindSession(nb::module_& module) {
                   "float = 2.5) -> None"),
           docs::kReset)
       .def(
+          "prune",
+          [](const PySession& self, const Text& before, double timeout) {
+            return Released(self, timeout, Text(),
+                            [&](Session& session, const CallOptions& options) {
+                              return session.Prune(before, options);
+                            });
+          },
+          nb::arg("before"), nb::kw_only(), nb::arg("timeout") = 2.5,
+          nb::sig("def prune(self, before: str, *, timeout: float = 2.5) -> int"), docs::kPrune)
+      .def(
           "name_versions",
           [](const PySession& self, const std::vector<Text>& versions, double timeout) {
             const std::shared_ptr<Session> session = self.Get();
