@@ -123,8 +123,10 @@ TEST_F(FailingFileSystemTest, SoItIsWhileItHangs) {
   SteadyReads reads([&] { return !Get(*reader, {"hot"}).keys.empty(); });
   ASSERT_TRUE(system_->Freeze());
   const std::string& removed = lying[0];
-  EXPECT_TRUE(Becomes([&] { return Remove(*far_, removed) == Code::kOk; })) << Said(0);
-  EXPECT_TRUE(Becomes([&] { return Remove(*far_, lying[1]) != Code::kTimeout; })) << Said(0);
+  // A miss where an earlier call's removal was carried out after that call's deadline.
+  for (const std::string& key : {removed, lying[1]}) {
+    EXPECT_TRUE(Becomes([&] { return Remove(*far_, key) != Code::kTimeout; })) << Said(0);
+  }
   EXPECT_TRUE(Becomes([&] { return Put(*here_, lying[2]) == Code::kOk; }));
   EXPECT_TRUE(Becomes([&] { return Put(*far_, lying[3]) == Code::kOk; }));
   EXPECT_EQ(reads.End(), 0) << "hits in memory continue";
