@@ -45,7 +45,10 @@ def vllm_config(**parallel: Any) -> Any:
     }
 
     class Facts(SimpleNamespace):
-        adjust_dcp_kv_cache_interleave_size = VllmConfig.adjust_dcp_kv_cache_interleave_size
+        # 0.28 and older have none.
+        adjust_dcp_kv_cache_interleave_size = getattr(
+            VllmConfig, "adjust_dcp_kv_cache_interleave_size", None
+        )
 
     return Facts(
         model_config=model_config(),
