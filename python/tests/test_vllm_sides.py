@@ -525,8 +525,8 @@ class Queue(list[Any]):
         self.insert(0, request)
 
 
-@pytest.fixture
-def resetting(connector: Any) -> Any:
+@pytest.fixture(params=["kv_holding_waiting", "skipped_waiting"])  # 0.30 and older: the other one
+def resetting(connector: Any, request: pytest.FixtureRequest) -> Any:
     """An engine whose cache is reset, and our connector in it."""
     status = SimpleNamespace(WAITING_FOR_REMOTE_KVS="remote", WAITING="waiting")
     sys.modules["vllm.v1.request"].RequestStatus = status
@@ -535,13 +535,14 @@ def resetting(connector: Any) -> Any:
     made = SimpleNamespace(
         pool=pool, blocks=Blocks(pool), pins=[], loading={}, asked=[], requests={}, deferred=[]
     )
+    made.keeping = Queue()
     scheduler = SimpleNamespace(
         kv_cache_manager=made.blocks,
         requests=made.requests,
         failed_recving_kv_req_ids=set(),
         _inflight_prefills=set(),
-        kv_holding_waiting=Queue(),
         waiting=Queue(),
+        **{request.param: made.keeping},
         deferred_frees=made.deferred,
         reset_connector_cache=lambda: made.asked.append("connector"),
     )
@@ -571,7 +572,7 @@ def load(made: Any, request: Waiting, *blocks: int) -> Waiting:
     made.loading[request.request_id] = made.requests[request.request_id] = request
     made.core.scheduler._inflight_prefills.add(request)
     if not request.finished:
-        made.core.scheduler.kv_holding_waiting.append(request)
+        made.keeping.append(request)
     made.blocks.allocate(request.request_id, *blocks)
     return request
 
@@ -596,7 +597,7 @@ def test_loads_do_not_keep_a_cache_from_its_reset(resetting: Any) -> None:
     # Nothing is kept free for those that begin anew: their next loads would wait for it.
     assert made.core.scheduler._inflight_prefills == {aborted}
     # Those that keep blocks go first: one that keeps none any more would stand in their way.
-    assert made.core.scheduler.kv_holding_waiting == [under_way]
+    assert made.keeping == [under_way]
     assert made.core.scheduler.waiting == [scheduled_soon]
     assert [block.used for block in made.pool.blocks] == [0, 1, 1, 0, 1, 1, 1, 0]
 

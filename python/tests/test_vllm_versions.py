@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -168,6 +169,15 @@ def test_a_rank_whose_blocks_lie_otherwise_than_the_engine_says_refuses(
         shape.layers_of({"a": packed}, config, engine(Packed))
 
 
+def schedules_with(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vllm.v1.core.sched", "vllm.v1.core.sched.output", "vllm.v1.core.sched.scheduler"):
+        made: Any = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        parent, _, own = name.rpartition(".")
+        monkeypatch.setattr(sys.modules[parent], own, made, raising=False)
+    sys.modules["vllm.v1.core.sched.scheduler"].Scheduler = scheduler  # type: ignore[attr-defined]
+
+
 def test_its_scheduler_hands_over_its_block_tables(
     old: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,12 +191,7 @@ def test_its_scheduler_hands_over_its_block_tables(
             given.append((state.get_block_ids("abc"), getattr(state, "more", None)))
             return "meta"
 
-    for name in ("vllm.v1.core.sched", "vllm.v1.core.sched.output", "vllm.v1.core.sched.scheduler"):
-        made: Any = ModuleType(name)
-        monkeypatch.setitem(sys.modules, name, made)
-        parent, _, own = name.rpartition(".")
-        monkeypatch.setattr(sys.modules[parent], own, made, raising=False)
-    sys.modules["vllm.v1.core.sched.scheduler"].Scheduler = Scheduler  # type: ignore[attr-defined]
+    schedules_with(Scheduler, monkeypatch)
     old.offer_block_tables()
     old.offer_block_tables()
     output = SimpleNamespace()
@@ -196,6 +201,53 @@ def test_its_scheduler_hands_over_its_block_tables(
     Scheduler()._build_kv_connector_meta("connector", output)
     assert given == [(([3],), None), (([3],), 7)]
     assert output.kv_connector_block_state.more == 7, "what goes to the ranks is vLLM's"
+
+
+class Waiting(list[Any]):
+    """A queue of vLLM's requests."""
+
+    remove_request = list.remove
+
+    def prepend_request(self, request: Any) -> None:
+        self.insert(0, request)
+
+
+@pytest.mark.parametrize(
+    ("keeping", "promote"),
+    [
+        ("kv_holding_waiting", "_handle_blocked_waiting_request"),
+        ("skipped_waiting", "_try_promote_blocked_waiting_request"),  # 0.30 and older
+    ],
+)
+def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
+    old: Any, monkeypatch: pytest.MonkeyPatch, keeping: str, promote: str
+) -> None:
+    requests = {
+        name: SimpleNamespace(request_id=name, num_computed_tokens=computed)
+        for name, computed in (("fails", 0), ("in part", 16), ("loaded", 64), ("under way", 0))
+    }
+    gave_back: list[str] = []
+
+    class Scheduler:
+        failed_recving_kv_req_ids = frozenset({"fails", "in part", "under way"})
+        finished_recving_kv_req_ids = frozenset({"fails", "in part", "loaded"})
+
+        def __init__(self) -> None:
+            self.waiting = Waiting(["new"])
+            setattr(self, keeping, Waiting(requests.values()))
+
+        def schedule(self, most: int) -> Any:
+            return most, [each.request_id for each in getattr(self, keeping)], self.waiting
+
+    setattr(Scheduler, promote, lambda self, request: gave_back.append(request.request_id))
+    schedules_with(Scheduler, monkeypatch)
+    old.let_failed_loads_go()
+    old.let_failed_loads_go()
+    assert Scheduler().schedule(7) == (
+        *(7, ["in part", "loaded", "under way"]),
+        [requests["fails"], "new"],
+    )
+    assert gave_back == ["fails"]
 
 
 def test_its_block_hashes_get_a_seed_that_others_have(
@@ -286,7 +338,8 @@ def test_a_tree_of_vllm_is_looked_through_by_its_source(
     ours = looked.hooks()
     kept = {name: ours[name] for name in ("start_load_kv", "shutdown", "reset_cache")}
     monkeypatch.setattr(looked, "hooks", lambda: kept)
-    used = "field inherited attribute call(one,two) gone"
+    used = "field inherited attribute call(one,two) gone dropped renamed"
+    monkeypatch.setattr(looked, "UNTIL", {"dropped": (0, 39), "renamed": (0, 40)})
     monkeypatch.setattr(
         looked, "USED", (("vllm", "Renamed", used), ("vllm.inner", "Moved", "call(one,three)"))
     )
@@ -298,5 +351,21 @@ def test_a_tree_of_vllm_is_looked_through_by_its_source(
         "Base: no hook reset_cache: nobody would call it",
         "Base.new is abstract, and ours does not have it",
         "vllm.Renamed: no gone",
+        "vllm.Renamed: no renamed",
         "vllm.inner.Moved.call has the parameters ['one', 'two'], ['one', 'three'] are given",
     ]
+
+
+def test_a_tree_of_vllm_is_looked_through_where_kvcove_is_not_built(tmp_path: Path) -> None:
+    package = tmp_path / "vllm" / "v1" / "kv_offload" / "tiering"
+    package.mkdir(parents=True)
+    (package / "factory.py").write_text('SecondaryTierFactory.register_tier("other", None)\n')
+    (tmp_path / "vllm-0.40.0.dist-info").mkdir()
+    # -S: no packages but Python's own.
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", Path(__file__).parent / "vllm" / "names.py", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "vllm.v1.kv_offload.tiering.factory: no tier fs: there are other\n" in ran.stdout, ran

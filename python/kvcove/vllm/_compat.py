@@ -94,6 +94,7 @@ __all__ = [
     "hash_tokens_of",
     "inner_order",
     "kv_cache_configs_of",
+    "kv_holding_waiting",
     "let_failed_loads_go",
     "maybe_convert_block_hash",
     "offer_block_tables",
@@ -402,27 +403,40 @@ def offer_block_tables() -> None:
     Scheduler._build_kv_connector_meta = with_tables
 
 
+def kv_holding_waiting(scheduler: Any) -> Any:
+    """Return the queue of the waiting requests that keep blocks.
+
+    0.30 and older have one for all that a step has passed over, with and without blocks.
+    """
+    queue = getattr(scheduler, "kv_holding_waiting", None)
+    return scheduler.skipped_waiting if queue is None else queue
+
+
 def let_failed_loads_go() -> None:
     """Let requests whose load has failed give their blocks back, and wait as new ones do.
 
-    vLLM 0.30 and later let those that keep blocks go before all others, and stop at the first that
-    finds none. One whose load has failed gives its own back when its turn comes, and stays in front:
-    where it needs more than is free, those behind it whose loads have ended keep theirs for ever.
+    vLLM lets those that keep blocks go before all others, and stops at the first that finds none.
+    One whose load has failed gives its own back when its turn comes, and stays in front: where it
+    needs more than is free, those behind it whose loads have ended keep theirs for ever.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     schedule = Scheduler.schedule
-    if not hasattr(Scheduler, "_holds_kv_blocks") or getattr(schedule, "_kvcove", False):
+    if getattr(schedule, "_kvcove", False):
         return
+    give_back = getattr(Scheduler, "_handle_blocked_waiting_request", None)
+    if give_back is None:  # 0.30 and older
+        give_back = Scheduler._try_promote_blocked_waiting_request
 
     @functools.wraps(schedule)
     def without_them(self: Any, *args: Any, **kwargs: Any) -> Any:
         ended = self.failed_recving_kv_req_ids & self.finished_recving_kv_req_ids
-        if ended and len(self.kv_holding_waiting) > 1:
-            for request in list(self.kv_holding_waiting):
+        queue = kv_holding_waiting(self)
+        if ended and len(queue) > 1:
+            for request in list(queue):
                 if request.request_id in ended and request.num_computed_tokens == 0:
-                    self._handle_blocked_waiting_request(request)
-                    self.kv_holding_waiting.remove_request(request)
+                    give_back(self, request)
+                    queue.remove_request(request)
                     self.waiting.prepend_request(request)
         return schedule(self, *args, **kwargs)
 

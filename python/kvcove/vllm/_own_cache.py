@@ -112,7 +112,7 @@ class OwnCache:
             else:
                 scheduler.kv_cache_manager.free(request)
                 # vLLM lets those that keep blocks go first, and stops where one finds none.
-                keeping: Any = getattr(scheduler, "kv_holding_waiting", ())
+                keeping = _compat.kv_holding_waiting(scheduler)
                 if any(each is request for each in keeping):
                     keeping.remove_request(request)
                     scheduler.waiting.prepend_request(request)

@@ -6,7 +6,7 @@ imports, the hooks that it has, and the methods, fields and attributes in USED a
 parameters, which takes a second or two; and so is the disk tier as kvcove.launch calls it. Prints what is missing, and ends with 1
 if anything is.
 
-It knows what each version lacks on purpose (SINCE, LATER), so that a name which a new release renames is found on the day when its
+It knows what each version lacks on purpose (SINCE, UNTIL), so that a name which a new release renames is found on the day when its
 wheel is there.
 """
 
@@ -19,6 +19,9 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
 
 PACKAGE = Path(__file__).parents[2] / "kvcove"
 ADAPTER = PACKAGE / "vllm"
@@ -36,9 +39,8 @@ SINCE = {
     "KVConnectorBlockState.get_block_ids": (0, 30),
     "KVCacheBlockCopy.src_block_id": (0, 26),
     "kv_cache_block_copies": (0, 26),
-    "_handle_blocked_waiting_request": (0, 30),
-    "_holds_kv_blocks": (0, 30),
-    "kv_holding_waiting": (0, 30),
+    "_handle_blocked_waiting_request": (0, 31),
+    "kv_holding_waiting": (0, 31),
     "requires_kv_delivery": (0, 27),
     "resolve_kv_cache_layout": (0, 29),
     "restore_kv_caches": (0, 33),
@@ -46,6 +48,11 @@ SINCE = {
     "supports_sleep_mode": (0, 33),
     "unregister_kv_caches": (0, 33),
     "use_replayssm": (0, 27),
+}
+# What a newer version lacks, whose place another name has taken (_compat.py): by name, the last that has it.
+UNTIL = {
+    "_try_promote_blocked_waiting_request": (0, 30),
+    "skipped_waiting": (0, 30),
 }
 # Public methods of the connector that are not vLLM's.
 OWN = {"own_cache"}
@@ -63,7 +70,9 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         f"{SCHEDULER}.scheduler",
         "Scheduler",
-        "connector deferred_frees failed_recving_kv_req_ids finished_recving_kv_req_ids _inflight_prefills kv_holding_waiting _holds_kv_blocks _handle_blocked_waiting_request(request) waiting kv_cache_manager requests reset_connector_cache() "
+        "connector deferred_frees failed_recving_kv_req_ids finished_recving_kv_req_ids _inflight_prefills "
+        "kv_holding_waiting _handle_blocked_waiting_request(request) skipped_waiting "
+        "_try_promote_blocked_waiting_request(request) waiting kv_cache_manager requests reset_connector_cache() "
         "reset_prefix_cache(reset_running_requests,reset_connector) _build_kv_connector_meta(connector,scheduler_output)",
     ),
     (
@@ -320,6 +329,17 @@ def hooks() -> dict[str, Definition]:
     raise SystemExit(f"{ADAPTER}: there is no KvcoveConnector")
 
 
+def launcher() -> dict[str, Any]:
+    """Return what kvcove.launch._vllm has. kvcove is not imported: its extension need not be built."""
+    packages: dict[str, Any] = {}
+    for name, place in (("kvcove", PACKAGE), ("kvcove.vllm", ADAPTER)):
+        packages[name] = ModuleType(name)
+        packages[name].__path__ = [str(place)]
+    packages["kvcove"].__version__ = "of this tree"
+    with mock.patch.dict(sys.modules, packages):
+        return runpy.run_path(str(PACKAGE / "launch" / "_vllm.py"))
+
+
 def lacks_tier(tree: Tree) -> Iterator[str]:
     """Yield a line where the launchers call the disk tier by a name that this vLLM would refuse."""
     factory = "vllm.v1.kv_offload.tiering.factory"
@@ -330,8 +350,7 @@ def lacks_tier(tree: Tree) -> Iterator[str]:
         and ast.unparse(node.func) == "SecondaryTierFactory.register_tier"
         and isinstance(node.args[0], ast.Constant)
     }
-    disk_tier = runpy.run_path(str(PACKAGE / "launch" / "_vllm.py"))["disk_tier"]
-    name = disk_tier(".".join(map(str, tree.version)))
+    name = launcher()["disk_tier"](".".join(map(str, tree.version)))
     if name not in known:
         yield f"{factory}: no tier {name}: there are {', '.join(sorted(map(str, known)))}"
 
@@ -340,7 +359,10 @@ def lacks(tree: Tree) -> Iterator[str]:
     """Yield a line for each thing that this vLLM does not have as the adapter expects it."""
 
     def excused(*names: str) -> bool:
-        return any(tree.version < SINCE.get(name, (0, 0)) for name in names)
+        return any(
+            tree.version < SINCE.get(name, (0, 0)) or tree.version > UNTIL.get(name, tree.version)
+            for name in names
+        )
 
     for module, name in dict.fromkeys(imports()):
         if tree.find(module, name) is None and not excused(name):
