@@ -160,6 +160,31 @@ TEST_F(PruneTest, AResetRevivesNoDeadVersion) {
   EXPECT_EQ(TryVersion("v1"), Code::kDenied);
 }
 
+// A transaction that is too large would be refused at each repetition.
+TEST_F(PruneTest, EverySlotCanBeRaisedAtOnceWhateverTheNamesAre) {
+  StoredState state;
+  name_ = std::string(kMaxNameBytes, 'n');
+  for (SlotId number = 0; number < kMaxSlots; ++number) {
+    std::string version = std::to_string(number);
+    version.resize(kMaxNameBytes, 'v');
+    state.slots.push_back(
+        {.slot = number,
+         .fact = {.generation = (number + 1ULL) << 24, .name = name_, .version = version},
+         .revision = 1});
+    state.versions.push_back({.number = number + 1ULL, .name = name_, .version = version});
+  }
+  generations_->Load(state);
+  const auto prune =
+      generations_->PlanPrune({.name = name_, .before = state.versions.back().version});
+  ASSERT_TRUE(prune);
+  EXPECT_EQ(prune->slots.size(), kMaxSlots - 1);
+  const Status pruned = CheckTransaction(prune->changes);
+  EXPECT_TRUE(pruned) << pruned.error().ToString();
+  const Status reset = CheckTransaction(
+      generations_->PlanReset({Request("e", std::nullopt, 0, /*late=*/false)}, now_).changes);
+  EXPECT_TRUE(reset) << reset.error().ToString();
+}
+
 // A new incarnation voids every value. Dead versions stay dead.
 TEST_F(PruneTest, DeathOutlivesTheIncarnation) {
   for (const char* version : {"v1", "v2"}) Register("e", version);

@@ -135,10 +135,13 @@ bool Registrations::Expire(std::int64_t now_ns) {
 }
 
 void Registrations::Unname(const std::string& name, const std::set<SlotId>& slots) {
+  // An engine names few slots, and of those that are given there may be thousands.
   ForEachOf(name, [&](const std::string&, Binding& binding) {
-    for (const SlotId slot : slots) {
-      if (binding.named.erase(slot) > 0) Unname(slot);
-    }
+    std::erase_if(binding.named, [&](SlotId slot) {
+      if (!slots.contains(slot)) return false;
+      Unname(slot);
+      return true;
+    });
   });
   for (const SlotId slot : slots) version_ += inherited_.erase(slot);
 }

@@ -61,9 +61,10 @@ void DeleteLeftOpenings(StartPlan& plan) {
 }
 
 // Numbers the versions that earlier builds have named: in which order is not known, so all get the
-// number of now. The rest of very many is left to the next start, so that they fit the transaction.
+// number of now. Those of all slots fit the transaction, but not beside an import of as many, which
+// leaves some to the next start.
 void NumberVersions(StartPlan& plan) {
-  constexpr std::size_t kMostBytes = 1 << 20;
+  constexpr std::size_t kOtherFactsBytes = 64 << 10;  // the pool's and the terms
   std::set<std::pair<std::string_view, std::string_view>> numbered;
   for (const VersionFact& version : plan.state.versions) {
     numbered.emplace(version.name, version.version);
@@ -73,14 +74,16 @@ void NumberVersions(StartPlan& plan) {
     counter = std::max(counter, Generations::CounterOf(slot.fact.generation));
   }
   std::vector<VersionFact> added;
-  std::size_t bytes = 0;
+  std::size_t bytes = TransactionBytes(plan.changes);
   for (const StoredState::Slot& slot : plan.state.slots) {
-    if (slot.fact.free || slot.fact.version.empty() || bytes > kMostBytes) continue;
+    if (slot.fact.free || slot.fact.version.empty()) continue;
     if (numbered.contains({slot.fact.name, slot.fact.version})) continue;
-    added.push_back({.number = counter, .name = slot.fact.name, .version = slot.fact.version});
-    plan.changes.push_back(
-        {.key = VersionKey(slot.fact.name, slot.fact.version), .value = Encode(added.back())});
-    bytes += plan.changes.back().key.size() + plan.changes.back().value->size();
+    VersionFact fact{.number = counter, .name = slot.fact.name, .version = slot.fact.version};
+    FactChange change{.key = VersionKey(fact.name, fact.version), .value = Encode(fact)};
+    bytes += TransactionBytes({change});
+    if (bytes > kMaxTransactionBytes - kOtherFactsBytes) break;
+    added.push_back(std::move(fact));
+    plan.changes.push_back(std::move(change));
   }
   plan.state.versions.insert(plan.state.versions.end(), added.begin(), added.end());
 }

@@ -21,6 +21,7 @@ void VersionOrder::Load(const StoredState& state) {
     at->second.pruned_before = pruned.before;
     dead_ += at->second.dead();
   }
+  for (const TombstonesFact& fact : state.tombstones) Bury(fact);
 }
 
 std::optional<std::uint64_t> VersionOrder::NumberOf(std::string_view name,
@@ -34,36 +35,73 @@ std::optional<std::uint64_t> VersionOrder::NumberOf(std::string_view name,
 
 bool VersionOrder::Dead(std::string_view name, std::string_view version) const {
   const auto number = NumberOf(name, version);
-  return number && *number < namespaces_.find(name)->second.pruned_before;
+  return (number && IsDead(*number, name)) || buried_.contains(VersionHash(name, version));
 }
 
 // ---- naming
 
-std::optional<VersionFact> VersionOrder::ToForget(std::string_view tenant,
-                                                  const HasSlot& has_slot) const {
+std::vector<VersionFact> VersionOrder::ToLeave(std::string_view tenant,
+                                               const HasSlot& has_slot) const {
   const auto own = of_tenants_.find(tenant);
   const bool share_used =
       !tenant.empty() && own != of_tenants_.end() && own->second >= kKeptOfTenant;
-  if (!share_used && all_.size() < kKept) return std::nullopt;
+  if (!share_used && all_.size() < kKept) return {};
+  std::vector<VersionFact> dead;  // of one tenant
+  std::optional<VersionFact> other;
   for (const auto& [number, name, version] : all_) {
     if (share_used && TenantOf(name) != tenant) continue;
-    if (has_slot(name, version)) continue;
-    return VersionFact{.number = number, .name = name, .version = version};
+    const bool is_dead = IsDead(number, name);
+    const bool fits =
+        is_dead ? dead.empty() || TenantOf(name) == TenantOf(dead.front().name) : !other;
+    if (!fits || has_slot(name, version)) continue;
+    VersionFact one{.number = number, .name = name, .version = version};
+    if (is_dead) {
+      dead.push_back(std::move(one));
+    } else {
+      other = std::move(one);
+    }
+    if (dead.size() == kBuriedAtOnce || (other && dead_ == 0)) break;
   }
-  return std::nullopt;
+  if (dead.empty() && other) return {std::move(*other)};
+  return dead;
+}
+
+TombstonesFact VersionOrder::PlanTombstones(const std::vector<VersionFact>& dead,
+                                            std::vector<FactChange>& changes) const {
+  TombstonesFact fact{.tenant = std::string(TenantOf(dead.front().name)), .versions = {}};
+  if (const auto own = tombstones_.find(fact.tenant); own != tombstones_.end()) {
+    const auto& [number, versions] = *own->second.rbegin();
+    if (versions.size() + dead.size() <= kTombstonesInFact) {
+      fact.number = number;
+      fact.versions = versions;
+    } else {
+      fact.number = number + 1;
+      if (own->second.size() >= kTombstonesKept) {
+        changes.push_back(
+            {.key = TombstonesKey(fact.tenant, own->second.begin()->first), .value = std::nullopt});
+      }
+    }
+  }
+  for (const VersionFact& one : dead) fact.versions.push_back(VersionHash(one.name, one.version));
+  changes.push_back({.key = TombstonesKey(fact.tenant, fact.number), .value = Encode(fact)});
+  return fact;
 }
 
 VersionOrder::Change VersionOrder::PlanName(const VersionFact& version, const HasSlot& has_slot,
                                             std::vector<FactChange>& changes) const {
   if (NumberOf(version.name, version.version)) return {};
-  Change change{.named = version, .forgotten = ToForget(TenantOf(version.name), has_slot)};
+  Change change{.named = version, .left = ToLeave(TenantOf(version.name), has_slot)};
   changes.push_back({.key = VersionKey(version.name, version.version), .value = Encode(version)});
-  if (!change.forgotten) return change;
-  const VersionFact& gone = *change.forgotten;
-  changes.push_back({.key = VersionKey(gone.name, gone.version), .value = std::nullopt});
-  const Namespace& of = namespaces_.at(gone.name);
-  if (gone.number < of.pruned_before && of.dead() == 1) {
-    changes.push_back({.key = PrunedKey(gone.name), .value = std::nullopt});
+  std::map<std::string_view, std::size_t> dead;  // by namespace
+  for (const VersionFact& gone : change.left) {
+    changes.push_back({.key = VersionKey(gone.name, gone.version), .value = std::nullopt});
+    if (IsDead(gone.number, gone.name)) ++dead[gone.name];
+  }
+  if (!dead.empty()) change.tombstones = PlanTombstones(change.left, changes);
+  for (const auto& [name, count] : dead) {
+    if (namespaces_.find(name)->second.dead() == count) {
+      changes.push_back({.key = PrunedKey(name), .value = std::nullopt});
+    }
   }
   return change;
 }
@@ -72,6 +110,7 @@ VersionOrder::Change VersionOrder::PlanName(const VersionFact& version, const Ha
 
 Result<VersionOrder::Change> VersionOrder::PlanPrune(std::string_view name, std::string_view before,
                                                      std::vector<FactChange>& changes) const {
+  if (Dead(name, before)) return Change{};  // so are all before it
   const auto number = NumberOf(name, before);
   if (!number) {
     return Fail(Code::kInvalid,
@@ -99,9 +138,9 @@ void VersionOrder::Add(const VersionFact& version) {
   ++of_tenants_[std::string(TenantOf(version.name))];
 }
 
-void VersionOrder::Forget(const VersionFact& version) {
+void VersionOrder::Leave(const VersionFact& version) {
   const auto of = namespaces_.find(version.name);
-  if (version.number < of->second.pruned_before) --dead_;
+  if (IsDead(version.number, version.name)) --dead_;
   of->second.numbers.erase(version.version);
   if (of->second.numbers.empty()) {
     namespaces_.erase(of);
@@ -113,8 +152,18 @@ void VersionOrder::Forget(const VersionFact& version) {
   if (--tenant->second == 0) of_tenants_.erase(tenant);
 }
 
+void VersionOrder::Bury(const TombstonesFact& fact) {
+  auto& facts = tombstones_[fact.tenant];
+  facts[fact.number] = fact.versions;
+  buried_.insert(fact.versions.begin(), fact.versions.end());
+  if (facts.size() <= kTombstonesKept) return;
+  for (const std::uint64_t version : facts.begin()->second) buried_.erase(version);
+  facts.erase(facts.begin());
+}
+
 void VersionOrder::Apply(const Change& change) {
-  if (change.forgotten) Forget(*change.forgotten);
+  for (const VersionFact& version : change.left) Leave(version);
+  if (change.tombstones) Bury(*change.tombstones);
   if (change.named) Add(*change.named);
   if (!change.pruned) return;
   namespaces_[change.pruned->name].pruned_before = change.pruned->before;

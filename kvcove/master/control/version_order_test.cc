@@ -113,35 +113,105 @@ TEST_F(VersionOrderTest, OrderAndDeathOutliveARestart) {
 TEST_F(VersionOrderTest, TheEarliestWithoutASlotIsForgotten) {
   with_slot_ = {"v0"};
   for (std::size_t i = 0; i < VersionOrder::kKept; ++i) Name("m", "v" + std::to_string(i));
-  EXPECT_EQ(Prune("m", "v3"), 3);
-  EXPECT_EQ(Name("m", "new").forgotten->version, "v1");
+  const auto change = Name("m", "new");
+  ASSERT_EQ(change.left.size(), 1U);
+  EXPECT_EQ(change.left[0].version, "v1");
   EXPECT_EQ(order_.size(), VersionOrder::kKept);
   EXPECT_EQ(Stored("version/"), VersionOrder::kKept);
-  EXPECT_EQ(order_.dead(), 2U);
-  EXPECT_FALSE(order_.Dead("m", "v1")) << "it is one that nobody has named";
-  EXPECT_EQ(Prune("m", "v1"), -1);
+  EXPECT_EQ(Prune("m", "v1"), -1) << "it is one that nobody has named";
   with_slot_.clear();
-  EXPECT_EQ(Name("m", "newer").forgotten->version, "v0");
-  EXPECT_EQ(Stored("pruned/"), 1U);
-  EXPECT_EQ(Name("m", "newest").forgotten->version, "v2");
-  EXPECT_EQ(Stored("pruned/"), 0U) << "no dead version of this namespace is known any more";
-  EXPECT_EQ(order_.dead(), 0U);
+  EXPECT_EQ(Name("m", "newer").left[0].version, "v0");
   Restart();
-  EXPECT_EQ(order_.dead(), 0U);
-  EXPECT_FALSE(order_.Dead("m", "v3"));
-  EXPECT_EQ(Prune("m", "v5"), 2);
+  EXPECT_EQ(order_.size(), VersionOrder::kKept);
+  EXPECT_EQ(Prune("m", "v5"), 3);
+}
+
+// Else whoever names versions (the salts of anybody's requests, say) revives what was pruned.
+TEST_F(VersionOrderTest, ADeadVersionLeavesFirstAndStaysDead) {
+  Name("other", "alive");
+  with_slot_ = {"v0"};
+  for (std::size_t i = 1; i < VersionOrder::kKept; ++i) Name("m", "v" + std::to_string(i - 1));
+  EXPECT_EQ(Prune("m", "v3"), 3);
+  const auto change = Name("m", "new");
+  ASSERT_EQ(change.left.size(), 2U);
+  EXPECT_EQ(change.left[0].version, "v1");
+  EXPECT_EQ(change.left[1].version, "v2");
+  EXPECT_EQ(Stored("version/"), VersionOrder::kKept - 1);
+  EXPECT_EQ(Stored("pruned/"), 1U) << "v0 needs it";
+  const auto expect_dead = [&] {
+    for (const char* version : {"v0", "v1", "v2"}) {
+      EXPECT_TRUE(order_.Dead("m", version)) << version;
+      EXPECT_EQ(Prune("m", version), 0) << "all before it are dead: " << version;
+      EXPECT_FALSE(order_.Dead("other", version));
+    }
+    EXPECT_FALSE(order_.Dead("m", "v3"));
+    EXPECT_TRUE(order_.NumberOf("other", "alive"));
+    EXPECT_EQ(order_.dead(), 3U);
+  };
+  expect_dead();
+  Restart();
+  expect_dead();
+  with_slot_.clear();
+  Name("m", "newer");
+  EXPECT_EQ(Name("m", "newest").left[0].version, "v0");
+  EXPECT_EQ(Stored("pruned/"), 0U) << "all dead ones are tombstones";
+  expect_dead();
+  EXPECT_EQ(Prune("m", "v4"), 1) << "pruning goes on";
+}
+
+TEST_F(VersionOrderTest, DeadVersionsLeaveSeveralAtATimeAndThoseOfOneTenant) {
+  const std::string own = QualifiedName("acme", "m");
+  for (std::size_t i = 0; i < 100; ++i) Name(own, "v" + std::to_string(i));
+  for (std::size_t i = 0; i < VersionOrder::kKept - 100; ++i) Name("m", "w" + std::to_string(i));
+  EXPECT_EQ(Prune(own, "v99"), 99);
+  EXPECT_EQ(Prune("m", "w500"), 500);
+  EXPECT_EQ(Name("m", "new").left.size(), VersionOrder::kBuriedAtOnce);
+  EXPECT_EQ(order_.size(), VersionOrder::kKept - VersionOrder::kBuriedAtOnce + 1);
+  while (order_.size() < VersionOrder::kKept) Name("m", "x" + std::to_string(number_));
+  const auto rest = Name("m", "y").left;
+  EXPECT_EQ(rest.size(), 99 - VersionOrder::kBuriedAtOnce);
+  for (const VersionFact& one : rest) EXPECT_EQ(one.name, own);
+  EXPECT_EQ(Stored("tombstones/"), 1U);
+  Restart();
+  EXPECT_EQ(order_.dead(), 599U);
+  EXPECT_TRUE(order_.Dead(own, "v98"));
+  EXPECT_FALSE(order_.Dead(own, "v99"));
+}
+
+TEST_F(VersionOrderTest, TombstonesAreBounded) {
+  for (std::uint32_t number = 0; number < VersionOrder::kTombstonesKept; ++number) {
+    TombstonesFact fact{.number = number + 7, .tenant = {}, .versions = {}};
+    for (std::size_t i = 0; i < kTombstonesInFact; ++i) {
+      fact.versions.push_back(VersionHash("m", std::to_string(number) + "/" + std::to_string(i)));
+    }
+    facts_[TombstonesKey("", fact.number)] = {.value = Encode(fact), .revision = 1};
+  }
+  Restart();
+  for (std::size_t i = 0; i < VersionOrder::kKept; ++i) Name("m", "v" + std::to_string(i));
+  EXPECT_EQ(Prune("m", "v100"), 100);
+  Name("m", "new");
+  const auto check = [&] {
+    EXPECT_EQ(Stored("tombstones/"), VersionOrder::kTombstonesKept);
+    EXPECT_FALSE(order_.Dead("m", "0/17")) << "the oldest";
+    EXPECT_TRUE(order_.Dead("m", "1/17"));
+    EXPECT_TRUE(order_.Dead("m", "v0"));
+    EXPECT_EQ(order_.dead(), (VersionOrder::kTombstonesKept - 1) * kTombstonesInFact + 100);
+  };
+  check();
+  Restart();
+  check();
 }
 
 TEST_F(VersionOrderTest, ATenantForgetsNoneOfOthers) {
   Name("m", "oldest");
   const std::string own = QualifiedName("acme", "m");
   for (std::size_t i = 0; i < VersionOrder::kKeptOfTenant; ++i) {
-    EXPECT_FALSE(Name(own, "v" + std::to_string(i)).forgotten);
+    EXPECT_TRUE(Name(own, "v" + std::to_string(i)).left.empty());
   }
   const auto change = Name(own, "new");
-  ASSERT_TRUE(change.forgotten);
-  EXPECT_EQ(change.forgotten->name, own);
-  EXPECT_EQ(change.forgotten->version, "v0");
+  ASSERT_EQ(change.left.size(), 1U);
+  EXPECT_EQ(change.left[0].name, own);
+  EXPECT_EQ(change.left[0].version, "v0");
   EXPECT_TRUE(order_.NumberOf("m", "oldest"));
 }
 

@@ -95,8 +95,7 @@ void CollectMaster(Metrics& metrics, const MasterStat& stat) {
       "kvcove_master_registrations_refused_total",
       "registrations that were refused because a tenant's share of them, or all, are in use",
       Number(stat.refused.registrations));
-  metrics.Gauge("kvcove_master_versions",
-                "weight versions whose order of first naming is known, dead ones included",
+  metrics.Gauge("kvcove_master_versions", "weight versions whose order of first naming is known",
                 Number(stat.versions.known));
   metrics.Gauge("kvcove_master_versions_dead", "weight versions that were pruned",
                 Number(stat.versions.dead));

@@ -41,7 +41,9 @@ struct FactChange {
 // Bounds of every store. Beyond them a commit fails with kLimit.
 inline constexpr std::size_t kMaxFactKeyBytes = 256;
 inline constexpr std::size_t kMaxFactValueBytes = 64 << 10;
-inline constexpr std::size_t kMaxTransactionBytes = 4 << 20;  // as TransactionBytes counts
+// As TransactionBytes counts. All slots with the longest names fit: a reset, a prune or a start may
+// write each of them, and half of a reset would be none.
+inline constexpr std::size_t kMaxTransactionBytes = 8 << 20;
 
 // Returns the bytes of keys and values, and of a file's fields beside them.
 std::size_t TransactionBytes(const std::vector<FactChange>& changes);

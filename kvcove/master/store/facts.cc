@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "kvcove/base/hash.h"
 #include "kvcove/base/little_endian.h"
 
 namespace kvcove::master {
@@ -23,6 +24,7 @@ constexpr std::string_view kResetPrefix = "reset/";
 constexpr std::string_view kEngineResetPrefix = "engine-reset/";
 constexpr std::string_view kVersionPrefix = "version/";
 constexpr std::string_view kPrunedPrefix = "pruned/";
+constexpr std::string_view kTombstonesPrefix = "tombstones/";
 
 // Writes little-endian fields after one byte of version.
 class Writer {
@@ -178,6 +180,20 @@ bool DecodePruned(std::string_view key, const Fact& stored, StoredState& state) 
   return true;
 }
 
+bool DecodeTombstones(std::string_view key, const Fact& stored, StoredState& state) {
+  TombstonesFact fact;
+  Reader reader(stored.value);
+  fact.number = reader.Number<std::uint32_t>();
+  fact.tenant = reader.Text();
+  const auto count = reader.Number<std::uint16_t>();
+  for (std::size_t i = 0; i < count && i < kTombstonesInFact; ++i) {
+    fact.versions.push_back(reader.Number<std::uint64_t>());
+  }
+  if (!reader.Done() || key != TombstonesKey(fact.tenant, fact.number)) return false;
+  state.tombstones.push_back(std::move(fact));
+  return true;
+}
+
 bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
   const auto below = [&](std::string_view prefix) {
     return key.starts_with(prefix) ? std::optional(key.substr(prefix.size())) : std::nullopt;
@@ -201,6 +217,7 @@ bool DecodeOne(std::string_view key, const Fact& stored, StoredState& state) {
   }
   if (below(kVersionPrefix)) return DecodeVersion(key, stored, state);
   if (below(kPrunedPrefix)) return DecodePruned(key, stored, state);
+  if (below(kTombstonesPrefix)) return DecodeTombstones(key, stored, state);
   return true;  // a key of a later kvcove
 }
 
@@ -228,6 +245,12 @@ std::string VersionKey(std::string_view name, std::string_view version) {
 }
 std::string PrunedKey(std::string_view name) {
   return std::string(kPrunedPrefix) + ToHex(DirectoryHash(0, name));
+}
+std::string TombstonesKey(std::string_view tenant, std::uint32_t number) {
+  return fmt::format("{}{}/{:05}", kTombstonesPrefix, ToHex(DirectoryHash(0, tenant)), number);
+}
+std::uint64_t VersionHash(std::string_view name, std::string_view version) {
+  return Hash64(version, Hash64(name, 0));
 }
 
 std::string Encode(const PoolFact& fact) {
@@ -282,6 +305,14 @@ std::string Encode(const VersionFact& fact) {
 
 std::string Encode(const PrunedFact& fact) {
   return Writer().Number(fact.before).Text(fact.name).Take();
+}
+
+std::string Encode(const TombstonesFact& fact) {
+  Writer writer;
+  writer.Number(fact.number).Text(fact.tenant);
+  writer.Number(static_cast<std::uint16_t>(fact.versions.size()));
+  for (const std::uint64_t version : fact.versions) writer.Number(version);
+  return writer.Take();
 }
 
 Result<StoredState> Decode(const Facts& facts) {

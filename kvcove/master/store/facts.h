@@ -88,6 +88,16 @@ struct PrunedFact {
   bool operator==(const PrunedFact&) const = default;
 };
 
+// key "tombstones/TENANT/NNNNN", the tenant's hash: dead versions of which nothing but a hash is
+// kept, in the order in which they got here. Facts with higher numbers are later.
+struct TombstonesFact {
+  std::uint32_t number = 0;
+  std::string tenant;
+  std::vector<std::uint64_t> versions;  // VersionHash
+  bool operator==(const TombstonesFact&) const = default;
+};
+inline constexpr std::size_t kTombstonesInFact = 4096;
+
 inline constexpr std::string_view kPoolKey = "pool";
 inline constexpr std::string_view kTermsKey = "terms";
 std::string SlotKey(SlotId slot);
@@ -100,6 +110,9 @@ std::string ResetKey(std::string_view tenant, const Id128& id);
 std::string EngineResetKey(std::string_view name);
 std::string VersionKey(std::string_view name, std::string_view version);
 std::string PrunedKey(std::string_view name);
+std::string TombstonesKey(std::string_view tenant, std::uint32_t number);
+// Stands for a version of a namespace in a tombstone.
+std::uint64_t VersionHash(std::string_view name, std::string_view version);
 
 std::string Encode(const PoolFact& fact);
 std::string Encode(const std::vector<TermFact>& terms);
@@ -109,6 +122,7 @@ std::string Encode(const BarrierFact& fact);
 std::string Encode(const OpeningFact& fact);
 std::string Encode(const VersionFact& fact);
 std::string Encode(const PrunedFact& fact);
+std::string Encode(const TombstonesFact& fact);
 
 // All facts, decoded.
 struct StoredState {
@@ -145,6 +159,7 @@ struct StoredState {
   std::vector<std::string> engine_resets;  // keys
   std::vector<VersionFact> versions;
   std::vector<PrunedFact> pruned;
+  std::vector<TombstonesFact> tombstones;
 };
 // Decodes all facts; ignores keys of later versions. Errors: kCorrupt, with the key.
 Result<StoredState> Decode(const Facts& facts);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/store/facts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace kvcove::master {
 namespace {
@@ -115,6 +118,22 @@ TEST(FactsTest, AVersionAndWhatIsPrunedComeBack) {
   EXPECT_FALSE(Decode(With(PrunedKey("other"), Encode(pruned))));
 }
 
+TEST(FactsTest, TombstonesComeBack) {
+  TombstonesFact full{.number = 12, .tenant = "acme", .versions = {}};
+  while (full.versions.size() < kTombstonesInFact) {
+    full.versions.push_back(VersionHash("m", std::to_string(full.versions.size())));
+  }
+  EXPECT_LE(Encode(full).size(), kMaxFactValueBytes);
+  EXPECT_NE(VersionHash("a", "bc"), VersionHash("ab", "c"));
+  const TombstonesFact one{.number = 12, .tenant = "", .versions = {7}};
+  Facts facts = With(TombstonesKey("acme", 12), Encode(full));
+  facts[TombstonesKey("", 12)] = {.value = Encode(one), .revision = 2};
+  const auto state = Decode(facts);
+  ASSERT_TRUE(state);
+  EXPECT_THAT(state->tombstones, testing::UnorderedElementsAre(full, one));
+  EXPECT_FALSE(Decode(With(TombstonesKey("acme", 13), Encode(full)))) << "another's key";
+}
+
 TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
   const std::vector<std::pair<std::string, std::string>> all = {
       {"pool", Encode(PoolFact{})},
@@ -124,6 +143,8 @@ TEST(FactsTest, AFactOfALaterVersionIsRefusedWithItsKey) {
       {OpeningKey(kOwner), Encode(OpeningFact{})},
       {VersionKey("acme", "v"), Encode(VersionFact{.name = "acme", .version = "v"})},
       {PrunedKey("acme"), Encode(PrunedFact{.name = "acme"})},
+      {TombstonesKey("acme", 1),
+       Encode(TombstonesFact{.number = 1, .tenant = "acme", .versions = {}})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     ASSERT_TRUE(Decode(With(key, value))) << key;
@@ -145,6 +166,8 @@ TEST(FactsTest, AFactThatIsCutOrTooLongIsRefused) {
       {OpeningKey(kOwner), Encode(OpeningFact{})},
       {VersionKey("acme", "v"), Encode(VersionFact{.name = "acme", .version = "v"})},
       {PrunedKey("acme"), Encode(PrunedFact{.name = "acme"})},
+      {TombstonesKey("acme", 1),
+       Encode(TombstonesFact{.number = 1, .tenant = "acme", .versions = {7, 8}})},
       {BarrierKey(kOwner, 3), Encode(BarrierFact{})}};
   for (const auto& [key, value] : all) {
     for (std::size_t cut = 0; cut < value.size(); ++cut) {

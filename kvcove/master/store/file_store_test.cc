@@ -71,7 +71,7 @@ TEST_F(FileStoreTest, LimitsAreRefusedWithinTheCall) {
   EXPECT_EQ(code({{std::string(256, 'k'), std::string(64 << 10, 'v')}}), Code::kOk);
   EXPECT_EQ(code({{std::string(257, 'k'), "v"}}), Code::kLimit);
   EXPECT_EQ(code({{"k", std::string((64 << 10) + 1, 'v')}}), Code::kLimit);
-  Changes large(64, {"k", std::string(64 << 10, 'v')});
+  Changes large(kMaxTransactionBytes / (64 << 10), {"k", std::string(64 << 10, 'v')});
   EXPECT_EQ(code(large), Code::kLimit) << "the keys count, too";
   large.pop_back();
   EXPECT_EQ(code(large), Code::kOk);
