@@ -58,7 +58,7 @@ test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (insta
 
 test-rdma: $(SETUP_STAMP) ## Move bytes by RDMA between two devices of Debian's soft-RoCE driver, in a small virtual machine (installs qemu; two minutes)
 	@scripts/build.sh release rdma_tests
-	@scripts/rdma_guest.sh build/release/bin/rdma_tests $(ARGS)
+	@scripts/rdma_guest.sh env KVCOVE_RDMA_CABLE=/run/cable build/release/bin/rdma_tests $(ARGS)
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh

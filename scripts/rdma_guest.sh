@@ -7,8 +7,9 @@
 # same PATH. Its output (stdout and stderr together) and its exit status are passed on. 124: it was too slow. 125: there is no guest.
 #
 # In the guest:  rxe0 on rdma0 192.0.2.1   <- a cable (veth) ->   rxe1 on rdma1 192.0.2.2
-# Packets between the two take the cable, so `ip link set rdma0 down` pulls it. GID index 1 is the IPv4 one. A retry_cnt of 7 retries for
-# ever in this driver. Two programs that poll on two cores starve the driver: sleep on a descriptor instead. Debian on amd64 only.
+# Packets between the two take the cable: `/run/cable down` pulls it, `/run/cable up` plugs it in again. GID index 1 is the IPv4 one. A
+# retry_cnt of 7 retries for ever in this driver. Two programs that poll on two cores starve the driver: sleep on a descriptor instead.
+# Debian on amd64 only.
 #
 # RDMA_GUEST_SECONDS=300   the guest's longest life          RDMA_GUEST_MEMORY=2G   its memory
 # RDMA_GUEST_SHARE=DIR     writable in the guest, too        RDMA_GUEST_CPUS=N      default: as many as the host has
@@ -104,9 +105,17 @@ done
 echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter
 # Packets from one device's address to the other's take the cable, not the loopback.
 ip rule add pref 20 lookup local && ip rule del pref 0
+cat > /run/cable << 'CABLE'
+#!/bin/bash
+ip link set rdma0 "$1"
+[[ $1 == up ]] || exit 0
 for i in 0 1; do
   ip neigh replace "192.0.2.$((2 - i))" lladdr "$(cat /sys/class/net/rdma$((1 - i))/address)" dev rdma$i nud permanent
-  ip route add "192.0.2.$((2 - i))" dev rdma$i table $((100 + i))
+  ip route replace "192.0.2.$((2 - i))" dev rdma$i table $((100 + i))
+done
+CABLE
+chmod +x /run/cable && /run/cable up
+for i in 0 1; do
   ip rule add pref 10 iif lo from "192.0.2.$((i + 1))" to "192.0.2.$((2 - i))" lookup $((100 + i))
   rdma link add rxe$i type rxe netdev rdma$i
 done

@@ -226,6 +226,45 @@ TEST_F(RdmaLanesTest, NothingIsReadOnceTheOwnersLaneIsGone) {
   EXPECT_GT(half_way, 0U);
 }
 
+// Pulls the cable between the devices, or plugs it in again, by the command that knows how.
+void SetCable(const std::string& command, Context& context, bool plugged) {
+  ASSERT_EQ(std::system((command + (plugged ? " up" : " down")).c_str()), 0);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (plugged && std::chrono::steady_clock::now() < until) {
+    if (const auto port = context.QueryPort(1); port && port->active) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_FALSE(plugged) << "the port remains down";
+}
+
+// P5 while the network fails: the device has work that it would repeat, out of the same memory.
+TEST_F(RdmaLanesTest, NothingIsReadOnceTheOwnersLaneIsGoneThoughTheCableWasPulled) {
+  const char* const cable = std::getenv("KVCOVE_RDMA_CABLE");
+  if (cable == nullptr) GTEST_SKIP() << "KVCOVE_RDMA_CABLE names no command";
+  Fill(2 * kMiB);
+  std::size_t half_way = 0;
+  for (int round = 0; round < std::min(rounds, 5); ++round) {
+    ASSERT_TRUE(owner().Post(WriteOf(2 * kMiB)));
+    SleepSome();
+    SetCable(cable, *ends->owner_context, false);
+    ASSERT_TRUE(RetireAll(owner()));
+    std::fill(source->data.begin(), source->data.end(), std::byte{9});
+    SetCable(cable, *ends->owner_context, true);
+    SleepSome();
+    NewLanes();
+    const std::size_t landed = target->Count(1);
+    half_way += landed < 2 * kMiB ? 1 : 0;
+    EXPECT_EQ(target->Count(9), 0U) << round;
+    std::fill(source->data.begin(), source->data.end(), std::byte{1});
+    std::fill(target->data.begin(), target->data.end(), std::byte{2});
+  }
+  EXPECT_GT(half_way, 0U);
+  // The lanes made last work: no state of the pulled cable is left.
+  ASSERT_TRUE(owner().Post(WriteOf(4096)));
+  const Status status = AdvanceUntilIdle(owner());
+  ASSERT_TRUE(status) << status.error().ToString();
+}
+
 // P5 for puts: reads of the requester's memory into what the owner has reserved.
 TEST_F(RdmaLanesTest, NoReadLandsOnceTheOwnersLaneIsGone) {
   Fill(2 * kMiB);
@@ -260,6 +299,34 @@ TEST_F(RdmaLanesTest, TheReaperEndsLanesWithWorkUnderWay) {
   }
   reaper->reset();
   EXPECT_EQ(quiet, 2 * rounds);
+}
+
+TEST_F(RdmaLanesTest, ALaneEndsThatWasNeverConnected) {
+  Fill(4096);
+  for (int round = 0; round < rounds; ++round) {
+    ASSERT_TRUE(RetireAll(*ends->owner));
+    ends->owner = LaneEnds::Opened(ends->owner_context, DeviceOptions(), 1);
+    ASSERT_NE(ends->owner, nullptr);
+    for (std::uint32_t slot = 0; slot < 16; ++slot) {
+      ASSERT_TRUE(owner().PostReceive(slot, source->Segment(0, 4096)));
+    }
+  }
+  EXPECT_TRUE(RetireAll(owner()));
+}
+
+TEST_F(RdmaLanesTest, ALaneEndsWhosePeerIsOnNoNetworkOfThisHost) {
+  PairAddress peer = requester().own();
+  // 198.51.100.1, of a network for documentation.
+  peer.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 51, 100, 1};
+  for (int round = 0; round < rounds; ++round) {
+    ASSERT_TRUE(RetireAll(*ends->owner));
+    ends->owner = LaneEnds::Opened(ends->owner_context, DeviceOptions(), 1);
+    ASSERT_NE(ends->owner, nullptr);
+    ASSERT_TRUE(owner().PostReceive(0, {}));
+    EXPECT_FALSE(owner().Connect(peer));
+    EXPECT_EQ(owner().state(), Lane::State::kDying);
+  }
+  EXPECT_TRUE(RetireAll(owner()));
 }
 
 std::size_t Descriptors() {

@@ -109,6 +109,11 @@ class FakeVerbs final : public Verbs {
     const MutexLock lock(mutex_);
     refuse_destroys_ = refuse;
   }
+  // The device refuses to end registrations.
+  void RefuseDeregisters(bool refuse) {
+    const MutexLock lock(mutex_);
+    refuse_deregisters_ = refuse;
+  }
   // The call with this number from now on finds no memory, once; 0 is the next. Calls that end
   // something are not counted.
   void FailCall(std::int64_t number) {
@@ -180,6 +185,8 @@ class FakeVerbs final : public Verbs {
     std::uint32_t remote_key() const override { return 2 * number_ + 1; }
     Status Deregister() override {
       const MutexLock lock(verbs_.mutex_);
+      if (!verbs_.regions_.contains(number_)) return {};
+      if (verbs_.refuse_deregisters_) return Fail(Code::kUnavailable, "the device is busy");
       verbs_.regions_.erase(number_);
       return {};
     }
@@ -554,6 +561,7 @@ class FakeVerbs final : public Verbs {
   bool shuffled_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::mt19937_64 random_ KVCOVE_GUARDED_BY(mutex_);
   bool refuse_destroys_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool refuse_deregisters_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool plugged_ KVCOVE_GUARDED_BY(mutex_) = true;
   std::int64_t fail_call_ KVCOVE_GUARDED_BY(mutex_) = -1;
 };

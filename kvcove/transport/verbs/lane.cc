@@ -15,7 +15,8 @@ constexpr std::uint8_t kMostMtu = 5;  // 4096 bytes
 
 bool Plausible(const PairAddress& peer) {
   return peer.number != 0 && peer.number <= kMost24Bits && peer.first_packet <= kMost24Bits &&
-         peer.mtu >= 1 && peer.mtu <= kMostMtu;
+         peer.mtu >= 1 && peer.mtu <= kMostMtu &&
+         peer.reads >= 1;  // a device holds a read back for ever where it may begin none
 }
 
 bool Divisible(Operation operation) {

@@ -59,7 +59,8 @@ class Lane {
   // is down.
   static Result<std::unique_ptr<Lane>> Open(std::shared_ptr<Context> context,
                                             const LaneOptions& options, std::uint32_t first_packet);
-  // A lane that was connected, and is not gone, must not be destroyed: the Reaper takes it.
+  // From the call of Connect on, whatever its result, a lane must not be destroyed before it is
+  // gone: the Reaper takes it.
   ~Lane() = default;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;

@@ -325,7 +325,8 @@ TEST_F(LaneTest, AnAddressThatIsNoneOfAQueuePairIsRefused) {
            [](PairAddress& peer) { peer.number = 0; },
            [](PairAddress& peer) { peer.number = 1U << 24; },
            [](PairAddress& peer) { peer.first_packet = 1U << 24; },
-           [](PairAddress& peer) { peer.mtu = 0; }, [](PairAddress& peer) { peer.mtu = 6; }}) {
+           [](PairAddress& peer) { peer.mtu = 0; }, [](PairAddress& peer) { peer.mtu = 6; },
+           [](PairAddress& peer) { peer.reads = 0; }}) {
     const auto lane = LaneEnds::Opened(ends->owner_context, {}, 1);
     EXPECT_EQ(lane->Post(WriteOf(100)).error().code, Code::kUnavailable);
     PairAddress peer = good;

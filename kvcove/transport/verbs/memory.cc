@@ -21,6 +21,9 @@ std::uint64_t Memory::BytesOf(std::size_t piece) const {
 Result<bool> Memory::RegisterNext() {
   const std::size_t piece = registered_.load(std::memory_order_relaxed);  // only this thread stores
   if (piece == regions_.size()) return true;
+  if (regions_[piece] != nullptr) {
+    return Fail(Code::kInvalid, "an earlier registration of this memory has not ended yet");
+  }
   KVCOVE_ASSIGN(regions_[piece],
                 context_->Register(memory_.subspan(piece * piece_bytes_, BytesOf(piece)), access_));
   registered_.store(piece + 1, std::memory_order_release);
@@ -55,14 +58,11 @@ Status Memory::Cover(const std::byte* data, std::uint64_t bytes, std::vector<Key
 }
 
 Status Memory::Deregister() {
-  const std::size_t registered = registered_.exchange(0, std::memory_order_acq_rel);
-  for (std::size_t piece = registered; piece-- > 0;) {
-    if (Status s = regions_[piece]->Deregister(); !s) {
-      // Those behind it have ended, those before have not.
-      registered_.store(piece + 1, std::memory_order_release);
-      return s;
-    }
-    regions_[piece].reset();
+  registered_.store(0, std::memory_order_release);
+  for (std::unique_ptr<MemoryRegion>& region : regions_) {
+    if (region == nullptr) continue;
+    KVCOVE_TRY(region->Deregister());
+    region.reset();
   }
   return {};
 }

@@ -20,7 +20,8 @@ struct Keyed {
   std::uint32_t remote_key = 0;  // 0 for Access::kLocal: no key to such memory leaves the process
 };
 
-// Cover() is thread-safe, also beside the one thread that makes the other calls.
+// RegisterNext() and Deregister() are for one thread at a time. Cover() is thread-safe, also beside
+// RegisterNext(), but not beside Deregister(), which frees what Cover() reads.
 class Memory {
  public:
   static constexpr std::uint64_t kPieceBytes = 1ULL << 30;
@@ -34,7 +35,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   // Registers the next piece; returns true once there is none left. Errors: Context::Register's;
-  // what has been registered before remains so, and the call may be repeated.
+  // what has been registered before remains so, and the call may be repeated. kInvalid after a
+  // Deregister() that has failed.
   Result<bool> RegisterNext();
   std::uint64_t registered_bytes() const;
 
@@ -43,8 +45,8 @@ class Memory {
   // yet.
   Status Cover(const std::byte* data, std::uint64_t bytes, std::vector<Keyed>& parts) const;
 
-  // Ends all registrations: Cover() refuses each byte from now on. No lane may use the memory any
-  // more. Errors: the device's; call it again.
+  // Ends all registrations. Cover() refuses each byte from now on, also if the call fails. No lane
+  // may use the memory any more. Errors: the device's; the memory stays mapped, call it again.
   Status Deregister();
 
  private:

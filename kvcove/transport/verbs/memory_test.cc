@@ -104,5 +104,20 @@ TEST_F(VerbsMemoryTest, NothingIsCoveredOnceTheRegistrationsEnd) {
   EXPECT_EQ(CodeOf(memory, 0, 250), Code::kOk);
 }
 
+TEST_F(VerbsMemoryTest, NothingIsCoveredWhileARegistrationDoesNotEnd) {
+  Memory memory = Make(Access::kRemote);
+  RegisterAll(memory);
+  verbs.RefuseDeregisters(true);
+  EXPECT_EQ(memory.Deregister().error().code, Code::kUnavailable);
+  EXPECT_EQ(CodeOf(memory, 0, 1), Code::kUnavailable);
+  EXPECT_EQ(memory.registered_bytes(), 0U);
+  // A second registration of the same bytes would hide that the first one still permits writes.
+  EXPECT_EQ(memory.RegisterNext().error().code, Code::kInvalid);
+  EXPECT_EQ(verbs.counts().regions, 3U);
+  verbs.RefuseDeregisters(false);
+  ASSERT_TRUE(memory.Deregister());
+  EXPECT_EQ(verbs.counts().regions, 0U);
+}
+
 }  // namespace
 }  // namespace kvcove::transport::verbs

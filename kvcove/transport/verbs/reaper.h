@@ -40,9 +40,8 @@ class Reaper {
   ~Reaper();
 
   // Retires the lane, in any state, and returns at once. Calls `on_quiet` once the lane is gone,
-  // without a lock, by the reaper's thread
-  // or in its destructor. No clock ever does that: a lane whose device does
-  // not confirm its end stays, and so does all memory that `on_quiet` holds.
+  // without a lock, by the reaper's thread or in the destructor. No clock ever does that: a lane
+  // whose device does not confirm its end remains, and so does all memory that `on_quiet` holds.
   void Take(std::unique_ptr<Lane> lane, std::function<void()> on_quiet);
   ReaperStats stats() const;
   // Looks at each dying lane once. Returns true if one is gone now. For one thread at a time.
