@@ -81,6 +81,7 @@ class ClusterTierTest : public testing::Test {
         .opening_again_ns = opening_again_ns_,
         .opening_await_ns = 600 * kSecond,  // no test waits for the end of it
         .strike_ns = 20 * kMillisecond,
+        .hang_ns = hang_ns_,
         .open = [this](const std::string& path) { return OpenDevice(path); },
         .write_facts = [this](const std::string& directory,
                               const OwnerFacts& facts) { return WriteFacts(directory, facts); }};
@@ -287,6 +288,12 @@ class ClusterTierTest : public testing::Test {
     watch.join();
     return all;
   }
+  // Removes the key, as the link does, and returns whether the removal is proven.
+  bool RemoveKey(const std::string& key) {
+    owner_->link_side().ApplyKeys(
+        {.number = 1, .slot = kTierSlot, .generation = kGeneration, .keys = {key}, .pattern = {}});
+    return owner_->link_side().AwaitApplied();
+  }
   // Removes by pattern, as the link does, and returns the number of objects.
   std::uint64_t RemoveMatching(const std::string& pattern) {
     std::uint64_t objects = owner_->link_side()
@@ -351,6 +358,7 @@ class ClusterTierTest : public testing::Test {
   std::atomic<int> waiting_{0};
   std::atomic<int> opened_{0};
   std::int64_t opening_again_ns_ = 600 * kSecond;
+  std::int64_t hang_ns_ = 600 * kSecond;
   std::string directory_;
   std::unique_ptr<Owner> owner_;
   SessionNumber session_ = 0;
@@ -821,14 +829,7 @@ TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsV
   for (const std::string key : {"key-1", "key-2"}) {
     std::promise<bool> applied;
     auto proven = applied.get_future();
-    std::thread lane([&] {
-      owner_->link_side().ApplyKeys({.number = 1,
-                                     .slot = kTierSlot,
-                                     .generation = kGeneration,
-                                     .keys = {key},
-                                     .pattern = {}});
-      applied.set_value(owner_->link_side().AwaitApplied());
-    });
+    std::thread lane([&] { applied.set_value(RemoveKey(key)); });
     EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
     EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
         << "this master has not stored it yet";
@@ -850,14 +851,7 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   ASSERT_NO_FATAL_FAILURE(Break());
   std::promise<bool> applied;
   auto proven = applied.get_future();
-  std::thread lane([&] {
-    owner_->link_side().ApplyKeys({.number = 1,
-                                   .slot = kTierSlot,
-                                   .generation = kGeneration,
-                                   .keys = {"key-1"},
-                                   .pattern = {}});
-    applied.set_value(owner_->link_side().AwaitApplied());
-  });
+  std::thread lane([&] { applied.set_value(RemoveKey("key-1")); });
   EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nor do listings wait";
   EXPECT_EQ(Put("key-0"), Code::kExists);
@@ -888,6 +882,52 @@ TEST_F(ClusterTierTest, AnUpgradeWaitsForNoFileSystemOfTheNote) {
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
   EXPECT_TRUE(OnDisk(Inventory()).contains("key-0"));
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
+}
+
+// The disk is being opened meanwhile, and its thread hangs with the file system of the note.
+TEST_F(ClusterTierTest, NoRemovalWaitsForThatFileSystemAfterAnUpgradeThatFailed) {
+  hang_ns_ = kSecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  Fill(60);
+  owner_->disks().Drain();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  HeldNote note(*owner_->disks().note());
+  owner_->Freeze();
+  owner_->link_side().EndDiskWaits();
+  EXPECT_FALSE(owner_->PauseDisks());
+  owner_->Thaw();
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  owner_->link_side().SetDisksVoid(true);
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  note.End();
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
+}
+
+// So it is where the disk's own file system hangs as a successor opens the disk.
+TEST_F(ClusterTierTest, NoRemovalWaitsForADiskThatHangsWhileASuccessorOpensIt) {
+  hang_ns_ = kSecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  Fill(60);
+  held_ = true;
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_TRUE(AwaitHeld());
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  held_ = false;
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
 }
 
 TEST_F(ClusterTierTest, NorDoesItBeginBehindAStrikeThatHangs) {

@@ -235,7 +235,7 @@ bool DiskUse::Tick(std::int64_t now_ns) {
 }
 
 std::optional<std::string> DiskUse::Hangs() const {
-  if (!parts_.state.on() && !parts_.state.reporting()) return std::nullopt;
+  if (parts_.state.aside()) return std::nullopt;
   if (stalled_ns_ > parts_.options.hang_ns) return "its thread hangs in a call for seconds";
   for (const DiskOperation kind : kDiskOperations) {
     if (ages_->AgeNs(kind) <= parts_.options.hang_ns) continue;
