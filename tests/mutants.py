@@ -174,6 +174,8 @@ MUTANTS = [
      "    if (state.away() && !disks_", "    if (false && !disks_"),
     ("disk: nor does an upgrade wait for one", "owner/disk/owner_disks.cc",
      "AwaitStruck(i, strike, struck_by_ns)", "AwaitStruck(i, strike, clock_.NowNs() + 3600 * kSecond)"),
+    ("disk: nor does a call that is interrupted", "owner/disk/strikes.cc",
+     "!done() && !Interrupt::Ended() &&", "!done() &&"),
     ("disk: one that hangs while it is opened is set aside, too", "owner/disk/disk_use.cc",
      "  if (parts_.state.aside()) return std::nullopt;\n", "  if (!parts_.state.on() && !parts_.state.reporting()) return std::nullopt;\n"),
     ("disk: the end of an era drops no generation", "owner/disk/disk_fences.cc",
