@@ -750,8 +750,9 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(before.contains(fmt::format("key-{}", i)));
   (void)owner_->link_side().TakeGone(1000);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->link_side().Report().disk_away);
+  EXPECT_FALSE(owner_->link_side().Report().disk_away) << "the note names it";
   EXPECT_TRUE(BeginsEpoch()) << "a new epoch, in which it is not reported";
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
   EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -854,6 +855,7 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   std::thread lane([&] { applied.set_value(RemoveKey("key-1")); });
   EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nor do listings wait";
+  EXPECT_FALSE(owner_->link_side().Report().disk_away) << "others may not store its keys yet";
   EXPECT_EQ(Put("key-0"), Code::kExists);
   EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
       << "this master has not stored it yet";
@@ -861,6 +863,7 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   lane.join();
   EXPECT_TRUE(proven.get());
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
   EXPECT_TRUE(Becomes([&] { return Put("key-0") == Code::kOk; }));
   note.End();
   ASSERT_NO_FATAL_FAILURE(Mend());
@@ -962,7 +965,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   EXPECT_TRUE(BeginsEpoch());
   broken_ = false;
   // It failed with a removal under way.
-  ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
+  ASSERT_TRUE(Becomes([&] { return !owner_->disks().set().Any(&DiskState::away); }));
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   Fill(60, "new");
@@ -980,7 +983,7 @@ TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
     facts_.seen.tag += 1;
     owner_->link_side().Follow(facts_);
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
+    ASSERT_TRUE(Becomes([&] { return !owner_->disks().set().Any(&DiskState::away); }));
     ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
     EXPECT_TRUE(OnDisk(Inventory()).empty()) << reported;
     EXPECT_EQ(Get(reported ? "told-1" : "away-1").code, Code::kMiss);

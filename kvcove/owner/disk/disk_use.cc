@@ -123,6 +123,11 @@ bool DiskUse::BeginNoteEmpty() {
   return true;
 }
 
+void DiskUse::MayBeNamed() {
+  const MutexLock lock(parts_.mutex);
+  parts_.state.Name();
+}
+
 void DiskUse::Struck() {
   const MutexLock lock(parts_.mutex);
   parts_.state.Strike();
