@@ -186,6 +186,8 @@ MUTANTS = [
      "  if (parts_.state.aside()) return std::nullopt;\n", "  if (!parts_.state.on() && !parts_.state.reporting()) return std::nullopt;\n"),
     ("disk: the end of an era drops no generation", "owner/disk/disk_fences.cc",
      "return order.kind != TierOrder::Kind::kGeneration; });", "return true; });"),
+    ("disk: listings wait for no disk that drops objects", "owner/disk/removals.cc",
+     "  (void)disks_.AwaitRemoval(on_disk, clock_.NowNs() + kDiskLookNs);\n", "  (void)AwaitProven(on_disk);\n"),
     ("disk: a process that hands its disks over strikes none", "owner/disk/removal_waits.cc",
      "    if (!paused_ && !stopping_) outcome", "    outcome"),
     ("disk: a removal that was proven before its caller waits is answered", "owner/disk/removal_waits.cc",

@@ -869,6 +869,30 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   ASSERT_NO_FATAL_FAILURE(Mend());
 }
 
+// The disk has missed that they were dropped, and no master has stored that it is void.
+TEST_F(ClusterTierTest, ListingsDoNotWaitUntilObjectsThatGaveWayAreProvenGone) {
+  Fill(60);
+  std::vector<InventoryItem> second;
+  for (const InventoryItem& item : Inventory()) {
+    if (item.key == "key-0") second.push_back(item);
+  }
+  ASSERT_EQ(second.size(), 1U);
+  HeldNote note(*owner_->disks().note());
+  ASSERT_NO_FATAL_FAILURE(Break());
+  std::atomic<bool> dropped{false};
+  std::thread lane([&] {
+    owner_->link_side().DropObjects(second);
+    dropped = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return dropped.load(); }));
+  note.End();
+  lane.join();
+  EXPECT_TRUE(BeginsEpoch());
+  EXPECT_TRUE(Noted().empty());
+  ASSERT_NO_FATAL_FAILURE(Mend());
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
+}
+
 // The process is frozen meanwhile, and continues then.
 TEST_F(ClusterTierTest, AnUpgradeWaitsForNoFileSystemOfTheNote) {
   Fill(60);

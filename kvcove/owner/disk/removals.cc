@@ -387,7 +387,9 @@ void Removals::Drop(std::span<const InventoryItem> items) {
       disks_.set().Remove(slot, generation, {&one, 1}, on_disk);
     }
   }
-  (void)AwaitProven(on_disk);
+  // Limits how many unproven removals a disk that answers nothing gathers before it is set aside.
+  // One that misses the removal is struck from the note before the next epoch (TakeGoneOverflow).
+  (void)disks_.AwaitRemoval(on_disk, clock_.NowNs() + kDiskLookNs);
 }
 
 void Removals::Drop(std::span<const wire::CopyRequest::Item> items) {
