@@ -78,7 +78,7 @@ class OwnerDisksTest : public testing::Test {
     const Clock& clock = SystemClock::Instance();
     const std::unique_ptr<Memory> memory = MakeMemory(1024);
     OwnerDisks disks;
-    const std::atomic<bool> link_ends{false};
+    std::atomic<bool> link_ends{false};
     Promotions promotions{disks, *memory, clock};
     std::unique_ptr<DiskOpening> opening = MakeOpening();
     std::unique_ptr<Removals> removals = MakeRemovals();
@@ -460,6 +460,27 @@ TEST_F(OwnerDisksTest, NoEpochBeginsBeforeEachDiskThatIsAwayIsStruck) {
   EXPECT_TRUE(disks.set().Any(&DiskState::away_and_struck));
   EXPECT_FALSE(inventory.TakeGoneOverflow()) << "once";
   EXPECT_NE(next(), 0U);
+}
+
+TEST_F(OwnerDisksTest, ADiskThatIsNotTriedAgainGathersNoOrders) {
+  Parts parts(directory_, /*cluster=*/true);
+  DiskSet& set = parts.disks.set();
+  const auto reset = [&](Generation generation) {
+    set.SetSlots({{.slot = kNamedSlot, .generation = generation, .name = "m"}});
+  };
+  reset(kNow + 1);
+  EXPECT_EQ(set[0].removals().TakeOrders().size(), 1U);
+  parts.disks.Unmount();
+  reset(kNow + 2);
+  EXPECT_TRUE(set[0].removals().TakeOrders().empty());
+  EXPECT_EQ(set[0].removals().Slots().back().generation, kNow + 2) << "it knows the generation";
+}
+
+TEST_F(OwnerDisksTest, NoSlotIsDroppedOnceTheLinkEnds) {
+  Parts parts(directory_, /*cluster=*/true);
+  parts.link_ends = true;
+  parts.removals->DropSlots({&kNamedSlot, 1});
+  EXPECT_EQ(parts.disks.set().Patterns(), 0U);
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

@@ -303,7 +303,8 @@ void Removals::ForgetPatterns() {
 // it begins. As many at a time as there may be patterns, because each load looks at all of them.
 void Removals::DropSlots(std::span<const SlotId> slots) {
   if (!opening_.AwaitSettled()) return;
-  for (; !slots.empty(); slots = slots.subspan(std::min(kMostPatterns, slots.size()))) {
+  for (; !slots.empty() && !link_ends_;
+       slots = slots.subspan(std::min(kMostPatterns, slots.size()))) {
     std::vector<std::pair<SlotId, DisksRemoval>> drops;
     for (const SlotId slot : slots.first(std::min(kMostPatterns, slots.size()))) {
       if (auto on_disk = OrderDrop(slot)) drops.emplace_back(slot, std::move(*on_disk));
