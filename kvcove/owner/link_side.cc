@@ -47,8 +47,9 @@ wire::RenewRequest LinkSide::Report() {
     report = report_;
   }
   // Not from the janitor's last round: a disk that was set aside since begins an epoch, which must
-  // not be reported without it.
-  report.disk_away = parts_.disks.set().Any(&DiskState::away);
+  // not be reported without it. Nor before the disk is struck from the note: in an epoch that
+  // another reason has begun, the master would let other owners store its keys.
+  report.disk_away = parts_.disks.set().Any(&DiskState::away_and_struck);
   report.disks_void = parts_.opening.wants_void();
   report.opening = parts_.opening.ToldOpening();
   return report;

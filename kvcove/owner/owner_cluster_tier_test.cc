@@ -81,6 +81,7 @@ class ClusterTierTest : public testing::Test {
         .opening_again_ns = opening_again_ns_,
         .opening_await_ns = 600 * kSecond,  // no test waits for the end of it
         .strike_ns = 20 * kMillisecond,
+        .hang_ns = hang_ns_,
         .open = [this](const std::string& path) { return OpenDevice(path); },
         .write_facts = [this](const std::string& directory,
                               const OwnerFacts& facts) { return WriteFacts(directory, facts); }};
@@ -287,6 +288,12 @@ class ClusterTierTest : public testing::Test {
     watch.join();
     return all;
   }
+  // Removes the key, as the link does, and returns whether the removal is proven.
+  bool RemoveKey(const std::string& key) {
+    owner_->link_side().ApplyKeys(
+        {.number = 1, .slot = kTierSlot, .generation = kGeneration, .keys = {key}, .pattern = {}});
+    return owner_->link_side().AwaitApplied();
+  }
   // Removes by pattern, as the link does, and returns the number of objects.
   std::uint64_t RemoveMatching(const std::string& pattern) {
     std::uint64_t objects = owner_->link_side()
@@ -351,6 +358,7 @@ class ClusterTierTest : public testing::Test {
   std::atomic<int> waiting_{0};
   std::atomic<int> opened_{0};
   std::int64_t opening_again_ns_ = 600 * kSecond;
+  std::int64_t hang_ns_ = 600 * kSecond;
   std::string directory_;
   std::unique_ptr<Owner> owner_;
   SessionNumber session_ = 0;
@@ -742,8 +750,9 @@ TEST_F(ClusterTierTest, ADiskThatFailedIsToldBeforeItIsUsedAgain) {
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(before.contains(fmt::format("key-{}", i)));
   (void)owner_->link_side().TakeGone(1000);
   ASSERT_NO_FATAL_FAILURE(Break());
-  EXPECT_TRUE(owner_->link_side().Report().disk_away);
+  EXPECT_FALSE(owner_->link_side().Report().disk_away) << "the note names it";
   EXPECT_TRUE(BeginsEpoch()) << "a new epoch, in which it is not reported";
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
   EXPECT_TRUE(Noted().empty()) << "before anybody else may store what it has";
   EXPECT_FALSE(owner_->link_side().ReportAgainFrom());
   EXPECT_TRUE(OnDisk(Inventory()).empty());
@@ -821,14 +830,7 @@ TEST_F(ClusterTierTest, WhereTheNoteCannotBeWrittenTheMasterStoresThatTheDiskIsV
   for (const std::string key : {"key-1", "key-2"}) {
     std::promise<bool> applied;
     auto proven = applied.get_future();
-    std::thread lane([&] {
-      owner_->link_side().ApplyKeys({.number = 1,
-                                     .slot = kTierSlot,
-                                     .generation = kGeneration,
-                                     .keys = {key},
-                                     .pattern = {}});
-      applied.set_value(owner_->link_side().AwaitApplied());
-    });
+    std::thread lane([&] { applied.set_value(RemoveKey(key)); });
     EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
     EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
         << "this master has not stored it yet";
@@ -850,16 +852,10 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   ASSERT_NO_FATAL_FAILURE(Break());
   std::promise<bool> applied;
   auto proven = applied.get_future();
-  std::thread lane([&] {
-    owner_->link_side().ApplyKeys({.number = 1,
-                                   .slot = kTierSlot,
-                                   .generation = kGeneration,
-                                   .keys = {"key-1"},
-                                   .pattern = {}});
-    applied.set_value(owner_->link_side().AwaitApplied());
-  });
+  std::thread lane([&] { applied.set_value(RemoveKey("key-1")); });
   EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
   EXPECT_FALSE(owner_->link_side().TakeGoneOverflow()) << "nor do listings wait";
+  EXPECT_FALSE(owner_->link_side().Report().disk_away) << "others may not store its keys yet";
   EXPECT_EQ(Put("key-0"), Code::kExists);
   EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
       << "this master has not stored it yet";
@@ -867,9 +863,34 @@ TEST_F(ClusterTierTest, SoItDoesWhereTheFileSystemOfTheNoteHangs) {
   lane.join();
   EXPECT_TRUE(proven.get());
   EXPECT_TRUE(owner_->link_side().TakeGoneOverflow());
+  EXPECT_TRUE(owner_->link_side().Report().disk_away);
   EXPECT_TRUE(Becomes([&] { return Put("key-0") == Code::kOk; }));
   note.End();
   ASSERT_NO_FATAL_FAILURE(Mend());
+}
+
+// The disk has missed that they were dropped, and no master has stored that it is void.
+TEST_F(ClusterTierTest, ListingsDoNotWaitUntilObjectsThatGaveWayAreProvenGone) {
+  Fill(60);
+  std::vector<InventoryItem> second;
+  for (const InventoryItem& item : Inventory()) {
+    if (item.key == "key-0") second.push_back(item);
+  }
+  ASSERT_EQ(second.size(), 1U);
+  HeldNote note(*owner_->disks().note());
+  ASSERT_NO_FATAL_FAILURE(Break());
+  std::atomic<bool> dropped{false};
+  std::thread lane([&] {
+    owner_->link_side().DropObjects(second);
+    dropped = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return dropped.load(); }));
+  note.End();
+  lane.join();
+  EXPECT_TRUE(BeginsEpoch());
+  EXPECT_TRUE(Noted().empty());
+  ASSERT_NO_FATAL_FAILURE(Mend());
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
 }
 
 // The process is frozen meanwhile, and continues then.
@@ -888,6 +909,52 @@ TEST_F(ClusterTierTest, AnUpgradeWaitsForNoFileSystemOfTheNote) {
   ASSERT_NO_FATAL_FAILURE(AwaitOpen());
   EXPECT_TRUE(OnDisk(Inventory()).contains("key-0"));
   EXPECT_TRUE(Becomes([&] { return Noted().size() == 1; }));
+}
+
+// The disk is being opened meanwhile, and its thread hangs with the file system of the note.
+TEST_F(ClusterTierTest, NoRemovalWaitsForThatFileSystemAfterAnUpgradeThatFailed) {
+  hang_ns_ = kSecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  Fill(60);
+  owner_->disks().Drain();
+  ASSERT_NO_FATAL_FAILURE(AwaitOpen());
+  HeldNote note(*owner_->disks().note());
+  owner_->Freeze();
+  owner_->link_side().EndDiskWaits();
+  EXPECT_FALSE(owner_->PauseDisks());
+  owner_->Thaw();
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  owner_->link_side().SetDisksVoid(true);
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  note.End();
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
+}
+
+// So it is where the disk's own file system hangs as a successor opens the disk.
+TEST_F(ClusterTierTest, NoRemovalWaitsForADiskThatHangsWhileASuccessorOpensIt) {
+  hang_ns_ = kSecond;
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  Fill(60);
+  held_ = true;
+  ASSERT_NO_FATAL_FAILURE(HandOver());
+  ASSERT_TRUE(AwaitHeld());
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  held_ = false;
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
+  EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
 }
 
 TEST_F(ClusterTierTest, NorDoesItBeginBehindAStrikeThatHangs) {
@@ -922,7 +989,7 @@ TEST_F(ClusterTierTest, ADiskThatFailsWhileItIsToldIsToldOnceMore) {
   EXPECT_TRUE(BeginsEpoch());
   broken_ = false;
   // It failed with a removal under way.
-  ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
+  ASSERT_TRUE(Becomes([&] { return !owner_->disks().set().Any(&DiskState::away); }));
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
   EXPECT_TRUE(OnDisk(Inventory()).empty());
   Fill(60, "new");
@@ -940,7 +1007,7 @@ TEST_F(ClusterTierTest, AnotherMasterEmptiesADiskThatIsAway) {
     facts_.seen.tag += 1;
     owner_->link_side().Follow(facts_);
     broken_ = false;
-    ASSERT_TRUE(Becomes([&] { return !owner_->link_side().Report().disk_away; }));
+    ASSERT_TRUE(Becomes([&] { return !owner_->disks().set().Any(&DiskState::away); }));
     ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_objects == 0; }));
     EXPECT_TRUE(OnDisk(Inventory()).empty()) << reported;
     EXPECT_EQ(Get(reported ? "told-1" : "away-1").code, Code::kMiss);

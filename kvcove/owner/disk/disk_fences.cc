@@ -128,7 +128,9 @@ void DiskFences::EndEra() {
   // A tombstone that is not synced may be on the disk or not, so the contents are not trusted.
   if (unproven_ > 0) missed_ = true;
   unproven_ = 0;
-  orders_.clear();
+  // Orders that set generations remain: a log that is being opened may have begun before them.
+  std::erase_if(orders_,
+                [](const TierOrder& order) { return order.kind != TierOrder::Kind::kGeneration; });
   removing_.clear();
   std::erase_if(matching_, [](const Matching& one) { return one.ordered; });
 }

@@ -139,6 +139,16 @@ TEST_F(DiskFencesTest, AnErasEndDropsOrdersAndADiskWithUnprovenRemovalsStartsEmp
   EXPECT_TRUE(fences_.Reusable());
 }
 
+// A log that is being opened got the generations of before.
+TEST_F(DiskFencesTest, AnErasEndDropsNoGeneration) {
+  (void)Remove("key", 1);
+  fences_.SetSlots({{.slot = kFencedSlot, .generation = kFencedGeneration + 1, .name = "m"}});
+  fences_.EndEra();
+  const TierOrder order = TakeOne();
+  EXPECT_EQ(order.kind, TierOrder::Kind::kGeneration);
+  EXPECT_EQ(order.generation, kFencedGeneration + 1);
+}
+
 TEST_F(DiskFencesTest, WhatWasStoredMeanwhileIsRememberedUpToABound) {
   fences_.Remember(kFencedSlot, kFencedGeneration, "a");
   EXPECT_TRUE(fences_.Reusable());

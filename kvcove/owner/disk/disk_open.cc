@@ -94,6 +94,7 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
   // from here on, so the note must not name it.
   const Status noted = place.known->Write(known);
   for (std::size_t i = 0; i < opened.size(); ++i) {
+    if (!noted) tiers[i].use().MayBeNamed();
     if (opened[i].status && !noted) opened[i].status = noted;
     if (opened[i].status) {
       opened[i].tier->Noted();

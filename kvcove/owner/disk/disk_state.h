@@ -52,6 +52,7 @@
 //   kNamed,    the note is written without the disk, or the master has stored that    kStruck
 //   kMustBe..  the disks are void; the disk is handed over to a successor's process
 //   kMustBe..  the disk is used again                                                 kNamed
+//   kStruck    the note cannot be written at the start, and may have an earlier name     kNamed
 //   kStruck    the disk is on again, the puts that began before have ended, and the   kNamed
 //              values that they replaced are removed durably; or the disk is empty
 //
@@ -94,6 +95,11 @@ class DiskState {
   bool tries_again() const { return state_ != State::kUnmounted; }
   // Returns true if a put of a key on the disk waits until the disk is struck from the note.
   bool must_be_struck() const { return note_ == Note::kMustBeStruck; }
+  // Returns true if the disk is away and the note may name it: the next process would use what it
+  // holds, so no other owner may store its keys yet.
+  bool unstruck() const { return away() && state_ != State::kVoided && note_ != Note::kStruck; }
+  // Returns true if the disk is away, and others may store its keys.
+  bool away_and_struck() const { return away() && !unstruck(); }
   // Returns the era in which the disk is being reported, or nothing.
   std::optional<std::uint64_t> reporting_in() const;
   // Returns the era in which the disk is on while the note does not name it, or nothing.

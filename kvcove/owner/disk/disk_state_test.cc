@@ -162,6 +162,22 @@ TEST(DiskStateTest, NothingIsStoredOverADiskThatTheNoteNamesAndThatIsNotOn) {
   EXPECT_EQ(disk.note(), Note::kStruck);
 }
 
+TEST(DiskStateTest, OthersMayStoreTheKeysOfADiskThatIsAwayOnceItIsStruck) {
+  DiskState disk = In(State::kOn);
+  disk.Name();
+  EXPECT_FALSE(disk.unstruck());
+  EXPECT_FALSE(disk.away_and_struck());
+  EXPECT_TRUE(disk.SetAside("it failed"));
+  EXPECT_TRUE(disk.unstruck());
+  EXPECT_FALSE(disk.away_and_struck());
+  disk.Strike();
+  EXPECT_FALSE(disk.unstruck());
+  EXPECT_TRUE(disk.away_and_struck());
+  DiskState voided = In(State::kVoided);
+  voided.Name();
+  EXPECT_TRUE(voided.away_and_struck()) << "its owner has another identity";
+}
+
 TEST(DiskStateTest, ADiskThatIsUsedAgainNeedNotBeStruck) {
   DiskState disk = In(State::kAside);
   disk.Name();

@@ -159,6 +159,7 @@ Result<std::unique_ptr<disklog::Log>> DiskThread::OpenLog(const Id128& noted_ope
       until_ns = std::min(until_ns, clock_.NowNs() + kCloseNs);
     }
     log->Poll(stopped ? kMillisecond : kIdleWaitNs);
+    tiering_.use().NoteProgress();
   }
   if (!busy() && log->unproven()) {
     return Fail(Code::kUnavailable, "zones that cannot be read cannot be voided either");
@@ -255,6 +256,7 @@ void DiskThread::Wake() {
 // Opens the disk after a pause. The former process may still have the file locked, so attempts are
 // repeated at once until first_until_ns_; only then is the disk set aside.
 void DiskThread::OpenFirst() {
+  tiering_.use().NoteProgress();
   const Status opened = OpenAgain();
   if (opened) return retry_.Works(clock_.NowNs());
   if (clock_.NowNs() >= first_until_ns_ || stuck_ != nullptr) {

@@ -49,6 +49,9 @@ struct TierOptions {
   // A strike from the note that takes longer counts as one that cannot be written: the master is
   // asked to store that the disks are void.
   std::int64_t strike_ns = 3 * kSecond;
+  // A disk that answers nothing for longer is set aside, as is one whose thread hangs. A sync
+  // behind much other work takes seconds on a disk that is sound.
+  std::int64_t hang_ns = 10 * kSecond;
   DeviceOpener open = [](const std::string& path) { return disklog::OpenDevice(path); };
   // Writes an owner's facts to its directory; durable when it returns.
   std::function<Status(const std::string& directory, const OwnerFacts& facts)> write_facts =

@@ -123,6 +123,11 @@ bool DiskUse::BeginNoteEmpty() {
   return true;
 }
 
+void DiskUse::MayBeNamed() {
+  const MutexLock lock(parts_.mutex);
+  parts_.state.Name();
+}
+
 void DiskUse::Struck() {
   const MutexLock lock(parts_.mutex);
   parts_.state.Strike();
@@ -235,7 +240,7 @@ bool DiskUse::Tick(std::int64_t now_ns) {
 }
 
 std::optional<std::string> DiskUse::Hangs() const {
-  if (!parts_.state.on() && !parts_.state.reporting()) return std::nullopt;
+  if (parts_.state.aside()) return std::nullopt;
   if (stalled_ns_ > parts_.options.hang_ns) return "its thread hangs in a call for seconds";
   for (const DiskOperation kind : kDiskOperations) {
     if (ages_->AgeNs(kind) <= parts_.options.hang_ns) continue;

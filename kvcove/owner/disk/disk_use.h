@@ -66,6 +66,8 @@ class DiskUse {
   bool BeginNote(std::uint64_t era);
   // Does the same for an empty disk, before it is on. False: it was voided or unmounted.
   bool BeginNoteEmpty();
+  // Records that the note may name the disk, because it could not be written at the start.
+  void MayBeNamed();
   // Records that the note does not name the disk any more, durably.
   void Struck();
 

@@ -38,33 +38,39 @@ std::vector<InventoryItem> InventoryWalk::TakeGone(std::size_t at_most) {
   return memory_.core().TakeGone(at_most);
 }
 
+// Each disk that is away is struck from the note before a new epoch, in which other owners may
+// store its keys: after a kill, the next start must not find the older values. Looks again with the
+// next round: listings must not wait for the note's file system.
 bool InventoryWalk::TakeGoneOverflow() {
-  bool disk = false;
-  away_.resize(disks_.set().size());
-  for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    Tiering& tiering = disks_.set()[i];
+  DiskSet& set = disks_.set();
+  std::vector<std::size_t> lost;
+  bool waits = false;
+  away_.resize(set.size());
+  for (std::size_t i = 0; i < set.size(); ++i) {
     // Takes the mark first: a disk that is set aside from here on is seen by the next round.
-    if (!tiering.inventory().TakeLostAll()) continue;
-    // The disk is struck from the note before other owners may store its keys: after a kill, the
-    // next start must not find the older values. Looks again with the next round: listings must not
-    // wait for the note's file system.
-    const DiskState state = tiering.use().state();
+    const bool marked = set[i].inventory().TakeLostAll();
+    if (marked) lost.push_back(i);
+    const DiskState state = set[i].use().state();
     // It was named in the note again since.
     if (away_[i].era != state.era()) away_[i] = {.era = state.era(), .strike = nullptr};
-    if (state.away() && !disks_.AwaitStruck(i, away_[i].strike, /*deadline_ns=*/0)) {
-      tiering.inventory().LoseAll();
-    } else {
-      disk = true;
-    }
+    if (!(marked && state.away()) && !state.unstruck()) continue;
+    if (!disks_.AwaitStruck(i, away_[i].strike, /*deadline_ns=*/0)) waits = true;
+  }
+  if (waits) {
+    for (const std::size_t i : lost) set[i].inventory().LoseAll();
+    return false;
   }
   const MutexLock lock(memory_.mutex);
-  return memory_.core().TakeGoneOverflow() || disk;
+  return memory_.core().TakeGoneOverflow() || !lost.empty();
 }
 
 // ---- the inventory
 
 std::vector<InventoryItem> InventoryWalk::Next(ObjectId& cursor, std::size_t at_most) {
   if (!opening_.settled()) return {};
+  // Another reason began this epoch while a disk was away. It ends with the strike
+  // (TakeGoneOverflow).
+  if (disks_.set().Any(&DiskState::unstruck)) return {};
   if (cursor >= kZonesFrom && cursor != Core::kWalkDone) {
     if (disks_.set().Any(&DiskState::opening)) return {};
     // The disks were paused for an upgrade: objects may have moved between zones, or were not

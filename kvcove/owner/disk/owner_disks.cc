@@ -17,8 +17,6 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kDrainNs = 10 * kSecond;
-// A sync behind much other work takes seconds on a disk that is sound.
-constexpr std::int64_t kHangNs = 10 * kSecond;
 constexpr std::uint64_t kLeastKeepingQueueBytes = 16 * kMiB;
 // Bounded, because evictions continue to fill the queue: a slow disk might never drain it.
 constexpr std::int64_t kDrainForUpgradeNs = 2 * kSecond;
@@ -45,7 +43,7 @@ std::unique_ptr<DiskSet> OwnerDisks::MakeSet() const {
   // owner: each disk has an equal part.
   const std::uint64_t share = options_.memory_bytes / 8 / std::max<std::size_t>(disks, 1);
   TieringOptions each;
-  each.hang_ns = kHangNs;
+  each.hang_ns = options_.tier.hang_ns;
   each.listed = options_.cluster;
   each.quotas = options_.quotas;
   each.batch_bytes = std::max<std::uint64_t>(share, kMiB);

@@ -78,7 +78,7 @@ class OwnerDisksTest : public testing::Test {
     const Clock& clock = SystemClock::Instance();
     const std::unique_ptr<Memory> memory = MakeMemory(1024);
     OwnerDisks disks;
-    const std::atomic<bool> link_ends{false};
+    std::atomic<bool> link_ends{false};
     Promotions promotions{disks, *memory, clock};
     std::unique_ptr<DiskOpening> opening = MakeOpening();
     std::unique_ptr<Removals> removals = MakeRemovals();
@@ -380,6 +380,107 @@ TEST_F(OwnerDisksTest, OneWalkServesAllSlotsThatAreDropped) {
     for (const TierOrder& order : orders) disk.Proven(order, 0);
   }
   lane.join();
+}
+
+// The note names the disk from before, so no value may be stored over what the disk holds.
+TEST_F(OwnerDisksTest, ANoteThatCannotBeWrittenAtTheStartMayNameTheDisk) {
+  const Clock& clock = SystemClock::Instance();
+  const TierPlace place{.pool = {.high = 5, .low = 5},
+                        .incarnation = kHistory,
+                        .known = std::make_shared<KnownDisks>(directory_)};
+  std::atomic<int> opens{0};
+  const DeviceOpener open =
+      [&](const std::string& path) -> Result<std::unique_ptr<disklog::Device>> {
+    if (opens-- <= 0) return Fail(Code::kUnavailable, "a test");
+    return disklog::OpenDevice(path);
+  };
+  // Returns the state of the disk after a start that can open it so often.
+  const auto start = [&](int at_most) {
+    opens = at_most;
+    const std::unique_ptr<Memory> memory = MakeMemory(1024);
+    OwnerDisks disks({.disks = {{.path = directory_ + "/file", .size_bytes = 24 << 20}},
+                      .quotas = {},
+                      .tier = {.open = open},
+                      .memory_bytes = 1 << 20,
+                      .cluster = true},
+                     *memory, clock);
+    OpenCore(*memory, disks);
+    Promotions promotions(disks, *memory, clock);
+    promotions.Open();
+    disks.SetNote(place.known);
+    const std::atomic<bool> stops{false};
+    disks.OpenEach(place, promotions, stops);
+    const DiskState state = disks.set()[0].use().state();
+    disks.Stop();
+    return state;
+  };
+  const DiskState first = start(/*at_most=*/10);
+  if (first.why().find("O_DIRECT") != std::string::npos) GTEST_SKIP() << first.why();
+  ASSERT_TRUE(first.on()) << first.why();
+  std::filesystem::create_directories(directory_ + "/disk.new/in the way");
+  const DiskState state = start(/*at_most=*/1);
+  EXPECT_EQ(state.state(), DiskState::State::kAside);
+  EXPECT_TRUE(state.unstruck());
+  EXPECT_EQ(place.known->Read()->size(), 1U);
+}
+
+// Other owners may store the keys of a disk that is away in any new epoch, whatever has begun it.
+TEST_F(OwnerDisksTest, NoEpochBeginsBeforeEachDiskThatIsAwayIsStruck) {
+  const Clock& clock = SystemClock::Instance();
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/a", .size_bytes = 24 << 20},
+                              {.path = directory_ + "/b", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  const auto known = std::make_shared<KnownDisks>(directory_);
+  disks.SetNote(known);
+  const std::atomic<bool> link_ends{false};
+  Promotions promotions(disks, *memory, clock);
+  DiskOpening opening(disks, *memory, promotions, link_ends, clock);
+  InventoryWalk inventory(disks, opening, *memory, link_ends, clock);
+  const auto next = [&] {
+    ObjectId cursor = 0;
+    EXPECT_TRUE(inventory.Next(cursor, 10).empty());
+    return cursor;
+  };
+  disks.set()[0].use().SetOn();
+  EXPECT_NE(next(), 0U);
+
+  disks.set()[0].use().SetAside("it failed");
+  disks.set()[1].inventory().LoseAll();
+  EXPECT_FALSE(inventory.TakeGoneOverflow()) << "no thread strikes disks here";
+  EXPECT_FALSE(inventory.TakeGoneOverflow());
+  EXPECT_EQ(next(), 0U) << "nor is the present epoch reported as a whole";
+  EXPECT_FALSE(disks.set().Any(&DiskState::away_and_struck));
+  known->SetVoid(true);
+  EXPECT_TRUE(inventory.TakeGoneOverflow());
+  EXPECT_TRUE(disks.set().Any(&DiskState::away_and_struck));
+  EXPECT_FALSE(inventory.TakeGoneOverflow()) << "once";
+  EXPECT_NE(next(), 0U);
+}
+
+TEST_F(OwnerDisksTest, ADiskThatIsNotTriedAgainGathersNoOrders) {
+  Parts parts(directory_, /*cluster=*/true);
+  DiskSet& set = parts.disks.set();
+  const auto reset = [&](Generation generation) {
+    set.SetSlots({{.slot = kNamedSlot, .generation = generation, .name = "m"}});
+  };
+  reset(kNow + 1);
+  EXPECT_EQ(set[0].removals().TakeOrders().size(), 1U);
+  parts.disks.Unmount();
+  reset(kNow + 2);
+  EXPECT_TRUE(set[0].removals().TakeOrders().empty());
+  EXPECT_EQ(set[0].removals().Slots().back().generation, kNow + 2) << "it knows the generation";
+}
+
+TEST_F(OwnerDisksTest, NoSlotIsDroppedOnceTheLinkEnds) {
+  Parts parts(directory_, /*cluster=*/true);
+  parts.link_ends = true;
+  parts.removals->DropSlots({&kNamedSlot, 1});
+  EXPECT_EQ(parts.disks.set().Patterns(), 0U);
 }
 
 // The master does not list what such a disk holds, and may know newer values of its keys. A

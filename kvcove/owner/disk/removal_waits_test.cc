@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvcove/base/interrupt_fixture.h"
 #include "tests/becomes.h"
 
 namespace kvcove::owner {
@@ -161,6 +162,22 @@ TEST_F(RemovalWaitsTest, AStrikeThatHangsHoldsUpNoOtherWait) {
   EXPECT_FALSE(strikes_.AwaitIdle(0));
   strikes_held_ = false;
   EXPECT_TRUE(strikes_.AwaitIdle(60 * kSecond));
+}
+
+// A signal ends a call of Python's, however late its deadline is.
+TEST_F(RemovalWaitsTest, AnInterruptEndsTheWaitForAStrike) {
+  ASSERT_TRUE(StartStrikes());
+  strikes_held_ = true;
+  std::shared_ptr<const Strike> strike;
+  std::atomic<bool> ended{false};
+  std::thread caller([&] {
+    AskedInterrupt interrupt(/*ends_at=*/1);
+    EXPECT_EQ(strikes_.Prove(0, strike, 600 * kSecond).error().code, Code::kTimeout);
+    ended = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return ended.load(); }));
+  strikes_held_ = false;
+  caller.join();
 }
 
 // The note may have named the disk again between the two.

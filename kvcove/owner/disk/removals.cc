@@ -303,7 +303,8 @@ void Removals::ForgetPatterns() {
 // it begins. As many at a time as there may be patterns, because each load looks at all of them.
 void Removals::DropSlots(std::span<const SlotId> slots) {
   if (!opening_.AwaitSettled()) return;
-  for (; !slots.empty(); slots = slots.subspan(std::min(kMostPatterns, slots.size()))) {
+  for (; !slots.empty() && !link_ends_;
+       slots = slots.subspan(std::min(kMostPatterns, slots.size()))) {
     std::vector<std::pair<SlotId, DisksRemoval>> drops;
     for (const SlotId slot : slots.first(std::min(kMostPatterns, slots.size()))) {
       if (auto on_disk = OrderDrop(slot)) drops.emplace_back(slot, std::move(*on_disk));
@@ -387,7 +388,9 @@ void Removals::Drop(std::span<const InventoryItem> items) {
       disks_.set().Remove(slot, generation, {&one, 1}, on_disk);
     }
   }
-  (void)AwaitProven(on_disk);
+  // Limits how many unproven removals a disk that answers nothing gathers before it is set aside.
+  // One that misses the removal is struck from the note before the next epoch (TakeGoneOverflow).
+  (void)disks_.AwaitRemoval(on_disk, clock_.NowNs() + kDiskLookNs);
 }
 
 void Removals::Drop(std::span<const wire::CopyRequest::Item> items) {

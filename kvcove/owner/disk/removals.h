@@ -86,8 +86,9 @@ class Removals {
   // Removes the slot's objects from memory only. Waits for no disk, because the lane of the lease
   // calls this.
   void DropFromMemory(SlotId slot);
-  // Drops objects of which another owner has another value. Durable at return, unless the link
-  // ends: a later process must not report them again when the other value may be lost.
+  // Drops objects of which another owner has another value. Waits for disks, but for a moment only:
+  // listings wait meanwhile. Durable soon: a process that is killed before that reports the objects
+  // again, and they are refused again, unless the other value is lost by then.
   void Drop(std::span<const InventoryItem> items);
   // Drops objects of which another owner has the same value. Not proven: if this owner returns with
   // its disk, they are replicas.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/posix.h"
 
 namespace kvcove::owner {
@@ -93,7 +94,9 @@ template <typename Done>
 bool Strikes::Shared::Await(std::int64_t within_ns, Done done) const {
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::nanoseconds(std::max<std::int64_t>(within_ns, 0));
-  while (!done() && std::chrono::steady_clock::now() < until) changed.WaitUntil(mutex, until);
+  while (!done() && !Interrupt::Ended() && std::chrono::steady_clock::now() < until) {
+    changed.WaitUntil(mutex, until);
+  }
   return done();
 }
 

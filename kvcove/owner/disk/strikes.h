@@ -72,7 +72,8 @@ class Strikes {
 
     void Run(const Write& write);
     std::shared_ptr<Strike> Next();
-    // Waits until `done` returns true, `within_ns` at most. Returns its last answer.
+    // Waits until `done` returns true, `within_ns` at most, and not behind an interrupt of the
+    // calling thread. Returns its last answer.
     template <typename Done>
     bool Await(std::int64_t within_ns, Done done) const KVCOVE_REQUIRES(mutex);
   };

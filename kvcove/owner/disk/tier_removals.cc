@@ -14,6 +14,8 @@ namespace kvcove::owner {
 void TierRemovals::SetSlots(const std::vector<SlotUpdate>& updates) {
   const MutexLock lock(parts_.mutex);
   parts_.fences.SetSlots(updates);
+  // The next log of the disk, if there is one, begins with the present generations.
+  if (!parts_.state.may_open()) parts_.fences.DropGenerationOrders();
 }
 
 std::vector<std::uint64_t> TierRemovals::TagsOf(const TierOrder& order) const {
