@@ -336,7 +336,7 @@ void DiskThread::DrawAgain() {
 // nor removals may wait for that. If the system refuses the thread, a later round begins anew; the
 // log keeps both numbers.
 void DiskThread::StartNoting(Noting noting) {
-  to_note_ = std::move(noting);
+  to_note_ = noting;
   noting_ = true;
   auto noter = StartThread("kvcove-note", [this] {
     const KnownDisk& disk = to_note_.disk;
