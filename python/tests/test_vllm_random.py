@@ -21,8 +21,8 @@ from kvcove.vllm import _versions
 
 pytest.importorskip("vllm")
 torch = pytest.importorskip("torch")
-if (_versions.installed() or _versions.NEWEST) < (0, 32):
-    pytest.skip("needs vLLM 0.32, whose allocator it uses", allow_module_level=True)
+if (_versions.installed() or _versions.NEWEST) < (0, 30):
+    pytest.skip("needs vLLM 0.30, whose allocator it uses", allow_module_level=True)
 
 from real_vllm import Engine, Fault, configuration, drafting, make_model  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402

@@ -20,8 +20,8 @@ from kvcove.vllm import _versions
 
 pytest.importorskip("vllm")
 pytest.importorskip("torch")
-if (_versions.installed() or _versions.NEWEST) < (0, 32):
-    pytest.skip("needs vLLM 0.32, whose allocator it uses", allow_module_level=True)
+if (_versions.installed() or _versions.NEWEST) < (0, 30):
+    pytest.skip("needs vLLM 0.30, whose allocator it uses", allow_module_level=True)
 
 from real_vllm import Engine, Fault, make_model
 from router_index import GPU, Clears, Index, Subscriber

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -284,13 +285,13 @@ def test_a_version_without_a_name_for_weights_refuses_it_as_their_source(old: An
     plugin.check(ours)
 
 
-def names() -> Any:
-    path = Path(__file__).parent / "vllm" / "names.py"
-    spec = importlib.util.spec_from_file_location("names", path)
+def script(name: str) -> Any:
+    path = Path(__file__).parent / "vllm" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["names"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -298,7 +299,7 @@ def names() -> Any:
 def test_a_tree_of_vllm_is_looked_through_by_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = names()
+    looked = script("names")
     (tmp_path / "vllm-0.40.0.dist-info").mkdir()
     package = tmp_path / "vllm"
     package.mkdir()
@@ -369,3 +370,37 @@ def test_a_tree_of_vllm_is_looked_through_where_kvcove_is_not_built(tmp_path: Pa
         check=False,
     )
     assert "vllm.v1.kv_offload.tiering.factory: no tier fs: there are other\n" in ran.stdout, ran
+
+
+def test_a_table_of_what_was_seen_keeps_what_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix = script("matrix")
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{matrix.BEGIN}\n{matrix.END}\nafter\n")
+
+    def run(version: str, day: str, **parts: Any) -> list[str]:
+        made = {"vllm": version, "date": day, "parts": parts}
+        (tmp_path / "results.json").write_text(json.dumps(made))
+        assert matrix.main(["--write", str(page), str(tmp_path)]) == 0
+        return page.read_text().splitlines()
+
+    right = [True, "two ranks: right"]
+    run("0.31", "2026-11-28", ranks=[right, right], queued=[right])
+    wrong = [[False, "TP 4: wrong"], [True, "TP 4: right"], [True, "PP 2: right"]]
+    run("0.32", "2026-11-29", hints=[right], shapes=wrong)
+    assert run("0.31", "2026-11-30", ranks=[right], shapes=[[True, "PP 2: right"]]) == [
+        "before",
+        matrix.BEGIN,
+        "| | 0.32, 2026-11-29 | 0.31, 2026-11-28 to 2026-11-30 |",
+        "| --- | --- | --- |",
+        f"| {matrix.PARTS['hints']} | 1 |  |",
+        "| TP 4 | 1 of 2 failed |  |",
+        "| PP 2 | 1 | 1 |",
+        f"| {matrix.PARTS['ranks']} |  | 1 |",
+        f"| {matrix.PARTS['queued']} |  | 1 |",
+        "",
+        "Made by `python/tests/vllm/matrix.py`.",
+        matrix.END,
+        "after",
+    ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each version of vLLM was seen to do on kvcove: matrix.py [--write FILE] DIRECTORY...
 
-Each DIRECTORY is one in which run.py has worked. Prints a table in Markdown: a row for each part, a column for each version. With
---write the table takes the place of what stands between the marks in FILE (docs/connector.md).
+Each DIRECTORY is one in which run.py has worked. Prints a table in Markdown: a row for each part, a column for each version, with
+the days of its runs. With --write the table is merged into the one between the marks in FILE (docs/connector.md): what was not run
+keeps its cell.
 """
 
 from __future__ import annotations
@@ -78,25 +79,65 @@ def name_of(check: list[Any]) -> str:
     return str(check[1]).partition(":")[0]
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """Return the table, the newest version first."""
-    results = sorted(results, key=lambda each: [-int(n) for n in each["vllm"].split(".")])
-    lines = [
-        "| | " + " | ".join(each["vllm"] for each in results) + " |",
-        "| --- |" + " --- |" * len(results),
-    ]
+# The cells of a table: by row, then by version; and by version the first and the last day.
+Cells = dict[str, dict[str, str]]
+Days = dict[str, tuple[str, str]]
+
+
+def made(results: list[dict[str, Any]]) -> tuple[Cells, Days]:
+    """Return what runs have found."""
+    cells: Cells = {}
     for part, text in PARTS.items():
         of_part = [each["parts"].get(part) for each in results]
         for row, of_row in rows(text, of_part):
-            cells = [cell(checks) for checks in of_row]
-            if any(cells):
-                lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    dates = sorted({each["date"] for each in results})
-    lines += [
-        "",
-        f"Made by `python/tests/vllm/matrix.py`, {' to '.join({dates[0]: 0, dates[-1]: 0})}.",
+            found = {
+                each["vllm"]: cell(checks)
+                for each, checks in zip(results, of_row, strict=True)
+                if checks is not None
+            }
+            if any(found.values()):
+                cells[row] = found
+    return cells, {each["vllm"]: (each["date"], each["date"]) for each in results}
+
+
+def read(lines: list[str]) -> tuple[Cells, Days]:
+    """Return the cells of a table that :func:`written` has made."""
+    parts = [[each.strip() for each in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+    if not parts:
+        return {}, {}
+    heads = [head.split() for head in parts[0][1:]]
+    versions = [head[0].rstrip(",") for head in heads]
+    days = {version: (head[1], head[-1]) for version, head in zip(versions, heads, strict=True)}
+    return {row: dict(zip(versions, cells, strict=True)) for row, *cells in parts[2:]}, days
+
+
+def merged(before: tuple[Cells, Days], now: tuple[Cells, Days]) -> tuple[Cells, Days]:
+    """Return the cells of a table with those of later runs."""
+    cells, last = dict(before[0]), ""
+    for row, found in now[0].items():
+        if row not in cells:  # behind the row that it follows
+            order = list(cells)
+            order.insert(order.index(last) + 1 if last else 0, row)
+            cells = {each: cells.get(each, {}) for each in order}
+        cells[row] = {**cells[row], **found}
+        last = row
+    days = dict(before[1])
+    for version, (first, newest) in now[1].items():
+        days[version] = (days.get(version, (first, ""))[0], newest)
+    return cells, days
+
+
+def written(cells: Cells, days: Days) -> str:
+    """Return the table, the newest version first."""
+    versions = sorted(days, key=lambda each: [-int(n) for n in each.split(".")])
+    heads = [f"{each}, {' to '.join(dict.fromkeys(days[each]))}" for each in versions]
+    lines = [
+        "| | " + " | ".join(heads) + " |",
+        "| --- |" + " --- |" * len(versions),
     ]
-    return "\n".join(lines)
+    for row, found in cells.items():
+        lines.append(f"| {row} | " + " | ".join(found.get(each, "") for each in versions) + " |")
+    return "\n".join([*lines, "", "Made by `python/tests/vllm/matrix.py`."])
 
 
 def main(words: list[str]) -> int:
@@ -105,14 +146,17 @@ def main(words: list[str]) -> int:
         target, words = Path(words[1]), words[2:]
     if not words:
         raise SystemExit(__doc__)
-    made = table([json.loads(Path(each, "results.json").read_text()) for each in words])
-    print(made)
-    if target is not None:
-        before, _, rest = target.read_text().partition(BEGIN)
-        _, found, after = rest.partition(END)
-        if not found:
-            raise SystemExit(f"{target} has no {BEGIN} ... {END}")
-        target.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    now = made([json.loads(Path(each, "results.json").read_text()) for each in words])
+    if target is None:
+        print(written(*now))
+        return 0
+    before, found, rest = target.read_text().partition(BEGIN)
+    old, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise SystemExit(f"{target} has no {BEGIN} ... {END}")
+    text = written(*merged(read(old.splitlines()), now))
+    print(text)
+    target.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
     return 0
 
 
