@@ -572,7 +572,7 @@ MUTANTS = [
     ("--strict: no lease that ran out proves anything", "master/control/members.cc",
      "return !options_.strict && member->lease_until_ns <= now_ns;", "return member->lease_until_ns <= now_ns;"),
     ("a reset waits for leases of masters that nobody knows", "master/control/generation_keeper.cc",
-     "if (clock_.NowNs() >= proven_from_ns_) return answer();", "return answer();"),
+     "if (clock_.NowNs() >= proven_from_ns_) return prove();", "return prove();"),
     ("nobody learns of a fact before it is synced", "master/store/control_file.cc",
      "  KVCOVE_TRY(disk_->Sync(kName));\n  known_ = true;\n  const std::uint64_t first",
      "  known_ = true;\n  const std::uint64_t first"),
