@@ -23,6 +23,7 @@ void Add(const ClusterSimReport& one, ClusterSimReport& sum) {
   sum.stale_puts += one.stale_puts;
   sum.resets_proven += one.resets_proven;
   sum.removals_proven += one.removals_proven;
+  sum.prunes_proven += one.prunes_proven;
   sum.copies += one.copies;
   sum.owner_deaths += one.owner_deaths;
   sum.master_deaths += one.master_deaths;
@@ -94,6 +95,20 @@ TEST(ClusterSimulationTest, KeepsItsPromisesWhileRemovalsByPatternAreOpen) {
     Add(report, sum);
   }
   EXPECT_GT(sum.removals_proven, 0U);
+}
+
+TEST(ClusterSimulationTest, NothingIsFoundOrRegisteredUnderADeadVersion) {
+  const std::uint64_t seeds = FromEnvironment("KVCOVE_SIM_SEEDS", 60);
+  ClusterSimReport sum;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const ClusterSimReport report =
+        SimulateCluster({.seed = seed, .lost_facts = false, .prunes = true});
+    ASSERT_EQ(report.violation, "");
+    Add(report, sum);
+  }
+  EXPECT_GT(sum.prunes_proven, seeds);
+  fmt::print("{} prunes proven, {} verified reads, 0 violations\n", sum.prunes_proven,
+             sum.verified_reads);
 }
 
 // ---- what must be noticed

@@ -21,7 +21,10 @@ namespace {
 class Load {
  public:
   explicit Load(Cluster& cluster) : cluster_(cluster), world_(cluster.world) {}
-  void Start() { Act(); }
+  void Start() {
+    began_ns_ = world_.NowNs();
+    Act();
+  }
   void Stop() { stopped_ = true; }
 
  private:
@@ -39,7 +42,12 @@ class Load {
     for (int i = 0; i < static_cast<int>(all.size()); ++i) {
       if (all[i].tenant == requester.tenant()) spaces.push_back(i);
     }
-    const int space = spaces[random().Below(random().OneIn(2) ? 1 : spaces.size())];
+    if (cluster_.options.prunes) {
+      const auto came_up = static_cast<std::size_t>((world_.NowNs() - began_ns_) / (3 * kSecond));
+      spaces.resize(std::min(spaces.size(), 2 + came_up));
+    }
+    const bool first = !cluster_.options.prunes && random().OneIn(2);
+    const int space = spaces[random().Below(first ? 1 : spaces.size())];
     const std::uint64_t dice = random().Below(1000);
     world_.In(requester.place(), 0,
               [this, &requester, space, dice] { Do(requester, space, dice); });
@@ -47,6 +55,7 @@ class Load {
 
   void Do(SimRequester& requester, int space, std::uint64_t dice) {
     const int family = cluster_.oracle.spaces()[space].family;
+    if (cluster_.options.prunes && random().OneIn(500)) return Prune(requester, space);
     if (cluster_.kind.keeps && dice < 20) dice = 100;
     if (dice < 1) return Reset(requester, space);
     // A barrier that has just proven a removal may be known to no owner yet.
@@ -108,6 +117,19 @@ class Load {
       if (!proven) return;
       ++cluster_.report.resets_proven;
       cluster_.oracle.ProvenReset(reset);
+    });
+  }
+
+  void Prune(SimRequester& requester, int space) {
+    const Space& of = cluster_.oracle.spaces()[space];
+    if (of.version.empty()) return;
+    const Oracle::Prune prune = cluster_.oracle.CallPrune(space);
+    world_.Log(fmt::format("prune before {}: kills {}", of.version, fmt::join(prune.dies, " ")));
+    requester.Prune(space, [this, prune, &of](bool proven) {
+      world_.Log(fmt::format("prune before {}: {}", of.version, proven));
+      if (!proven) return;
+      ++cluster_.report.prunes_proven;
+      cluster_.oracle.ProvenPrune(prune);
     });
   }
 
@@ -177,6 +199,7 @@ class Load {
 
   Cluster& cluster_;
   World& world_;
+  std::int64_t began_ns_ = 0;
   bool stopped_ = false;
 };
 

@@ -25,6 +25,9 @@ struct ClusterSimOptions {
   // Unlike after other losses, what was proven must stay so.
   bool rolls_back = false;
   bool walks = false;  // SimOwner::Options
+  // Versions come up one after the other, and older ones are declared dead. Without `lost_facts`: a
+  // store that is lost does not say which are dead.
+  bool prunes = false;
   bool check_availability = true;
   bool force_lenient = false;  // an expired lease proves something, even so
   // ---- what is switched off in turn
@@ -38,6 +41,7 @@ struct ClusterSimReport {
   std::uint64_t stale_puts = 0;
   std::uint64_t resets_proven = 0;
   std::uint64_t removals_proven = 0;
+  std::uint64_t prunes_proven = 0;
   std::uint64_t copies = 0;  // of objects to other owners
   std::uint64_t owner_deaths = 0;
   std::uint64_t master_deaths = 0;

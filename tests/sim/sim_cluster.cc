@@ -14,11 +14,17 @@ const std::vector<int>& Hosts() {
   return hosts;
 }
 
-std::vector<Space> SpacesOf() {
-  return {{.tenant = "", .name = "m", .version = "", .family = 0},
-          {.tenant = "", .name = "m", .version = "v2", .family = 0},
-          {.tenant = "", .name = "m", .version = "v3", .family = 0},
-          {.tenant = "blue", .name = "m", .version = "", .family = 1}};
+std::vector<Space> SpacesOf(const ClusterSimOptions& options) {
+  std::vector<Space> spaces = {{.tenant = "", .name = "m", .version = "", .family = 0},
+                               {.tenant = "", .name = "m", .version = "v2", .family = 0},
+                               {.tenant = "", .name = "m", .version = "v3", .family = 0},
+                               {.tenant = "blue", .name = "m", .version = "", .family = 1}};
+  if (!options.prunes) return spaces;
+  // Their names say nothing about their order.
+  for (const char* version : {"v1", "w", "v10", "a", "v7", "b"}) {
+    spaces.push_back({.tenant = "", .name = "m", .version = version, .family = 0});
+  }
+  return spaces;
 }
 
 Cluster::Kind KindOf(std::uint64_t seed) {
@@ -34,7 +40,7 @@ Cluster::Cluster(const ClusterSimOptions& given)
     : options(given),
       kind(KindOf(given.seed)),
       world(given.seed, Hosts()),
-      oracle(world, SpacesOf()),
+      oracle(world, SpacesOf(given)),
       master(
           world, kMasterPlace, MasterOptionsOf(),
           [this](const std::string& what) { oracle.Fail(what); },

@@ -117,6 +117,7 @@ class Check {
     const Oracle::Written& put = cluster_.oracle.written(kept.serial);
     if (world_.life(kept.owner) != kept.life) return false;  // its memory died
     if (cluster_.facts_lost || cluster_.kind.pressure) return false;
+    if (cluster_.oracle.MayBeDead(put.space)) return false;
     if (cluster_.oracle.MayBeGone(kept.serial)) return false;
     if (cluster_.WasMoved(kept.owner, put.key)) return false;
     // A slot that nobody names gives way when there are few.
@@ -189,6 +190,7 @@ class Check {
     for (const auto& requester : cluster_.requesters) {
       for (int space = 0; space < static_cast<int>(cluster_.oracle.spaces().size()); ++space) {
         if (SpaceOf(space).tenant != requester->tenant()) continue;
+        if (cluster_.oracle.MayBeDead(space)) continue;
         for (Place owner = 0; owner < Cluster::kOwners; ++owner) {
           if (!PutAndGet(*requester, space, owner)) return;
         }

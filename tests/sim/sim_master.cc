@@ -160,6 +160,16 @@ void SimMaster::AnswerRequester(const std::string& tenant, wire::Method method,
                          : std::unexpected(answer.error()));
           });
     }
+    case wire::Method::kPrune: {
+      auto call = wire::DecodePrune(body);
+      if (!call) return reply(std::unexpected(call.error()));
+      call->request.name = QualifiedName(tenant, call->request.name);
+      return master_->generations().Prune(
+          call->request, now + call->budget_ns, [reply](const Result<wire::PruneOutcome>& answer) {
+            reply(answer ? Result<std::string>(wire::Encode(*answer))
+                         : std::unexpected(answer.error()));
+          });
+    }
     case wire::Method::kRemoveEverywhere: {
       const auto request = wire::DecodeRemove(body);
       if (!request) return reply(std::unexpected(request.error()));

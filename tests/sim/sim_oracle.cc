@@ -110,6 +110,44 @@ void Oracle::ProvenRemoval(const Removal& removal) {
   }
 }
 
+// ---- dead versions
+
+Oracle::Registering Oracle::BeginRegistering(const std::string& tenant, const std::string& name,
+                                             const std::string& version) {
+  const auto of = std::ranges::find_if(spaces_, [&](const Space& space) {
+    return space.tenant == tenant && space.name == name && space.version == version;
+  });
+  const int space = static_cast<int>(of - spaces_.begin());
+  first_asked_.try_emplace(space, ++moments_);
+  return {.space = space, .dead = dead_.contains(space)};
+}
+
+void Oracle::Registered(const Registering& registering) {
+  const Space& space = spaces_[registering.space];
+  if (registering.dead) {
+    Fail(fmt::format("an engine was registered for the dead version {}/{}", space.name,
+                     space.version));
+  }
+  first_named_.try_emplace(registering.space, ++moments_);
+}
+
+Oracle::Prune Oracle::CallPrune(int space) {
+  const int family = spaces_[space].family;
+  pruned_.insert(family);
+  Prune prune;
+  const auto asked = first_asked_.find(space);
+  if (asked == first_asked_.end()) return prune;
+  for (const auto& [other, named] : first_named_) {
+    const Space& of = spaces_[other];
+    if (of.family == family && !of.version.empty() && named < asked->second) {
+      prune.dies.push_back(other);
+    }
+  }
+  return prune;
+}
+
+void Oracle::ProvenPrune(const Prune& prune) { dead_.insert(prune.dies.begin(), prune.dies.end()); }
+
 void Oracle::StoreRolledBack() {
   trust_ += trust_ % 2 == 0 ? 1 : 2;
   family_proven_.clear();
@@ -125,7 +163,8 @@ Oracle::Reading Oracle::BeginRead(int space, const std::string& key) const {
           .proven = {.family = At(family_proven_, spaces_[space].family),
                      .version = At(version_proven_, space)},
           .began_ns = world_.NowNs(),
-          .trust = trust_};
+          .trust = trust_,
+          .dead = dead_.contains(space)};
 }
 
 Oracle::Serial Oracle::Verify(const Reading& reading, const std::vector<std::uint64_t>& words) {
@@ -151,6 +190,10 @@ Oracle::Serial Oracle::Verify(const Reading& reading, const std::vector<std::uin
                                   reading.proven.version > written.stamp.version)) {
     Fail(fmt::format("stale: put {} of {} was begun before a reset that had been proven", serial,
                      what));
+    return 0;
+  }
+  if (reading.dead) {
+    Fail(fmt::format("put {} of {} is found under a dead version", serial, what));
     return 0;
   }
   if (written.removed_ns != 0 && written.removed_ns < reading.began_ns) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,16 @@ class Oracle {
     Stamp proven;
     std::int64_t began_ns = 0;
     std::uint64_t trust = 0;  // see StoreRolledBack
+    bool dead = false;
+  };
+  // A prune, with the spaces that it declares dead for certain.
+  struct Prune {
+    std::vector<int> dies;
+  };
+  // A registration that is under way.
+  struct Registering {
+    int space = 0;
+    bool dead = false;
   };
 
   Oracle(World& world, std::vector<Space> spaces);
@@ -80,6 +91,19 @@ class Oracle {
   // What it dooms: every put of these keys that an owner had begun to store.
   Removal CallRemoval(int space, const std::function<bool(const std::string&)>& matches);
   void ProvenRemoval(const Removal& removal);
+  // ---- dead versions
+  // A version is earlier than another for certain if an engine was registered for it before any
+  // engine asked to be registered for the other. Only for runs in which the store loses no facts.
+  Registering BeginRegistering(const std::string& tenant, const std::string& name,
+                               const std::string& version);
+  void Registered(const Registering& registering);
+  Prune CallPrune(int space);
+  void ProvenPrune(const Prune& prune);
+  // A prune may have declared it dead.
+  bool MayBeDead(int space) const {
+    return !spaces_[space].version.empty() && pruned_.contains(spaces_[space].family);
+  }
+
   // The store has lost facts that it had said were durable: what was proven by them may come
   // undone, until the owners that know better have come back: Trust.
   void StoreRolledBack();
@@ -103,6 +127,11 @@ class Oracle {
   std::map<int, std::uint64_t> family_proven_;
   std::map<int, std::uint64_t> version_called_;  // by space
   std::map<int, std::uint64_t> version_proven_;
+  std::map<int, std::uint64_t> first_asked_;  // by space; moments in the order of events
+  std::map<int, std::uint64_t> first_named_;
+  std::uint64_t moments_ = 0;
+  std::set<int> pruned_;  // families
+  std::set<int> dead_;    // spaces
   // Removals and resets that may still be carried out, though nobody has said so.
   struct UnderWay {
     int family = -1;  // a reset

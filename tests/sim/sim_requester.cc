@@ -119,7 +119,11 @@ void SimRequester::Async(wire::Method /*method*/,
 
 Result<wire::Registration> SimRequester::Register(const wire::RegisterRequest& request,
                                                   std::int64_t deadline_ns) {
-  return stub_.Register(request, deadline_ns);
+  const Oracle::Registering registering =
+      oracle_.BeginRegistering(options_.tenant, request.name, request.version);
+  auto registration = stub_.Register(request, deadline_ns);
+  if (registration) oracle_.Registered(registering);
+  return registration;
 }
 
 Result<std::vector<wire::Place>> SimRequester::Lookup(const Token& token,
@@ -407,6 +411,16 @@ void SimRequester::Reset(int family, std::optional<int> space, bool by_engine,
         }
         done(answer.has_value());
       });
+}
+
+void SimRequester::Prune(int space, const std::function<void(bool)>& done) {
+  const std::string& name = oracle_.spaces()[space].name;
+  Async(
+      wire::Method::kPrune,
+      [&](wire::MasterStub& stub, std::int64_t deadline_ns) {
+        (void)stub.Prune({.name = name, .before = Version(space)}, deadline_ns);
+      },
+      kResetNs, [done](const Result<std::string>& answer) { done(answer.has_value()); });
 }
 
 void SimRequester::NameVersions(int family, const std::vector<std::string>& versions) {

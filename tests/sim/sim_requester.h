@@ -55,6 +55,8 @@ class SimRequester final : public wire::Channel, public requester::LookupService
               const std::function<void(bool proven)>& done);
   void Reset(int family, std::optional<int> space, bool by_engine,
              const std::function<void(bool proven)>& done);
+  // Before the version of `space`.
+  void Prune(int space, const std::function<void(bool proven)>& done);
   void NameVersions(int family, const std::vector<std::string>& versions);
   void EndEngine(int family);
   void Pin(int space, const std::string& key, wire::PinKind kind);
