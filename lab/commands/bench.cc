@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +21,8 @@ namespace kvcove::lab {
 double Quantile(std::vector<double>& values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
+  const double rank = std::ceil(q * static_cast<double>(values.size()));
+  return values[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
 }
 
 void Summarize(Row& row, std::uint64_t bytes, std::vector<double>& ours,

@@ -45,6 +45,8 @@ struct Row {
 };
 
 inline std::int64_t Now() { return SystemClock::Instance().NowNs(); }
+// Returns the nearest-rank quantile: the least of the values that a share `q` of them does not
+// exceed. Sorts them.
 double Quantile(std::vector<double>& values, double q);
 // The row's figures, from the microseconds of each turn; a turn moves `bytes`.
 void Summarize(Row& row, std::uint64_t bytes, std::vector<double>& ours,

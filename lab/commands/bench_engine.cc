@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -75,6 +76,20 @@ std::optional<Scrape> CountsSince(const Result<std::vector<Scrape>>& before,
              "No hit ratio: the engines' /metrics count no prompt tokens (SGLang counts "
              "them with --enable-metrics)\n");
   return std::nullopt;
+}
+
+// Says on stderr that the counts are not those of the run's answers, where they differ.
+void WarnOfOthers(const LoadResult& result, const Scrape& counts) {
+  // Requests without a whole answer are counted by the engines alone.
+  if (!result.lost.empty() || result.interrupted || result.prompt_tokens == 0) return;
+  const double counted = FoundIn(counts).prompt_tokens;
+  const auto answered = static_cast<double>(result.prompt_tokens);
+  if (std::abs(counted - answered) <= answered / 100) return;
+  fmt::print(stderr,
+             "The hit ratio is not that of this run: the engines' /metrics count {:.0f} prompt "
+             "tokens, and the answers {:.0f}. Other clients asked meanwhile, an engine started "
+             "anew, or an address has several engines behind it.\n",
+             counted, answered);
 }
 
 std::vector<double> AllTtft(const LoadResult& result) {
@@ -215,7 +230,9 @@ Result<int> RunEngineBench(const EngineBench& bench) {
   const Result<LoadResult> result = RunLoad(load, served, engines, run);
   if (terminal) fmt::print(stderr, "\r");
   if (!result) return std::unexpected(result.error());
-  (bench.json ? PrintJson : PrintText)(bench, load, served, *result, CountsSince(before, engines));
+  const std::optional<Scrape> counts = CountsSince(before, engines);
+  if (counts) WarnOfOthers(*result, *counts);
+  (bench.json ? PrintJson : PrintText)(bench, load, served, *result, counts);
   if (result->interrupted) return kInterrupted;
   return result->lost.empty() ? 0 : 1;
 }

@@ -25,6 +25,21 @@ std::optional<std::string_view> LabelOf(std::string_view series, std::string_vie
   return std::nullopt;
 }
 
+// Returns the tiers of what vLLM's connector found, each with its weight. From 0.32 on vLLM asks
+// each connector for them; before, KvcoveConnector's count of keys says it.
+std::vector<TierTokens> PartsOfConnector(const Scrape& counts) {
+  constexpr std::string_view kByTier = "vllm:prompt_tokens_cached_by_source_total";
+  if (counts.Has(kByTier)) {
+    return {{"pool, memory of this host", counts.Sum(kByTier, "source", "host")},
+            {"pool, memory of other hosts", counts.Sum(kByTier, "source", "p2p")},
+            {"pool, disk", counts.Sum(kByTier, "source", "disk")},
+            {"connector", counts.Sum(kByTier, "source", "external_unspecified")}};
+  }
+  return {{"pool, memory of this host", counts.Sum("vllm:kvcove_hit_memory_keys_total")},
+          {"pool, memory of other hosts", counts.Sum("vllm:kvcove_hit_remote_memory_keys_total")},
+          {"pool, disk", counts.Sum("vllm:kvcove_hit_disk_keys_total")}};
+}
+
 FoundTokens FoundByVllm(const Scrape& counts) {
   FoundTokens found{.prompt_tokens = counts.Sum("vllm:prompt_tokens_total"), .tiers = {}};
   constexpr std::string_view kBySource = "vllm:prompt_tokens_by_source_total";
@@ -34,18 +49,15 @@ FoundTokens FoundByVllm(const Scrape& counts) {
   const double loaded = sources ? counts.Sum(kBySource, "source", "external_kv_transfer")
                                 : counts.Sum("vllm:external_prefix_cache_hits_total");
   found.tiers.push_back({"engine's cache", own});
-  const std::vector<TierTokens> keys = {
-      {"pool, memory of this host", counts.Sum("vllm:kvcove_hit_memory_keys_total")},
-      {"pool, memory of other hosts", counts.Sum("vllm:kvcove_hit_remote_memory_keys_total")},
-      {"pool, disk", counts.Sum("vllm:kvcove_hit_disk_keys_total")}};
-  double all_keys = 0;
-  for (const TierTokens& tier : keys) all_keys += tier.tokens;
-  if (all_keys > 0) {
-    for (const TierTokens& tier : keys) {
-      found.tiers.push_back({tier.tier, loaded * tier.tokens / all_keys});
-    }
-  } else {
+  const std::vector<TierTokens> parts = PartsOfConnector(counts);
+  double all = 0;
+  for (const TierTokens& part : parts) all += part.tokens;
+  if (all == 0) {
     found.tiers.push_back({"connector", loaded});
+    return found;
+  }
+  for (const TierTokens& part : parts) {
+    found.tiers.push_back({part.tier, loaded * part.tokens / all});
   }
   return found;
 }

@@ -45,8 +45,8 @@ struct FoundTokens {
   double found() const;
   double ratio() const { return prompt_tokens > 0 ? found() / prompt_tokens : 0; }
 };
-// Reads the counts of vLLM (with KvcoveConnector, what came from the pool by the tier of its keys)
-// and of SGLang.
+// Reads the counts of vLLM (what its connector found by tier, where vLLM or KvcoveConnector says
+// it) and of SGLang.
 FoundTokens FoundIn(const Scrape& counts);
 
 }  // namespace kvcove::lab

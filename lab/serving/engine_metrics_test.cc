@@ -34,6 +34,27 @@ vllm:kvcove_hit_remote_memory_keys_total{engine="0"} 0.0
 vllm:kvcove_hit_disk_keys_total{engine="0"} 15.0
 )";
 
+TEST(EngineMetricsTest, NewVllmSaysTheTiersOfAnyConnector) {
+  const FoundTokens found = FoundIn(Scrape::Parse(
+      R"(vllm:prompt_tokens_total{engine="0"} 1000.0
+vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 100.0
+vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 600.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="device"} 100.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="host"} 300.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="p2p"} 150.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="disk"} 90.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="external_unspecified"} 60.0
+vllm:kvcove_hit_disk_keys_total{engine="0"} 7.0
+)"));
+  const auto tiers = Tiers(found);
+  EXPECT_THAT(tiers.at("engine's cache"), DoubleEq(100));
+  EXPECT_THAT(tiers.at("pool, memory of this host"), DoubleEq(300));
+  EXPECT_THAT(tiers.at("pool, memory of other hosts"), DoubleEq(150));
+  EXPECT_THAT(tiers.at("pool, disk"), DoubleEq(90));
+  EXPECT_THAT(tiers.at("connector"), DoubleEq(60));
+  EXPECT_THAT(found.ratio(), DoubleEq(0.7));
+}
+
 TEST(EngineMetricsTest, VllmWithKvcoveFindsByTier) {
   const Scrape counts = Scrape::Parse(kVllmAfter).Since(Scrape::Parse(kVllmBefore));
   const FoundTokens found = FoundIn(counts);

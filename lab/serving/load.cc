@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lab/serving/load.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -54,7 +54,7 @@ const std::array<LoadText, 3>& Texts() {
 }
 
 // Short words of which most tokenizers have one token each, with the space before it.
-constexpr std::array<std::string_view, 64> kWords = {
+constexpr std::array<std::string_view, kDifferentWords> kWords = {
     "time",     "year",  "people", "way",     "day",    "man",      "thing",  "woman",
     "life",     "child", "world",  "school",  "state",  "family",   "group",  "country",
     "hand",     "part",  "place",  "case",    "week",   "company",  "system", "program",
@@ -70,6 +70,17 @@ enum class Use : std::uint64_t { kSystem, kStep };
 std::uint64_t SeedOf(const Load& load, Use use, std::uint64_t a, std::uint64_t b) {
   const std::uint64_t which = Mix64(load.seed * 2 + static_cast<std::uint64_t>(use));
   return Mix64(Mix64(which + a) + b);
+}
+
+// Returns a text of so many words, which follow from `seed`.
+std::string WordsOf(std::uint64_t seed, std::uint64_t words) {
+  Random random(seed);
+  std::string text;
+  for (std::uint64_t i = 0; i < words; ++i) {
+    if (i > 0) text += ' ';
+    text += kWords[random.Below(kWords.size())];
+  }
+  return text;
 }
 
 std::uint64_t WordsFor(std::uint64_t tokens, double tokens_per_word) {
@@ -96,7 +107,13 @@ std::uint64_t Load::LongestTokens() const {
 }
 
 bool Load::IsAgent(std::uint64_t conversation) const {
-  return conversation * agents_percent / 100 != (conversation + 1) * agents_percent / 100;
+  // 61 and 100 have no divisor in common, so 100 in a row have each remainder once. Were every n-th
+  // conversation an agent's, all agents could have one system prompt and one engine.
+  return conversation * 61 % 100 < agents_percent;
+}
+
+std::uint64_t Load::EngineOf(std::uint64_t conversation, std::uint64_t engines) const {
+  return (conversation % system_prompts + conversation / system_prompts) % engines;
 }
 
 Status ReadLoad(std::string_view text, const std::string& path, Load& load) {
@@ -142,15 +159,7 @@ Status CheckLoad(const Load& load) {
   return {};
 }
 
-std::string WordsOf(std::uint64_t seed, std::uint64_t words) {
-  Random random(seed);
-  std::string text;
-  for (std::uint64_t i = 0; i < words; ++i) {
-    if (i > 0) text += ' ';
-    text += kWords[random.Below(kWords.size())];
-  }
-  return text;
-}
+std::string EveryWord() { return fmt::format("{}", fmt::join(kWords, " ")); }
 
 Conversation MakeConversation(const Load& load, std::uint64_t number, double tokens_per_word) {
   const auto words = [&](std::uint64_t tokens) { return WordsFor(tokens, tokens_per_word); };

@@ -40,6 +40,9 @@ struct Load {
   std::uint64_t LongestTokens() const;
   // Returns whether the conversation is an agent's: `agents_percent` of any 100 in a row are.
   bool IsAgent(std::uint64_t conversation) const;
+  // Returns the engine of all requests of a conversation. Neighbours take the engines in turn, and
+  // so do those that share a system prompt.
+  std::uint64_t EngineOf(std::uint64_t conversation, std::uint64_t engines) const;
 };
 
 // A number and a text of a load, under the name that a file gives it; the option of the command
@@ -78,10 +81,12 @@ struct Conversation {
 };
 
 // Makes a conversation's texts, which follow from the load's seed and the number alone.
-// `tokens_per_word` is that of the engine's tokenizer for the words of WordsOf.
+// `tokens_per_word` is that of the engine's tokenizer for the words of EveryWord.
 Conversation MakeConversation(const Load& load, std::uint64_t number, double tokens_per_word);
 
-// Returns a text of so many words, which follow from `seed`.
-std::string WordsOf(std::uint64_t seed, std::uint64_t words);
+// Returns all words of which texts are made, each once: on average a text has as many tokens a
+// word.
+std::string EveryWord();
+constexpr std::uint64_t kDifferentWords = 64;
 
 }  // namespace kvcove::lab

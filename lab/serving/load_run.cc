@@ -14,9 +14,6 @@
 namespace kvcove::lab {
 namespace {
 
-constexpr std::uint64_t kFewWords = 4;
-constexpr std::uint64_t kMoreWords = 68;
-
 double Milliseconds(std::int64_t from_ns, std::int64_t to_ns) {
   return static_cast<double>(to_ns - from_ns) / 1e6;
 }
@@ -37,20 +34,21 @@ Result<const Model*> Find(const std::vector<Model>& models, const std::string& n
                                           engine.name(), name, known.empty() ? "none" : known));
 }
 
-// Returns the tokens of a word: of the difference of two prompts, so a template's own do not count.
+// Returns the tokens of a word, from the difference of two prompts: a template's own do not count.
 Result<double> TokensPerWord(const OpenAiClient& engine, const Load& load,
                              const std::string& model) {
-  std::uint64_t tokens[2] = {};
-  for (int i = 0; i < 2; ++i) {
-    const std::uint64_t words = i == 0 ? kFewWords : kMoreWords;
+  const auto tokens_of = [&](std::string text) -> Result<std::uint64_t> {
     KVCOVE_ASSIGN(const Answer answer,
                   engine.Ask({.api = load.api,
                               .model = model,
-                              .messages = {{.role = "user", .text = WordsOf(load.seed, words)}}}));
-    tokens[i] = answer.prompt_tokens;
-  }
-  if (tokens[1] <= tokens[0]) return 1.0;  // the server does not say
-  return static_cast<double>(tokens[1] - tokens[0]) / (kMoreWords - kFewWords);
+                              .messages = {{.role = "user", .text = std::move(text)}}}));
+    return answer.prompt_tokens;
+  };
+  const std::string words = EveryWord();
+  KVCOVE_ASSIGN(const std::uint64_t once, tokens_of(words));
+  KVCOVE_ASSIGN(const std::uint64_t twice, tokens_of(words + ' ' + words));
+  if (twice <= once) return 1.0;  // the server does not say
+  return static_cast<double>(twice - once) / kDifferentWords;
 }
 
 class Runner {
@@ -128,9 +126,9 @@ class Runner {
   }
 
   const OpenAiClient& EngineOf(std::uint64_t conversation) {
-    const std::uint64_t turn =
-        load_.route == "request" ? requests_.fetch_add(1, std::memory_order_relaxed) : conversation;
-    return engines_[turn % engines_.size()];
+    return engines_[load_.route == "request"
+                        ? requests_.fetch_add(1, std::memory_order_relaxed) % engines_.size()
+                        : load_.EngineOf(conversation, engines_.size())];
   }
 
   void Count(const Answer& answer, bool first, std::uint64_t asked_tokens) {

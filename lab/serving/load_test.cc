@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <set>
+#include <sstream>
 
 namespace kvcove::lab {
 namespace {
@@ -64,6 +66,42 @@ TEST(LoadTest, SoManyOfAHundredAreAgents) {
   int agents = 0;
   for (std::uint64_t i = 45; i < 145; ++i) agents += load.IsAgent(i) ? 1 : 0;
   EXPECT_EQ(agents, 30);
+}
+
+TEST(LoadTest, AgentsHaveAllSystemPromptsAndEngines) {
+  for (const std::uint64_t shared : {1, 2, 4}) {
+    Load load;
+    load.system_prompts = shared;
+    std::map<std::uint64_t, int> of_prompt;
+    std::map<std::uint64_t, int> of_engine;
+    for (std::uint64_t i = 0; i < 400; ++i) {
+      if (!load.IsAgent(i)) continue;
+      ++of_prompt[i % shared];
+      ++of_engine[load.EngineOf(i, 4)];
+    }
+    EXPECT_EQ(of_prompt.size(), shared);
+    EXPECT_EQ(of_engine.size(), 4);
+    for (const auto& [prompt, agents] : of_prompt) EXPECT_NEAR(agents, 100.0 / shared, 10);
+    for (const auto& [engine, agents] : of_engine) EXPECT_NEAR(agents, 25, 10);
+  }
+}
+
+TEST(LoadTest, EachEngineServesEachSystemPrompt) {
+  Load load;
+  load.system_prompts = 4;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, int> conversations;
+  for (std::uint64_t i = 0; i < 96; ++i) ++conversations[{i % 4, load.EngineOf(i, 4)}];
+  EXPECT_EQ(conversations.size(), 16);
+  for (const auto& [which, count] : conversations) EXPECT_EQ(count, 6);
+}
+
+TEST(LoadTest, EveryWordIsThereOnce) {
+  const std::string words = EveryWord();
+  EXPECT_EQ(CountWords(words), kDifferentWords);
+  std::set<std::string> different;
+  std::istringstream stream(words);
+  for (std::string word; stream >> word;) different.insert(word);
+  EXPECT_EQ(different.size(), kDifferentWords);
 }
 
 TEST(LoadTest, LengthsAreThoseOfTheTokenizer) {

@@ -203,23 +203,28 @@ Result<std::vector<Model>> OpenAiClient::Models() const {
 Result<std::string> OpenAiClient::Metrics() const { return Get("/metrics"); }
 
 Result<Answer> OpenAiClient::Ask(const Question& question) const {
-  const std::string body = BodyOf(question).dump();
+  Result<Answer> answer =
+      Post(endpoint_.prefix + (question.api == "chat" ? "/v1/chat/completions" : "/v1/completions"),
+           BodyOf(question).dump());
+  if (answer) return answer;
+  return Fail(answer.error().code, fmt::format("{}: {}", name(), answer.error().detail));
+}
+
+Result<Answer> OpenAiClient::Post(const std::string& target, const std::string& body) const {
   const Clock& clock = SystemClock::Instance();
   const std::int64_t deadline_ns = clock.NowNs() + timeout_ns_;
   AnswerReader reader(clock);
   KVCOVE_ASSIGN(UniqueFd fd, rpc::ConnectTcp(endpoint_.address, deadline_ns));
   http::Connection connection(std::move(fd));
   const std::string host = endpoint_.address.ToString();
-  const std::string target =
-      endpoint_.prefix + (question.api == "chat" ? "/v1/chat/completions" : "/v1/completions");
   KVCOVE_ASSIGN(
       const http::Response response,
       connection.Stream(
           {.host = host, .target = target, .authorization = authorization(), .body = body},
           deadline_ns, [&](std::string_view part) { return reader.Take(part); }));
   if (response.status != 200) {
-    return Fail(CodeOf(response.status), fmt::format("{}{} answers {}: {}", host, target,
-                                                     response.status, ReasonOf(response.body)));
+    return Fail(CodeOf(response.status),
+                fmt::format("{} answers {}: {}", target, response.status, ReasonOf(response.body)));
   }
   return reader.Finish();
 }

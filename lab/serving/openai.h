@@ -90,6 +90,7 @@ class OpenAiClient {
 
  private:
   Result<std::string> Get(const std::string& path) const;
+  Result<Answer> Post(const std::string& target, const std::string& body) const;
   std::string authorization() const { return key_.empty() ? "" : "Bearer " + key_; }
 
   Endpoint endpoint_;

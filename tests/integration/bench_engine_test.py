@@ -18,11 +18,11 @@ import unittest
 KVCOVE = ""
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "recipes"
 TOKENS_PER_WORD = 2
-REQUESTS = 3 * 2 + 3 * 4  # of small()
+REQUESTS = 2 * 2 + 4 * 4  # of small()
 
 
 def small(**changes):
-    """Return options of a small load, half of it agents."""
+    """Return options of a small load: four agents and two others."""
     options = {
         **{"conversations": 6, "turns": 2, "concurrency": 3, "system_prompts": 2},
         **{"system_tokens": 20, "input_tokens": 40, "turn_tokens": 10, "output_tokens": 3},
@@ -35,9 +35,11 @@ def small(**changes):
 class Engine:
     """A server on a port of its own, with streamed answers, a list of models and metrics."""
 
-    def __init__(self, context=0, first_s=0.0, token_s=0.0, metrics=True, fail=None):
+    def __init__(self, context=0, first_s=0.0, token_s=0.0, metrics=True, counts=1, fail=None):
         self.context, self.first_s, self.token_s, self.metrics = context, first_s, token_s, metrics
-        self.fail = fail or (lambda number, body: "")  # of a request: "drop", "error", "400", "hang" or nothing
+        self.counts = counts  # times that metrics count a token
+        # Of a request: "drop", "error", "400", "503", "slow", "hang" or nothing.
+        self.fail = fail or (lambda number, body: "")
         self.lock = threading.Lock()
         self.bodies = []
         self.keys = []
@@ -85,7 +87,7 @@ class Engine:
             self.whole(handler, 200, json.dumps({"object": "list", "data": [model]}))
         elif handler.path == "/metrics" and self.metrics:
             with self.lock:
-                n = self.prompt_tokens
+                n = self.prompt_tokens * self.counts
             by_source = "vllm:prompt_tokens_by_source_total"
             self.whole(
                 handler,
@@ -112,6 +114,8 @@ class Engine:
         if fail == "400":
             message = "This model's maximum context length is 9 tokens."
             return self.whole(handler, 400, json.dumps({"error": {"message": message}}))
+        if fail == "503":
+            return self.whole(handler, 503, json.dumps({"detail": "the engine is dead"}))
         if fail == "hang":
             self.released.wait(60)
         handler.send_response(200)
@@ -126,7 +130,7 @@ class Engine:
 
         if chat:
             send({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        time.sleep(self.first_s)
+        time.sleep(0.4 if fail == "slow" else self.first_s)
         for i in range(body["max_tokens"]):
             if i > 0:
                 time.sleep(self.token_s)
@@ -183,7 +187,7 @@ class BenchEngine(unittest.TestCase):
         self.assertGreaterEqual(json_["e2e_ms"]["p50"], 50 + 20)  # two tokens, or three
         self.assertGreaterEqual(json_["e2e_ms"]["p99"], json_["e2e_ms"]["p50"])
         self.assertGreaterEqual(json_["seconds"], 4 * 0.07)  # an agent's requests
-        self.assertEqual(json_["output_tokens"], 3 * 2 * 3 + 3 * 2 * (2 + 3))
+        self.assertEqual(json_["output_tokens"], 2 * 2 * 3 + 4 * 2 * (2 + 3))
         self.assertEqual(json_["short_answers"], 0)
         words = sum(len(body["prompt"].split()) for body in self.asked(engine))
         self.assertEqual(json_["prompt_tokens"], words * TOKENS_PER_WORD)
@@ -260,6 +264,25 @@ class BenchEngine(unittest.TestCase):
         self.assertEqual([len(p) for p in prompts], [REQUESTS // 2, REQUESTS // 2])
         self.assertTrue(prompts[1][0].startswith(prompts[0][0]), "one conversation on both")
 
+    def test_the_slowest_of_few_requests_is_in_the_last_quantile(self):
+        engine = self.engine(fail=lambda number, body: "slow" if number == 5 else "")
+        json_ = self.figures(engine.url, *small())
+        self.assertGreaterEqual(json_["ttft_ms"]["p99"], 400)
+
+    def test_metrics_of_others_are_told_apart(self):
+        done = self.bench(self.engine(counts=2).url, *small())
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("The hit ratio is not that of this run: ", done.stderr)
+        self.assertEqual(self.bench(self.engine().url, *small()).stderr, "")
+
+    def test_an_engine_that_dies_loses_what_is_left(self):
+        engine = self.engine(fail=lambda number, body: "503" if number >= 2 + 4 else "")
+        json_ = self.figures(engine.url, *small(concurrency=1), status=1)
+        self.assertEqual((json_["completed"], json_["lost"], json_["unfinished"]), (1, 5, 0))
+        self.assertEqual(json_["e2e_ms"]["count"], 4)
+        reason = f"unavailable: {engine.url}: /v1/completions answers 503: the engine is dead"
+        self.assertEqual(json_["lost_because"], {reason: 5})
+
     def test_a_conversation_that_fails_is_lost_alone(self):
         for fail, reason in (("drop", "the connection ended"), ("error", "out of blocks")):
             engine = self.engine(fail=lambda number, body, fail=fail: fail if number == 5 else "")
@@ -270,7 +293,7 @@ class BenchEngine(unittest.TestCase):
         done = self.bench(engine.url, *small())
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"lost +1\n")
-        self.assertIn("lost 1: unavailable: the connection ended", done.stdout)
+        self.assertIn(f"lost 1: unavailable: {engine.url}: the connection ended", done.stdout)
 
     def test_a_slow_answer_is_lost(self):
         engine = self.engine(fail=lambda number, body: "hang" if number >= 2 else "")
