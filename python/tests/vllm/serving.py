@@ -115,6 +115,17 @@ class Engine:
         return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if labels in line))
 
 
+def bench(engine: Engine) -> dict[str, Any]:
+    """Return what ``kvcove bench engine`` measures with a small load; a lost conversation is an error."""
+    load = {"conversations": 4, "concurrency": 2, "turns": 2, "agents-percent": 50}
+    lengths = {"system-tokens": 100, "input-tokens": 200, "turn-tokens": 50, "tool-tokens": 50}
+    lengths |= {"output-tokens": 8, "tool-output-tokens": 4}
+    options = [f"--{name}={value}" for name, value in (load | lengths).items()]
+    command = [sys.executable, "-m", "kvcove", "bench", "engine", engine.address, "--json"]
+    done = subprocess.run([*command, *options], stdout=subprocess.PIPE, timeout=300, check=True)
+    return dict(json.loads(done.stdout))
+
+
 def run_and_serve(directory: Path, model: Path, socket_path: Path) -> Engine:
     """Start ``kvcove run -- vllm serve``."""
     socket_path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -143,6 +154,12 @@ def served(directory: Path, check: Callable[[bool, str], None]) -> None:
     check(
         len(first.split()) == 16 and again == first and tokens == TOKENS,
         f"served: {tokens} tokens over HTTP from the owner's pool, the same answer",
+    )
+    load = bench(serving)
+    hits = load["hits"]
+    check(
+        load["completed"] == 4 and hits["prompt_tokens"] == load["prompt_tokens"] > 0,
+        f"served: kvcove bench engine: {hits['ratio']:.0%} of {hits['prompt_tokens']:.0f} tokens found",
     )
     serving.process.send_signal(signal.SIGTERM)
     status = serving.process.wait(60)

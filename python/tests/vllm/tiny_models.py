@@ -60,6 +60,26 @@ def words(path: Path) -> None:
     words_of(path)
 
 
+def letters(path: Path) -> None:
+    """Llama of eight layers; each character is a token.
+
+    So any text can be asked, and its answers are the same tokens when they are asked again.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    characters = ["<end>", "\n", *map(chr, range(32, 127))]
+    known = {character: number for number, character in enumerate(characters)}
+    tokens = Tokenizer(models.WordLevel(known, unk_token="<end>"))
+    tokens.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokens.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokens, eos_token="<end>", clean_up_tokenization_spaces=False
+    ).save_pretrained(path)
+    config = LlamaConfig(**{**TINY, "vocab_size": len(known), "num_hidden_layers": 8})
+    LlamaForCausalLM(config).save_pretrained(path)
+
+
 def latent(path: Path) -> None:
     """Latent attention (MLA), of which all ranks have the same bytes."""
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
@@ -229,6 +249,7 @@ def pictures(path: Path) -> None:
 MAKERS: dict[str, Callable[[Path], None]] = {
     "four heads": dense(4),
     "words": words,
+    "letters": letters,
     "two heads": dense(2),
     "one head": dense(1),
     "latent": latent,
