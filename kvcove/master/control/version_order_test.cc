@@ -126,7 +126,8 @@ TEST_F(VersionOrderTest, TheEarliestWithoutASlotIsForgotten) {
   EXPECT_EQ(Prune("m", "v5"), 3);
 }
 
-// Else whoever names versions (the salts of anybody's requests, say) revives what was pruned.
+// If dead versions were forgotten, a client could revive one: it would name many others first, by
+// the salts of its requests for example.
 TEST_F(VersionOrderTest, ADeadVersionLeavesFirstAndStaysDead) {
   Name("other", "alive");
   with_slot_ = {"v0"};

@@ -8,8 +8,8 @@
 //
 // Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
 // time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, PatternRoom,
-// TakeEndedPatterns and DropSlots to its removal lane, ForgetPatterns to whoever has ended that
-// lane, DropFromMemory to that of the lease.
+// TakeEndedPatterns and DropSlots to its removal lane, ForgetPatterns to the thread that has ended
+// that lane, DropFromMemory to the lane of the lease.
 #pragma once
 
 #include <atomic>

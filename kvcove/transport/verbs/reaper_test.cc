@@ -53,7 +53,7 @@ TEST_F(ReaperTest, ABufferStaysBusyUntilTheDeviceHasEndedTheLane) {
   verbs.HoldAfter(100);
   ASSERT_TRUE(ends.owner->Post(MoveOf(Operation::kWrite, source, target, kBytes)));
   verbs.RefuseDestroys(true);
-  // Whoever is notified fills the buffer with bytes of his own.
+  // The caller uses the buffer again once the reaper notifies it.
   reaper->Take(std::move(ends.requester), [&] {
     std::fill(target.data.begin(), target.data.end(), std::byte{7});
     quiet.fetch_add(1);
