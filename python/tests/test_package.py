@@ -187,6 +187,15 @@ def test_holds_pins_and_removals(session: kvcove.Session) -> None:
     assert session.unpin(["b"]).all_ok
     assert session.pin(["b"], 60).all_ok
     assert session.stat(["b"])[0].soft_pinned
+    assert session.pin(["b"], 600, hard=True).all_ok
+    assert session.stat(["b"])[0].hard_pinned
+    assert session.unpin(["b"]).all_ok
+    assert session.pin(["b"], 0.001, hard=True).all_ok
+    assert wait_until(lambda: not session.stat(["b"])[0].hard_pinned)
+    for wrong in (0, 0.0001, -1, 86_401, float("nan")):
+        with pytest.raises(kvcove.InvalidError):
+            session.pin(["b"], wrong, hard=True)
+    assert not session.stat(["b"])[0].hard_pinned
     assert session.remove(["a", "nothing"], timeout=PATIENT).ok_count == 1
     assert session.remove_matching("c*", timeout=PATIENT) == 2
     assert [stored.key for stored in session.stored()] == [b"b"]
@@ -440,6 +449,8 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
         assert (await aio.exists(["a", "nothing"])).ok_count == 1
         assert (await aio.hold(["a"])).all_ok
         assert (await aio.pin(["a"], 5)).all_ok
+        assert (await aio.pin(["a"], 500, hard=True)).all_ok
+        assert session.stat(["a"])[0].hard_pinned
         assert (await aio.unpin(["a"])).all_ok
         assert (await aio.remove(["a"], timeout=PATIENT)).all_ok
         assert await aio.remove_matching("b*", timeout=PATIENT) == 1
