@@ -201,6 +201,27 @@ def test_holds_pins_and_removals(session: kvcove.Session) -> None:
     assert [stored.key for stored in session.stored()] == [b"b"]
 
 
+def test_a_rollout_keeps_pinned_what_is_stored_before_and_during_it(
+    session: kvcove.Session,
+) -> None:
+    session.put(["before"], [b"1"])
+
+    def pinned(key: str) -> bool:
+        stat = session.stat([key], timeout=PATIENT)[0]
+        return stat is not None and stat.hard_pinned
+
+    with kvcove.Rollout(session, ["before", "during"], seconds=3) as rollout:
+        assert wait_until(lambda: pinned("before"))
+        session.put(["during", "more"], [b"2"] * 2)
+        assert wait_until(lambda: pinned("during")), "its thread has pinned it"
+        assert rollout.add(["more", "nothing", "more"]) == 1
+        assert rollout.renew() == 3
+    assert not any(map(pinned, ["before", "during", "more"]))
+    rollout.close()
+    with pytest.raises(kvcove.InvalidError):
+        kvcove.Rollout(session, ["before"], seconds=0)
+
+
 def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
     array = numpy.arange(1000, dtype=numpy.float32)
     target = numpy.zeros(1000, numpy.float32)
