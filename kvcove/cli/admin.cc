@@ -412,6 +412,23 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   add.Argument(remove, "--pattern", "pattern",
                "remove the keys that match; '*' stands for any bytes");
   add.Argument(remove, "--version", "version", "only values of this version of the weights");
+  CLI::App* pin = add.Add(
+      "pin", "Keep values in memory, never evicted, for a time; they have at most half of it.",
+      "POST", "/v1/pin", PrintObject);
+  add.Argument(pin, "--seconds", "seconds",
+               "the pin ends after so many seconds, at most 86400; repeat the command to renew it; "
+               "0: it has no end")
+      ->required();
+  CLI::App* unpin = add.Add("unpin", "End the pins of values, whoever has pinned them.", "POST",
+                            "/v1/unpin", PrintObject);
+  for (CLI::App* command : {pin, unpin}) {
+    add.Argument(command, "namespace", "namespace",
+                 "name of the namespace, as 'namespaces' shows it")
+        ->required();
+    add.Argument(command, "--key", "key", "the value with this key");
+    add.Argument(command, "--prefix", "prefix", "the values whose keys have this prefix");
+    add.Argument(command, "--version", "version", "only values of this version of the weights");
+  }
 
   const auto print_task = [](const json& body) {
     fmt::print("task {}; 'kvcove admin tasks' shows its progress\n", Text(body["task"]));

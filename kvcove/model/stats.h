@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ namespace kvcove {
 using SessionNumber = std::uint64_t;
 
 enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
+
+// The longest time to live of a hard pin: it outlives the process that asked for it.
+inline constexpr std::chrono::hours kLongestHardPin{24};
 
 struct ObjectStat {
   std::uint64_t size_bytes = 0;
@@ -121,6 +125,11 @@ struct PoolStat {
   std::uint64_t resets = 0;        // generations that a reset or a prune replaced
   std::uint64_t voided = 0;        // objects whose generation ended, by a reset or otherwise
   std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
+  std::uint64_t refused_pins = 0;  // hard pins beyond half of the memory
+  std::uint64_t ended_pins = 0;    // hard pins whose time to live was over
+  // Of memory now:
+  std::uint64_t pinned_bytes = 0;     // of hard-pinned values, whole granules
+  std::uint64_t timed_pin_bytes = 0;  // of those whose pin has a time to live
 
   // Adds a disk to `disks` and to the sums.
   void AddDisk(DiskStat disk);
@@ -169,6 +178,14 @@ inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
     {&PoolStat::expired_puts, "kvcove_owner_expired_puts_total",
      "puts that took so long that others got their key"},
     {&PoolStat::dropped_events, "kvcove_owner_dropped_events_total", "hits that a full ring lost"},
+    {&PoolStat::pinned_bytes, "kvcove_owner_pinned_bytes",
+     "payload memory of values with a hard pin"},
+    {&PoolStat::timed_pin_bytes, "kvcove_owner_timed_pin_bytes",
+     "payload memory of values with a hard pin that has a time to live"},
+    {&PoolStat::refused_pins, "kvcove_owner_refused_pins_total",
+     "hard pins refused, as they have at most half of the memory"},
+    {&PoolStat::ended_pins, "kvcove_owner_ended_pins_total",
+     "hard pins whose time to live was over"},
 });
 
 }  // namespace kvcove

@@ -82,6 +82,14 @@ std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
 
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
 
+Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results) {
+  if (kind != PinKind::kHard) return {};
+  if (duration.count() >= 0 && duration <= kLongestHardPin) return {};
+  std::ranges::fill(results, ItemResult{.code = Code::kInvalid});
+  return Fail(Code::kInvalid,
+              "a hard pin's time to live is at most 24 hours; 0 stands for a pin without an end");
+}
+
 Status FailureShown(const Status& failed, std::span<const ItemResult> results) {
   if (failed) return {};
   const bool shown = std::ranges::any_of(

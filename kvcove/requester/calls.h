@@ -58,6 +58,9 @@ std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns);
 // Returns now plus `timeout`, which is bounded to one hour.
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 ItemResult Miss(MissReason reason);
+// Checks the duration of a pin, and fills `results` if it is refused. Errors: kInvalid for a hard
+// pin whose time to live is negative or beyond kLongestHardPin.
+Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results);
 // Returns `failed` if an item still has its code; otherwise another owner has answered for all
 // items, and the call succeeded.
 Status FailureShown(const Status& failed, std::span<const ItemResult> results);

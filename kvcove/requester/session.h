@@ -112,9 +112,13 @@ class KVCOVE_API Session {
   Status Hold(std::span<const std::string_view> keys, std::chrono::milliseconds duration,
               std::span<ItemResult> results, const CallOptions& options = {});
 
-  // Pins values. Soft: for `duration`, evicted only if no other object can be. Hard: never evicted;
-  // at most half of the segment (kLimit). A reset voids both. Items: kOk, kMiss, kLimit, kInvalid,
-  // kStale.
+  // Pins values that are in memory. Soft: for `duration`, evicted only if no other object can be.
+  // Hard: never evicted, nor demoted to a disk; for `duration`, at most kLongestHardPin, or with 0
+  // without an end; at most half of the segment (kLimit). A repetition of the call renews a hard
+  // pin: the later end holds. A hard pin outlives its session and process, until its end, an Unpin,
+  // a reset or a prune (docs/generations.md). Items: kOk, kMiss, kLimit, kInvalid, kStale,
+  // kIncompatible (a hard pin with an end, and an owner of an earlier version). Errors: kInvalid
+  // for the duration of a hard pin.
   virtual Status Pin(std::span<const std::string_view> keys, PinKind kind,
                      std::chrono::milliseconds duration, std::span<ItemResult> results,
                      const CallOptions& options) = 0;

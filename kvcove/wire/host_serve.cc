@@ -116,13 +116,23 @@ struct KeysCall {
 Result<KeysCall> DecodeKeys(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "keys without a token");
-  if (root->kind() > 2) return Fail(Code::kCorrupt, "an unknown kind of pin");
+  if (root->kind() > kTimedHardPin) return Fail(Code::kCorrupt, "an unknown kind of pin");
+  const bool timed = root->kind() == kTimedHardPin;
+  constexpr std::int64_t kLongestNs = std::chrono::nanoseconds(kLongestHardPin).count();
+  if (timed && (root->duration_ns() <= 0 || root->duration_ns() > kLongestNs)) {
+    return Fail(Code::kInvalid, "a hard pin's time to live is between 0 and 24 hours");
+  }
   KeysCall call{.token = FromFb(*root->token()),
                 .keys = {},
                 .kind = std::nullopt,
                 .duration_ns = root->duration_ns()};
   KVCOVE_ASSIGN(call.keys, Views(root->keys(), body));
-  if (root->kind() != 0) call.kind = static_cast<PinKind>(root->kind());
+  if (timed) {
+    call.kind = PinKind::kHard;
+  } else if (root->kind() != 0) {
+    call.kind = static_cast<PinKind>(root->kind());
+    if (call.kind == PinKind::kHard) call.duration_ns = 0;
+  }
   return call;
 }
 

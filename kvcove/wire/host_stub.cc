@@ -168,10 +168,19 @@ class Stub final : public HostService {
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const std::string reply,
-                  Keys(Method::kPin, token, keys, kind ? static_cast<std::uint8_t>(*kind) : 0,
-                       duration_ns, deadline_ns));
-    return CodesFrom(reply, keys.size());
+    const bool timed = kind == PinKind::kHard && duration_ns != 0;
+    const std::uint8_t number =
+        timed ? kTimedHardPin : static_cast<std::uint8_t>(kind.value_or(PinKind{}));
+    const auto reply = Keys(Method::kPin, token, keys, number, duration_ns, deadline_ns);
+    if (!reply) {
+      const Error& error = reply.error();
+      if (!timed || error.code != Code::kCorrupt || !error.answered) return std::unexpected(error);
+      // An owner of an earlier build does not know this kind.
+      return Fail(Code::kIncompatible,
+                  "an owner is of an earlier version, whose hard pins have no time to live; update "
+                  "it first");
+    }
+    return CodesFrom(*reply, keys.size());
   }
   Result<InventoryReply> Page(const InventoryRequest& request, std::int64_t deadline_ns) override {
     const std::string body = Encode(request);

@@ -277,8 +277,15 @@ TEST_F(HostWireTest, EachCallArrivesAndComesBackAsItWasMeant) {
   EXPECT_EQ(host_.text, "a*");
   EXPECT_TRUE(stub_->Pin(token_, keys_, std::nullopt, 0, Soon()));
   EXPECT_EQ(host_.text, "k1,key-2 kind 0 for 0");
+  EXPECT_TRUE(stub_->Pin(token_, keys_, PinKind::kHard, 0, Soon()));
+  EXPECT_EQ(host_.text, "k1,key-2 kind 2 for 0");
   EXPECT_TRUE(stub_->Pin(token_, keys_, PinKind::kHard, 9, Soon()));
   EXPECT_EQ(host_.text, "k1,key-2 kind 2 for 9");
+  for (const std::int64_t wrong : {std::int64_t{-1}, 24 * 3600 * kSecond + 1}) {
+    const auto refused = stub_->Pin(token_, keys_, PinKind::kHard, wrong, Soon());
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().code, Code::kInvalid);
+  }
 
   const auto stats = *stub_->StatObjects(token_, keys_, Soon());
   ASSERT_TRUE(stats[0]);
@@ -408,6 +415,32 @@ TEST(OlderPeerTest, AnAuthorityThatDoesNotKnowPruneIsNamedAsTooOld) {
   const auto pruned = MakeHostStub(channel)->Prune({.name = "n", .before = "v"}, kSecond);
   ASSERT_FALSE(pruned);
   EXPECT_EQ(pruned.error().code, Code::kIncompatible);
+}
+
+// It would ignore the duration of the kind that it knows, and pin for ever.
+TEST(OlderPeerTest, AnOwnerThatDoesNotKnowHardPinsWithAnEndRefusesThem) {
+  class Older final : public Channel {
+   public:
+    Result<std::string> Call(Method, std::span<const std::byte> body, std::int64_t) override {
+      asked.assign(reinterpret_cast<const char*>(body.data()), body.size());
+      return std::unexpected(
+          Error{.code = Code::kCorrupt, .detail = "an unknown kind of pin", .answered = true});
+    }
+    std::string asked;
+  } channel;
+  const std::string_view key = "k";
+  const auto stub = MakeObjectStub(channel);
+  const auto pin = [&](PinKind kind) {
+    return stub->Pin({}, {&key, 1}, kind, kSecond, kSecond).error().code;
+  };
+  EXPECT_EQ(pin(PinKind::kSoft), Code::kCorrupt);
+  const std::string soft = channel.asked;
+  EXPECT_EQ(pin(PinKind::kHard), Code::kIncompatible);
+  ASSERT_EQ(soft.size(), channel.asked.size());
+  const auto [one, other] = std::ranges::mismatch(soft, channel.asked);
+  ASSERT_NE(one, soft.end());
+  EXPECT_EQ(*one, 1);
+  EXPECT_EQ(*other, 3) << "earlier builds know 0 to 2";
 }
 
 TEST_F(HostWireTest, AServiceOfObjectsAnswersNoCallOfAnotherKind) {

@@ -217,7 +217,8 @@ class PutService {
 class ObjectService {
  public:
   virtual ~ObjectService() = default;
-  // `kind` empty: unpin. `duration_ns` counts for soft pins.
+  // `kind` empty: unpin. `duration_ns` of a hard pin: 0 (it has no end) to kLongestHardPin.
+  // Errors: kIncompatible for a hard pin with an end, if the owner is of an earlier build.
   virtual Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                         std::optional<PinKind> kind, std::int64_t duration_ns,
                                         std::int64_t deadline_ns) = 0;

@@ -64,6 +64,8 @@ except ImportError as error:  # pragma: no cover
         "for another system"
     ) from error
 
+from kvcove._rollout import Rollout
+
 __all__ = [
     "Borrowed",
     "BufferBusyError",
@@ -85,6 +87,7 @@ __all__ = [
     "Reserved",
     "Result",
     "Results",
+    "Rollout",
     "SegmentRange",
     "Session",
     "StaleError",

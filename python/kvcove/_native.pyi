@@ -249,6 +249,14 @@ class PoolStat:
     @property
     def voided_bytes(self) -> int: ...
     @property
+    def pinned_bytes(self) -> int: ...
+    @property
+    def timed_pin_bytes(self) -> int: ...
+    @property
+    def refused_pins(self) -> int: ...
+    @property
+    def ended_pins(self) -> int: ...
+    @property
     def disk_capacity_bytes(self) -> int: ...
     @property
     def disk_bytes(self) -> int: ...
@@ -572,14 +580,21 @@ class Session:
         keys: Sequence[str | bytes],
         seconds: float | None = None,
         *,
+        hard: bool = False,
         version: str = "",
         timeout: float = 1.0,
     ) -> Results:
         """
-        Pin objects: for ``seconds``, or (None) hard.
+        Pin objects that are in memory: for ``seconds``, or (None) hard, without an end.
 
-        Soft pins are evicted only when nothing else can be. Hard ones never are; they have at most half of the
-        memory (LIMIT). A reset voids both.
+        Soft pins are evicted only when nothing else can be. Hard ones never are, nor demoted to a disk; they
+        have at most half of the memory (LIMIT). A reset voids both.
+
+        Parameters
+        ----------
+        hard : bool
+            Pin hard for ``seconds`` (0.001 to 86,400), for a rollout, say. The pin ends by itself, also when
+            this process is killed; repeat the call to renew it: the later end holds.
         """
 
     def unpin(

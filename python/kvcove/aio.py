@@ -207,11 +207,12 @@ class AsyncSession:
         keys: Sequence[Key],
         seconds: float | None = None,
         *,
+        hard: bool = False,
         version: str = "",
         timeout: float = 1.0,
     ) -> Results:
         """Pin objects; see :meth:`kvcove.Session.pin`."""
-        return await self._keys("pin", keys, seconds, version, timeout)
+        return await self._keys("pin_hard" if hard else "pin", keys, seconds, version, timeout)
 
     async def unpin(
         self, keys: Sequence[Key], *, version: str = "", timeout: float = 1.0

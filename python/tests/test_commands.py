@@ -312,6 +312,7 @@ def test_pages_in_a_browser_reach_no_server(master: Master, tmp_path: Path, run_
         (master.admin, "POST /api/v1/drain_jobs"),
         (master.admin, "POST /v1/reset"),
         (master.admin, "POST /v1/prune"),
+        (master.admin, "POST /v1/pin"),
         (master.admin, "GET /get_all_keys"),
         (master.metadata, "DELETE /metadata?key=m"),
         (master.metadata, "PUT /metadata?key=m"),

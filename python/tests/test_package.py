@@ -187,9 +187,39 @@ def test_holds_pins_and_removals(session: kvcove.Session) -> None:
     assert session.unpin(["b"]).all_ok
     assert session.pin(["b"], 60).all_ok
     assert session.stat(["b"])[0].soft_pinned
+    assert session.pin(["b"], 600, hard=True).all_ok
+    assert session.stat(["b"])[0].hard_pinned
+    assert session.unpin(["b"]).all_ok
+    assert session.pin(["b"], 0.001, hard=True).all_ok
+    assert wait_until(lambda: not session.stat(["b"])[0].hard_pinned)
+    for wrong in (0, 0.0001, -1, 86_401, float("nan")):
+        with pytest.raises(kvcove.InvalidError):
+            session.pin(["b"], wrong, hard=True)
+    assert not session.stat(["b"])[0].hard_pinned
     assert session.remove(["a", "nothing"], timeout=PATIENT).ok_count == 1
     assert session.remove_matching("c*", timeout=PATIENT) == 2
     assert [stored.key for stored in session.stored()] == [b"b"]
+
+
+def test_a_rollout_keeps_pinned_what_is_stored_before_and_during_it(
+    session: kvcove.Session,
+) -> None:
+    session.put(["before"], [b"1"])
+
+    def pinned(key: str) -> bool:
+        stat = session.stat([key], timeout=PATIENT)[0]
+        return stat is not None and stat.hard_pinned
+
+    with kvcove.Rollout(session, ["before", "during"], seconds=3) as rollout:
+        assert wait_until(lambda: pinned("before"))
+        session.put(["during", "more"], [b"2"] * 2)
+        assert wait_until(lambda: pinned("during")), "its thread has pinned it"
+        assert rollout.add(["more", "nothing", "more"]) == 1
+        assert rollout.renew() == 3
+    assert not any(map(pinned, ["before", "during", "more"]))
+    rollout.close()
+    with pytest.raises(kvcove.InvalidError):
+        kvcove.Rollout(session, ["before"], seconds=0)
 
 
 def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
@@ -440,6 +470,8 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
         assert (await aio.exists(["a", "nothing"])).ok_count == 1
         assert (await aio.hold(["a"])).all_ok
         assert (await aio.pin(["a"], 5)).all_ok
+        assert (await aio.pin(["a"], 500, hard=True)).all_ok
+        assert session.stat(["a"])[0].hard_pinned
         assert (await aio.unpin(["a"])).all_ok
         assert (await aio.remove(["a"], timeout=PATIENT)).all_ok
         assert await aio.remove_matching("b*", timeout=PATIENT) == 1

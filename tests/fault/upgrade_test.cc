@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -352,6 +353,59 @@ TEST_F(UpgradeTest, EverythingIsThereAndWorks) {
   EXPECT_THAT(said, testing::Not(testing::HasSubstr("memory:"))) << "the pages are the first one's";
   EXPECT_THAT(said,
               testing::ContainsRegex("reset of 'm': 10[0-9]+ values \\([^)]*\\) of this host"));
+}
+
+// A trainer that pins for its rollout, and is killed.
+TEST_F(UpgradeTest, HardPinsOfAKilledProcessOutliveAnUpgradeAndEndInTheirTime) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t trainer = fork();
+  if (trainer == 0) {
+    [&]() noexcept {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const auto own = Must(Pool::Open(Address(), kCallTime));
+      const auto mine = Must(own->OpenSession({.name = "m", .engine = "t", .follow_always = true}));
+      bool pinned = true;
+      using Pinned = std::pair<std::string_view, milliseconds>;
+      for (const auto& [key, duration] : {Pinned("long", 3'600'000), Pinned("short", 1'500)}) {
+        ItemResult result;
+        pinned &= Put(*mine, std::string(key), "v") == Code::kOk;
+        (void)mine->Pin({&key, 1}, PinKind::kHard, duration, {&result, 1}, {.timeout = kCallTime});
+        pinned &= result.ok();
+      }
+      (void)!write(ready[1], pinned ? "y" : "n", 1);
+      while (true) pause();
+    }();
+  }
+  close(ready[1]);
+  char said = 0;
+  ASSERT_EQ(read(ready[0], &said, 1), 1);
+  close(ready[0]);
+  EXPECT_EQ(said, 'y');
+  kill(trainer, SIGKILL);
+  Wait(trainer);
+  auto pool = Must(Pool::Open(Address(), kCallTime));
+  auto session = Must(pool->OpenSession({.name = "m", .engine = "e", .follow_always = true}));
+  const auto pinned = [&](std::string_view key) {
+    const auto stat = Must(session->Stat({&key, 1}, {.timeout = kCallTime}))[0];
+    return stat && stat->hard_pinned;
+  };
+  EXPECT_TRUE(pinned("long"));
+  const std::uint64_t bytes = AwaitStat(*pool).pinned_bytes;
+  Upgrade();
+  EXPECT_TRUE(pinned("long"));
+  EXPECT_TRUE(Becomes([&] { return AwaitStat(*pool).ended_pins == 1; }));
+  EXPECT_FALSE(pinned("short"));
+  EXPECT_TRUE(pinned("long"));
+  const PoolStat stat = AwaitStat(*pool);
+  EXPECT_EQ(stat.pinned_bytes, stat.timed_pin_bytes);
+  EXPECT_GT(stat.pinned_bytes, 0U);
+  EXPECT_LE(stat.pinned_bytes, bytes);
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  EXPECT_THAT(Get(*session, "long"), testing::StartsWith("miss"));
+  EXPECT_EQ(Put(*session, "long", "new"), Code::kOk);
+  EXPECT_FALSE(pinned("long"));
+  EXPECT_TRUE(Becomes([&] { return AwaitStat(*pool).pinned_bytes == 0; }));
 }
 
 TEST_F(UpgradeTest, ATakerThatDiesAtAnyStageLeavesAllAsItWas) {

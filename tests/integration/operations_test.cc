@@ -482,6 +482,47 @@ TEST_F(OperationsTest, OlderVersionsAreDeclaredDead) {
   EXPECT_THAT(metrics, testing::ContainsRegex("kvcove_master_dead_registrations_total [1-9]"));
 }
 
+TEST_F(OperationsTest, AnOperatorPinsForATimeAndACopyOfAPinnedValueHasTheSameEnd) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  for (const char* key : {"a/1", "a/2", "b"}) ASSERT_EQ(Put(*session, key), Code::kOk);
+  const auto pinned = [&](std::string_view key) {
+    const auto stat = session->Stat({&key, 1}, {.timeout = kCallTime});
+    return stat && (*stat)[0] && (*stat)[0]->hard_pinned;
+  };
+  const auto refused = [&](json body) { return Ask("POST", "/v1/pin", body).status; };
+  const std::string name = "acme/llama";
+  EXPECT_EQ(refused({{"namespace", name}, {"key", "b"}}), 400) << "for how long";
+  EXPECT_EQ(refused({{"namespace", name}, {"seconds", "9"}}), 400);
+  EXPECT_EQ(refused({{"namespace", name}, {"key", "b"}, {"prefix", "b"}, {"seconds", "9"}}), 400);
+  EXPECT_EQ(refused({{"namespace", name}, {"key", "b"}, {"seconds", "86401"}}), 400);
+  EXPECT_EQ(refused({{"key", "b"}, {"seconds", "9"}}), 400);
+  EXPECT_EQ(refused({{"namespace", "acme/lama"}, {"key", "b"}, {"seconds", "9"}}), 404);
+
+  const json many =
+      Json("POST", "/v1/pin", {{"namespace", name}, {"prefix", "a/"}, {"seconds", "86400"}});
+  EXPECT_EQ(many["pinned"], 2) << many.dump();
+  EXPECT_EQ(many["refused"], 0);
+  EXPECT_TRUE(pinned("a/1"));
+  EXPECT_FALSE(pinned("b"));
+  const json one = Json("POST", "/v1/unpin", {{"namespace", name}, {"key", "a/2"}});
+  EXPECT_EQ(one["unpinned"], 1) << one.dump();
+  EXPECT_FALSE(pinned("a/2"));
+  EXPECT_EQ(
+      Json("POST", "/v1/pin", {{"namespace", name}, {"key", "b"}, {"seconds", "1"}})["pinned"], 1);
+  EXPECT_TRUE(Becomes([&] { return !pinned("b"); }));
+  EXPECT_EQ(
+      Json("POST", "/v1/pin", {{"namespace", name}, {"key", "c"}, {"seconds", "1"}})["pinned"], 0);
+
+  const auto move = tasks_->Start(
+      {.kind = master::TaskKind::kMove, .from = AddressOf(0), .to = AddressOf(1), .prefix = "a/1"});
+  EXPECT_EQ(Finish(*move).copied, 1U);
+  EXPECT_TRUE(Becomes([&] { return pinned("a/1"); }));
+  const PoolStat stat = owners_[1]->host().owner().Stat();
+  EXPECT_GT(stat.timed_pin_bytes, 0U);
+  EXPECT_EQ(stat.timed_pin_bytes, stat.pinned_bytes);
+}
+
 TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 1000; ++i) {

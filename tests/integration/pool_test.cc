@@ -493,6 +493,36 @@ TEST_P(PoolTest, HardPinsStayAndAreBounded) {
   for (int i = 10; i < 30; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
 }
 
+TEST_P(PoolTest, AHardPinWithATimeToLiveEndsByItself) {
+  auto session = OpenSession();
+  const std::string value(1 << 20, 'v');
+  ASSERT_EQ(Put(*session, "k", value), Code::kOk);
+  const std::string_view key = "k";
+  ItemResult result;
+  const auto pin = [&](std::chrono::milliseconds duration) {
+    const Status pinned =
+        session->Pin({&key, 1}, PinKind::kHard, duration, {&result, 1}, {.timeout = kCallTime});
+    return pinned ? result.code : pinned.error().code;
+  };
+  const auto pinned = [&] {
+    return Must(session->Stat({&key, 1}, {.timeout = kCallTime}))[0]->hard_pinned;
+  };
+  for (const milliseconds wrong : {milliseconds(-1), milliseconds(24 * 3'600'000 + 1)}) {
+    EXPECT_EQ(pin(wrong), Code::kInvalid);
+    EXPECT_EQ(result.code, Code::kInvalid);
+    EXPECT_FALSE(pinned());
+  }
+  ASSERT_EQ(pin(milliseconds(600'000)), Code::kOk);
+  for (int i = 10; i < 40; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  EXPECT_TRUE(pinned());
+  ASSERT_TRUE(session->Unpin({&key, 1}, {&result, 1}, {.timeout = kCallTime}));
+  EXPECT_FALSE(pinned());
+  ASSERT_EQ(pin(milliseconds(1)), Code::kOk);
+  EXPECT_TRUE(Becomes([&] { return !pinned(); }));
+  for (int i = 40; i < 70; ++i) ASSERT_EQ(Put(*session, fmt::format("k{}", i), value), Code::kOk);
+  EXPECT_FALSE(Exists(*session, "k").ok());
+}
+
 TEST_P(PoolTest, HoldsAndSoftPinsOutliveOthers) {
   auto session = OpenSession();
   const std::string value(64 << 10, 'v');

@@ -11,6 +11,7 @@
 #include "kvcove/base/keys.h"
 #include "kvcove/base/text.h"
 #include "kvcove/http/url.h"
+#include "kvcove/master/server/pins.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/load_report.h"
 
@@ -395,6 +396,31 @@ class Answers {
     return json{{"removed", removed}};
   }
 
+  Result<json> Pin(const Request& request) {
+    KVCOVE_ASSIGN(PinRequest pins, PinsOf(request));
+    KVCOVE_TRY(request.Need("seconds"));
+    KVCOVE_ASSIGN(const std::uint64_t seconds, Number(request, "seconds", 0));
+    constexpr std::uint64_t kLongest = std::chrono::seconds(kLongestHardPin).count();
+    if (seconds > kLongest) {
+      return Fail(Code::kInvalid,
+                  fmt::format("seconds={}: a pin ends after {} seconds at most; 0 stands for a pin "
+                              "without an end",
+                              seconds, kLongest));
+    }
+    pins.kind = wire::PinKind::kHard;
+    pins.duration_ns = static_cast<std::int64_t>(seconds) * kSecond;
+    KVCOVE_ASSIGN(const PinCounts counts,
+                  PinAtOwners(cluster_, pins, clock_.NowNs() + 10 * kSecond));
+    return json{{"pinned", counts.done}, {"refused", counts.refused}};
+  }
+
+  Result<json> Unpin(const Request& request) {
+    KVCOVE_ASSIGN(const PinRequest pins, PinsOf(request));
+    KVCOVE_ASSIGN(const PinCounts counts,
+                  PinAtOwners(cluster_, pins, clock_.NowNs() + 10 * kSecond));
+    return json{{"unpinned", counts.done}};
+  }
+
   Result<json> Start(TaskKind kind, const Request& request) {
     TaskRequest task{.kind = kind};
     if (kind == TaskKind::kDrain) {
@@ -459,6 +485,17 @@ class Answers {
   }
 
  private:
+  // Returns the values that a request to pin or unpin names.
+  Result<PinRequest> PinsOf(const Request& request) const {
+    PinRequest pins{
+        .slots = {}, .key = request.Get("key"), .prefix = request.Get("prefix"), .kind = {}};
+    if (pins.key.empty() == pins.prefix.empty()) {
+      return Fail(Code::kInvalid, "give 'key' or 'prefix', one of them");
+    }
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(pins.slots, SlotsOf(request));
+    return pins;
+  }
   // Returns all weight versions of a namespace, or the named one; without a namespace, those of
   // all. Errors: kMiss if that leaves none.
   Result<std::vector<SlotDescription>> SlotsOf(const Request& request) const {
@@ -500,8 +537,8 @@ std::vector<std::pair<std::string, std::string>> LeaderPaths() {
        {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
-  for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "drain", "copy",
-                           "move", "repair", "cancel"}) {
+  for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",
+                           "drain", "copy", "move", "repair", "cancel"}) {
     paths.emplace_back("POST", fmt::format("/v1/{}", path));
   }
   return paths;
@@ -586,6 +623,9 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
       [answers](const Request& request) { return answers->Prune(request); });
   add("POST", "/v1/remove", true,
       [answers](const Request& request) { return answers->Remove(request); });
+  add("POST", "/v1/pin", true, [answers](const Request& request) { return answers->Pin(request); });
+  add("POST", "/v1/unpin", true,
+      [answers](const Request& request) { return answers->Unpin(request); });
   for (const TaskKind kind :
        {TaskKind::kDrain, TaskKind::kCopy, TaskKind::kMove, TaskKind::kRepair}) {
     const std::string path = fmt::format("/v1/{}", TaskKindName(kind));

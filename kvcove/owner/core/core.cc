@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint32_t kSweepSlice = 512;    // objects
 constexpr std::uint32_t kEventSlice = 4096;   // events of all sessions
 constexpr std::uint32_t kHoldSlice = 2048;    // ended holds
+constexpr std::uint32_t kPinSlice = 512;      // ended pins
 constexpr std::uint32_t kOrphanSlice = 1024;  // reservations of ended sessions
 // More than the rings of one host's sessions contain in practice; Tick takes the rest.
 constexpr std::uint32_t kDrainAll = 65536;
@@ -217,6 +218,10 @@ void Core::StatTotals(PoolStat& stat) const {
   stat.swept = counters_.swept;
   stat.stale_puts = counters_.stale_puts;
   stat.expired_puts = counters_.expired_puts;
+  stat.pinned_bytes = spaces_.pinned_bytes();
+  stat.timed_pin_bytes = room_.timed_pins().bytes();
+  stat.refused_pins = room_.refused_pins();
+  stat.ended_pins = room_.ended_pins();
   stat.resets = counters_.resets;
   stat.voided = counters_.voided;
   stat.voided_bytes = counters_.voided_bytes;
@@ -333,6 +338,7 @@ bool Core::EndHolds(std::uint32_t at_most) {
 bool Core::Tick() {
   bool more = DrainEvents(kEventSlice);
   more |= EndHolds(kHoldSlice);
+  more |= room_.EndPins(kPinSlice);
   more |= EndOrphans(kOrphanSlice);
   room_.Settle();
   room_.Recheck();

@@ -195,7 +195,8 @@ class Core {
   // Returns kOk if the token's generation is current, else kStale. Remove, Pin and StatObject act
   // on the current generation, so their callers check the token first, in the same hold.
   Code CheckToken(const Token& token) const;
-  // Pins the key's object. Errors: kMiss; kLimit when the space has no room for more hard pins.
+  // Pins the key's object. `duration_ns` of a hard pin: 0 for one without an end; one that has an
+  // end is ended by Tick. Errors: kMiss; kLimit when the space has no room for more hard pins.
   Code Pin(SlotId slot, std::string_view key, PinKind kind, std::int64_t duration_ns);
   Code Unpin(SlotId slot, std::string_view key);
   std::optional<ObjectStat> StatObject(SlotId slot, std::string_view key) const;
@@ -224,9 +225,9 @@ class Core {
 
   // Takes the hits and holds that sessions have put into their rings so far.
   void DrainEvents();
-  // Does one slice of the background work: drains events, ends holds and orphaned reservations,
-  // frees withdrawn objects that no reader protects, sweeps objects of dead generations. True when
-  // more is left to do.
+  // Does one slice of the background work: drains events, ends holds, pins and orphaned
+  // reservations, frees withdrawn objects that no reader protects, sweeps objects of dead
+  // generations. True when more is left to do.
   bool Tick();
 
   // For the simulation: aborts with a message if bytes are lost or used twice.

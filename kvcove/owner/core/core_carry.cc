@@ -114,7 +114,9 @@ std::vector<const Reservation*> Reservations::Waiters() const {
 namespace {
 
 // Raised with each change of what is carried that sizes do not show.
-constexpr std::uint32_t kStateVersion = 5;
+constexpr std::uint32_t kStateVersion = 6;
+// The version of builds whose hard pins have no time to live; the rest is the same.
+constexpr std::uint32_t kWithoutTimedPins = 5;
 constexpr std::uint64_t kEnd = 0x646e65737663766bULL;  // "kvcvsend"
 
 }  // namespace
@@ -128,14 +130,16 @@ void Core::Save(StateWriter& ar, StateWriter& policies) {
            former_incarnation_, applied_, hidden_, objects_);
   spaces_.Save(ar, policies);
   reservations_.Save(ar);
-  CarryAll(ar, holds_, listings_, room_, end);
+  CarryAll(ar, holds_, listings_, room_);
+  room_.CarryTimedPins(ar);
+  CarryOne(ar, end);
 }
 
 Result<bool> Core::Load(StateReader& ar, StateReader& policies,
                         const std::map<SessionNumber, SessionMemory>& pages) {
   std::uint32_t version = 0;
   CarryOne(ar, version);
-  if (version != kStateVersion) {
+  if (version != kStateVersion && version != kWithoutTimedPins) {
     return Fail(Code::kIncompatible,
                 fmt::format("the running owner's state has version {}, this build reads {}",
                             version, kStateVersion));
@@ -155,7 +159,9 @@ Result<bool> Core::Load(StateReader& ar, StateReader& policies,
   spaces_.Load(ar);
   reservations_.Load(ar);
   std::uint64_t end = 0;
-  CarryAll(ar, holds_, listings_, room_, end);
+  CarryAll(ar, holds_, listings_, room_);
+  if (version != kWithoutTimedPins) room_.CarryTimedPins(ar);
+  CarryOne(ar, end);
   if (!ar.ok() || end != kEnd) {
     return Fail(Code::kIncompatible,
                 "the running owner's structures differ from this build's: it cannot be taken over");

@@ -2,6 +2,7 @@
 // A core over the memory of another one, with what that one knew.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "kvcove/owner/core/core_fixture.h"
 
@@ -35,6 +36,7 @@ TEST_F(CoreCarryTest, ObjectsReservationsPinsAndCountersGoOn) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(test.Put(kCarriedSlot, fmt::format("k{}", i)), Code::kOk);
   ASSERT_EQ(test.core->Pin(kCarriedSlot, "k1", PinKind::kHard, 0), Code::kOk);
   ASSERT_EQ(test.core->Pin(kCarriedSlot, "k2", PinKind::kSoft, kSecond), Code::kOk);
+  ASSERT_EQ(test.core->Pin(kCarriedSlot, "k4", PinKind::kHard, kSecond), Code::kOk);
   ASSERT_EQ(test.core->Remove(kCarriedSlot, "k3"), Code::kOk);
   const PutResult begun = test.Reserve(test.session, kCarriedSlot, "begun", 5000);
   const PoolStat before = test.core->Stat();
@@ -50,6 +52,13 @@ TEST_F(CoreCarryTest, ObjectsReservationsPinsAndCountersGoOn) {
   EXPECT_EQ(after.puts, before.puts);
   EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k1")->hard_pinned);
   EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k2")->soft_pinned);
+  EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k4")->hard_pinned);
+  EXPECT_EQ(after.pinned_bytes, before.pinned_bytes);
+  EXPECT_EQ(after.timed_pin_bytes, before.timed_pin_bytes);
+  test.clock.AdvanceNs(kSecond);
+  test.core->Tick();
+  EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k1")->hard_pinned);
+  EXPECT_FALSE(test.core->StatObject(kCarriedSlot, "k4")->hard_pinned);
   EXPECT_FALSE(test.Has(kCarriedSlot, "k3"));
   EXPECT_EQ(test.Finish(test.session, begun.reservation), Code::kOk);
   EXPECT_TRUE(test.Has(kCarriedSlot, "begun"));
@@ -63,6 +72,38 @@ TEST_F(CoreCarryTest, ObjectsReservationsPinsAndCountersGoOn) {
   }
   test.core->CheckInvariants();
   EXPECT_EQ(test.core->Stat().objects, 0U);
+}
+
+// The same but for the version at the front, and what is left out before the mark at the end.
+TEST_F(CoreCarryTest, TheStateOfABuildWhoseHardPinsHaveNoTimeToLiveIsTaken) {
+  TestCore test(Options());
+  test.SetSlot(kCarriedSlot, kFirst);
+  ASSERT_EQ(test.Put(kCarriedSlot, "k"), Code::kOk);
+  ASSERT_EQ(test.core->Pin(kCarriedSlot, "k", PinKind::kHard, 0), Code::kOk);
+  StateWriter state = *StateWriter::Open();
+  StateWriter policies = *StateWriter::Open();
+  test.core->Save(state, policies);
+  std::string bytes(state.size(), '\0');
+  const UniqueFd file = *state.Finish();
+  ASSERT_EQ(pread(file.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  constexpr std::size_t kNumber = sizeof(std::uint32_t) + sizeof(std::uint64_t);
+  constexpr std::size_t kTimedPins = sizeof(std::uint64_t) + 3 * kNumber;
+  bytes.erase(bytes.size() - kNumber - kTimedPins, kTimedPins);
+  ASSERT_EQ(bytes[4], 6);
+  bytes[4] = 5;
+  StateWriter earlier = *StateWriter::Open();
+  earlier.Bytes(bytes.data(), bytes.size());
+  const UniqueFd earlier_file = *earlier.Finish();
+  const UniqueFd policies_file = *policies.Finish();
+  test.core = *Core::Open(Options(), test.segment.view, test.segment.payload.data(), test.clock);
+  StateReader reader = *StateReader::Open(earlier_file);
+  StateReader policy_reader = *StateReader::Open(policies_file);
+  const auto taken =
+      test.core->Load(reader, policy_reader, {{test.session, {.page = test.page.get()}}});
+  ASSERT_TRUE(taken) << taken.error().detail;
+  test.core->CheckInvariants();
+  EXPECT_TRUE(test.core->StatObject(kCarriedSlot, "k")->hard_pinned);
+  EXPECT_EQ(test.core->Stat().timed_pin_bytes, 0U);
 }
 
 TEST_F(CoreCarryTest, EachPolicyEvictsWhatItWouldHaveEvicted) {

@@ -79,15 +79,18 @@ std::optional<CopyLoan> Core::LendForCopy(SlotId slot, Generation generation,
 std::optional<CopyLoan> Core::CopyLoanOf(SlotId slot, const segment::Found& found) {
   if (!found || objects_.slot(slot).hidden) return std::nullopt;
   const Listings::Facts facts = listings_.FactsOf(found.object);
-  return CopyLoan{.loan = LoanOf(found),
-                  .id = found.object,
-                  .token = {.incarnation = incarnation_,
-                            .generation = objects_.slot(slot).generation,
-                            .slot = slot},
-                  .key = objects_.KeyOf(found.object),
-                  .group = facts.group,
-                  .copies = facts.copies,
-                  .hard_pinned = objects_[found.object].hard_pinned};
+  const std::optional<std::int64_t> pin_end = room_.timed_pins().EndOf(found.object);
+  return CopyLoan{
+      .loan = LoanOf(found),
+      .id = found.object,
+      .token = {.incarnation = incarnation_,
+                .generation = objects_.slot(slot).generation,
+                .slot = slot},
+      .key = objects_.KeyOf(found.object),
+      .group = facts.group,
+      .copies = facts.copies,
+      .hard_pinned = objects_[found.object].hard_pinned,
+      .pin_left_ns = pin_end ? std::max<std::int64_t>(*pin_end - clock_.NowNs(), 1) : 0};
 }
 
 void Core::Return(std::span<const Loan> loans) {
@@ -233,8 +236,11 @@ Code Core::Pin(SlotId slot, std::string_view text, PinKind kind, std::int64_t du
   if (slot >= kMaxSlots || !CheckKey(text)) return Code::kInvalid;
   const segment::Found found = FindLive(slot, Prepared(slot, text));
   if (!found) return Code::kMiss;
-  if (kind == PinKind::kHard) return room_.PinHard(found.object);
-  room_.PinSoft(found.object, clock_.NowNs() + duration_ns);
+  const std::int64_t until_ns = clock_.NowNs() + duration_ns;
+  if (kind == PinKind::kHard) {
+    return room_.PinHard(found.object, duration_ns == 0 ? std::nullopt : std::optional(until_ns));
+  }
+  room_.PinSoft(found.object, until_ns);
   return Code::kOk;
 }
 

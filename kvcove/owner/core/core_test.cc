@@ -452,6 +452,24 @@ class KeepingTier final : public LowerTier {
   std::set<std::pair<Generation, std::string>> kept;
 };
 
+TEST(LowerTierTest, APinnedObjectGoesDownWhenItsPinHasEnded) {
+  KeepingTier lower;
+  TestCore test(
+      {.payload_bytes = 4096, .max_objects = 8, .policy = "lru", .listed = true, .lower = &lower});
+  test.SetSlot(1, kFirst);
+  ASSERT_EQ(test.Put(1, "pinned", 2048), Code::kOk);
+  ASSERT_EQ(test.core->Pin(1, "pinned", PinKind::kHard, kSecond), Code::kOk);
+  for (const char* key : {"a", "b"}) ASSERT_EQ(test.Put(1, key, 2048), Code::kOk);
+  EXPECT_TRUE(test.Has(1, "pinned"));
+  EXPECT_TRUE(lower.Holds(1, kFirst, "a")) << "others are demoted as before";
+  EXPECT_FALSE(lower.Holds(1, kFirst, "pinned"));
+  test.clock.AdvanceNs(kSecond);
+  test.core->Tick();
+  for (const char* key : {"c", "d"}) ASSERT_EQ(test.Put(1, key, 2048), Code::kOk);
+  EXPECT_FALSE(test.Has(1, "pinned"));
+  EXPECT_TRUE(lower.Holds(1, kFirst, "pinned"));
+}
+
 // What was on its way down when a reset came is lost a little later. By then the key may have been
 // put again, and be on the disk under the new generation.
 TEST(LowerTierTest, WhatAnEarlierGenerationLosesTakesNoListingOfTheCurrentOne) {

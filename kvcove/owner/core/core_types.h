@@ -89,6 +89,7 @@ struct CopyLoan {
   std::uint32_t group = 0;
   std::uint8_t copies = 1;
   bool hard_pinned = false;
+  std::int64_t pin_left_ns = 0;  // of a hard pin; 0: it has no end
 };
 
 // An object as it is reported to the master.

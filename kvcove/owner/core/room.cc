@@ -238,6 +238,7 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
   const auto [id, hash] = object;
   const std::uint64_t bytes = objects_.Bytes(id);
   if (objects_[id].soft_pinned) soft_pins_.erase(id);
+  if (objects_[id].hard_pinned) timed_pins_.Erase(id);
   const bool kept = HandDown(object, reason);
   // No report for a reset: the master's entries of another generation count for nothing.
   if (options_.listed && reason != MissReason::kReset) {
@@ -312,13 +313,23 @@ bool Room::Reclaim(const std::vector<Place>& places) {
 
 // ---- pins
 
-Code Room::PinHard(ObjectId id) {
-  if (objects_[id].hard_pinned) return Code::kOk;
+Code Room::PinHard(ObjectId id, std::optional<std::int64_t> until_ns) {
   const std::uint64_t bytes = objects_.Bytes(id);
-  if (!spaces_.MayPin(objects_[id].space, bytes)) return Code::kLimit;
-  spaces_.policy(objects_[id].space).OnRemove(id, /*evicted=*/false);
-  spaces_.SetPinned(objects_[id].space, bytes, true);
-  objects_.SetHardPinned(id, true);
+  const bool endless = objects_[id].hard_pinned && !timed_pins_.EndOf(id);
+  if (!objects_[id].hard_pinned) {
+    if (!spaces_.MayPin(objects_[id].space, bytes)) {
+      ++refused_pins_;
+      return Code::kLimit;
+    }
+    spaces_.policy(objects_[id].space).OnRemove(id, /*evicted=*/false);
+    spaces_.SetPinned(objects_[id].space, bytes, true);
+    objects_.SetHardPinned(id, true);
+  }
+  if (!until_ns) {
+    timed_pins_.Erase(id);
+  } else if (!endless) {
+    timed_pins_.Extend(id, bytes, *until_ns);
+  }
   return Code::kOk;
 }
 
@@ -331,6 +342,11 @@ void Room::Unpin(ObjectId id) {
   if (objects_[id].soft_pinned) soft_pins_.erase(id);
   objects_.SetSoftPinned(id, false);
   if (!objects_[id].hard_pinned) return;
+  timed_pins_.Erase(id);
+  UnpinHard(id);
+}
+
+void Room::UnpinHard(ObjectId id) {
   const Spaces::Number space = objects_[id].space;
   objects_.SetHardPinned(id, false);
   spaces_.SetPinned(space, objects_.Bytes(id), false);
@@ -338,6 +354,19 @@ void Room::Unpin(ObjectId id) {
       {.id = id,
        .key = objects_.view().HashKey(objects_[id].slot, objects_.KeyOf(id)),
        .size_bytes = objects_.Bytes(id)});
+}
+
+bool Room::EndPins(std::uint32_t at_most) {
+  const std::int64_t now = clock_.NowNs();
+  for (; at_most > 0; --at_most) {
+    const std::optional<ObjectId> id = timed_pins_.TakeEnded(now);
+    if (!id) return false;
+    // The pins of a dead generation end with their objects, which the sweep withdraws.
+    if (!objects_.Current(*id)) continue;
+    ++ended_pins_;
+    UnpinHard(*id);
+  }
+  return true;
 }
 
 }  // namespace kvcove::owner

@@ -30,6 +30,7 @@
 #include "kvcove/owner/core/listings.h"
 #include "kvcove/owner/core/objects.h"
 #include "kvcove/owner/core/reservations.h"
+#include "kvcove/owner/core/timed_pins.h"
 #include "kvcove/owner/core/withdrawn.h"
 #include "kvcove/segment/allocator.h"
 
@@ -91,12 +92,19 @@ class Room {
   // engine names. Returns how many, and has called Settle for them.
   std::uint32_t Sweep(std::uint32_t at_most, bool unnamed);
 
-  // Hard-pins a current object. kLimit: the space's hard pins would exceed their bound (spaces.h).
-  Code PinHard(ObjectId id);
+  // Hard-pins a current object until `until_ns`, or without an end. Of two pins of an object the
+  // one that ends later holds. kLimit: the space's hard pins would exceed their bound (spaces.h).
+  Code PinHard(ObjectId id, std::optional<std::int64_t> until_ns);
   void PinSoft(ObjectId id, std::int64_t until_ns);
   // Returns whether a soft pin of the object has not ended yet.
   bool SoftPinned(ObjectId id) const;
   void Unpin(ObjectId id);
+  // Ends up to `at_most` hard pins whose time is over. Returns whether more are left to end.
+  bool EndPins(std::uint32_t at_most);
+  const TimedPins& timed_pins() const { return timed_pins_; }
+  // Return how many hard pins were refused, and how many have ended with their time.
+  std::uint64_t refused_pins() const { return refused_pins_; }
+  std::uint64_t ended_pins() const { return ended_pins_; }
 
   Withdrawn& withdrawn() { return withdrawn_; }
   const Withdrawn& withdrawn() const { return withdrawn_; }
@@ -107,6 +115,12 @@ class Room {
   void Carry(Ar& ar) {
     CarryAll(ar, allocator_, withdrawn_, added_granules_, gave_way_, soft_pins_);
     if (foreign_) CarryOne(ar, *foreign_);
+  }
+
+  // Apart from Carry, for an earlier build's state has none.
+  template <typename Ar>
+  void CarryTimedPins(Ar& ar) {
+    CarryAll(ar, timed_pins_, refused_pins_, ended_pins_);
   }
 
  private:
@@ -129,6 +143,7 @@ class Room {
   void WithdrawForgotten(const Chosen& object, MissReason reason);
   bool HandDown(const Chosen& object, MissReason reason) const;
   bool Spared(ObjectId id) const;
+  void UnpinHard(ObjectId id);
   // Returns whether puts of this space that are not listed yet are evicted before its objects.
   bool MostWaits(Spaces::Number space) const {
     return reservations_.waiting_bytes(space) > spaces_.object_bytes(space) / 2;
@@ -151,6 +166,9 @@ class Room {
   std::uint64_t added_granules_ = 0;
   std::uint64_t gave_way_ = 0;
   std::map<ObjectId, std::int64_t> soft_pins_;  // deadlines
+  TimedPins timed_pins_;
+  std::uint64_t refused_pins_ = 0;
+  std::uint64_t ended_pins_ = 0;
 };
 
 }  // namespace kvcove::owner

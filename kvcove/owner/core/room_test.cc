@@ -69,6 +69,102 @@ TEST_F(RoomTest, HardPinsStayAndTakeAtMostHalf) {
   test_.core->CheckInvariants();
 }
 
+TEST_F(RoomTest, AHardPinEndsWithItsTimeToLiveUnlessItIsRenewed) {
+  Fill(kRoomSlot, 0, kObjects);
+  for (std::uint64_t i = 0; i < 32; ++i) {
+    ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(i), PinKind::kHard, kSecond), Code::kOk);
+  }
+  EXPECT_EQ(test_.core->Pin(kRoomSlot, Key(32), PinKind::kHard, kSecond), Code::kLimit);
+  EXPECT_EQ(test_.core->Stat().refused_pins, 1U);
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, 32 * kSize);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 32U);
+  test_.clock.AdvanceNs(kSecond - 1);
+  test_.core->Tick();
+  EXPECT_TRUE(test_.core->StatObject(kRoomSlot, Key(1))->hard_pinned);
+  ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(0), PinKind::kHard, kSecond), Code::kOk);
+  test_.clock.AdvanceNs(1);
+  test_.core->Tick();
+  EXPECT_TRUE(test_.core->StatObject(kRoomSlot, Key(0))->hard_pinned);
+  EXPECT_FALSE(test_.core->StatObject(kRoomSlot, Key(1))->hard_pinned);
+  EXPECT_EQ(test_.core->Stat().ended_pins, 31U);
+  EXPECT_EQ(test_.core->Stat().pinned_bytes, kSize);
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, kSize);
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(2000 + i), kSize), Code::kOk);
+  EXPECT_EQ(Left(kRoomSlot), 1U);
+  EXPECT_TRUE(test_.Has(kRoomSlot, Key(0)));
+  test_.core->CheckInvariants();
+}
+
+TEST_F(RoomTest, OfTwoHardPinsOfAnObjectTheLaterEndHolds) {
+  Fill(kRoomSlot, 0, 1);
+  const auto pin = [&](std::int64_t duration_ns) {
+    ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(0), PinKind::kHard, duration_ns), Code::kOk);
+  };
+  const auto pinned_after = [&](std::int64_t ns) {
+    test_.clock.AdvanceNs(ns);
+    test_.core->Tick();
+    return test_.core->StatObject(kRoomSlot, Key(0))->hard_pinned;
+  };
+  pin(2 * kSecond);
+  pin(kSecond);
+  EXPECT_TRUE(pinned_after(kSecond)) << "a shorter one";
+  EXPECT_FALSE(pinned_after(kSecond));
+  pin(kSecond);
+  pin(0);
+  EXPECT_TRUE(pinned_after(kSecond)) << "one without an end";
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, 0U);
+  pin(kSecond);
+  EXPECT_TRUE(pinned_after(kSecond)) << "it has no end yet";
+  EXPECT_EQ(test_.core->Unpin(kRoomSlot, Key(0)), Code::kOk);
+  EXPECT_FALSE(pinned_after(0));
+  pin(kSecond);
+  EXPECT_EQ(test_.core->Unpin(kRoomSlot, Key(0)), Code::kOk);
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, 0U);
+  EXPECT_EQ(test_.core->Stat().pinned_bytes, 0U);
+}
+
+// Numbers of objects are reused: an end that is left over would unpin another object.
+TEST_F(RoomTest, TheEndOfAPinGoesWithItsObject) {
+  Fill(kRoomSlot, 0, 2);
+  for (const int i : {0, 1}) {
+    ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(i), PinKind::kHard, kSecond), Code::kOk);
+  }
+  ASSERT_EQ(test_.core->Remove(kRoomSlot, Key(0)), Code::kOk);
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, kSize);
+  Fill(kRoomSlot, 2, 3);
+  ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(2), PinKind::kHard, 0), Code::kOk);
+  test_.clock.AdvanceNs(kSecond);
+  test_.core->Tick();
+  EXPECT_TRUE(test_.core->StatObject(kRoomSlot, Key(2))->hard_pinned);
+  EXPECT_EQ(test_.core->Stat().ended_pins, 1U);
+  // A reset voids the object. Its pin's end finds it dead, or not at all.
+  ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(1), PinKind::kHard, kSecond), Code::kOk);
+  test_.SetSlot(kRoomSlot, kLater);
+  test_.clock.AdvanceNs(kSecond);
+  while (test_.core->Tick()) {
+  }
+  EXPECT_EQ(test_.core->Stat().objects, 0U);
+  EXPECT_EQ(test_.core->Stat().ended_pins, 1U);
+  EXPECT_EQ(test_.core->Stat().pinned_bytes, 0U);
+  EXPECT_EQ(test_.core->Stat().timed_pin_bytes, 0U);
+  test_.core->CheckInvariants();
+}
+
+TEST_F(RoomTest, AVersionThatNobodyNamesIsReclaimedWhenItsPinsHaveEnded) {
+  Fill(kRoomSlot, 0, 32);
+  Fill(kOther, 32, kObjects);
+  ASSERT_EQ(test_.core->Pin(kOther, Key(40), PinKind::kHard, kSecond), Code::kOk);
+  test_.SetSlot(kOther, kFirst, "m", /*named=*/false);
+  for (int i = 0; i < 31; ++i) ASSERT_EQ(test_.Put(kRoomSlot, Key(1000 + i), kSize), Code::kOk);
+  EXPECT_TRUE(test_.Has(kOther, Key(40)));
+  test_.clock.AdvanceNs(kSecond);
+  test_.core->Tick();
+  ASSERT_EQ(test_.Put(kRoomSlot, Key(2000), kSize), Code::kOk);
+  EXPECT_FALSE(test_.Has(kOther, Key(40)));
+  EXPECT_EQ(Left(kRoomSlot), 32U);
+}
+
 TEST_F(RoomTest, ABatchMakesItsRoomAtOnceAndNoMore) {
   Fill(kRoomSlot, 0, kObjects);
   const std::vector<std::byte> value(kSize);

@@ -118,6 +118,7 @@ void Spaces::Change(Number number, std::int64_t objects, std::int64_t reserved,
   space.pinned += static_cast<std::uint64_t>(pinned);
   object_bytes_ += static_cast<std::uint64_t>(objects);
   reserved_bytes_ += static_cast<std::uint64_t>(reserved);
+  pinned_bytes_ += static_cast<std::uint64_t>(pinned);
   pinned_beyond_ += space.pinned_beyond();
   beyond_guarantees_ += space.beyond_guarantee();
   Rank(number, over_before);

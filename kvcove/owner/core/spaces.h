@@ -90,6 +90,7 @@ class Spaces {
   std::uint64_t object_bytes(Number number) const { return At(number).objects; }
   std::uint64_t object_bytes() const { return object_bytes_; }
   std::uint64_t reserved_bytes() const { return reserved_bytes_; }
+  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
   // Adds the statistics of at most `at_most` entries from `cursor` on, and moves the cursor.
   void StatSome(std::size_t& cursor, std::size_t at_most,
                 std::vector<wire::NamespaceStat>& stats) const;
@@ -146,6 +147,7 @@ class Spaces {
   std::uint32_t next_serial_ = 1;
   std::uint64_t object_bytes_ = 0;
   std::uint64_t reserved_bytes_ = 0;
+  std::uint64_t pinned_bytes_ = 0;
   std::uint64_t pinned_beyond_ = 0;      // sum of pinned_beyond() over all spaces
   std::uint64_t beyond_guarantees_ = 0;  // sum of beyond_guarantee() over all spaces
 };

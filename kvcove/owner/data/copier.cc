@@ -264,18 +264,22 @@ void Copier::Send(const rpc::Address& to, const std::shared_ptr<Batch>& lent,
   // is quiet.
   call.on_quiet = [kept = lent]() mutable { kept.reset(); };
   const auto peer = Run(to, put.token.slot, call, deadline_ns);
-  std::vector<std::string_view> pinned;
+  // By what is left of their time to live, up to a whole second; 0: without an end.
+  std::map<std::int64_t, std::vector<std::string_view>> pinned;
   for (std::size_t i = 0; i < batch.loans.size(); ++i) {
     Code code = call.status ? answers[i] : call.status.error().code;
     // The busy buffers are this owner's, so the master need not know of them.
     if (code == Code::kBufferBusy) code = Code::kTimeout;
     codes[batch.which[i]] = code;
-    if (code == Code::kOk && batch.loans[i].hard_pinned) pinned.push_back(batch.loans[i].key);
+    if (code != Code::kOk || !batch.loans[i].hard_pinned) continue;
+    const std::int64_t left_s = (batch.loans[i].pin_left_ns + kSecond - 1) / kSecond;
+    pinned[left_s * kSecond].push_back(batch.loans[i].key);
   }
-  if (pinned.empty()) return;
   // A pin that fails leaves a copy that may be evicted: the copy was made all the same.
-  (void)wire::MakeObjectStub(peer->channel())
-      ->Pin(put.token, pinned, PinKind::kHard, 0, deadline_ns);
+  for (const auto& [left_ns, keys] : pinned) {
+    (void)wire::MakeObjectStub(peer->channel())
+        ->Pin(put.token, keys, PinKind::kHard, left_ns, deadline_ns);
+  }
 }
 
 }  // namespace kvcove::owner

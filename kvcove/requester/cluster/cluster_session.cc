@@ -372,6 +372,8 @@ Status ClusterSession::CodesCall(std::span<const std::string_view> keys,
 Status ClusterSession::Pin(std::span<const std::string_view> keys, PinKind kind,
                            std::chrono::milliseconds duration, std::span<ItemResult> results,
                            const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  KVCOVE_TRY(CheckPin(kind, duration, results.first(keys.size())));
   return CodesCall(keys, results, options, kind,
                    std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond);
 }

@@ -289,6 +289,7 @@ Status HostSession::Pin(std::span<const std::string_view> keys, PinKind kind,
                         std::chrono::milliseconds duration, std::span<ItemResult> results,
                         const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
+  KVCOVE_TRY(CheckPin(kind, duration, results.first(keys.size())));
   return AskInTurn(NearFirst(Owners()), keys, results, options,
                    [&](OwnerClient& session, auto part, auto answers, const CallOptions& left) {
                      return session.Pin(part, kind, duration, answers, left);

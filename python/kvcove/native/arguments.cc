@@ -28,6 +28,16 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e6) * 1000));
 }
 
+std::chrono::milliseconds PinDuration(std::optional<double> seconds, bool hard) {
+  const auto duration = Milliseconds(seconds.value_or(0));
+  // In C++ a duration of 0 is a hard pin without an end.
+  if (hard && seconds && duration.count() == 0) {
+    RaiseInvalid(
+        fmt::format("a hard pin of {} s; give at least 0.001, or None: without an end", *seconds));
+  }
+  return duration;
+}
+
 namespace {
 
 std::string TypeName(nb::handle object) {

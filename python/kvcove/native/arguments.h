@@ -33,6 +33,8 @@ inline void Unwrap(Status status) {
 
 // Seconds, as Python's own functions take them.
 std::chrono::milliseconds Milliseconds(double seconds);
+// The duration of a pin; nothing: it has no end. InvalidError for a hard one that ends at once.
+std::chrono::milliseconds PinDuration(std::optional<double> seconds, bool hard);
 
 // The UTF-8 of a str, which keeps it; InvalidError, with the text, if it has none. `name`, `index`:
 // of the argument.

@@ -324,10 +324,17 @@ Returns
 Results
     As :meth:`exists`.)";
 
-inline constexpr char kPin[] = R"(Pin objects: for ``seconds``, or (None) hard.
+inline constexpr char kPin[] =
+    R"(Pin objects that are in memory: for ``seconds``, or (None) hard, without an end.
 
-Soft pins are evicted only when nothing else can be. Hard ones never are; they have at most half of the
-memory (LIMIT). A reset voids both.)";
+Soft pins are evicted only when nothing else can be. Hard ones never are, nor demoted to a disk; they
+have at most half of the memory (LIMIT). A reset voids both.
+
+Parameters
+----------
+hard : bool
+    Pin hard for ``seconds`` (0.001 to 86,400), for a rollout, say. The pin ends by itself, also when
+    this process is killed; repeat the call to renew it: the later end holds.)";
 
 inline constexpr char kUnpin[] = R"(Undo :meth:`pin`.)";
 

@@ -171,7 +171,7 @@ std::uint64_t StartGetInto(PyQueue& queue, const PySession& self, nb::object key
                      });
 }
 
-// `kind`: exists, hold, pin, unpin, remove.
+// `kind`: exists, hold, pin, pin_hard, unpin, remove.
 std::uint64_t StartKeys(PyQueue& queue, const PySession& self, const std::string& kind,
                         nb::object keys, std::optional<double> seconds, const std::string& version,
                         double timeout) {
@@ -182,15 +182,16 @@ std::uint64_t StartKeys(PyQueue& queue, const PySession& self, const std::string
                        options.version = version;
                        const auto views = work.keys.views();
                        const std::span<ItemResult> results = work.results.items;
-                       const auto duration = Milliseconds(seconds.value_or(0));
+                       const bool hard = kind == "pin_hard";
+                       const auto duration = PinDuration(seconds, hard);
                        if (kind == "exists")
                          return session->ExistsAsync(to, tag, views, results, options);
                        if (kind == "hold")
                          return session->HoldAsync(to, tag, views, duration, results, options);
-                       if (kind == "pin") {
-                         return session->PinAsync(to, tag, views,
-                                                  seconds ? PinKind::kSoft : PinKind::kHard,
-                                                  duration, results, options);
+                       if (kind == "pin" || hard) {
+                         return session->PinAsync(
+                             to, tag, views, hard || !seconds ? PinKind::kHard : PinKind::kSoft,
+                             duration, results, options);
                        }
                        if (kind == "unpin")
                          return session->UnpinAsync(to, tag, views, results, options);

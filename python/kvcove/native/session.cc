@@ -339,6 +339,10 @@ void BindValues(nb::module_& module) {
       .def_ro("resets", &PoolStat::resets)
       .def_ro("voided", &PoolStat::voided)
       .def_ro("voided_bytes", &PoolStat::voided_bytes)
+      .def_ro("pinned_bytes", &PoolStat::pinned_bytes)
+      .def_ro("timed_pin_bytes", &PoolStat::timed_pin_bytes)
+      .def_ro("refused_pins", &PoolStat::refused_pins)
+      .def_ro("ended_pins", &PoolStat::ended_pins)
       .def_ro("disk_capacity_bytes", &PoolStat::disk_capacity_bytes)
       .def_ro("disk_bytes", &PoolStat::disk_bytes)
       .def_ro("disk_objects", &PoolStat::disk_objects)
@@ -571,20 +575,21 @@ void BindSession(nb::module_& module) {
           docs::kHold)
       .def(
           "pin",
-          [](const PySession& self, nb::object keys, std::optional<double> seconds,
+          [](const PySession& self, nb::object keys, std::optional<double> seconds, bool hard,
              const Text& version, double timeout) {
-            const auto duration = Milliseconds(seconds.value_or(0));
+            const auto duration = PinDuration(seconds, hard);
+            const PinKind kind = hard || !seconds ? PinKind::kHard : PinKind::kSoft;
             return ForKeys(
                 self, keys, timeout, version,
                 [&](Session& session, auto views, auto results, const CallOptions& options) {
-                  return session.Pin(views, seconds ? PinKind::kSoft : PinKind::kHard, duration,
-                                     results, options);
+                  return session.Pin(views, kind, duration, results, options);
                 });
           },
-          nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("version") = "",
-          nb::arg("timeout") = 1.0,
+          nb::arg("keys"), nb::arg("seconds") = nb::none(), nb::kw_only(), nb::arg("hard") = false,
+          nb::arg("version") = "", nb::arg("timeout") = 1.0,
           nb::sig("def pin(self, keys: collections.abc.Sequence[str | bytes], seconds: float | "
-                  "None = None, *, version: str = '', timeout: float = 1.0) -> Results"),
+                  "None = None, *, hard: bool = False, version: str = '', timeout: float = 1.0) "
+                  "-> Results"),
           docs::kPin)
       .def(
           "unpin",

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that a trainer's rollout keeps in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+
+from kvcove._errors import Error, InvalidError
+from kvcove._native import Session
+
+__all__ = ["Rollout"]
+
+_BATCH = 4096  # keys of one call
+
+
+class Rollout:
+    """Keep values pinned while this is open; a context manager.
+
+    A thread pins the keys hard for ``seconds``, and again after each third of that time. So a value
+    that is stored later is pinned a third later, and all pins end by themselves when this process
+    is killed. Its calls may be made by several threads at a time.
+
+    Parameters
+    ----------
+    session : Session
+        Of the namespace; it must stay open as long as this.
+    keys : iterable of str or bytes
+        Of the prefixes; see :meth:`add`.
+    seconds : float
+        How long pins last after the last renewal; at most 86,400.
+    version : str
+        Of the weights.
+
+    Raises
+    ------
+    InvalidError
+        ``seconds`` is out of its bounds, or a key is none.
+    Error
+        The first attempt to pin failed. The thread repeats later ones.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        keys: Iterable[str | bytes] = (),
+        *,
+        seconds: float = 600.0,
+        version: str = "",
+    ) -> None:
+        if not 0.001 <= seconds <= 86_400:
+            raise InvalidError(f"pins for {seconds} s; give 0.001 to 86,400")
+        self._session = session
+        self._seconds = seconds
+        self._version = version
+        self._lock = threading.Lock()
+        self._keys: dict[str | bytes, None] = {}  # in their order, each once
+        self._ends = threading.Event()
+        self.add(keys)
+        self._thread = threading.Thread(target=self._run, name="kvcove-rollout", daemon=True)
+        self._thread.start()
+
+    def add(self, keys: Iterable[str | bytes]) -> int:
+        """Pin more keys, and keep them pinned; return how many of these are pinned now.
+
+        Others have no value in memory yet, or find no room: hard pins have at most half of it. If
+        this raises, none of the keys is kept pinned.
+        """
+        if isinstance(keys, str | bytes):
+            raise InvalidError("one key; give a list of keys")
+        more = dict.fromkeys(keys)
+        pinned = self._pin(list(more))
+        with self._lock:
+            self._keys.update(more)
+        return pinned
+
+    def renew(self) -> int:
+        """Pin all keys now; return how many are pinned."""
+        with self._lock:
+            keys = list(self._keys)
+        return self._pin(keys)
+
+    def close(self) -> None:
+        """End the pins, whoever else has made them. No effect if this is closed.
+
+        An unpin that fails is no error: the pin ends by itself.
+        """
+        self._ends.set()
+        self._thread.join()
+        with self._lock:
+            keys = list(self._keys)
+            self._keys.clear()
+        for at in range(0, len(keys), _BATCH):
+            with contextlib.suppress(Error):
+                self._session.unpin(keys[at : at + _BATCH], version=self._version)
+
+    def __enter__(self) -> Rollout:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _pin(self, keys: list[str | bytes]) -> int:
+        pinned = 0
+        for at in range(0, len(keys), _BATCH):
+            part = keys[at : at + _BATCH]
+            pinned += self._session.pin(
+                part, self._seconds, hard=True, version=self._version
+            ).ok_count
+        return pinned
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._seconds / 3):
+            try:
+                self.renew()
+            except Error:
+                continue  # two more attempts follow before the pins end
