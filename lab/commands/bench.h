@@ -86,6 +86,8 @@ Status BenchShardModel(const BenchOptions& options);
 Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.
 Result<int> RunConnectorBench(const BenchOptions& options);
+// `kvcove bench turns`.
+Result<int> RunTurnsBench(const BenchOptions& options);
 // Adds `kvcove bench engine`.
 void AddEngineBench(CLI::App& bench, cli::Action& chosen);
 // 77: there is no GPU; stderr says why.
