@@ -219,11 +219,14 @@ class SavingEngine {
 class AskingEngine {
  public:
   static Result<std::unique_ptr<AskingEngine>> Open(const TurnCase& turn,
+                                                    std::chrono::milliseconds save_wait,
                                                     std::unique_ptr<Pool> pool) {
     std::unique_ptr<AskingEngine> engine(new AskingEngine);
     engine->pool_ = std::move(pool);
-    connector::SchedulerOptions options{
-        .engine = "second", .versions = connector::VersionSource::kNone, .blocks = 4096};
+    connector::SchedulerOptions options{.engine = "second",
+                                        .versions = connector::VersionSource::kNone,
+                                        .save_wait = save_wait,
+                                        .blocks = 4096};
     options.shape = TurnShape(turn);
     KVCOVE_ASSIGN(auto session, engine->pool_->OpenSession({.name = options.shape.Namespace(),
                                                             .engine = "second",
@@ -285,7 +288,9 @@ Status BenchTurn(const BenchOptions& options, const TurnCase& turn) {
   KVCOVE_ASSIGN(auto second_pool, hosts->Open(1, owners));
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   KVCOVE_ASSIGN(const auto first, SavingEngine::Open(turn, std::move(first_pool)));
-  KVCOVE_ASSIGN(const auto second, AskingEngine::Open(turn, std::move(second_pool)));
+  KVCOVE_ASSIGN(const auto second,
+                AskingEngine::Open(turn, std::chrono::milliseconds(options.save_wait_ms),
+                                   std::move(second_pool)));
   // Connects, binds, and touches memory.
   KVCOVE_TRY(first->Compute(1ULL << 40, turn.blocks));
   KVCOVE_TRY(first->Drain());
@@ -318,6 +323,7 @@ Status BenchTurn(const BenchOptions& options, const TurnCase& turn) {
           .extra = {{"delay_ms", turn.delay_ms},
                     {"saves_to", turn.saves_away ? "another host" : "this host"},
                     {"saver", turn.busy ? "busy" : "idle"},
+                    {"save_wait_ms", options.save_wait_ms},
                     {"share", Quantile(shares, 0.5)},
                     {"share_least", Quantile(shares, 0)},
                     {"saved_ms", Quantile(saved_ms, 0.5)}}};
