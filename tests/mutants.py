@@ -30,10 +30,11 @@ TESTS = [
     "connector_segment_pins_test", "connector_worker_in_place_test", "connector_worker_cuda_test", "sim", "cluster_sim",
     "master_server_etcd_store_test", "server_etcd_masters_test", "rpc_client_test", "rpc_channel_test", "rpc_unix_access_test", "requester_completion_test",
     "transport_lane_test", "transport_memory_test", "transport_reaper_test",
+    "model_saves_under_way_test", "connector_roles_saves_test", "connector_lookup_test",
     "transport_late_transfer_test", "requester_late_transfer_test", "owner_late_transfer_test",
 ]  # fmt: skip
 PROGRAMS = ["disklog_tests", "master_tests", "master_server_tests", "owner_tests", "pool_tests", "requester_tests", "transport_tests", "connector_tests", "integration_tests",
-            "sim_tests", "server_tests", "rpc_tests"]  # fmt: skip
+            "sim_tests", "server_tests", "rpc_tests", "model_tests"]  # fmt: skip
 
 # (rule, file, text, what stands in its place)
 MUTANTS = [
@@ -71,6 +72,25 @@ MUTANTS = [
      "access_ == Access::kRemote ? region.remote_key() : 0", "region.remote_key()"),
     ("rdma: a range ends where its memory ends", "transport/verbs/memory.cc",
      "bytes > memory_.size() - offset", "offset + bytes > memory_.size()"),
+    ("saves: an announcement counts under its own generation alone", "model/saves_under_way.cc",
+     "entry.generation == generation && ", ""),
+    ("saves: and as long as its writer is there", "model/saves_under_way.cc",
+     " &&\n         writers_.contains(entry.writer)", ""),
+    ("saves: and for its time", "model/saves_under_way.cc", "now_ns < entry.until_ns", "now_ns >= 0"),
+    ("saves: a value that is listed is not under way any more", "master/directory/directory_service.cc",
+     "  if (code == Code::kOk) saves_.End(item.slot, item.hash);\n", ""),
+    ("saves: a key that has a place is not announced", "master/directory/directory_service.cc",
+     "notice == SaveNotice::kBegin && places[i].owner == wire::kNoOwner", "notice == SaveNotice::kBegin"),
+    ("saves: what was not saved is withdrawn", "connector/scheduler/scheduler_events.cc",
+     "  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, std::move(missing));\n", ""),
+    ("saves: they are announced before their step is computed", "connector/scheduler/scheduler.cc",
+     "  for (const SaveOrder& save : plan.saves) QueueNotice(SaveNotice::kBegin, save, save.chunks);\n", ""),
+    ("saves: a look-up waits for its time alone", "connector/scheduler/lookup.cc",
+     ".under_way = MayWait(clock)", ".under_way = true"),
+    ("saves: each missing shard of a chunk must come", "connector/scheduler/lookup.cc",
+     "answer.comes && (results[at].ok() || results[at].under_way)", "results[at].ok() || results[at].under_way"),
+    ("saves: a wait is no longer than half of computing", "connector/scheduler/scheduler_costs.cc",
+     "  return std::min(wait_ns, static_cast<std::int64_t>(computing_ns / 2));\n", "  return wait_ns;\n"),
     ("shards: no walk begins while a put that was answered before is being completed", "owner/link/link_core_shards.cc",
      "  return completing_.empty() || completing_.begin()->second == shards_.restarts();\n", "  return true;\n"),
     ("shards: a walk ends only once its refusals are acted on", "owner/link/link_core_shards.cc",

@@ -33,6 +33,11 @@ class SessionStore final : public Store {
     ExpectNoLock("a call of the pool");
     return session_->Remove(keys, results, options);
   }
+  Status Announce(const Token& token, std::span<const std::string_view> keys, SaveNotice notice,
+                  const CallOptions& options) override {
+    ExpectNoLock("a call of the pool");
+    return session_->Announce(token, keys, notice, options);
+  }
   Result<Borrowed> Borrow(std::span<const std::string_view> keys,
                           const CallOptions& options) override {
     ExpectNoLock("a call of the pool");

@@ -23,6 +23,11 @@ class Store {
                      const CallOptions& options) = 0;
   virtual Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                         const CallOptions& options) = 0;
+  // The default is that of a store whose saves nobody waits for.
+  virtual Status Announce(const Token& /*token*/, std::span<const std::string_view> /*keys*/,
+                          SaveNotice /*notice*/, const CallOptions& /*options*/) {
+    return {};
+  }
   // Lend and reserve memory of the pool in place (requester/borrow.h), for a device. The defaults
   // are those of a store that has no memory on this host: kUnavailable, and no segments.
   virtual Result<Borrowed> Borrow(std::span<const std::string_view> keys,

@@ -31,6 +31,7 @@ struct TestPool {
   std::uint64_t asked = 0;      // keys of Exists
   std::uint64_t puts = 0;
   std::map<std::string, Hints> hints;  // of what was put, by key
+  std::set<std::string> saves;         // announced
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
@@ -57,7 +58,7 @@ class TestStore : public Store {
     return Token{.incarnation = {1, 1}, .generation = pool_.generation, .slot = 0};
   }
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
-                const CallOptions&) override {
+                const CallOptions& options) override {
     if (pool_.call_throws) throw std::runtime_error("exists");
     const MutexLock lock(pool_.mutex);
     pool_.asked += keys.size();
@@ -73,6 +74,18 @@ class TestStore : public Store {
                                     .bytes = pool_.values[Name(keys[i])].size(),
                                     .tier = Tier::kMemory}
                        : ItemResult{.code = Code::kMiss, .reason = MissReason::kEvicted};
+      results[i].under_way =
+          options.under_way && !results[i].ok() && pool_.saves.contains(Name(keys[i]));
+    }
+    return {};
+  }
+  Status Announce(const Token&, std::span<const std::string_view> keys, SaveNotice notice,
+                  const CallOptions&) override {
+    if (pool_.call_throws) throw std::runtime_error("announce");
+    const MutexLock lock(pool_.mutex);
+    for (const std::string_view key : keys) {
+      if (notice == SaveNotice::kBegin) pool_.saves.insert(Name(key));
+      if (notice == SaveNotice::kEnd) pool_.saves.erase(Name(key));
     }
     return {};
   }
@@ -145,6 +158,7 @@ class TestStore : public Store {
     if (pool_.clock != nullptr) pool_.clock->AdvanceNs(pool_.reset_ns);
     ++pool_.generation;
     pool_.values.clear();
+    pool_.saves.clear();
     return {};
   }
   Status NameVersions(std::span<const std::string>, std::chrono::milliseconds) override {

@@ -98,7 +98,7 @@ Result<std::vector<wire::Place>> Master::Lookup(const Token& token, std::span<co
   if (!standings_.Current(token.slot, token.generation)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
-  std::vector<wire::Place> places = directory_.Lookup(token.slot, hashes);
+  std::vector<wire::Place> places = directory_.Lookup(token.slot, hashes, token.generation);
   if (std::ranges::find(places, wire::kNoOwner, &wire::Place::owner) == places.end()) {
     return places;
   }

@@ -31,4 +31,8 @@ struct Hints {
   bool operator==(const Hints&) const = default;
 };
 
+// What a caller says of keys for others that look them up: nothing, that it is about to save their
+// values, or that it does not save them after all (saves_under_way.h).
+enum class SaveNotice : std::uint8_t { kNone = 0, kBegin = 1, kEnd = 2 };
+
 }  // namespace kvcove

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/model/saves_under_way.h"
 #include "kvcove/owner/core/core.h"
 #include "kvcove/owner/data_side.h"
 #include "kvcove/owner/disk/disk_opening.h"
@@ -160,6 +161,14 @@ class Owner {
                   std::optional<std::int64_t> deadline_ns,
                   std::function<void(std::vector<Code>)> done);
 
+  // ---- saves that sessions have announced (owner_puts.cc)
+  // As PutService::NoteSaves.
+  std::vector<Code> NoteSaves(SessionNumber session, const Token& token,
+                              std::span<const Id128> hashes, SaveNotice notice)
+      KVCOVE_EXCLUDES(saves_mutex_);
+  // Notes that a session has ended: what it has announced is not under way any more.
+  void EndSaves(SessionNumber session) KVCOVE_EXCLUDES(saves_mutex_);
+
   // ---- objects by their keys (owner_objects.cc)
   struct Pinning {
     std::optional<PinKind> kind;  // unset: unpins
@@ -226,6 +235,9 @@ class Owner {
   DataSide data_side_;
   TierPlace disk_place_;  // outside a cluster
   HandedDisks handed_;    // from the process that this one takes over from, after Restore
+
+  Mutex saves_mutex_;  // taken alone
+  SavesUnderWay saves_ KVCOVE_GUARDED_BY(saves_mutex_);
 
   Mutex stop_mutex_;
   CondVar stop_changed_;

@@ -122,4 +122,30 @@ void Owner::FinishThen(SessionNumber session, std::span<const FinishItem> items,
   outbox_.AddThen(std::move(pending), *deadline_ns, std::move(listed));
 }
 
+// ---- saves that sessions have announced
+
+std::vector<Code> Owner::NoteSaves(SessionNumber session, const Token& token,
+                                   std::span<const Id128> hashes, SaveNotice notice) {
+  if (options_.cluster) return std::vector<Code>(hashes.size(), Code::kMiss);  // the master's
+  const std::int64_t now = clock_.NowNs();
+  std::vector<Code> codes;
+  codes.reserve(hashes.size());
+  const MutexLock lock(saves_mutex_);
+  for (const Id128& hash : hashes) {
+    const bool under_way = saves_.Has(token.slot, token.generation, hash, now);
+    codes.push_back(under_way ? Code::kInProgress : Code::kMiss);
+    if (notice == SaveNotice::kEnd) saves_.End(token.slot, hash);
+  }
+  if (notice != SaveNotice::kBegin) return codes;
+  saves_.Begin(session, token.slot, token.generation, hashes, now);
+  // Within the hold: a later announcement must not be replaced by this one's earlier time.
+  memory_->PublishSavesUntil(std::max<std::int64_t>(saves_.until_ns(), 1));
+  return codes;
+}
+
+void Owner::EndSaves(SessionNumber session) {
+  const MutexLock lock(saves_mutex_);
+  saves_.EndWriter(session);
+}
+
 }  // namespace kvcove::owner

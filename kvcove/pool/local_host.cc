@@ -72,6 +72,10 @@ class LocalHost::Service final : public wire::HostService {
                                    std::int64_t deadline_ns) override {
     return host_.owner().Finish(number_, items, deadline_ns);
   }
+  Result<std::vector<Code>> NoteSaves(const Token& token, std::span<const Id128> hashes,
+                                      SaveNotice notice, std::int64_t /*deadline_ns*/) override {
+    return host_.owner().NoteSaves(number_, token, hashes, notice);
+  }
   void PutThen(const Token& token, std::span<const wire::PutItem> items, std::int64_t deadline_ns,
                const PutDone& done) override {
     host_.owner().PutThen(number_, token, items, deadline_ns, done);
@@ -367,6 +371,7 @@ Result<owner::Memory::Grant> LocalHost::AddSession(std::int32_t pid) {
 void LocalHost::EndSession(wire::SessionNumber number) {
   if (!started_) return;
   owner_->memory().EndSession(number);
+  owner_->EndSaves(number);
   engines_->EndSession(KeyOf(number));
 }
 

@@ -63,6 +63,13 @@ class KVCOVE_API Session {
   Status Put(std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions& options = {});
 
+  // Announces that this process is about to put these keys under `token` (kBegin), or does not put
+  // them after all (kEnd). Until the value is there, this process ends, a reset, or for 2 s,
+  // look-ups with CallOptions::under_way report such a key. A hint, which a busy or older pool may
+  // leave out. Errors: kInvalid, kStale, kClosed, kUnavailable, kTimeout. Cost: one call.
+  virtual Status Announce(const Token& token, std::span<const std::string_view> keys,
+                          SaveNotice notice, const CallOptions& options) = 0;
+
   // Copies whole values into the caller's buffers. The buffers of an item that is not kOk may have
   // any content. Items: kOk, kMiss with its reason, kBufferTooSmall (bytes = size of the value),
   // kCorrupt (a checksum differs), kInvalid, kTimeout.

@@ -33,6 +33,10 @@ class FakeSession final : public Session {
     std::fill_n(results.begin(), items.size(), ItemResult{.code = Code::kOk});
     return {};
   }
+  Status Announce(const Token&, std::span<const std::string_view>, SaveNotice,
+                  const CallOptions&) override {
+    return {};
+  }
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions&) override {
     return CheckBatch(items.size(), results.size());

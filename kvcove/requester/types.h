@@ -55,6 +55,8 @@ struct ItemResult {
   bool listed = true;  // puts: false if the master has not listed it yet, so other hosts miss it
   // Borrows and reservations in a cluster: not possible on this host. Get or Put reaches others.
   bool elsewhere = false;
+  // Look-ups with CallOptions::under_way: a miss whose save somebody has announced.
+  bool under_way = false;
   bool ok() const { return code == Code::kOk; }
 };
 
@@ -90,6 +92,9 @@ struct CallOptions {
   // owners of other hosts also promote such values from their disks, and hold them as long
   // (Session::Hold).
   std::chrono::milliseconds hold{0};
+  // Look-ups also report which missing values are being saved (Session::Announce). Costs one call
+  // if the pool is on this host, a key is missing and a save was announced within 2 s; else none.
+  bool under_way = false;
 };
 
 struct ResetOptions {

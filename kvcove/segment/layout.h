@@ -61,6 +61,11 @@ struct Header {
   std::uint64_t tier_seed;                  // of the disks' hashes; set before tier_on
   std::atomic<std::uint64_t> tier_on;       // shares whose tags count; 0: no disk
   std::atomic<std::uint64_t> tier_buckets;  // in use
+
+  // CLOCK_BOOTTIME ns until which a save that was announced to this owner may be under way; 1: none
+  // was. 0: the owner's build takes no announcements. A look-up that misses asks the owner only
+  // before that time.
+  std::atomic<std::int64_t> saves_until_ns;
 };
 
 // Generation of one (namespace, weight version). 0 = not in use, or hidden.

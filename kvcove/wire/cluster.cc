@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/wire/cluster.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kvcove/wire/cluster_flat.h"
@@ -8,7 +9,7 @@
 #include "kvcove/wire/shards_flat.h"
 
 namespace kvcove::wire {
-std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
+std::string EncodeLookup(const Token& token, std::span<const Id128> hashes, SaveNotice notice) {
   static_assert(sizeof(fb::Id) == sizeof(Id128));
   Builder builder(hashes.size() * sizeof(fb::Id) + 256);
   std::vector<fb::Id> ids;
@@ -16,13 +17,17 @@ std::string EncodeLookup(const Token& token, std::span<const Id128> hashes) {
   for (const Id128& hash : hashes) ids.push_back(ToFb(hash));
   const auto list = builder.CreateVectorOfStructs(ids);
   const fb::Token value = ToFb(token);
-  return Done(builder, fb::CreateLookup(builder, &value, list));
+  return Done(builder, fb::CreateLookup(builder, &value, list, static_cast<std::uint8_t>(notice)));
 }
 
 Result<LookupRequest> DecodeLookup(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Lookup>(body));
   if (!Aligned(root->hashes())) return Misaligned();
   LookupRequest request{.token = FromFb(root->token()), .hashes = {}};
+  // A notice of a later build is none.
+  if (root->notice() <= static_cast<std::uint8_t>(SaveNotice::kEnd)) {
+    request.notice = static_cast<SaveNotice>(root->notice());
+  }
   if (SizeOf(root->hashes()) > kMaxBatch) return Fail(Code::kCorrupt, "a batch that is too large");
   request.hashes.reserve(SizeOf(root->hashes()));
   for (unsigned i = 0; i < SizeOf(root->hashes()); ++i) {
@@ -46,7 +51,12 @@ std::string Encode(std::span<const Place> places) {
       column([](const Place& place) { return static_cast<std::uint8_t>(place.reason); });
   const auto tiers =
       column([](const Place& place) { return static_cast<std::uint8_t>(place.tier); });
-  return Done(builder, fb::CreateLookupReply(builder, sizes, owners, seconds, reasons, tiers));
+  flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> under_way;
+  if (std::ranges::find(places, true, &Place::under_way) != places.end()) {
+    under_way = column([](const Place& place) -> std::uint8_t { return place.under_way ? 1 : 0; });
+  }
+  return Done(builder,
+              fb::CreateLookupReply(builder, sizes, owners, seconds, reasons, tiers, under_way));
 }
 
 Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::size_t expected) {
@@ -59,6 +69,8 @@ Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::si
   if (!Aligned(root->sizes(), 4) || !Aligned(root->owners(), 2) || !Aligned(root->seconds(), 2)) {
     return Misaligned();
   }
+  const std::size_t told = SizeOf(root->under_way());
+  if (told != 0 && told != expected) return WrongCount();
   std::vector<Place> places;
   places.reserve(expected);
   for (unsigned i = 0; i < expected; ++i) {
@@ -68,7 +80,8 @@ Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::si
                       .owner = root->owners()->Get(i),
                       .second = root->seconds()->Get(i),
                       .reason = reason,
-                      .tier = tier});
+                      .tier = tier,
+                      .under_way = told != 0 && root->under_way()->Get(i) != 0});
   }
   return places;
 }

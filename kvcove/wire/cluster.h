@@ -23,6 +23,7 @@ struct Place {
   OwnerNumber second = kNoOwner;
   MissReason reason = MissReason::kNone;
   Tier tier = Tier::kMemory;  // of `owner`
+  bool under_way = false;     // it is nowhere, and a save of it has begun
 };
 
 struct OwnerStat {
@@ -124,7 +125,8 @@ struct OwnersReply {
 };
 
 // Views in what is decoded point into `body`.
-std::string EncodeLookup(const Token& token, std::span<const Id128> hashes);
+std::string EncodeLookup(const Token& token, std::span<const Id128> hashes,
+                         SaveNotice notice = SaveNotice::kNone);
 std::string Encode(std::span<const Place> places);
 std::string Encode(const OwnersReply& message);
 std::string Encode(const RemoveRequest& message);
@@ -138,6 +140,7 @@ std::string Encode(const RequesterReport& message);
 struct LookupRequest {
   Token token;
   std::vector<Id128> hashes;
+  SaveNotice notice = SaveNotice::kNone;
 };
 Result<LookupRequest> DecodeLookup(std::span<const std::byte> body);
 Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::size_t expected);

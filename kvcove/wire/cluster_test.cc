@@ -60,6 +60,23 @@ TEST(ClusterWireTest, ListsOfAnyLengthArriveWhateverElseTheMessageHas) {
   }
 }
 
+TEST(ClusterWireTest, ALookUpSaysWhatIsBeingSaved) {
+  const std::vector<Id128> hashes = {{1, 2}, {3, 4}};
+  for (const SaveNotice notice : {SaveNotice::kNone, SaveNotice::kBegin, SaveNotice::kEnd}) {
+    EXPECT_EQ(Decode(EncodeLookup({}, hashes, notice), &DecodeLookup)->notice, notice);
+  }
+  const auto later = Decode(EncodeLookup({}, hashes, static_cast<SaveNotice>(3)), &DecodeLookup);
+  EXPECT_EQ(later->notice, SaveNotice::kNone) << "a notice that this build does not know";
+  const std::vector<Place> places = {{.reason = MissReason::kNeverPut},
+                                     {.reason = MissReason::kNeverPut, .under_way = true}};
+  const std::string reply = Encode(std::span<const Place>(places));
+  const std::vector<std::uint64_t> words = AlignedCopy(reply);
+  const auto decoded = DecodePlaces(std::as_bytes(std::span(words)).first(reply.size()), 2);
+  ASSERT_TRUE(decoded);
+  EXPECT_FALSE((*decoded)[0].under_way);
+  EXPECT_TRUE((*decoded)[1].under_way);
+}
+
 // A message whose only field, at `field` of its table, is a list that has one string many times.
 std::string OneStringManyTimes(flatbuffers::voffset_t field, std::size_t bytes, std::size_t times) {
   flatbuffers::FlatBufferBuilder builder;

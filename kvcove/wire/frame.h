@@ -50,9 +50,10 @@ enum class Method : std::uint16_t {
   // From the owner's disk into its memory; answered when that is done. To a data server, too, which
   // answers at once.
   kLoad = 18,
-  kPrune = 19,     // older weight versions are dead
-  kAttend = 16,    // in place of a hello: this owner is used for as long as the connection is open
-  kTakeOver = 17,  // in place of a hello, from a successor's process (server/upgrade.h)
+  kPrune = 19,      // older weight versions are dead
+  kNoteSaves = 20,  // saves that are about to begin, or are not after all
+  kAttend = 16,     // in place of a hello: this owner is used for as long as the connection is open
+  kTakeOver = 17,   // in place of a hello, from a successor's process (server/upgrade.h)
   // To the master, from owners.
   kOwnerHello = 32,
   kRenew = 33,

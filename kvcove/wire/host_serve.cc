@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/wire/cluster.h"
 #include "kvcove/wire/hints.h"
 #include "kvcove/wire/host_flat.h"
 #include "kvcove/wire/host_wire.h"
@@ -97,6 +98,14 @@ Result<std::string> ServePut(PutService& service, std::span<const std::byte> bod
                              std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const PutCall call, DecodePut(body));
   return EncodePut(service.Put(call.token, call.items, deadline_ns));
+}
+
+Result<std::string> ServeNoteSaves(PutService& service, std::span<const std::byte> body,
+                                   std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const LookupRequest request, DecodeLookup(body));
+  KVCOVE_ASSIGN(const std::vector<Code> codes,
+                service.NoteSaves(request.token, request.hashes, request.notice, deadline_ns));
+  return Encode(std::span<const Code>(codes));
 }
 
 Result<std::string> ServeFinish(PutService& service, std::span<const std::byte> body,
@@ -366,6 +375,8 @@ Result<std::string> ServeHost(HostService& service, Method method, std::span<con
       return ServePut(service, body, DeadlineOf(deadline_ns));
     case Method::kFinish:
       return ServeFinish(service, body, DeadlineOf(deadline_ns));
+    case Method::kNoteSaves:
+      return ServeNoteSaves(service, body, DeadlineOf(deadline_ns));
     case Method::kRemove:
     case Method::kRemoveMatching:
       return ServeRemovals(service, method, body, deadline_ns);

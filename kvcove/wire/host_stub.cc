@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The asking side: each call of a service becomes a frame, each reply a value.
+#include "kvcove/wire/cluster.h"
 #include "kvcove/wire/hints.h"
 #include "kvcove/wire/host_flat.h"
 #include "kvcove/wire/host_wire.h"
@@ -147,6 +148,14 @@ class Stub final : public HostService {
     KVCOVE_ASSIGN(const std::string reply,
                   channel_.Call(Method::kFinish, BytesOf(builder), deadline_ns));
     return CodesFrom(reply, items.size());
+  }
+
+  Result<std::vector<Code>> NoteSaves(const Token& token, std::span<const Id128> hashes,
+                                      SaveNotice notice, std::int64_t deadline_ns) override {
+    const std::string body = EncodeLookup(token, hashes, notice);
+    KVCOVE_ASSIGN(const std::string reply,
+                  channel_.Call(Method::kNoteSaves, AsBytes(body), deadline_ns));
+    return DecodeCodes(AsBytes(reply), hashes.size());
   }
 
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,

@@ -81,6 +81,12 @@ class EchoHost final : public HostService {
     }
     return std::vector<Code>(items.size(), Code::kNotListed);
   }
+  Result<std::vector<Code>> NoteSaves(const Token& token, std::span<const Id128> hashes,
+                                      SaveNotice notice, std::int64_t deadline_ns) override {
+    deadline = deadline_ns;
+    text = fmt::format("{} {} {}", token.generation, hashes.size(), static_cast<int>(notice));
+    return std::vector<Code>(hashes.size(), Code::kInProgress);
+  }
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
@@ -186,6 +192,8 @@ class HostWireTest : public testing::Test {
     const std::vector<FinishItem> finish = {{.reservation = 7, .commit = true},
                                             {.reservation = 8, .commit = false}};
     ASSERT_TRUE(stub_->Finish(finish, Soon()));
+    const Id128 hash{.high = 1, .low = 2};
+    ASSERT_TRUE(stub_->NoteSaves(token_, {&hash, 1}, SaveNotice::kBegin, Soon()));
     ASSERT_TRUE(stub_->Remove(token_, keys_, Soon()));
     ASSERT_TRUE(stub_->RemoveMatching(token_, "k*", Soon()));
     ASSERT_TRUE(stub_->Pin(token_, keys_, PinKind::kSoft, kSecond, Soon()));
@@ -348,6 +356,13 @@ TEST_F(HostWireTest, APutCarriesValuesAndReservations) {
                                           {.reservation = 2, .commit = false}};
   EXPECT_EQ(*stub_->Finish(finish, Soon()), std::vector(2, Code::kNotListed));
   EXPECT_EQ(host_.text, "[1 true][2 false]");
+}
+
+TEST_F(HostWireTest, ASaveIsAnnouncedByItsHashes) {
+  const std::vector<Id128> hashes = {{.high = 1, .low = 2}, {.high = 3, .low = 4}};
+  EXPECT_EQ(*stub_->NoteSaves(token_, hashes, SaveNotice::kEnd, Soon()),
+            std::vector(2, Code::kInProgress));
+  EXPECT_EQ(host_.text, fmt::format("{} 2 2", token_.generation));
 }
 
 TEST_F(HostWireTest, APutNamesWhereItsValueIsStaged) {

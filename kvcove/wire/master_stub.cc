@@ -58,9 +58,10 @@ Result<std::uint64_t> MasterStub::RemoveMatching(const Token& token, std::string
 }
 
 Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<const Id128> hashes,
-                                              std::int64_t deadline_ns) {
+                                              std::int64_t deadline_ns, SaveNotice notice) {
+  const std::string request = EncodeLookup(token, hashes, notice);
   KVCOVE_ASSIGN(const std::string reply,
-                channel_.Call(Method::kLookup, Bytes(EncodeLookup(token, hashes)), deadline_ns));
+                channel_.Call(Method::kLookup, Bytes(request), deadline_ns));
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 

@@ -31,7 +31,8 @@ class MasterStub final : public ControlService {
 
   // Errors: kStale when the token's generation is not the current one.
   Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
-                                    std::int64_t deadline_ns);
+                                    std::int64_t deadline_ns,
+                                    SaveNotice notice = SaveNotice::kNone);
   Result<OwnersReply> Owners(std::int64_t deadline_ns, const RequesterReport& report = {});
 
  private:

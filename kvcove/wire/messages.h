@@ -196,6 +196,12 @@ class PutService {
   // Commits reservations, or gives them up.
   virtual Result<std::vector<Code>> Finish(std::span<const FinishItem> items,
                                            std::int64_t deadline_ns) = 0;
+  // Notes what this session says of saves of these keys (DirectoryHash), and returns kInProgress
+  // for each whose save was under way before, else kMiss. Does not look for values.
+  virtual Result<std::vector<Code>> NoteSaves(const Token& /*token*/, std::span<const Id128> hashes,
+                                              SaveNotice /*notice*/, std::int64_t /*deadline_ns*/) {
+    return std::vector<Code>(hashes.size(), Code::kMiss);
+  }
 
   // The same for callers that must not wait. `items` are looked at within the call; `done` is
   // called once, from any thread, by the deadline, or within the call.

@@ -182,6 +182,17 @@ void AddBench(CLI::App& app, cli::Action& chosen) {
   connector->callback(
       [options, &chosen] { chosen = [options] { return RunConnectorBench(*options); }; });
 
+  CLI::App* turns = bench->add_subcommand(
+      "turns",
+      "Measure what the next turn of a conversation finds at another engine while the first one "
+      "still saves.");
+  turns->add_flag("--json", options->json, "print JSON lines on stdout (docs/json.md)");
+  turns
+      ->add_option("--save-wait-ms", options->save_wait_ms,
+                   "milliseconds that a look-up waits for saves under way")
+      ->capture_default_str();
+  turns->callback([options, &chosen] { chosen = [options] { return RunTurnsBench(*options); }; });
+
   AddEngineBench(*bench, chosen);
 
   CLI::App* gpu = bench->add_subcommand(

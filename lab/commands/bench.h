@@ -22,8 +22,9 @@ struct BenchOptions {
   std::vector<std::uint64_t> batches;  // only gets and puts of these batch sizes; empty: all
   std::uint64_t most_objects = 10'000'000;
   double seconds = 1;
-  std::string store;          // etcd://...: of the masters of `bench control`; empty: files
-  std::string etcd = "etcd";  // its program, for what needs several masters
+  std::uint32_t save_wait_ms = 200;  // of `bench turns`: SchedulerOptions::save_wait
+  std::string store;                 // etcd://...: of the masters of `bench control`; empty: files
+  std::string etcd = "etcd";         // its program, for what needs several masters
 };
 
 struct Row {
@@ -88,6 +89,8 @@ Status BenchShardModel(const BenchOptions& options);
 Result<int> RunControlBench(const BenchOptions& options);
 // `kvcove bench connector`.
 Result<int> RunConnectorBench(const BenchOptions& options);
+// `kvcove bench turns`.
+Result<int> RunTurnsBench(const BenchOptions& options);
 // Adds `kvcove bench engine`.
 void AddEngineBench(CLI::App& bench, cli::Action& chosen);
 // 77: there is no GPU; stderr says why.

@@ -1047,6 +1047,7 @@ class SchedulerRole:
         drop_last_stride: bool = False,
         trust_siblings: bool = False,
         load_when: str = "always",
+        save_wait: float = 0.0,
     ) -> None: ...
     def hint(
         self, request: str, output_tokens: int, ephemeral_from: int, session_ends: bool

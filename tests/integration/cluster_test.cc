@@ -113,6 +113,55 @@ TEST_F(ClusterTest, DeadVersionsAreDeadForAllHostsAndForTheNextMaster) {
   EXPECT_EQ(Must(engine->Prune("v3", {.timeout = kCallTime})), 1U) << "the order is stored, too";
 }
 
+TEST_F(ClusterTest, ASaveUnderWayIsSeenFromOtherHosts) {
+  auto first = Open("host0");
+  auto second = Open("host1");
+  auto session = OpenSession(*first, "e1");
+  auto other = OpenSession(*second, "e2");
+  const auto ask = [&](std::string_view key) {
+    ItemResult result;
+    EXPECT_TRUE(other->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime, .under_way = true}));
+    return result;
+  };
+  const std::vector<std::string_view> keys = {"a", "b", "c"};
+  const Token token = *session->Capture({.timeout = kCallTime});
+  EXPECT_FALSE(ask("a").under_way);
+  ASSERT_TRUE(session->Announce(token, keys, SaveNotice::kBegin, {.timeout = kCallTime}));
+  EXPECT_TRUE(ask("a").under_way);
+  EXPECT_TRUE(ask("b").under_way);
+  EXPECT_FALSE(ask("d").under_way);
+  ASSERT_EQ(Put(*session, "a", 5000, token), Code::kOk);
+  EXPECT_TRUE(ask("a").ok());
+  ASSERT_TRUE(session->Announce(token, std::span(keys).subspan(1, 1), SaveNotice::kEnd,
+                                {.timeout = kCallTime}));
+  EXPECT_FALSE(ask("b").under_way) << "withdrawn";
+  EXPECT_TRUE(ask("c").under_way);
+  // The first engine ends, as one that is killed: its connections do.
+  session.reset();
+  first.reset();
+  EXPECT_TRUE(Becomes([&] { return !ask("c").under_way; }, milliseconds(1500)));
+}
+
+TEST_F(ClusterTest, AResetEndsTheSavesThatAreUnderWay) {
+  auto first = Open("host0");
+  auto second = Open("host1");
+  auto session = OpenSession(*first, "e1");
+  auto other = OpenSession(*second, "e2");
+  const std::string_view key = "a";
+  const Token token = *session->Capture({.timeout = kCallTime});
+  ASSERT_TRUE(session->Announce(token, {&key, 1}, SaveNotice::kBegin, {.timeout = kCallTime}));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  ASSERT_TRUE(other->Reset({.timeout = kCallTime}));
+  ItemResult result;
+  ASSERT_TRUE(other->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime, .under_way = true}));
+  EXPECT_EQ(result.code, Code::kMiss);
+  EXPECT_FALSE(result.under_way);
+  // Nor does an announcement under the old generation count.
+  EXPECT_FALSE(session->Announce(token, {&key, 1}, SaveNotice::kBegin, {.timeout = kCallTime}));
+  ASSERT_TRUE(other->Exists({&key, 1}, {&result, 1}, {.timeout = kCallTime, .under_way = true}));
+  EXPECT_FALSE(result.under_way);
+}
+
 TEST_F(ClusterTest, RemovalReachesAllHosts) {
   auto far = Open();
   auto here = Open("host0");

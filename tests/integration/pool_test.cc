@@ -283,6 +283,47 @@ TEST_P(PoolTest, LookUpsAndGetsHoldWhatTheyFind) {
   EXPECT_FALSE((*stats)[2]->held);
 }
 
+TEST_P(PoolTest, ASaveThatIsAnnouncedIsUnderWayForOthers) {
+  auto session = OpenSession();
+  auto other = OpenSession();
+  const auto under_way = [&](const std::string& key) {
+    const ItemResult result = Exists(*other, key, {.timeout = kCallTime, .under_way = true});
+    return result.code == Code::kMiss && result.under_way;
+  };
+  const std::vector<std::string_view> keys = {"a", "b", "c"};
+  EXPECT_FALSE(under_way("a"));
+  const Token token = *session->Capture({.timeout = kCallTime});
+  ASSERT_TRUE(session->Announce(token, keys, SaveNotice::kBegin, {.timeout = kCallTime}));
+  EXPECT_TRUE(under_way("a"));
+  EXPECT_FALSE(under_way("d"));
+  EXPECT_FALSE(Exists(*other, "a").under_way) << "only where it was asked for";
+  ASSERT_EQ(Put(*session, token, "a", ValueOf("a", 1000)), Code::kOk);
+  EXPECT_TRUE(Exists(*other, "a", {.timeout = kCallTime, .under_way = true}).ok());
+  ASSERT_TRUE(session->Announce(token, std::span(keys).subspan(1, 1), SaveNotice::kEnd,
+                                {.timeout = kCallTime}));
+  EXPECT_FALSE(under_way("b")) << "withdrawn";
+  EXPECT_TRUE(under_way("c"));
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  ASSERT_TRUE(other->Reset({.timeout = kCallTime}));
+  EXPECT_FALSE(under_way("c")) << "a reset ends what is under way";
+}
+
+TEST_P(PoolTest, ASaveIsNotUnderWayOnceItsProcessHasEnded) {
+  if (GetParam() == "embedded") return;  // its pool ends with it
+  auto other = OpenSession();
+  auto pool = Must(Pool::Open(address_, kCallTime));
+  auto session = Must(pool->OpenSession({.name = "model"}));
+  const std::string_view key = "k";
+  const Token token = *session->Capture({.timeout = kCallTime});
+  ASSERT_TRUE(session->Announce(token, {&key, 1}, SaveNotice::kBegin, {.timeout = kCallTime}));
+  const CallOptions asks{.timeout = kCallTime, .under_way = true};
+  ASSERT_TRUE(Exists(*other, "k", asks).under_way);
+  session.reset();
+  pool.reset();
+  // Well before the announcement expires.
+  EXPECT_TRUE(Becomes([&] { return !Exists(*other, "k", asks).under_way; }, milliseconds(1500)));
+}
+
 TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
   auto session = OpenSession();
   std::vector<std::string> keys;

@@ -51,6 +51,13 @@ void AddScheduler(List& list, const SchedulerStats& s) {
   list.Add("lookup_ns", s.lookup_ns, "Nanoseconds that look-ups held the scheduler's thread.");
   list.Add("asked_again", s.asked_again, "Calls that ended without an answer; the request waited.");
   list.Add("lookup_timeouts", s.lookup_timeouts, "Look-ups that were given up: a miss.");
+  list.Add("save_waits", s.save_waits, "Look-ups that waited for a save that was under way.");
+  list.Add("save_waits_in_vain", s.save_waits_in_vain,
+           "Look-ups that waited for a save and found nothing more.");
+  list.Add("save_wait_tokens", s.save_wait_tokens, "Tokens found by waiting for their save.");
+  list.Add("save_wait_ns", s.save_wait_ns, "Nanoseconds that requests waited for saves.");
+  list.Add("notices_dropped", s.notices_dropped,
+           "Saves that were not announced to others: too many at once.");
   list.Add("hit_tokens", s.hit_tokens, "Tokens whose KV was found and ordered to be loaded.");
   list.Add("asked_tokens", s.asked_tokens, "Tokens that look-ups asked for.");
   list.Add("hit_memory_keys", Of(s.hit_keys, Tier::kMemory), "Keys found in this host's memory.");

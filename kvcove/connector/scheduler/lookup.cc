@@ -20,6 +20,11 @@ namespace {
 
 constexpr std::size_t kMostKeys = 1024;     // most keys of one call
 constexpr std::uint64_t kFirstChunks = 32;  // most chunks of another group in one call
+constexpr std::uint64_t kWindow = 8;        // strides of the second question, and after a wait
+// Pauses between questions for a chunk that is being saved. A saver stores some 16 MiB at a time,
+// in milliseconds; without progress the pauses get longer, as a busy one may not have begun.
+constexpr std::int64_t kFirstWaitNs = 5 * kMillisecond;
+constexpr std::int64_t kMostWaitNs = 20 * kMillisecond;
 
 // Copies in a few moves of fixed sizes, the last of which overlaps the one before. For keys this
 // takes half the time of memcpy(3), and a look-up writes thousands.
@@ -101,7 +106,7 @@ void Lookup::WriteKeys(const std::vector<ChunkId>& chunks) {
 
 bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
                  std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
-                 std::vector<bool>& present) {
+                 std::vector<Answer>& answers) {
   WriteKeys(chunks);
   std::vector<std::string_view>& views = scratch_.keys;
   std::vector<ItemResult>& results = scratch_.results;
@@ -112,39 +117,70 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
                                      {.timeout = std::chrono::milliseconds(left_ms),
                                       .version = question_.version,
                                       .after = {},
-                                      .hold = hold});
+                                      .hold = hold,
+                                      .under_way = MayWait(clock)});
   asked_ += views.size();
   if (!status && status.error().code == Code::kTimeout) return false;
+  // An owner was late. The chunks are asked for again with the next budget: to take the value for
+  // missing would end the hit here.
+  const auto late = [](const ItemResult& result) {
+    return result.code == Code::kTimeout || (!result.ok() && result.reason == MissReason::kTimeout);
+  };
+  if (std::ranges::any_of(results, late)) return false;
+  scratch_.answered = status.has_value();
+  scratch_.first.clear();
   std::size_t at = 0;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    bool all = status.has_value();
-    bool known = all;
-    Where where = Where::kMemory;
-    Tier slowest = Tier::kUnknown;
+    scratch_.first.push_back(at);
+    Answer& answer = answers[c];
+    answer = {.present = status.has_value(), .comes = true};
     for (std::size_t t = 0; t < keys_.Tags(chunks[c].first).size(); ++t, ++at) {
-      if (results[at].ok()) {
-        ++tiers_[static_cast<std::size_t>(results[at].tier)];
-        if (results[at].tier == Tier::kDisk) where = Where::kDisk;
-        slowest = std::max(slowest, results[at].tier);
-      } else {
-        // An owner was late. The chunks are asked for again with the next budget: to take the value
-        // for missing would end the hit here.
-        if (results[at].code == Code::kTimeout || results[at].reason == MissReason::kTimeout) {
-          return false;
-        }
-        all = false;
-        if (missed_ == MissReason::kNone) missed_ = results[at].reason;
-        known = known && IsGone(results[at]);
-      }
+      answer.present = answer.present && results[at].ok();
+      answer.comes = answer.comes && (results[at].ok() || results[at].under_way);
     }
-    present[c] = all;
-    if (!known) continue;
-    seen_.push_back({.group = chunks[c].first,
-                     .chunk = chunks[c].second,
-                     .where = all ? where : Where::kNowhere,
-                     .tier = all ? slowest : Tier::kUnknown});
+    answer.comes = answer.comes && !answer.present;
   }
   return true;
+}
+
+void Lookup::Count(std::size_t i, const ChunkId& chunk, bool present) {
+  bool known = scratch_.answered;
+  Where where = Where::kMemory;
+  Tier slowest = Tier::kUnknown;
+  const std::size_t first = scratch_.first[i];
+  for (std::size_t t = 0; t < keys_.Tags(chunk.first).size(); ++t) {
+    const ItemResult& result = scratch_.results[first + t];
+    if (result.ok()) {
+      ++tiers_[static_cast<std::size_t>(result.tier)];
+      if (result.tier == Tier::kDisk) where = Where::kDisk;
+      slowest = std::max(slowest, result.tier);
+    } else {
+      if (missed_ == MissReason::kNone) missed_ = result.reason;
+      known = known && IsGone(result);
+    }
+  }
+  if (!known) return;
+  seen_.push_back({.group = chunk.first,
+                   .chunk = chunk.second,
+                   .where = present ? where : Where::kNowhere,
+                   .tier = present ? slowest : Tier::kUnknown});
+}
+
+void Lookup::Wait(const Clock& clock, std::uint64_t tokens) {
+  const std::int64_t now = clock.NowNs();
+  if (waits_from_ns_ == 0) {
+    waits_from_ns_ = now;
+    waits_from_tokens_ = tokens;
+  }
+  pause_ns_ = pause_ns_ == 0 ? kFirstWaitNs : std::min(2 * pause_ns_, kMostWaitNs);
+  // At the end of its time it asks a last time, and takes what is missing then for missing.
+  again_ns_ = std::min(now + pause_ns_, question_.wait_until_ns);
+}
+
+Lookup::Waited Lookup::waited() const {
+  if (waits_from_ns_ == 0) return {};
+  return {.ns = std::max<std::int64_t>(ended_ns_ - waits_from_ns_, 1),
+          .tokens = hit_ - std::min(hit_, waits_from_tokens_)};
 }
 
 void Lookup::End(std::uint64_t tokens) {
@@ -186,20 +222,30 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
         }
       }
     }
-    std::vector<bool> present(chunks.size());
-    if (!Ask(store, clock, deadline_ns, hold, chunks, present)) return false;
+    std::vector<Answer> answers(chunks.size());
+    if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) return false;
     const std::size_t per_stride = chunks.size() / std::max<std::uint64_t>(strides, 1);
+    const auto of_stride = [&](std::uint64_t s) {
+      return std::span(answers).subspan(s * per_stride, per_stride);
+    };
     std::uint64_t found = 0;
-    while (found < strides &&
-           std::all_of(
-               present.begin() + static_cast<std::ptrdiff_t>(found * per_stride),
-               present.begin() + static_cast<std::ptrdiff_t>((found + 1) * per_stride),
-               [](bool there) { return there; })) {
-      ++found;
-    }
+    while (found < strides && std::ranges::all_of(of_stride(found), &Answer::present)) ++found;
     cursor_ += found * stride;
+    if (found > 0) pause_ns_ = 0;
+    const bool waits =
+        found < strides &&
+        std::ranges::all_of(
+            of_stride(found), [](const Answer& answer) { return answer.present || answer.comes; });
+    // The chunks behind the missing one are asked for again, and counted then.
+    const std::size_t counted = waits ? found * per_stride : chunks.size();
+    for (std::size_t i = 0; i < counted; ++i) Count(i, chunks[i], answers[i].present);
+    if (waits) {
+      Wait(clock, cursor_);
+      window_ = kWindow;
+      return false;
+    }
     if (found < strides) break;
-    window_ = window_ == 0 ? 8 : window_ * 4;
+    window_ = window_ == 0 ? kWindow : window_ * 4;
   }
   candidate_ = std::min(candidate_, cursor_);
   Shorten();
@@ -226,9 +272,18 @@ bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_
           for (std::uint64_t c = chunk; c > own && chunks.size() < kFirstChunks; --c) {
             if (!known_.contains({g, c - 1})) chunks.emplace_back(g, c - 1);
           }
-          std::vector<bool> present(chunks.size());
-          if (!Ask(store, clock, deadline_ns, hold, chunks, present)) return false;
-          for (std::size_t i = 0; i < chunks.size(); ++i) known_[chunks[i]] = present[i];
+          std::vector<Answer> answers(chunks.size());
+          if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) return false;
+          if (answers[0].comes) {
+            Wait(clock, question_.from_tokens);
+            return false;
+          }
+          for (std::size_t i = 0; i < chunks.size(); ++i) {
+            // A chunk that comes may be there when the end has moved to it.
+            if (answers[i].comes) continue;
+            Count(i, chunks[i], answers[i].present);
+            known_[chunks[i]] = answers[i].present;
+          }
         }
         if (known_[{g, chunk - 1}]) continue;
         // Nothing may end behind a chunk that is missing until the window has passed it; the
@@ -245,8 +300,12 @@ bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_
 bool Lookup::Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
                   std::chrono::milliseconds hold) {
   if (done_) return true;
+  if (clock.NowNs() < again_ns_) return false;
+  again_ns_ = 0;
   try {
-    return TryStep(store, clock, deadline_ns, hold);
+    const bool done = TryStep(store, clock, deadline_ns, hold);
+    if (done) ended_ns_ = clock.NowNs();
+    return done;
   } catch (const std::exception& error) {
     // Uncaught on kvcove-lookup, it would end the engine's process.
     static std::atomic<std::uint64_t> failed{0};
@@ -306,10 +365,15 @@ class InThread final : public LookupRunner {
     ExpectNoLock("a wait for a look-up");
     const auto until = std::chrono::steady_clock::now() + budget;
     const MutexLock lock(mutex_);
-    if (ended_.erase(lookup) > 0) return true;
+    if (ended_.erase(lookup) > 0) return lookup->again_ns() == 0;
+    if (polled_.contains(lookup.get())) return false;
     if (running_ != lookup && std::find(queue_.begin(), queue_.end(), lookup) == queue_.end()) {
       if (lookup->done()) return true;
-      if (queue_.size() >= kMostWaiting) return false;
+      if (queue_.size() + polls_.size() >= kMostWaiting) return false;
+      if (lookup->again_ns() != 0) {
+        if (clock_.NowNs() >= lookup->again_ns()) Poll(lookup);
+        return false;
+      }
       queue_.push_back(lookup);
       changed_.NotifyAll();
     }
@@ -318,11 +382,19 @@ class InThread final : public LookupRunner {
       if (!in_time && !ended_.contains(lookup)) return false;
     }
     ended_.erase(lookup);
-    return true;
+    return lookup->again_ns() == 0;
   }
 
  private:
   static constexpr std::size_t kMostWaiting = 1024;
+
+  // Queues a look-up that waits for saves behind those that do not. Most answers to it are "not
+  // yet", so the scheduler takes them in a later step, and does not wait for them.
+  void Poll(const std::shared_ptr<Lookup>& lookup) KVCOVE_REQUIRES(mutex_) {
+    polls_.push_back(lookup);
+    polled_.insert(lookup.get());
+    changed_.NotifyAll();
+  }
 
   void Loop() {
     while (true) {
@@ -332,10 +404,11 @@ class InThread final : public LookupRunner {
         running_.reset();
         // Only this set refers to these look-ups: the role has dropped them, and no Run follows.
         std::erase_if(ended_, [](const auto& ended) { return ended.use_count() == 1; });
-        while (queue_.empty() && !stopping_) changed_.Wait(mutex_);
+        while (queue_.empty() && polls_.empty() && !stopping_) changed_.Wait(mutex_);
         if (stopping_) return;
-        lookup = std::move(queue_.front());
-        queue_.pop_front();
+        auto& next = queue_.empty() ? polls_ : queue_;
+        lookup = std::move(next.front());
+        next.pop_front();
         running_ = lookup;
       }
       // Two references are this thread's (`lookup`, `running_`): without a third one the role has
@@ -344,6 +417,7 @@ class InThread final : public LookupRunner {
         (void)lookup->Step(store_, clock_, clock_.NowNs() + timeout_.count() * kMillisecond, hold_);
       }
       const MutexLock lock(mutex_);
+      polled_.erase(lookup.get());
       ended_.insert(lookup);
       changed_.NotifyAll();
     }
@@ -358,6 +432,8 @@ class InThread final : public LookupRunner {
   std::deque<std::shared_ptr<Lookup>> queue_ KVCOVE_GUARDED_BY(mutex_);
   std::shared_ptr<Lookup> running_ KVCOVE_GUARDED_BY(mutex_);
   std::set<std::shared_ptr<Lookup>> ended_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Lookup>> polls_ KVCOVE_GUARDED_BY(mutex_);
+  std::set<const Lookup*> polled_ KVCOVE_GUARDED_BY(mutex_);  // in polls_, or running from there
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -7,6 +7,9 @@
 // 2. The other groups (sliding window, state) pull the end back until all have the chunks that a
 // hit
 //    that ends there needs: one joint length.
+//
+// A chunk that is missing while its save is under way (Session::Announce) ends neither: the look-up
+// asks for it again some milliseconds later, until its question's time for that is over.
 #pragma once
 
 #include <array>
@@ -51,6 +54,8 @@ class Lookup {
     std::uint64_t drop_tokens = 0;   // a hit ends so much before the end of the found KV
     std::string version;
     std::string adapter;  // digest of the adapter; empty: none
+    // Until then it waits for saves under way, by the clock of Step; 0: it waits for none.
+    std::int64_t wait_until_ns = 0;
   };
   Lookup(const EngineShape& shape, const Keys& keys, Question question);
 
@@ -60,6 +65,15 @@ class Lookup {
             std::chrono::milliseconds hold);
 
   bool done() const { return done_; }
+  // Returns when it asks again for a chunk that is being saved; 0: it does not wait. A Step before
+  // that does nothing.
+  std::int64_t again_ns() const { return again_ns_; }
+  // The wait for saves, once it is done.
+  struct Waited {
+    std::int64_t ns = 0;       // 0: it has not waited
+    std::uint64_t tokens = 0;  // found by then, and not before
+  };
+  Waited waited() const;
   // A multiple of the shape's stride, at least from_tokens when nothing more was found.
   std::uint64_t hit_tokens() const { return hit_; }
   std::uint64_t from_tokens() const { return question_.from_tokens; }
@@ -85,10 +99,19 @@ class Lookup {
   using ChunkId = std::pair<std::uint32_t, std::uint64_t>;  // group, chunk
   // Into scratch_, all shards of each chunk.
   void WriteKeys(const std::vector<ChunkId>& chunks);
-  // Asks for chunks; present[i] is chunks[i]'s answer. False: the pool did not answer in time.
+  struct Answer {
+    bool present = false;
+    bool comes = false;  // what is missing of it is being saved
+  };
+  // Asks for chunks; answers[i] is that of chunks[i]. False: the pool did not answer in time.
   bool Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
            std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
-           std::vector<bool>& present);
+           std::vector<Answer>& answers);
+  // Counts the answer to the i-th chunk of the last question, and notes where it was seen.
+  void Count(std::size_t i, const ChunkId& chunk, bool present);
+  // Lets the look-up ask again later for a chunk that is being saved; `tokens` are found so far.
+  void Wait(const Clock& clock, std::uint64_t tokens);
+  bool MayWait(const Clock& clock) const { return clock.NowNs() < question_.wait_until_ns; }
   bool TryStep(Store& store, const Clock& clock, std::int64_t deadline_ns,
                std::chrono::milliseconds hold);
   bool StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
@@ -108,6 +131,11 @@ class Lookup {
   bool done_ = false;
   std::uint64_t hit_ = 0;
   std::map<ChunkId, bool> known_;  // of the other groups
+  std::int64_t again_ns_ = 0;
+  std::int64_t pause_ns_ = 0;       // before it asks again
+  std::int64_t waits_from_ns_ = 0;  // 0: it has not waited
+  std::int64_t ended_ns_ = 0;
+  std::uint64_t waits_from_tokens_ = 0;
   std::array<std::uint64_t, kTiers> tiers_{};
   std::uint64_t asked_ = 0;
   MissReason missed_ = MissReason::kNone;
@@ -117,6 +145,8 @@ class Lookup {
     std::string text;
     std::vector<std::string_view> keys;  // in it
     std::vector<ItemResult> results;
+    std::vector<std::size_t> first;  // of each chunk, in `results`
+    bool answered = false;           // the call succeeded
   };
   Scratch scratch_;
 };

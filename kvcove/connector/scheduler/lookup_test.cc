@@ -29,8 +29,20 @@ class LookupTest : public testing::Test {
       pool_.values[key] = "v";
     }
   }
+  // A chunk of a group that an engine is saving, on all shards.
+  void Coming(std::uint32_t group, std::uint64_t chunk) {
+    const std::uint64_t per = shape_.groups[group].chunk_tokens / shape_.hash_tokens;
+    for (const std::string& tag : keys_->Tags(group)) {
+      std::string key;
+      AppendKey(tag, Hash((chunk + 1) * per - 1), key);
+      pool_.saves.insert(key);
+    }
+  }
   std::shared_ptr<Lookup> Ask(std::uint64_t tokens, std::uint64_t from = 0) {
-    Lookup::Question question{.from_tokens = from, .limit_tokens = tokens, .drop_tokens = drop_};
+    Lookup::Question question{.from_tokens = from,
+                              .limit_tokens = tokens,
+                              .drop_tokens = drop_,
+                              .wait_until_ns = wait_until_ns_};
     for (std::uint64_t i = 0; i < tokens / 16; ++i) question.hashes.Add(Hash(i));
     return std::make_shared<Lookup>(shape_, *keys_, std::move(question));
   }
@@ -42,6 +54,7 @@ class LookupTest : public testing::Test {
 
   EngineShape shape_;
   std::uint64_t drop_ = 0;
+  std::int64_t wait_until_ns_ = 0;
   std::optional<Keys> keys_;
   TestPool pool_;
   TestStore store_{pool_};
@@ -146,6 +159,112 @@ TEST_F(LookupTest, AThreadGoesOnWhenTheBudgetIsSpent) {
     (void)runner->Run(again, std::chrono::milliseconds(5));
   }
   EXPECT_EQ(again->hit_tokens(), 1600U);
+}
+
+class LookupWaitTest : public LookupTest {
+ protected:
+  LookupWaitTest() { wait_until_ns_ = clock_.NowNs() + 200 * kMillisecond; }
+  bool Step(Lookup& lookup) { return lookup.Step(store_, clock_, clock_.NowNs() + kSecond, kHold); }
+  // Goes to the time at which it asks again, and lets it.
+  bool StepAgain(Lookup& lookup) {
+    EXPECT_GT(lookup.again_ns(), clock_.NowNs());
+    clock_.AdvanceNs(lookup.again_ns() - clock_.NowNs());
+    return Step(lookup);
+  }
+};
+
+TEST_F(LookupWaitTest, AChunkThatIsBeingSavedIsWaitedFor) {
+  Use({{.heads = 2}}, 2);
+  for (std::uint64_t c = 0; c < 5; ++c) Have(0, c);
+  for (std::uint64_t c = 5; c < 20; ++c) Coming(0, c);
+  const auto lookup = Ask(16 * 40);
+  EXPECT_FALSE(Step(*lookup));
+  const std::uint64_t asked = pool_.asked;
+  EXPECT_FALSE(Step(*lookup));
+  EXPECT_EQ(pool_.asked, asked) << "not at once";
+  for (std::uint64_t c = 5; c < 9; ++c) Have(0, c);
+  EXPECT_FALSE(StepAgain(*lookup)) << "some have come";
+  for (std::uint64_t c = 9; c < 20; ++c) Have(0, c);
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_EQ(lookup->hit_tokens(), 16 * 20U);
+  EXPECT_EQ(lookup->tiers()[static_cast<std::size_t>(Tier::kMemory)], 2 * 20U) << "each key once";
+  EXPECT_EQ(lookup->waited().tokens, 16 * 15U);
+  EXPECT_GE(lookup->waited().ns, 10 * kMillisecond);
+}
+
+TEST_F(LookupWaitTest, NothingIsWaitedForThatDoesNotCome) {
+  Use({{.heads = 2}}, 2);
+  for (std::uint64_t c = 0; c < 5; ++c) Have(0, c);
+  EXPECT_EQ(Hit(16 * 10), 16 * 5U) << "nobody saves it";
+  Coming(0, 5);
+  pool_.saves.erase(pool_.saves.begin());  // of one shard: its rank has given up
+  EXPECT_EQ(Hit(16 * 10), 16 * 5U);
+  Coming(0, 5);
+  const auto dropped = Ask(16 * 10);
+  EXPECT_FALSE(Step(*dropped));
+  pool_.saves.clear();
+  EXPECT_TRUE(StepAgain(*dropped));
+  EXPECT_EQ(dropped->hit_tokens(), 16 * 5U);
+  EXPECT_EQ(dropped->waited().tokens, 0U);
+  EXPECT_GT(dropped->waited().ns, 0);
+}
+
+TEST_F(LookupWaitTest, AWaitEndsAtItsTimeWithWhatThereIs) {
+  Use({{}});
+  for (std::uint64_t c = 0; c < 5; ++c) Have(0, c);
+  for (std::uint64_t c = 5; c < 20; ++c) Coming(0, c);
+  const auto lookup = Ask(16 * 20);
+  EXPECT_FALSE(Step(*lookup));
+  Have(0, 5);
+  std::size_t questions = 1;
+  while (questions < 1000 && !StepAgain(*lookup)) ++questions;
+  EXPECT_EQ(clock_.NowNs(), wait_until_ns_);
+  EXPECT_EQ(lookup->hit_tokens(), 16 * 6U);
+  EXPECT_LT(questions, 20U) << "pauses get longer while nothing comes";
+  wait_until_ns_ = 0;
+  EXPECT_EQ(Hit(16 * 20), 16 * 6U) << "one that may not wait";
+}
+
+TEST_F(LookupWaitTest, AWindowAndAStateAreWaitedForToo) {
+  Use({{.chunk_tokens = 16}, {.kind = GroupKind::kState, .chunk_tokens = 64}});
+  for (std::uint64_t c = 0; c < 16; ++c) Have(0, c);
+  Have(1, 1);
+  Coming(1, 3);
+  const auto lookup = Ask(16 * 16);
+  EXPECT_FALSE(Step(*lookup));
+  Have(1, 3);
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_EQ(lookup->hit_tokens(), 256U);
+  // In vain: the hit ends at the state before it.
+  pool_.values.clear();
+  for (std::uint64_t c = 0; c < 16; ++c) Have(0, c);
+  Have(1, 1);
+  const auto vain = Ask(16 * 16);
+  while (!Step(*vain))
+    clock_.AdvanceNs(std::max<std::int64_t>(vain->again_ns() - clock_.NowNs(), 1));
+  EXPECT_EQ(vain->hit_tokens(), 128U);
+}
+
+TEST_F(LookupWaitTest, AThreadsSchedulerIsNotHeldWhileALookUpWaits) {
+  Use({{}});
+  Coming(0, 0);
+  const Clock& clock = SystemClock::Instance();
+  wait_until_ns_ = clock.NowNs() + 60 * kSecond;
+  const auto runner = *RunInThread(store_, clock, kHold, std::chrono::milliseconds(1000));
+  const auto lookup = Ask(16);
+  const auto waits = [&] {
+    const MutexLock lock(pool_.mutex);
+    return pool_.asked;
+  };
+  // Each call looks for an answer that is there, or returns: no call waits for the budget.
+  while (waits() < 3) EXPECT_FALSE(runner->Run(lookup, std::chrono::milliseconds(600'000)));
+  {
+    const MutexLock lock(pool_.mutex);
+    Have(0, 0);
+  }
+  while (!runner->Run(lookup, std::chrono::milliseconds(1))) continue;
+  EXPECT_TRUE(lookup->done());
+  EXPECT_EQ(lookup->hit_tokens(), 16U);
 }
 
 }  // namespace

@@ -108,6 +108,14 @@ void SchedulerRole::Finished(std::string_view id) {
 }
 
 Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
+  Plan plan = MakePlan(pins);
+  if (!options_.bind_in_thread) {
+    while (Announce()) continue;
+  }
+  return plan;
+}
+
+Plan SchedulerRole::MakePlan(std::vector<BlockId>& pins) {
   if (!options_.bind_in_thread) (void)BindOne(StepBudget::kCaptureTimeout);
   PollGenerations();
   if (!options_.bind_in_thread) NameVersions();
@@ -142,6 +150,9 @@ Plan SchedulerRole::BuildPlan(std::vector<BlockId>& pins) {
   plan.step = steps_.Begin(clock_.NowNs());
   plan.adapters = adapters_.Seen();
   plan.fingerprint = weights_.TakeQuestion();
+  // Now, before the step computes this KV: the next turn may reach another engine as soon as the
+  // step has ended, when no rank has begun to store.
+  for (const SaveOrder& save : plan.saves) QueueNotice(SaveNotice::kBegin, save, save.chunks);
   pins = std::move(pins_);
   pins_.clear();
   return plan;

@@ -29,6 +29,7 @@
 
 #include <array>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -197,6 +198,14 @@ class SchedulerRole {
     std::set<std::uint32_t> on_disk;  // not stored: the pool has them, on a disk alone
   };
 
+  // Tells other engines' look-ups that a save is under way, or that some of its chunks are not.
+  struct Announcement {
+    SaveNotice notice = SaveNotice::kNone;
+    Token token;
+    std::string adapter;  // digest
+    std::vector<ChunkPlace> chunks;
+  };
+
   // Hashes that the engine gave while the lock was free: those after the first `known`.
   struct NewHashes {
     std::size_t known = 0;
@@ -228,6 +237,9 @@ class SchedulerRole {
   // Returns the answer of a look-up that has run. `again`: the next part of a long request follows.
   Match TakeAnswer(const RequestView& view, std::uint64_t computed_tokens, const Lookup& lookup,
                    bool& again, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
+  void CountWait(const Lookup& lookup) KVCOVE_REQUIRES(mutex_);
+  // Returns for how long the request's look-up may wait for saves; 0: not at all.
+  std::int64_t SaveWaitNs(const Request& request) const KVCOVE_REQUIRES(mutex_);
   // Makes the load of `external_tokens` tokens into the blocks of `tables`.
   Load LoadOf(const Request& request, std::string_view id, std::uint64_t external_tokens,
               const BlockTables& tables) KVCOVE_REQUIRES(mutex_);
@@ -251,6 +263,11 @@ class SchedulerRole {
   // Asks for the version that was queued first. False: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
   void BindInThread() KVCOVE_EXCLUDES(mutex_);
+  // Queues what is to be announced of a save, for the binder; beyond a bound nothing.
+  void QueueNotice(SaveNotice notice, const SaveOrder& order, std::vector<ChunkPlace> chunks)
+      KVCOVE_REQUIRES(mutex_);
+  // Makes the call of the announcement that was queued first. False: there was none.
+  bool Announce() KVCOVE_EXCLUDES(mutex_);
   // Asks the pool for the token that a request's first step needs.
   std::optional<Token> CaptureFor(const ScheduledPart& part) KVCOVE_EXCLUDES(mutex_);
   // Returns whether the step marks or saves a chunk; false also when the request was never started.
@@ -281,6 +298,7 @@ class SchedulerRole {
   bool HaveSalts() const KVCOVE_REQUIRES(mutex_);
   // Reports the versions in use to the pool: on the binder's thread, if there is one.
   void NameVersions() KVCOVE_EXCLUDES(mutex_);
+  Plan MakePlan(std::vector<BlockId>& pins) KVCOVE_EXCLUDES(mutex_);
   // Voids all that depends on the weights of before.
   void Apply(WeightsState::Change change, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   void TakeWeights(const Report& report, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
@@ -331,6 +349,7 @@ class SchedulerRole {
   Adapters adapters_ KVCOVE_GUARDED_BY(mutex_);
   Bindings bindings_ KVCOVE_GUARDED_BY(mutex_);
   CondVar bind_wanted_, bound_;
+  std::deque<Announcement> notices_ KVCOVE_GUARDED_BY(mutex_);                  // for the binder
   std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asks the pool for the generations of versions: in the engine's thread where the answer is in
 // memory, and on the binder's otherwise (bindings.h).
+#include <algorithm>
 #include <exception>
 
 #include "kvcove/connector/scheduler/scheduler.h"
@@ -9,6 +10,10 @@ namespace kvcove::connector {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{50};  // the binder's, after a try that failed
+// An announcement that takes longer is late: the save has probably ended.
+constexpr std::chrono::milliseconds kAnnounceTimeout{100};
+constexpr std::size_t kMostNotices = 256;
+constexpr std::size_t kKeysOfACall = 8192;
 
 }  // namespace
 
@@ -95,14 +100,64 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
   return token.has_value();
 }
 
+void SchedulerRole::QueueNotice(SaveNotice notice, const SaveOrder& order,
+                                std::vector<ChunkPlace> chunks) {
+  if (notices_.size() >= kMostNotices) {
+    ++stats_.notices_dropped;
+    return;
+  }
+  notices_.push_back({.notice = notice,
+                      .token = order.token,
+                      .adapter = order.adapter.digest,
+                      .chunks = std::move(chunks)});
+  bind_wanted_.NotifyOne();
+}
+
+bool SchedulerRole::Announce() {
+  Announcement next;
+  {
+    const MutexLock lock(mutex_);
+    if (notices_.empty()) return false;
+    next = std::move(notices_.front());
+    notices_.pop_front();
+  }
+  std::vector<std::string> texts;
+  for (const ChunkPlace& place : next.chunks) {
+    if (place.block == kNullBlock) continue;  // not saved (SavableChunks)
+    for (const std::string& tag : keys_.Tags(place.group)) {
+      AppendKey(tag, place.hash, texts.emplace_back(), next.adapter);
+    }
+  }
+  const std::vector<std::string_view> keys(texts.begin(), texts.end());
+  try {
+    for (std::size_t from = 0; from < keys.size(); from += kKeysOfACall) {
+      const std::size_t count = std::min(kKeysOfACall, keys.size() - from);
+      // A pool that does not take it, or is late: then nobody waits for this save.
+      (void)store_.Announce(next.token, std::span(keys).subspan(from, count), next.notice,
+                            {.timeout = kAnnounceTimeout});
+    }
+  } catch (const std::exception&) {
+    // Uncaught on the binder's thread, it would end the engine's process.
+    return true;
+  }
+  return true;
+}
+
 void SchedulerRole::BindInThread() {
   while (true) {
     bool binds = false;
+    bool announces = false;
     {
       const MutexLock lock(mutex_);
-      while (!stopping_ && bindings_.idle()) bind_wanted_.Wait(mutex_);
+      while (!stopping_ && bindings_.idle() && notices_.empty()) bind_wanted_.Wait(mutex_);
       if (stopping_) return;
-      binds = bindings_.BindsNext();
+      announces = !notices_.empty();
+      binds = !announces && bindings_.BindsNext();
+    }
+    // Announcements precede the rest: each is one call, and is worth nothing later.
+    if (announces) {
+      (void)Announce();
+      continue;
     }
     if (!binds) NameVersions();
     if (!binds || BindOne(options_.bind_timeout)) continue;

@@ -45,6 +45,20 @@ std::uint64_t SchedulerRole::LoadEnd(Request& request, std::uint64_t hit) {
   return end;
 }
 
+std::int64_t SchedulerRole::SaveWaitNs(const Request& request) const {
+  // Ends well before the look-up is given up, with what has been found by then.
+  const std::int64_t wait_ns =
+      std::min(options_.save_wait, options_.lookup_timeout / 2).count() * kMillisecond;
+  if (options_.load_when == LoadWhen::kAlways) return wait_ns;
+  const CostModel::Costs costs = costs_.costs(clock_.NowNs());
+  if (costs.token_ns == 0) return wait_ns;
+  // A wait in vain adds to the time of computing. It adds half of it at most.
+  const std::uint64_t tokens = request.lookup_limit - request.lookup_from;
+  const std::uint64_t context = request.lookup_from + tokens / 2;
+  const std::uint64_t computing_ns = tokens * (costs.token_ns + context * costs.context_ns / 1000);
+  return std::min(wait_ns, static_cast<std::int64_t>(computing_ns / 2));
+}
+
 void SchedulerRole::TakeStep(const Report& report) {
   const auto step = steps_.Reported(report.step, clock_.NowNs());
   if (step) costs_.AddStep(step->tokens, step->context_tokens, step->ns);

@@ -44,6 +44,7 @@ bool SchedulerRole::IsCurrent(const Save& save) const {
 void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
   const std::vector<ChunkPlace>& chunks = save.order.chunks;
   const bool current = IsCurrent(save);
+  std::vector<ChunkPlace> missing;
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     const ChunkPlace& place = chunks[i];
     if (place.block == kNullBlock) continue;
@@ -53,6 +54,7 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
       // A later step of this request, or another one that finds the block in the engine's own
       // cache, may store it.
       marks_.Unstored(place.block);
+      missing.push_back(place);
       continue;
     }
     if (!current) continue;
@@ -63,6 +65,8 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
       events_.Saved(block, lines);
     }
   }
+  // Nobody must wait for what does not come.
+  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, std::move(missing));
 }
 
 void SchedulerRole::TellFound(std::string_view id, const Request& request, const Lookup& lookup,

@@ -96,13 +96,16 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
   const std::uint64_t drop = options_.drop_last_stride ? stride_ : 0;
   // An epoch that has begun since BeginLookup() needs no check here: it has set lookup_epoch to 0,
   // and MatchOnce() refuses the answer.
-  request.lookup = std::make_shared<Lookup>(options_.shape, keys_,
-                                            Lookup::Question{.hashes = request.hashes,
-                                                             .from_tokens = request.lookup_begin,
-                                                             .limit_tokens = to,
-                                                             .drop_tokens = drop,
-                                                             .version = request.version,
-                                                             .adapter = request.adapter.digest});
+  const std::int64_t wait_ns = SaveWaitNs(request);
+  request.lookup = std::make_shared<Lookup>(
+      options_.shape, keys_,
+      Lookup::Question{.hashes = request.hashes,
+                       .from_tokens = request.lookup_begin,
+                       .limit_tokens = to,
+                       .drop_tokens = drop,
+                       .version = request.version,
+                       .adapter = request.adapter.digest,
+                       .wait_until_ns = wait_ns > 0 ? request.lookup_since_ns + wait_ns : 0});
   return request.lookup;
 }
 
@@ -161,6 +164,7 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
   std::uint64_t hit = lookup.hit_tokens();
   stats_.lookup_keys += lookup.asked();
   if (hit == lookup.limit_tokens() && hit < request.lookup_limit) {
+    CountWait(lookup);
     for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
     KeepTiers(request, lookup);
     TellFound(view.id, request, lookup, lines);
@@ -171,6 +175,7 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
   }
   if (hit >= view.tokens) hit = view.tokens - 1;  // the last token is always computed
   if (!request.lookup_counted) {
+    CountWait(lookup);
     for (std::size_t i = 0; i < kTiers; ++i) request.tiers[i] += lookup.tiers()[i];
     TellFound(view.id, request, lookup, lines);
     KeepTiers(request, lookup);
@@ -182,6 +187,15 @@ Match SchedulerRole::TakeAnswer(const RequestView& view, std::uint64_t computed_
   hit = std::min(hit, request.load_end);
   if (hit <= computed_tokens) return {};
   return {.tokens = hit - computed_tokens, .async = options_.load_async};
+}
+
+void SchedulerRole::CountWait(const Lookup& lookup) {
+  const Lookup::Waited waited = lookup.waited();
+  if (waited.ns == 0) return;
+  ++stats_.save_waits;
+  if (waited.tokens == 0) ++stats_.save_waits_in_vain;
+  stats_.save_wait_tokens += waited.tokens;
+  stats_.save_wait_ns += static_cast<std::uint64_t>(waited.ns);
 }
 
 Result<std::uint64_t> SchedulerRole::Ask(const std::vector<std::string>& hashes,

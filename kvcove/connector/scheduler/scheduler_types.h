@@ -46,6 +46,9 @@ struct SchedulerOptions {
   VersionSource versions = VersionSource::kFingerprint;
   std::chrono::milliseconds lookup_budget{5};      // a step of the scheduler, all requests together
   std::chrono::milliseconds lookup_timeout{1000};  // then it is a miss
+  // For so long, from its first question on, a request's look-up waits for blocks that are missing
+  // and that an engine is saving; at most half of lookup_timeout. 0: it does not wait.
+  std::chrono::milliseconds save_wait{0};
   std::chrono::milliseconds fingerprint_timeout{30'000};  // then look-ups miss until it is known
   std::chrono::milliseconds reset_timeout{2500};
   bool load_async = true;
@@ -109,6 +112,11 @@ struct SchedulerStats {
   std::uint64_t lookup_ns = 0;
   std::uint64_t asked_again = 0;
   std::uint64_t lookup_timeouts = 0;
+  std::uint64_t save_waits = 0;          // look-ups that waited for a save
+  std::uint64_t save_waits_in_vain = 0;  // and found nothing more by it
+  std::uint64_t save_wait_tokens = 0;    // found by waiting
+  std::uint64_t save_wait_ns = 0;
+  std::uint64_t notices_dropped = 0;  // saves that were not announced: too many at once
   std::uint64_t hit_tokens = 0;
   std::uint64_t asked_tokens = 0;
   std::array<std::uint64_t, kTiers> hit_keys{};

@@ -73,6 +73,8 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   const Code code = directory_.List(item, number, request.epoch, to_bar, MayGrow(item.slot));
   if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
   if (code == Code::kOk && !went_.empty()) went_.erase(tag);
+  // Now, not when it expires: the value may be evicted before that, and nobody must wait for it.
+  if (code == Code::kOk) saves_.End(item.slot, item.hash);
   return code;
 }
 
@@ -249,7 +251,8 @@ Result<wire::ListReply> DirectoryService::List(const wire::ListRequest& request,
 
 // ---- look-ups
 
-std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const Id128> hashes) {
+std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const Id128> hashes,
+                                                  Generation generation) {
   std::vector<wire::Place> places;
   places.reserve(hashes.size());
   for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
@@ -262,8 +265,12 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
         places.push_back({.reason = MissReason::kShardAway});
         continue;
       }
-      places.push_back(directory_.Find(slot, hashes[i], now));
-      Qualify(hashes[i], places.back());
+      wire::Place& place = places.emplace_back(directory_.Find(slot, hashes[i], now));
+      // In the hold that has missed it: a listing between the two would end the save, and the value
+      // would be neither there nor under way.
+      place.under_way =
+          place.owner == wire::kNoOwner && saves_.Has(slot, generation, hashes[i], now);
+      Qualify(hashes[i], place);
     }
   }
   lookups_.fetch_add(places.size(), std::memory_order_relaxed);
@@ -273,6 +280,27 @@ std::vector<wire::Place> DirectoryService::Lookup(SlotId slot, std::span<const I
 wire::Place DirectoryService::Find(SlotId slot, std::string_view key) const {
   const MutexLock lock(mutex_);
   return directory_.Find(slot, DirectoryHash(slot, key));
+}
+
+void DirectoryService::NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                                 std::span<const Id128> hashes, std::span<const wire::Place> places,
+                                 SaveNotice notice) {
+  for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    for (std::size_t i = begin; i < std::min(begin + kSlice, hashes.size()); ++i) {
+      if (notice == SaveNotice::kEnd) {
+        saves_.End(token.slot, hashes[i]);
+      } else if (notice == SaveNotice::kBegin && places[i].owner == wire::kNoOwner) {
+        saves_.Begin(writer, token.slot, token.generation, hashes.subspan(i, 1), now);
+      }
+    }
+  }
+}
+
+void DirectoryService::EndSaves(SavesUnderWay::Writer writer) {
+  const MutexLock lock(mutex_);
+  saves_.EndWriter(writer);
 }
 
 void DirectoryService::Qualify(const Id128& hash, wire::Place& place) const {

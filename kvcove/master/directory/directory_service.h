@@ -16,6 +16,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/master/directory/directory.h"
 #include "kvcove/master/directory/removal_memory.h"
+#include "kvcove/model/saves_under_way.h"
 
 namespace kvcove::master {
 
@@ -58,9 +59,20 @@ class DirectoryService {
   using OwnerSlots = std::vector<std::pair<OwnerNumber, SlotId>>;
   Result<wire::ListReply> List(const wire::ListRequest& request, std::span<const SlotId> drops,
                                OwnerSlots& to_bar, bool may_bar = true);
-  // Returns one place for each hash, in order.
-  std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes);
+  // Returns one place for each hash, in order. `generation`: the slot's, for which saves are under
+  // way (Place::under_way); 0: none is.
+  std::vector<wire::Place> Lookup(SlotId slot, std::span<const Id128> hashes,
+                                  Generation generation = 0);
   wire::Place Find(SlotId slot, std::string_view key) const;
+
+  // ---- saves under way (saves_under_way.h). Known to this master alone, and lost with it: then
+  // nobody waits for them.
+  // Notes what a connection says of saves of these keys. `places`: their look-up's answer; a key
+  // that has a place needs no save.
+  void NoteSaves(SavesUnderWay::Writer writer, const Token& token, std::span<const Id128> hashes,
+                 std::span<const wire::Place> places, SaveNotice notice);
+  // Notes that a connection has ended.
+  void EndSaves(SavesUnderWay::Writer writer);
   // Returns the holders and recent misses of each key; kShardAway where another shard knows more.
   std::vector<wire::HeldKey> Held(std::span<const std::pair<SlotId, Id128>> keys) const;
 
@@ -167,6 +179,7 @@ class DirectoryService {
   std::vector<std::uint64_t> elsewhere_ KVCOVE_GUARDED_BY(mutex_);  // by slot; empty: nothing
   Full told_full_ KVCOVE_GUARDED_BY(mutex_);
   std::int64_t counted_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  SavesUnderWay saves_ KVCOVE_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> refused_{0};
   std::atomic<std::uint64_t> lookups_{0};
   std::atomic<std::uint64_t> listed_{0};

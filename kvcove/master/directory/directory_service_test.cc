@@ -76,6 +76,53 @@ class DirectoryServiceTest : public testing::Test {
       {.first_removal = kFirst, .inventory_batch = 4096, .tellers = 16}, standings_, clock_};
 };
 
+// ---- saves under way
+
+class SavesTest : public DirectoryServiceTest {
+ protected:
+  // What a connection says of a key.
+  void Note(const std::string& key, SaveNotice notice, std::uint64_t connection = 1) {
+    const Id128 hash = DirectoryHash(kServedSlot, key);
+    const auto places = service_.Lookup(kServedSlot, {&hash, 1});
+    service_.NoteSaves(connection, kToken, {&hash, 1}, places, notice);
+  }
+  bool UnderWay(const std::string& key, Generation generation = kToken.generation) {
+    const Id128 hash = DirectoryHash(kServedSlot, key);
+    return service_.Lookup(kServedSlot, {&hash, 1}, generation).front().under_way;
+  }
+  static constexpr Token kToken{.generation = 5, .slot = kServedSlot};
+};
+
+TEST_F(SavesTest, AnAnnouncedKeyIsUnderWayUntilItIsListed) {
+  EXPECT_FALSE(UnderWay("a"));
+  Note("a", SaveNotice::kBegin);
+  EXPECT_TRUE(UnderWay("a"));
+  EXPECT_FALSE(UnderWay("b"));
+  ASSERT_TRUE(List({Item("a")}, 1));
+  EXPECT_FALSE(UnderWay("a")) << "it is there";
+  ASSERT_TRUE(List({Gone("a")}, 2));
+  EXPECT_FALSE(UnderWay("a")) << "it was evicted, and nobody saves it";
+}
+
+TEST_F(SavesTest, AStoredKeyIsNotAnnounced) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  Note("a", SaveNotice::kBegin);
+  ASSERT_TRUE(List({Gone("a")}, 2));
+  EXPECT_FALSE(UnderWay("a"));
+}
+
+TEST_F(SavesTest, ASaveEndsWithItsWriterItsTimeAndItsGeneration) {
+  for (const std::string key : {"a", "b", "c"}) Note(key, SaveNotice::kBegin, key == "a" ? 1 : 2);
+  Note("b", SaveNotice::kEnd, 2);
+  EXPECT_FALSE(UnderWay("b")) << "it was dropped";
+  service_.EndSaves(1);
+  EXPECT_FALSE(UnderWay("a")) << "its connection has ended";
+  EXPECT_TRUE(UnderWay("c"));
+  EXPECT_FALSE(UnderWay("c", 6)) << "a reset came";
+  clock_.AdvanceNs(2 * kSecond);
+  EXPECT_FALSE(UnderWay("c"));
+}
+
 // ---- sequence numbers
 
 TEST_F(DirectoryServiceTest, ARepeatedListingGetsTheSameAnswerAndIsDoneOnce) {

@@ -134,7 +134,7 @@ Result<std::string> MasterServer::Impl::Versions(rpc::ConnectionId id, const rpc
   return std::string();
 }
 
-Result<std::string> MasterServer::Impl::Lookup(const rpc::Caller& caller,
+Result<std::string> MasterServer::Impl::Lookup(rpc::ConnectionId id, const rpc::Caller& caller,
                                                std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const wire::LookupRequest request, wire::DecodeLookup(body));
   if (!MayTouch(caller, request.token.slot)) {
@@ -142,6 +142,10 @@ Result<std::string> MasterServer::Impl::Lookup(const rpc::Caller& caller,
   }
   KVCOVE_ASSIGN(const std::vector<wire::Place> places,
                 master_->Lookup(request.token, request.hashes));
+  // A caller that may not store has no save for which others could wait.
+  if (request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite)) {
+    master_->directory().NoteSaves(id, request.token, request.hashes, places, request.notice);
+  }
   return wire::Encode(std::span<const wire::Place>(places));
 }
 

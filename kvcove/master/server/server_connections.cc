@@ -39,6 +39,7 @@ void MasterServer::Impl::OnClose(rpc::ConnectionId id) {
   // may still be mapped; only look-ups pass it over.
   if (registers) master_->generations().EndHolder(HolderOf({}, id));
   if (owner) master_->control().Disconnected(id);
+  master_->directory().EndSaves(id);
 }
 
 bool MasterServer::Impl::Admitted(rpc::ConnectionId id) const {
@@ -190,7 +191,7 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
     case Method::kShardPull:
       return FromShard(method, body, respond);
     case Method::kLookup:
-      return answer(Lookup(caller, body));
+      return answer(Lookup(id, caller, body));
     case Method::kOwners:
       return answer(OwnersFor(caller, body));
     case Method::kRegister:

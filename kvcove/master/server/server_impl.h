@@ -168,7 +168,8 @@ class MasterServer::Impl final : public rpc::Handler {
   // Answers hello and prove, the credential exchange of a new connection.
   rpc::Reply Greet(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body)
       KVCOVE_EXCLUDES(connections_mutex_);
-  Result<std::string> Lookup(const rpc::Caller& caller, std::span<const std::byte> body);
+  Result<std::string> Lookup(rpc::ConnectionId id, const rpc::Caller& caller,
+                             std::span<const std::byte> body);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
   // Encodes the list of the owners that serve this caller's tenant.
   std::string OwnerListFor(const rpc::Caller& caller, std::shared_ptr<const wire::ShardMap> map);

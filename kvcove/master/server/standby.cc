@@ -60,8 +60,11 @@ void Standby::OnOpen(rpc::ConnectionId id, const rpc::Peer& /*peer*/) {
 }
 
 void Standby::OnClose(rpc::ConnectionId id) {
-  const MutexLock lock(mutex_);
-  guests_.erase(id);
+  {
+    const MutexLock lock(mutex_);
+    guests_.erase(id);
+  }
+  if (shard_ != nullptr) shard_->replica().EndSaves(id);
 }
 
 bool Standby::Admitted(rpc::ConnectionId id) const {
@@ -93,7 +96,7 @@ void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<con
   }
   gate_.Refresh();
   if (!gate_.Admitted(guest)) return respond(rpc::SayHelloFirst());
-  if (OnShardRequest(*guest.caller, method, body, respond)) return;
+  if (OnShardRequest(id, *guest.caller, method, body, respond)) return;
   respond(rpc::ErrorReply(rpc::NotTheLeader(leader)));
 }
 
@@ -101,7 +104,7 @@ void Standby::OnRequest(rpc::ConnectionId id, wire::Method method, std::span<con
 
 // Sends an answer only if the lease under which it was decided still runs: after its end another
 // master may serve these slices, so a late "listed" would be lost, and a late miss be wrong.
-bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
+bool Standby::OnShardRequest(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                              std::span<const std::byte> body, rpc::Responder respond) {
   using wire::Method;
   if (shard_ == nullptr) return false;
@@ -128,7 +131,7 @@ bool Standby::OnShardRequest(const rpc::Caller& caller, wire::Method method,
   } else if (method == Method::kList) {
     OnList(caller, body, respond);
   } else if (method == Method::kLookup) {
-    answer(OnLookup(caller, body));
+    answer(OnLookup(id, caller, body));
   } else if (!caller.MayOwn(0)) {
     answer(Fail(Code::kDenied, "only a master may make this call"));
   } else {
@@ -154,7 +157,8 @@ void Standby::OnList(const rpc::Caller& caller, std::span<const std::byte> body,
   });
 }
 
-Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const std::byte> body) {
+Result<std::string> Standby::OnLookup(rpc::ConnectionId id, const rpc::Caller& caller,
+                                      std::span<const std::byte> body) {
   if (!caller.Has(rpc::Scope::kRead) && !caller.Has(rpc::Scope::kWrite)) {
     return Fail(Code::kDenied, "this credential may not read");
   }
@@ -166,6 +170,9 @@ Result<std::string> Standby::OnLookup(const rpc::Caller& caller, std::span<const
   }
   KVCOVE_ASSIGN(const std::vector<wire::Place> places,
                 shard_->replica().Lookup(request.token, request.hashes));
+  if (request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite)) {
+    shard_->replica().NoteSaves(id, request.token, request.hashes, places, request.notice);
+  }
   return wire::Encode(std::span<const wire::Place>(places));
 }
 

@@ -66,14 +66,15 @@ class Standby final : public rpc::Handler {
   Status OpenAdmin();
   Status OpenShard();
   // Answers a call that shards serve. False: the call is the leader's, and has no answer yet.
-  bool OnShardRequest(const rpc::Caller& caller, wire::Method method,
+  bool OnShardRequest(rpc::ConnectionId id, const rpc::Caller& caller, wire::Method method,
                       std::span<const std::byte> body, rpc::Responder respond);
   // Answer the calls of owners, of requesters, of a taker and of the leader. OnList and
   // OnLookup check the caller's tenant. Only while the shard serves. Errors: those of ShardReplica,
   // kDenied, kCorrupt.
   void OnList(const rpc::Caller& caller, std::span<const std::byte> body,
               const rpc::Responder& respond);
-  Result<std::string> OnLookup(const rpc::Caller& caller, std::span<const std::byte> body);
+  Result<std::string> OnLookup(rpc::ConnectionId id, const rpc::Caller& caller,
+                               std::span<const std::byte> body);
   Result<std::string> OnPull(std::span<const std::byte> body);
   Result<std::string> OnFind(std::span<const std::byte> body);
   StandbyView view() const;

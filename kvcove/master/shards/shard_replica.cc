@@ -333,7 +333,7 @@ Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
   if (!to->standings.Current(token.slot, token.generation)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
-  std::vector<wire::Place> places = to->directory.Lookup(token.slot, hashes);
+  std::vector<wire::Place> places = to->directory.Lookup(token.slot, hashes, token.generation);
   if (std::ranges::find(places, wire::kNoOwner, &wire::Place::owner) == places.end()) {
     return places;
   }
@@ -344,6 +344,18 @@ Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
   }
   to->directory.RememberMisses(token.slot, hashes, places);
   return places;
+}
+
+void ShardReplica::NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                             std::span<const Id128> hashes, std::span<const wire::Place> places,
+                             SaveNotice notice) {
+  if (const FollowingPtr to = following(); to != nullptr) {
+    to->directory.NoteSaves(writer, token, hashes, places, notice);
+  }
+}
+
+void ShardReplica::EndSaves(SavesUnderWay::Writer writer) {
+  if (const FollowingPtr to = following(); to != nullptr) to->directory.EndSaves(writer);
 }
 
 std::vector<wire::HeldKey> ShardReplica::Held(const wire::ShardFindRequest& request) const {

@@ -73,6 +73,10 @@ class ShardReplica {
   // Looks keys up. Errors: kStale when the token's generation is older than the current one;
   // kInProgress when this shard does not know it yet; kUnavailable.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
+  // As DirectoryService.
+  void NoteSaves(SavesUnderWay::Writer writer, const Token& token, std::span<const Id128> hashes,
+                 std::span<const wire::Place> places, SaveNotice notice);
+  void EndSaves(SavesUnderWay::Writer writer);
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
   std::vector<wire::HeldKey> Held(const wire::ShardFindRequest& request) const;
   // Return TenantTags, for credentials: of the only tenant that an owner serves (0: all), and of a

@@ -125,6 +125,11 @@ class Memory {
   std::int64_t LeaseUntilNs() const {
     return header_.header().lease_deadline_ns.load(std::memory_order_acquire);
   }
+  // Stores until when announced saves may be under way (segment::Header). Relaxed: a reader that
+  // sees it late only does not wait.
+  void PublishSavesUntil(std::int64_t until_ns) {
+    header_.header().saves_until_ns.store(until_ns, std::memory_order_relaxed);
+  }
   // Keeps the header mapped after this object's end, for a thread that was left behind (a disk's
   // thread that hangs in a system call).
   void LeaveHeader() { LeaveBehind(std::make_shared<Mapping>(std::move(header_map_))); }

@@ -55,8 +55,9 @@ ClusterHost::ClusterHost(const ClusterHostOptions& options, const Clock& clock)
       guarded_stub_(link_.channel(rpc::kPatientGuarded), process_),
       shards_(
           options.access,
-          [this](const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns) {
-            return guarded_stub_.Lookup(token, hashes, deadline_ns);
+          [this](const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                 SaveNotice notice) {
+            return guarded_stub_.Lookup(token, hashes, deadline_ns, notice);
           },
           [this](std::int64_t deadline_ns) {
             const auto reply =
@@ -360,6 +361,14 @@ Result<std::vector<wire::Place>> ClusterHost::Lookup(const Token& token,
                                                      std::span<const Id128> hashes,
                                                      std::int64_t deadline_ns) {
   return shards_.Lookup(token, hashes, deadline_ns);
+}
+
+// A look-up that carries the notice, so that each master gets that about its own keys.
+Status ClusterHost::Announce(const Token& token, std::span<const Id128> hashes, SaveNotice notice,
+                             std::int64_t deadline_ns) {
+  const auto places = shards_.Lookup(token, hashes, deadline_ns, notice);
+  if (!places) return std::unexpected(places.error());
+  return {};
 }
 
 Result<wire::Registration> ClusterHost::Register(const wire::RegisterRequest& request,

@@ -90,6 +90,8 @@ class ClusterHost final : public LookupService {
   // once (rpc::Breaker). A busy master is asked again, if it names a time before the deadline.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                           std::int64_t deadline_ns) override;
+  Status Announce(const Token& token, std::span<const Id128> hashes, SaveNotice notice,
+                  std::int64_t deadline_ns) override;
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                       std::int64_t deadline_ns) override;
 

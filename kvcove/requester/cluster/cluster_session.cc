@@ -72,6 +72,13 @@ Result<Token> ClusterSession::Capture(const CallOptions& options) {
   return binding.token;
 }
 
+Status ClusterSession::Announce(const Token& token, std::span<const std::string_view> keys,
+                                SaveNotice notice, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  if (closed()) return NotProven();
+  return locator_.Announce(token, keys, notice, DeadlineOf(clock_, options.timeout));
+}
+
 // ---- look-ups
 
 Status ClusterSession::Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,

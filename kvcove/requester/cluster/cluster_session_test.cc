@@ -91,6 +91,19 @@ TEST_F(ClusterSessionTest, ALookUpAsksTheMasterOnceABatch) {
   EXPECT_EQ(master_.Asked(wire::Method::kRegister), 1);
 }
 
+TEST_F(ClusterSessionTest, ALookUpReportsWhichMissingKeysAreBeingSaved) {
+  const std::string_view key = "k";
+  const Token token = *session_->Capture(kUnhurried);
+  EXPECT_FALSE(Exists(key).under_way);
+  ASSERT_TRUE(session_->Announce(token, {&key, 1}, SaveNotice::kBegin, kUnhurried));
+  const ItemResult result = Exists(key);
+  EXPECT_EQ(result.code, Code::kMiss);
+  EXPECT_TRUE(result.under_way);
+  EXPECT_FALSE(Exists("another").under_way);
+  ASSERT_TRUE(session_->Announce(token, {&key, 1}, SaveNotice::kEnd, kUnhurried));
+  EXPECT_FALSE(Exists(key).under_way);
+}
+
 TEST_F(ClusterSessionTest, AnEarlierCallsReasonIsNotReportedWhileTheMasterDoesNotAnswer) {
   master_.With(
       [](FakeMaster::State& state) { state.refused[wire::Method::kLookup] = Code::kDenied; });

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class FakeMaster final : private rpc::Handler {
     Generation generation = 7;
     bool open = true;
     std::map<std::uint64_t, wire::Place> places;       // by the low half of the hash
+    std::set<std::uint64_t> saves;                     // announced, as `places`
     std::map<wire::Method, Code> refused;              // methods that fail, with their codes
     std::map<wire::Method, std::string> elsewhere;     // methods for which another master leads
     std::map<wire::Method, int> asked;                 // number of calls
@@ -134,6 +136,9 @@ class FakeMaster final : private rpc::Handler {
           const auto at = state_.places.find(hash.low);
           found.push_back(at != state_.places.end() ? at->second
                                                     : wire::Place{.reason = MissReason::kEvicted});
+          found.back().under_way = at == state_.places.end() && state_.saves.contains(hash.low);
+          if (request.notice == SaveNotice::kBegin) state_.saves.insert(hash.low);
+          if (request.notice == SaveNotice::kEnd) state_.saves.erase(hash.low);
         }
         return wire::Encode(std::span<const wire::Place>(found));
       }

@@ -111,6 +111,7 @@ Locator::Found Locator::Locate(std::span<const std::string_view> keys,
       const wire::Place& place = (*places)[k];
       if (place.owner == wire::kNoOwner) {
         results[which[k]] = Miss(place.reason);
+        results[which[k]].under_way = place.under_way;
         continue;
       }
       results[which[k]] = {
@@ -199,6 +200,15 @@ Locator::Found Locator::Recall(std::span<const std::string_view> keys,
   }
   which = std::move(unknown);
   return found;
+}
+
+Status Locator::Announce(const Token& token, std::span<const std::string_view> keys,
+                         SaveNotice notice, std::int64_t deadline_ns) {
+  if (token.slot >= kMaxSlots) return Fail(Code::kInvalid, "the token does not come from Capture");
+  std::vector<Id128> hashes;
+  hashes.reserve(keys.size());
+  for (const std::string_view key : keys) hashes.push_back(DirectoryHash(token.slot, key));
+  return service_.Announce(token, hashes, notice, deadline_ns);
 }
 
 void Locator::CloseAll(const wire::ResetOutcome& outcome) {

@@ -32,6 +32,12 @@ class LookupService {
   // not the current one.
   virtual Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                                   std::int64_t deadline_ns) = 0;
+  // Says that this process is about to save values, or does not save them after all. Errors: as
+  // Lookup.
+  virtual Status Announce(const Token& /*token*/, std::span<const Id128> /*hashes*/,
+                          SaveNotice /*notice*/, std::int64_t /*deadline_ns*/) {
+    return {};
+  }
 };
 
 // Thread-safe.
@@ -76,6 +82,9 @@ class Locator {
   // `which`. The answers may be old: the owner checks generation, lease and key.
   Found Recall(std::span<const std::string_view> keys, std::vector<std::size_t>& which,
                std::span<ItemResult> results, std::string_view version);
+  // As Session::Announce.
+  Status Announce(const Token& token, std::span<const std::string_view> keys, SaveNotice notice,
+                  std::int64_t deadline_ns);
   // Makes `call` under the generation that this session knows, and once more under a fresh one if
   // the first answer is kStale. Errors: those of Bind and of `call`.
   template <typename T, typename Call>

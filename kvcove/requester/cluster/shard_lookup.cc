@@ -95,11 +95,13 @@ std::vector<ShardLookup::Part> ShardLookup::Split(std::span<const Id128> hashes,
 
 Result<std::vector<wire::Place>> ShardLookup::AskPart(const Token& token, const Part& part,
                                                       std::int64_t deadline_ns) const {
-  if (part.shard == wire::kLeaderShard) return leader_(token, part.hashes, deadline_ns);
+  if (part.shard == wire::kLeaderShard) {
+    return leader_(token, part.hashes, deadline_ns, part.notice);
+  }
   if (part.peer == nullptr) {
     return Fail(Code::kUnavailable, "a shard of the directory without an address");
   }
-  return part.peer->stub.Lookup(token, part.hashes, deadline_ns);
+  return part.peer->stub.Lookup(token, part.hashes, deadline_ns, part.notice);
 }
 
 // The parts that workers ask for. A worker may be busy with other look-ups until after this one's
@@ -128,7 +130,8 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
     round->asked.push_back({.shard = parts[i].shard,
                             .peer = parts[i].peer,
                             .which = {},
-                            .hashes = std::move(parts[i].hashes)});
+                            .hashes = std::move(parts[i].hashes),
+                            .notice = parts[i].notice});
   }
   {
     const MutexLock lock(round->mutex);
@@ -164,11 +167,11 @@ void ShardLookup::AskAll(const Token& token, std::vector<Part>& parts, std::int6
 
 Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
                                                      std::span<const Id128> hashes,
-                                                     std::int64_t deadline_ns) {
+                                                     std::int64_t deadline_ns, SaveNotice notice) {
   // No map: a pool with one master, at the cost of one call. An answer kShardAway shows that there
   // is a map by now.
   if (hashes.empty() || map() == nullptr) {
-    auto places = leader_(token, hashes, deadline_ns);
+    auto places = leader_(token, hashes, deadline_ns, notice);
     const bool away = places && std::ranges::find(*places, MissReason::kShardAway,
                                                   &wire::Place::reason) != places->end();
     if (!away) return places;
@@ -183,6 +186,7 @@ Result<std::vector<wire::Place>> ShardLookup::Lookup(const Token& token,
   for (int attempt = 0; attempt < kAttempts && !which.empty(); ++attempt) {
     const auto before = map();
     std::vector<Part> parts = Split(hashes, which);
+    for (Part& part : parts) part.notice = notice;
     AskAll(token, parts, deadline_ns);
     std::vector<std::size_t> again;
     bool moved = false;

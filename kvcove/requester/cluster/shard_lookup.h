@@ -27,7 +27,8 @@ namespace kvcove::requester {
 class ShardLookup {
  public:
   using Ask = std::function<Result<std::vector<wire::Place>>(
-      const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns)>;
+      const Token& token, std::span<const Id128> hashes, std::int64_t deadline_ns,
+      SaveNotice notice)>;
   // `leader` looks up the leader's part. `refresh` asks the leader for its map until the given
   // deadline, and passes it to SetMap.
   ShardLookup(rpc::Access access, Ask leader, std::function<void(std::int64_t)> refresh,
@@ -40,9 +41,11 @@ class ShardLookup {
   // Uses this map from now on, unless a later one is known. Null: the leader has all slices.
   void SetMap(std::shared_ptr<const wire::ShardMap> map);
   // Returns a place for each hash, in their order. While slices move, asks again with a newer map,
-  // five times in all. Errors: kStale from any shard; another error only if no shard has answered.
+  // five times in all. Each shard learns of the `notice` about its keys. Errors: kStale from any
+  // shard; another error only if no shard has answered.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes,
-                                          std::int64_t deadline_ns);
+                                          std::int64_t deadline_ns,
+                                          SaveNotice notice = SaveNotice::kNone);
 
  private:
   // A master that serves a shard. Calls share its ownership, so a new map may drop it meanwhile.
@@ -59,6 +62,7 @@ class ShardLookup {
     std::shared_ptr<Peer> peer;      // null: the leader's, or the shard's address is not valid
     std::vector<std::size_t> which;  // indices of the keys
     std::vector<Id128> hashes;
+    SaveNotice notice = SaveNotice::kNone;
     Result<std::vector<wire::Place>> answer = std::vector<wire::Place>();
   };
   struct Round;

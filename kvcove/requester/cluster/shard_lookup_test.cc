@@ -54,11 +54,12 @@ class Shard final : public rpc::Handler {
     for (rpc::Responder& respond : held) respond(rpc::ErrorReply({Code::kUnavailable, "late"}));
   }
   std::string address() const { return server_->address().ToString(); }
-  std::vector<wire::Place> Answer(std::span<const Id128> hashes) {
+  std::vector<wire::Place> Answer(std::span<const Id128> hashes, SaveNotice notice) {
     ++asked;
     std::vector<wire::Place> places;
     const MutexLock lock(mutex_);
     for (const Id128& hash : hashes) {
+      if (notice == SaveNotice::kBegin) announced_.push_back(hash);
       if (!slices_.contains(wire::SliceOf(hash))) {
         places.push_back({.reason = MissReason::kShardAway});
       } else {
@@ -66,6 +67,11 @@ class Shard final : public rpc::Handler {
       }
     }
     return places;
+  }
+
+  std::vector<Id128> announced() const {
+    const MutexLock lock(mutex_);
+    return announced_;
   }
 
   void OnOpen(rpc::ConnectionId, const rpc::Peer&) override {}
@@ -79,7 +85,7 @@ class Shard final : public rpc::Handler {
     if (!request || says != Code::kOk) {
       return respond(rpc::ErrorReply({request ? says.load() : Code::kCorrupt, "as it was told"}));
     }
-    const std::vector<wire::Place> places = Answer(request->hashes);
+    const std::vector<wire::Place> places = Answer(request->hashes, request->notice);
     const MutexLock lock(mutex_);
     if (holds_) {
       held_.push_back(std::move(respond));
@@ -93,8 +99,9 @@ class Shard final : public rpc::Handler {
 
  private:
   const wire::OwnerNumber number_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::set<wire::SliceNumber> slices_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<Id128> announced_ KVCOVE_GUARDED_BY(mutex_);
   bool holds_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::vector<rpc::Responder> held_ KVCOVE_GUARDED_BY(mutex_);
   std::unique_ptr<rpc::Server> server_;
@@ -128,19 +135,20 @@ class ShardLookupTest : public testing::Test {
   // What the leader would tell now.
   Mutex mutex_;
   std::shared_ptr<const wire::ShardMap> now_ KVCOVE_GUARDED_BY(mutex_);
-  ShardLookup lookup_{
-      {},
-      [this](const Token&, std::span<const Id128> hashes,
-             std::int64_t) -> Result<std::vector<wire::Place>> { return leader_.Answer(hashes); },
-      [this](std::int64_t) {
-        std::shared_ptr<const wire::ShardMap> map;
-        {
-          const MutexLock lock(mutex_);
-          map = now_;
-        }
-        lookup_.SetMap(std::move(map));
-      },
-      SystemClock::Instance()};
+  ShardLookup lookup_{{},
+                      [this](const Token&, std::span<const Id128> hashes, std::int64_t,
+                             SaveNotice notice) -> Result<std::vector<wire::Place>> {
+                        return leader_.Answer(hashes, notice);
+                      },
+                      [this](std::int64_t) {
+                        std::shared_ptr<const wire::ShardMap> map;
+                        {
+                          const MutexLock lock(mutex_);
+                          map = now_;
+                        }
+                        lookup_.SetMap(std::move(map));
+                      },
+                      SystemClock::Instance()};
 };
 
 std::vector<Id128> Mixed(std::uint32_t count) {
@@ -163,6 +171,20 @@ TEST_F(ShardLookupTest, AnswersComeBackInTheOrderOfTheKeys) {
   EXPECT_EQ(leader_.asked, 1);
   EXPECT_EQ(first_.asked, 1);
   EXPECT_EQ(second_.asked, 1);
+}
+
+TEST_F(ShardLookupTest, EachShardLearnsWhichOfItsKeysAreBeingSaved) {
+  lookup_.SetMap(Map(1));
+  const std::vector<Id128> hashes = Mixed(9);
+  ASSERT_TRUE(Lookup(hashes));
+  EXPECT_EQ(leader_.announced().size() + first_.announced().size(), 0U) << "a look-up only asks";
+  ASSERT_TRUE(lookup_.Lookup(kToken, hashes, SystemClock::Instance().NowNs() + 60 * kSecond,
+                             SaveNotice::kBegin));
+  for (const auto& [shard, slice] : {std::pair(&leader_, 0), {&first_, 1}, {&second_, 2}}) {
+    const std::vector<Id128> announced = shard->announced();
+    EXPECT_EQ(announced.size(), 3U);
+    for (const Id128& hash : announced) EXPECT_EQ(wire::SliceOf(hash), slice);
+  }
 }
 
 TEST_F(ShardLookupTest, AShardThatIsAwayCostsItsOwnKeysOnly) {

@@ -21,7 +21,9 @@ bool MayBeElsewhere(const ItemResult& result) {
 // Takes the next owner's answer, but keeps an earlier reason that says more than "never put".
 void Merge(ItemResult& result, const ItemResult& next) {
   const MissReason before = result.code == Code::kMiss ? result.reason : MissReason::kNone;
+  const bool under_way = result.under_way;
   result = next;
+  result.under_way = next.code == Code::kMiss && (next.under_way || under_way);
   if (next.code == Code::kMiss && next.reason == MissReason::kNeverPut &&
       before != MissReason::kNone) {
     result.reason = before;
@@ -172,6 +174,17 @@ Result<Token> HostSession::Capture(const CallOptions& options) {
   if (closed()) return NotProven();
   return AskOne<Token>(
       options, [](OwnerClient& session, const CallOptions& left) { return session.Capture(left); });
+}
+
+// Tells the first owner alone, whichever of them gets the value: a look-up asks every owner that
+// misses a key.
+Status HostSession::Announce(const Token& token, std::span<const std::string_view> keys,
+                             SaveNotice notice, const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  if (closed()) return NotProven();
+  return AskOne<void>(options, [&](OwnerClient& session, const CallOptions& left) {
+    return session.Announce(token, keys, notice, left);
+  });
 }
 
 // ---- look-ups and gets

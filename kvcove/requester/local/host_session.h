@@ -31,6 +31,8 @@ class HostSession final : public Session {
   Result<Token> Capture(const CallOptions& options) override;
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
+  Status Announce(const Token& token, std::span<const std::string_view> keys, SaveNotice notice,
+                  const CallOptions& options) override;
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override;
   Result<Borrowed> Borrow(std::span<const std::string_view> keys,

@@ -29,6 +29,9 @@ class OwnerClient {
              const CallOptions& options);
   Status Exists(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options);
+  // Errors: those of Session::Announce; kUnavailable also from an owner of an earlier build.
+  Status Announce(const Token& token, std::span<const std::string_view> keys, SaveNotice notice,
+                  const CallOptions& options);
   Result<std::size_t> LongestPrefix(std::span<const std::string_view> keys,
                                     const CallOptions& options);
   Status Pin(std::span<const std::string_view> keys, PinKind kind,
@@ -98,6 +101,9 @@ class OwnerClient {
 
   static MissReason AbsentReason(const segment::HeaderView& view, SlotId slot,
                                  std::string_view key);
+  // Asks the owner which of the missing keys are being saved, if any can be.
+  void FindUnderWay(const Scope& scope, std::span<const std::string_view> keys,
+                    std::span<ItemResult> results, std::int64_t deadline_ns) const;
   static segment::Event EventOf(segment::EventKind kind, const segment::Found& found,
                                 std::int64_t hold_until_ms);
   // Returns the binding of a version; registers, with a call, if none is known or it is old.

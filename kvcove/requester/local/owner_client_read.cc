@@ -102,6 +102,45 @@ Status OwnerClient::Exists(std::span<const std::string_view> keys, std::span<Ite
   CountAsked(*scope->attachment, Asked::kLookups, results.first(keys.size()));
   if (!holds.empty()) scope->attachment->PushEvents(holds);
   if (missed) CountMisses(*scope->attachment, results.first(keys.size()));
+  if (missed && options.under_way) {
+    FindUnderWay(*scope, keys, results.first(keys.size()), DeadlineOf(clock_, options.timeout));
+  }
+  return {};
+}
+
+void OwnerClient::FindUnderWay(const Scope& scope, std::span<const std::string_view> keys,
+                               std::span<ItemResult> results, std::int64_t deadline_ns) const {
+  // Relaxed: a hint, as PublishSavesUntil.
+  const auto& until_ns = scope.attachment->header().header().saves_until_ns;
+  if (until_ns.load(std::memory_order_relaxed) <= clock_.NowNs()) return;
+  std::vector<std::size_t> which;
+  std::vector<Id128> hashes;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (results[i].code != Code::kMiss) continue;
+    which.push_back(i);
+    hashes.push_back(DirectoryHash(scope.read.slot, keys[i]));
+  }
+  const auto codes =
+      scope.attachment->service().NoteSaves(TokenOf(scope), hashes, SaveNotice::kNone, deadline_ns);
+  if (!codes) return;
+  for (std::size_t k = 0; k < which.size(); ++k) {
+    results[which[k]].under_way = (*codes)[k] == Code::kInProgress;
+  }
+}
+
+Status OwnerClient::Announce(const Token& token, std::span<const std::string_view> keys,
+                             SaveNotice notice, const CallOptions& options) {
+  if (token.slot >= kMaxSlots) return Fail(Code::kInvalid, "the token does not come from Capture");
+  KVCOVE_ASSIGN(const std::shared_ptr<Attachment> attachment, Attached());
+  if (attachment->header().header().saves_until_ns.load(std::memory_order_relaxed) == 0) {
+    return Fail(Code::kUnavailable, "the owner takes no announcements");
+  }
+  std::vector<Id128> hashes;
+  hashes.reserve(keys.size());
+  for (const std::string_view key : keys) hashes.push_back(DirectoryHash(token.slot, key));
+  const auto codes =
+      attachment->service().NoteSaves(token, hashes, notice, DeadlineOf(clock_, options.timeout));
+  if (!codes) return std::unexpected(codes.error());
   return {};
 }
 

@@ -105,7 +105,8 @@ class PyScheduler {
               double lookup_timeout, double hold, double reset_timeout, bool load_async,
               bool lookup, bool save, bool save_decoded, bool events, bool closed_on_reset_failure,
               bool assume_weights, std::uint64_t blocks, const std::string& door,
-              bool drop_last_stride, bool trust_siblings, const std::string& load_when)
+              bool drop_last_stride, bool trust_siblings, const std::string& load_when,
+              double save_wait)
       : parts_(std::make_shared<Parts>()) {
     const std::shared_ptr<Parts> parts = parts_;
     parts->pool = pool.Get();
@@ -116,6 +117,7 @@ class PyScheduler {
                                         .versions = Unwrap(connector::ParseVersionSource(versions)),
                                         .lookup_budget = Milliseconds(lookup_budget),
                                         .lookup_timeout = Milliseconds(lookup_timeout),
+                                        .save_wait = Milliseconds(save_wait),
                                         .reset_timeout = Milliseconds(reset_timeout),
                                         .load_async = load_async,
                                         .load_when = Unwrap(connector::ParseLoadWhen(load_when)),
@@ -631,17 +633,18 @@ void BindConnector(nb::module_& module) {
           nb::arg("group"), "How many objects a group's chunk is; of them, those of a rank.");
 
   nb::class_<PyScheduler>(module, "SchedulerRole")
-      .def(
-          nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
-                   const std::string&, double, double, double, double, bool, bool, bool, bool, bool,
-                   bool, bool, std::uint64_t, const std::string&, bool, bool, const std::string&>(),
-          nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
-          nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
-          nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
-          nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
-          nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
-          nb::arg("blocks"), nb::arg("door") = "", nb::arg("drop_last_stride") = false,
-          nb::arg("trust_siblings") = false, nb::arg("load_when") = "always")
+      .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
+                    const std::string&, double, double, double, double, bool, bool, bool, bool,
+                    bool, bool, bool, std::uint64_t, const std::string&, bool, bool,
+                    const std::string&, double>(),
+           nb::arg("shape"), nb::arg("pool"), nb::kw_only(), nb::arg("engine"),
+           nb::arg("pool_address"), nb::arg("versions"), nb::arg("lookup_budget"),
+           nb::arg("lookup_timeout"), nb::arg("hold"), nb::arg("reset_timeout"),
+           nb::arg("load_async"), nb::arg("lookup"), nb::arg("save"), nb::arg("save_decoded"),
+           nb::arg("events"), nb::arg("closed_on_reset_failure"), nb::arg("assume_weights"),
+           nb::arg("blocks"), nb::arg("door") = "", nb::arg("drop_last_stride") = false,
+           nb::arg("trust_siblings") = false, nb::arg("load_when") = "always",
+           nb::arg("save_wait") = 0.0)
       .def(
           "hint",
           [](PyScheduler& self, const std::string& id, std::uint32_t output_tokens,

@@ -88,6 +88,8 @@ class Config:
         That look-ups may hold a step of the scheduler, together.
     lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
         Of a request's look-up (then it is a miss), of one batch of a load or save, of a reset.
+    save_wait_ms : float
+        That a request's look-up waits for blocks which an engine is saving, at most; 0: not at all.
     hold_s : float
         What was found is kept from eviction until it is loaded, for so long.
     threads : int
@@ -147,6 +149,7 @@ class Config:
     save_decoded: bool = False
     lookup_budget_ms: float = 5.0
     lookup_timeout_ms: float = 1000.0
+    save_wait_ms: float = 200.0
     timeout_ms: float = 1000.0
     reset_timeout_ms: float = 2500.0
     hold_s: float = 60.0
@@ -269,6 +272,8 @@ class Config:
         for key in ("lookup_budget_ms", "lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):
             if not 1 <= getattr(self, key) <= 600_000:
                 refuse(key, "give 1 to 600000 milliseconds")
+        if not 0 <= self.save_wait_ms <= 600_000:
+            refuse("save_wait_ms", "give 0 (no wait) to 600000 milliseconds")
         if self.weights_check_s != 0 and not 1 <= self.weights_check_s <= 86_400:
             refuse("weights_check_s", "give 0 (never) or 1 to 86400 seconds")
         if self.weights_check_s != 0 and self.weight_version_source != "fingerprint":

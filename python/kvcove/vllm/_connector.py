@@ -134,6 +134,7 @@ class _SchedulerSide:
             versions=config.weight_version_source,
             lookup_budget=config.lookup_budget_ms / 1e3,
             lookup_timeout=config.lookup_timeout_ms / 1e3,
+            save_wait=config.save_wait_ms / 1e3,
             hold=config.hold_s,
             reset_timeout=config.reset_timeout_ms / 1e3,
             load_async=config.load_async,
