@@ -121,6 +121,7 @@ struct PoolStat {
   std::uint64_t resets = 0;        // generations that a reset or a prune replaced
   std::uint64_t voided = 0;        // objects whose generation ended, by a reset or otherwise
   std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
+  std::uint64_t hit_bytes = 0;     // of `hits`
 
   // Adds a disk to `disks` and to the sums.
   void AddDisk(DiskStat disk);
@@ -169,6 +170,7 @@ inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
     {&PoolStat::expired_puts, "kvcove_owner_expired_puts_total",
      "puts that took so long that others got their key"},
     {&PoolStat::dropped_events, "kvcove_owner_dropped_events_total", "hits that a full ring lost"},
+    {&PoolStat::hit_bytes, "kvcove_owner_hit_bytes_total", "bytes of values read"},
 });
 
 }  // namespace kvcove
