@@ -23,7 +23,8 @@ declare -A allowed=(
   [pool]="base model wire segment disklog policy rpc transport net master owner requester pool"
   [server]="base model wire segment rpc net http master owner requester pool server"
   [connector]="base model wire rpc transport requester pool connector"
-  [cli]="base model wire segment disklog uring policy rpc transport net http master pool server connector cli"
+  [top]="base rpc http top"
+  [cli]="base model wire segment disklog uring policy rpc transport net http master pool server connector top cli"
 )
 # The same for the folders of a module; `top` is the module's own. lab/ may use all modules. Tests, fixtures and fakes may use any of them.
 declare -A folders=(

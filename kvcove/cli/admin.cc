@@ -215,8 +215,13 @@ const std::vector<Column> kMasterColumns = {
     {"MASTER", "master"},   {"SHARD", "shard"},       {"SLICES", "slices"},
     {"ENTRIES", "entries"}, {"DRAINING", "draining"}, {"LEASE MS", "lease_milliseconds"}};
 const std::vector<Column> kNamespaceColumns = {
-    {"NAMESPACE", "namespace"},   {"VERSION", "version"}, {"SLOT", "slot"},
+    {"NAMESPACE", "namespace"},   {"VERSION", "version"}, {"BYTES", "bytes"}, {"SLOT", "slot"},
     {"GENERATION", "generation"}, {"USED", "used"},       {"DEAD", "dead"}};
+const std::vector<Column> kEngineColumns = {{"ENGINE", "engine"},
+                                            {"NAMESPACE", "namespace"},
+                                            {"VERSION", "version"},
+                                            {"OPEN", "open"},
+                                            {"PROCESSES", "processes"}};
 const std::vector<Column> kKeyColumns = {{"KEY", "key"},
                                          {"NAMESPACE", "namespace"},
                                          {"SIZE", "bytes"},
@@ -359,6 +364,12 @@ void AddAdmin(CLI::App& app, Action& chosen) {
           [](const json& body) {
             PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");
           });
+  CLI::App* engines =
+      add.Add("engines", "List the engines that are registered.", "GET", "/v1/engines",
+              [](const json& body) {
+                PrintList(body["engines"], kEngineColumns, "no engine is registered");
+              });
+  add.Argument(engines, "--limit", "limit", "at most so many (1000)");
   CLI::App* keys = add.Add("keys", "List the keys that are stored, page by page.", "GET",
                            "/v1/keys", [](const json& body) {
                              json list = body["keys"];

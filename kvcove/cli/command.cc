@@ -146,6 +146,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddToken(app, chosen);
   AddAdmin(app, chosen);
   AddStatus(app, chosen);
+  AddTop(app, chosen);
   AddDoctor(app, chosen);
   AddDisk(app, chosen);
   AddStore(app, chosen);

@@ -32,6 +32,7 @@ void AddEngine(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
 void AddStatus(CLI::App& app, Action& chosen);
+void AddTop(CLI::App& app, Action& chosen);
 void AddDoctor(CLI::App& app, Action& chosen);
 void AddStore(CLI::App& app, Action& chosen);
 void AddDisk(CLI::App& app, Action& chosen);

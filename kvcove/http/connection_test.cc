@@ -13,7 +13,9 @@ namespace kvcove::http {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class ConnectionTest : public testing::Test {
  protected:
@@ -62,6 +64,28 @@ TEST_F(ConnectionTest, AnAnswerOfAnotherStatusIsWhole) {
   ASSERT_TRUE(answer) << answer.error().ToString();
   EXPECT_EQ(answer->status, 404);
   EXPECT_EQ(answer->body, "no such");
+}
+
+TEST_F(ConnectionTest, AGetIsAskedOverAConnectionThatIsKept) {
+  for (const char* authorization : {"", "Bearer x"}) {
+    Answer("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    const auto answer = connection_->Ask({.method = "GET",
+                                          .host = "h",
+                                          .target = "/a?b=1",
+                                          .authorization = authorization,
+                                          .body = {}},
+                                         SystemClock::Instance().NowNs() + 60 * kSecond);
+    ASSERT_TRUE(answer) << answer.error().ToString();
+    EXPECT_EQ(answer->body, "ok");
+    EXPECT_TRUE(connection_->usable());
+  }
+  std::string asked(4096, '\0');
+  const ssize_t got = recv(server_.get(), asked.data(), asked.size(), 0);
+  ASSERT_GT(got, 0);
+  asked.resize(static_cast<std::size_t>(got));
+  EXPECT_THAT(asked, StartsWith("GET /a?b=1 HTTP/1.1\r\nHost: h\r\n"));
+  EXPECT_THAT(asked, HasSubstr("Content-Length: 0\r\n\r\nGET /a?b=1 HTTP/1.1\r\n"));
+  EXPECT_THAT(asked, EndsWith("Authorization: Bearer x\r\n\r\n"));
 }
 
 TEST_F(ConnectionTest, AStreamThatIsCutShortIsAnError) {

@@ -127,6 +127,7 @@ struct PoolStat {
   std::uint64_t voided_bytes = 0;  // that they occupied, whole granules
   std::uint64_t refused_pins = 0;  // hard pins beyond half of the memory
   std::uint64_t ended_pins = 0;    // hard pins whose time to live was over
+  std::uint64_t hit_bytes = 0;     // of `hits`
   // Of memory now:
   std::uint64_t pinned_bytes = 0;     // of hard-pinned values, whole granules
   std::uint64_t timed_pin_bytes = 0;  // of those whose pin has a time to live
@@ -186,6 +187,7 @@ inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
      "hard pins refused, as they have at most half of the memory"},
     {&PoolStat::ended_pins, "kvcove_owner_ended_pins_total",
      "hard pins whose time to live was over"},
+    {&PoolStat::hit_bytes, "kvcove_owner_hit_bytes_total", "bytes of values read"},
 });
 
 }  // namespace kvcove

@@ -48,6 +48,11 @@ struct OwnerStat {
   std::uint32_t disks_aside = 0;
   std::uint64_t disk_capacity_bytes = 0;
   std::uint64_t disk_bytes = 0;
+  // At the master only; OwnersReply has none of these.
+  std::uint64_t hit_bytes = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t disk_hits = 0;
+  std::uint64_t disk_hit_bytes = 0;
 };
 
 struct RemoveRequest {

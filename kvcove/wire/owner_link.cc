@@ -149,7 +149,8 @@ std::string Encode(const RenewRequest& message) {
                               message.evictions, message.stale_puts, message.puts, message.partial,
                               message.disk_away, message.map, message.told_map, message.disks,
                               message.disks_aside, message.disk_capacity_bytes, message.disk_bytes,
-                              message.leased, message.disks_void, &opening));
+                              message.leased, message.disks_void, &opening, message.hit_bytes,
+                              message.put_bytes, message.disk_hits, message.disk_hit_bytes));
 }
 
 Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
@@ -175,7 +176,11 @@ Result<RenewRequest> DecodeRenew(std::span<const std::byte> body) {
                       .disk_bytes = root->disk_bytes(),
                       .leased = root->leased(),
                       .disks_void = root->disks_void(),
-                      .opening = FromFb(root->opening())};
+                      .opening = FromFb(root->opening()),
+                      .hit_bytes = root->hit_bytes(),
+                      .put_bytes = root->put_bytes(),
+                      .disk_hits = root->disk_hits(),
+                      .disk_hit_bytes = root->disk_hit_bytes()};
 }
 
 std::string Encode(const RenewReply& message) {

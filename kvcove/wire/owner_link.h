@@ -116,6 +116,11 @@ struct RenewRequest {
   // so.
   bool disks_void = false;
   Id128 opening;  // which the master is to store: the owner's data directory has it; zero: none
+  // Counted since the owner's start; for operators.
+  std::uint64_t hit_bytes = 0;
+  std::uint64_t put_bytes = 0;
+  std::uint64_t disk_hits = 0;  // values that came back into memory
+  std::uint64_t disk_hit_bytes = 0;
 };
 
 struct RenewReply {

@@ -166,7 +166,11 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
                              .disk_bytes = 15,
                              .leased = true,
                              .disks_void = true,
-                             .opening = {.high = 16, .low = 17}};
+                             .opening = {.high = 16, .low = 17},
+                             .hit_bytes = 20,
+                             .put_bytes = 21,
+                             .disk_hits = 22,
+                             .disk_hit_bytes = 23};
   const auto asked = Decode(Encode(request), &DecodeRenew);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->number, 1);
@@ -189,6 +193,10 @@ TEST(OwnerLinkWireTest, ARenewalAndItsAnswerArriveWhole) {
   EXPECT_TRUE(asked->leased);
   EXPECT_TRUE(asked->disks_void);
   EXPECT_EQ(asked->opening, request.opening);
+  EXPECT_EQ(asked->hit_bytes, 20U);
+  EXPECT_EQ(asked->put_bytes, 21U);
+  EXPECT_EQ(asked->disk_hits, 22U);
+  EXPECT_EQ(asked->disk_hit_bytes, 23U);
   const RenewReply reply{.granted = true,
                          .lease_ns = 1,
                          .revision = 2,

@@ -143,18 +143,23 @@ std::string Encode(const ShardSyncRequest& message) {
       Column(builder, message.entries_of_slots, [](const auto& one) { return one.first; });
   const auto held_entries =
       Column(builder, message.entries_of_slots, [](const auto& one) { return one.second; });
+  const auto held_bytes = builder.CreateVector(message.bytes_of_slots);
   const fb::Id process = ToFb(message.process);
-  return Done(builder, fb::CreateShardSync(builder, &process, address, message.term,
-                                           message.session, message.position, message.frozen,
-                                           message.loaded, message.failed, removed, counts,
-                                           code_list, message.entries, held_slots, held_entries));
+  return Done(builder,
+              fb::CreateShardSync(builder, &process, address, message.term, message.session,
+                                  message.position, message.frozen, message.loaded, message.failed,
+                                  removed, counts, code_list, message.entries, held_slots,
+                                  held_entries, held_bytes));
 }
 
 Result<ShardSyncRequest> DecodeShardSync(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::ShardSync>(body));
   if (SizeOf(root->removed()) != SizeOf(root->counts())) return WrongCount();
   if (SizeOf(root->held_slots()) != SizeOf(root->held_entries())) return WrongCount();
-  if (!Aligned(root->removed()) || !Aligned(root->counts(), 4) || !Aligned(root->held_entries())) {
+  const unsigned with_bytes = SizeOf(root->held_bytes());
+  if (with_bytes != 0 && with_bytes != SizeOf(root->held_slots())) return WrongCount();
+  if (!Aligned(root->removed()) || !Aligned(root->counts(), 4) || !Aligned(root->held_entries()) ||
+      !Aligned(root->held_bytes())) {
     return Misaligned();
   }
   KVCOVE_TRY(KnownSlots(root->held_slots()));
@@ -168,9 +173,13 @@ Result<ShardSyncRequest> DecodeShardSync(std::span<const std::byte> body) {
                            .failed = root->failed(),
                            .removed = {},
                            .entries = root->entries(),
-                           .entries_of_slots = {}};
+                           .entries_of_slots = {},
+                           .bytes_of_slots = {}};
   for (unsigned i = 0; i < SizeOf(root->held_slots()); ++i) {
     request.entries_of_slots.emplace_back(root->held_slots()->Get(i), root->held_entries()->Get(i));
+  }
+  for (unsigned i = 0; i < with_bytes; ++i) {
+    request.bytes_of_slots.push_back(root->held_bytes()->Get(i));
   }
   unsigned at = 0;
   for (unsigned i = 0; i < SizeOf(root->removed()); ++i) {

@@ -41,6 +41,8 @@ struct ShardSyncRequest {
   std::uint64_t entries = 0;
   // Of each slot with entries; empty: as before.
   std::vector<std::pair<SlotId, std::uint64_t>> entries_of_slots;
+  // Bytes of the values of each of these slots. Empty: a shard of an earlier build counts none.
+  std::vector<std::uint64_t> bytes_of_slots;
 };
 
 struct ShardMove {

@@ -49,7 +49,8 @@ TEST(ShardsWireTest, ASyncComesAsItWent) {
                                              {.number = 10, .codes = {}},
                                              {.number = 11, .codes = {Code::kOk}}},
                                  .entries = 12,
-                                 .entries_of_slots = {{4, 10}, {5, 2}}};
+                                 .entries_of_slots = {{4, 10}, {5, 2}},
+                                 .bytes_of_slots = {100, 20}};
   const auto back = DecodeShardSync(Bytes(Encode(request)));
   ASSERT_TRUE(back) << back.error().ToString();
   EXPECT_EQ(back->process, request.process);
@@ -61,6 +62,7 @@ TEST(ShardsWireTest, ASyncComesAsItWent) {
   EXPECT_TRUE(back->removed[1].codes.empty());
   EXPECT_EQ(back->removed[2].number, 11U);
   EXPECT_EQ(back->entries_of_slots, request.entries_of_slots);
+  EXPECT_EQ(back->bytes_of_slots, request.bytes_of_slots);
 }
 
 TEST(ShardsWireTest, AnAnswerComesAsItWent) {

@@ -234,6 +234,8 @@ chmod 600 "$directory/wrong.toml"
 check "doctor: a master of other tokens" 1 "FAIL +master 127.0.0.1:$port: .*is the token in '$directory/wrong.toml' right" "${look[@]}" --credentials "$directory/wrong.toml"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
+check "top with a tenant's token" 2 'scope "admin"' "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml"
+check "top with the cluster's token" 0 "1 of 1 owners" "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml"
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
 check "admin why before any engine" 0 "no engine has registered" "${admin[@]}" why nothing
 check "replay as a tenant" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 200 --engines 2 --json --pool "kvcove://127.0.0.1:$port?token=$directory/acme.toml"

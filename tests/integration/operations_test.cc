@@ -436,6 +436,33 @@ TEST_F(OperationsTest, KeysArePagedByPrefix) {
   EXPECT_EQ(Json("GET", "/v1/namespaces")["namespaces"][0]["namespace"], "acme/llama");
 }
 
+TEST_F(OperationsTest, OwnersTellTheBytesThatWereReadAndStoredAndNamespacesTheirs) {
+  auto pool = Open();
+  auto session = OpenSession(*pool, "engine-1");
+  ASSERT_EQ(Put(*session, "k", 5000), Code::kOk);
+  ASSERT_TRUE(Get(*session, "k", 5000).ok());
+  const auto sum = [&](const char* figure) {
+    std::uint64_t bytes = 0;
+    for (const json& owner : Json("GET", "/v1/segments")["segments"]) {
+      bytes += owner[figure].get<std::uint64_t>();
+    }
+    return bytes;
+  };
+  ASSERT_TRUE(Becomes([&] { return sum("hit_bytes") == 5000U; })) << sum("hit_bytes");
+  EXPECT_EQ(sum("put_bytes"), 5000U);
+  EXPECT_EQ(sum("disk_hits"), 0U);
+  ASSERT_TRUE(
+      Becomes([&] { return Json("GET", "/v1/namespaces")["namespaces"][0]["bytes"] == 5000U; }));
+  const json engines = Json("GET", "/v1/engines");
+  ASSERT_EQ(engines["engines"].size(), 1U);
+  EXPECT_EQ(engines["engines"][0]["engine"], "engine-1");
+  EXPECT_EQ(engines["engines"][0]["namespace"], "acme/llama");
+  EXPECT_EQ(engines["engines"][0]["open"], true);
+  EXPECT_EQ(engines["engines"][0]["processes"], 1U);
+  EXPECT_EQ(engines["registered"], 1U);
+  EXPECT_TRUE(Json("GET", "/v1/engines?limit=0")["engines"].empty());
+}
+
 TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {
   auto pool = Open();
   auto session = OpenSession(*pool);

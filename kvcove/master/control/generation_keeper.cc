@@ -438,6 +438,11 @@ std::vector<SlotDescription> GenerationKeeper::Describe() const {
   return generations_.Describe(clock_.NowNs());
 }
 
+std::vector<EngineDescription> GenerationKeeper::Engines(std::size_t at_most) const {
+  const MutexLock lock(mutex_);
+  return generations_.Engines(at_most);
+}
+
 bool GenerationKeeper::Knows(std::string_view name, std::string_view version) const {
   const MutexLock lock(mutex_);
   return generations_.FindSlot(name, version).has_value();

@@ -98,6 +98,21 @@ std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
   return all;
 }
 
+std::vector<EngineDescription> Generations::Engines(std::size_t at_most) const {
+  std::vector<EngineDescription> engines;
+  registrations_.ForEach(
+      [&](const std::string& name, const std::string& engine, const Registrations::Binding& of) {
+        if (engines.size() >= at_most) return false;
+        engines.push_back({.name = name,
+                           .engine = engine,
+                           .version = of.current_version,
+                           .open = of.open,
+                           .processes = of.holders.size()});
+        return true;
+      });
+  return engines;
+}
+
 // ---- registering
 
 Result<SlotId> Generations::SlotFor(std::string_view name, const Taken& taken,

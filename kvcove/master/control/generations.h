@@ -44,6 +44,15 @@ struct SlotDescription {
   bool dead = false;   // pruned: nothing is found or stored under it any more
 };
 
+// An engine that is registered at a namespace, as an operator sees it.
+struct EngineDescription {
+  std::string name;  // the namespace, qualified by its tenant
+  std::string engine;
+  std::optional<std::string> version;  // the weights that it uses now, where it names versions
+  bool open = false;                   // else it finds and stores nothing before it has reset
+  std::size_t processes = 0;           // that keep its registration alive
+};
+
 struct GenerationOptions {
   std::uint32_t max_slots = kMaxSlots;
   // Slots that one tenant may have, where there are tenants.
@@ -136,6 +145,8 @@ class Generations {
   bool Unnamed(SlotId slot, std::int64_t now_ns) const;
   std::vector<SlotId> UnnamedSlots(std::int64_t now_ns) const;
   std::vector<SlotDescription> Describe(std::int64_t now_ns) const;
+  // Returns the first `at_most` engines in the order of namespaces.
+  std::vector<EngineDescription> Engines(std::size_t at_most) const;
   Id128 incarnation() const { return incarnation_; }
   std::size_t used_slots() const { return slots_by_name_.size(); }
   const VersionOrder& order() const { return order_; }

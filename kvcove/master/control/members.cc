@@ -591,7 +591,11 @@ std::vector<wire::OwnerStat> Members::Stat(std::int64_t now_ns) const {
                       .disks = member.last.disks,
                       .disks_aside = member.last.disks_aside,
                       .disk_capacity_bytes = member.last.disk_capacity_bytes,
-                      .disk_bytes = member.last.disk_bytes});
+                      .disk_bytes = member.last.disk_bytes,
+                      .hit_bytes = member.last.hit_bytes,
+                      .put_bytes = member.last.put_bytes,
+                      .disk_hits = member.last.disk_hits,
+                      .disk_hit_bytes = member.last.disk_hit_bytes});
   }
   return owners;
 }

@@ -62,6 +62,13 @@ class Registrations {
       visit(at->first.second, at->second);
     }
   }
+  // Calls `visit(namespace, engine, binding)` for each binding until it returns false.
+  template <typename Visit>
+  void ForEach(Visit&& visit) const {
+    for (const auto& [key, binding] : bindings_) {
+      if (!visit(key.first, key.second, binding)) return;
+    }
+  }
   Binding* Find(std::string_view name, std::string_view engine);
   const Binding* Find(std::string_view name, std::string_view engine) const;
 

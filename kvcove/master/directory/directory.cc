@@ -54,9 +54,23 @@ void Directory::Remember(SlotId slot, const Id128& hash, MissReason reason) {
 
 void Directory::SweepNext() { Sweep(shards_[swept_++ % kShards], 0); }
 
-void Directory::Count(SlotId slot, int change) {
-  entries_ += change;
-  of_slot_[slot] += change;
+void Directory::Count(const Entry& entry, int sign) {
+  OfSlot& slot = of_slot_[entry.slot];
+  entries_ += sign;
+  slot.entries += sign;
+  if (entry.generation() != slot.generation) {
+    // A generation ends when another one is current, so a current one that is not the counted one
+    // is its successor.
+    if (sign < 0 || !standings_.Current(entry.slot, entry.generation())) return;
+    slot.generation = entry.generation();
+    slot.bytes = 0;
+  }
+  slot.bytes += sign * std::int64_t{entry.size_bytes};
+}
+
+std::uint64_t Directory::BytesOf(SlotId slot) const {
+  const OfSlot& of = of_slot_[slot];
+  return standings_.Current(slot, of.generation) ? of.bytes : 0;
 }
 
 // Moves the needed entries into a new table: of the same room when enough entries are dead, else of
@@ -77,7 +91,7 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
       Remember(entry.slot, entry.hash, MissReason::kDiskFailed);
     }
     entry.epoch = 0;
-    Count(entry.slot, -1);
+    Count(entry, -1);
   }
   std::size_t room = std::max(kFirstEntries, old.size());
   while (more > 0 && needed * 2 > room) room *= 2;
@@ -101,7 +115,7 @@ void Directory::Sweep(Shard& shard, std::size_t more) {
 void Directory::Erase(Shard& shard, std::size_t at) {
   const std::size_t room = shard.entries.size();
   --shard.used;
-  Count(shard.entries[at].slot, -1);
+  Count(shard.entries[at], -1);
   std::size_t hole = at;
   for (std::size_t next = Next(at, room); shard.entries[next].epoch != 0; next = Next(next, room)) {
     const std::size_t home = HomeOf(shard.entries[next].hash, room);
@@ -148,7 +162,8 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
     own = &shard.entries[at];
     ++shard.used;
     shard.several |= several;
-    Count(item.slot, 1);
+  } else {
+    Count(*own, -1);
   }
   *own = {.hash = item.hash,
           .size_bytes = item.size_bytes,
@@ -160,6 +175,7 @@ Code Directory::List(const wire::ListItem& item, wire::OwnerNumber owner, std::u
           .superseded = 0,
           .slot = item.slot,
           .generation_high = static_cast<std::uint32_t>(item.generation >> 32)};
+  Count(*own, 1);
   return Code::kOk;
 }
 
@@ -329,7 +345,8 @@ void Directory::LoadEntry(const wire::ShardEntry& from) {
   if (shard.entries[at].epoch == 0) {
     ++shard.used;
     shard.several |= several;
-    Count(from.slot, 1);
+  } else {
+    Count(shard.entries[at], -1);
   }
   shard.entries[at] = {.hash = from.hash,
                        .size_bytes = from.size_bytes,
@@ -341,6 +358,7 @@ void Directory::LoadEntry(const wire::ShardEntry& from) {
                        .superseded = static_cast<std::uint16_t>(from.superseded ? 1 : 0),
                        .slot = from.slot,
                        .generation_high = static_cast<std::uint32_t>(from.generation >> 32)};
+  Count(shard.entries[at], 1);
 }
 
 void Directory::ForgetSlices(std::size_t number, const Slices& slices) {

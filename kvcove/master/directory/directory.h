@@ -68,7 +68,10 @@ class Directory {
   std::uint64_t entries() const { return entries_; }
   // Returns the slot's entries. Includes dead ones, of earlier generations and of owners that have
   // ended, until a sweep.
-  std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot]; }
+  std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot].entries; }
+  // Returns the bytes of the slot's values of its current generation, each copy by itself. Includes
+  // those of owners that have ended, until a sweep.
+  std::uint64_t BytesOf(SlotId slot) const;
   // Removes unneeded entries from the next part of the table; `kShards` calls sweep all of it.
   void SweepNext();
   static constexpr std::size_t kShards = 1024;
@@ -125,7 +128,8 @@ class Directory {
   void Supersede(Shard& shard, const wire::ListItem& item, wire::OwnerNumber owner);
   // Removes unneeded entries, and makes room for `more`.
   void Sweep(Shard& shard, std::size_t more);
-  void Count(SlotId slot, int change);
+  // Counts an entry that was added (`sign` 1) or removed (-1).
+  void Count(const Entry& entry, int sign);
   void Erase(Shard& shard, std::size_t at);
   void Remember(SlotId slot, const Id128& hash, MissReason reason);
   // Returns the miss reason for an entry whose owner cannot be read.
@@ -137,7 +141,14 @@ class Directory {
   std::uint64_t secret_ = RandomU64();
   std::vector<Shard> shards_;
   std::uint64_t entries_ = 0;
-  std::vector<std::uint32_t> of_slot_ = std::vector<std::uint32_t>(kMaxSlots);
+  // Counts of a slot's entries. Bytes are those of one generation, the latest that was listed: the
+  // entries of earlier ones may remain for long, and nobody can read their values.
+  struct OfSlot {
+    std::uint32_t entries = 0;
+    Generation generation = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<OfSlot> of_slot_ = std::vector<OfSlot>(kMaxSlots);
   std::size_t swept_ = 0;
   // Why keys were removed lately: a hint for misses, which a later one of the same place replaces.
   struct Ghost {

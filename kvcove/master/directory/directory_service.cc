@@ -136,6 +136,13 @@ std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
   return entries;
 }
 
+std::vector<std::uint64_t> DirectoryService::BytesBySlot() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> bytes;
+  for (SlotId slot = 0; slot < kMaxSlots; ++slot) bytes.push_back(directory_.BytesOf(slot));
+  return bytes;
+}
+
 void DirectoryService::ForgetWent() {
   if (went_order_.empty()) return;
   went_.clear();

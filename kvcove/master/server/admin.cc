@@ -54,13 +54,17 @@ json OwnerJson(const wire::OwnerStat& owner) {
           {"free_bytes", owner.free_bytes},
           {"objects", owner.objects},
           {"hits", owner.hits},
+          {"hit_bytes", owner.hit_bytes},
           {"puts", owner.puts},
+          {"put_bytes", owner.put_bytes},
           {"evictions", owner.evictions},
           {"stale_puts", owner.stale_puts},
           {"disks", owner.disks},
           {"disks_aside", owner.disks_aside},
           {"disk_capacity_bytes", owner.disk_capacity_bytes},
           {"disk_bytes", owner.disk_bytes},
+          {"disk_hits", owner.disk_hits},
+          {"disk_hit_bytes", owner.disk_hit_bytes},
           {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
 }
 
@@ -235,11 +239,26 @@ class Answers {
                             nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
   }
 
+  Result<json> Engines(const Request& request) const {
+    KVCOVE_ASSIGN(const std::uint64_t limit, Number(request, "limit", kMaxPage));
+    json list = json::array();
+    for (const EngineDescription& engine : cluster_.master().generations().Engines(limit)) {
+      list.push_back({{"engine", engine.engine},
+                      {"namespace", ReadableName(engine.name)},
+                      {"version", engine.version.value_or("")},
+                      {"open", engine.open},
+                      {"processes", engine.processes}});
+    }
+    return json{{"engines", list}, {"registered", cluster_.master().generations().registrations()}};
+  }
+
   Result<json> Namespaces() const {
     json list = json::array();
+    const std::vector<std::uint64_t> bytes = cluster_.master().shards().BytesBySlot();
     for (const SlotDescription& slot : cluster_.Namespaces()) {
       list.push_back({{"namespace", ReadableName(slot.name)},
                       {"version", slot.version},
+                      {"bytes", bytes[slot.slot]},
                       {"slot", slot.slot},
                       {"generation", slot.generation},
                       {"used", slot.used},
@@ -534,7 +553,7 @@ class Answers {
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
   for (const char* path :
-       {"segments", "namespaces", "keys", "key", "tasks", "members", "masters"}) {
+       {"segments", "namespaces", "engines", "keys", "key", "tasks", "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",
@@ -607,6 +626,8 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
   add("GET", "/v1/status", false, [answers](const Request&) { return answers->Status(); });
   add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
   add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/engines", false,
+      [answers](const Request& request) { return answers->Engines(request); });
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });
   add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });

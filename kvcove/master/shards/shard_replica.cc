@@ -17,38 +17,39 @@ constexpr int kTicks = 20;
 
 // ---- following
 
-std::vector<std::pair<SlotId, std::uint64_t>> ShardReplica::EntriesToTell(const Following* to) {
-  std::vector<std::pair<SlotId, std::uint64_t>> entries;
+void ShardReplica::AddSlots(const Following* from, wire::ShardSyncRequest& to) {
   {
     const MutexLock lock(mutex_);
     const std::int64_t now = clock_.NowNs();
-    if (to == nullptr || now < counted_ns_ + kTellEntriesNs) return entries;
+    if (from == nullptr || now < counted_ns_ + kTellEntriesNs) return;
     counted_ns_ = now;
   }
-  const std::vector<std::uint64_t> all = to->directory.EntriesBySlot();
-  for (std::size_t slot = 0; slot < all.size(); ++slot) {
-    if (all[slot] != 0) entries.emplace_back(static_cast<SlotId>(slot), all[slot]);
+  const std::vector<std::uint64_t> entries = from->directory.EntriesBySlot();
+  const std::vector<std::uint64_t> bytes = from->directory.BytesBySlot();
+  for (std::size_t slot = 0; slot < entries.size(); ++slot) {
+    if (entries[slot] == 0) continue;
+    to.entries_of_slots.emplace_back(static_cast<SlotId>(slot), entries[slot]);
+    to.bytes_of_slots.push_back(bytes[slot]);
   }
-  return entries;
 }
 
 wire::ShardSyncRequest ShardReplica::NextSync() {
   const FollowingPtr to = following();
-  const std::uint64_t entries = to == nullptr ? 0 : to->directory.entries();
-  const auto entries_of_slots = EntriesToTell(to.get());
-  const MutexLock lock(mutex_);
-  frozen_named_ = frozen_;
   wire::ShardSyncRequest request{.process = process_,
                                  .address = options_.address,
-                                 .term = term_,
-                                 .session = session_,
-                                 .position = position_,
-                                 .frozen = frozen_,
-                                 .loaded = loaded_,
-                                 .failed = failed_,
                                  .removed = {},
-                                 .entries = entries,
-                                 .entries_of_slots = entries_of_slots};
+                                 .entries = to == nullptr ? 0 : to->directory.entries(),
+                                 .entries_of_slots = {},
+                                 .bytes_of_slots = {}};
+  AddSlots(to.get(), request);
+  const MutexLock lock(mutex_);
+  frozen_named_ = frozen_;
+  request.term = term_;
+  request.session = session_;
+  request.position = position_;
+  request.frozen = frozen_;
+  request.loaded = loaded_;
+  request.failed = failed_;
   named_.clear();
   for (const auto& [number, codes] : removed_) {
     request.removed.push_back({.number = number, .codes = codes});

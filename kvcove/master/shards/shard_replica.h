@@ -114,8 +114,9 @@ class ShardReplica {
     const MutexLock lock(mutex_);
     return following_;
   }
-  // Returns the entries of each slot; empty: they were reported less than 50 ms ago.
-  std::vector<std::pair<SlotId, std::uint64_t>> EntriesToTell(const Following* to);
+  // Adds the entries and the bytes of each slot to `to`, unless they were reported less than 50 ms
+  // ago.
+  void AddSlots(const Following* from, wire::ShardSyncRequest& to);
   void Begin(const wire::ShardSyncReply& reply);
   // Returns true if this generation is later than those that the following knows.
   static bool Lags(const Following& to, SlotId slot, Generation generation);

@@ -132,6 +132,7 @@ void Shards::Acknowledge(Member& member, const wire::ShardSyncRequest& request, 
   member.entries = request.entries;
   if (!request.entries_of_slots.empty() || request.entries == 0) {
     member.entries_of_slots = request.entries_of_slots;
+    member.bytes_of_slots = request.bytes_of_slots;
   }
   for (const wire::ShardSyncRequest::Removed& removed : request.removed) {
     const auto at = member.removals.find(removed.number);

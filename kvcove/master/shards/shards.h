@@ -85,6 +85,8 @@ class Shards {
   // Returns the entries of each slot at all shards, as each has reported lately, including dead
   // ones that are not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
+  // Returns the bytes of each slot's values, likewise.
+  std::vector<std::uint64_t> BytesBySlot() const;
   // Starts or stops to move the shard's slices to others. Errors: kInvalid for an unknown address.
   Status SetDraining(const std::string& address, bool draining);
 
@@ -123,6 +125,7 @@ class Shards {
     std::uint64_t full_sent = 0;    // of full_version_
     std::uint64_t entries = 0;
     std::vector<std::pair<SlotId, std::uint64_t>> entries_of_slots;
+    std::vector<std::uint64_t> bytes_of_slots;
     bool fresh = true;  // the next answer has everything
     bool draining = false;
     // The last answer's, to compute what has changed since.

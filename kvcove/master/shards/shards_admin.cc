@@ -40,6 +40,18 @@ std::vector<std::uint64_t> Shards::EntriesBySlot() const {
   return entries;
 }
 
+std::vector<std::uint64_t> Shards::BytesBySlot() const {
+  std::vector<std::uint64_t> bytes = directory_.BytesBySlot();
+  const MutexLock lock(mutex_);
+  for (const auto& [number, member] : members_) {
+    const auto count = std::min(member.entries_of_slots.size(), member.bytes_of_slots.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes[member.entries_of_slots[i].first] += member.bytes_of_slots[i];
+    }
+  }
+  return bytes;
+}
+
 // Counts each tenant's entries over all shards. Each shard refuses listings beyond the share.
 void Shards::CountShares() {
   const std::int64_t now = clock_.NowNs();

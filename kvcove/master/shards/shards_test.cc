@@ -277,6 +277,8 @@ TEST_F(ShardsTest, ATenantsShareCountsOverAllShards) {
   EXPECT_NEAR(listed, 100, 2);
   const auto entries = master_->shards().EntriesBySlot();
   EXPECT_EQ(entries[m_.slot], static_cast<std::uint64_t>(listed));
+  EXPECT_EQ(master_->shards().BytesBySlot()[m_.slot], static_cast<std::uint64_t>(listed))
+      << "of one byte each";
   // Room comes back to all of them.
   for (int i = 0; i < 200; ++i) (void)List(1, Key(i), 1, false, /*gone=*/true);
   Pass(300 * kMillisecond);

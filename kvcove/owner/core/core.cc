@@ -197,7 +197,9 @@ wire::RenewRequest Core::Report() const {
           .hits = counters_.hits,
           .evictions = counters_.evictions,
           .stale_puts = counters_.stale_puts,
-          .puts = counters_.puts};
+          .puts = counters_.puts,
+          .hit_bytes = hit_bytes_,
+          .put_bytes = counters_.put_bytes};
 }
 
 void Core::StatTotals(PoolStat& stat) const {
@@ -213,6 +215,7 @@ void Core::StatTotals(PoolStat& stat) const {
   stat.puts = counters_.puts;
   stat.put_bytes = counters_.put_bytes;
   stat.hits = counters_.hits;
+  stat.hit_bytes = hit_bytes_;
   stat.evictions = counters_.evictions;
   stat.removals = counters_.removals;
   stat.swept = counters_.swept;
@@ -284,6 +287,7 @@ std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
     if (id == kNoObject) continue;
     if (event.kind == segment::EventKind::kHit) {
       ++counters_.hits;
+      hit_bytes_ += objects_.SizeBytes(id);
       CountHit(id);
     }
     if (event.hold_until_ms * kMillisecond > now) {

@@ -330,6 +330,9 @@ class Core {
   const Clock& clock_;
   const segment::Payload payload_;
   Counters counters_;
+  // Stays out of Counters, whose layout an upgrade carries between builds (Core::Save): each
+  // process counts from zero.
+  std::uint64_t hit_bytes_ = 0;
   Steps steps_;
   Objects objects_;
   Spaces spaces_;

@@ -33,6 +33,7 @@ std::vector<Loan> Core::Lend(const Token& token, std::span<const std::string_vie
         loan.code = Code::kInvalid;
       } else if (found[i] && found[i].generation == token.generation) {
         ++counters_.hits;
+        hit_bytes_ += found[i].meta.size_bytes();
         loan = LoanOf(found[i]);
         loan.hit = true;
       } else if (found[i]) {

@@ -57,6 +57,8 @@ void AddDisks(const OwnerDisks& disks, wire::RenewRequest& report) {
     report.disks_aside += static_cast<std::uint32_t>(disk.aside);
     report.disk_capacity_bytes += disk.space.total_bytes;
     report.disk_bytes += disk.space.live_bytes;
+    report.disk_hits += disk.promoted;
+    report.disk_hit_bytes += disk.promoted_bytes;
   }
 }
 
