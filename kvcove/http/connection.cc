@@ -100,18 +100,18 @@ Result<Response> Connection::Receive(std::size_t max_bytes, std::int64_t deadlin
                   .type = std::string(type.data(), type.size())};
 }
 
-Result<Response> Connection::Post(const PostOptions& options, std::int64_t deadline_ns) {
+Result<Response> Connection::Ask(const RequestOptions& options, std::int64_t deadline_ns) {
   return Stream(options, deadline_ns, nullptr);
 }
 
-Result<Response> Connection::Stream(const PostOptions& options, std::int64_t deadline_ns,
+Result<Response> Connection::Stream(const RequestOptions& options, std::int64_t deadline_ns,
                                     const TakePart& take) {
   ExpectNoLock("an HTTP request");
   if (!usable()) return Fail(Code::kUnavailable, "the connection is closed");
   std::string request = fmt::format(
-      "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+      "{} {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
       "Content-Length: {}\r\n",
-      options.target, options.host, options.body.size());
+      options.method, options.target, options.host, options.body.size());
   if (!options.authorization.empty()) {
     request += fmt::format("Authorization: {}\r\n", options.authorization);
   }

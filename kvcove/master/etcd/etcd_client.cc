@@ -211,7 +211,7 @@ Result<json> EtcdClient::Post(std::size_t endpoint, std::string_view path, const
   KVCOVE_TRY(Connect(endpoint, deadline_ns));
   const std::string host = NameOf(endpoint);
   const std::string text = body.dump();
-  const auto response = connection_->Post(
+  const auto response = connection_->Ask(
       {.host = host, .target = path, .authorization = token_, .body = text}, deadline_ns);
   if (!response) {
     unsure_ = true;
