@@ -35,6 +35,13 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   HostEngines& engines() { return *engines_; }
   // Returns the pool's id and its incarnation.
   master::PoolFact pool() const { return Held()->pool(); }
+  // What operators ask (server/host_pool.h). Errors: kUnavailable from Pause to Resume.
+  struct Description {
+    master::PoolFact pool;
+    std::vector<master::SlotDescription> slots;
+    std::size_t registrations = 0;
+  };
+  Result<Description> Describe() const;
   // Ends the calls that wait for a lease or the store now, with kUnavailable.
   void EndWaits() {
     if (const auto generations = Held()) generations->EndWaits();
