@@ -209,7 +209,10 @@ Result<int> RunServe(const ServeOptions& options) {
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   if (options.take_over) ListenAfterTakeOver(admin_places);
   KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
-  KVCOVE_ASSIGN(auto admin, ServeHostAdmin(daemons, options, admin_places, security));
+  auto admin = ServeHostAdmin(daemons, options, admin_places, security);
+  if (!admin && !options.take_over) return std::unexpected(admin.error());
+  // To end now would lose the memory that was taken over.
+  if (!admin) LogError("no admin interface: {}", admin.error().ToString());
   for (const AdminPlace& place : metrics_places) {
     LogInfo("metrics at http://{}/metrics", place.address.ToString());
   }
@@ -220,7 +223,7 @@ Result<int> RunServe(const ServeOptions& options) {
   }
   NotifyReady();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
-  admin.reset();
+  if (admin) admin->reset();
   metrics.clear();
   daemons.clear();
   LogInfo("stopped");
