@@ -27,7 +27,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Ended {
+struct CommandOutcome {
   int status = -1;
   std::string out;  // stdout, then stderr
 };
@@ -75,18 +75,18 @@ class EngineCommandTest : public testing::Test {
     path.copy(address.sun_path, sizeof(address.sun_path) - 1);
     ASSERT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
-  Ended Run(const std::string& words) const {
+  CommandOutcome Run(const std::string& words) const {
     const std::string line = fmt::format("{} engine --directory {} --timeout-ms 60000 {} 2>&1",
                                          KVCOVE_COMMAND, directory_, words);
     std::FILE* const pipe = popen(line.c_str(), "r");
-    Ended ended;
+    CommandOutcome outcome;
     std::array<char, 4096> part;
     while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe)) {
-      ended.out.append(part.data(), got);
+      outcome.out.append(part.data(), got);
     }
     const int status = pclose(pipe);
-    ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return ended;
+    outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return outcome;
   }
 
   std::string directory_;
@@ -96,10 +96,10 @@ class EngineCommandTest : public testing::Test {
 };
 
 TEST_F(EngineCommandTest, NoEngineIsSaidSo) {
-  const Ended list = Run("");
+  const CommandOutcome list = Run("");
   EXPECT_EQ(list.status, 0);
   EXPECT_THAT(list.out, HasSubstr("no engine's socket is served in " + directory_));
-  const Ended counters = Run("counters");
+  const CommandOutcome counters = Run("counters");
   EXPECT_EQ(counters.status, 2);
   EXPECT_THAT(counters.out, HasSubstr("is an engine with KvcoveConnector running"));
 }
@@ -109,7 +109,7 @@ TEST_F(EngineCommandTest, ListsEnginesWithoutASocketsPath) {
   StartEngine(4712);
   LeaveSocket(4713);
   for (const char* words : {"", "list"}) {
-    const Ended list = Run(words);
+    const CommandOutcome list = Run(words);
     EXPECT_EQ(list.status, 0) << list.out;
     EXPECT_THAT(list.out, testing::ContainsRegex("4711 +step-7 +open +0 +0 +0B +0B"));
     EXPECT_THAT(list.out, testing::ContainsRegex("4712 +open +0 +0 +0B +0B"));
@@ -128,13 +128,13 @@ TEST_F(EngineCommandTest, ListsEnginesWithoutASocketsPath) {
 
 TEST_F(EngineCommandTest, ShowsEachOnesCounters) {
   StartEngine(4711, "step-7");
-  const Ended one = Run("counters");
+  const CommandOutcome one = Run("counters");
   EXPECT_EQ(one.status, 0);
   EXPECT_THAT(one.out, testing::StartsWith("version step-7\n"));
   EXPECT_THAT(one.out, HasSubstr("\nlookups 0\n"));
   EXPECT_EQ(json::parse(Run("counters --json").out)["version"], "step-7");
   StartEngine(4712);
-  const Ended both = Run("counters");
+  const CommandOutcome both = Run("counters");
   EXPECT_EQ(both.status, 0);
   EXPECT_THAT(both.out, HasSubstr(Socket(4711) + ":\nversion step-7\n"));
   EXPECT_THAT(both.out, HasSubstr(Socket(4712) + ":\nversion \n"));
@@ -149,7 +149,7 @@ TEST_F(EngineCommandTest, AnEngineIsNamedByItsProcessOrSocket) {
     EXPECT_THAT(Run(name + " counters").out, testing::StartsWith("version step-8\n")) << name;
   }
   EXPECT_THAT(Run("4712").out, testing::StartsWith("version step-8\n"));
-  const Ended nobody = Run("4713 counters");
+  const CommandOutcome nobody = Run("4713 counters");
   EXPECT_EQ(nobody.status, 2);
   EXPECT_THAT(nobody.out, HasSubstr("no engine '4713'"));
 }
@@ -161,7 +161,7 @@ TEST_F(EngineCommandTest, AChangeIsForOneEngine) {
   EXPECT_EQ(Run("weight-version step-9").out, "told\n");
   EXPECT_THAT(Run("counters").out, testing::StartsWith("version step-9\n"));
   StartEngine(4712);
-  const Ended which = Run("reset");
+  const CommandOutcome which = Run("reset");
   EXPECT_EQ(which.status, 2);
   EXPECT_THAT(which.out, HasSubstr("there are 2 engines; name one"));
   EXPECT_EQ(Run("4712 reset").out, "reset\n");
