@@ -82,12 +82,13 @@ EngineSockets SocketsIn(const std::string& directory) {
 }
 
 std::unexpected<Error> NoEngine(const EngineCommand& command, std::size_t left) {
-  return Fail(Code::kUnavailable,
-              fmt::format("no engine's socket is served in {}{}; is an engine with "
-                          "KvcoveConnector running as this user? --directory names another "
-                          "directory",
-                          command.directory,
-                          left == 0 ? "" : fmt::format(" ({} of ended engines are left)", left)));
+  return Fail(
+      Code::kUnavailable,
+      fmt::format("no engine's socket is served in {}{}; is an engine with "
+                  "KvcoveConnector running as this user? --directory names another "
+                  "directory",
+                  command.directory,
+                  left == 0 ? "" : fmt::format(" (sockets of engines that have ended: {})", left)));
 }
 
 // Returns the sockets that the command means: the named one, or all.
@@ -144,7 +145,7 @@ void PrintEngines(nlohmann::json all, const EngineSockets& sockets) {
   }
   PrintList(all, kColumns, "");
   if (sockets.left > 0) {
-    fmt::print("{} sockets of engines that have ended are left; the next engine removes them\n",
+    fmt::print("sockets of engines that have ended: {}; the next engine removes them\n",
                sockets.left);
   }
 }

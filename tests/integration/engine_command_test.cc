@@ -114,7 +114,7 @@ TEST_F(EngineCommandTest, ListsEnginesWithoutASocketsPath) {
     EXPECT_THAT(list.out, testing::ContainsRegex("4711 +step-7 +open +0 +0 +0B +0B"));
     EXPECT_THAT(list.out, testing::ContainsRegex("4712 +open +0 +0 +0B +0B"));
     EXPECT_THAT(list.out, Not(HasSubstr(Socket(4713))));
-    EXPECT_THAT(list.out, HasSubstr("1 sockets of engines that have ended are left"));
+    EXPECT_THAT(list.out, HasSubstr("sockets of engines that have ended: 1;"));
   }
   const json all = json::parse(Run("--json").out);
   ASSERT_EQ(all.size(), 2U);
