@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kvcove
 from conftest import command_path
+
+import kvcove
 from kvcove import _native
 
 MIB = 1 << 20
