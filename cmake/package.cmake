@@ -71,7 +71,8 @@ endif()
 kvcove_objects(server_objects ${KVCOVE_SERVER_MODULES})
 add_library(kvcove_server_static STATIC ${server_objects})
 set_target_properties(kvcove_server_static PROPERTIES OUTPUT_NAME kvcove-server EXPORT_NAME server LINKER_LANGUAGE CXX)
-target_sources(kvcove_server_static PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES kvcove/server/etcd_masters.h)
+target_sources(kvcove_server_static PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES kvcove/server/embedded_admin.h
+                                          kvcove/server/etcd_masters.h)
 target_link_libraries(kvcove_server_static INTERFACE kvcove_static)
 
 include(CMakePackageConfigHelpers)

@@ -23,7 +23,7 @@ clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 NINJA_STATUS='%f %t %e ' cmake --build "$build" -j "${JOBS:-$(nproc)}" ${1:+--target "$@"} | while IFS= read -r line; do
   if [[ $line =~ ^([0-9]+)\ ([0-9]+)\ ([0-9]+)[0-9.]*\ (.*)$ ]]; then
     steps=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]} seconds=${BASH_REMATCH[3]} left=
-    if [ "$steps" -lt "$all" ] && [ "$seconds" -ge 5 ]; then left=", about $(clock $((seconds * (all - steps) / steps))) left"; fi
+    if [ "$steps" -gt 0 ] && [ "$steps" -lt "$all" ] && [ "$seconds" -ge 5 ]; then left=", about $(clock $((seconds * (all - steps) / steps))) left"; fi
     line="[$steps of $all, $(clock "$seconds")$left] ${BASH_REMATCH[4]}"
   fi
   printf '%s\n' "$line"

@@ -2,13 +2,18 @@
 #include "kvcove/base/metrics.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <fstream>
+#include <sstream>
 
 #include "kvcove/base/control_group.h"
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
+#include "kvcove/version.h"
 
 namespace kvcove {
 
@@ -92,7 +97,34 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
   text += Sample(name + "_count", labels, static_cast<double>(count));
 }
 
+namespace {
+
+// Returns when this process was started, in seconds since 1970; 0: the kernel does not say.
+double ProcessStartS() {
+  std::string stat;
+  std::getline(std::ifstream("/proc/self/stat"), stat);
+  double uptime = 0;
+  std::ifstream("/proc/uptime") >> uptime;
+  const std::size_t name_ends = stat.rfind(')');  // a program's name may hold spaces
+  if (name_ends == std::string::npos || uptime == 0) return 0;
+  std::istringstream fields(stat.substr(name_ends + 1));
+  std::string skipped;
+  // The start is the 22nd field, in ticks since the boot; the name is the second.
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double ticks = 0;
+  fields >> ticks;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return now.count() - uptime + ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
 void Metrics::Process(const std::string& root) {
+  Gauge("kvcove_build_info", "1, with the version of this build", 1,
+        {{"version", std::string(Version())}});
+  static const double start_s = ProcessStartS();
+  Gauge("process_start_time_seconds", "when this process was started, in seconds since 1970",
+        start_s);
   Gauge("process_open_fds", "open file descriptors of this process",
         static_cast<double>(OpenDescriptors()));
   Gauge("process_max_fds", "limit of open file descriptors of this process",

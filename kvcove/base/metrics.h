@@ -44,9 +44,9 @@ class Metrics {
            const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const kvcove::Histogram& values,
                  const Labels& labels = {});
-  // Adds this process's descriptors, under the names that Prometheus' own clients use, its dropped
-  // log lines, and how often memory.high of its control groups has slowed their processes. `root`:
-  // in tests, a directory in front of /proc and the control groups' mounts.
+  // Adds this process's descriptors and start, as Prometheus' own clients do, its build, its
+  // dropped log lines, and how often memory.high of its control groups has slowed their processes.
+  // `root`: in tests, a directory in front of /proc and the control groups' mounts.
   void Process(const std::string& root = {});
   // Returns all samples as the body of a scrape.
   std::string Text() const;

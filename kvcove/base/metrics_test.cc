@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <ctime>
+
+#include "kvcove/version.h"
 #include "tests/fake_root.h"
 
 namespace kvcove {
@@ -68,6 +72,18 @@ TEST_F(ProcessMetricsTest, EachGroupWithAMemoryHighTellsHowOftenItSlowed) {
   Write("/sys/fs/cgroup/pod/engine/memory.high", "4096\n");
   Write("/sys/fs/cgroup/pod/engine/memory.events", "low 0\nhigh 2\n");
   EXPECT_THAT(Text(), HasSubstr("kvcove_memory_high_events_total{group=\"/pod/engine\"} 2\n"));
+}
+
+TEST_F(ProcessMetricsTest, TellsTheBuildAndTheStart) {
+  EXPECT_THAT(Text(),
+              HasSubstr("kvcove_build_info{version=\"" + std::string(Version()) + "\"} 1\n"));
+  const std::string name = "\nprocess_start_time_seconds ";
+  const std::string text = Text();
+  ASSERT_NE(text.find(name), std::string::npos);
+  const double started = std::atof(text.c_str() + text.find(name) + name.size());
+  const auto now = static_cast<double>(std::time(nullptr));
+  EXPECT_GT(started, now - 3600);
+  EXPECT_LT(started, now + 2);
 }
 
 TEST_F(ProcessMetricsTest, WithoutMemoryHighNothingIsSaidOfIt) {

@@ -2,6 +2,7 @@
 #include "kvcove/cli/command.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -18,6 +19,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
+#include "kvcove/cli/help.h"
 #include "kvcove/master/store/control_format.h"
 #include "kvcove/net/devices/gid.h"
 #include "kvcove/pool/pool.h"
@@ -37,6 +39,20 @@ std::string Version() {
                      master::kControlVersion);
 }
 
+// The parser's name for the beginning of a section of the configuration file.
+constexpr std::string_view kSectionBegins = "++";
+
+std::string UnknownSection(const CLI::App& app, const std::string& section) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const std::string_view nearest = NearestKey(section, known);
+  return fmt::format("the configuration file has a section [{}], and no command has that name{}",
+                     section, nearest.empty() ? "" : fmt::format("; did you mean [{}]?", nearest));
+}
+
 // What the parser did not know, with the nearest thing that it does.
 std::string Explain(const CLI::App& app, const CLI::Error& error) {
   const CLI::App* at = &app;
@@ -50,10 +66,15 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
   }
   const std::vector<std::string_view> known(names.begin(), names.end());
   std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    // The parser's own text has them in reverse.
+    text = fmt::format("not expected: {}", fmt::join(app.remaining(/*recurse=*/true), " "));
+  }
   constexpr std::string_view kUnknown = "INI was not able to parse ";
   if (text.starts_with(kUnknown)) {
     const std::string key = text.substr(kUnknown.size());
     const std::string name = key.substr(key.rfind('.') + 1);
+    if (name == kSectionBegins) return UnknownSection(app, key.substr(0, key.rfind('.')));
     const std::string_view nearest = NearestKey("--" + name, known);
     text = fmt::format("the configuration file has an unknown key '{}'", key);
     if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest.substr(2));
@@ -101,7 +122,10 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
   if (chosen != nullptr) {
     for (const CLI::Option* option : chosen->get_options()) {
       if (option->get_lnames().empty() || option->get_group().empty()) continue;
+      if (option->get_group() == kOfThisCall) continue;
       const std::string& name = option->get_lnames().front();
+      // $KVCOVE_ADMIN names an endpoint to ask; a host opens no port because of it.
+      if (name == "admin" && chosen->get_name() == "serve") continue;
       const char* value = std::getenv(VariableOf(name).c_str());
       const std::string flag = "--" + name;
       const bool given = std::ranges::any_of(arguments, [&](const std::string& argument) {
@@ -123,6 +147,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   uring::UseUring();
   server::UseEtcd();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
+  app.formatter(WrappedHelp());
   app.set_version_flag("--version", Version());
   std::string log_level = "info";
   app.add_option("--log", log_level,
@@ -144,8 +169,9 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddRun(app, chosen);
   AddEngine(app, chosen);
   AddToken(app, chosen);
-  AddAdmin(app, chosen);
   AddStatus(app, chosen);
+  AddPoolCommands(app, chosen);
+  AddAdmin(app, chosen);
   AddTop(app, chosen);
   AddDoctor(app, chosen);
   AddDisk(app, chosen);
@@ -298,6 +324,24 @@ Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
                 fmt::format("--admin {}: the admin endpoint is plain HTTP: keep it on a loopback "
                             "address and reach it through SSH or a proxy of your own, or say "
                             "--insecure if the network keeps strangers out",
+                            text));
+  }
+  return address;
+}
+
+Result<std::optional<rpc::Address>> HostAdminOption(const std::string& text,
+                                                    const SecurityOptions& security) {
+  if (text == "off") return std::nullopt;
+  KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, 0));
+  const bool protects = !security.credentials.empty() && !security.tls.empty();
+  if (!rpc::IsLoopback(address) && !protects && !security.insecure) {
+    return Fail(Code::kInvalid,
+                fmt::format("--admin {}: other hosts reach this address, and who asks there may "
+                            "remove and reset everything. Name tokens with --credentials FILE "
+                            "('kvcove token NAME --scopes admin' makes one) and certificates with "
+                            "--tls-authority, --tls-certificate and --tls-key, listen on a "
+                            "loopback address, or say --insecure if the network keeps strangers "
+                            "out",
                             text));
   }
   return address;

@@ -24,6 +24,10 @@ using AddCommand = void (*)(CLI::App& app, Action& chosen);
 // wrong byte, a target missed). 2: it could not run. `more`: commands beside the ones below.
 int Main(int argc, char** argv, std::span<const AddCommand> more);
 
+// The group of options for which no variable stands: they are of one call, and have names that
+// other programs use, too.
+inline constexpr const char* kOfThisCall = "What is asked";
+
 void AddServe(CLI::App& app, Action& chosen);
 void AddMaster(CLI::App& app, Action& chosen);
 void AddOwner(CLI::App& app, Action& chosen);
@@ -31,6 +35,8 @@ void AddRun(CLI::App& app, Action& chosen);
 void AddEngine(CLI::App& app, Action& chosen);
 void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
+// `kvcove keys` and its like, which find the pool by themselves (find_pool.h).
+void AddPoolCommands(CLI::App& app, Action& chosen);
 void AddStatus(CLI::App& app, Action& chosen);
 void AddTop(CLI::App& app, Action& chosen);
 void AddDoctor(CLI::App& app, Action& chosen);
@@ -81,6 +87,10 @@ Result<rpc::Address> ListenOption(const std::string& text, std::uint16_t default
 // unless `security.insecure`, for it is plain HTTP.
 Result<std::optional<rpc::Address>> AdminOption(const std::string& text,
                                                 const SecurityOptions& security);
+// Where the admin interface of a pool of one host listens: "off", or an address; one that other
+// hosts can reach is refused without credentials and TLS, unless `security.insecure`.
+Result<std::optional<rpc::Address>> HostAdminOption(const std::string& text,
+                                                    const SecurityOptions& security);
 // Where monitoring reads /metrics: "off", or an address. One that other hosts can reach is refused
 // without credentials, unless `security.insecure`.
 Result<std::optional<rpc::Address>> MetricsOption(const std::string& text,

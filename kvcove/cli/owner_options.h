@@ -24,12 +24,15 @@ struct ServeOptions {
   std::string engine_user;
   std::string engine_group;
   std::string metrics = "off";
+  std::string admin = "off";
+  SecurityOptions security;
   bool take_over = false;
   bool exit_with_parent = false;
   bool while_attended = false;
 };
 
 struct OwnerOptions : ServeOptions {
+  OwnerOptions() { admin = "127.0.0.1:7481"; }
   std::string master = "127.0.0.1:7400";
   std::string listen = "127.0.0.1:7401";
   std::string advertise;
@@ -37,8 +40,6 @@ struct OwnerOptions : ServeOptions {
   std::string gid_index;
   std::string host;
   std::string tenant;
-  std::string admin = "127.0.0.1:7481";
-  SecurityOptions security;
   LimitOptions limits{pool::ClusterMember().limits};
   bool no_checksum = false;
 };
@@ -48,6 +49,8 @@ Status ReadFields(const ServeOptions& options, pool::LocalHostOptions& host);
 
 // What `serve`, `owner` and `run` have in common.
 void AddServeOptions(CLI::App& app, ServeOptions& options);
+// The admin endpoint over TCP, and who may use it. `help`: of --admin.
+void AddAdminOptions(CLI::App& app, ServeOptions& options, const std::string& help);
 // What `serve` and `owner` have beside that.
 void AddDaemonOptions(CLI::App& app, ServeOptions& options);
 // What `owner` has beside both, except --master.

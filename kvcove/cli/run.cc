@@ -168,7 +168,8 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
     process.environment.emplace_back("KVCOVE_PREFERRED_SEGMENT", segment);
     process.environment.emplace_back("MOONCAKE_PREFERRED_SEGMENT", segment);
   }
-  if (!options.security.credentials.empty() && std::getenv("KVCOVE_TOKEN") == nullptr) {
+  if (!options.master.empty() && !options.security.credentials.empty() &&
+      std::getenv("KVCOVE_TOKEN") == nullptr) {
     LogWarn(
         "$KVCOVE_TOKEN is not set: an engine that names no token file elsewhere gets nothing from "
         "a master with credentials");
@@ -384,6 +385,14 @@ void AddRun(CLI::App& app, Action& chosen) {
   for (const CLI::Option* option : run->get_options()) {
     if (std::ranges::find(before, option) == before.end()) of_cluster.push_back(option);
   }
+  const std::size_t clustered_ends = run->get_options().size();
+  AddAdminOptions(*run, *options,
+                  "host:port of the admin endpoint, or off (default: 127.0.0.1:7481 in a cluster; "
+                  "a pool of this host alone has its Unix socket, and no port)");
+  // Without a cluster they are for the admin endpoint, where there is one.
+  const std::vector<CLI::Option*> all = run->get_options();
+  const std::vector<const CLI::Option*> of_admin(
+      all.begin() + static_cast<std::ptrdiff_t>(clustered_ends), all.end());
   const std::size_t shared = run->get_options().size();
   run->add_option(
       "--data", options->data_directory,
@@ -431,10 +440,14 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option("--owner-log", options->owner_log,
                   "file for the owner's log, which remains (default: the socket's path and .log)");
   run->add_option("COMMAND", options->command, "command to run, behind --")->configurable(false);
-  run->callback([options, passed_on, of_cluster, of_host, &chosen] {
+  run->callback([options, passed_on, of_cluster, of_admin, of_host, &chosen] {
+    // The variable names an endpoint to ask, and may be there for other commands.
+    const char* const asked = std::getenv("KVCOVE_ADMIN");
+    const bool admin = !of_admin.front()->empty() && (asked == nullptr || options->admin != asked);
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();
-      const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end();
+      const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end() ||
+                             (!admin && std::ranges::find(of_admin, option) != of_admin.end());
       const bool kept = name == "data" && !options->lists["disk"].empty();
       const bool alone = !kept && std::ranges::find(of_host, option) != of_host.end();
       if (!option->empty() && (options->master.empty() ? clustered : alone)) {

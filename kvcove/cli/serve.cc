@@ -5,22 +5,27 @@
 #include <optional>
 
 #include "kvcove/base/descriptors.h"
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/net/devices/rdma.h"
 #include "kvcove/policy/policy.h"
+#include "kvcove/pool/host_status.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/pool/owner_fields.h"
 #include "kvcove/rpc/inherited.h"
 #include "kvcove/segment/leftovers.h"
 #include "kvcove/server/admin.h"
 #include "kvcove/server/daemons.h"
+#include "kvcove/server/host_admin.h"
 
 namespace kvcove::cli {
 namespace {
 
+// So long the predecessor of a take-over may need for its end.
+constexpr std::int64_t kPredecessorNs = 2 * kSecond;
 // An owner waits so long for etcd to name a leader, then ends with an error.
 constexpr std::int64_t kOwnerWaitNs = 60 * kSecond;
 
@@ -136,6 +141,52 @@ Result<std::vector<std::unique_ptr<http::Server>>> ServeAdmins(
   return admins;
 }
 
+// The running process's listeners, or new ones, as soon as it has ended: too late to refuse
+// anything.
+void ListenAfterTakeOver(std::vector<AdminPlace>& places) {
+  const Clock& clock = SystemClock::Instance();
+  const std::int64_t until_ns = clock.NowNs() + kPredecessorNs;
+  for (AdminPlace& place : places) {
+    auto listener = rpc::ListenTcp(place.address);
+    while (!listener && clock.NowNs() < until_ns) {
+      SleepNs(10 * kMillisecond);
+      listener = rpc::ListenTcp(place.address);
+    }
+    if (listener) {
+      place.listener = std::move(*listener);
+    } else {
+      LogError("no admin endpoint: {}", listener.error().ToString());
+    }
+  }
+  std::erase_if(places, [](const AdminPlace& place) { return !place.listener.valid(); });
+}
+
+// The admin interface of this host, over all its owners. One that is asked for over TCP has its
+// listener already: a port in use is noticed before there is an owner.
+Result<std::unique_ptr<server::HostAdmin>> ServeHostAdmin(
+    std::span<const std::unique_ptr<server::Daemon>> daemons, const ServeOptions& options,
+    std::vector<AdminPlace>& places, const SecurityOptions::Loaded& security) {
+  std::vector<server::Daemon*> all;
+  for (const auto& daemon : daemons) all.push_back(daemon.get());
+  KVCOVE_ASSIGN(const rpc::UnixAccess engines,
+                rpc::ParseUnixAccess(options.engine_user, options.engine_group));
+  server::HostAdminOptions admin{.socket_path = pool::AdminSocketOf(options.socket),
+                                 .directory_access = engines,
+                                 .patience_ns = options.take_over ? kPredecessorNs : 0,
+                                 .abstract_name = {},
+                                 .listener = {},
+                                 .address = {},
+                                 .credentials = security.credentials,
+                                 .tls = security.tls};
+  if (!places.empty()) {
+    admin.address = places.front().address;
+    admin.listener = std::move(places.front().listener);
+    LogInfo("admin interface at {}://{}", security.tls == nullptr ? "http" : "https",
+            places.front().address.ToString());
+  }
+  return server::HostAdmin::Open(server::PoolOf(all), std::move(admin), SystemClock::Instance());
+}
+
 Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(server::DaemonOptions daemon_options, DaemonOptionsOf(options));
   daemon_options.host.data_directory = options.data_directory;
@@ -146,12 +197,22 @@ Result<int> RunServe(const ServeOptions& options) {
   }
   KVCOVE_ASSIGN(const auto metrics_address, AdminOption(options.metrics, {}));
   KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
-  KVCOVE_ASSIGN(auto metrics_places, AdminPlaces(metrics_address, parts.size(), true));
+  KVCOVE_ASSIGN(auto metrics_places,
+                AdminPlaces(metrics_address, parts.size(), !options.take_over));
+  KVCOVE_ASSIGN(const auto admin_address, HostAdminOption(options.admin, options.security));
+  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, 1, !options.take_over));
   RaiseDescriptorLimit();
-  StopSignal stop;
+  StopSignal stop(security);
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, SystemClock::Instance()));
+  if (options.take_over) ListenAfterTakeOver(metrics_places);
+  if (options.take_over) ListenAfterTakeOver(admin_places);
   KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
+  auto admin = ServeHostAdmin(daemons, options, admin_places, security);
+  if (!admin && !options.take_over) return std::unexpected(admin.error());
+  // To end now would lose the memory that was taken over.
+  if (!admin) LogError("no admin interface: {}", admin.error().ToString());
   for (const AdminPlace& place : metrics_places) {
     LogInfo("metrics at http://{}/metrics", place.address.ToString());
   }
@@ -162,6 +223,7 @@ Result<int> RunServe(const ServeOptions& options) {
   }
   NotifyReady();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
+  if (admin) admin->reset();
   metrics.clear();
   daemons.clear();
   LogInfo("stopped");
@@ -195,18 +257,6 @@ void LogRdma(const OwnerOptions& options, const std::string& advertised) {
   }
   LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
           paths.empty() ? "no device" : paths);
-}
-
-// The running process's listeners, or new ones: too late to refuse anything.
-void ListenAfterTakeOver(std::vector<AdminPlace>& places) {
-  for (AdminPlace& place : places) {
-    if (auto listener = rpc::ListenTcp(place.address)) {
-      place.listener = std::move(*listener);
-    } else {
-      LogError("no admin endpoint: {}", listener.error().ToString());
-    }
-  }
-  std::erase_if(places, [](const AdminPlace& place) { return !place.listener.valid(); });
 }
 
 // A block device has no directory of its own that outlives a restart of the host.
@@ -372,10 +422,12 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
                "do not check the checksums of values that cross the network");
   app.add_option("--tenant", options.tenant,
                  "serve this tenant alone: its processes on this host use the memory directly");
-  app.add_option("--admin", options.admin, "host:port of the admin endpoint, or off")
-      ->capture_default_str();
-  AddSecurityOptions(app, options.security);
   AddLimitOptions(app, options.limits);
+}
+
+void AddAdminOptions(CLI::App& app, ServeOptions& options, const std::string& help) {
+  app.add_option("--admin", options.admin, help)->capture_default_str();
+  AddSecurityOptions(app, options.security);
 }
 
 void AddDaemonOptions(CLI::App& app, ServeOptions& options) {
@@ -391,6 +443,9 @@ void AddServe(CLI::App& app, Action& chosen) {
   AddDaemonOptions(*serve, *options);
   serve->add_option("--data", options->data_directory,
                     "directory of the generations (default: 'data' beside the socket)");
+  AddAdminOptions(*serve, *options,
+                  "host:port of the admin interface over TCP, beside its Unix socket "
+                  "(admin-kvcove.sock beside kvcove.sock); or off");
   serve->callback([options, &chosen] { chosen = [options] { return RunServe(*options); }; });
 }
 
@@ -412,6 +467,7 @@ void AddOwner(CLI::App& app, Action& chosen) {
           "commas, or etcd://HOST:2379,HOST:2379/PREFIX, as their --store (docs/ha.md)")
       ->capture_default_str();
   AddClusterOptions(*owner, *options);
+  AddAdminOptions(*owner, *options, "host:port of the admin endpoint, or off");
   owner->callback([options, &chosen] { chosen = [options] { return RunOwner(*options); }; });
 }
 

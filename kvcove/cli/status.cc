@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `kvcove status`: the owners of this host, as an engine on it would find them.
+// `kvcove status`: the owners of this host, as an engine on it would find them; else the pool that
+// find_pool.h finds.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/find_pool.h"
+#include "kvcove/cli/tables.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/pool.h"
 
@@ -16,9 +19,9 @@ namespace kvcove::cli {
 namespace {
 
 struct StatusOptions {
-  std::string socket = DefaultSocketPath();
+  PoolChoice pool;
+  AdminAccessOptions access;
   std::uint32_t timeout_ms = 1000;
-  bool as_json = false;
 };
 
 nlohmann::json JsonOf(const std::optional<double>& figure) {
@@ -194,6 +197,12 @@ nlohmann::json NamespacesOf(const wire::PoolStat& stat) {
   return list;
 }
 
+std::uint64_t MissesOf(const wire::PoolStat& stat) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 1; i < kMissReasons; ++i) sum += stat.local.misses[i];
+  return sum;
+}
+
 nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   nlohmann::json json = {{"socket", owner.socket}, {"reached", owner.reached.has_value()}};
   if (!owner.reached) {
@@ -207,6 +216,7 @@ nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   json["free_bytes"] = owner.stat.free_bytes;
   json["objects"] = owner.stat.objects;
   json["hits"] = owner.stat.hits;
+  json["misses"] = MissesOf(owner.stat);
   json["evictions"] = owner.stat.evictions;
   json["disk"] = DiskOf(owner.stat);
   json["disks"] = DisksOf(owner.stat);
@@ -216,39 +226,77 @@ nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   return json;
 }
 
+// Returns "12 never put, 3 evicted" behind a colon.
+std::string ReasonsText(const wire::PoolStat& stat) {
+  std::string text;
+  for (std::size_t i = 1; i < kMissReasons; ++i) {
+    if (stat.local.misses[i] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? ": " : ", ", stat.local.misses[i],
+                        MissReasonName(static_cast<MissReason>(i)));
+  }
+  return text;
+}
+
 void Print(const pool::OwnerStatus& owner) {
   if (!owner.reached) {
     return fmt::print("{}: {}\n", owner.socket, owner.reached.error().ToString());
   }
   const wire::PoolStat& stat = owner.stat;
-  fmt::print(
-      "{}: NUMA node {}, {}, {} of {} free, {} populated, {} objects, {} hits, {} evictions, "
-      "{} sessions{}\n",
-      owner.socket, owner.node < 0 ? "none" : fmt::format("{}", owner.node),
-      owner.lease_holds ? "has its lease" : "no lease: its memory is not read",
-      FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), FormatSize(stat.populated_bytes),
-      stat.objects, stat.hits, stat.evictions, stat.sessions.size(), DiskText(stat));
+  fmt::print("{}: NUMA node {}, {}, {} of {} free, {} sessions\n", owner.socket,
+             owner.node < 0 ? "none" : fmt::format("{}", owner.node),
+             owner.lease_holds ? "has its lease" : "no lease: its memory is not read",
+             FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), stat.sessions.size());
+  fmt::print("  {} populated, {} objects, {} evictions{}\n", FormatSize(stat.populated_bytes),
+             stat.objects, stat.evictions, DiskText(stat));
+  fmt::print("  hit ratio {}: {} hits, {} misses{}\n", RatioText(stat.hits, MissesOf(stat)),
+             stat.hits, MissesOf(stat), ReasonsText(stat));
   PrintDisks(stat);
   PrintWorth(stat);
   PrintShares(stat);
 }
 
+// The socket that is meant, or this host's.
+std::string SocketOf(const StatusOptions& options) {
+  if (!options.pool.socket.empty()) return options.pool.socket;
+  const char* const pool = std::getenv("KVCOVE_POOL");
+  const std::string_view named = pool == nullptr ? "" : pool;
+  if (!named.starts_with("unix:")) return DefaultSocketPath();
+  return std::string(named.substr(5, named.find('?') - 5));
+}
+
+void PrintOwners(const std::vector<pool::OwnerStatus>& owners, bool as_json) {
+  if (as_json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const pool::OwnerStatus& owner : owners) list.push_back(JsonOf(owner));
+    return fmt::print("{}\n", nlohmann::json{{"owners", list}}.dump());
+  }
+  for (const pool::OwnerStatus& owner : owners) Print(owner);
+  constexpr std::string_view kMaster = "master:";
+  if (!owners.empty() && owners.front().authority.starts_with(kMaster)) {
+    fmt::print("the pool is the cluster of the master {}; 'kvcove admin status' asks it\n",
+               owners.front().authority.substr(kMaster.size()));
+  }
+}
+
 Result<int> Run(const StatusOptions& options) {
-  const auto owners =
-      pool::StatusOfOwners(options.socket, std::int64_t{options.timeout_ms} * kMillisecond);
+  if (!options.pool.admin.empty()) {
+    KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.pool, options.access));
+    return PrintPoolStatus(endpoint, options.access);
+  }
+  const std::string socket = SocketOf(options);
+  const auto owners = pool::StatusOfOwners(socket, std::int64_t{options.timeout_ms} * kMillisecond);
+  if (owners.empty() && options.pool.socket.empty()) {
+    const auto endpoint = FindEndpoint(options.pool, options.access);
+    if (endpoint) return PrintPoolStatus(*endpoint, options.access);
+    if (endpoint.error().code == Code::kInvalid) return std::unexpected(endpoint.error());
+  }
+  PrintOwners(owners, options.access.as_json);
+  if (owners.empty() && !options.access.as_json) {
+    fmt::print("no owner at {}: 'kvcove serve' or 'kvcove owner' starts one\n", socket);
+  }
   const bool all = std::ranges::all_of(owners, [](const pool::OwnerStatus& owner) {
     return owner.reached.has_value() && owner.lease_holds;
   });
-  if (options.as_json) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const pool::OwnerStatus& owner : owners) list.push_back(JsonOf(owner));
-    fmt::print("{}\n", nlohmann::json{{"owners", list}}.dump());
-  } else {
-    for (const pool::OwnerStatus& owner : owners) Print(owner);
-    if (owners.empty()) {
-      fmt::print("no owner at {}: 'kvcove serve' or 'kvcove owner' starts one\n", options.socket);
-    }
-  }
   return all && !owners.empty() ? 0 : 1;
 }
 
@@ -257,16 +305,17 @@ Result<int> Run(const StatusOptions& options) {
 void AddStatus(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<StatusOptions>();
   CLI::App* status = app.add_subcommand(
-      "status", "Print the owners of this host: their memory, NUMA nodes and leases.");
-  status
-      ->add_option(
-          "--socket", options->socket,
-          "socket of one owner; its siblings have the same name, such as kvcove.node1.sock "
-          "beside kvcove.sock")
-      ->capture_default_str();
+      "status",
+      "Print the owners of this host, their memory and leases; or the pool that is found.");
+  AddPoolChoice(*status, options->pool);
+  AddAdminAccessOptions(*status, options->access);
   status->add_option("--timeout-ms", options->timeout_ms, "milliseconds to wait for each owner")
       ->capture_default_str();
-  status->add_flag("--json", options->as_json, "print JSON");
+  status->footer(
+      "The pool is, in this order: --admin or --socket; $KVCOVE_ADMIN or $KVCOVE_SOCKET; the one "
+      "that $KVCOVE_POOL names; what is on this host: the owner at the default socket, an embedded "
+      "pool of this user, a master at 127.0.0.1:7480. 'namespaces', 'keys', 'key', 'why', 'tasks', "
+      "'metrics', 'reset', 'prune' and 'remove' find it in the same way.");
   status->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

@@ -8,14 +8,17 @@
 #include <cstdlib>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/find_pool.h"
 
 namespace kvcove::cli {
 namespace {
 
-constexpr const char* kDefaultEndpoints = "127.0.0.1:7480,127.0.0.1:7481";
+constexpr std::string_view kMasterHere = "127.0.0.1:7480";
+// An owner beside its master adds the latencies.
+constexpr std::string_view kMasterAndOwnerHere = "127.0.0.1:7480,127.0.0.1:7481";
 
 struct TopOptions {
-  std::string admin = kDefaultEndpoints;
+  PoolChoice pool;
   std::string token;
   double interval_s = 1;
   bool once = false;
@@ -24,19 +27,21 @@ struct TopOptions {
 };
 
 Result<top::SourceOptions> SourceOf(const TopOptions& options) {
-  top::SourceOptions source;
-  std::string_view rest = options.admin;
+  KVCOVE_ASSIGN(std::string admin,
+                FindEndpoint(options.pool, {.token = options.token, .tls = {}}));
+  top::SourceOptions source{.all_expected = !options.pool.admin.empty() || admin != kMasterHere};
+  if (!source.all_expected) admin = kMasterAndOwnerHere;
+  std::string_view rest = admin;
   while (true) {
     const std::size_t comma = rest.find(',');
     source.endpoints.emplace_back(rest.substr(0, comma));
     if (source.endpoints.back().empty()) {
       return Fail(Code::kInvalid,
-                  fmt::format("--admin {}: an endpoint between commas is empty", options.admin));
+                  fmt::format("--admin {}: an endpoint between commas is empty", admin));
     }
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  source.all_expected = options.admin != kDefaultEndpoints;
   if (!options.token.empty()) {
     KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
     source.authorization = "Bearer " + rpc::BearerOf(credential);
@@ -70,11 +75,7 @@ void AddTop(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<TopOptions>();
   CLI::App* top = app.add_subcommand(
       "top", "Show live what a pool does: hits, bytes, latencies, owners, engines, namespaces.");
-  top->add_option("--admin", options->admin,
-                  "admin endpoints, separated by commas: host:port or unix:PATH of the master, of "
-                  "all masters where there are several, or of owners; of an owner beside its "
-                  "master the latencies are added. Of the default ones those that answer count")
-      ->capture_default_str();
+  AddPoolChoice(*top, options->pool);
   top->add_option("--token", options->token, "token file of a tenant with the scope admin");
   top->add_option("--interval", options->interval_s, "seconds from one sample to the next")
       ->capture_default_str();

@@ -33,13 +33,21 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 using asio::ip::tcp;
 using boost::system::error_code;
-// A connection behind TLS is a Unix socket.
+// A connection behind TLS is a Unix socket, and so may the listener be.
 using Protocol = asio::generic::stream_protocol;
+using Acceptor = asio::basic_socket_acceptor<Protocol>;
 
 constexpr std::size_t kMaxBodyBytes = 64U << 10;
-constexpr std::size_t kWorkers = 4;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
 constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
+constexpr std::chrono::seconds kLookEvery(1);            // whether the listener's name is there
+
+Protocol ProtocolOf(const UniqueFd& listener) {
+  int family = AF_INET;
+  socklen_t length = sizeof(family);
+  (void)getsockopt(listener.get(), SOL_SOCKET, SO_DOMAIN, &family, &length);
+  return {family, 0};
+}
 
 // A request that the parser refused, not a connection that ended or ran out of time.
 bool IsMalformed(const error_code& error) {
@@ -99,17 +107,16 @@ Response JsonResponse(const nlohmann::json& body) {
 class Server::Impl {
  public:
   Impl(ServerOptions options, std::vector<Route> routes)
-      : options_(std::move(options)),
-        routes_(std::move(routes)),
-        acceptor_(loop_, tcp::v4(), options_.listener.Release()) {
+      : options_(std::move(options)), routes_(std::move(routes)), acceptor_(loop_) {
+    Listen(std::move(options_.listener));
     {
       const MutexLock lock(entrance_->mutex);
       entrance_->server = this;
     }
-    Accept();
+    if (options_.relisten) LookForListener();
   }
   Status Start() {
-    while (workers_.size() < kWorkers) {
+    while (workers_.size() < options_.workers) {
       KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
       workers_.push_back(std::move(worker));
     }
@@ -130,6 +137,7 @@ class Server::Impl {
     asio::post(loop_, [this] {
       acceptor_.close();
       retry_.cancel();
+      look_.cancel();
       for (const auto& [turn, waiting] : waiting_) waiting.close();  // handshakes, too
       loop_.stop();
     });
@@ -141,26 +149,49 @@ class Server::Impl {
   using HttpRequest = beast::http::request<beast::http::string_body>;
   using HttpResponse = beast::http::response<beast::http::string_body>;
 
-  void Accept() {
-    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
-      if (!acceptor_.is_open()) return;
-      if (error) {
-        retry_.expires_after(std::chrono::milliseconds(20));
-        retry_.async_wait([this](const error_code& stopped) {
-          if (!stopped && acceptor_.is_open()) Accept();
-        });
-        return;
+  void Listen(UniqueFd listener) {
+    const Protocol protocol = ProtocolOf(listener);
+    error_code error;
+    (void)acceptor_.assign(protocol, listener.Release(), error);
+    ++listeners_;
+    Accept();
+  }
+
+  void LookForListener() {
+    look_.expires_after(kLookEvery);
+    look_.async_wait([this](const error_code& stopped) {
+      if (stopped || !acceptor_.is_open()) return;
+      if (UniqueFd listener = options_.relisten(); listener.valid()) {
+        error_code ignored;
+        (void)acceptor_.close(ignored);
+        Listen(std::move(listener));
       }
-      if (count_ < options_.max_connections || CloseLongestWaiting()) {
-        ++count_;
-        if (options_.tunnel) {
-          BeginHandshake(std::move(socket));
-        } else {
-          asio::co_spawn(loop_, Serve(Stream(Protocol::socket(std::move(socket)))), asio::detached);
-        }
-      }
-      Accept();
+      LookForListener();
     });
+  }
+
+  void Accept() {
+    acceptor_.async_accept(
+        [this, of = listeners_](const error_code& error, Protocol::socket socket) {
+          if (!acceptor_.is_open() || of != listeners_) return;
+          if (error) {
+            retry_.expires_after(std::chrono::milliseconds(20));
+            retry_.async_wait([this, of](const error_code& stopped) {
+              if (!stopped && acceptor_.is_open() && of == listeners_) Accept();
+            });
+            return;
+          }
+          if (options_.admit && !options_.admit(socket.native_handle())) return Accept();
+          if (count_ < options_.max_connections || CloseLongestWaiting()) {
+            ++count_;
+            if (options_.tunnel) {
+              BeginHandshake(std::move(socket));
+            } else {
+              asio::co_spawn(loop_, Serve(Stream(std::move(socket))), asio::detached);
+            }
+          }
+          Accept();
+        });
   }
 
   // The way back from handshakes, which another thread makes, and which may outlive this server.
@@ -191,7 +222,7 @@ class Server::Impl {
     UniqueFd plain_;
   };
 
-  void BeginHandshake(tcp::socket socket) {
+  void BeginHandshake(Protocol::socket socket) {
     error_code error;
     UniqueFd fd(socket.release(error));
     if (error) {
@@ -380,8 +411,10 @@ class Server::Impl {
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;
   asio::io_context loop_{1};
-  tcp::acceptor acceptor_;
+  Acceptor acceptor_;
+  std::uint64_t listeners_ = 0;  // so far: a callback of an earlier one does nothing
   asio::steady_timer retry_{loop_};
+  asio::steady_timer look_{loop_};
   asio::io_context answers_;
   asio::executor_work_guard<asio::io_context::executor_type> answers_work_{answers_.get_executor()};
   std::vector<std::thread> workers_;  // run `answers_`

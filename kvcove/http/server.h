@@ -4,7 +4,7 @@
 // that a page in a browser may have sent are refused (origin.h).
 //
 // One loop (kvcove-http) serves all connections and runs the routes that answer at once; routes
-// that wait run on four workers (kvcove-answer). The only lock guards the way back from a TLS
+// that wait run on a few workers (kvcove-answer). The only lock guards the way back from a TLS
 // handshake, which another thread makes.
 #pragma once
 
@@ -56,8 +56,9 @@ struct Route {
 std::vector<Route> MonitoringRoutes(const std::vector<Route>& routes);
 
 struct ServerOptions {
-  UniqueFd listener;     // of rpc::ListenTcp
-  bool loopback = true;  // it listens on loopback, so only requests to a loopback address pass
+  UniqueFd listener;        // of rpc::ListenTcp or rpc::ListenUnix
+  bool loopback = true;     // it listens on loopback, so only requests to a loopback address pass
+  std::size_t workers = 4;  // threads for routes that wait
   // Longest time in which a whole request must arrive, and a whole answer must be taken.
   std::int64_t idle_ns = 5'000'000'000;
   // At the limit a new connection replaces the one that has waited longest for its client.
@@ -66,6 +67,12 @@ struct ServerOptions {
   // Returns whether the header's value lets the caller in; `metrics`: to a route for which that
   // scope is enough. Runs on the loop. Null: everyone may ask.
   std::function<bool(const std::string& authorization, bool metrics)> authorize;
+  // Returns whether the process at the other end of this connected Unix socket may ask; otherwise
+  // the connection is closed. Runs on the loop. Null: everyone may.
+  std::function<bool(int fd)> admit;
+  // Called on the loop once a second. Returns a listener in place of the one that is served, whose
+  // name was removed; an invalid one: nothing has changed. Null: nobody looks.
+  std::function<UniqueFd()> relisten;
   // Makes the TLS handshake of each connection, as rpc::Tls::Accept does; null: connections are in
   // the clear. `done` may be called, and destroyed, on any thread. The result ends the handshake,
   // and may be called for as long as this function exists.

@@ -21,6 +21,7 @@
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
+#include "kvcove/pool/embedded_admin.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/pool/masters.h"
@@ -38,7 +39,8 @@ namespace {
 // The way to an owner in this process.
 class EmbeddedConnection final : public Connection {
  public:
-  explicit EmbeddedConnection(std::shared_ptr<EmbeddedHost> host) : host_(std::move(host)) {
+  EmbeddedConnection(std::shared_ptr<EmbeddedHost> host, bool admin)
+      : host_(std::move(host)), admin_(admin ? OpenEmbeddedAdmin(host_->local()) : nullptr) {
     (void)owners_->Add({.socket = "", .host = host_});
   }
   std::string_view form() const override { return "embedded"; }
@@ -52,6 +54,7 @@ class EmbeddedConnection final : public Connection {
 
  private:
   const std::shared_ptr<EmbeddedHost> host_;
+  const std::unique_ptr<EmbeddedAdmin> admin_;             // of `host_`; null: there is none
   const std::shared_ptr<requester::LocalOwners> owners_ =  // one owner; sessions share it
       std::make_shared<requester::LocalOwners>();
 };
@@ -181,7 +184,12 @@ Status ForEachOption(std::string_view query,
 }
 
 // Keys of an embedded pool's address beside those of OwnerFields.
-constexpr std::array<std::string_view, 2> kEmbeddedKeys = {"data", "warm"};
+constexpr std::array<std::string_view, 3> kEmbeddedKeys = {"admin", "data", "warm"};
+
+struct EmbeddedOptions {
+  LocalHostOptions host;
+  bool admin = true;  // the admin interface, in a program that can serve it (embedded_admin.h)
+};
 
 std::unexpected<Error> UnknownEmbeddedKey(std::string_view key) {
   std::vector<std::string_view> known(kEmbeddedKeys.begin(), kEmbeddedKeys.end());
@@ -191,8 +199,9 @@ std::unexpected<Error> UnknownEmbeddedKey(std::string_view key) {
   return UnknownKey("key of an embedded pool's address", key, known);
 }
 
-Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
-  LocalHostOptions options;
+Result<EmbeddedOptions> ParseEmbedded(std::string_view query) {
+  EmbeddedOptions embedded;
+  LocalHostOptions& options = embedded.host;
   options.owner.memory_bytes = kDefaultMemory;
   options.owner.log_resets = false;
   if (const std::string text = Environment("KVCOVE_HUGE_PAGES"); !text.empty()) {
@@ -202,6 +211,8 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   KVCOVE_TRY(ForEachOption(query, [&](std::string_view key, std::string_view value) -> Status {
     if (key == "data") {
       options.data_directory = value;
+    } else if (key == "admin") {
+      KVCOVE_ASSIGN(embedded.admin, ParseSwitch(key, value));
     } else if (key == "warm") {
       // Checked and ignored: `warm` is for memory that another process owns. It is allowed because
       // `auto` chooses between both kinds of pool.
@@ -223,13 +234,13 @@ Result<LocalHostOptions> ParseEmbedded(std::string_view query) {
   if (!options.owner.disks.empty() && options.data_directory.empty()) {
     options.data_directory = disklog::DiskFileOf(options.owner.disks.front().path) + ".data";
   }
-  return options;
+  return embedded;
 }
 
 Result<std::unique_ptr<Connection>> OpenEmbedded(std::string_view query) {
-  KVCOVE_ASSIGN(const LocalHostOptions options, ParseEmbedded(query));
-  KVCOVE_ASSIGN(auto host, EmbeddedHost::Open(options, SystemClock::Instance()));
-  return std::make_unique<EmbeddedConnection>(std::move(host));
+  KVCOVE_ASSIGN(const EmbeddedOptions options, ParseEmbedded(query));
+  KVCOVE_ASSIGN(auto host, EmbeddedHost::Open(options.host, SystemClock::Instance()));
+  return std::make_unique<EmbeddedConnection>(std::move(host), options.admin);
 }
 
 // Returns the options of $KVCOVE_WARM, for addresses without `warm`.

@@ -120,6 +120,19 @@ Result<HostControl::GenerationsPtr> HostControl::Generations() const {
   return Fail(Code::kUnavailable, "the generations are not open; restart this process");
 }
 
+Result<HostControl::Description> HostControl::Describe() const {
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
+  return Description{.pool = generations->pool(),
+                     .slots = generations->Describe(),
+                     .registrations = generations->registrations()};
+}
+
+Result<HostControl::EngineList> HostControl::Engines(std::size_t at_most) const {
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
+  return EngineList{.engines = generations->Engines(at_most),
+                    .registered = generations->registrations()};
+}
+
 Result<wire::Registration> HostControl::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());

@@ -35,6 +35,18 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   HostEngines& engines() { return *engines_; }
   // Returns the pool's id and its incarnation.
   master::PoolFact pool() const { return Held()->pool(); }
+  // What operators ask (server/host_pool.h). Errors: kUnavailable from Pause to Resume.
+  struct Description {
+    master::PoolFact pool;
+    std::vector<master::SlotDescription> slots;
+    std::size_t registrations = 0;
+  };
+  Result<Description> Describe() const;
+  struct EngineList {
+    std::vector<master::EngineDescription> engines;  // as many as were asked for
+    std::size_t registered = 0;
+  };
+  Result<EngineList> Engines(std::size_t at_most) const;  // errors: as Describe
   // Ends the calls that wait for a lease or the store now, with kUnavailable.
   void EndWaits() {
     if (const auto generations = Held()) generations->EndWaits();

@@ -36,6 +36,8 @@ void AddShare(std::vector<DiskShareStat>& all, const DiskShareStat& more) {
 
 }  // namespace
 
+std::string AdminSocketOf(const std::string& socket) { return requester::AdminSocket(socket); }
+
 std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t timeout_ns) {
   const Clock& clock = SystemClock::Instance();
   std::vector<OwnerStatus> all;
@@ -43,8 +45,11 @@ std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t 
     OwnerStatus& owner = all.emplace_back();
     owner.socket = path;
     const std::int64_t deadline_ns = clock.NowNs() + timeout_ns;
-    const auto host =
-        requester::SocketOwner::Connect(path, deadline_ns, clock, {.budget_bytes = 0});
+    const auto host = requester::SocketOwner::Connect(path, deadline_ns, clock, {.budget_bytes = 0},
+                                                      [&owner](const std::string& authority) {
+                                                        owner.authority = authority;
+                                                        return Status();
+                                                      });
     if (!host) {
       owner.reached = std::unexpected(host.error());
       continue;

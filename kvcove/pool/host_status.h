@@ -11,8 +11,13 @@
 
 namespace kvcove::pool {
 
+// Returns the socket of the admin interface of the process that serves `socket`.
+std::string AdminSocketOf(const std::string& socket);
+
 struct OwnerStatus {
   std::string socket;
+  // Who decides about its generations (wire::Welcome): "master:HOST:PORT" in a cluster.
+  std::string authority;
   Status reached;            // not ok: the owner did not answer, and the fields below mean nothing
   int node = -1;             // NUMA node of its memory; -1: bound to none
   bool lease_holds = false;  // its memory may be read now

@@ -240,10 +240,10 @@ rpc::CallLimits::Stat LocalHost::Load() const {
   return data_server_ == nullptr ? rpc::CallLimits::Stat() : data_server_->Load();
 }
 
-void LocalHost::Collect(Metrics& metrics) const {
+void LocalHost::Collect(Metrics& metrics, const Labels& labels) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
                     "seconds that a reset of this host's processes took, proven or not",
-                    reset_time_);
+                    reset_time_, labels);
   const MutexLock lock(data_mutex_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }

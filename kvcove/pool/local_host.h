@@ -72,6 +72,10 @@ class LocalHost final {
   owner::Owner& owner() { return *owner_; }
   // Returns the calls about generations and removals, wherever these are decided.
   wire::ControlService& control() { return *control_; }
+  // Returns the authority over generations of a pool of this host alone; null in a cluster.
+  HostControl* host_control() { return alone_.get(); }
+  // Returns the socket for this host's requesters; empty: none.
+  const std::string& socket_path() const { return options_.socket_path; }
   bool in_cluster() const { return link_ != nullptr; }
   // Returns host:port of its data server; empty without a cluster.
   std::string address() const;
@@ -84,8 +88,8 @@ class LocalHost final {
   int node() const { return options_.owner.place.node; }
   // Returns the lineage file, which processes that map the segment keep open; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
-  // Adds the metrics of resets and, in a cluster, of other hosts' calls.
-  void Collect(Metrics& metrics) const;
+  // Adds the metrics of resets and, in a cluster, of other hosts' calls. `labels`: of the first.
+  void Collect(Metrics& metrics, const Labels& labels = {}) const;
   // Returns the limits of other hosts' calls and their use.
   rpc::CallLimits::Stat Load() const;
 

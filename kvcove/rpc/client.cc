@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,24 +27,6 @@ namespace {
 constexpr int kMaxFds = 8;
 constexpr int kGreetings = 3;
 
-// Checks who listens at the socket: another user's process would get all values that are put, and
-// could answer any value.
-Status CheckServer(int fd, const std::string& path) {
-  UnixAccess trusted;
-  if (const char* user = std::getenv("KVCOVE_OWNER_USER"); user != nullptr && *user != '\0') {
-    const auto uid = ParseUser(user);
-    if (!uid) {
-      return Fail(Code::kInvalid, fmt::format("$KVCOVE_OWNER_USER: {}", uid.error().detail));
-    }
-    trusted.user = *uid;
-  }
-  ucred peer{};
-  if (trusted.Allows(fd, peer)) return {};
-  return Fail(Code::kDenied, fmt::format("'{}' belongs to another user (uid {}); if kvcove runs as "
-                                         "that user, name it in $KVCOVE_OWNER_USER",
-                                         path, peer.uid));
-}
-
 bool IsClosed(int error) { return error == EPIPE || error == ECONNRESET; }
 
 std::int64_t Left(std::int64_t deadline_ns) { return LeftNs(deadline_ns, SystemClock::Instance()); }
@@ -60,34 +41,7 @@ void LookAfter(int error) {
 
 Result<Client> Client::Connect(const std::string& path, std::int64_t deadline_ns) {
   ExpectNoLock("a connection to a server");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return Fail(Code::kInvalid, fmt::format("the socket path '{}' is longer than {} bytes", path,
-                                            sizeof(address.sun_path) - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
-  // A daemon that is frozen accepts nobody; when the queue of its socket is full, connect() waits.
-  const auto limit_connect = [&] {
-    const std::int64_t left =
-        std::clamp(Interrupt::TurnNs(Left(deadline_ns)), kMillisecond, kSecond);
-    const timeval limit{.tv_sec = left / kSecond, .tv_usec = left % kSecond / kMicrosecond};
-    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  };
-  limit_connect();
-  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    if (errno != EINTR && errno != EAGAIN) {
-      return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
-    }
-    LookAfter(errno);
-    if (Left(deadline_ns) <= 0) {
-      return Fail(Code::kTimeout, fmt::format("'{}' did not answer in time", path));
-    }
-    limit_connect();
-  }
-  KVCOVE_TRY(CheckServer(fd.get(), path));
+  KVCOVE_ASSIGN(UniqueFd fd, ConnectUnix(path, deadline_ns));
   return Client(std::move(fd));
 }
 

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -31,6 +33,80 @@ std::string DirectoryOf(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+struct UnixName {
+  sockaddr_un address{};
+  socklen_t length = sizeof(address);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+Result<UnixName> PathName(const std::string& path) {
+  UnixName name;
+  name.address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(name.address.sun_path)) {
+    return Fail(Code::kInvalid, fmt::format("the socket path '{}' is longer than {} bytes", path,
+                                            sizeof(name.address.sun_path) - 1));
+  }
+  std::memcpy(name.address.sun_path, path.data(), path.size());
+  return name;
+}
+
+// Returns a name in the abstract namespace: it begins with a zero byte and ends with its length.
+Result<UnixName> AbstractName(const std::string& text) {
+  KVCOVE_ASSIGN(UnixName name, PathName('@' + text));
+  name.address.sun_path[0] = '\0';
+  name.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return name;
+}
+
+// Checks who listens at the socket: another user's process would get all values that are put, and
+// could answer any value.
+Status CheckServer(int fd, const std::string& path) {
+  UnixAccess trusted;
+  if (const char* user = std::getenv("KVCOVE_OWNER_USER"); user != nullptr && *user != '\0') {
+    const auto uid = ParseUser(user);
+    if (!uid) {
+      return Fail(Code::kInvalid, fmt::format("$KVCOVE_OWNER_USER: {}", uid.error().detail));
+    }
+    trusted.user = *uid;
+  }
+  ucred peer{};
+  if (trusted.Allows(fd, peer)) return {};
+  return Fail(Code::kDenied, fmt::format("'{}' belongs to another user (uid {}); if kvcove runs as "
+                                         "that user, name it in $KVCOVE_OWNER_USER",
+                                         path, peer.uid));
+}
+
+// `shown`: the name, for errors.
+Result<UniqueFd> ConnectTo(const UnixName& name, const std::string& shown,
+                           std::int64_t deadline_ns) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
+  // A daemon that is frozen accepts nobody; when the queue of its socket is full, connect() waits.
+  const auto left_ns = [&] { return LeftNs(deadline_ns, SystemClock::Instance()); };
+  const auto limit_connect = [&] {
+    const std::int64_t left = std::clamp(Interrupt::TurnNs(left_ns()), kMillisecond, kSecond);
+    const timeval limit{.tv_sec = left / kSecond, .tv_usec = left % kSecond / kMicrosecond};
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  };
+  limit_connect();
+  while (connect(fd.get(), name.get(), name.length) != 0) {
+    if (errno != EINTR && errno != EAGAIN) {
+      return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", shown));
+    }
+    if (errno == EINTR) {
+      Interrupt::LookNow();
+    } else {
+      Interrupt::LookIfDue();
+    }
+    if (left_ns() <= 0) {
+      return Fail(Code::kTimeout, fmt::format("'{}' did not answer in time", shown));
+    }
+    limit_connect();
+  }
+  KVCOVE_TRY(CheckServer(fd.get(), shown));
+  return fd;
 }
 
 // Returns whether a process listens there. Does not wait for one that accepts nobody: its queue is
@@ -215,6 +291,25 @@ Result<UniqueFd> ListenUnix(const std::string& path, const UnixAccess& access) {
   }
   KVCOVE_TRY(SetModes(path, access));
   return fd;
+}
+
+Result<UniqueFd> ListenAbstract(const std::string& name) {
+  KVCOVE_ASSIGN(const UnixName bound, AbstractName(name));
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || bind(fd.get(), bound.get(), bound.length) != 0 || listen(fd.get(), 64) != 0) {
+    return FailErrno(Code::kUnavailable, fmt::format("listening on '@{}'", name));
+  }
+  return fd;
+}
+
+Result<UniqueFd> ConnectUnix(const std::string& path, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const UnixName name, PathName(path));
+  return ConnectTo(name, path, deadline_ns);
+}
+
+Result<UniqueFd> ConnectAbstract(const std::string& name, std::int64_t deadline_ns) {
+  KVCOVE_ASSIGN(const UnixName bound, AbstractName(name));
+  return ConnectTo(bound, '@' + name, deadline_ns);
 }
 
 }  // namespace kvcove::rpc

@@ -48,4 +48,16 @@ Status PrepareSocketDirectory(const std::string& socket_path, const UnixAccess& 
 // kDenied with what to do, kInvalid.
 Result<UniqueFd> ListenUnix(const std::string& path, const UnixAccess& access);
 
+// Returns a listening socket with a name in the kernel's abstract namespace, not blocking. Nothing
+// is left of it when the last descriptor closes, however the process ends. The name has no mode:
+// check each connection with UnixAccess::Allows. Errors: kUnavailable when the name is in use.
+Result<UniqueFd> ListenAbstract(const std::string& name);
+
+// Return a socket, which blocks, that is connected to the process that listens at `path`, or under
+// a name in the abstract namespace. Errors: kUnavailable when no process listens there, kTimeout,
+// kInvalid; kDenied when the process belongs to another user than this one's, root or
+// $KVCOVE_OWNER_USER.
+Result<UniqueFd> ConnectUnix(const std::string& path, std::int64_t deadline_ns);
+Result<UniqueFd> ConnectAbstract(const std::string& name, std::int64_t deadline_ns);
+
 }  // namespace kvcove::rpc

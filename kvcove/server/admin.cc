@@ -13,44 +13,6 @@ using http::Request;
 using http::Response;
 using nlohmann::json;
 
-std::string Metrics(pool::LocalHost& host, const Clock& clock) {
-  const wire::PoolStat stat = host.owner().Stat();
-  kvcove::Metrics metrics;
-  const Labels memory = {{"tier", "memory"}};
-  for (const PoolFigure& figure : kPoolFigures) {
-    metrics.Add(std::string(figure.metric), std::string(figure.help),
-                static_cast<double>(stat.*figure.value), memory);
-  }
-  for (std::size_t i = 1; i < kMissReasons; ++i) {
-    metrics.Counter("kvcove_owner_local_misses_total",
-                    "keys that this host's processes did not find in its own memory",
-                    static_cast<double>(stat.local.misses[i]),
-                    {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
-  }
-  metrics.Counter("kvcove_owner_local_lookups_total", "keys that this host's processes looked up",
-                  static_cast<double>(stat.local.lookups));
-  metrics.Counter("kvcove_owner_local_gets_total",
-                  "values that processes of this host read from the owner's memory",
-                  static_cast<double>(stat.local.gets));
-  metrics.Counter("kvcove_owner_local_get_bytes_total",
-                  "bytes of values that processes of this host read from the owner's memory",
-                  static_cast<double>(stat.local.get_bytes));
-  for (const wire::NamespaceStat& space : stat.namespaces) {
-    metrics.Gauge("kvcove_owner_namespace_bytes",
-                  "bytes of memory that a namespace, or all namespaces of a tenant, use",
-                  static_cast<double>(space.bytes), {{"namespace", ReadableName(space.name)}});
-  }
-  metrics.Gauge("kvcove_owner_sessions", "sessions of this host's processes with this owner",
-                static_cast<double>(stat.sessions.size()));
-  metrics.Gauge("kvcove_owner_lease_seconds",
-                "seconds until the owner's lease ends and its memory is not read any more",
-                static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9);
-  owner::CollectDisks(host.owner().disks(), metrics);
-  host.Collect(metrics);
-  metrics.Process();
-  return metrics.Text();
-}
-
 json Stat(pool::LocalHost& host) {
   const wire::PoolStat stat = host.owner().Stat();
   json answer;
@@ -80,7 +42,56 @@ json Stat(pool::LocalHost& host) {
   return answer;
 }
 
+std::string MetricsOf(pool::LocalHost& host, const Clock& clock) {
+  Metrics metrics;
+  CollectOwner(host, clock, metrics);
+  metrics.Process();
+  return metrics.Text();
+}
+
 }  // namespace
+
+void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
+                  const Labels& labels) {
+  const wire::PoolStat stat = host.owner().Stat();
+  const auto with = [&](const char* name, std::string value) {
+    Labels more = labels;
+    more[name] = std::move(value);
+    return more;
+  };
+  const Labels memory = with("tier", "memory");
+  for (const PoolFigure& figure : kPoolFigures) {
+    metrics.Add(std::string(figure.metric), std::string(figure.help),
+                static_cast<double>(stat.*figure.value), memory);
+  }
+  for (std::size_t i = 1; i < kMissReasons; ++i) {
+    metrics.Counter("kvcove_owner_local_misses_total",
+                    "keys that this host's processes did not find in its own memory",
+                    static_cast<double>(stat.local.misses[i]),
+                    with("reason", std::string(MissReasonName(static_cast<MissReason>(i)))));
+  }
+  metrics.Counter("kvcove_owner_local_lookups_total", "keys that this host's processes looked up",
+                  static_cast<double>(stat.local.lookups), labels);
+  metrics.Counter("kvcove_owner_local_gets_total",
+                  "values that processes of this host read from the owner's memory",
+                  static_cast<double>(stat.local.gets), labels);
+  metrics.Counter("kvcove_owner_local_get_bytes_total",
+                  "bytes of values that processes of this host read from the owner's memory",
+                  static_cast<double>(stat.local.get_bytes), labels);
+  for (const wire::NamespaceStat& space : stat.namespaces) {
+    metrics.Gauge("kvcove_owner_namespace_bytes",
+                  "bytes of memory that a namespace, or all namespaces of a tenant, use",
+                  static_cast<double>(space.bytes), with("namespace", ReadableName(space.name)));
+  }
+  metrics.Gauge("kvcove_owner_sessions", "sessions of this host's processes with this owner",
+                static_cast<double>(stat.sessions.size()), labels);
+  metrics.Gauge("kvcove_owner_lease_seconds",
+                "seconds until the owner's lease ends and its memory is not read any more",
+                static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9,
+                labels);
+  owner::CollectDisks(host.owner().disks(), metrics);
+  host.Collect(metrics, labels);
+}
 
 Result<std::unique_ptr<http::Server>> ServeAdmin(pool::LocalHost& host, AdminOptions options,
                                                  const Clock& clock) {
@@ -105,7 +116,7 @@ Result<std::unique_ptr<http::Server>> ServeAdmin(pool::LocalHost& host, AdminOpt
       {.method = "GET",
        .path = "/metrics",
        .metrics = true,
-       .answer = [&host, &clock, text](const Request&) { return text(Metrics(host, clock)); }},
+       .answer = [&host, &clock, text](const Request&) { return text(MetricsOf(host, clock)); }},
       {.method = "GET",
        .path = "/v1/stat",
        .answer = [&host](const Request&) { return http::JsonResponse(Stat(host)); }},

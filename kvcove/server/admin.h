@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP endpoint of an owner for operators: /healthz, /readyz, /metrics, /v1/stat. Its routes
-// run on the server's loop (kvcove-http) and answer from this process alone.
+// The HTTP endpoint of one owner for operators: /healthz, /readyz, /metrics, /v1/stat. Its routes
+// run on the server's loop (kvcove-http) and answer from this process alone. host_admin.h has the
+// admin interface of a pool of one host.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,11 @@ struct AdminOptions {
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
   bool metrics_only = false;                      // only /metrics, /healthz and /readyz
 };
+
+// Adds the metrics of one owner, without those of its process. `labels`: of all samples but those
+// of disks, which are told apart by their paths.
+void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
+                  const Labels& labels = {});
 
 // Serves when it returns. The listener is made before the host is, so that a port in use is noticed
 // before the master knows the owner. `host` outlives it. Errors: as StartThread.

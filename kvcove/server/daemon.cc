@@ -289,6 +289,8 @@ void Daemon::Impl::EndSession(wire::SessionNumber number) {
 Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Daemon::~Daemon() = default;
 pool::LocalHost& Daemon::host() { return impl_->host(); }
+bool Daemon::PostControl(std::function<void()> call) { return impl_->PostControl(std::move(call)); }
+bool Daemon::PostWalk(std::function<void()> call) { return impl_->PostWalk(std::move(call)); }
 bool Daemon::Unattended() const { return impl_->Unattended(); }
 
 Result<pool::LocalHostOptions> Daemon::HostOptionsOf(const DaemonOptions& options) {

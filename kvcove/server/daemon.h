@@ -39,7 +39,7 @@ struct DaemonOptions {
   }
 };
 
-// Belongs to one thread, but for Unattended.
+// Belongs to one thread, but for the functions that say otherwise.
 class Daemon {
  public:
   // Opens the owner and listens. Errors: kInvalid, kUnavailable (socket or data directory in use),
@@ -62,6 +62,11 @@ class Daemon {
   static void Group(const std::vector<std::unique_ptr<Daemon>>& daemons);
 
   pool::LocalHost& host();
+  // Run what an operator asks for where the calls of sessions run, so that none is under way while
+  // the owner is handed over: changes of generations, and what walks over all objects. False: too
+  // many are waiting. Thread-safe, once the daemon listens.
+  bool PostControl(std::function<void()> call);
+  bool PostWalk(std::function<void()> call);
   // No connection attends it (wire::Attendance), and none has for 1 s, or for 10 s from the start.
   // Thread-safe.
   bool Unattended() const;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -34,6 +35,12 @@ class Daemon::Impl final : public rpc::Handler, public UpgradeGiver {
   // Starts the workers and the server. Errors: as StartThread.
   Status Serve();
   pool::LocalHost& host() { return *host_; }
+  bool PostControl(std::function<void()> call) {
+    return control_workers_ != nullptr && control_workers_->Post(std::move(call));
+  }
+  bool PostWalk(std::function<void()> call) {
+    return pattern_workers_ != nullptr && pattern_workers_->Post(std::move(call));
+  }
   bool Unattended() const;
   // Names all daemons of this process. The first one hands all of them over, so the others outlive
   // it.

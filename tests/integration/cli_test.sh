@@ -69,6 +69,7 @@ check "wrong disk quota" 2 "such as acme=2GiB:1GiB" "$kvcove" serve --disk-quota
 check "wrong disk bandwidth" 2 "not NAMESPACE=READ" "$kvcove" serve --disk-bandwidth acme --memory 1MiB --socket "$directory/a/s"
 check "disk quota without a disk" 2 "add --disk" "$kvcove" serve --disk-quota acme=2GiB --memory 1MiB --socket "$directory/a/s"
 check "wrong rate of a disk bandwidth" 2 "such as 200MiB/s" "$kvcove" serve --disk-bandwidth acme=1MiB:fast --memory 1MiB --socket "$directory/a/s"
+check "the admin interface of one host on an open address" 2 "--credentials FILE" "$kvcove" serve --admin 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
 check "metrics on an open address" 2 "plain HTTP" "$kvcove" serve --metrics 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
 printf '[serve]\ndisk = "/nowhere:1GiB"\ndisk-admit = "all"\n' >"$directory/disk.toml"
 check "disk in the configuration" 0 'disk="/nowhere:1GiB"' "$kvcove" --config "$directory/disk.toml" serve --print-config
@@ -87,6 +88,10 @@ check "flag over environment" 0 'memory="8MiB"' env KVCOVE_MEMORY=16MiB "$kvcove
 check "limits of a master" 0 'max-tenant-calls=77' env KVCOVE_MAX_TENANT_CALLS=77 "$kvcove" master --print-config
 check "limits of an owner" 0 'max-total-bytes="1GiB"' "$kvcove" owner --max-total-bytes 1GiB --print-config
 check "a limit that is no size" 2 "max-total-bytes" "$kvcove" master --data "$directory/limits" --max-total-bytes much
+printf '[ownr]\nmemory = "32MiB"\n' >"$directory/section.toml"
+check "unknown config section" 2 "section \[ownr\].*did you mean \[owner\]" "$kvcove" --config "$directory/section.toml" owner --print-config
+check "unknown words in their order" 2 "not expected: one --two" "$kvcove" status one --two
+check "help within 80 columns" 0 "wide" sh -c 'for command in serve owner run status keys admin; do COLUMNS=80 "$1" $command --help || exit 1; done | awk "length(\$0) > 80 && !/^ +-/ { print; bad = 1 } END { exit bad }" && echo wide enough' sh "$kvcove"
 check "unknown config key" 2 "did you mean 'memory'" "$kvcove" --config "$directory/bad.toml" owner --print-config
 check "missing trace" 2 "cannot read the trace" "$kvcove" policy /nowhere
 echo '{"timestamp": 0}' >"$directory/broken.jsonl"
@@ -126,9 +131,37 @@ for _ in $(seq 1200); do [ -S "$directory/run/s" ] && break; sleep 0.05; done
 check "socket in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/run/s" --data "$directory/d2"
 check "data in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/c/s" --data "$directory/run/data"
 check "replay on a pool" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 100 --pool "unix:$directory/run/s" --engines 2 --json
+for _ in $(seq 1200); do [ -S "$directory/run/admin-s" ] && break; sleep 0.05; done
+# The pool of one host, by its admin socket: named by a flag, by a variable, by the pool's address.
+check "status of one host" 0 "hit ratio" "$kvcove" status --socket "$directory/run/s"
+check "status by the endpoint" 0 '"role":"host"' "$kvcove" status --admin "unix:$directory/run/admin-s" --json
+check "status in its order" 0 "^role +host" "$kvcove" admin --admin "unix:$directory/run/admin-s" status
+check "namespaces of one host" 0 "^NAMESPACE" "$kvcove" namespaces --socket "$directory/run/s"
+name=$(sed -n 2p "$directory/out" | cut -d' ' -f1)
+check "keys of one host" 0 '"keys":\[\{.*"tier":"memory"' env KVCOVE_SOCKET="$directory/run/s" "$kvcove" keys --limit 3 --json
+key=$(grep -oE '"key":"[^"]*"' "$directory/out" | head -1 | cut -d'"' -f4)
+check "a key of one host" 0 " at $directory/run/s" env KVCOVE_POOL="unix:$directory/run/s" "$kvcove" key "$key"
+check "a flag before a variable" 0 " at $directory/run/s" env KVCOVE_ADMIN=127.0.0.1:1 "$kvcove" key "$key" --socket "$directory/run/s"
+check "two endpoints" 2 "give one of them" "$kvcove" keys --socket "$directory/run/s" --admin "unix:$directory/run/admin-s"
+check "why of one host" 0 "nowhere: not put since the owner started" "$kvcove" why no-such-key --socket "$directory/run/s"
+check "a namespace that is near" 2 "did you mean '$name'" "$kvcove" keys --namespace "${name}x" --socket "$directory/run/s"
+check "remove of one host" 0 "removed +1" "$kvcove" remove "$name" --pattern "$key" --socket "$directory/run/s"
+check "why after it" 0 "nowhere: removed" "$kvcove" why "$key" --socket "$directory/run/s"
+check "reset of one host" 0 "proven +yes" "$kvcove" reset "$name" --socket "$directory/run/s"
+check "keys after it" 0 "no such keys" "$kvcove" keys --namespace "$name" --socket "$directory/run/s"
+check "tasks of one host" 0 "no tasks" "$kvcove" tasks --socket "$directory/run/s"
+check "metrics of one host" 0 "kvcove_owner_sessions" "$kvcove" metrics --socket "$directory/run/s"
+check "what one host has not" 2 "has no /v1/members" "$kvcove" admin --admin "unix:$directory/run/admin-s" members
+check "curl's way" 0 '"role":"host"' python3 -c '
+import socket, sys
+with socket.socket(socket.AF_UNIX) as s:
+    s.connect(sys.argv[1])
+    s.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    print(b"".join(iter(lambda: s.recv(4096), b"")).decode())' "$directory/run/admin-s"
+check "nobody at a socket" 2 "nobody serves the socket '$directory/none/s'" "$kvcove" keys --socket "$directory/none/s"
 kill -TERM $daemon
 wait $daemon
-if [ $? -ne 0 ] || [ -e "$directory/run/s" ]; then echo "FAILED: clean stop"; failed=$((failed + 1)); fi
+if [ $? -ne 0 ] || [ -e "$directory/run/s" ] || [ -e "$directory/run/admin-s" ]; then echo "FAILED: clean stop"; failed=$((failed + 1)); fi
 
 check "ablations" 0 "no-segments" "$kvcove" policy "$trace" --capacity 1000 --limit 500 --ablations --hints
 check "two tiers" 0 '"policy":"worth"' "$kvcove" policy "$trace" --capacity 300 --disk-capacity 1000 --limit 500 --json
@@ -352,6 +385,11 @@ several=$!
 for _ in $(seq 3000); do [ -S "$directory/n/kvcove.node1.sock" ] && break; sleep 0.02; done
 check "status: the first" 0 "n/kvcove.sock: NUMA node 0, has its lease, .* of 8MiB free" "$kvcove" status --socket "$directory/n/kvcove.sock"
 check "status: the second" 0 "n/kvcove.node1.sock: NUMA node 1, has its lease" "$kvcove" status --socket "$directory/n/kvcove.sock"
+for _ in $(seq 3000); do [ -S "$directory/n/admin-kvcove.sock" ] && break; sleep 0.02; done
+both=("$kvcove" admin --admin "unix:$directory/n/admin-kvcove.sock")
+check "one admin interface: the second owner" 0 "^$directory/n/kvcove.node1.sock .* live +8MiB" "${both[@]}" segments
+check "one admin interface: both owners" 0 '"owners_live":2' "${both[@]}" status --json
+check "one admin interface: series of each owner" 0 'kvcove_owner_sessions\{socket="[^"]*node1.sock"\} 0' "${both[@]}" metrics
 check "status json" 0 '"node":1' "$kvcove" status --json --socket "$directory/n/kvcove.sock"
 check "doctor: nodes" 0 "NUMA nodes: node 0: .*node 2: 0 processors" "${doctor[@]}" "$directory/two"
 check "doctor: owners" 0 "owners of this host: .*kvcove.sock: 8MiB of node 0; .*node1.sock: 8MiB of node 1" \

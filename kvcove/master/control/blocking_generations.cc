@@ -152,6 +152,14 @@ Result<PruneOutcome> BlockingGenerations::Prune(const PruneRequest& request,
 
 PoolFact BlockingGenerations::pool() const { return keeper_->pool(); }
 
+std::vector<SlotDescription> BlockingGenerations::Describe() const { return keeper_->Describe(); }
+
+std::vector<EngineDescription> BlockingGenerations::Engines(std::size_t at_most) const {
+  return keeper_->Engines(at_most);
+}
+
+std::size_t BlockingGenerations::registrations() const { return keeper_->registrations(); }
+
 Status BlockingGenerations::Close() {
   return Wait<void>(clock_.NowNs() + kSecond,
                     [&](Reply<void> done) { keeper_->EndCleanly(std::move(done)); });

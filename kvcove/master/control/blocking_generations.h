@@ -44,6 +44,11 @@ class BlockingGenerations final : public wire::GenerationService {
                    std::int64_t deadline_ns) override;
   Result<PruneOutcome> Prune(const PruneRequest& request, std::int64_t deadline_ns) override;
   PoolFact pool() const;
+  // Returns the namespaces and their weight versions. Takes the keeper's lock, which no reader and
+  // no put of a known generation takes.
+  std::vector<SlotDescription> Describe() const;
+  std::vector<EngineDescription> Engines(std::size_t at_most) const;  // Generations::Engines
+  std::size_t registrations() const;
   // Stores that this process ended cleanly: the next start need not wait for leases. Call it only
   // when no lease is running. Errors: the store's; kTimeout after 1 s.
   Status Close();

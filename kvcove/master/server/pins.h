@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins of an operator: the master asks each owner, as a session would.
+// Pins of an operator.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "kvcove/master/server/server.h"
+#include "kvcove/master/control/generations.h"
 #include "kvcove/wire/messages.h"
 
 namespace kvcove::master {
@@ -24,12 +27,23 @@ struct PinRequest {
 struct PinCounts {
   std::uint64_t done = 0;     // pinned, or unpinned
   std::uint64_t refused = 0;  // the owner has no room for more hard pins
+
+  void Add(const PinCounts& more) {
+    done += more.done;
+    refused += more.refused;
+  }
 };
 
-// Pins or unpins the values at all live owners. Linear in the number of their objects if the
-// request has no key. Not for an event loop. Errors: those of the calls, with the owner's address;
-// some values are pinned then, so the caller may repeat the request.
-Result<PinCounts> PinAtOwners(MasterServer& cluster, const PinRequest& request,
-                              std::int64_t deadline_ns);
+// The calls of one owner, with the deadline of the request.
+struct PinTarget {
+  std::function<Result<wire::InventoryReply>(const wire::InventoryRequest& page)> page;
+  std::function<Result<std::vector<Code>>(const Token& token,
+                                          std::span<const std::string_view> keys)>
+      pin;
+};
+// Pins or unpins the values at one owner. Not for an event loop. Errors: those of the calls, with
+// `address`; kTimeout.
+Result<PinCounts> PinAt(const PinTarget& owner, std::string_view address, const Id128& incarnation,
+                        const PinRequest& request);
 
 }  // namespace kvcove::master

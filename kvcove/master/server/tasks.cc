@@ -82,12 +82,15 @@ Tasks::~Tasks() {
 }
 
 Result<wire::OwnerStat> Tasks::Live(const std::string& address) const {
+  std::string at_host;
   for (const wire::OwnerStat& owner : cluster_.Owners()) {
     if (owner.address == address && owner.live) return owner;
+    if (owner.address.starts_with(address + ":") && owner.live) at_host = owner.address;
   }
   return Fail(
       Code::kInvalid,
-      fmt::format("no owner at '{}' is alive; 'kvcove admin segments' lists them", address));
+      fmt::format("no owner at '{}' is alive; {}'kvcove admin segments' lists them", address,
+                  at_host.empty() ? std::string() : fmt::format("did you mean '{}'? ", at_host)));
 }
 
 Result<std::uint64_t> Tasks::Start(const TaskRequest& request) {

@@ -60,6 +60,11 @@ std::string SiblingSocket(const std::string& socket, const std::string& word) {
   return std::filesystem::path(socket).replace_filename(stem + "." + word + suffix);
 }
 
+std::string AdminSocket(const std::string& socket) {
+  const std::filesystem::path path(socket);
+  return std::filesystem::path(socket).replace_filename("admin-" + path.filename().string());
+}
+
 std::vector<std::string> SocketsOf(const std::string& socket) {
   const auto [stem, suffix] = Split(socket);
   const std::filesystem::path path(socket);

@@ -46,6 +46,9 @@ class LocalOwners {
 // Returns the name of a sibling. Owners that form one pool of this host have sockets with one stem
 // in one directory: `kvcove.sock`, `kvcove.node1.sock`, or with other words than node1.
 std::string SiblingSocket(const std::string& socket, const std::string& word);
+// Returns the socket of the admin interface of the process that serves `socket`:
+// `kvcove-admin.sock` beside `kvcove.sock`, which is no sibling's name.
+std::string AdminSocket(const std::string& socket);
 // Returns `socket` and its siblings, as far as they are sockets now; `socket` first, the others in
 // natural order.
 std::vector<std::string> SocketsOf(const std::string& socket);

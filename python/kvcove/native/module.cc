@@ -5,6 +5,7 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/server/embedded_admin.h"
 #include "kvcove/server/etcd_masters.h"
 #include "kvcove/version.h"
 #include "session.h"
@@ -19,6 +20,7 @@ NB_MODULE(_native, module) {
   const auto wanted = ParseLogLevel(level == nullptr ? "warn" : level);
   SetLogLevel(wanted ? *wanted : LogLevel::kWarn);
   server::UseEtcd();
+  server::ServeEmbedded();
   BindResults(module);
   BindSession(module);
   BindBorrow(module);

@@ -7,6 +7,7 @@
 #include "kvcove/pool/masters.h"
 #include "kvcove/requester/local/attachment.h"
 #include "kvcove/server/daemon.h"
+#include "kvcove/server/host_admin.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -15,6 +16,7 @@ namespace {
 struct PyOwner {
   ForkGuard guard;
   std::shared_ptr<server::Daemon> daemon;
+  std::shared_ptr<server::HostAdmin> admin;  // of `daemon`; null in a cluster
   std::string address;
 
   PyOwner() = default;
@@ -22,7 +24,9 @@ struct PyOwner {
   PyOwner& operator=(PyOwner&&) = delete;
   // In a forked child it has no threads that could be joined: it is let go.
   ~PyOwner() {
-    if (!guard.Here()) new std::shared_ptr<server::Daemon>(std::move(daemon));  // NOLINT
+    if (guard.Here()) return;
+    new std::shared_ptr<server::Daemon>(std::move(daemon));    // NOLINT
+    new std::shared_ptr<server::HostAdmin>(std::move(admin));  // NOLINT
   }
   void UnmountDisk() {
     if (!guard.Here() || daemon == nullptr) return;
@@ -32,7 +36,9 @@ struct PyOwner {
   void Close() {
     if (!guard.Here()) return;
     std::shared_ptr<server::Daemon> last = std::move(daemon);
+    std::shared_ptr<server::HostAdmin> first = std::move(admin);
     const ReleasedGil release;
+    first.reset();
     last.reset();
   }
 };
@@ -83,7 +89,13 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
       WithoutGil([&] { return server::Daemon::Open(options, SystemClock::Instance()); });
   PyOwner owner;
   owner.daemon = Unwrap(std::move(daemon));
-  if (!master.empty()) owner.address = owner.daemon->host().advertised();
+  if (!master.empty()) {
+    owner.address = owner.daemon->host().advertised();
+  } else {
+    server::Daemon* const own = owner.daemon.get();
+    owner.admin =
+        server::HostAdmin::OpenEmbedded(server::PoolOf({&own, 1}), SystemClock::Instance());
+  }
   return owner;
 }
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/cli/admin_client.h"
+
+#include <fmt/core.h>
+
+#include <optional>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/text.h"
+#include "kvcove/cli/tables.h"
+#include "kvcove/http/connection.h"
+#include "kvcove/http/url.h"
+#include "kvcove/rpc/access.h"
+#include "kvcove/rpc/leader.h"
+#include "kvcove/rpc/unix_access.h"
+
+namespace kvcove::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint16_t kAdminPort = 7480;
+constexpr std::int64_t kLookNs = 2 * kSecond;
+constexpr std::string_view kUnix = "unix:";
+
+// Returns the path with its query, and sets `body` for a POST.
+Result<std::string> TargetOf(const std::string& method, const std::string& path,
+                             const std::map<std::string, std::string>& arguments,
+                             std::string& body) {
+  std::string target = path;
+  json object;
+  char joint = '?';
+  for (const auto& [key, value] : arguments) {
+    if (method != "POST") {
+      target += fmt::format("{}{}={}", joint, http::UrlEncode(key), http::UrlEncode(value));
+      joint = '&';
+      continue;
+    }
+    if (!IsUtf8(value)) {
+      return Fail(Code::kInvalid,
+                  fmt::format("{} is not UTF-8: {}; a prefix that is can name such keys", key,
+                              Printable(value)));
+    }
+    object[key] = value;
+  }
+  if (!object.is_null()) body = object.dump();
+  return target;
+}
+
+}  // namespace
+
+void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
+  app.add_option("--token", options.token, "token file of a tenant with the scope admin");
+  app.add_option("--tls-authority", options.tls.authority,
+                 "of an endpoint with TLS: PEM file with the authority that signs both sides' "
+                 "certificates");
+  app.add_option("--tls-certificate", options.tls.certificate,
+                 "of an endpoint with TLS: PEM file with this command's certificate");
+  app.add_option("--tls-key", options.tls.key,
+                 "of an endpoint with TLS: PEM file of mode 0600 with its key");
+  app.add_flag("--json", options.as_json, "print the endpoint's answer as it is");
+}
+
+Result<AdminClient> AdminClient::Open(const std::string& endpoint,
+                                      const AdminAccessOptions& options) {
+  AdminClient client;
+  client.endpoint_ = endpoint;
+  if (!options.token.empty()) {
+    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
+    client.authorization_ = "Bearer " + rpc::BearerOf(credential);
+  }
+  if (endpoint.starts_with(kUnix)) return client;
+  if (!options.tls.empty()) {
+    KVCOVE_ASSIGN(client.tls_, rpc::Tls::Open(options.tls));
+  }
+  KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(endpoint, kAdminPort));
+  client.endpoint_ = addresses.front().ToString();
+  if (addresses.several()) client.FindLeader(endpoint);
+  return client;
+}
+
+// The one that says it leads; else the first that answers, whose answer says why not.
+void AdminClient::FindLeader(const std::string& endpoints) {
+  const auto addresses = rpc::ParseAddresses(endpoints, kAdminPort);
+  std::optional<std::string> leads;
+  std::optional<std::string> answers;
+  timeout_ns_ = kLookNs;
+  for (const rpc::Address& address : addresses->list()) {
+    endpoint_ = address.ToString();
+    const Result<json> status = Json("GET", "/v1/status", {});
+    if (status && !answers) answers = endpoint_;
+    if (!status || status->value("role", "leader") != "leader") continue;
+    leads = endpoint_;
+    break;
+  }
+  timeout_ns_ = kCallNs;
+  endpoint_ = leads ? *leads : answers.value_or(addresses->front().ToString());
+}
+
+Result<UniqueFd> AdminClient::Connect(std::int64_t deadline_ns) const {
+  if (endpoint_.starts_with(kUnix)) {
+    const std::string path = endpoint_.substr(kUnix.size());
+    return path.starts_with('@') ? rpc::ConnectAbstract(path.substr(1), deadline_ns)
+                                 : rpc::ConnectUnix(path, deadline_ns);
+  }
+  KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(endpoint_, kAdminPort));
+  KVCOVE_ASSIGN(UniqueFd fd, rpc::ConnectTcp(address, deadline_ns));
+  if (tls_ == nullptr) return fd;
+  return tls_->Connect(std::move(fd), address.host, deadline_ns);
+}
+
+Result<http::Response> AdminClient::Ask(const std::string& method, const std::string& path,
+                                        const std::map<std::string, std::string>& arguments) const {
+  std::string body;
+  KVCOVE_ASSIGN(const std::string target, TargetOf(method, path, arguments, body));
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns_;
+  const auto failed = [&](const Error& error) {
+    return Fail(error.code, fmt::format("the admin endpoint {}: {}", endpoint_, error.detail));
+  };
+  auto fd = Connect(deadline_ns);
+  if (!fd) return failed(fd.error());
+  http::Connection connection(std::move(*fd));
+  auto answer = connection.Ask(
+      {.method = method,
+       .host = endpoint_.starts_with(kUnix) ? std::string_view("localhost") : endpoint_,
+       .target = target,
+       .authorization = authorization_,
+       .body = body},
+      deadline_ns);
+  if (!answer) return failed(answer.error());
+  return answer;
+}
+
+Result<json> AdminClient::Json(const std::string& method, const std::string& path,
+                               const std::map<std::string, std::string>& arguments) const {
+  KVCOVE_ASSIGN(const http::Response response, Ask(method, path, arguments));
+  json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  if (response.status == 200 && !body.is_discarded()) return body;
+  if (response.status == 404 && !(body.is_object() && body.contains("detail"))) {
+    return Fail(Code::kInvalid,
+                fmt::format("{} has no {}: it is not the admin endpoint of a master, or of a pool "
+                            "of one host that has this command. docs/operating.md lists what each "
+                            "has; a master's is at HOST:{} by default",
+                            endpoint_, path, kAdminPort));
+  }
+  std::string detail = fmt::format("{} {} answered {}", method, path, response.status);
+  if (body.is_object() && body.contains("detail")) detail += ": " + TextOf(body["detail"]);
+  return Fail(response.status == 401 || response.status == 403 ? Code::kDenied
+              : response.status < 500                          ? Code::kInvalid
+                                                               : Code::kUnavailable,
+              detail);
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A command's way to an admin endpoint: that of a master, over TCP, or that of a pool of one host,
+// at its Unix socket or over TCP.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "kvcove/http/server.h"
+#include "kvcove/rpc/tls.h"
+
+namespace kvcove::cli {
+
+struct AdminAccessOptions {
+  std::string token;  // file
+  rpc::TlsFiles tls;
+  bool as_json = false;
+};
+void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options);
+
+// Belongs to one thread.
+class AdminClient {
+ public:
+  // `endpoint`: HOST:PORT, several with commas (the one that leads is asked), unix:PATH, or
+  // unix:@NAME. Connects to nobody yet, unless there are several. Errors: kInvalid, kDenied.
+  static Result<AdminClient> Open(const std::string& endpoint, const AdminAccessOptions& options);
+
+  // Returns the endpoint that is asked.
+  const std::string& endpoint() const { return endpoint_; }
+  void SetTimeout(std::int64_t timeout_ns) { timeout_ns_ = timeout_ns; }
+  // Asks over a connection of its own. Errors: kUnavailable, kTimeout, kInvalid, kDenied.
+  Result<http::Response> Ask(const std::string& method, const std::string& path,
+                             const std::map<std::string, std::string>& arguments) const;
+  // Returns the answer's JSON. An answer that is no 200 is an error with the endpoint's text.
+  Result<nlohmann::json> Json(const std::string& method, const std::string& path,
+                              const std::map<std::string, std::string>& arguments) const;
+
+ private:
+  static constexpr std::int64_t kCallNs = 30'000'000'000;
+  Result<UniqueFd> Connect(std::int64_t deadline_ns) const;
+  void FindLeader(const std::string& endpoints);
+
+  std::string endpoint_;
+  std::string authorization_;
+  std::shared_ptr<rpc::Tls> tls_;
+  std::int64_t timeout_ns_ = kCallNs;
+};
+
+}  // namespace kvcove::cli

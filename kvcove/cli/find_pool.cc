@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/cli/find_pool.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/pool/host_status.h"
+#include "kvcove/pool/pool.h"
+#include "kvcove/rpc/unix_access.h"
+
+namespace kvcove::cli {
+namespace {
+
+constexpr std::int64_t kProbeNs = kSecond;
+constexpr std::chrono::milliseconds kAskCluster(3000);
+constexpr std::string_view kMasterHere = "127.0.0.1:7480";
+constexpr std::string_view kOfCluster = "master:";  // an owner's authority, wire::Welcome
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool Connects(const std::string& socket) {
+  return rpc::ConnectUnix(socket, SystemClock::Instance().NowNs() + kProbeNs).has_value();
+}
+
+// Returns whether a master answers there, be it that it wants a token.
+bool IsMaster(const AdminAccessOptions& access) {
+  Result<AdminClient> client = AdminClient::Open(std::string(kMasterHere), access);
+  if (!client) return false;
+  client->SetTimeout(kProbeNs);
+  const Result<nlohmann::json> status = client->Json("GET", "/v1/status", {});
+  if (!status) return status.error().code == Code::kDenied;
+  const std::string role = status->value("role", "");
+  return role.starts_with("leader") || role.starts_with("standby");
+}
+
+// The admin endpoint of the cluster that $KVCOVE_POOL names, as its master announces it.
+Result<std::string> EndpointOfCluster(const std::string& pool) {
+  auto opened = Pool::Open(pool, kAskCluster);
+  if (!opened) return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
+  const std::string admin = (*opened)->Settings().admin;
+  if (!admin.empty()) return admin;
+  return Fail(Code::kUnavailable,
+              "the master of $KVCOVE_POOL has no admin endpoint, or announces none "
+              "(--announce-admin); name one with --admin HOST:PORT");
+}
+
+std::unexpected<Error> Several(const std::vector<std::string>& found) {
+  std::string list;
+  for (const std::string& one : found) list += "\n  --admin " + one;
+  return Fail(Code::kInvalid, "there are several pools here; name one of them:" + list);
+}
+
+std::unexpected<Error> None(const Error& error) {
+  return Fail(
+      Code::kUnavailable,
+      fmt::format("no pool is found: {}; this user has no embedded pool on this host; no master's "
+                  "admin endpoint is at {}. Name one: --admin HOST:7480 of a master, or --socket "
+                  "PATH of a 'kvcove serve'",
+                  error.detail, kMasterHere));
+}
+
+// What is on this host.
+Result<std::string> LookAround(const AdminAccessOptions& access) {
+  const Result<std::string> host = EndpointOf(DefaultSocketPath());
+  std::vector<std::string> found = EmbeddedEndpoints();
+  if (host) found.insert(found.begin(), *host);
+  if (IsMaster(access)) found.emplace_back(kMasterHere);
+  if (found.size() == 1) return found.front();
+  if (found.size() > 1) return Several(found);
+  // The error of an owner in a cluster says where to ask.
+  if (host.error().code == Code::kInvalid) return std::unexpected(host.error());
+  return None(host.error());
+}
+
+}  // namespace
+
+void AddPoolChoice(CLI::App& app, PoolChoice& choice) {
+  app.add_option("--admin", choice.admin,
+                 "admin endpoint of the pool: HOST:PORT of a master (of all of several, with "
+                 "commas), or unix:PATH (default: found out; 'kvcove status --help' says how)");
+  app.add_option("--socket", choice.socket,
+                 "socket of a 'kvcove serve' or 'kvcove run' of this host, in place of --admin");
+}
+
+std::vector<std::string> EmbeddedEndpoints() {
+  // The last field of a line is the name; '@' stands for the zero byte of an abstract one.
+  const std::string wanted = fmt::format("@kvcove/{}/embedded-", geteuid());
+  std::vector<std::string> found;
+  std::ifstream names("/proc/net/unix");
+  for (std::string line; std::getline(names, line);) {
+    const std::size_t at = line.rfind(' ');
+    if (at == std::string::npos || line.compare(at + 1, wanted.size(), wanted) != 0) continue;
+    found.push_back("unix:" + line.substr(at + 1));
+  }
+  // Each connection of the server has a line, too.
+  std::ranges::sort(found);
+  found.erase(std::ranges::unique(found).begin(), found.end());
+  return found;
+}
+
+Result<std::string> EndpointOf(const std::string& socket) {
+  const std::string admin = pool::AdminSocketOf(socket);
+  if (Connects(admin)) return "unix:" + admin;
+  const auto owners = pool::StatusOfOwners(socket, kProbeNs);
+  if (owners.empty()) {
+    return Fail(Code::kUnavailable, fmt::format("nobody serves the socket '{}'", socket));
+  }
+  const pool::OwnerStatus& owner = owners.front();
+  if (!owner.reached) {
+    return Fail(Code::kUnavailable,
+                fmt::format("the owner at '{}': {}", socket, owner.reached.error().detail));
+  }
+  if (owner.authority.starts_with(kOfCluster)) {
+    return Fail(Code::kInvalid,
+                fmt::format("the owner at '{}' belongs to the cluster of the master {}; name that "
+                            "master's admin endpoint with --admin HOST:7480",
+                            socket, owner.authority.substr(kOfCluster.size())));
+  }
+  return Fail(Code::kUnavailable,
+              fmt::format("the owner at '{}' has no admin socket '{}': it is of an earlier build, "
+                          "or its log says why",
+                          socket, admin));
+}
+
+Result<std::string> FindEndpoint(const PoolChoice& given, const AdminAccessOptions& access) {
+  PoolChoice choice = given;
+  if (!choice.admin.empty() && !choice.socket.empty()) {
+    // A flag counts before a variable; with two variables the endpoint does.
+    if (choice.admin == Variable("KVCOVE_ADMIN") && choice.socket != Variable("KVCOVE_SOCKET")) {
+      choice.admin.clear();
+    } else if (choice.socket != Variable("KVCOVE_SOCKET")) {
+      return Fail(Code::kInvalid, "--admin and --socket name two endpoints; give one of them");
+    }
+  }
+  if (!choice.admin.empty()) return choice.admin;
+  if (!choice.socket.empty()) return EndpointOf(choice.socket);
+  const std::string pool = Variable("KVCOVE_POOL");
+  if (pool.starts_with("kvcove://")) return EndpointOfCluster(pool);
+  if (pool.starts_with("unix:")) return EndpointOf(pool.substr(5, pool.find('?') - 5));
+  return LookAround(access);
+}
+
+}  // namespace kvcove::cli

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the admin endpoint that a command means where nobody names one.
+//
+//   --admin, --socket > $KVCOVE_ADMIN, $KVCOVE_SOCKET > $KVCOVE_POOL > what is on this host:
+//     the admin socket beside the default socket, embedded pools of this user, a master's
+//     127.0.0.1:7480
+//
+// One that is found is used; several, or none, are an error that says which, and how to name one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kvcove/cli/admin_client.h"
+
+namespace kvcove::cli {
+
+struct PoolChoice {
+  std::string admin;   // endpoint; empty: not named
+  std::string socket;  // data socket of a host; empty: not named
+};
+void AddPoolChoice(CLI::App& app, PoolChoice& choice);
+
+// Returns an endpoint for AdminClient::Open. `choice` has what flags and environment say. Errors:
+// kInvalid, kUnavailable.
+Result<std::string> FindEndpoint(const PoolChoice& choice, const AdminAccessOptions& access);
+// Returns the endpoint of the process that serves this data socket. Errors: kUnavailable, kInvalid
+// for an owner of a cluster.
+Result<std::string> EndpointOf(const std::string& socket);
+// Prints /v1/status of an endpoint, for `kvcove status`; the result is the exit status.
+Result<int> PrintPoolStatus(const std::string& endpoint, const AdminAccessOptions& access);
+// Returns the endpoints of this user's embedded pools on this host.
+std::vector<std::string> EmbeddedEndpoints();
+
+}  // namespace kvcove::cli

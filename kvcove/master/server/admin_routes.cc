@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/keys.h"
+#include "kvcove/base/random.h"
+#include "kvcove/base/text.h"
+#include "kvcove/http/url.h"
+#include "kvcove/master/server/admin_pool.h"
+
+namespace kvcove::master {
+namespace {
+
+using http::ErrorResponse;
+using http::Request;
+using http::Response;
+using nlohmann::json;
+
+constexpr std::uint32_t kMaxPage = 1000;
+constexpr std::int64_t kPageWalkNs = 2 * kSecond;  // for which a page looks for keys
+
+// JSON can only show a key that is UTF-8: in "key", U+FFFD replaces the other bytes. This adds the
+// whole key, encoded as in a URL, so that a caller can ask for it again.
+void AddPercent(std::string_view key, json& object) {
+  if (!IsUtf8(key)) object["key_percent"] = http::UrlEncode(key);
+}
+
+json OwnerJson(const wire::OwnerStat& owner) {
+  return {{"address", owner.address},
+          {"host", owner.host},
+          {"tenant", owner.tenant},
+          {"state", !owner.live      ? "gone"
+                    : owner.draining ? "draining"
+                                     : "live"},
+          {"capacity_bytes", owner.capacity_bytes},
+          {"free_bytes", owner.free_bytes},
+          {"objects", owner.objects},
+          {"hits", owner.hits},
+          {"hit_bytes", owner.hit_bytes},
+          {"puts", owner.puts},
+          {"put_bytes", owner.put_bytes},
+          {"evictions", owner.evictions},
+          {"stale_puts", owner.stale_puts},
+          {"disks", owner.disks},
+          {"disks_aside", owner.disks_aside},
+          {"disk_capacity_bytes", owner.disk_capacity_bytes},
+          {"disk_bytes", owner.disk_bytes},
+          {"disk_hits", owner.disk_hits},
+          {"disk_hit_bytes", owner.disk_hit_bytes},
+          {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
+}
+
+// Describes a key. `own`: the leader's own answer about the same key. Misses that requesters report
+// are remembered by the leader, and by a shard for the keys that it is asked for, so the later one
+// of the two is shown.
+json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own, const AdminPool::Found& found_in,
+             const std::vector<wire::OwnerStat>& owners) {
+  const bool found = key.reason == MissReason::kNone;
+  json entry{{"found", found}, {"locations", json::array()}};
+  // The size of a value that only a disk has may not be known.
+  if (found && key.size_bytes != 0) entry["bytes"] = key.size_bytes;
+  if (key.reason == MissReason::kNeverPut) {
+    entry["reason"] = "not put since " + found_in.since;
+    entry["started_seconds_ago"] = static_cast<double>(found_in.since_age_ns) * 1e-9;
+  } else if (!found) {
+    entry["reason"] = MissReasonName(key.reason);
+  }
+  for (const wire::OwnerStat& owner : owners) {
+    const auto at =
+        std::ranges::find(key.holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
+    if (at == key.holders.end()) continue;
+    entry["locations"].push_back({{"owner", owner.address},
+                                  {"host", owner.host},
+                                  {"tier", at->second == Tier::kDisk ? "disk" : "memory"}});
+  }
+  const bool own_is_later =
+      key.missed == MissReason::kNone ||
+      (own.missed != MissReason::kNone && own.missed_age_ns < key.missed_age_ns);
+  const wire::HeldKey& last = own_is_later ? own : key;
+  if (last.missed != MissReason::kNone) {
+    entry["last_miss"] = {{"reason", MissReasonName(last.missed)},
+                          {"count", last.misses},
+                          {"seconds_ago", static_cast<double>(last.missed_age_ns) * 1e-9}};
+  }
+  return entry;
+}
+
+json TaskJson(const TaskStat& task) {
+  return {{"id", task.id},
+          {"kind", TaskKindName(task.request.kind)},
+          {"state", TaskStateName(task.state)},
+          {"from", task.request.from},
+          {"to", task.request.to},
+          {"looked_at", task.looked_at},
+          {"copied", task.copied},
+          {"copied_bytes", task.copied_bytes},
+          {"left", task.left},
+          {"seconds", task.seconds},
+          {"message", task.message}};
+}
+
+// Returns the name that is meant; empty: none is near. An engine calls its namespace by the name
+// within its tenant.
+std::string NearestName(const std::string& name, std::span<const SlotDescription> all,
+                        const std::vector<std::string>& readable) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (readable[i] != name && NameWithinTenant(all[i].name) == name) return readable[i];
+  }
+  const std::vector<std::string_view> known(readable.begin(), readable.end());
+  return std::string(NearestKey(name, known));
+}
+
+// Returns all weight versions of a namespace, or the named one; without a namespace, those of all.
+// Errors: kMiss if that leaves none.
+Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
+  const std::string name = request.Get("namespace");
+  const bool versioned = request.query.contains("version");
+  std::vector<SlotDescription> found;
+  std::vector<std::string> names;
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
+  for (const SlotDescription& slot : all) {
+    names.push_back(ReadableName(slot.name));
+    if (!name.empty() && names.back() != name) continue;
+    if (versioned && slot.version != request.Get("version")) continue;
+    found.push_back(slot);
+  }
+  if (!found.empty() || (name.empty() && !versioned)) return found;
+  const std::string nearest = NearestName(name, all, names);
+  return Fail(
+      Code::kMiss,
+      fmt::format(
+          "no namespace '{}'{}{}", name,
+          versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string(),
+          nearest.empty() ? std::string() : fmt::format("; did you mean '{}'?", nearest)));
+}
+
+// Answers the paths; http::Server calls it from its threads. Thread-safe.
+class PoolAnswers {
+ public:
+  PoolAnswers(std::shared_ptr<AdminPool> pool, const Clock& clock)
+      : pool_(std::move(pool)), clock_(clock) {}
+
+  Result<json> Segments() const {
+    json list = json::array();
+    for (const wire::OwnerStat& owner : pool_->Owners()) list.push_back(OwnerJson(owner));
+    return json{{"segments", list}};
+  }
+
+  Result<json> Namespaces() const {
+    json list = json::array();
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
+    const std::vector<std::uint64_t> bytes = pool_->BytesBySlot();
+    for (const SlotDescription& slot : slots) {
+      list.push_back({{"namespace", ReadableName(slot.name)},
+                      {"version", slot.version},
+                      {"slot", slot.slot},
+                      {"generation", slot.generation},
+                      {"used", slot.used},
+                      {"named", slot.named},
+                      {"dead", slot.dead}});
+      if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
+    }
+    return json{{"namespaces", list}};
+  }
+
+  Result<json> Engines(const Request& request) const {
+    KVCOVE_ASSIGN(const std::uint64_t limit, NumberIn(request, "limit", kMaxPage));
+    KVCOVE_ASSIGN(const AdminPool::EngineList engines, pool_->Engines(limit));
+    json list = json::array();
+    for (const EngineDescription& engine : engines.engines) {
+      list.push_back({{"engine", engine.engine},
+                      {"namespace", ReadableName(engine.name)},
+                      {"version", engine.version.value_or("")},
+                      {"open", engine.open},
+                      {"processes", engine.processes}});
+    }
+    return json{{"engines", list}, {"registered", engines.registered}};
+  }
+
+  // Lists keys, a page at a time, from one owner after the other. `after`: the index of an owner
+  // and a cursor at that owner, as `next` of the page before; if owners join or end between two
+  // pages, keys may be missed or repeated. For a named namespace the disks are listed, too; a key
+  // in both tiers is one entry. Among many other keys a page may have fewer than it could, or none.
+  Result<json> Keys(const Request& request) const {
+    wire::InventoryRequest page{.with_keys = true};
+    if (!request.Get("namespace").empty()) {
+      KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
+      page.slot = slot.slot;
+      page.disks = true;
+    }
+    page.prefix = request.Get("prefix");
+    KVCOVE_ASSIGN(const std::uint64_t limit, NumberIn(request, "limit", 100));
+    const std::string after = request.Get("after", "0.0.0.0");
+    std::size_t which = 0;
+    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64, &which, &page.cursor,
+                    &page.within, &page.since) < 3) {
+      return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
+    }
+    std::map<SlotId, std::string> names;
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
+    for (const SlotDescription& slot : slots) {
+      names[slot.slot] = ReadableName(slot.name);
+    }
+    json keys = json::array();
+    const std::vector<wire::OwnerStat> owners = pool_->Owners();
+    const std::uint64_t most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
+    const std::int64_t walk_until_ns = clock_.NowNs() + kPageWalkNs;
+    const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
+    for (; which < owners.size(); ++which, page.cursor = 0, page.within = 0, page.since = 0) {
+      if (!owners[which].live) continue;
+      KVCOVE_ASSIGN(const AdminPool::AskPage ask, pool_->PagesOf(owners[which]));
+      while (page.cursor != wire::kInventoryDone && keys.size() < most &&
+             clock_.NowNs() < walk_until_ns) {
+        page.at_most = static_cast<std::uint32_t>(most - keys.size());
+        KVCOVE_ASSIGN(const wire::InventoryReply got, ask(page, deadline_ns));
+        for (const wire::HeldObject& object : got.objects) {
+          keys.push_back({{"key", object.key},
+                          {"namespace", names[object.slot]},
+                          {"bytes", object.size_bytes},
+                          {"owner", owners[which].address},
+                          {"copies", object.copies},
+                          {"tier", object.tier == Tier::kDisk ? "disk"
+                                   : object.on_disk           ? "memory+disk"
+                                                              : "memory"},
+                          {"hard_pinned", object.hard_pinned}});
+          AddPercent(object.key, keys.back());
+        }
+        page.cursor = got.cursor;
+        page.within = got.within;
+        page.since = got.since;
+      }
+      if (page.cursor != wire::kInventoryDone) break;
+    }
+    json answer{{"keys", keys}};
+    if (which < owners.size()) {
+      answer["next"] = fmt::format("{}.{}.{}.{}", which, page.cursor, page.within, page.since);
+    }
+    return answer;
+  }
+
+  // Says which owners have the key, or why no owner has it; in each weight version of the
+  // namespace, or of all.
+  Result<json> Key(const Request& request) const {
+    KVCOVE_ASSIGN(const std::string key, request.Need("key"));
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+    const AdminPool::Found found = pool_->Find(slots, key, clock_.NowNs() + 2 * kSecond);
+    const std::vector<wire::HeldKey>& own = found.own.empty() ? found.keys : found.own;
+    const std::vector<wire::OwnerStat> owners = pool_->Owners();
+    json list = json::array();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      json entry = KeyJson(found.keys[i], own[i], found, owners);
+      entry["namespace"] = ReadableName(slots[i].name);
+      entry["version"] = slots[i].version;
+      if (found.keys[i].reason == MissReason::kShardAway) entry["away"] = found.away;
+      list.push_back(std::move(entry));
+    }
+    json answer{{"key", key}, {"in", list}};
+    AddPercent(key, answer);
+    return answer;
+  }
+
+  Result<json> Reset(const Request& request) {
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
+    wire::ResetRequest reset{.name = slot.name, .engine = {}, .version = {}, .id = RandomId()};
+    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", 2500));
+    const std::int64_t began = clock_.NowNs();
+    KVCOVE_ASSIGN(
+        const wire::ResetOutcome outcome,
+        pool_->Reset(reset, began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+    return json{{"proven", true},
+                {"raised", outcome.raised},
+                {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
+  }
+
+  Result<json> Prune(const Request& request) {
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(const std::string before, request.Need("before"));
+    KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
+    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", 2500));
+    const std::int64_t began = clock_.NowNs();
+    KVCOVE_ASSIGN(const wire::PruneOutcome outcome,
+                  pool_->Prune({.name = slot.name, .before = before},
+                               began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+    return json{{"proven", true},
+                {"versions", outcome.versions},
+                {"raised", outcome.raised},
+                {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
+  }
+
+  Result<json> Remove(const Request& request) {
+    std::string pattern = request.Get("pattern");
+    const std::string prefix = request.Get("prefix");
+    if (pattern.empty() == prefix.empty()) {
+      return Fail(Code::kInvalid, "give 'prefix' or 'pattern', one of them");
+    }
+    if (!prefix.empty() && prefix.find_first_of("*?") != std::string::npos) {
+      return Fail(Code::kInvalid,
+                  "this prefix holds '*' or '?', which stand for other bytes in a pattern; if that "
+                  "is meant, give it as 'pattern', with a '*' at its end");
+    }
+    if (pattern.empty()) pattern = prefix + "*";
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+    std::uint64_t removed = 0;
+    for (const SlotDescription& slot : slots) {
+      KVCOVE_ASSIGN(const std::uint64_t count,
+                    pool_->Remove(slot, pattern, clock_.NowNs() + 10 * kSecond));
+      removed += count;
+    }
+    return json{{"removed", removed}};
+  }
+
+  Result<json> Pin(const Request& request) {
+    KVCOVE_ASSIGN(PinRequest pins, PinsOf(request));
+    KVCOVE_TRY(request.Need("seconds"));
+    KVCOVE_ASSIGN(const std::uint64_t seconds, NumberIn(request, "seconds", 0));
+    constexpr std::uint64_t kLongest = std::chrono::seconds(kLongestHardPin).count();
+    if (seconds > kLongest) {
+      return Fail(Code::kInvalid,
+                  fmt::format("seconds={}: a pin ends after {} seconds at most; 0 stands for a pin "
+                              "without an end",
+                              seconds, kLongest));
+    }
+    pins.kind = wire::PinKind::kHard;
+    pins.duration_ns = static_cast<std::int64_t>(seconds) * kSecond;
+    KVCOVE_ASSIGN(const PinCounts counts, pool_->Pin(pins, clock_.NowNs() + 10 * kSecond));
+    return json{{"pinned", counts.done}, {"refused", counts.refused}};
+  }
+
+  Result<json> Unpin(const Request& request) {
+    KVCOVE_ASSIGN(const PinRequest pins, PinsOf(request));
+    KVCOVE_ASSIGN(const PinCounts counts, pool_->Pin(pins, clock_.NowNs() + 10 * kSecond));
+    return json{{"unpinned", counts.done}};
+  }
+
+  Result<json> ListTasks() const {
+    json list = json::array();
+    for (const TaskStat& task : pool_->Tasks()) list.push_back(TaskJson(task));
+    return json{{"tasks", list}};
+  }
+
+ private:
+  // Returns the values that a request to pin or unpin names.
+  Result<PinRequest> PinsOf(const Request& request) const {
+    PinRequest pins{
+        .slots = {}, .key = request.Get("key"), .prefix = request.Get("prefix"), .kind = {}};
+    if (pins.key.empty() == pins.prefix.empty()) {
+      return Fail(Code::kInvalid, "give 'key' or 'prefix', one of them");
+    }
+    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(pins.slots, SlotsIn(*pool_, request));
+    return pins;
+  }
+
+  const std::shared_ptr<AdminPool> pool_;
+  const Clock& clock_;
+};
+
+http::Route Text(const char* path, std::function<Response(const Request&)> answer) {
+  return {.method = "GET", .path = path, .open = true, .answer = std::move(answer)};
+}
+
+}  // namespace
+
+Result<std::uint64_t> NumberIn(const Request& request, const std::string& name,
+                               std::uint64_t otherwise) {
+  const std::string text = request.Get(name);
+  if (text.empty()) return otherwise;
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", name, text));
+  }
+  return value;
+}
+
+Result<SlotDescription> SlotIn(const AdminPool& pool, const Request& request) {
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, request));
+  return slots.front();
+}
+
+void AddRoute(std::vector<http::Route>& routes, const char* method, const std::string& path,
+              bool waits, std::function<Result<json>(const Request&)> answer) {
+  routes.push_back({.method = method,
+                    .path = path,
+                    .open = false,
+                    .waits = waits,
+                    .answer = [answer = std::move(answer)](const Request& request) {
+                      const Result<json> body = answer(request);
+                      return body ? http::JsonResponse(*body) : ErrorResponse(body.error());
+                    }});
+}
+
+std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, const Clock& clock) {
+  const auto answers = std::make_shared<PoolAnswers>(pool, clock);
+  std::vector<http::Route> routes;
+  routes.push_back(Text(
+      "/healthz", [](const Request&) { return Response{.body = "ok\n", .type = "text/plain"}; }));
+  routes.push_back(Text("/readyz", [pool](const Request&) {
+    const AdminPool::Readiness now = pool->Ready();
+    return Response{.status = now.ready ? 200 : 503, .body = now.text + "\n", .type = "text/plain"};
+  }));
+  http::Route metrics = Text("/metrics", [pool](const Request&) {
+    return Response{.body = pool->Metrics(), .type = "text/plain; version=0.0.4"};
+  });
+  metrics.open = false;
+  metrics.metrics = true;
+  routes.push_back(std::move(metrics));
+  const auto add = [&](const char* method, const char* path, bool waits,
+                       std::function<Result<json>(const Request&)> answer) {
+    AddRoute(routes, method, path, waits, std::move(answer));
+  };
+  add("GET", "/v1/status", false,
+      [pool](const Request&) -> Result<json> { return pool->Status(); });
+  add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
+  add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/engines", false,
+      [answers](const Request& request) { return answers->Engines(request); });
+  add("GET", "/v1/keys", true,
+      [answers](const Request& request) { return answers->Keys(request); });
+  add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
+  add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
+  add("POST", "/v1/reset", true,
+      [answers](const Request& request) { return answers->Reset(request); });
+  add("POST", "/v1/prune", true,
+      [answers](const Request& request) { return answers->Prune(request); });
+  add("POST", "/v1/remove", true,
+      [answers](const Request& request) { return answers->Remove(request); });
+  add("POST", "/v1/pin", true, [answers](const Request& request) { return answers->Pin(request); });
+  add("POST", "/v1/unpin", true,
+      [answers](const Request& request) { return answers->Unpin(request); });
+  return routes;
+}
+
+}  // namespace kvcove::master

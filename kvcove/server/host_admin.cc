@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/server/host_admin.h"
+
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "kvcove/base/interrupt.h"
+#include "kvcove/base/log.h"
+#include "kvcove/rpc/unix_access.h"
+
+namespace kvcove::server {
+namespace {
+
+constexpr std::size_t kAnswerThreads = 2;
+constexpr std::int64_t kTryEveryNs = 10 * kMillisecond;
+
+bool MayAsk(int fd) {
+  ucred peer{};
+  return rpc::UnixAccess().Allows(fd, peer);
+}
+
+// Its directory may let engines of another user in; the socket does not.
+Result<UniqueFd> ListenAlone(const std::string& path, const rpc::UnixAccess& directory) {
+  KVCOVE_ASSIGN(UniqueFd listener, rpc::ListenUnix(path, directory));
+  (void)chmod(path.c_str(), 0600);
+  return listener;
+}
+
+// Until the predecessor of a take-over has ended its socket is in use.
+Result<UniqueFd> ListenWithin(const HostAdminOptions& options, const Clock& clock) {
+  const std::int64_t until_ns = clock.NowNs() + options.patience_ns;
+  while (true) {
+    auto listener = ListenAlone(options.socket_path, options.directory_access);
+    if (listener || listener.error().code != Code::kUnavailable || clock.NowNs() >= until_ns) {
+      return listener;
+    }
+    SleepNs(kTryEveryNs);
+  }
+}
+
+// Returns a new listener if the name of the socket was removed.
+UniqueFd ListenAgain(rpc::SocketFile& file, const rpc::UnixAccess& directory) {
+  if (file.Mine()) return {};
+  auto listener = ListenAlone(file.path(), directory);
+  if (!listener) {
+    LogDebug("the admin socket cannot be bound again: {}", listener.error().detail);
+    return {};
+  }
+  file.Take();
+  return std::move(*listener);
+}
+
+}  // namespace
+
+HostAdmin::~HostAdmin() {
+  unix_.reset();
+  tcp_.reset();
+  if (file_ != nullptr) file_->Remove();
+}
+
+Status HostAdmin::ServeUnix(const HostAdminOptions& options, const std::vector<http::Route>& routes,
+                            const Clock& clock) {
+  http::ServerOptions server{.workers = kAnswerThreads, .authorize = {}, .admit = MayAsk};
+  if (!options.abstract_name.empty()) {
+    server.workers = 1;  // threads of an engine's process
+    KVCOVE_ASSIGN(server.listener, rpc::ListenAbstract(options.abstract_name));
+    endpoint_ = "unix:@" + options.abstract_name;
+  } else {
+    auto listener = ListenWithin(options, clock);
+    if (!listener) {
+      LogWarn("no admin socket: {}", listener.error().ToString());
+      return {};
+    }
+    server.listener = std::move(*listener);
+    file_ = std::make_unique<rpc::SocketFile>(options.socket_path);
+    file_->Take();
+    server.relisten = [file = file_.get(), directory = options.directory_access] {
+      return ListenAgain(*file, directory);
+    };
+    endpoint_ = "unix:" + options.socket_path;
+  }
+  KVCOVE_ASSIGN(unix_, http::Server::Open(std::move(server), routes));
+  return {};
+}
+
+Result<std::unique_ptr<HostAdmin>> HostAdmin::Open(HostPoolOptions pool, HostAdminOptions options,
+                                                   const Clock& clock) {
+  std::unique_ptr<HostAdmin> admin(new HostAdmin);
+  std::vector<http::Route> routes =
+      master::PoolRoutes(std::make_shared<HostPool>(std::move(pool), clock), clock);
+  if (!options.socket_path.empty() || !options.abstract_name.empty()) {
+    KVCOVE_TRY(admin->ServeUnix(options, routes, clock));
+  }
+  if (options.address) {
+    KVCOVE_ASSIGN(admin->tcp_,
+                  http::Server::Open({.listener = std::move(options.listener),
+                                      .loopback = rpc::IsLoopback(*options.address),
+                                      .workers = kAnswerThreads,
+                                      .authorize = rpc::BearersOf(std::move(options.credentials)),
+                                      .tunnel = rpc::TunnelOf(std::move(options.tls))},
+                                     std::move(routes)));
+  }
+  return admin;
+}
+
+std::unique_ptr<HostAdmin> HostAdmin::OpenEmbedded(HostPoolOptions pool, const Clock& clock) {
+  static std::atomic<unsigned> pools{0};
+  pool.role = "embedded";
+  HostAdminOptions options;
+  options.abstract_name = fmt::format("kvcove/{}/embedded-{}-{}", geteuid(), getpid(), ++pools);
+  auto admin = Open(std::move(pool), std::move(options), clock);
+  if (admin) return std::move(*admin);
+  LogDebug("an embedded pool without its admin interface: {}", admin.error().ToString());
+  return nullptr;
+}
+
+}  // namespace kvcove::server
