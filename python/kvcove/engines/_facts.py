@@ -26,6 +26,7 @@ _ADVICE = {
     "parallelism": "with another TP: a common 'store_tp' and a 'weight_version_source' other than "
     "'fingerprint'; PP and context parallelism must be equal",
     "weights named by": "give them the same 'weight_version_source'",
+    "SGLang": "give them the same release of SGLang: another one may lay out a page otherwise",
     "vLLM": "give them the same release of vLLM: another one may lay out a block otherwise",
 }
 
