@@ -11,7 +11,9 @@ from typing import Any
 
 from kvcove.engines import ADDRESSES, named_pool
 
-__all__ = ["Config"]
+__all__ = ["FACTS", "Config"]
+
+FACTS = "kvcove-facts"  # namespace in which engines leave what must be equal to share
 
 # Keys of SGLang's own in the same object; it takes some of them out before a backend sees it.
 _OF_SGLANG = frozenset(

@@ -105,6 +105,12 @@ class HostPages:
         names = shard.names(self._replicated)
         if not _has_heads(pool):
             names = names[:1]
+        self.facts = {
+            "KV type": str(getattr(pool, "dtype", "")),
+            "page tokens": str(self.page_size),
+            "page order": self._order(kind),
+            "page bytes": str(self.page_bytes),
+        }
         layout = hashlib.sha256(self._layout(kind, sizes).encode()).hexdigest()[:16]
         self._prefixes = [f"{name}.{layout}.{part}." for part in names]
         self.objects = len(self._prefixes)
@@ -185,17 +191,20 @@ class HostPages:
             page = self._pool.get_dummy_flat_data_page()
             return (page.numel() * page.element_size(),)
 
+    def _order(self, kind: str) -> str:
+        layout = str(getattr(self._pool, "layout", ""))
+        return _ORDER_OF_LAYOUT.get(layout, layout) if kind in _ORDERED else f"{kind} {layout}"
+
     def _layout(self, kind: str, sizes: Sequence[int]) -> str:
         """Say all that two pools must have in common so that a page's bytes mean the same."""
         pool = self._pool
-        layout = str(getattr(pool, "layout", ""))
         facts: list[Any] = [kind, str(getattr(pool, "dtype", "")), self.page_size]
         if kind in _ORDERED:
             # The pieces differ by layout; the heads of one object do not differ by TP.
-            facts += [_ORDER_OF_LAYOUT.get(layout, layout), self.page_bytes // self._split]
+            facts += [self._order(kind), self.page_bytes // self._split]
             facts += [getattr(pool, "layer_num", 0), getattr(pool, "head_num", 0) // self._split]
         else:
-            facts += [layout, *sizes]
+            facts += [self._order(kind), *sizes]
         facts += [getattr(pool, "start_layer", 0), getattr(pool, "end_layer", 0)]
         facts += [getattr(pool, "storage_format_tag", None)]
         return repr(facts)

@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 import kvcove
 from kvcove import _native, engines
 from kvcove.sglang import _weights
-from kvcove.sglang._config import Config
+from kvcove.sglang._config import FACTS, Config
 from kvcove.sglang._pages import HostPages, Shard
 from kvcove.sglang._versions import installed_version
 
@@ -86,17 +86,17 @@ class KvcoveStorage(HiCacheStorage):
                 '"weight_version_source": "none"'
             )
         self._facts = _facts_of(storage_config, runners, self.config)
-        self._open(ranks)
+        self._engine, self._speaks = ranks.engine(), ranks.rank == 0
+        self._open()
         self.weights = _weights.Weights(runners, ranks, named, self._weights_settled)
         _weights.observe_engine(self.weights)
 
-    def _open(self, ranks: _weights.Ranks) -> None:
-        engine = ranks.engine()
+    def _open(self) -> None:
         try:
             self._pool = kvcove.open(self._address())
             self._session = self._pool.session(
                 _namespace_of(self._facts, self.config),
-                engine=engine,
+                engine=self._engine,
                 assume_weights=self.config.assume_weights,
                 preferred_segment=self.config.preferred_segment,
             )
@@ -107,8 +107,6 @@ class KvcoveStorage(HiCacheStorage):
             return
         for line in engines.refusals(self._pool, finds=True, stores=True):
             _log.warning("kvcove: %s", line)
-        if ranks.rank == 0:
-            self._tell_differences(engine)
 
     def _address(self) -> str:
         if self.config.pool != "auto":
@@ -116,20 +114,22 @@ class KvcoveStorage(HiCacheStorage):
         # A pool of each rank's own would be of no use to anybody else.
         return f"unix:{_native.default_socket_path()}"
 
-    def _tell_differences(self, engine: str) -> None:
+    def _tell_differences(self, pages: HostPages) -> None:
         """Say in one line each why engines of this model will not share with this one."""
-        assert self._pool is not None
+        if self._pool is None or not self._speaks:
+            return
+        mine, model = {**self._facts, **pages.facts}, self._facts["model name"]
         try:
-            with self._pool.session("kvcove-facts", engine=engine) as session:
-                others = engines.leave(session, self._facts["model name"], self._facts)
+            with self._pool.session(FACTS, engine=self._engine) as session:
+                others = engines.leave(session, model, mine)
         except kvcove.Error as error:
             _log.debug("kvcove: how others are is not known: %s", error)
             return
-        told = {each for other in others for each in engines.differences(self._facts, other)}
+        told = {each for other in others for each in engines.differences(mine, other)}
         for fact, theirs, here in sorted(told):
             _log.warning(
                 "kvcove: engines of %s with another %s share nothing with this one: %s there, %s here; %s",
-                self._facts["model name"],
+                model,
                 fact,
                 theirs,
                 here,
@@ -142,6 +142,7 @@ class KvcoveStorage(HiCacheStorage):
         """Take the pool of the model's KV. Its buffers stay where they are."""
         super().register_mem_pool_host(mem_pool_host)
         self.register_mem_host_pool_v2(mem_pool_host, PoolName.KV)
+        self._tell_differences(self._pages[str(PoolName.KV)])
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Take a pool of windows, states or a draft model."""
@@ -196,7 +197,7 @@ class KvcoveStorage(HiCacheStorage):
         now = self.weights.now()
         if self._session is None or now is None or not hashes:
             return [False] * len(hashes)
-        self._counts["looked_up_pages"] += len(hashes)
+        self._count("looked_up_pages", len(hashes))
         try:
             results = self._session.hold(
                 pages.keys(hashes),
@@ -210,7 +211,7 @@ class KvcoveStorage(HiCacheStorage):
         there = _by_page([code == 0 for code in results.codes], pages.objects)
         if not self.weights.is_still(now):
             return [False] * len(hashes)
-        self._counts["found_pages"] += sum(there)
+        self._count("found_pages", sum(there))
         return there
 
     def exists(self, key: str) -> bool:
@@ -291,7 +292,7 @@ class KvcoveStorage(HiCacheStorage):
             return [True] * len(hashes)
         session, token = self._session, self._token_now()
         if session is None or token is None or not _fits(pages, hashes, indices):
-            self._counts["refused_pages"] += len(hashes)
+            self._count("refused_pages", len(hashes))
             return [False] * len(hashes)
         began = monotonic()
         queue = self._queue()
@@ -375,7 +376,7 @@ class KvcoveStorage(HiCacheStorage):
         Only where KV belongs to the bytes of weights: then what the engine holds is right whoever reset the pool.
         Else it stays, and nothing is stored until the engine's own tree is emptied.
         """
-        self._counts["stale_puts"] += 1
+        self._count("stale_puts", 1)
         if self.config.weight_version_source != "fingerprint":
             return
         with self._token_lock:
@@ -400,7 +401,7 @@ class KvcoveStorage(HiCacheStorage):
             return False
         with self._token_lock:
             self._token = None
-        self._counts["resets"] += 1
+        self._count("resets", 1)
         return True
 
     def clear(self) -> bool:
@@ -437,13 +438,17 @@ class KvcoveStorage(HiCacheStorage):
 
     # ---- statistics
 
+    def _count(self, name: str, number: int) -> None:
+        with self._metrics_lock:
+            self._counts[name] += number
+
     def _failed(self, what: str, error: Exception) -> None:
-        self._counts[f"failed_{what.replace('-', '')}s"] += 1
+        self._count(f"failed_{what.replace('-', '')}s", 1)
         _log.debug("kvcove: a %s failed: %s", what, error)
 
     def _measured(self, what: str, pages: int, page_bytes: int, seconds: float) -> None:
-        self._counts[f"{what}_pages"] += pages
-        self._counts[f"{what}_bytes"] += pages * page_bytes
+        self._count(f"{what}_pages", pages)
+        self._count(f"{what}_bytes", pages * page_bytes)
         if self._writes_metrics and pages:
             with self._metrics_lock:
                 self._metrics.setdefault(f"{what}_pgs", []).append(pages)
@@ -461,11 +466,13 @@ class KvcoveStorage(HiCacheStorage):
 
     def counts(self) -> dict[str, int]:
         """Return what was looked up, found, loaded, stored and refused since the start, in pages and bytes."""
-        return dict(self._counts)
+        with self._metrics_lock:
+            return dict(self._counts)
 
     def close(self) -> None:
         """End the session. SGLang has stopped its threads."""
-        _log.info("kvcove: %s", ", ".join(f"{k} {v}" for k, v in sorted(self._counts.items())))
+        _weights.forget(self.weights)
+        _log.info("kvcove: %s", ", ".join(f"{k} {v}" for k, v in sorted(self.counts().items())))
         if self._session is not None:
             self._session.close()
         if self._pool is not None:

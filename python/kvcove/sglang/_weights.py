@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kvcove.engines import _digest
 
-__all__ = ["Now", "Ranks", "Weights", "observe_engine", "runners_of_process"]
+__all__ = ["Now", "Ranks", "Weights", "forget", "observe_engine", "runners_of_process"]
 
 _log = logging.getLogger("sglang.kvcove")
 _WEIGHTS_TAG = "weights"
@@ -147,8 +147,14 @@ class Weights:
         self.open_update = False  # between begin_weight_update and end_weight_update
         self.away = False  # their memory is given back
         self._settle()
+        written = weakref.WeakMethod(self._written)  # the models outlive a backend that is detached
+
+        def tell() -> None:
+            if (call := written()) is not None:
+                call()
+
         for runner in self.runners:
-            _digest.observe_model(runner.model, self._written)
+            _digest.observe_model(runner.model, tell)
 
     def now(self) -> Now | None:
         """Return what is true at this moment, None where nobody knows."""
@@ -254,7 +260,7 @@ _CHANGES = (
     *("update_weights_from_tensor", "update_weights_from_ipc"),
     *("begin_weight_update", "end_weight_update"),
 )
-_observed: weakref.WeakSet[Weights] = weakref.WeakSet()
+_observed: list[Weights] = []
 _wrapped = False
 
 
@@ -288,7 +294,7 @@ def observe_engine(weights: Weights) -> None:
     from sglang.srt.managers.scheduler_components import weight_updater
 
     global _wrapped
-    _observed.add(weights)
+    _observed.append(weights)
     if _wrapped:
         return
     _wrapped = True
@@ -298,6 +304,12 @@ def observe_engine(weights: Weights) -> None:
     for name, away in (("release_memory_occupation", True), ("resume_memory_occupation", False)):
         setattr(manager, name, _moving(getattr(manager, name), away))
     HiCacheController.reset = _emptying(HiCacheController.reset)
+
+
+def forget(weights: Weights) -> None:
+    """Tell a backend that is detached of nothing more."""
+    if weights in _observed:
+        _observed.remove(weights)
 
 
 def _changing(call: Any) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from array import array
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,31 +174,57 @@ class Engine:
             else (ComponentType.FULL,),
         )
         self.tree = UnifiedRadixCache(params=params)
-        runners, _weights.runners_of_process = (
-            _weights.runners_of_process,
-            lambda: [self.runner],
-        )
-        try:
-            with get_parallel().override(
-                tp_rank=tp[0],
-                tp_size=tp[1],
-                attn_tp_rank=tp[0],
-                attn_tp_size=tp[1],
-                moe_tp_rank=tp[0],
-                moe_tp_size=tp[1],
-                pp_rank=pp[0],
-                pp_size=pp[1],
-            ):
-                self.tree.init_hicache(args, params)
-                self.manager = self._manager()
-        finally:
-            _weights.runners_of_process = runners
+        self._parallel = {
+            "tp_rank": tp[0],
+            "tp_size": tp[1],
+            "attn_tp_rank": tp[0],
+            "attn_tp_size": tp[1],
+            "moe_tp_rank": tp[0],
+            "moe_tp_size": tp[1],
+            "pp_rank": pp[0],
+            "pp_size": pp[1],
+        }
+        self._extra_config = extra_config
+        with self._as_rank():
+            self.tree.init_hicache(args, params)
+            self.manager = self._manager()
         assert self.tree.write_through_threshold == 1
         self.tree.load_back_threshold = 0
         self.controller = self.tree.cache_controller
         self.controller.prefetch_capacity_limit = 1 << 30
-        self.storage = self.controller.storage_backend
+        self._model_name = self.controller.storage_config.model_name
         self._rid = 0
+
+    @property
+    def storage(self) -> Any:
+        return self.controller.storage_backend
+
+    @contextmanager
+    def _as_rank(self) -> Iterator[None]:
+        """Be this rank of its engine, whose model runner is the only one of its process."""
+        found = _weights.runners_of_process
+        _weights.runners_of_process = lambda: [self.runner]
+        try:
+            with get_parallel().override(**self._parallel):
+                yield
+        finally:
+            _weights.runners_of_process = found
+
+    def detach(self) -> None:
+        """As PUT and DELETE of /hicache/storage-backend do it."""
+        done, message = self.tree.detach_storage_backend()
+        assert done, message
+
+    def attach(self) -> None:
+        with self._as_rank():
+            done, message = self.tree.attach_storage_backend(
+                storage_backend="dynamic",
+                storage_backend_extra_config_json=self._extra_config,
+                served_model_name=self._model_name,
+                hicache_storage_prefetch_policy="wait_complete",
+            )
+        assert done, message
+        self.controller.prefetch_capacity_limit = 1 << 30
 
     def _device(self) -> tuple[Any, Any]:
         common = {"page_size": PAGE, "dtype": torch.float32, "device": "cpu"}

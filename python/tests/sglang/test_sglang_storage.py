@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sglang.srt")
 
 import sglang_copies  # noqa: E402
+from kvcove.sglang.__main__ import main  # noqa: E402
 from sglang_engine import PAGE, Engine, Owner, engine  # noqa: E402
 
 PROMPT = list(range(1, 1 + 8 * PAGE))
@@ -337,10 +338,20 @@ def test_a_wrong_setting_is_one_line(pool: str, extra: dict[str, object], words:
 
 
 def test_engines_that_do_not_share_are_told_why(
-    pool: str, caplog: pytest.LogCaptureFixture
+    pool: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with engine(pool), engine(pool, namespace="others"):
+    with engine(pool) as first, engine(pool, namespace="others", layout="page_first", io="kernel"):
+        model = Path(first.controller.storage_config.model_name or "model").name
         assert "another namespace setting share nothing with this one" in caplog.text
+        assert (
+            "another page order share nothing with this one: layers there, tokens here"
+            in caplog.text
+        )
+    assert main(["explain", model, pool]) == 0
+    text = capsys.readouterr().out
+    assert "engines of kinds 1 and 2 do not share:" in text
+    assert "  page order: layers and tokens; give them host layouts" in text
+    assert main(["explain", "nobody", pool]) == 1
 
 
 def settle(first: Engine, free: int) -> None:
@@ -372,3 +383,16 @@ def test_engines_of_other_tp_sizes_share_pages_that_are_cut_by_heads(pool: str) 
             got = half.controller.storage_host_pool.kv_buffer
             # (K and V, page, head, token, layer, dimension)
             assert torch.equal(got[:, 1:4], kv[:, 1:4, rank : rank + 1])
+
+
+def test_a_backend_that_is_detached_and_attached_again_finds_and_is_told_of_updates(
+    pool: str,
+) -> None:
+    with engine(pool) as first:
+        first.store(PROMPT)
+        first.detach()
+        first.flush()
+        first.attach()
+        assert first.fetch(PROMPT) == len(PROMPT)
+        first.update("disk", 2)
+        assert first.fetch(PROMPT) == 0
