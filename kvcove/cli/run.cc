@@ -63,6 +63,23 @@ bool IsVllm(const Words& command) {
   return false;
 }
 
+// A server of SGLang: its command, or its module with or without `python -m`.
+bool IsSglang(const Words& command) {
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == "sglang.launch_server" || command[i].ends_with("sglang/launch_server.py")) {
+      return true;
+    }
+    const bool program = std::filesystem::path(command[i]).filename() == "sglang";
+    if (program && i + 1 < command.size() && command[i + 1] == "serve") return true;
+  }
+  return false;
+}
+
+bool NamesStorage(std::string_view text) {
+  return text.starts_with("--hicache-storage-backend") ||
+         text.starts_with("--hicache_storage_backend");
+}
+
 bool NamesTransfer(std::string_view text) {
   return text.starts_with("--kv-transfer-config") || text.starts_with("--kv_transfer_config");
 }
@@ -150,6 +167,35 @@ std::string TransferConfig(const std::string& connector, const std::string& pool
   return config.dump();
 }
 
+// Without "interface_v1" SGLang copies each page once more.
+std::string StorageConfig(const std::string& pool) {
+  const nlohmann::ordered_json config = {{"backend_name", "kvcove"},
+                                         {"module_path", "kvcove.sglang"},
+                                         {"class_name", "KvcoveStorage"},
+                                         {"interface_v1", 1},
+                                         {"pool", pool}};
+  return config.dump();
+}
+
+// Gives a server of SGLang the storage backend, unless its arguments say otherwise.
+void AddStorage(const Words& settings, const std::string& pool, Words& words) {
+  if (std::ranges::any_of(settings, NamesStorage)) {
+    LogInfo("the command has a --hicache-storage-backend of its own");
+    return;
+  }
+  if (Mention(settings, "--disable-radix-cache")) {
+    LogWarn("SGLang with --disable-radix-cache keeps no prefixes, so it gets no storage backend");
+    return;
+  }
+  const std::string config = StorageConfig(pool);
+  LogInfo(
+      "adding --enable-hierarchical-cache --hicache-storage-backend dynamic "
+      "--hicache-storage-backend-extra-config '{}'",
+      config);
+  words.insert(words.end(), {"--enable-hierarchical-cache", "--hicache-storage-backend", "dynamic",
+                             "--hicache-storage-backend-extra-config", config});
+}
+
 std::string PoolOf(const RunOptions& options) {
   return options.master.empty() ? "unix:" + options.socket : "kvcove://" + options.master;
 }
@@ -174,8 +220,12 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
         "$KVCOVE_TOKEN is not set: an engine that names no token file elsewhere gets nothing from "
         "a master with credentials");
   }
-  if (options.connector == "none" || !IsVllm(options.command)) return process;
+  if (options.connector == "none") return process;
   const Words settings = SettingsOf(options.command);
+  if (options.connector == "kvcove" && IsSglang(options.command)) {
+    AddStorage(settings, PoolOf(options), process.words);
+  }
+  if (!IsVllm(options.command)) return process;
   const bool own_config = std::ranges::any_of(settings, NamesTransfer);
   if (own_config ? Mention(settings, "MooncakeStoreConnector") : options.connector == "mooncake") {
     WarnOfMooncake(settings, own_config);
@@ -418,7 +468,8 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_flag("--shared", options->shared, "leave the owner running when the command has ended");
   run->add_option(
          "--connector", options->connector,
-         "connector of a 'vllm serve' without --kv-transfer-config: kvcove, mooncake or none")
+         "connector of a 'vllm serve' without --kv-transfer-config: kvcove, mooncake or none; with "
+         "kvcove a server of SGLang without --hicache-storage-backend gets kvcove's, too")
       ->check(CLI::IsMember({"kvcove", "mooncake", "none"}))
       ->capture_default_str();
   run->add_option(

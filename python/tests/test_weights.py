@@ -14,7 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kvcove.vllm import _adapters, _digest, _weights  # noqa: E402
+from kvcove.engines import _digest  # noqa: E402
+from kvcove.vllm import _adapters, _weights  # noqa: E402
 
 
 def model() -> Any:
@@ -133,7 +134,7 @@ def test_torch_lanes_of_all_tensors_are_read_at_once(monkeypatch: pytest.MonkeyP
 
 FUSED = """
 import torch
-from kvcove.vllm._digest import DeviceLanes
+from kvcove.engines._digest import DeviceLanes
 
 sums = []
 torch.manual_seed(1)
@@ -235,7 +236,7 @@ def test_loading_into_a_torch_model_is_noticed() -> None:
     seen: list[int] = []
     loaded = model()
     loaded.load_weights = lambda weights: len(weights)
-    _weights.observe_model(loaded, lambda: seen.append(1))
+    _digest.observe_model(loaded, lambda: seen.append(1))
     assert loaded.load_weights([1, 2]) == 2
     assert seen == [1]
     # As torchtitan does it: past vLLM, into a part of the model.

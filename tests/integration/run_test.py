@@ -183,6 +183,32 @@ class Run(unittest.TestCase):
             expected = " ".join(map(str, words[1:])) + (f" --kv-transfer-config {added}" if takes else "")
             self.assertEqual(output, expected + "\n", errors)
 
+    def test_a_server_of_sglang_gets_the_storage_backend_unless_it_brings_one(self):
+        engine = self.directory / "sglang"
+        module = self.directory / "python"
+        for path in (engine, module):
+            path.write_text("#!/bin/sh\necho \"$@\"\n")
+            path.chmod(0o755)
+        added = (
+            "--enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config "
+            '{"backend_name":"kvcove","module_path":"kvcove.sglang","class_name":"KvcoveStorage","interface_v1":1,'
+            '"pool":"unix:%s"}' % self.socket
+        )
+        server = [module, "-m", "sglang.launch_server", "--model-path", "m"]
+        for options, words, takes in (
+            ([], server, True),
+            ([], [engine, "serve", "m"], True),
+            ([], [engine, "bench"], False),
+            (["--connector", "none"], server, False),
+            (["--connector", "mooncake"], server, False),
+            ([], [*server, "--hicache-storage-backend", "file"], False),
+            ([], [*server, "--hicache-storage-backend=file"], False),
+            ([], [*server, "--disable-radix-cache"], False),
+        ):
+            _, output, errors = self.run_command(*options, "--", *map(str, words))
+            expected = " ".join(map(str, words[1:])) + (f" {added}" if takes else "")
+            self.assertEqual(output, expected + "\n", errors)
+
     def test_an_engine_with_vllms_own_connector_is_warned_of(self):
         engine = self.directory / "vllm"
         engine.write_text("#!/bin/sh\n")

@@ -8,10 +8,10 @@ and no reason, so the second one says what differs, with both values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["advice_of", "differences", "leave"]
+__all__ = ["advice_of", "differences", "leave", "left"]
 
 _SLOTS = 16  # engines of one model that differ; more are not told apart
 
@@ -23,9 +23,14 @@ _ADVICE = {
     "block tokens": "give them the same --block-size",
     "KV layout": "give them the same attention backend and KV layout",
     "KV layers": "they hold other layers in a block: speculation or pipeline stages differ",
+    "page tokens": "give them the same --page-size",
+    "page order": "give them host layouts with the same order of bytes: layer_first and "
+    "page_first_direct have one, page_first and page_head their own",
+    "page bytes": "they hold other heads or layers in a page",
     "parallelism": "with another TP: a common 'store_tp' and a 'weight_version_source' other than "
     "'fingerprint'; PP and context parallelism must be equal",
     "weights named by": "give them the same 'weight_version_source'",
+    "SGLang": "give them the same release of SGLang: another one may lay out a page otherwise",
     "vLLM": "give them the same release of vLLM: another one may lay out a block otherwise",
 }
 
@@ -57,7 +62,7 @@ def leave(session: Any, model: str, mine: Mapping[str, str]) -> list[dict[str, s
         What must be equal.
     """
     text = json.dumps(mine, sort_keys=True).encode()
-    keys = [f"facts of {model}, {slot}" for slot in range(_SLOTS)]
+    keys = _keys(model)
     for _ in range(_SLOTS):
         found = session.get(keys)
         there = [bytes(value) for value in found if value is not None]
@@ -66,12 +71,25 @@ def leave(session: Any, model: str, mine: Mapping[str, str]) -> list[dict[str, s
         free = next(i for i, value in enumerate(found) if value is None)
         session.put([keys[free]], [text])
         # Another engine may have taken the place at this moment: look again.
-    others = []
-    for value in there:
+    return _parsed([value for value in there if value != text])
+
+
+def left(session: Any, model: str) -> list[dict[str, str]]:
+    """Return the facts that engines of a model have left in the pool."""
+    return _parsed([bytes(value) for value in session.get(_keys(model)) if value is not None])
+
+
+def _keys(model: str) -> list[str]:
+    return [f"facts of {model}, {slot}" for slot in range(_SLOTS)]
+
+
+def _parsed(values: Sequence[bytes]) -> list[dict[str, str]]:
+    found = []
+    for value in values:
         try:
             facts = json.loads(value)
         except ValueError:
             continue
-        if isinstance(facts, dict) and value != text:
-            others.append({str(name): str(fact) for name, fact in facts.items()})
-    return others
+        if isinstance(facts, dict):
+            found.append({str(name): str(fact) for name, fact in facts.items()})
+    return found

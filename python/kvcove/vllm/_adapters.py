@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvcove.vllm import _digest
+from kvcove.engines import _digest
 
 __all__ = ["Adapters", "forget_rank", "observe", "offer_reports", "refresh"]
 

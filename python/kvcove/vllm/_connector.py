@@ -19,6 +19,7 @@ from typing import Any
 import kvcove
 from kvcove import _native, engines
 from kvcove._environment import asked_for_disk
+from kvcove.engines import _digest
 from kvcove.vllm import _adapters, _compat, _experts, _watch, _weights
 from kvcove.vllm._check import LoadCheck
 from kvcove.vllm._compat import (
@@ -688,7 +689,7 @@ class _WorkerSide:
         if self._runner is None:
             self._runner = _weights.runner_of(self._vllm_config)
             if self._runner is not None and self._prints:
-                _weights.observe_model(_weights.model_of(self._runner), self._weights_changing)
+                _digest.observe_model(_weights.model_of(self._runner), self._weights_changing)
         return self._runner
 
     def _tell_fingerprint(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvcove.vllm import _digest
+from kvcove.engines import _digest
 
 __all__ = ["Board", "Exchange", "Layer", "experts_text", "group_of", "layers_of"]
 

@@ -7,10 +7,11 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from kvcove.vllm import _adapters, _compat, _digest, _experts, _own_cache
+from kvcove.engines import _digest
+from kvcove.vllm import _adapters, _compat, _experts, _own_cache
 
 __all__ = [
     "Updates",
@@ -19,7 +20,6 @@ __all__ = [
     "forget_engine",
     "model_of",
     "observe_engine",
-    "observe_model",
     "observe_sleep",
     "runner_of",
     "worker_of",
@@ -64,7 +64,7 @@ def fingerprint_of(
     apart, covered = _experts.experts_text(experts, digest) if experts else ("", set())
     for prefix, module in (("", model), ("draft:", draft)):
         if module is not None:
-            for name, tensor in _tensors(module):
+            for name, tensor in _digest.tensors_of(module):
                 if prefix or name not in covered:
                     digest.add(prefix + name, tensor)
     value = digest.value()
@@ -78,11 +78,6 @@ def fingerprint_of(
         digest.total_bytes / 1e9 / max(seconds, 1e-9),
     )
     return f"{value};{apart}" if experts else value
-
-
-def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
-    yield from sorted(model.named_parameters(), key=lambda item: item[0])
-    yield from sorted(model.named_buffers(), key=lambda item: item[0])
 
 
 def worker_of(vllm_config: Any) -> Any | None:
@@ -167,23 +162,6 @@ def draft_of(runner: Any) -> Any | None:
 def _unwrapped(model: Any) -> Any:
     unwrap = getattr(model, "unwrap", None)
     return unwrap() if callable(unwrap) else model
-
-
-def observe_model(model: Any, changing: Callable[[], None]) -> None:
-    """Call ``changing`` whenever somebody in this process loads weights into the model.
-
-    By vLLM's ``load_weights``, or torch's ``load_state_dict`` of the model or of any part of it.
-    """
-    for module in model.modules():
-        module.register_load_state_dict_pre_hook(lambda *_: changing())
-    load = model.load_weights
-
-    @functools.wraps(load)
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        changing()
-        return load(*args, **kwargs)
-
-    model.load_weights = observed
 
 
 class Updates:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums of :class:`kvcove.vllm._digest.DeviceLanes` in one pass, for devices that Triton knows."""
+"""The sums of :class:`kvcove.engines._digest.DeviceLanes` in one pass, for devices that Triton knows."""
 
 from __future__ import annotations
 

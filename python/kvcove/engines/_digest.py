@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from kvcove import _native
 
-__all__ = ["DeviceLanes", "Digest"]
+__all__ = ["DeviceLanes", "Digest", "observe_model", "tensors_of"]
 
 _SPLITMIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB)
 _SECOND = _SPLITMIX[2] - (1 << 64)
@@ -150,9 +151,9 @@ class DeviceLanes:
 
 
 def _kernel() -> Any | None:
-    """Return what sums words in one pass: :func:`kvcove.vllm._kernel.sum_words`."""
+    """Return what sums words in one pass: :func:`kvcove.engines._kernel.sum_words`."""
     try:
-        from kvcove.vllm._kernel import sum_words
+        from kvcove.engines._kernel import sum_words
     except ImportError:
         return None
     return sum_words
@@ -234,3 +235,26 @@ class Digest:
         text = self._text.copy()
         text.update(_native.fingerprint(self._pieces).encode())
         return text.hexdigest()[:32]
+
+
+def tensors_of(model: Any) -> Iterator[tuple[str, Any]]:
+    """Return a model's parameters, then its buffers, each in the order of their names."""
+    yield from sorted(model.named_parameters(), key=lambda item: item[0])
+    yield from sorted(model.named_buffers(), key=lambda item: item[0])
+
+
+def observe_model(model: Any, changing: Callable[[], None]) -> None:
+    """Call ``changing`` whenever somebody in this process loads weights into the model.
+
+    By the engine's ``load_weights``, or torch's ``load_state_dict`` of the model or of any part of it.
+    """
+    for module in model.modules():
+        module.register_load_state_dict_pre_hook(lambda *_: changing())
+    load = model.load_weights
+
+    @functools.wraps(load)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        changing()
+        return load(*args, **kwargs)
+
+    model.load_weights = observed
