@@ -7,10 +7,12 @@
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/client.h"
 #include "kvcove/rpc/test_tls.h"
 #include "kvcove/transport/fake_one_value.h"
 #include "kvcove/transport/peer.h"
 #include "kvcove/transport/tcp/sockets.h"
+#include "kvcove/transport/verbs/ends.h"
 #include "kvcove/transport/verbs/fabric.h"
 #include "kvcove/transport/verbs/fake_verbs.h"
 #include "tests/becomes.h"
@@ -353,6 +355,51 @@ TEST_F(TcpLanesTest, APortThatGoesDownLeavesTheSockets) {
   }
   verbs_.SetPort("fake0", true);
   EXPECT_TRUE(LaneComes());
+}
+
+TEST_F(TcpLanesTest, GarbageEndsItsConnectionAlone) {
+  Start();
+  ASSERT_TRUE(LaneComes());
+  const auto connect = [&] { return *rpc::Client::Connect(server_->address(), {}, Soon()); };
+  const auto ask = [](rpc::Client& client, wire::Method method, const std::string& body) {
+    return client.Call(method, wire::AsBytes(body), Soon());
+  };
+  for (const wire::Method method : {wire::Method::kLane, wire::Method::kLanePieces}) {
+    rpc::Client client = connect();
+    EXPECT_FALSE(ask(client, method, "garbage"));
+    EXPECT_FALSE(client.usable());
+  }
+  {
+    rpc::Client client = connect();  // without a lane
+    EXPECT_FALSE(ask(client, wire::Method::kLanePieces, wire::Encode(wire::LanePieces())));
+    EXPECT_FALSE(client.usable());
+  }
+  {
+    rpc::Client client = connect();
+    EXPECT_EQ(
+        ask(client, wire::Method::kLane, wire::Encode(wire::LaneEnd{.version = 9})).error().code,
+        Code::kIncompatible);
+    EXPECT_EQ(ask(client, wire::Method::kLane, wire::Encode(wire::LaneEnd())).error().code,
+              Code::kInvalid);
+    EXPECT_TRUE(client.usable());
+    // The connection serves on, and one that has a lane takes no other.
+    const auto end = *verbs::RequesterEnd::Open(*requesters_);
+    EXPECT_TRUE(ask(client, wire::Method::kLane, wire::Encode(end->hello())));
+    EXPECT_FALSE(ask(client, wire::Method::kLane, wire::Encode(end->hello())));
+    EXPECT_FALSE(client.usable());
+  }
+  EXPECT_TRUE(Run(GetOf(buffer_)));
+}
+
+TEST_F(TcpLanesTest, AnOwnerWithoutRdmaSaysSo) {
+  Start({.lanes_at_owner = false});
+  rpc::Client client = *rpc::Client::Connect(server_->address(), {}, Soon());
+  const auto answer =
+      client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(wire::LaneEnd())), Soon());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kUnavailable);
+  EXPECT_EQ(answer.error().detail, "this owner has no RDMA");
+  EXPECT_TRUE(client.usable());
 }
 
 TEST_F(TcpLanesTest, ManyExchangesAtOnceEachHaveAConnection) {
