@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of tests: an owner's data server with one value. A put replaces its first bytes, a get returns
+// For tests: an owner's data server with one value. A put replaces its first bytes, a get returns
 // them; the head of either is their number.
 #pragma once
 

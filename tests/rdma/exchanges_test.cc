@@ -82,7 +82,7 @@ class RdmaExchangesTest : public testing::Test {
     transport::Run({&exchange, 1}, clock().NowNs() + for_ns, clock());
     return exchange.status;
   }
-  // The bytes by which a get arrives tell its way: those of the device are announced at once.
+  // Bytes of a socket arrive in several parts; those of the device are announced at once.
   bool GetsByLane() {
     int arrivals = 0;
     Exchange get = GetOf();

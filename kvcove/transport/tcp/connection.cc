@@ -126,7 +126,7 @@ Connection::Wait Connection::Send() {
       state_ = State::kReceive;
       return Wait::kTurn;
     case Then::kPieces:
-      // The exchange goes on, so its charges and the limit for silence remain.
+      // The exchange continues, so its charges and the limit for silence remain.
       then_ = Then::kPieces;
       reply_ = {};
       parts_.Clear();
@@ -213,7 +213,7 @@ bool Connection::PiecesArrived() {
   auto pieces = wire::DecodeLanePieces(body_);
   if (!pieces || lane_ == nullptr) return false;
   if (then_ != Then::kPieces) {
-    // Of the request behind this frame.
+    // They are those of the request behind this frame.
     hold_ = pieces->pieces.empty();
     given_ = !hold_;
     lane_->Begin(std::move(*pieces));

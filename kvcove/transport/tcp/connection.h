@@ -62,7 +62,7 @@ class Connection {
 
  private:
   enum class State : std::uint8_t { kFrame, kBody, kWork, kReceive, kMove, kSend, kHold };
-  // What follows the frame that is sent.
+  // The step behind the frame that is sent.
   enum class Then : std::uint8_t {
     kNext,     // the exchange is over
     kPieces,   // the requester's pieces, into which `out_` is written
@@ -113,8 +113,8 @@ class Connection {
   Then then_ = Then::kNext;
   // The lane, once the peer has asked for one, and how the payload of this exchange moves.
   std::unique_ptr<verbs::OwnerEnd> lane_;
-  bool given_ = false;     // the requester has told the pieces of its payload
-  bool hold_ = false;      // it will tell those of the reply's
+  bool given_ = false;     // the requester has named the pieces of its payload
+  bool hold_ = false;      // it will name those of the reply's
   bool reading_ = false;   // kMove: out of the requester's pieces, else into them
   bool sleeping_ = false;  // kMove: the lane's descriptor may be readable
   std::vector<Piece> into_;

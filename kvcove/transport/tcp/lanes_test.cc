@@ -103,7 +103,7 @@ class TcpLanesTest : public testing::Test {
     return exchange.status;
   }
   // Gets until a worker has made a lane and the payload takes it.
-  bool LaneComes() {
+  bool AwaitLane() {
     return Becomes([&] {
       const std::uint64_t before = works();
       EXPECT_TRUE(Run(GetOf(buffer_)));
@@ -111,8 +111,8 @@ class TcpLanesTest : public testing::Test {
     });
   }
 
-  // Advances an exchange until the owner's device has begun to move, and gives up then. Returns
-  // what Abort() says.
+  // Advances an exchange until the owner's device has begun to move, and aborts it then. Returns
+  // the result of Abort().
   bool AbortHalfWay(Exchange& exchange) {
     const std::uint64_t before = works();
     auto transfer = peer_->Start(exchange, Soon(), Soon());
@@ -142,7 +142,7 @@ class TcpLanesTest : public testing::Test {
 
 TEST_F(TcpLanesTest, GetsAndPutsMoveByTheDevice) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   EXPECT_EQ(buffer_, service_.value);
   EXPECT_EQ(arrived_, kBytes);
 
@@ -166,7 +166,7 @@ TEST_F(TcpLanesTest, GetsAndPutsMoveByTheDevice) {
 
 TEST_F(TcpLanesTest, SmallPayloadTakesTheSocket) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   const std::uint64_t before = works();
   ASSERT_TRUE(Run(GetOf(std::span(buffer_).first(1000))));
   ASSERT_TRUE(Run(PutOf(std::span(buffer_).first(1000))));
@@ -176,7 +176,7 @@ TEST_F(TcpLanesTest, SmallPayloadTakesTheSocket) {
 
 TEST_F(TcpLanesTest, MemoryThatTheRequesterHasNotRegisteredTakesTheSocket) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   std::vector<std::byte> other(kBytes);
   const std::uint64_t before = works();
   ASSERT_TRUE(Run(GetOf(other)));
@@ -232,14 +232,14 @@ TEST_F(TcpLanesTest, ATrustedFabricMovesPayloadOfTlsConnections) {
   const auto tls = rpc::SelfSignedTls();
   ASSERT_TRUE(tls);
   Start({.tls = *tls, .trusted = true});
-  EXPECT_TRUE(LaneComes());
+  EXPECT_TRUE(AwaitLane());
   EXPECT_EQ(buffer_, service_.value);
 }
 
 // P5. The device is in the middle of a get when the time is over.
 TEST_F(TcpLanesTest, ABufferStaysBusyUntilTheLaneIsGone) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.HoldAfter(100);
   verbs_.RefuseDestroys(true);
   std::atomic<int> quiet{0};
@@ -267,7 +267,7 @@ TEST_F(TcpLanesTest, ABufferStaysBusyUntilTheLaneIsGone) {
 
 TEST_F(TcpLanesTest, APutThatIsLateKeepsItsReservationUntilTheDeviceHasEnded) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.HoldAfter(100);
   std::atomic<int> quiet{0};
   {
@@ -284,7 +284,7 @@ TEST_F(TcpLanesTest, APutThatIsLateKeepsItsReservationUntilTheDeviceHasEnded) {
 
 TEST_F(TcpLanesTest, WhatRunsOutOfTimeIsBusyOrLate) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.HoldAfter(100);
   std::atomic<int> quiet{0};
   Exchange exchange = GetOf(buffer_);
@@ -300,7 +300,7 @@ TEST_F(TcpLanesTest, WhatRunsOutOfTimeIsBusyOrLate) {
 
 TEST_F(TcpLanesTest, TheEndOfAServerWaitsForItsDevice) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.HoldAfter(100);
   Exchange exchange = GetOf(buffer_);
   (void)AbortHalfWay(exchange);
@@ -320,7 +320,7 @@ TEST_F(TcpLanesTest, TheEndOfAServerWaitsForItsDevice) {
 // The owner's end of the connection is no proof: the exchange ends when its own lane is gone.
 TEST_F(TcpLanesTest, AnExchangeWhoseOwnerEndsIsOverOnceItsLaneIsGone) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.HoldAfter(100);
   verbs_.RefuseDestroys(true);
   const std::uint64_t before = works();
@@ -344,7 +344,7 @@ TEST_F(TcpLanesTest, AnExchangeWhoseOwnerEndsIsOverOnceItsLaneIsGone) {
 
 TEST_F(TcpLanesTest, APortThatGoesDownLeavesTheSockets) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   verbs_.SetPort("fake0", false);
   // The exchange that finds out may fail; from then on TCP carries them.
   (void)Run(GetOf(buffer_));
@@ -354,12 +354,12 @@ TEST_F(TcpLanesTest, APortThatGoesDownLeavesTheSockets) {
     EXPECT_EQ(buffer_, service_.value);
   }
   verbs_.SetPort("fake0", true);
-  EXPECT_TRUE(LaneComes());
+  EXPECT_TRUE(AwaitLane());
 }
 
 TEST_F(TcpLanesTest, GarbageEndsItsConnectionAlone) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   const auto connect = [&] { return *rpc::Client::Connect(server_->address(), {}, Soon()); };
   const auto ask = [](rpc::Client& client, wire::Method method, const std::string& body) {
     return client.Call(method, wire::AsBytes(body), Soon());
@@ -404,7 +404,7 @@ TEST_F(TcpLanesTest, AnOwnerWithoutRdmaSaysSo) {
 
 TEST_F(TcpLanesTest, ManyExchangesAtOnceEachHaveAConnection) {
   Start();
-  ASSERT_TRUE(LaneComes());
+  ASSERT_TRUE(AwaitLane());
   std::vector<std::thread> threads;
   std::atomic<int> good{0};
   constexpr std::size_t kPart = kBytes / 4;

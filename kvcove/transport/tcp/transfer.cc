@@ -153,7 +153,7 @@ void SocketTransfer::StartQuieting() {
   fd_.Reset();
   stage_ = Stage::kQuieting;
   quiet_ = std::make_shared<Quiet>();
-  // Without a descriptor the wait ends by its limit, and the exchange by its deadline.
+  // A wait without this descriptor ends by its limit, and the exchange by its deadline.
   (void)quiet_->Open();
   verbs::RequesterEnd::End(std::move(lane_), [quiet = quiet_] { quiet->Now(); });
 }
@@ -185,7 +185,7 @@ void SocketTransfer::Begin() {
   ExpectFrame();
 }
 
-// Tells the owner, before the request, that the lane moves its payload.
+// Announces to the owner, before the request, that the lane moves its payload.
 void SocketTransfer::BeginLane() {
   number_ = NextNumber();
   wire::LanePieces pieces{.exchange = number_, .pieces = {}};

@@ -86,8 +86,8 @@ class SocketTransfer final : public Transfer {
   const rpc::Breaker::Pass pass_;
   bool kept_;  // was idle before, and has received nothing in this exchange
   std::unique_ptr<verbs::RequesterEnd> lane_;
-  std::uint64_t number_ = 0;  // of this exchange; what the lane announces
-  bool by_lane_ = false;      // the peer was told that the lane moves the payload
+  std::uint64_t number_ = 0;  // of this exchange; the lane announces it
+  bool by_lane_ = false;      // the peer is to expect no payload on the socket
   bool held_ = false;         // the peer waits for the pieces of its reply
   bool exposed_ = false;      // the owner has keys for this exchange, and may use them
   bool sleeping_ = false;     // the lane's descriptor may be readable

@@ -50,7 +50,8 @@ class RequesterEnd {
   // kCorrupt for another message of the owner.
   Result<bool> Advance();
 
-  // As of Lane. ArmAndLook: false: nothing has completed, so the descriptor says when.
+  // Arms the lane, and takes what has completed meanwhile. False: nothing has, so the descriptor
+  // becomes readable with the next completion. Errors: the lane's.
   Result<bool> ArmAndLook();
   int descriptor() const { return lane_->descriptor(); }
   void TakeEvents() { lane_->TakeEvents(); }
@@ -93,11 +94,12 @@ class OwnerEnd {
   Result<bool> Write(std::span<const ConstPiece> out);
   // Moves what it can without waiting. True: some work has completed. Errors: the lane's.
   Result<bool> Advance();
-  // Returns how many bytes of this step have moved, without a gap, the passed-over ones included.
+  // Returns the bytes of this step that have moved, without a gap, the passed-over ones included.
   std::uint64_t moved() const;
   // Returns whether the step has ended: the device touches its memory no more.
   bool idle() const { return lane_->idle(); }
 
+  // As RequesterEnd's.
   Result<bool> ArmAndLook();
   int descriptor() const { return lane_->descriptor(); }
   void TakeEvents() { lane_->TakeEvents(); }

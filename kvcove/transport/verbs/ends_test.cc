@@ -58,9 +58,9 @@ class EndsTest : public ::testing::Test {
     }
     return pieces;
   }
-  // What the requester tells the owner of these pieces.
+  // The message by which the requester names these pieces.
   template <typename AnyPiece>
-  wire::LanePieces Tell(const std::vector<AnyPiece>& pieces, std::uint64_t exchange) {
+  wire::LanePieces Named(const std::vector<AnyPiece>& pieces, std::uint64_t exchange) {
     const auto keys = requester->KeysTo(std::span<const AnyPiece>(pieces));
     EXPECT_TRUE(keys);
     return {.exchange = exchange, .pieces = keys.value_or(std::vector<wire::LanePiece>())};
@@ -91,7 +91,7 @@ TEST_F(EndsTest, AGetIsWrittenAndThenAnnounced) {
   const auto into = PiecesOf<Piece>(target, {5, 1 << 20, kTotal - (1 << 20) - 5});
   ASSERT_TRUE(requester->Expect(7));
   EXPECT_FALSE(*requester->Advance());
-  owner->Begin(Tell(into, 7));
+  owner->Begin(Named(into, 7));
   const auto out = PiecesOf<ConstPiece>(source, {1'500'000, kTotal - 1'500'000});
   const auto begun = owner->Write(out);
   ASSERT_TRUE(begun && *begun);
@@ -105,7 +105,7 @@ TEST_F(EndsTest, AGetIsWrittenAndThenAnnounced) {
 
 TEST_F(EndsTest, TheAnnouncementIsBehindTheLastByte) {
   ASSERT_TRUE(requester->Expect(1));
-  owner->Begin(Tell(PiecesOf<Piece>(target, {kTotal}), 1));
+  owner->Begin(Named(PiecesOf<Piece>(target, {kTotal}), 1));
   verbs.HoldAfter(100);
   ASSERT_TRUE(*owner->Write(PiecesOf<ConstPiece>(source, {kTotal})));
   EXPECT_FALSE(*requester->Advance());
@@ -117,7 +117,7 @@ TEST_F(EndsTest, TheAnnouncementIsBehindTheLastByte) {
 }
 
 TEST_F(EndsTest, APutIsReadInSteps) {
-  owner->Begin(Tell(PiecesOf<ConstPiece>(target, {100, kTotal - 100}), 0));
+  owner->Begin(Named(PiecesOf<ConstPiece>(target, {100, kTotal - 100}), 0));
   const std::vector<Piece> into = PiecesOf<Piece>(source, {60, 1'200'000, kTotal - 1'200'060});
   for (const Piece& piece : into) {
     ASSERT_TRUE(*owner->Read(std::span(&piece, 1)));
@@ -129,7 +129,7 @@ TEST_F(EndsTest, APutIsReadInSteps) {
 
 TEST_F(EndsTest, NullPiecesArePassedOver) {
   const std::vector<std::byte> before = source;
-  owner->Begin(Tell(PiecesOf<ConstPiece>(target, {kTotal}), 0));
+  owner->Begin(Named(PiecesOf<ConstPiece>(target, {kTotal}), 0));
   const std::vector<Piece> into = {{.data = nullptr, .size = 10},
                                    {.data = source.data(), .size = 20},
                                    {.data = nullptr, .size = 1 << 20},
@@ -146,7 +146,7 @@ TEST_F(EndsTest, NullPiecesArePassedOver) {
   EXPECT_TRUE(
       std::equal(source.begin() + 20 + (1 << 20), source.end(), before.begin() + 20 + (1 << 20)));
   // And a step of nothing else ends at once.
-  owner->Begin(Tell(PiecesOf<ConstPiece>(target, {kTotal}), 0));
+  owner->Begin(Named(PiecesOf<ConstPiece>(target, {kTotal}), 0));
   ASSERT_TRUE(*owner->Read(std::vector<Piece>{{.data = nullptr, .size = kTotal}}));
   EXPECT_TRUE(owner->idle());
   EXPECT_EQ(owner->moved(), kTotal);
@@ -158,7 +158,7 @@ TEST_F(EndsTest, MemoryThatIsNotRegisteredTakesAnotherWay) {
   const Piece beyond{.data = target.data() + kTotal - 1, .size = 2};
   EXPECT_FALSE(requester->KeysTo(std::span<const Piece>(&beyond, 1)));
   const std::uint64_t works = verbs.counts().works;
-  owner->Begin(Tell(PiecesOf<Piece>(target, {200}), 0));
+  owner->Begin(Named(PiecesOf<Piece>(target, {200}), 0));
   const std::vector<ConstPiece> out = {{.data = source.data(), .size = 100},
                                        {.data = other.data(), .size = 100}};
   const auto begun = owner->Write(out);
@@ -168,7 +168,7 @@ TEST_F(EndsTest, MemoryThatIsNotRegisteredTakesAnotherWay) {
 }
 
 TEST_F(EndsTest, PiecesThatDoNotFitAreGarbage) {
-  owner->Begin(Tell(PiecesOf<Piece>(target, {200}), 0));
+  owner->Begin(Named(PiecesOf<Piece>(target, {200}), 0));
   EXPECT_EQ(owner->Write(PiecesOf<ConstPiece>(source, {199})).error().code, Code::kCorrupt);
   EXPECT_EQ(owner->Write(PiecesOf<ConstPiece>(source, {201})).error().code, Code::kCorrupt);
   EXPECT_EQ(owner->Read(PiecesOf<Piece>(source, {201})).error().code, Code::kCorrupt);
@@ -179,7 +179,7 @@ TEST_F(EndsTest, PiecesThatDoNotFitAreGarbage) {
 
 TEST_F(EndsTest, AnotherExchangesAnnouncementIsGarbage) {
   ASSERT_TRUE(requester->Expect(7));
-  owner->Begin(Tell(PiecesOf<Piece>(target, {200}), 8));
+  owner->Begin(Named(PiecesOf<Piece>(target, {200}), 8));
   ASSERT_TRUE(*owner->Write(PiecesOf<ConstPiece>(source, {200})));
   const auto arrived = requester->Advance();
   ASSERT_FALSE(arrived);
@@ -189,7 +189,7 @@ TEST_F(EndsTest, AnotherExchangesAnnouncementIsGarbage) {
 TEST_F(EndsTest, AnExchangeWhoseReplyTookTheConnectionLeavesItsReceive) {
   ASSERT_TRUE(requester->Expect(1));
   ASSERT_TRUE(requester->Expect(2));
-  owner->Begin(Tell(PiecesOf<Piece>(target, {200}), 2));
+  owner->Begin(Named(PiecesOf<Piece>(target, {200}), 2));
   ASSERT_TRUE(*owner->Write(PiecesOf<ConstPiece>(source, {200})));
   EXPECT_TRUE(*requester->Advance());
   ASSERT_TRUE(requester->Expect(3));
@@ -199,7 +199,7 @@ TEST_F(EndsTest, AnExchangeWhoseReplyTookTheConnectionLeavesItsReceive) {
 // P5 at both ends, through the reaper.
 TEST_F(EndsTest, QuietIsReportedWhenNothingMovesAnyMore) {
   ASSERT_TRUE(requester->Expect(1));
-  owner->Begin(Tell(PiecesOf<Piece>(target, {kTotal}), 1));
+  owner->Begin(Named(PiecesOf<Piece>(target, {kTotal}), 1));
   verbs.HoldAfter(100);
   ASSERT_TRUE(*owner->Write(PiecesOf<ConstPiece>(source, {kTotal})));
   bool owner_quiet = false;
