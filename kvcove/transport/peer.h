@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/rpc/access.h"
@@ -58,6 +60,9 @@ struct ServerOptions {
   std::int64_t hello_ns = 5 * kSecond;   // limit for a new connection's hello
   std::int64_t stall_ns = 10 * kSecond;  // limit without a byte in the middle of an exchange
   std::shared_ptr<rpc::Tls> tls;         // null: in the clear
+  // Where most served pieces are: a device moves them by itself, where there is one. It stays
+  // mapped until Stop() has returned.
+  std::vector<std::span<std::byte>> memory;
   // A call beyond these limits is answered "busy" (rpc/busy.h), and the server reads no further
   // call of that connection before the time that the answer names. Null: no limits.
   std::shared_ptr<rpc::CallLimits> admission;

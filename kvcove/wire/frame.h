@@ -78,6 +78,9 @@ enum class Method : std::uint16_t {
   kInventory = 53,  // pages of what an owner holds; to a host's socket, too
   // From the master.
   kCopy = 54,
+  // To an owner's data server, from a requester with an RDMA device (wire/lanes.h).
+  kLane = 55,
+  kLanePieces = 56,
   // To an engine (connector/scheduler/engine_server.h).
   kEngineLookup = 61,
   kEngineReset = 62,

@@ -6,6 +6,7 @@
 #include "kvcove/rpc/address.h"
 #include "kvcove/wire/auth.h"
 #include "kvcove/wire/cluster.h"
+#include "kvcove/wire/lanes.h"
 #include "kvcove/wire/shards.h"
 #include "kvcove/wire/tasks.h"
 
@@ -46,6 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 12:
       (void)DecodeAuthHello(body);
       (void)DecodeAuthChallenge(body);
+      (void)DecodeLaneEnd(body);
+      if (const auto pieces = DecodeLanePieces(body)) (void)Encode(*pieces);
       return (void)DecodeProof(body), 0;
     case 13:
       return (void)DecodeReport(body), 0;

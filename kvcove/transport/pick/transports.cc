@@ -12,4 +12,8 @@ const std::vector<Transport*>& Transports() {
 
 Transport& Preferred() { return *Transports().front(); }
 
+std::unique_ptr<Transport> WithRdma(verbs::Fabric& fabric, bool trusted) {
+  return tcp::MakeSockets({.fabric = &fabric, .trusted = trusted});
+}
+
 }  // namespace kvcove::transport

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/transport/tcp/connection.h"
 
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <cerrno>
 
 #include "kvcove/rpc/busy.h"
 
 namespace kvcove::transport::tcp {
+namespace {
+
+// Most bytes of the pieces of one reply: their number is bounded by the caller's limits of a batch.
+constexpr std::uint32_t kMostPiecesBytes = 32 * wire::kMaxLanePieces;
+
+}  // namespace
 
 Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake wake)
     : shared_(shared),
@@ -17,6 +26,10 @@ Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake w
 
 Connection::~Connection() {
   arrival_.fd.Reset();
+  if (lane_ != nullptr) {
+    if (visit_ != nullptr) visit_->SetPermit(nullptr);  // it refers to this connection
+    shared_.lanes->End(std::move(lane_), std::move(served_), std::move(visit_));
+  }
   served_.reset();
   visit_.reset();
 }
@@ -52,6 +65,11 @@ Connection::Wait Connection::Advance() {
         break;
       case State::kSend:
         wait = Send();
+        break;
+      case State::kMove:
+        wait = Move();
+        // The same for a slice of what a device has moved.
+        if (wait == Wait::kTurn && state_ == State::kMove) return wait;
         break;
       case State::kHold:
         if (shared_.clock.NowNs() < wake_ns_) return Wait::kWake;
@@ -98,13 +116,38 @@ Connection::Wait Connection::Send() {
     Progress();
     if (!parts_.empty()) return Wait::kTurn;
   }
-  // Ends the exchange before the next frame is read: its loans and reservations are returned even
-  // if the peer then remains silent.
-  served_.reset();
+  switch (std::exchange(then_, Then::kNext)) {
+    case Then::kNext:
+      break;
+    case Then::kReceive:
+      parts_.Clear();
+      parts_.Add(std::exchange(into_, {}));
+      moved_ = 0;
+      state_ = State::kReceive;
+      return Wait::kTurn;
+    case Then::kPieces:
+      // The exchange continues, so its charges and the limit for silence remain.
+      then_ = Then::kPieces;
+      reply_ = {};
+      parts_.Clear();
+      parts_.Add(frame_.data(), frame_.size());
+      state_ = State::kFrame;
+      return Wait::kTurn;
+  }
   if (close_) return Wait::kEnd;
-  NextFrame();
+  EndExchange();
   if (hold_ns_ > 0) Hold(std::exchange(hold_ns_, 0));
   return Wait::kTurn;
+}
+
+// Ends the exchange before the next frame is read: its loans and reservations are returned even if
+// the peer then remains silent.
+void Connection::EndExchange() {
+  served_.reset();
+  given_ = false;
+  hold_ = false;
+  out_ = {};
+  NextFrame();
 }
 
 void Connection::Hold(std::int64_t duration_ns) {
@@ -117,7 +160,12 @@ bool Connection::FrameArrived() {
       wire::DecodeFrameHeader(frame_, let_in() ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
   if (!header || (header->method & wire::kReplyBit) != 0) return false;
   header_ = *header;
-  if (account_ != nullptr) {
+  if (then_ == Then::kPieces &&
+      (header->method != static_cast<std::uint16_t>(wire::Method::kLanePieces) ||
+       header->body_bytes > kMostPiecesBytes)) {
+    return false;
+  }
+  if (account_ != nullptr && then_ != Then::kPieces) {
     // Charged before the buffer is allocated, so that large bodies of a limited caller count while
     // they arrive; NextFrame() ends the charge.
     charged_ = wire::kFrameHeaderBytes + header->body_bytes;
@@ -150,9 +198,106 @@ bool Connection::BodyArrived() {
   // that it has opened, too.
   shared_.gate.Refresh();
   if (!shared_.gate.Admitted(guest_)) return false;
+  if (method == wire::Method::kLanePieces) return PiecesArrived();
+  if (method == wire::Method::kLane) {
+    served_ = lane_ == nullptr ? OpenLane(shared_.lanes, body_, wake_, lane_) : nullptr;
+    state_ = State::kWork;
+    return served_ != nullptr;
+  }
   served_ = Begin(method);
   state_ = State::kWork;
   return served_ != nullptr;
+}
+
+bool Connection::PiecesArrived() {
+  auto pieces = wire::DecodeLanePieces(body_);
+  if (!pieces || lane_ == nullptr) return false;
+  if (then_ != Then::kPieces) {
+    // They are those of the request behind this frame.
+    hold_ = pieces->pieces.empty();
+    given_ = !hold_;
+    lane_->Begin(std::move(*pieces));
+    NextFrame();
+    return true;
+  }
+  then_ = Then::kNext;
+  body_ = {};
+  if (pieces->pieces.empty()) {
+    parts_.Clear();
+    parts_.Add(out_);
+    state_ = State::kSend;
+    return true;
+  }
+  lane_->Begin(std::move(*pieces));
+  // Registered, as they were before the reply; else the requester waits for bytes in vain.
+  const auto begun = lane_->Write(out_);
+  if (!begun || !*begun) return false;
+  reading_ = false;
+  state_ = State::kMove;
+  return true;
+}
+
+Connection::Wait Connection::BeginReceive(std::vector<Piece> into) {
+  if (given_) {
+    const auto begun = lane_->Read(into);
+    if (!begun) return Wait::kEnd;
+    moved_ = 0;
+    reading_ = true;
+    state_ = State::kMove;
+    if (*begun) return Wait::kTurn;
+    // This memory is not the device's: the requester sends the payload after all.
+    given_ = false;
+    into_ = std::move(into);
+    then_ = Then::kReceive;
+    RespondAs(wire::Method::kLanePieces, Code::kOk, {}, {});
+    return Wait::kTurn;
+  }
+  parts_.Clear();
+  parts_.Add(into);
+  moved_ = 0;
+  state_ = State::kReceive;
+  return Wait::kTurn;
+}
+
+void Connection::Reply(Step step) {
+  if (!hold_ || step.code != Code::kOk || !lane_->Takes(step.out)) {
+    return Respond(step.code, std::move(step.head), step.out);
+  }
+  out_ = std::move(step.out);
+  then_ = Then::kPieces;
+  RespondAs(wire::Method::kLanePieces, step.code, std::move(step.head), {});
+}
+
+// Lets the device move, and hashes at most a slice of what it has moved.
+Connection::Wait Connection::Move() {
+  if (std::exchange(sleeping_, false)) {
+    lane_->TakeEvents();
+    // A peer that hangs up has given up, and one that sends now sends garbage.
+    std::byte next;
+    const ssize_t got = recv(fd(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got >= 0 || (errno != EAGAIN && errno != EINTR)) return Wait::kEnd;
+  }
+  const auto moved = lane_->Advance();
+  if (!moved) return Wait::kEnd;
+  const bool ended = lane_->idle();
+  if (*moved) Progress();
+  if (reading_ && moved_ < lane_->moved()) {
+    moved_ = std::min(lane_->moved(), moved_ + Parts::kMaxMove);
+    served_->Received(moved_);
+    if (moved_ < lane_->moved()) return Wait::kTurn;
+  }
+  if (ended && !reading_) {
+    EndExchange();
+    return Wait::kTurn;
+  }
+  if (ended) {
+    state_ = State::kWork;
+    return Work();
+  }
+  const auto more = lane_->ArmAndLook();
+  if (!more) return Wait::kEnd;
+  sleeping_ = !*more;
+  return *more ? Wait::kTurn : Wait::kLane;
 }
 
 std::unique_ptr<Served> Connection::Begin(wire::Method method) {
@@ -194,11 +339,7 @@ Connection::Wait Connection::Work() {
   Step step = served_->Next();
   switch (step.kind) {
     case Step::Kind::kReceive:
-      parts_.Clear();
-      parts_.Add(step.into);
-      moved_ = 0;
-      state_ = State::kReceive;
-      return Wait::kTurn;
+      return BeginReceive(std::move(step.into));
     case Step::Kind::kAgain:
       Progress();
       return Wait::kTurn;
@@ -209,7 +350,7 @@ Connection::Wait Connection::Work() {
       return Wait::kWake;
     case Step::Kind::kReply:
       Progress();
-      Respond(step.code, std::move(step.head), step.out);
+      Reply(std::move(step));
       return Wait::kTurn;
     case Step::Kind::kEnd:
       break;
@@ -218,9 +359,14 @@ Connection::Wait Connection::Work() {
 }
 
 void Connection::Respond(Code code, std::string head, std::span<const ConstPiece> out) {
+  RespondAs(static_cast<wire::Method>(header_.method), code, std::move(head), out);
+}
+
+void Connection::RespondAs(wire::Method method, Code code, std::string head,
+                           std::span<const ConstPiece> out) {
   reply_ = std::move(head);
   frame_ = wire::EncodeFrameHeader(
-      {.method = static_cast<std::uint16_t>(header_.method | wire::kReplyBit),
+      {.method = static_cast<std::uint16_t>(static_cast<std::uint16_t>(method) | wire::kReplyBit),
        .body_bytes = static_cast<std::uint32_t>(reply_.size()),
        .code = code,
        .call = header_.call});

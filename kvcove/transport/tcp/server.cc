@@ -4,6 +4,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <optional>
@@ -31,7 +32,8 @@ constexpr auto kSweep = std::chrono::milliseconds(250);
 // One event loop, its thread, and its connections.
 class Server::Loop {
  public:
-  Loop(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock)
+  Loop(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock,
+       LaneSide* lanes)
       : clock_(clock),
         shared_{.gate = gate,
                 .service = service,
@@ -39,7 +41,8 @@ class Server::Loop {
                 .hello_ns = options.hello_ns,
                 .stall_ns = options.stall_ns,
                 .discard = discard_.data(),
-                .admission = options.admission.get()} {
+                .admission = options.admission.get(),
+                .lanes = lanes} {
     const MutexLock lock(door_->mutex);
     door_->context = &context_;
   }
@@ -88,9 +91,14 @@ class Server::Loop {
           Visit::Wake wake)
         : connection(shared, std::move(arrival), std::move(wake)),
           socket(context, Protocol(connection.is_unix() ? AF_UNIX : AF_INET, 0), connection.fd()) {}
-    ~Entry() { socket.release(); }
+    ~Entry() {
+      socket.release();
+      if (lane != nullptr) lane->release();
+    }
     Connection connection;
     Socket socket;
+    std::unique_ptr<asio::posix::stream_descriptor> lane;  // made at the first wait for the lane
+    std::uint64_t lane_waits = 0;  // each is for two events, of which the first one counts
     std::unique_ptr<asio::steady_timer> timer;  // made at the first wait for a wake
     bool waking = false;                        // the connection waits for a wake
   };
@@ -136,6 +144,8 @@ class Server::Loop {
         return asio::post(context_, [this, id] { Advance(id); });
       case Connection::Wait::kWake:
         return AwaitWake(id, entry);
+      case Connection::Wait::kLane:
+        return AwaitLane(id, entry);
       case Connection::Wait::kEnd:
         open_.erase(at);
     }
@@ -155,6 +165,24 @@ class Server::Loop {
     entry.timer->async_wait([this, id](const error_code& cancelled) {
       if (!cancelled) Wake(id);
     });
+  }
+
+  void AwaitLane(std::uint64_t id, Entry& entry) {
+    if (entry.lane == nullptr) {
+      entry.lane = std::make_unique<asio::posix::stream_descriptor>(
+          context_, entry.connection.lane_descriptor());
+    }
+    const auto look = [this, id, number = ++entry.lane_waits](const error_code& error) {
+      const auto at = open_.find(id);
+      if (error || at == open_.end() || at->second->lane_waits != number) return;
+      ++at->second->lane_waits;
+      error_code ignored;
+      (void)at->second->lane->cancel(ignored);
+      (void)at->second->socket.cancel(ignored);
+      Advance(id);
+    };
+    entry.lane->async_wait(asio::posix::stream_descriptor::wait_read, look);
+    entry.socket.async_wait(Socket::wait_read, look);
   }
 
   // Ends connections that were silent for too long. One sweep for all costs less than a timer that
@@ -185,13 +213,17 @@ class Server::Loop {
 
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock)
+  Impl(const ServerOptions& options, rpc::Gate& gate, Service& service, const Clock& clock,
+       verbs::Fabric* fabric)
       : options_(options) {
+    if (fabric != nullptr) lanes_.emplace(*fabric, options.memory);
     for (std::size_t i = 0; i < std::max<std::size_t>(options.loops, 1); ++i) {
-      loops_.push_back(std::make_unique<Loop>(options, gate, service, clock));
+      loops_.push_back(
+          std::make_unique<Loop>(options, gate, service, clock, lanes_ ? &*lanes_ : nullptr));
     }
   }
   Status Open() {
+    if (lanes_) KVCOVE_TRY(lanes_->Start());
     KVCOVE_ASSIGN(UniqueFd socket, rpc::ListenTcp(options_.listen));
     listener_.emplace(
         loops_[0]->context(), std::move(socket),
@@ -221,6 +253,7 @@ class Server::Impl {
         if (first) listener_->Close();
       });
     }
+    if (lanes_) lanes_->Stop();
   }
   const rpc::Address& address() const { return options_.listen; }
   const rpc::Listener& listener() const { return *listener_; }
@@ -229,6 +262,7 @@ class Server::Impl {
   Loop& LoopOf(std::uint64_t id) { return *loops_[id % loops_.size()]; }
 
   ServerOptions options_;
+  std::optional<LaneSide> lanes_;
   std::vector<std::unique_ptr<Loop>> loops_;
   std::optional<rpc::Listener> listener_;
 };
@@ -248,8 +282,9 @@ ConnectionCounts Server::Connections() const {
 }
 
 Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& options, rpc::Gate& gate,
-                                             Service& service, const Clock& clock) {
-  auto impl = std::make_unique<Impl>(options, gate, service, clock);
+                                             Service& service, const Clock& clock,
+                                             verbs::Fabric* fabric) {
+  auto impl = std::make_unique<Impl>(options, gate, service, clock, fabric);
   KVCOVE_TRY(impl->Open());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -18,14 +18,19 @@
 #include "kvcove/transport/peer.h"
 #include "kvcove/transport/service.h"
 
+namespace kvcove::transport::verbs {
+class Fabric;
+}  // namespace kvcove::transport::verbs
+
 namespace kvcove::transport::tcp {
 
 // Thread-safe.
 class Server final : public transport::Server {
  public:
-  // As Transport::Serve.
+  // As Transport::Serve. `fabric`: serves payload by RDMA, too; null: over sockets only.
   static Result<std::unique_ptr<Server>> Open(const ServerOptions& options, rpc::Gate& gate,
-                                              Service& service, const Clock& clock);
+                                              Service& service, const Clock& clock,
+                                              verbs::Fabric* fabric = nullptr);
   ~Server() override;
   // Ends the connections and joins the loops.
   void Stop() override;

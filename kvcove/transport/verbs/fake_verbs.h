@@ -20,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "kvcove/base/mutex.h"
@@ -44,12 +45,23 @@ class FakeVerbs final : public Verbs {
   static constexpr std::uint64_t kAll = ~0ULL;
 
   Result<std::vector<std::string>> Devices() override {
-    return std::vector<std::string>{"fake0", "fake1"};
+    const MutexLock lock(mutex_);
+    std::vector<std::string> names;
+    for (const auto& [name, port] : ports_) {
+      if (!port.removed) names.push_back(name);
+    }
+    return names;
   }
   Result<std::shared_ptr<Context>> Open(const std::string& device) override {
     const MutexLock lock(mutex_);
     KVCOVE_TRY(Fault("the opening of " + device));
-    return std::make_shared<FakeContext>(*this, device);
+    const auto at = ports_.find(device);
+    if (at == ports_.end() || at->second.removed) {
+      return Fail(Code::kUnavailable, "no RDMA device " + device);
+    }
+    auto context = std::make_shared<FakeContext>(*this, device);
+    contexts_.insert(context.get());
+    return context;
   }
 
   // The device moves so many bytes of each write and read, and stops there.
@@ -125,10 +137,36 @@ class FakeVerbs final : public Verbs {
     const MutexLock lock(mutex_);
     return fail_call_ < 0;
   }
-  // All ports are down: a lane that is open hears of it when it moves bytes.
+  // All ports are down: a lane that is open notices when it moves bytes.
   void SetCable(bool plugged) {
     const MutexLock lock(mutex_);
-    plugged_ = plugged;
+    for (auto& [name, port] : ports_) port.active = plugged;
+    Report(DeviceEvent::kPort, [](const std::string&) { return true; });
+  }
+  void SetPort(const std::string& device, bool active) {
+    const MutexLock lock(mutex_);
+    ports_.at(device).active = active;
+    Report(DeviceEvent::kPort, [&](const std::string& of) { return of == device; });
+  }
+  void SetGids(const std::string& device, std::vector<GidEntry> table) {
+    const MutexLock lock(mutex_);
+    ports_.at(device).gids = std::move(table);
+    Report(DeviceEvent::kPort, [&](const std::string& of) { return of == device; });
+  }
+  void SetEthernet(const std::string& device, bool ethernet) {
+    const MutexLock lock(mutex_);
+    ports_.at(device).ethernet = ethernet;
+  }
+  // Each call to a context of the device fails, its completions never arrive, and none of its
+  // objects ends: until ReturnDevice().
+  void RemoveDevice(const std::string& device) {
+    const MutexLock lock(mutex_);
+    ports_.at(device).removed = true;
+    Report(DeviceEvent::kGone, [&](const std::string& of) { return of == device; });
+  }
+  void ReturnDevice(const std::string& device) {
+    const MutexLock lock(mutex_);
+    ports_.at(device).removed = false;
   }
   FakeVerbsCounts counts() const {
     const MutexLock lock(mutex_);
@@ -144,6 +182,13 @@ class FakeVerbs final : public Verbs {
 
   class FakeContext;
 
+  // A device, and its one port.
+  struct Port {
+    bool active = true;
+    bool ethernet = true;
+    bool removed = false;
+    std::vector<GidEntry> gids;
+  };
   struct Region {
     const FakeContext* context = nullptr;
     std::span<std::byte> memory;
@@ -185,7 +230,9 @@ class FakeVerbs final : public Verbs {
     std::uint32_t remote_key() const override { return 2 * number_ + 1; }
     Status Deregister() override {
       const MutexLock lock(verbs_.mutex_);
-      if (!verbs_.regions_.contains(number_)) return {};
+      const auto at = verbs_.regions_.find(number_);
+      if (at == verbs_.regions_.end()) return {};
+      KVCOVE_TRY(verbs_.Present(*at->second.context));
       if (verbs_.refuse_deregisters_) return Fail(Code::kUnavailable, "the device is busy");
       verbs_.regions_.erase(number_);
       return {};
@@ -206,7 +253,10 @@ class FakeVerbs final : public Verbs {
       const MutexLock lock(verbs_.mutex_);
       KVCOVE_TRY(verbs_.Fault("a poll"));
       verbs_.MoveAll();
-      return verbs_.TakeShown(verbs_.queues_.at(number_), into);
+      Queue& queue = verbs_.queues_.at(number_);
+      // As a real one: nobody writes completions any more.
+      if (!verbs_.Present(*queue.context)) return std::size_t{0};
+      return verbs_.TakeShown(queue, into);
     }
     Status Arm() override {
       const MutexLock lock(verbs_.mutex_);
@@ -257,7 +307,9 @@ class FakeVerbs final : public Verbs {
     Status ToError() override {
       const MutexLock lock(verbs_.mutex_);
       KVCOVE_TRY(verbs_.Fault("a queue pair's way to ERR"));
-      verbs_.Stop(verbs_.pairs_.at(number_));
+      Pair& pair = verbs_.pairs_.at(number_);
+      KVCOVE_TRY(verbs_.Present(*pair.context));
+      verbs_.Stop(pair);
       return {};
     }
     Posted Post(std::span<const Work> works) override {
@@ -277,7 +329,9 @@ class FakeVerbs final : public Verbs {
     }
     Status Destroy() override {
       const MutexLock lock(verbs_.mutex_);
-      if (!verbs_.pairs_.contains(number_)) return {};
+      const auto at = verbs_.pairs_.find(number_);
+      if (at == verbs_.pairs_.end()) return {};
+      KVCOVE_TRY(verbs_.Present(*at->second.context));
       if (verbs_.refuse_destroys_) return Fail(Code::kUnavailable, "the device is busy");
       verbs_.pairs_.erase(number_);
       return {};
@@ -293,6 +347,7 @@ class FakeVerbs final : public Verbs {
     FakeContext(FakeVerbs& verbs, std::string device) : verbs_(verbs), device_(std::move(device)) {}
     ~FakeContext() override {
       const MutexLock lock(verbs_.mutex_);
+      verbs_.contexts_.erase(this);
       const auto mine = [this](const auto& entry) { return entry.second.context == this; };
       verbs_.counts_.mistakes += static_cast<std::uint64_t>(
           std::ranges::count_if(verbs_.regions_, mine) +
@@ -301,30 +356,46 @@ class FakeVerbs final : public Verbs {
     const std::string& device() const override { return device_; }
     Result<Limits> QueryLimits() override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("the device's limits"));
+      KVCOVE_TRY(verbs_.Begin(*this, "the device's limits"));
       return Limits{.work_requests = 1024, .reads_answered = 16, .reads_begun = 16};
     }
     Result<PortState> QueryPort(std::uint8_t /*port*/) override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("a port"));
-      return PortState{.active = verbs_.plugged_, .ethernet = true, .mtu = 5};
+      KVCOVE_TRY(verbs_.Begin(*this, "a port"));
+      const Port& port = verbs_.ports_.at(device_);
+      return PortState{.active = port.active,
+                       .ethernet = port.ethernet,
+                       .lid = static_cast<std::uint16_t>(port.ethernet ? 0 : 1),
+                       .mtu = 5,
+                       .gids = static_cast<std::uint32_t>(port.gids.size())};
     }
-    Result<Gid> QueryGid(std::uint8_t /*port*/, std::uint8_t /*index*/) override {
+    Result<GidEntry> QueryGid(std::uint8_t /*port*/, std::uint8_t index) override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("a GID"));
-      return Gid{};
+      KVCOVE_TRY(verbs_.Begin(*this, "a GID"));
+      const std::vector<GidEntry>& table = verbs_.ports_.at(device_).gids;
+      return index < table.size() ? table[index] : GidEntry{};
     }
+    std::optional<DeviceEvent> TakeEvent() override {
+      const MutexLock lock(verbs_.mutex_);
+      if (events_.empty()) return std::nullopt;
+      const DeviceEvent event = events_.front();
+      events_.pop_front();
+      eventfd_t count = 0;
+      if (events_.empty()) (void)eventfd_read(event_.get(), &count);
+      return event;
+    }
+    int descriptor() const override { return event_.get(); }
     Result<std::unique_ptr<MemoryRegion>> Register(std::span<std::byte> memory,
                                                    Access access) override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("a registration"));
+      KVCOVE_TRY(verbs_.Begin(*this, "a registration"));
       const std::uint32_t number = ++verbs_.last_;
       verbs_.regions_[number] = {.context = this, .memory = memory, .access = access};
       return std::make_unique<FakeRegion>(verbs_, number);
     }
     Result<std::unique_ptr<CompletionQueue>> CreateQueue(std::uint32_t completions) override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("a completion queue"));
+      KVCOVE_TRY(verbs_.Begin(*this, "a completion queue"));
       const std::uint32_t number = ++verbs_.last_;
       Queue& queue = verbs_.queues_[number];
       queue.context = this;
@@ -335,7 +406,7 @@ class FakeVerbs final : public Verbs {
     Result<std::unique_ptr<QueuePair>> CreatePair(CompletionQueue& queue,
                                                   const PairSizes& sizes) override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("a queue pair"));
+      KVCOVE_TRY(verbs_.Begin(*this, "a queue pair"));
       const std::uint32_t number = ++verbs_.last_;
       Pair& pair = verbs_.pairs_[number];
       pair.context = this;
@@ -345,22 +416,42 @@ class FakeVerbs final : public Verbs {
     }
 
    private:
+    friend class FakeVerbs;
     FakeVerbs& verbs_;
     const std::string device_;
+    const UniqueFd event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    std::deque<DeviceEvent> events_;  // guarded by verbs_.mutex_
   };
+
+  template <typename F>
+  void Report(DeviceEvent event, F&& about) KVCOVE_REQUIRES(mutex_) {
+    for (FakeContext* const context : contexts_) {
+      if (!about(context->device_)) continue;
+      context->events_.push_back(event);
+      (void)eventfd_write(context->event_.get(), 1);
+    }
+  }
+  Status Present(const FakeContext& context) const KVCOVE_REQUIRES(mutex_) {
+    if (!ports_.at(context.device_).removed) return {};
+    return Fail(Code::kUnavailable, context.device_ + " was removed (a test's)");
+  }
+  Status Begin(const FakeContext& context, const std::string& what) KVCOVE_REQUIRES(mutex_) {
+    KVCOVE_TRY(Present(context));
+    return Fault(what);
+  }
 
   Status Fault(const std::string& what) KVCOVE_REQUIRES(mutex_) {
     if (fail_call_ < 0 || fail_call_-- > 0) return {};
     return Fail(Code::kLimit, what + ": no memory (a test's)");
   }
   Status Change(Pair& pair, PairState from, PairState to) KVCOVE_REQUIRES(mutex_) {
-    KVCOVE_TRY(Fault("a queue pair's next state"));
+    KVCOVE_TRY(Begin(*pair.context, "a queue pair's next state"));
     if (pair.state != from) return Fail(Code::kInvalid, "not the state before");
     pair.state = to;
     return {};
   }
   Status PostOne(Pair& pair, const Work& work) KVCOVE_REQUIRES(mutex_) {
-    KVCOVE_TRY(Fault("a work request"));
+    KVCOVE_TRY(Begin(*pair.context, "a work request"));
     if (pair.state != PairState::kSend && pair.state != PairState::kError) {
       return Fail(Code::kInvalid, "a work request before RTS");
     }
@@ -375,7 +466,7 @@ class FakeVerbs final : public Verbs {
     return {};
   }
   Status PostOneReceive(Pair& pair, const Receive& receive) KVCOVE_REQUIRES(mutex_) {
-    KVCOVE_TRY(Fault("a receive"));
+    KVCOVE_TRY(Begin(*pair.context, "a receive"));
     if (pair.state == PairState::kReset) return Fail(Code::kInvalid, "a receive before INIT");
     if (pair.receives.size() >= pair.sizes.receives) return Fail(Code::kLimit, "no room");
     if (pair.state == PairState::kError) {
@@ -433,7 +524,8 @@ class FakeVerbs final : public Verbs {
   // Every device moves what it can.
   void MoveAll() KVCOVE_REQUIRES(mutex_) {
     for (auto& [number, pair] : pairs_) {
-      while (pair.state == PairState::kSend && !pair.sends.empty() && MoveFirst(number, pair)) {
+      while (pair.state == PairState::kSend && !pair.sends.empty() && Present(*pair.context) &&
+             MoveFirst(number, pair)) {
       }
     }
   }
@@ -451,10 +543,13 @@ class FakeVerbs final : public Verbs {
     Begun& begun = pair.sends.front();
     const Work& work = begun.work;
     const auto at = pairs_.find(pair.peer);
-    if (!plugged_ || at == pairs_.end() || at->second.peer != number) {
+    if (at == pairs_.end() || at->second.peer != number) {
       return FailFirst(pair, CompletionStatus::kUnreachable);
     }
     Pair& peer = at->second;
+    if (!Reachable(pair) || !Reachable(peer)) {
+      return FailFirst(pair, CompletionStatus::kUnreachable);
+    }
     if (peer.state != PairState::kReceive && peer.state != PairState::kSend) {
       return MoveToStopped(pair, peer);
     }
@@ -470,6 +565,10 @@ class FakeVerbs final : public Verbs {
     if (!MoveRest(begun)) return false;
     if (takes) Take(peer, work.local.bytes, work.immediate);
     return FinishFirst(pair);
+  }
+  bool Reachable(const Pair& pair) const KVCOVE_REQUIRES(mutex_) {
+    const Port& port = ports_.at(pair.context->device_);
+    return port.active && !port.removed;
   }
   // The peer was stopped: what the device has begun lands with Land(), and nothing else does.
   bool MoveToStopped(Pair& pair, const Pair& peer) KVCOVE_REQUIRES(mutex_) {
@@ -549,7 +648,18 @@ class FakeVerbs final : public Verbs {
            static_cast<std::uint64_t>(data - region.memory.data()) <= region.memory.size() - bytes;
   }
 
+  // RoCE v1 of a link-local address, and v2 of 192.0.2.<last>.
+  static Port MakePort(std::uint8_t last) {
+    Port port;
+    port.gids = {{.gid = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last}},
+                 {.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, last}, .v2 = true}};
+    return port;
+  }
+
   mutable Mutex mutex_;
+  std::map<std::string, Port> ports_ KVCOVE_GUARDED_BY(mutex_) = {{"fake0", MakePort(1)},
+                                                                  {"fake1", MakePort(2)}};
+  std::set<FakeContext*> contexts_ KVCOVE_GUARDED_BY(mutex_);
   std::uint32_t last_ KVCOVE_GUARDED_BY(mutex_) = 0;  // number of any object
   std::map<std::uint32_t, Region> regions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint32_t, Queue> queues_ KVCOVE_GUARDED_BY(mutex_);
@@ -562,7 +672,6 @@ class FakeVerbs final : public Verbs {
   std::mt19937_64 random_ KVCOVE_GUARDED_BY(mutex_);
   bool refuse_destroys_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool refuse_deregisters_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool plugged_ KVCOVE_GUARDED_BY(mutex_) = true;
   std::int64_t fail_call_ KVCOVE_GUARDED_BY(mutex_) = -1;
 };
 

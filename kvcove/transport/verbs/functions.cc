@@ -35,6 +35,8 @@ void FindVerbs(Functions& f, Finder& finder) {
   finder.Find(f.query_device, "ibv_query_device");
   finder.Find(f.query_port, "ibv_query_port");
   finder.Find(f.query_gid, "ibv_query_gid");
+  finder.Find(f.get_async_event, "ibv_get_async_event");
+  finder.Find(f.ack_async_event, "ibv_ack_async_event");
   finder.Find(f.alloc_pd, "ibv_alloc_pd");
   finder.Find(f.dealloc_pd, "ibv_dealloc_pd");
   finder.Find(f.reg_mr, "ibv_reg_mr");

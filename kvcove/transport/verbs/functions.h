@@ -22,6 +22,8 @@ struct Functions {
   decltype(&::ibv_query_device) query_device = nullptr;
   decltype(&::ibv_query_port) query_port = nullptr;
   decltype(&::ibv_query_gid) query_gid = nullptr;
+  decltype(&::ibv_get_async_event) get_async_event = nullptr;
+  decltype(&::ibv_ack_async_event) ack_async_event = nullptr;
   decltype(&::ibv_alloc_pd) alloc_pd = nullptr;
   decltype(&::ibv_dealloc_pd) dealloc_pd = nullptr;
   decltype(&::ibv_reg_mr) reg_mr = nullptr;

@@ -41,7 +41,8 @@ Status Lane::Prepare(std::uint32_t first_packet) {
                 fmt::format("port {} of {} is down", route.port, context_->device()));
   }
   KVCOVE_ASSIGN(const Limits limits, context_->QueryLimits());
-  KVCOVE_ASSIGN(own_.gid, context_->QueryGid(route.port, route.gid_index));
+  KVCOVE_ASSIGN(const GidEntry entry, context_->QueryGid(route.port, route.gid_index));
+  own_.gid = entry.gid;
   own_.lid = port.lid;
   own_.mtu = port.mtu;
   own_.first_packet = first_packet & kMost24Bits;

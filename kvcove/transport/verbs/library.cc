@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "kvcove/transport/verbs/functions.h"
@@ -245,6 +246,27 @@ class LibraryPair final : public QueuePair {
   const std::uint32_t number_;
 };
 
+DeviceEvent EventOf(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      return DeviceEvent::kGone;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+      return DeviceEvent::kPort;
+    default:
+      return DeviceEvent::kOther;
+  }
+}
+
+Status DoNotBlock(int descriptor, const std::string& what) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  if (flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0) return {};
+  return FailVerbs(errno, what);
+}
+
 class LibraryContext final : public Context {
  public:
   LibraryContext(const Functions& f, std::string device, ibv_context* context, ibv_pd* domain)
@@ -274,16 +296,32 @@ class LibraryContext final : public Context {
     return PortState{.active = attributes.state == IBV_PORT_ACTIVE,
                      .ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET,
                      .lid = attributes.lid,
-                     .mtu = static_cast<std::uint8_t>(attributes.active_mtu)};
+                     .mtu = static_cast<std::uint8_t>(attributes.active_mtu),
+                     .gids = static_cast<std::uint32_t>(std::max(attributes.gid_tbl_len, 0))};
   }
-  Result<Gid> QueryGid(std::uint8_t port, std::uint8_t index) override {
+  Result<GidEntry> QueryGid(std::uint8_t port, std::uint8_t index) override {
     ibv_gid gid{};
     KVCOVE_TRY(CheckVerbs(f_.query_gid(context_, port, index, &gid),
                           fmt::format("{}'s GID {} of port {}", device_, index, port)));
-    Gid bytes;
-    std::memcpy(bytes.data(), gid.raw, bytes.size());
-    return bytes;
+    GidEntry entry;
+    std::memcpy(entry.gid.data(), gid.raw, entry.gid.size());
+    // The library exports no call for the type that all of its releases have.
+    std::ifstream type(
+        fmt::format("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{}", device_, port, index));
+    std::string text;
+    entry.v2 = std::getline(type, text) && text == "RoCE v2";
+    return entry;
   }
+  std::optional<DeviceEvent> TakeEvent() override {
+    ibv_async_event event{};
+    // The descriptor does not block.
+    if (f_.get_async_event(context_, &event) != 0) return std::nullopt;
+    const ibv_event_type type = event.event_type;
+    // At once: the end of the object that an event is about waits for that.
+    f_.ack_async_event(&event);
+    return EventOf(type);
+  }
+  int descriptor() const override { return context_->async_fd; }
   Result<std::unique_ptr<MemoryRegion>> Register(std::span<std::byte> memory,
                                                  Access access) override {
     int flags = IBV_ACCESS_LOCAL_WRITE;
@@ -308,10 +346,7 @@ class LibraryContext final : public Context {
       return FailVerbs(number, device_ + " makes no completion queue");
     }
     auto made = std::make_unique<LibraryQueue>(f_, channel, queue);
-    const int flags = fcntl(channel->fd, F_GETFL);
-    if (flags < 0 || fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-      return FailVerbs(errno, device_ + "'s completion channel");
-    }
+    KVCOVE_TRY(DoNotBlock(channel->fd, device_ + "'s completion channel"));
     return made;
   }
   Result<std::unique_ptr<QueuePair>> CreatePair(CompletionQueue& queue,
@@ -365,6 +400,7 @@ class Library final : public Verbs {
     number = errno;
     auto opened = std::make_shared<LibraryContext>(f_, name, context, domain);
     if (domain == nullptr) return FailVerbs(number, name + " makes no protection domain");
+    KVCOVE_TRY(DoNotBlock(opened->descriptor(), name + "'s channel of events"));
     return opened;
   }
 

@@ -46,7 +46,21 @@ struct PortState {
   bool active = false;
   bool ethernet = false;  // RoCE: packets always need GIDs
   std::uint16_t lid = 0;
-  std::uint8_t mtu = 0;  // InfiniBand's number of it: 1 is 256 bytes, 5 is 4096
+  std::uint8_t mtu = 0;    // InfiniBand's number of it: 1 is 256 bytes, 5 is 4096
+  std::uint32_t gids = 0;  // entries of its table, used or not
+};
+
+// An entry of a port's table of GIDs. All zero: the entry is not used.
+struct GidEntry {
+  Gid gid{};
+  bool v2 = false;  // RoCE v2, which routers pass on; false on InfiniBand
+};
+
+// A report that a device makes by itself.
+enum class DeviceEvent : std::uint8_t {
+  kPort,   // the state, the LID or the GIDs of a port have changed
+  kGone,   // the device was removed or has failed: no call to its context succeeds any more
+  kOther,  // about one of its objects, whose completions say the same
 };
 
 // A queue pair as its peer must know it.
@@ -171,7 +185,11 @@ class Context {
   virtual const std::string& device() const = 0;
   virtual Result<Limits> QueryLimits() = 0;
   virtual Result<PortState> QueryPort(std::uint8_t port) = 0;
-  virtual Result<Gid> QueryGid(std::uint8_t port, std::uint8_t index) = 0;
+  virtual Result<GidEntry> QueryGid(std::uint8_t port, std::uint8_t index) = 0;
+  // Returns the next report of the device; nothing if there is none. Never waits. The descriptor is
+  // readable while there is one.
+  virtual std::optional<DeviceEvent> TakeEvent() = 0;
+  virtual int descriptor() const = 0;
   // Pins the memory. Errors: kLimit for memory that this process may not lock.
   virtual Result<std::unique_ptr<MemoryRegion>> Register(std::span<std::byte> memory,
                                                          Access access) = 0;

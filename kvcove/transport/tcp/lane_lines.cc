@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/tcp/lane_lines.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcove/base/log.h"
+#include "kvcove/rpc/client.h"
+#include "kvcove/wire/frame.h"
+
+namespace kvcove::transport::tcp {
+namespace {
+
+// The device may wait for the network's addresses, so this is more than a connection needs.
+constexpr std::int64_t kMakeNs = 5 * kSecond;
+// The limit for a first packet and its acknowledgement. Packets that nobody drops need
+// microseconds.
+constexpr std::int64_t kTryNs = 50 * kMillisecond;
+// A server without RDMA is asked again after this time, and then after twice as long, at most this
+// long: it may be replaced by one that has it.
+constexpr std::int64_t kAgainNs = kSecond;
+constexpr std::int64_t kMostAgainNs = 64 * kSecond;
+
+}  // namespace
+
+LaneLines::~LaneLines() { End(std::move(idle_)); }
+
+void LaneLines::End(std::vector<LaneLine> lines) {
+  for (LaneLine& line : lines) {
+    line.fd.Reset();
+    verbs::RequesterEnd::End(std::move(line.lane), nullptr);
+  }
+}
+
+std::optional<LaneLine> LaneLines::Take() {
+  while (true) {
+    LaneLine line;
+    {
+      const MutexLock lock(mutex_);
+      if (idle_.empty()) break;
+      line = std::move(idle_.back());
+      idle_.pop_back();
+    }
+    // As of every idle connection: a server sends nothing unasked.
+    pollfd poller{.fd = line.fd.get(), .events = POLLIN, .revents = 0};
+    if (poll(&poller, 1, 0) == 0) return line;
+    std::vector<LaneLine> ended;
+    ended.push_back(std::move(line));
+    End(std::move(ended));
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (making_ || clock_.NowNs() < retry_ns_) return std::nullopt;
+    making_ = true;
+  }
+  if (!fabric_.workers().Post([self = shared_from_this()] { self->Make(); })) {
+    const MutexLock lock(mutex_);
+    making_ = false;
+  }
+  return std::nullopt;
+}
+
+void LaneLines::Make() {
+  auto line = Connect();
+  std::string reason = line ? "" : line.error().detail;
+  bool changed = false;
+  {
+    const MutexLock lock(mutex_);
+    making_ = false;
+    changed = reason != reason_;
+    reason_ = reason;
+    if (line) {
+      idle_.push_back(std::move(*line));
+      pause_ns_ = 0;
+    } else {
+      pause_ns_ = std::clamp(2 * pause_ns_, kAgainNs, kMostAgainNs);
+      retry_ns_ = clock_.NowNs() + pause_ns_;
+    }
+  }
+  if (!changed) return;
+  if (reason.empty()) {
+    LogInfo("payload of the owner at {} moves by RDMA", address_.ToString());
+  } else {
+    LogInfo("payload of the owner at {} moves by TCP: {}", address_.ToString(), reason);
+  }
+}
+
+Result<LaneLine> LaneLines::Connect() const {
+  const std::int64_t until_ns = clock_.NowNs() + kMakeNs;
+  KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(address_, access_, until_ns));
+  KVCOVE_ASSIGN(auto lane, verbs::RequesterEnd::Open(fabric_));
+  KVCOVE_ASSIGN(
+      const std::string answer,
+      client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(lane->hello())), until_ns));
+  KVCOVE_ASSIGN(const wire::LaneEnd owner, wire::DecodeLaneEnd(wire::AsBytes(answer)));
+  if (Status s = lane->Connect(owner, clock_.NowNs() + kTryNs, clock_); !s) {
+    verbs::RequesterEnd::End(std::move(lane), nullptr);
+    return std::unexpected(std::move(s).error());
+  }
+  return LaneLine{.fd = client.TakeFd(), .lane = std::move(lane)};
+}
+
+void LaneLines::Keep(LaneLine line) {
+  std::vector<LaneLine> surplus;
+  {
+    const MutexLock lock(mutex_);
+    if (idle_.size() < kMaxIdle) {
+      idle_.push_back(std::move(line));
+      return;
+    }
+  }
+  surplus.push_back(std::move(line));
+  End(std::move(surplus));
+}
+
+void LaneLines::Failed() {
+  std::vector<LaneLine> ended;
+  {
+    const MutexLock lock(mutex_);
+    ended.swap(idle_);
+    retry_ns_ = std::max(retry_ns_, clock_.NowNs() + kAgainNs);
+  }
+  End(std::move(ended));
+}
+
+}  // namespace kvcove::transport::tcp

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections with lanes to one server. A worker makes them when an exchange has found none, so no
+// exchange waits for a device: until one is there, payload takes the sockets. Private to this
+// folder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
+#include "kvcove/rpc/access.h"
+#include "kvcove/rpc/address.h"
+#include "kvcove/transport/verbs/ends.h"
+
+namespace kvcove::transport::tcp {
+
+struct LaneLine {
+  UniqueFd fd;
+  std::unique_ptr<verbs::RequesterEnd> lane;
+};
+
+// Thread-safe. The worker has a reference of its own.
+class LaneLines : public std::enable_shared_from_this<LaneLines> {
+ public:
+  LaneLines(verbs::Fabric& fabric, const rpc::Address& address, const rpc::Access& access,
+            const Clock& clock)
+      : fabric_(fabric), address_(address), access_(access), clock_(clock) {}
+  // Ends the lanes that are idle.
+  ~LaneLines();
+  LaneLines(const LaneLines&) = delete;
+  LaneLines& operator=(const LaneLines&) = delete;
+
+  // Returns an idle connection that has not ended. Nothing: there is none, and the worker makes one
+  // unless it does so already, or has failed lately.
+  std::optional<LaneLine> Take();
+  // Keeps a connection for later exchanges, or ends it where kMaxIdle are idle already.
+  void Keep(LaneLine line);
+  // Ends the idle ones, and makes none for a moment: the server, or the network, has failed.
+  void Failed();
+
+ private:
+  static constexpr std::size_t kMaxIdle = 16;
+
+  void Make();
+  Result<LaneLine> Connect() const;
+  static void End(std::vector<LaneLine> lines);
+
+  verbs::Fabric& fabric_;
+  const rpc::Address address_;
+  const rpc::Access access_;
+  const Clock& clock_;
+  Mutex mutex_;
+  std::vector<LaneLine> idle_ KVCOVE_GUARDED_BY(mutex_);
+  bool making_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::int64_t retry_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t pause_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // before it
+  std::string reason_ KVCOVE_GUARDED_BY(mutex_);         // of the last failure, which was logged
+};
+
+}  // namespace kvcove::transport::tcp

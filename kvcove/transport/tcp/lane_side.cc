@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/tcp/lane_side.h"
+
+#include <optional>
+#include <utility>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+
+namespace kvcove::transport::tcp {
+namespace {
+
+// The longest time that a requester waits for its lane.
+constexpr std::int64_t kOpenNs = 5 * kSecond;
+
+// An exchange that makes a lane, for which it has a place.
+class LaneOpening final : public Served {
+ public:
+  LaneOpening(LaneSide& side, std::unique_ptr<verbs::OwnerEnd>& into) : side_(side), into_(into) {}
+  ~LaneOpening() override {
+    if (!delivered_) side_.GiveBack();
+  }
+
+  bool Begin(const wire::LaneEnd& requester, Visit::Wake wake) {
+    verbs::Fabric& fabric = side_.fabric();
+    return fabric.workers().Post([made = made_, &fabric, requester, wake = std::move(wake)] {
+      auto lane = verbs::OwnerEnd::Accept(fabric, requester);
+      {
+        const MutexLock lock(made->mutex);
+        made->lane = std::move(lane);
+      }
+      wake();
+    });
+  }
+  Step Next() override {
+    const MutexLock lock(made_->mutex);
+    if (!made_->lane) {
+      if (SystemClock::Instance().NowNs() >= until_ns_) {
+        return ReplyStep(Code::kTimeout, "the device makes no lane in time");
+      }
+      return {.kind = Step::Kind::kWait, .until_ns = until_ns_};
+    }
+    auto& lane = *made_->lane;
+    if (!lane) return ReplyStep(lane.error().code, lane.error().detail);
+    into_ = std::move(*lane);
+    delivered_ = true;
+    made_->lane.reset();
+    return ReplyStep(Code::kOk, wire::Encode(into_->hello()));
+  }
+  void Received(std::uint64_t /*bytes*/) override {}
+
+ private:
+  // Shared with the worker, which may finish after the exchange.
+  struct Made {
+    ~Made() {
+      if (lane && *lane && **lane != nullptr) verbs::OwnerEnd::End(std::move(**lane), nullptr);
+    }
+    Mutex mutex;
+    std::optional<Result<std::unique_ptr<verbs::OwnerEnd>>> lane KVCOVE_GUARDED_BY(mutex);
+  };
+  LaneSide& side_;
+  std::unique_ptr<verbs::OwnerEnd>& into_;
+  bool delivered_ = false;
+  const std::shared_ptr<Made> made_ = std::make_shared<Made>();
+  const std::int64_t until_ns_ = SystemClock::Instance().NowNs() + kOpenNs;
+};
+
+}  // namespace
+
+Status LaneSide::Start() {
+  {
+    const MutexLock lock(mutex_);
+    ++busy_;
+  }
+  if (fabric_.workers().Post([this] { RegisterAll(); })) return {};
+  const MutexLock lock(mutex_);
+  --busy_;
+  return Fail(Code::kLimit, "too much work waits for the RDMA device");
+}
+
+void LaneSide::RegisterAll() {
+  Status status;
+  for (const std::span<std::byte> memory : memory_) {
+    auto registered =
+        fabric_.Register(memory, verbs::Access::kLocal, [this] { return !stopping_.load(); });
+    if (!registered) {
+      status = std::unexpected(std::move(registered).error());
+      break;
+    }
+    registrations_.push_back(std::move(*registered));
+  }
+  if (!status && !stopping_.load()) {
+    LogWarn("no RDMA, since the memory of this owner is not registered: {}",
+            status.error().ToString());
+  }
+  registered_.store(status.has_value(), std::memory_order_release);
+  const MutexLock lock(mutex_);
+  failure_ = std::move(status);
+  --busy_;
+  changed_.NotifyAll();
+}
+
+void LaneSide::Stop() {
+  stopping_.store(true);
+  {
+    const MutexLock lock(mutex_);
+    while (busy_ > 0) changed_.Wait(mutex_);
+  }
+  registrations_.clear();
+}
+
+Status LaneSide::Ready() const {
+  if (registered_.load(std::memory_order_acquire)) return {};
+  const MutexLock lock(mutex_);
+  KVCOVE_TRY(failure_);
+  return Fail(Code::kUnavailable, "the memory of this owner is being registered");
+}
+
+Status LaneSide::TakePlace() {
+  KVCOVE_TRY(Ready());
+  if (lanes_.fetch_add(1, std::memory_order_relaxed) < kMaxLanes) return {};
+  GiveBack();
+  return Fail(Code::kLimit, "this owner has as many RDMA lanes as it makes");
+}
+
+void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
+                   std::unique_ptr<Visit> visit) {
+  GiveBack();
+  if (lane->idle()) {
+    served.reset();
+    visit.reset();
+  }
+  {
+    const MutexLock lock(mutex_);
+    ++busy_;
+  }
+  // A std::function is copied, and these are not.
+  struct Held {
+    std::unique_ptr<Visit> visit;  // ends behind the exchange
+    std::unique_ptr<Served> served;
+  };
+  auto held = std::make_shared<Held>(Held{std::move(visit), std::move(served)});
+  verbs::OwnerEnd::End(std::move(lane), [this, held = std::move(held)]() mutable {
+    held.reset();
+    const MutexLock lock(mutex_);
+    --busy_;
+    changed_.NotifyAll();
+  });
+}
+
+std::unique_ptr<Served> OpenLane(LaneSide* lanes, std::span<const std::byte> head, Visit::Wake wake,
+                                 std::unique_ptr<verbs::OwnerEnd>& into) {
+  if (lanes == nullptr) {
+    return std::make_unique<Refused>(0, Error{Code::kUnavailable, "this owner has no RDMA"});
+  }
+  const auto requester = wire::DecodeLaneEnd(head);
+  if (!requester && requester.error().code == Code::kCorrupt) return nullptr;
+  if (!requester) return std::make_unique<Refused>(0, requester.error());
+  if (Status taken = lanes->TakePlace(); !taken) {
+    return std::make_unique<Refused>(0, std::move(taken).error());
+  }
+  auto opening = std::make_unique<LaneOpening>(*lanes, into);
+  if (!opening->Begin(*requester, std::move(wake))) {
+    return std::make_unique<Refused>(
+        0, Error{Code::kLimit, "too much work waits for the RDMA device"});
+  }
+  return opening;
+}
+
+}  // namespace kvcove::transport::tcp

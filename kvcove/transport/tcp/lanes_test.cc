@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// Payload that moves by RDMA beside the sockets: between two devices of the tests.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+#include "kvcove/rpc/client.h"
+#include "kvcove/rpc/test_tls.h"
+#include "kvcove/transport/fake_one_value.h"
+#include "kvcove/transport/peer.h"
+#include "kvcove/transport/tcp/sockets.h"
+#include "kvcove/transport/verbs/ends.h"
+#include "kvcove/transport/verbs/fabric.h"
+#include "kvcove/transport/verbs/fake_verbs.h"
+#include "tests/becomes.h"
+
+namespace kvcove::transport::tcp {
+namespace {
+
+constexpr std::size_t kBytes = 3 << 20;
+
+class TcpLanesTest : public testing::Test {
+ protected:
+  struct Started {
+    bool lanes_at_owner = true;
+    bool register_value = true;
+    std::shared_ptr<rpc::Tls> tls = nullptr;
+    bool trusted = false;
+  };
+  void Start() { Start(Started()); }
+  void Start(const Started& how) {
+    SetLogLevel(LogLevel::kOff);
+    for (std::size_t i = 0; i < kBytes; ++i) service_.value[i] = Random_();
+    owner_transport_ = MakeSockets(
+        {.fabric = how.lanes_at_owner ? owners_.get() : nullptr, .trusted = how.trusted});
+    requester_transport_ = MakeSockets({.fabric = requesters_.get(), .trusted = how.trusted});
+    ServerOptions options;
+    options.tls = how.tls;
+    if (how.register_value) options.memory = {std::span(service_.value)};
+    auto server = owner_transport_->Serve(options, gate_, service_, clock());
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+    registered_ = *requester_transport_->Register(buffer_);
+    ASSERT_NE(registered_, nullptr);
+    PeerOptions access;
+    access.access.tls = how.tls;
+    peer_ = requester_transport_->Connect(server_->address(), access, clock());
+  }
+  ~TcpLanesTest() override {
+    verbs_.RefuseDestroys(false);
+    verbs_.Land();
+    peer_.reset();
+    if (server_ != nullptr) server_->Stop();
+    server_.reset();
+    registered_.reset();
+    requesters_.reset();
+    owners_.reset();
+    const verbs::FakeVerbsCounts counts = verbs_.counts();
+    EXPECT_EQ(counts.pairs + counts.queues + counts.regions, 0U);
+    EXPECT_EQ(counts.mistakes, 0U);
+  }
+  static const Clock& clock() { return SystemClock::Instance(); }
+  static std::int64_t Soon() { return clock().NowNs() + 60 * kSecond; }
+  std::unique_ptr<verbs::Fabric> Open(const std::string& device) {
+    auto fabric = verbs::Fabric::Open(
+        verbs_, {.ports = {{.device = device}}, .piece_bytes = 1'000'001}, clock());
+    EXPECT_TRUE(fabric);
+    return fabric ? std::move(*fabric) : nullptr;
+  }
+  std::byte Random_() { return static_cast<std::byte>(random_.Next()); }
+  std::uint64_t works() const { return verbs_.counts().works; }
+
+  Exchange GetOf(std::span<std::byte> into) {
+    Exchange exchange;
+    exchange.to = peer_.get();
+    exchange.method = wire::Method::kDataGet;
+    exchange.head = std::to_string(into.size());
+    exchange.on_reply = [into](std::span<const std::byte>) -> Result<std::vector<Piece>> {
+      // In two pieces.
+      const std::size_t half = into.size() / 2;
+      return std::vector<Piece>{{into.data(), half}, {into.data() + half, into.size() - half}};
+    };
+    exchange.on_bytes = [this](std::uint64_t bytes) { arrived_ = bytes; };
+    return exchange;
+  }
+  Exchange PutOf(std::span<const std::byte> from) {
+    Exchange exchange;
+    exchange.to = peer_.get();
+    exchange.method = wire::Method::kDataPut;
+    exchange.head = std::to_string(from.size());
+    exchange.out = {{from.data(), from.size()}};
+    exchange.on_reply = [this](std::span<const std::byte> head) -> Result<std::vector<Piece>> {
+      put_reply_ = std::string(reinterpret_cast<const char*>(head.data()), head.size());
+      return std::vector<Piece>();
+    };
+    return exchange;
+  }
+  static Status Run(Exchange exchange, std::int64_t until_ns = Soon()) {
+    transport::Run({&exchange, 1}, until_ns, clock());
+    return exchange.status;
+  }
+  // Gets until a worker has made a lane and the payload takes it.
+  bool AwaitLane() {
+    return Becomes([&] {
+      const std::uint64_t before = works();
+      EXPECT_TRUE(Run(GetOf(buffer_)));
+      return works() > before + 2;  // more than the first message of a lane
+    });
+  }
+
+  // Advances an exchange until the owner's device has begun to move, and aborts it then. Returns
+  // the result of Abort().
+  bool AbortHalfWay(Exchange& exchange) {
+    const std::uint64_t before = works();
+    auto transfer = peer_->Start(exchange, Soon(), Soon());
+    EXPECT_TRUE(transfer);
+    if (!transfer) return false;
+    EXPECT_TRUE(Becomes([&] {
+      (void)(*transfer)->Advance();
+      return works() > before;
+    }));
+    return (*transfer)->Abort();
+  }
+
+  Random random_{7};
+  verbs::FakeVerbs verbs_;
+  std::unique_ptr<verbs::Fabric> owners_ = Open("fake0");
+  std::unique_ptr<verbs::Fabric> requesters_ = Open("fake1");
+  OneValue service_{kBytes};
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kBytes);
+  rpc::Gate gate_{nullptr};
+  std::unique_ptr<Transport> owner_transport_, requester_transport_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Registered> registered_;
+  std::shared_ptr<transport::Peer> peer_;
+  std::atomic<std::uint64_t> arrived_{0};
+  std::string put_reply_;
+};
+
+TEST_F(TcpLanesTest, GetsAndPutsMoveByTheDevice) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  EXPECT_EQ(buffer_, service_.value);
+  EXPECT_EQ(arrived_, kBytes);
+
+  std::vector<std::byte> fresh(kBytes);
+  for (std::byte& byte : buffer_) byte = Random_();
+  std::uint64_t before = works();
+  ASSERT_TRUE(Run(PutOf(buffer_)));
+  EXPECT_EQ(put_reply_, std::to_string(kBytes));
+  EXPECT_EQ(service_.value, buffer_);
+  EXPECT_GE(works(), before + 3);
+  EXPECT_LE(service_.most_at_once, 1U << 20) << "so much may be hashed at once";
+
+  before = works();
+  std::fill(buffer_.begin(), buffer_.end(), std::byte{0});
+  ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(buffer_, service_.value);
+  EXPECT_GE(works(), before + 4);
+  EXPECT_EQ(verbs_.counts().pairs, 2U) << "each exchange used the same lane";
+  EXPECT_EQ(service_.served, 0);
+}
+
+TEST_F(TcpLanesTest, SmallPayloadTakesTheSocket) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  const std::uint64_t before = works();
+  ASSERT_TRUE(Run(GetOf(std::span(buffer_).first(1000))));
+  ASSERT_TRUE(Run(PutOf(std::span(buffer_).first(1000))));
+  EXPECT_EQ(works(), before);
+  EXPECT_EQ(arrived_, 1000U);
+}
+
+TEST_F(TcpLanesTest, MemoryThatTheRequesterHasNotRegisteredTakesTheSocket) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  std::vector<std::byte> other(kBytes);
+  const std::uint64_t before = works();
+  ASSERT_TRUE(Run(GetOf(other)));
+  EXPECT_EQ(other, service_.value);
+  for (std::byte& byte : other) byte = Random_();
+  ASSERT_TRUE(Run(PutOf(other)));
+  EXPECT_EQ(other, service_.value);
+  EXPECT_EQ(works(), before);
+}
+
+TEST_F(TcpLanesTest, MemoryThatTheOwnerHasNotRegisteredTakesTheSocket) {
+  Start({.register_value = false});
+  ASSERT_TRUE(Becomes([&] {
+    EXPECT_TRUE(Run(GetOf(buffer_)));
+    return works() > 0;  // a lane was made
+  }));
+  const std::uint64_t before = works();
+  for (int round = 0; round < 3; ++round) {
+    std::fill(buffer_.begin(), buffer_.end(), Random_());
+    ASSERT_TRUE(Run(GetOf(buffer_)));
+    EXPECT_EQ(buffer_, service_.value);
+    std::fill(buffer_.begin(), buffer_.end(), Random_());
+    ASSERT_TRUE(Run(PutOf(buffer_)));
+    EXPECT_EQ(buffer_, service_.value);
+  }
+  EXPECT_EQ(works(), before);
+}
+
+TEST_F(TcpLanesTest, AnOwnerWithoutRdmaIsServedOverSockets) {
+  Start({.lanes_at_owner = false});
+  for (int round = 0; round < 5; ++round) ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(buffer_, service_.value);
+  EXPECT_EQ(works(), 0U);
+}
+
+TEST_F(TcpLanesTest, ARequesterWithoutRdmaIsServedOverSockets) {
+  Start();
+  peer_ = Sockets().Connect(server_->address(), {}, clock());
+  for (int round = 0; round < 5; ++round) ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(buffer_, service_.value);
+  EXPECT_EQ(works(), 0U);
+}
+
+TEST_F(TcpLanesTest, TlsKeepsPayloadOnTheSocketsUnlessTheFabricIsTrusted) {
+  const auto tls = rpc::SelfSignedTls();
+  ASSERT_TRUE(tls);
+  Start({.tls = *tls});
+  for (int round = 0; round < 5; ++round) ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(works(), 0U);
+}
+
+TEST_F(TcpLanesTest, ATrustedFabricMovesPayloadOfTlsConnections) {
+  const auto tls = rpc::SelfSignedTls();
+  ASSERT_TRUE(tls);
+  Start({.tls = *tls, .trusted = true});
+  EXPECT_TRUE(AwaitLane());
+  EXPECT_EQ(buffer_, service_.value);
+}
+
+// P5. The device is in the middle of a get when the time is over.
+TEST_F(TcpLanesTest, ABufferStaysBusyUntilTheLaneIsGone) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  verbs_.RefuseDestroys(true);
+  std::atomic<int> quiet{0};
+  {
+    Exchange exchange = GetOf(buffer_);
+    exchange.on_quiet = [&] {
+      // From now on the buffer is another's.
+      std::fill(buffer_.begin(), buffer_.end(), std::byte{7});
+      ++quiet;
+    };
+    ASSERT_FALSE(AbortHalfWay(exchange));
+  }
+  SleepNs(20 * kMillisecond);
+  EXPECT_EQ(quiet, 0);
+  EXPECT_EQ(service_.served, 1) << "the owner's device reads its value, too";
+  verbs_.RefuseDestroys(false);
+  EXPECT_TRUE(Becomes([&] { return quiet == 1; }));
+  verbs_.Land();
+  EXPECT_TRUE(Becomes([&] { return service_.served == 0; }));
+  EXPECT_EQ(std::count(buffer_.begin(), buffer_.end(), std::byte{7}),
+            static_cast<std::ptrdiff_t>(kBytes));
+  EXPECT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(buffer_, service_.value);
+}
+
+TEST_F(TcpLanesTest, APutThatIsLateKeepsItsReservationUntilTheDeviceHasEnded) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  std::atomic<int> quiet{0};
+  {
+    Exchange exchange = PutOf(buffer_);
+    exchange.on_quiet = [&] { ++quiet; };
+    if (AbortHalfWay(exchange)) ++quiet;  // its own lane was gone at once
+  }
+  EXPECT_TRUE(Becomes([&] { return quiet == 1; }));
+  SleepNs(20 * kMillisecond);
+  EXPECT_EQ(service_.served, 1);
+  verbs_.Land();
+  EXPECT_TRUE(Becomes([&] { return service_.served == 0; }));
+}
+
+TEST_F(TcpLanesTest, WhatRunsOutOfTimeIsBusyOrLate) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  std::atomic<int> quiet{0};
+  Exchange exchange = GetOf(buffer_);
+  exchange.on_quiet = [&] { ++quiet; };
+  const Status status = Run(std::move(exchange), clock().NowNs() + 50 * kMillisecond);
+  ASSERT_FALSE(status);
+  if (status.error().code == Code::kBufferBusy) {
+    EXPECT_TRUE(Becomes([&] { return quiet == 1; }));
+  } else {
+    EXPECT_EQ(status.error().code, Code::kTimeout);
+  }
+}
+
+TEST_F(TcpLanesTest, TheEndOfAServerWaitsForItsDevice) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  Exchange exchange = GetOf(buffer_);
+  (void)AbortHalfWay(exchange);
+  std::atomic<bool> stopped{false};
+  std::thread stopping([&] {
+    server_->Stop();
+    stopped = true;
+  });
+  SleepNs(50 * kMillisecond);
+  EXPECT_FALSE(stopped);
+  EXPECT_EQ(service_.served, 1);
+  verbs_.Land();
+  stopping.join();
+  EXPECT_EQ(service_.served, 0);
+}
+
+// The owner's end of the connection is no proof: the exchange ends when its own lane is gone.
+TEST_F(TcpLanesTest, AnExchangeWhoseOwnerEndsIsOverOnceItsLaneIsGone) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  verbs_.RefuseDestroys(true);
+  const std::uint64_t before = works();
+  std::atomic<bool> over{false};
+  Status status;
+  std::thread running([&] {
+    status = Run(GetOf(buffer_));
+    over = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return works() > before; }));
+  std::thread stopping([&] { server_->Stop(); });
+  SleepNs(50 * kMillisecond);
+  EXPECT_FALSE(over);
+  verbs_.RefuseDestroys(false);
+  running.join();
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kUnavailable);
+  verbs_.Land();
+  stopping.join();
+}
+
+TEST_F(TcpLanesTest, APortThatGoesDownLeavesTheSockets) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.SetPort("fake0", false);
+  // The exchange that finds out may fail; from then on TCP carries them.
+  (void)Run(GetOf(buffer_));
+  for (int round = 0; round < 3; ++round) {
+    std::fill(buffer_.begin(), buffer_.end(), Random_());
+    ASSERT_TRUE(Run(GetOf(buffer_)));
+    EXPECT_EQ(buffer_, service_.value);
+  }
+  verbs_.SetPort("fake0", true);
+  EXPECT_TRUE(AwaitLane());
+}
+
+TEST_F(TcpLanesTest, GarbageEndsItsConnectionAlone) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  const auto connect = [&] { return *rpc::Client::Connect(server_->address(), {}, Soon()); };
+  const auto ask = [](rpc::Client& client, wire::Method method, const std::string& body) {
+    return client.Call(method, wire::AsBytes(body), Soon());
+  };
+  for (const wire::Method method : {wire::Method::kLane, wire::Method::kLanePieces}) {
+    rpc::Client client = connect();
+    EXPECT_FALSE(ask(client, method, "garbage"));
+    EXPECT_FALSE(client.usable());
+  }
+  {
+    rpc::Client client = connect();  // without a lane
+    EXPECT_FALSE(ask(client, wire::Method::kLanePieces, wire::Encode(wire::LanePieces())));
+    EXPECT_FALSE(client.usable());
+  }
+  {
+    rpc::Client client = connect();
+    EXPECT_EQ(
+        ask(client, wire::Method::kLane, wire::Encode(wire::LaneEnd{.version = 9})).error().code,
+        Code::kIncompatible);
+    EXPECT_EQ(ask(client, wire::Method::kLane, wire::Encode(wire::LaneEnd())).error().code,
+              Code::kInvalid);
+    EXPECT_TRUE(client.usable());
+    // The connection serves on, and one that has a lane takes no other.
+    const auto end = *verbs::RequesterEnd::Open(*requesters_);
+    EXPECT_TRUE(ask(client, wire::Method::kLane, wire::Encode(end->hello())));
+    EXPECT_FALSE(ask(client, wire::Method::kLane, wire::Encode(end->hello())));
+    EXPECT_FALSE(client.usable());
+  }
+  EXPECT_TRUE(Run(GetOf(buffer_)));
+}
+
+TEST_F(TcpLanesTest, AnOwnerWithoutRdmaSaysSo) {
+  Start({.lanes_at_owner = false});
+  rpc::Client client = *rpc::Client::Connect(server_->address(), {}, Soon());
+  const auto answer =
+      client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(wire::LaneEnd())), Soon());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kUnavailable);
+  EXPECT_EQ(answer.error().detail, "this owner has no RDMA");
+  EXPECT_TRUE(client.usable());
+}
+
+TEST_F(TcpLanesTest, ManyExchangesAtOnceEachHaveAConnection) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  constexpr std::size_t kPart = kBytes / 4;
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      const auto part = std::span(buffer_).subspan(thread * kPart, kPart);
+      for (int round = 0; round < 20; ++round) {
+        Exchange exchange = GetOf(part);
+        exchange.on_bytes = nullptr;
+        if (Run(std::move(exchange)) &&
+            std::equal(part.begin(), part.end(), service_.value.begin())) {
+          ++good;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 80);
+}
+
+}  // namespace
+}  // namespace kvcove::transport::tcp

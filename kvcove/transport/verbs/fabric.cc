@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/verbs/fabric.h"
+
+#include <fmt/core.h>
+
+#include <string>
+#include <utility>
+
+#include "kvcove/base/log.h"
+#include "kvcove/base/random.h"
+
+namespace kvcove::transport::verbs {
+namespace {
+
+Result<std::vector<PortName>> PortsOf(Verbs& verbs) {
+  KVCOVE_ASSIGN(const std::vector<std::string> devices, verbs.Devices());
+  std::vector<PortName> ports;
+  for (const std::string& device : devices) ports.push_back({.device = device});
+  return ports;
+}
+
+// Returns the first port that works.
+Result<std::shared_ptr<Device>> OpenFirst(Verbs& verbs, const std::vector<PortName>& ports) {
+  std::string reasons;
+  for (const PortName& port : ports) {
+    auto device = Device::Open(verbs, port);
+    Error error;
+    if (device) {
+      const auto way = (*device)->Way();
+      if (way) return device;
+      error = way.error();
+    } else {
+      error = device.error();
+    }
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", port.ToString(), error.detail);
+  }
+  return Fail(Code::kUnavailable, reasons.empty() ? "this host has no RDMA device" : reasons);
+}
+
+}  // namespace
+
+// One range of registered memory.
+class Fabric::Registration final : public Registered {
+ public:
+  Registration(Fabric& fabric, const std::byte* begin, std::shared_ptr<Memory> memory,
+               Access access)
+      : fabric_(fabric), begin_(begin), memory_(std::move(memory)), access_(access) {}
+  // No Cover() finds the memory any more before its registrations end.
+  ~Registration() override {
+    {
+      const MutexLock lock(fabric_.mutex_);
+      Memories& memories = fabric_.Of(access_);
+      auto [at, end] = memories.equal_range(begin_);
+      while (at != end && at->second != memory_) ++at;
+      if (at != end) memories.erase(at);
+    }
+    if (const Status status = memory_->Deregister(); !status) {
+      LogError("{} does not end a registration of memory, which stays locked: {}",
+               fabric_.device().name().ToString(), status.error().ToString());
+    }
+  }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+ private:
+  Fabric& fabric_;
+  const std::byte* const begin_;
+  const std::shared_ptr<Memory> memory_;
+  const Access access_;
+};
+
+Result<std::unique_ptr<Fabric>> Fabric::Open(Verbs& verbs, const FabricOptions& options,
+                                             const Clock& clock) {
+  std::vector<PortName> ports = options.ports;
+  if (ports.empty()) {
+    KVCOVE_ASSIGN(ports, PortsOf(verbs));
+  }
+  KVCOVE_ASSIGN(auto device, OpenFirst(verbs, ports));
+  KVCOVE_ASSIGN(auto reaper, Reaper::Start(options.reaper, clock));
+  std::unique_ptr<Fabric> fabric(
+      new Fabric(std::move(device), std::move(reaper), options.piece_bytes));
+  KVCOVE_TRY(fabric->workers_.Start());
+  return fabric;
+}
+
+Result<std::unique_ptr<Lane>> Fabric::OpenLane(Access peer_may) {
+  KVCOVE_ASSIGN(const Route route, device_->Way());
+  LaneOptions options;
+  options.route = route;
+  options.peer_may = peer_may;
+  // Not a counter: late packets of an earlier queue pair with the same number must not fit.
+  return Lane::Open(device_->context(), options, static_cast<std::uint32_t>(RandomU64()));
+}
+
+Result<std::unique_ptr<Registered>> Fabric::Register(std::span<std::byte> memory, Access access,
+                                                     const std::function<bool()>& go_on) {
+  auto registered = std::make_shared<Memory>(device_->context(), memory, access, piece_bytes_);
+  const auto give_up = [&](Error error) {
+    (void)registered->Deregister();
+    return std::unexpected(std::move(error));
+  };
+  while (true) {
+    auto over = registered->RegisterNext();
+    if (!over) return give_up(std::move(over).error());
+    if (*over) break;
+    if (!go_on()) return give_up({Code::kUnavailable, "the registration was given up"});
+  }
+  {
+    const MutexLock lock(mutex_);
+    Of(access).emplace(memory.data(), registered);
+  }
+  return std::make_unique<Registration>(*this, memory.data(), std::move(registered), access);
+}
+
+bool Fabric::exposes() const {
+  const MutexLock lock(mutex_);
+  return !exposed_.empty();
+}
+
+bool Fabric::Cover(const std::byte* data, std::uint64_t bytes, Access access,
+                   std::vector<Keyed>& parts) const {
+  const MutexLock lock(mutex_);
+  const Memories& memories = access == Access::kLocal ? own_ : exposed_;
+  // Registrations may overlap, so one that begins earlier may reach further.
+  for (auto at = memories.upper_bound(data); at != memories.begin();) {
+    --at;
+    if (at->second->Cover(data, bytes, parts)) return true;
+  }
+  return false;
+}
+
+}  // namespace kvcove::transport::verbs

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// RDMA as one process has it: a device, the memory that the device knows, the reaper of its lanes,
+// and a thread (kvcove-worker) for what waits.
+//
+// Locks. One mutex guards the list of registered memory. Cover() takes it, so it is held for no
+// call of the device.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/mutex.h"
+#include "kvcove/rpc/workers.h"
+#include "kvcove/transport/endpoint.h"
+#include "kvcove/transport/verbs/device.h"
+#include "kvcove/transport/verbs/lane.h"
+#include "kvcove/transport/verbs/memory.h"
+#include "kvcove/transport/verbs/reaper.h"
+
+namespace kvcove::transport::verbs {
+
+struct FabricOptions {
+  // The first port that works is used. Empty: those of the host's devices, in their order.
+  std::vector<PortName> ports;
+  ReaperOptions reaper;
+  std::uint64_t piece_bytes = Memory::kPieceBytes;  // of one registration
+};
+
+// Thread-safe. Outlives its lanes and registrations, and all that `on_quiet` of its reaper holds.
+class Fabric {
+ public:
+  // Errors: kUnavailable where no port works, with the reason of each; those of Reaper::Start.
+  static Result<std::unique_ptr<Fabric>> Open(Verbs& verbs, const FabricOptions& options,
+                                              const Clock& clock);
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+
+  const Device& device() const { return *device_; }
+  Reaper& reaper() { return *reaper_; }
+  // One thread, for work that waits for the device or for the network.
+  rpc::Workers& workers() { return workers_; }
+  // Makes a fresh lane. Errors: Device::Way's and Lane::Open's.
+  Result<std::unique_ptr<Lane>> OpenLane(Access peer_may);
+
+  // Registers memory until the returned object is destroyed, which the device may refuse: then the
+  // registration remains, and the object's memory must not be unmapped before the process ends.
+  // `go_on` is asked between pieces; false: the rest is not registered (kUnavailable). Pins some
+  // GiB a second. Errors: Context::Register's.
+  Result<std::unique_ptr<Registered>> Register(
+      std::span<std::byte> memory, Access access,
+      const std::function<bool()>& go_on = [] { return true; });
+  // Returns whether any memory is registered for peers.
+  bool exposes() const;
+  // Appends the registered parts of [data, data + bytes) to `parts`, in order. False, with nothing
+  // appended: some of it is not registered for this access.
+  bool Cover(const std::byte* data, std::uint64_t bytes, Access access,
+             std::vector<Keyed>& parts) const;
+
+ private:
+  class Registration;
+  using Memories = std::multimap<const std::byte*, std::shared_ptr<Memory>>;  // by their beginning
+
+  Fabric(std::shared_ptr<Device> device, std::unique_ptr<Reaper> reaper, std::uint64_t piece_bytes)
+      : device_(std::move(device)), piece_bytes_(piece_bytes), reaper_(std::move(reaper)) {}
+  Memories& Of(Access access) KVCOVE_REQUIRES(mutex_) {
+    return access == Access::kLocal ? own_ : exposed_;
+  }
+
+  const std::shared_ptr<Device> device_;
+  const std::uint64_t piece_bytes_;
+  mutable Mutex mutex_;
+  Memories own_ KVCOVE_GUARDED_BY(mutex_);
+  Memories exposed_ KVCOVE_GUARDED_BY(mutex_);
+  const std::unique_ptr<Reaper> reaper_;  // ends behind the worker, which gives it lanes
+  rpc::Workers workers_{1};
+};
+
+}  // namespace kvcove::transport::verbs
