@@ -27,8 +27,7 @@ struct TopOptions {
 };
 
 Result<top::SourceOptions> SourceOf(const TopOptions& options) {
-  KVCOVE_ASSIGN(std::string admin,
-                FindEndpoint(options.pool, {.token = options.token, .tls = {}}));
+  KVCOVE_ASSIGN(std::string admin, FindEndpoint(options.pool, {.token = options.token, .tls = {}}));
   top::SourceOptions source{.all_expected = !options.pool.admin.empty() || admin != kMasterHere};
   if (!source.all_expected) admin = kMasterAndOwnerHere;
   std::string_view rest = admin;

@@ -45,8 +45,7 @@ Result<PinCounts> PinAt(const PinTarget& owner, std::string_view address, const 
         owner, {.incarnation = incarnation, .generation = slot.generation, .slot = slot.slot},
         request, counts);
     if (!pinned) {
-      return Fail(pinned.error().code,
-                  fmt::format("owner {}: {}", address, pinned.error().detail));
+      return Fail(pinned.error().code, fmt::format("owner {}: {}", address, pinned.error().detail));
     }
   }
   return counts;
