@@ -443,9 +443,8 @@ TEST_F(OperationsTest, OwnersTellTheBytesThatWereReadAndStoredAndNamespacesTheir
   ASSERT_TRUE(Get(*session, "k", 5000).ok());
   const auto sum = [&](const char* figure) {
     std::uint64_t bytes = 0;
-    for (const json& owner : Json("GET", "/v1/segments")["segments"]) {
-      bytes += owner[figure].get<std::uint64_t>();
-    }
+    const json segments = Json("GET", "/v1/segments")["segments"];
+    for (const json& owner : segments) bytes += owner[figure].get<std::uint64_t>();
     return bytes;
   };
   ASSERT_TRUE(Becomes([&] { return sum("hit_bytes") == 5000U; })) << sum("hit_bytes");
@@ -497,7 +496,8 @@ TEST_F(OperationsTest, OlderVersionsAreDeclaredDead) {
   EXPECT_EQ(answer["proven"], true) << answer.dump();
   EXPECT_EQ(answer["versions"], 2);
   EXPECT_EQ(answer["raised"], 2);
-  for (const json& slot : Json("GET", "/v1/namespaces")["namespaces"]) {
+  const json slots = Json("GET", "/v1/namespaces")["namespaces"];
+  for (const json& slot : slots) {
     EXPECT_EQ(slot["dead"], slot["version"] == "v1" || slot["version"] == "v2") << slot.dump();
   }
   EXPECT_EQ(session->Capture({.timeout = kCallTime, .version = "v1"}).error().code, Code::kDenied);
