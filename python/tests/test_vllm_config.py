@@ -65,7 +65,7 @@ def test_the_environment_names_the_pool_where_the_configuration_does_not(
         ({"device_ring": "off"}, "device_ring: 'off': give a size from 1048576"),
         ({"discard_partial_chunks": False}, "partial chunk"),
         ({"lookup_budget_ms": 0}, "give 1 to 600000"),
-        ({"save_wait_ms": -1}, "give 0 (no wait) to 600000"),
+        ({"save_wait_ms": -1}, r"give 0 \(no wait\) to 600000"),
         # A pool in every process, which is what kvcove.open makes of these, shares nothing.
         ({"pool": "embedded:"}, r'write "pool": "embedded"$'),
         (
