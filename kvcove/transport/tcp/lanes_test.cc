@@ -494,6 +494,58 @@ TEST_F(TcpLanesTest, NoConnectionIsMadeForAPeerThatHasEnded) {
   EXPECT_EQ(verbs_.counts().pairs, 0U);
 }
 
+TEST_F(TcpLanesTest, NoLaneIsMadeForAConnectionThatHasEnded) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  std::promise<void> go_on;
+  ASSERT_TRUE(owners_->workers().Post([&] { go_on.get_future().wait(); }));
+  const auto requester = *verbs::RequesterEnd::Open(*requesters_);
+  const std::string hello = wire::Encode(requester->hello());
+  std::unique_ptr<verbs::OwnerEnd> lane;
+  auto served = OpenLane(&side, wire::AsBytes(hello), [] {}, lane);
+  ASSERT_NE(served, nullptr);
+  EXPECT_EQ(served->Next().kind, Step::Kind::kWait);
+  served.reset();
+  verbs_.RefuseDestroys(true);
+  go_on.set_value();
+  Drain(owners_->workers());
+  EXPECT_EQ(verbs_.counts().pairs, 1U) << "the requester's";
+  verbs_.RefuseDestroys(false);
+}
+
+TEST_F(TcpLanesTest, ALaneKeepsItsPlaceUntilItIsGone) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  for (std::size_t i = 0; i < LaneSide::kMaxLanes; ++i) ASSERT_TRUE(side.TakePlace());
+  Ends ends = ConnectedEnds();
+  verbs_.RefuseDestroys(true);
+  side.End(std::move(ends.owner), nullptr, nullptr);
+  const Status full = side.TakePlace();
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kLimit);
+  verbs_.RefuseDestroys(false);
+  EXPECT_TRUE(Becomes([&] { return side.TakePlace().has_value(); }));
+  verbs::RequesterEnd::End(std::move(ends.requester), nullptr);
+}
+
+TEST_F(TcpLanesTest, AServerStopsThoughItsIdleLanesDoNotEnd) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.RefuseDestroys(true);
+  std::atomic<bool> stopped{false};
+  std::thread stopping([&] {
+    server_->Stop();
+    stopped = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return stopped.load(); }, std::chrono::seconds(20)));
+  verbs_.RefuseDestroys(false);
+  stopping.join();
+}
+
 // The packet that a new lane is tried with passes, and payload does not: a cable may be so.
 TEST_F(TcpLanesTest, LanesThatFailInUseAreMadeLessAndLessOften) {
   Start();
@@ -582,6 +634,22 @@ TEST_F(TcpLanesTest, ADeviceThatIsRemovedEndsTheWaitForIt) {
   }));
   EXPECT_EQ(exchange.status.error().code, Code::kUnavailable);
   verbs::OwnerEnd::End(std::move(ends.owner), nullptr);
+}
+
+TEST_F(TcpLanesTest, ARequestMustFollowTheNamesOfItsPieces) {
+  Start({.stall_ns = 100 * kMillisecond});
+  const UniqueFd fd = ConnectWithLane();
+  ASSERT_TRUE(SendAll(fd, FrameOf(kPieces, wire::Encode(wire::LanePieces()))));
+  EXPECT_TRUE(Closes(fd));
+}
+
+// They count as no call, so a limited caller could send them without end.
+TEST_F(TcpLanesTest, PiecesAreNamedOnceForARequest) {
+  Start({.stall_ns = 600 * kSecond});
+  const UniqueFd fd = ConnectWithLane();
+  const std::string pieces = FrameOf(kPieces, wire::Encode(wire::LanePieces()));
+  ASSERT_TRUE(SendAll(fd, pieces + pieces));
+  EXPECT_TRUE(Closes(fd));
 }
 
 TEST_F(TcpLanesTest, ManyExchangesAtOnceEachHaveAConnection) {
