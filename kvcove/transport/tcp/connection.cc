@@ -11,7 +11,7 @@
 namespace kvcove::transport::tcp {
 namespace {
 
-// Most bytes of the pieces of one reply: their number is bounded by the caller's limits of a batch.
+// Most bytes of the pieces of one payload: more than kMaxLanePieces need.
 constexpr std::uint32_t kMostPiecesBytes = 32 * wire::kMaxLanePieces;
 
 }  // namespace
@@ -36,13 +36,17 @@ Connection::~Connection() {
 
 // Frees the exchange's buffers: thousands of connections may be silent between exchanges.
 void Connection::NextFrame() {
+  FrameOfExchange();
+  if (let_in()) ends_ns_ = 0;
+  if (account_ != nullptr) account_->End(std::exchange(charged_, 0));
+}
+
+void Connection::FrameOfExchange() {
   state_ = State::kFrame;
   body_ = {};
   reply_ = {};
   parts_.Clear();
   parts_.Add(frame_.data(), frame_.size());
-  if (let_in()) ends_ns_ = 0;
-  if (account_ != nullptr) account_->End(std::exchange(charged_, 0));
 }
 
 void Connection::Progress() {
@@ -126,12 +130,8 @@ Connection::Wait Connection::Send() {
       state_ = State::kReceive;
       return Wait::kTurn;
     case Then::kPieces:
-      // The exchange continues, so its charges and the limit for silence remain.
       then_ = Then::kPieces;
-      reply_ = {};
-      parts_.Clear();
-      parts_.Add(frame_.data(), frame_.size());
-      state_ = State::kFrame;
+      FrameOfExchange();
       return Wait::kTurn;
   }
   if (close_) return Wait::kEnd;
@@ -147,6 +147,7 @@ void Connection::EndExchange() {
   given_ = false;
   hold_ = false;
   out_ = {};
+  if (lane_ != nullptr) lane_->Begin({});
   NextFrame();
 }
 
@@ -160,16 +161,17 @@ bool Connection::FrameArrived() {
       wire::DecodeFrameHeader(frame_, let_in() ? wire::kMaxFrameBytes : wire::kMaxFirstFrameBytes);
   if (!header || (header->method & wire::kReplyBit) != 0) return false;
   header_ = *header;
-  if (then_ == Then::kPieces &&
-      (header->method != static_cast<std::uint16_t>(wire::Method::kLanePieces) ||
-       header->body_bytes > kMostPiecesBytes)) {
-    return false;
-  }
-  if (account_ != nullptr && then_ != Then::kPieces) {
+  const bool pieces = header->method == static_cast<std::uint16_t>(wire::Method::kLanePieces);
+  // One such frame precedes a request, which counts as a call; so its sender has no more of them.
+  if (pieces && (given_ || (hold_ && then_ != Then::kPieces))) return false;
+  if (pieces && header->body_bytes > kMostPiecesBytes) return false;
+  if (then_ == Then::kPieces && !pieces) return false;
+  if (account_ != nullptr) {
     // Charged before the buffer is allocated, so that large bodies of a limited caller count while
     // they arrive; NextFrame() ends the charge.
-    charged_ = wire::kFrameHeaderBytes + header->body_bytes;
-    account_->Hold(charged_);
+    const std::uint64_t bytes = wire::kFrameHeaderBytes + header->body_bytes;
+    account_->Hold(bytes);
+    charged_ += bytes;
   }
   body_.resize(header->body_bytes);
   parts_.Clear();
@@ -217,7 +219,7 @@ bool Connection::PiecesArrived() {
     hold_ = pieces->pieces.empty();
     given_ = !hold_;
     lane_->Begin(std::move(*pieces));
-    NextFrame();
+    FrameOfExchange();
     return true;
   }
   then_ = Then::kNext;
@@ -296,6 +298,7 @@ Connection::Wait Connection::Move() {
   }
   const auto more = lane_->ArmAndLook();
   if (!more) return Wait::kEnd;
+  if (*more) Progress();
   sleeping_ = !*more;
   return *more ? Wait::kTurn : Wait::kLane;
 }

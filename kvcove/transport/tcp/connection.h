@@ -84,6 +84,9 @@ class Connection {
   void RespondAs(wire::Method method, Code code, std::string head, std::span<const ConstPiece> out);
   void EndExchange();
   void NextFrame();
+  // Reads a frame that belongs to the exchange under way: its charges and the limit for silence
+  // remain.
+  void FrameOfExchange();
   // Suspends the connection: its present state continues after `duration_ns`.
   void Hold(std::int64_t duration_ns);
   // Returns the exchange of the request that has arrived; null for garbage.

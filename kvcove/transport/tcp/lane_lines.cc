@@ -18,8 +18,8 @@ constexpr std::int64_t kMakeNs = 5 * kSecond;
 // The limit for a first packet and its acknowledgement. Packets that nobody drops need
 // microseconds.
 constexpr std::int64_t kTryNs = 50 * kMillisecond;
-// A server without RDMA is asked again after this time, and then after twice as long, at most this
-// long: it may be replaced by one that has it.
+// After a failure the next lane is made after this time, and then after twice as long, at most this
+// long: a server without RDMA may be replaced by one that has it.
 constexpr std::int64_t kAgainNs = kSecond;
 constexpr std::int64_t kMostAgainNs = 64 * kSecond;
 
@@ -55,7 +55,10 @@ std::optional<LaneLine> LaneLines::Take() {
     if (making_ || clock_.NowNs() < retry_ns_) return std::nullopt;
     making_ = true;
   }
-  if (!fabric_.workers().Post([self = shared_from_this()] { self->Make(); })) {
+  // The peer may end before the connector takes this up. Nobody needs the connection then.
+  if (!fabric_.connectors().Post([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->Make();
+      })) {
     const MutexLock lock(mutex_);
     making_ = false;
   }
@@ -64,22 +67,32 @@ std::optional<LaneLine> LaneLines::Take() {
 
 void LaneLines::Make() {
   auto line = Connect();
-  std::string reason = line ? "" : line.error().detail;
-  bool changed = false;
+  const std::string reason = line ? "" : line.error().detail;
+  bool news = false;
   {
     const MutexLock lock(mutex_);
     making_ = false;
-    changed = reason != reason_;
-    reason_ = reason;
+    news = Note(reason);
     if (line) {
       idle_.push_back(std::move(*line));
-      pause_ns_ = 0;
     } else {
-      pause_ns_ = std::clamp(2 * pause_ns_, kAgainNs, kMostAgainNs);
-      retry_ns_ = clock_.NowNs() + pause_ns_;
+      Pause();
     }
   }
-  if (!changed) return;
+  if (news) Log(reason);
+}
+
+// Failures within a pause are mostly of one cause, such as a cable: they do not make it longer.
+void LaneLines::Pause() {
+  const std::int64_t now_ns = clock_.NowNs();
+  if (now_ns < retry_ns_) return;
+  pause_ns_ = std::clamp(2 * pause_ns_, kAgainNs, kMostAgainNs);
+  retry_ns_ = now_ns + pause_ns_;
+}
+
+bool LaneLines::Note(const std::string& reason) { return std::exchange(reason_, reason) != reason; }
+
+void LaneLines::Log(const std::string& reason) const {
   if (reason.empty()) {
     LogInfo("payload of the owner at {} moves by RDMA", address_.ToString());
   } else {
@@ -115,14 +128,27 @@ void LaneLines::Keep(LaneLine line) {
   End(std::move(surplus));
 }
 
-void LaneLines::Failed() {
+void LaneLines::Failed(const std::string& reason) {
   std::vector<LaneLine> ended;
+  bool news = false;
   {
     const MutexLock lock(mutex_);
     ended.swap(idle_);
-    retry_ns_ = std::max(retry_ns_, clock_.NowNs() + kAgainNs);
+    Pause();
+    news = Note(reason);
   }
   End(std::move(ended));
+  if (news) Log(reason);
+}
+
+void LaneLines::Late() {
+  const MutexLock lock(mutex_);
+  Pause();
+}
+
+void LaneLines::Moved() {
+  const MutexLock lock(mutex_);
+  pause_ns_ = 0;
 }
 
 }  // namespace kvcove::transport::tcp

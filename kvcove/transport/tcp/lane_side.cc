@@ -23,7 +23,11 @@ class LaneOpening final : public Served {
 
   bool Begin(const wire::LaneEnd& requester, Visit::Wake wake) {
     verbs::Fabric& fabric = side_.fabric();
-    return fabric.workers().Post([made = made_, &fabric, requester, wake = std::move(wake)] {
+    // The connection may end before the worker takes this up. Nobody needs the lane then.
+    const std::weak_ptr<Made> weak = made_;
+    return fabric.workers().Post([weak, &fabric, requester, wake = std::move(wake)] {
+      const std::shared_ptr<Made> made = weak.lock();
+      if (made == nullptr) return;
       auto lane = verbs::OwnerEnd::Accept(fabric, requester);
       {
         const MutexLock lock(made->mutex);
@@ -118,17 +122,19 @@ Status LaneSide::Ready() const {
 
 Status LaneSide::TakePlace() {
   KVCOVE_TRY(Ready());
-  if (lanes_.fetch_add(1, std::memory_order_relaxed) < kMaxLanes) return {};
+  if (lanes_->fetch_add(1, std::memory_order_relaxed) < kMaxLanes) return {};
   GiveBack();
   return Fail(Code::kLimit, "this owner has as many RDMA lanes as it makes");
 }
 
 void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
                    std::unique_ptr<Visit> visit) {
-  GiveBack();
+  // An idle lane touches no memory: a device that does not end it holds nobody up.
   if (lane->idle()) {
     served.reset();
     visit.reset();
+    return verbs::OwnerEnd::End(
+        std::move(lane), [lanes = lanes_] { lanes->fetch_sub(1, std::memory_order_relaxed); });
   }
   {
     const MutexLock lock(mutex_);
@@ -142,6 +148,7 @@ void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served
   auto held = std::make_shared<Held>(Held{std::move(visit), std::move(served)});
   verbs::OwnerEnd::End(std::move(lane), [this, held = std::move(held)]() mutable {
     held.reset();
+    GiveBack();
     const MutexLock lock(mutex_);
     --busy_;
     changed_.NotifyAll();

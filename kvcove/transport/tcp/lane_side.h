@@ -33,17 +33,17 @@ class LaneSide {
 
   // Begins to register the memory. Errors: kLimit where too much work is waiting.
   Status Start();
-  // Waits until each lane has ended that End() was given, and ends the registrations. No connection
-  // has a lane any more.
+  // Waits until no lane that End() was given touches memory, and ends the registrations. No
+  // connection has a lane any more.
   void Stop();
 
-  // Takes a place for a lane, which End() or GiveBack() returns. Errors: why no lane can be made
-  // now; kLimit for more than kMaxLanes.
+  // Takes a place for a lane, which GiveBack() returns, or End() once the lane is gone. Errors: why
+  // no lane can be made now; kLimit for more than kMaxLanes.
   Status TakePlace();
-  void GiveBack() { lanes_.fetch_sub(1, std::memory_order_relaxed); }
+  void GiveBack() { lanes_->fetch_sub(1, std::memory_order_relaxed); }
   verbs::Fabric& fabric() { return fabric_; }
-  // Ends a lane. While its device touches the pieces of `served`, both others live; they end by the
-  // reaper's thread then, else within this call.
+  // Ends a lane. While its device touches the pieces of `served`, both others live, and Stop()
+  // waits; they end by the reaper's thread then, else within this call.
   void End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
            std::unique_ptr<Visit> visit);
 
@@ -53,12 +53,14 @@ class LaneSide {
 
   verbs::Fabric& fabric_;
   const std::vector<std::span<std::byte>> memory_;
-  std::atomic<std::size_t> lanes_{0};  // places that are taken
+  // Places that are taken. Shared with idle lanes, which may end behind this object.
+  const std::shared_ptr<std::atomic<std::size_t>> lanes_ =
+      std::make_shared<std::atomic<std::size_t>>(0);
   std::atomic<bool> stopping_{false};
   std::atomic<bool> registered_{false};  // stored (release) behind `registrations_`
   mutable Mutex mutex_;
   CondVar changed_;
-  std::size_t busy_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RegisterAll, and lanes that end
+  std::size_t busy_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RegisterAll, and lanes that end in mid-move
   Status failure_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Registered>> registrations_;  // of RegisterAll, then of Stop
 };

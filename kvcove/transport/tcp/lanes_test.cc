@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Payload that moves by RDMA beside the sockets: between two devices of the tests.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "kvcove/base/log.h"
@@ -11,7 +15,10 @@
 #include "kvcove/rpc/test_tls.h"
 #include "kvcove/transport/fake_one_value.h"
 #include "kvcove/transport/peer.h"
+#include "kvcove/transport/tcp/lane_lines.h"
+#include "kvcove/transport/tcp/lane_side.h"
 #include "kvcove/transport/tcp/sockets.h"
+#include "kvcove/transport/tcp/transfer.h"
 #include "kvcove/transport/verbs/ends.h"
 #include "kvcove/transport/verbs/fabric.h"
 #include "kvcove/transport/verbs/fake_verbs.h"
@@ -21,6 +28,7 @@ namespace kvcove::transport::tcp {
 namespace {
 
 constexpr std::size_t kBytes = 3 << 20;
+constexpr auto kPieces = static_cast<std::uint16_t>(wire::Method::kLanePieces);
 
 class TcpLanesTest : public testing::Test {
  protected:
@@ -29,6 +37,8 @@ class TcpLanesTest : public testing::Test {
     bool register_value = true;
     std::shared_ptr<rpc::Tls> tls = nullptr;
     bool trusted = false;
+    bool same_fabric = false;  // for both sides
+    std::int64_t stall_ns = 10 * kSecond;
   };
   void Start() { Start(Started()); }
   void Start(const Started& how) {
@@ -36,8 +46,10 @@ class TcpLanesTest : public testing::Test {
     for (std::size_t i = 0; i < kBytes; ++i) service_.value[i] = Random_();
     owner_transport_ = MakeSockets(
         {.fabric = how.lanes_at_owner ? owners_.get() : nullptr, .trusted = how.trusted});
-    requester_transport_ = MakeSockets({.fabric = requesters_.get(), .trusted = how.trusted});
+    requester_transport_ = MakeSockets(
+        {.fabric = how.same_fabric ? owners_.get() : requesters_.get(), .trusted = how.trusted});
     ServerOptions options;
+    options.stall_ns = how.stall_ns;
     options.tls = how.tls;
     if (how.register_value) options.memory = {std::span(service_.value)};
     auto server = owner_transport_->Serve(options, gate_, service_, clock());
@@ -123,6 +135,64 @@ class TcpLanesTest : public testing::Test {
       return works() > before;
     }));
     return (*transfer)->Abort();
+  }
+
+  // Waits until a worker has done all that was posted to it before.
+  static void Drain(rpc::Workers& workers) {
+    std::promise<void> drained;
+    ASSERT_TRUE(workers.Post([&] { drained.set_value(); }));
+    drained.get_future().wait();
+  }
+  // Both ends of a lane.
+  struct Ends {
+    std::unique_ptr<verbs::RequesterEnd> requester;
+    std::unique_ptr<verbs::OwnerEnd> owner;
+  };
+  Ends ConnectedEnds() {
+    Ends ends;
+    ends.requester = *verbs::RequesterEnd::Open(*requesters_);
+    ends.owner = *verbs::OwnerEnd::Accept(*owners_, ends.requester->hello());
+    EXPECT_TRUE(ends.requester->Connect(ends.owner->hello(), Soon(), clock()));
+    return ends;
+  }
+  // Returns a connection with a lane.
+  UniqueFd ConnectWithLane() {
+    rpc::Client client = *rpc::Client::Connect(server_->address(), {}, Soon());
+    const auto end = *verbs::RequesterEnd::Open(*requesters_);
+    const std::string hello = wire::Encode(end->hello());
+    EXPECT_TRUE(Becomes([&] {  // once the owner's memory is registered
+      return client.Call(wire::Method::kLane, wire::AsBytes(hello), Soon()).has_value();
+    }));
+    return client.TakeFd();
+  }
+  // Begins an exchange over `fd`, whose other end is the test's, and over the lane.
+  std::unique_ptr<SocketTransfer> StartOver(UniqueFd fd, Exchange& exchange,
+                                            std::unique_ptr<verbs::RequesterEnd> lane) {
+    auto& peer = static_cast<Peer&>(*peer_);
+    auto line = peer.Take(Soon());
+    EXPECT_TRUE(line);
+    line->fd = std::move(fd);
+    line->kept = false;
+    line->lane = std::move(lane);
+    return std::make_unique<SocketTransfer>(peer, exchange, std::move(*line));
+  }
+  static std::string FrameOf(std::uint16_t method, const std::string& body) {
+    const auto header = wire::EncodeFrameHeader(
+        {.method = method, .body_bytes = static_cast<std::uint32_t>(body.size()), .call = 1});
+    return std::string(reinterpret_cast<const char*>(header.data()), header.size()) + body;
+  }
+  static bool SendAll(const UniqueFd& fd, const std::string& bytes) {
+    return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // Returns whether the other end closes the connection, now or soon.
+  static bool Closes(const UniqueFd& fd) {
+    std::array<char, 4096> ignored{};
+    while (true) {
+      pollfd waits{.fd = fd.get(), .events = POLLIN, .revents = 0};
+      if (poll(&waits, 1, 20'000) != 1) return false;
+      if (recv(fd.get(), ignored.data(), ignored.size(), 0) <= 0) return true;
+    }
   }
 
   Random random_{7};
@@ -400,6 +470,187 @@ TEST_F(TcpLanesTest, AnOwnerWithoutRdmaSaysSo) {
   EXPECT_EQ(answer.error().code, Code::kUnavailable);
   EXPECT_EQ(answer.error().detail, "this owner has no RDMA");
   EXPECT_TRUE(client.usable());
+}
+
+// A process that serves and requests by one fabric, as an owner that copies: each of two such
+// processes waits for the other one's worker.
+TEST_F(TcpLanesTest, AProcessMakesLanesForOthersWhileItWaitsForItsOwn) {
+  Start({.same_fabric = true});
+  EXPECT_TRUE(AwaitLane());
+  EXPECT_EQ(buffer_, service_.value);
+}
+
+TEST_F(TcpLanesTest, NoConnectionIsMadeForAPeerThatHasEnded) {
+  Start();
+  std::promise<void> go_on;
+  ASSERT_TRUE(requesters_->connectors().Post([&] { go_on.get_future().wait(); }));
+  ASSERT_TRUE(Run(GetOf(buffer_)));  // asks for a lane
+  const std::uint32_t open = server_->Connections().open;
+  peer_.reset();
+  EXPECT_TRUE(Becomes([&] { return server_->Connections().open < open; }));
+  verbs_.RefuseDestroys(true);
+  go_on.set_value();
+  Drain(requesters_->connectors());
+  EXPECT_EQ(verbs_.counts().pairs, 0U);
+}
+
+TEST_F(TcpLanesTest, NoLaneIsMadeForAConnectionThatHasEnded) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  std::promise<void> go_on;
+  ASSERT_TRUE(owners_->workers().Post([&] { go_on.get_future().wait(); }));
+  const auto requester = *verbs::RequesterEnd::Open(*requesters_);
+  const std::string hello = wire::Encode(requester->hello());
+  std::unique_ptr<verbs::OwnerEnd> lane;
+  auto served = OpenLane(&side, wire::AsBytes(hello), [] {}, lane);
+  ASSERT_NE(served, nullptr);
+  EXPECT_EQ(served->Next().kind, Step::Kind::kWait);
+  served.reset();
+  verbs_.RefuseDestroys(true);
+  go_on.set_value();
+  Drain(owners_->workers());
+  EXPECT_EQ(verbs_.counts().pairs, 1U) << "the requester's";
+  verbs_.RefuseDestroys(false);
+}
+
+TEST_F(TcpLanesTest, ALaneKeepsItsPlaceUntilItIsGone) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  for (std::size_t i = 0; i < LaneSide::kMaxLanes; ++i) ASSERT_TRUE(side.TakePlace());
+  Ends ends = ConnectedEnds();
+  verbs_.RefuseDestroys(true);
+  side.End(std::move(ends.owner), nullptr, nullptr);
+  const Status full = side.TakePlace();
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kLimit);
+  verbs_.RefuseDestroys(false);
+  EXPECT_TRUE(Becomes([&] { return side.TakePlace().has_value(); }));
+  verbs::RequesterEnd::End(std::move(ends.requester), nullptr);
+}
+
+TEST_F(TcpLanesTest, AServerStopsThoughItsIdleLanesDoNotEnd) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.RefuseDestroys(true);
+  std::atomic<bool> stopped{false};
+  std::thread stopping([&] {
+    server_->Stop();
+    stopped = true;
+  });
+  EXPECT_TRUE(Becomes([&] { return stopped.load(); }, std::chrono::seconds(20)));
+  verbs_.RefuseDestroys(false);
+  stopping.join();
+}
+
+// The packet that a new lane is tried with passes, and payload does not: a cable may be so.
+TEST_F(TcpLanesTest, LanesThatFailInUseAreMadeLessAndLessOften) {
+  Start();
+  FakeClock clock;
+  clock.AdvanceNs(Soon());  // ahead: connecting has its limit by the system's clock
+  Drain(owners_->workers());
+  const auto lines =
+      std::make_shared<LaneLines>(*requesters_, server_->address(), rpc::Access(), clock);
+  // Whether an exchange that finds no lane leads to one.
+  const auto made = [&] {
+    EXPECT_FALSE(lines->Take());
+    Drain(requesters_->connectors());
+    return lines->Take();
+  };
+  const auto fail = [&] {
+    lines->Failed("a test's");
+    lines->Failed("a test's");  // another exchange, by the same cause
+  };
+  auto line = made();
+  ASSERT_TRUE(line);
+  lines->Keep(std::move(*line));
+  fail();
+  EXPECT_FALSE(made());
+  clock.AdvanceNs(kSecond);
+  line = made();
+  ASSERT_TRUE(line);
+  lines->Keep(std::move(*line));
+  fail();
+  clock.AdvanceNs(kSecond);
+  EXPECT_FALSE(made()) << "twice as long";
+  clock.AdvanceNs(kSecond);
+  line = made();
+  ASSERT_TRUE(line);
+  lines->Moved();
+  lines->Keep(std::move(*line));
+  fail();
+  clock.AdvanceNs(kSecond);
+  line = made();
+  ASSERT_TRUE(line) << "payload had moved";
+  lines->Keep(std::move(*line));
+  line = lines->Take();
+  lines->Late();
+  EXPECT_FALSE(made());
+  lines->Keep(std::move(*line));
+}
+
+// Else the frame that the socket has not taken yet is replaced.
+TEST_F(TcpLanesTest, AnAnswerBeforeTheWholeRequestIsGarbage) {
+  Start();
+  std::array<int, 2> pair{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()), 0);
+  UniqueFd owner(pair[1]);
+  Ends ends = ConnectedEnds();
+  Exchange exchange = GetOf(buffer_);
+  exchange.head = std::string(wire::kMaxFrameBytes, 'x');  // more than the socket holds
+  auto transfer = StartOver(UniqueFd(pair[0]), exchange, std::move(ends.requester));
+  (void)transfer->Advance();
+  ASSERT_TRUE(SendAll(owner, FrameOf(kPieces | wire::kReplyBit, "")));
+  (void)transfer->Advance();
+  ASSERT_TRUE(transfer->done());
+  EXPECT_EQ(exchange.status.error().code, Code::kCorrupt);
+  verbs::OwnerEnd::End(std::move(ends.owner), nullptr);
+}
+
+// Else the requester asks it for ever, without a pause, until the deadline.
+TEST_F(TcpLanesTest, ADeviceThatIsRemovedEndsTheWaitForIt) {
+  Start();
+  std::array<int, 2> pair{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()), 0);
+  UniqueFd owner(pair[1]);
+  Ends ends = ConnectedEnds();
+  Exchange exchange = GetOf(buffer_);
+  auto transfer = StartOver(UniqueFd(pair[0]), exchange, std::move(ends.requester));
+  (void)transfer->Advance();
+  ASSERT_TRUE(SendAll(owner, FrameOf(kPieces | wire::kReplyBit, "")));
+  (void)transfer->Advance();
+  verbs_.RemoveDevice("fake1");
+  (void)transfer->Advance();
+  std::vector<pollfd> waits;
+  EXPECT_FALSE(transfer->AddWaits(waits));
+  EXPECT_TRUE(Closes(owner));
+  EXPECT_FALSE(transfer->done()) << "its lane is not gone";
+  verbs_.ReturnDevice("fake1");
+  EXPECT_TRUE(Becomes([&] {
+    (void)transfer->Advance();
+    return transfer->done();
+  }));
+  EXPECT_EQ(exchange.status.error().code, Code::kUnavailable);
+  verbs::OwnerEnd::End(std::move(ends.owner), nullptr);
+}
+
+TEST_F(TcpLanesTest, ARequestMustFollowTheNamesOfItsPieces) {
+  Start({.stall_ns = 100 * kMillisecond});
+  const UniqueFd fd = ConnectWithLane();
+  ASSERT_TRUE(SendAll(fd, FrameOf(kPieces, wire::Encode(wire::LanePieces()))));
+  EXPECT_TRUE(Closes(fd));
+}
+
+// They count as no call, so a limited caller could send them without end.
+TEST_F(TcpLanesTest, PiecesAreNamedOnceForARequest) {
+  Start({.stall_ns = 600 * kSecond});
+  const UniqueFd fd = ConnectWithLane();
+  const std::string pieces = FrameOf(kPieces, wire::Encode(wire::LanePieces()));
+  ASSERT_TRUE(SendAll(fd, pieces + pieces));
+  EXPECT_TRUE(Closes(fd));
 }
 
 TEST_F(TcpLanesTest, ManyExchangesAtOnceEachHaveAConnection) {

@@ -115,7 +115,7 @@ void Peer::Note(Breaker::Change change) {
       const MutexLock lock(mutex_);
       ended.swap(idle_);
     }
-    if (lanes_ != nullptr) lanes_->Failed();
+    if (lanes_ != nullptr) lanes_->Failed("the owner does not answer");
     LogWarn("the owner at {} does not answer; it is passed over until it does",
             address_.ToString());
   }

@@ -60,9 +60,8 @@ class Peer final : public transport::Peer {
   void NoteError(const Error& error);
   // Keeps a connection for later exchanges, or closes it where kMaxIdle are idle already.
   void Keep(UniqueFd fd);
-  void Keep(LaneLine line) { lanes_->Keep(std::move(line)); }
-  // Reports that a lane has failed.
-  void LaneFailed() { lanes_->Failed(); }
+  // Returns what makes and keeps lines with lanes. There must be a fabric.
+  LaneLines& lanes() { return *lanes_; }
 
   // Replaces an idle connection that had ended. Waits until the deadline, for at most 200 ms.
   Result<UniqueFd> ConnectAgain(std::int64_t deadline_ns);

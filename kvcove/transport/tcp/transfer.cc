@@ -98,6 +98,7 @@ bool SocketTransfer::Abort() {
       DropLane();
       return true;
     }
+    if (teaches()) peer_.lanes().Late();
     StartQuieting();
   }
   return quiet_->OrThen(std::move(exchange_.on_quiet));
@@ -110,7 +111,9 @@ bool SocketTransfer::AddWaits(std::vector<pollfd>& waits) {
   }
   if (stage_ == Stage::kLanding) {
     const auto more = lane_->ArmAndLook();
-    if (!more || *more) return false;  // Advance() finds the bytes, or the failure
+    // At once: a device that was removed may refuse this, and report no failure to Advance().
+    if (!more) Fail(more.error());
+    if (!more || *more) return false;
     sleeping_ = true;
     waits.push_back({.fd = lane_->descriptor(), .events = POLLIN, .revents = 0});
   }
@@ -125,6 +128,7 @@ void SocketTransfer::End(Status status) {
       status ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(status.error());
   peer_.End(pass_, outcome, teaches());
   if (!status) peer_.NoteError(status.error());
+  if (status && ByLane()) peer_.lanes().Moved();
   // An error that the peer has answered leaves the connection usable, unless part of the request is
   // unsent: the peer would take the next frame for the rest of it.
   if (fd_.valid() && (status || (status.error().answered && out_.empty()))) {
@@ -136,16 +140,21 @@ void SocketTransfer::End(Status status) {
   exchange_.status = std::move(status);
 }
 
+// Returns whether the lane moves, or has moved, this payload.
+bool SocketTransfer::ByLane() const {
+  return exchange_.out.empty() ? stage_ == Stage::kLanding : by_lane_;
+}
+
 void SocketTransfer::KeepLine() {
   if (lane_ == nullptr) return peer_.Keep(std::move(fd_));
-  peer_.Keep(LaneLine{.fd = std::move(fd_), .lane = std::move(lane_)});
+  peer_.lanes().Keep({.fd = std::move(fd_), .lane = std::move(lane_)});
 }
 
 // The exchange must not end while the owner may still reach its memory.
 void SocketTransfer::Fail(Error error) {
   if (!exposed_) return End(std::unexpected(std::move(error)));
   failure_ = std::move(error);
-  peer_.LaneFailed();
+  peer_.lanes().Failed(failure_.detail);
   StartQuieting();
 }
 
@@ -319,6 +328,10 @@ void SocketTransfer::FrameArrived() {
   held_ = by_lane_ && is(wire::Method::kLanePieces);
   if (!held_ && !is(exchange_.method)) {
     return Fail({Code::kCorrupt, "an owner answered another call"});
+  }
+  // The next frame replaces the one that announced the lane, so that must have been sent.
+  if (held_ && !out_.empty()) {
+    return Fail({Code::kCorrupt, "an owner answered before it had the request"});
   }
   // The owner has read what it wants of a put, or takes it from the socket.
   exposed_ = false;

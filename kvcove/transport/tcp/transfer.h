@@ -62,6 +62,7 @@ class SocketTransfer final : public Transfer {
   bool teaches() const { return exchange_.method == wire::Method::kDataGet; }
   void End(Status status);
   void Fail(Error error);
+  bool ByLane() const;
   void KeepLine();
   void DropLane();
   void Begin();

@@ -93,24 +93,25 @@ Result<std::shared_ptr<Device>> Device::Open(Verbs& verbs, const PortName& name)
 void Device::TakeEvents() {
   while (const auto event = context_->TakeEvent()) {
     if (*event == DeviceEvent::kGone) gone_.store(true, std::memory_order_relaxed);
-    if (*event == DeviceEvent::kPort) gid_index_.store(-1, std::memory_order_relaxed);
+    if (*event == DeviceEvent::kPort) changes_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 Result<Route> Device::Way() {
   TakeEvents();
+  const std::uint32_t changes = changes_.load(std::memory_order_relaxed);
   if (gone()) return Fail(Code::kUnavailable, name_.device + " was removed, or has failed");
   KVCOVE_ASSIGN(const PortState port, context_->QueryPort(name_.port));
   if (!port.active) {
     return Fail(Code::kUnavailable, fmt::format("port {} of {} is down", name_.port, name_.device));
   }
   Route route{.port = name_.port};
-  if (const int known = gid_index_.load(std::memory_order_relaxed); known >= 0) {
+  if (const std::uint64_t known = gid_.load(std::memory_order_relaxed); known >> 8 == changes) {
     route.gid_index = static_cast<std::uint8_t>(known);
     return route;
   }
   KVCOVE_ASSIGN(route.gid_index, ChooseGid(port));
-  gid_index_.store(route.gid_index, std::memory_order_relaxed);
+  gid_.store(std::uint64_t{changes} << 8 | route.gid_index, std::memory_order_relaxed);
   return route;
 }
 

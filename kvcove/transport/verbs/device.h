@@ -60,9 +60,12 @@ class Device {
 
   const PortName name_;
   const std::shared_ptr<Context> context_;
-  // Both are only caches of what the context says: no order between them is needed.
+  // All are only caches of what the context says: no order between them is needed.
   std::atomic<bool> gone_{false};
-  std::atomic<int> gid_index_{-1};  // -1: to be chosen
+  std::atomic<std::uint32_t> changes_{1};  // of the port
+  // The index that was chosen, in the low 8 bits, and `changes_` at that time above it. So an index
+  // that another thread chose before a change, and stores behind it, does not count.
+  std::atomic<std::uint64_t> gid_{0};
 };
 
 }  // namespace kvcove::transport::verbs

@@ -80,6 +80,7 @@ Result<std::unique_ptr<Fabric>> Fabric::Open(Verbs& verbs, const FabricOptions& 
   std::unique_ptr<Fabric> fabric(
       new Fabric(std::move(device), std::move(reaper), options.piece_bytes));
   KVCOVE_TRY(fabric->workers_.Start());
+  KVCOVE_TRY(fabric->connectors_.Start());
   return fabric;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RDMA as one process has it: a device, the memory that the device knows, the reaper of its lanes,
-// and a thread (kvcove-worker) for what waits.
+// and threads (kvcove-worker) for what waits.
 //
 // Locks. One mutex guards the list of registered memory. Cover() takes it, so it is held for no
 // call of the device.
@@ -41,8 +41,11 @@ class Fabric {
 
   const Device& device() const { return *device_; }
   Reaper& reaper() { return *reaper_; }
-  // One thread, for work that waits for the device or for the network.
+  // One thread, for work that waits for the device: a registration, an owner's end of a lane.
   rpc::Workers& workers() { return workers_; }
+  // One thread, for work that waits for other processes. Their owners answer by their workers(), so
+  // two processes that connect to each other would wait in a circle on one thread for both.
+  rpc::Workers& connectors() { return connectors_; }
   // Makes a fresh lane. Errors: Device::Way's and Lane::Open's.
   Result<std::unique_ptr<Lane>> OpenLane(Access peer_may);
 
@@ -75,8 +78,9 @@ class Fabric {
   mutable Mutex mutex_;
   Memories own_ KVCOVE_GUARDED_BY(mutex_);
   Memories exposed_ KVCOVE_GUARDED_BY(mutex_);
-  const std::unique_ptr<Reaper> reaper_;  // ends behind the worker, which gives it lanes
+  const std::unique_ptr<Reaper> reaper_;  // ends behind the workers, which give it lanes
   rpc::Workers workers_{1};
+  rpc::Workers connectors_{1};
 };
 
 }  // namespace kvcove::transport::verbs

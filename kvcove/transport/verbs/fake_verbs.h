@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -153,6 +154,11 @@ class FakeVerbs final : public Verbs {
     ports_.at(device).gids = std::move(table);
     Report(DeviceEvent::kPort, [&](const std::string& of) { return of == device; });
   }
+  // Calls `act` once, when a GID has been read and before the reader has it.
+  void BehindGid(std::function<void()> act) {
+    const MutexLock lock(mutex_);
+    behind_gid_ = std::move(act);
+  }
   void SetEthernet(const std::string& device, bool ethernet) {
     const MutexLock lock(mutex_);
     ports_.at(device).ethernet = ethernet;
@@ -260,8 +266,9 @@ class FakeVerbs final : public Verbs {
     }
     Status Arm() override {
       const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Fault("the arming of a queue"));
-      verbs_.queues_.at(number_).armed = true;
+      Queue& queue = verbs_.queues_.at(number_);
+      KVCOVE_TRY(verbs_.Begin(*queue.context, "the arming of a queue"));
+      queue.armed = true;
       return {};
     }
     int descriptor() const override { return event_; }
@@ -370,10 +377,17 @@ class FakeVerbs final : public Verbs {
                        .gids = static_cast<std::uint32_t>(port.gids.size())};
     }
     Result<GidEntry> QueryGid(std::uint8_t /*port*/, std::uint8_t index) override {
-      const MutexLock lock(verbs_.mutex_);
-      KVCOVE_TRY(verbs_.Begin(*this, "a GID"));
-      const std::vector<GidEntry>& table = verbs_.ports_.at(device_).gids;
-      return index < table.size() ? table[index] : GidEntry{};
+      GidEntry entry;
+      std::function<void()> act;
+      {
+        const MutexLock lock(verbs_.mutex_);
+        KVCOVE_TRY(verbs_.Begin(*this, "a GID"));
+        const std::vector<GidEntry>& table = verbs_.ports_.at(device_).gids;
+        if (index < table.size()) entry = table[index];
+        act = std::exchange(verbs_.behind_gid_, nullptr);
+      }
+      if (act) act();
+      return entry;
     }
     std::optional<DeviceEvent> TakeEvent() override {
       const MutexLock lock(verbs_.mutex_);
@@ -673,6 +687,7 @@ class FakeVerbs final : public Verbs {
   bool refuse_destroys_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool refuse_deregisters_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t fail_call_ KVCOVE_GUARDED_BY(mutex_) = -1;
+  std::function<void()> behind_gid_ KVCOVE_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvcove::transport::verbs

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/transport/verbs/device.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "kvcove/transport/verbs/device.h"
 #include "kvcove/transport/verbs/fake_verbs.h"
 #include "kvcove/transport/verbs/lane_fixture.h"
 #include "kvcove/transport/verbs/reaper.h"
@@ -100,6 +99,17 @@ TEST_F(VerbsDeviceTest, ChoosesAgainWhenItsGidsChange) {
   EXPECT_THAT(WhyNot(*device), HasSubstr("has no GID"));
   verbs.SetGids("fake0", {kUnusedGid, kLocalV2});
   EXPECT_EQ(device->Way()->gid_index, 1);
+}
+
+// One thread has read the table, and stores its choice behind the report that another has taken.
+TEST_F(VerbsDeviceTest, AChoiceThatAChangeOvertookDoesNotLast) {
+  const auto device = Open();
+  verbs.BehindGid([&] {
+    verbs.SetGids("fake0", {kLocalV1, kLocalV2, kUnusedGid, kGlobalV2});
+    EXPECT_EQ(device->Way()->gid_index, 3);
+  });
+  EXPECT_TRUE(device->Way());
+  EXPECT_EQ(device->Way()->gid_index, 3);
 }
 
 TEST_F(VerbsDeviceTest, InfiniBandUsesTheFirstGid) {
