@@ -50,7 +50,7 @@ Result<std::string> TargetOf(const std::string& method, const std::string& path,
 
 }  // namespace
 
-void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
+void AddAccessOptions(CLI::App& app, AdminAccessOptions& options) {
   app.add_option("--token", options.token, "token file of a tenant with the scope admin");
   app.add_option("--tls-authority", options.tls.authority,
                  "of an endpoint with TLS: PEM file with the authority that signs both sides' "
@@ -59,6 +59,10 @@ void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
                  "of an endpoint with TLS: PEM file with this command's certificate");
   app.add_option("--tls-key", options.tls.key,
                  "of an endpoint with TLS: PEM file of mode 0600 with its key");
+}
+
+void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
+  AddAccessOptions(app, options);
   app.add_flag("--json", options.as_json, "print the endpoint's answer as it is");
 }
 
