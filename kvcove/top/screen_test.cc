@@ -297,6 +297,19 @@ TEST_F(ScreenTest, ALongListScrollsToItsEndAndNoFurther) {
   EXPECT_THAT(Text(), Not(HasSubstr("bad")));
 }
 
+TEST_F(ScreenTest, FromTheEndOfAListOneKeyScrollsBack) {
+  for (int i = 0; i < 100; ++i) {
+    now_.engines->push_back({.name = fmt::format("e{:03}", i), .state = "open"});
+  }
+  PressText("3z");
+  PressKey({.kind = Key::Kind::kEnd});
+  const View view = Make();
+  const auto draw = [&] { return Draw(&view, state_, frame_, &state_.first_rows); };
+  const std::string last_but_one = draw().end()[-3];
+  PressKey({.kind = Key::Kind::kUp});
+  EXPECT_EQ(draw().end()[-2], last_but_one);
+}
+
 TEST_F(ScreenTest, EachListKeepsItsHeaderOnALowScreen) {
   for (int i = 0; i < 100; ++i) now_.owners->push_back({.address = fmt::format("o{:03}", i)});
   frame_.height = 16;
