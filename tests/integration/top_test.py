@@ -516,6 +516,14 @@ class Top(Pool):
         self.assertGreater(line["owners"][0]["lease_left_seconds"], 0)
         self.assertNotIn("tasks", line)
 
+    def test_an_engines_tls_is_not_that_of_the_endpoint(self):
+        answer = self.run_top("--once", KVCOVE_TLS_AUTHORITY="/nowhere")
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        subprocess.run(
+            [KVCOVE, "admin", "--admin", self.admin, "segments"], stdout=subprocess.DEVNULL, timeout=120, check=True,
+            env={**os.environ, "KVCOVE_TLS_AUTHORITY": "/nowhere"},
+        )  # fmt: skip
+
     # ---- what it refuses
 
     def test_wrong_options_are_told(self):
