@@ -8,6 +8,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/text.h"
+#include "kvcove/cli/command.h"
 #include "kvcove/cli/tables.h"
 #include "kvcove/http/connection.h"
 #include "kvcove/http/url.h"
@@ -50,15 +51,24 @@ Result<std::string> TargetOf(const std::string& method, const std::string& path,
 
 }  // namespace
 
-void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
+void AddAccessOptions(CLI::App& app, AdminAccessOptions& options) {
   app.add_option("--token", options.token, "token file of a tenant with the scope admin");
+  // No variables stand for these: $KVCOVE_TLS_AUTHORITY and the like are an engine's way to the
+  // pool, and the admin endpoint of a cluster with TLS is in the clear.
   app.add_option("--tls-authority", options.tls.authority,
                  "of an endpoint with TLS: PEM file with the authority that signs both sides' "
-                 "certificates");
+                 "certificates")
+      ->group(kOfThisCall);
   app.add_option("--tls-certificate", options.tls.certificate,
-                 "of an endpoint with TLS: PEM file with this command's certificate");
+                 "of an endpoint with TLS: PEM file with this command's certificate")
+      ->group(kOfThisCall);
   app.add_option("--tls-key", options.tls.key,
-                 "of an endpoint with TLS: PEM file of mode 0600 with its key");
+                 "of an endpoint with TLS: PEM file of mode 0600 with its key")
+      ->group(kOfThisCall);
+}
+
+void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
+  AddAccessOptions(app, options);
   app.add_flag("--json", options.as_json, "print the endpoint's answer as it is");
 }
 

@@ -20,6 +20,9 @@ struct AdminAccessOptions {
   rpc::TlsFiles tls;
   bool as_json = false;
 };
+// Adds the options of the token and of TLS.
+void AddAccessOptions(CLI::App& app, AdminAccessOptions& options);
+// Adds these and --json.
 void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options);
 
 // Belongs to one thread.

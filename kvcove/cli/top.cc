@@ -4,11 +4,11 @@
 
 #include <fmt/core.h>
 
-#include <cmath>
 #include <cstdlib>
 
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/find_pool.h"
+#include "kvcove/rpc/access.h"
 
 namespace kvcove::cli {
 namespace {
@@ -19,16 +19,21 @@ constexpr std::string_view kMasterAndOwnerHere = "127.0.0.1:7480,127.0.0.1:7481"
 
 struct TopOptions {
   PoolChoice pool;
-  std::string token;
+  AdminAccessOptions access;
   double interval_s = 1;
   bool once = false;
-  bool json = false;
   bool no_color = false;
 };
 
 Result<top::SourceOptions> SourceOf(const TopOptions& options) {
-  KVCOVE_ASSIGN(std::string admin, FindEndpoint(options.pool, {.token = options.token, .tls = {}}));
-  top::SourceOptions source{.all_expected = !options.pool.admin.empty() || admin != kMasterHere};
+  top::SourceOptions source{.endpoints = {}, .authorization = {}, .tls = options.access.tls};
+  // First: a wrong token must not look like a pool that is not found.
+  if (!options.access.token.empty()) {
+    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.access.token));
+    source.authorization = "Bearer " + rpc::BearerOf(credential);
+  }
+  KVCOVE_ASSIGN(std::string admin, FindEndpoint(options.pool, options.access));
+  source.all_expected = !options.pool.admin.empty() || admin != kMasterHere;
   if (!source.all_expected) admin = kMasterAndOwnerHere;
   std::string_view rest = admin;
   while (true) {
@@ -40,10 +45,6 @@ Result<top::SourceOptions> SourceOf(const TopOptions& options) {
     }
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
-  }
-  if (!options.token.empty()) {
-    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
-    source.authorization = "Bearer " + rpc::BearerOf(credential);
   }
   return source;
 }
@@ -64,7 +65,7 @@ Result<int> RunTop(const TopOptions& options) {
   return top::Run({.source = std::move(source),
                    .interval_s = options.interval_s,
                    .once = options.once,
-                   .json = options.json,
+                   .json = options.access.as_json,
                    .color = !options.no_color && !NoColorIsSet()});
 }
 
@@ -75,12 +76,12 @@ void AddTop(CLI::App& app, Action& chosen) {
   CLI::App* top = app.add_subcommand(
       "top", "Show live what a pool does: hits, bytes, latencies, owners, engines, namespaces.");
   AddPoolChoice(*top, options->pool);
-  top->add_option("--token", options->token, "token file of a tenant with the scope admin");
+  AddAccessOptions(*top, options->access);
   top->add_option("--interval", options->interval_s, "seconds from one sample to the next")
       ->capture_default_str();
   top->add_flag("--once", options->once,
                 "print one snapshot, with the rates of one interval, and stop");
-  top->add_flag("--json", options->json,
+  top->add_flag("--json", options->access.as_json,
                 "print a line of JSON for each interval; with --once, one line");
   top->add_flag("--no-color", options->no_color, "no colors, as with NO_COLOR in the environment");
   top->callback([options, &chosen] { chosen = [options] { return RunTop(*options); }; });

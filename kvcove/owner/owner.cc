@@ -253,4 +253,19 @@ PoolStat Owner::Stat() {
   return stat;
 }
 
+std::vector<std::uint64_t> Owner::BytesBySlot() const {
+  constexpr SlotId kSlice = kMaxSlots / 4;
+  std::vector<std::uint64_t> bytes(kMaxSlots);
+  for (SlotId slot = 0; slot < kMaxSlots;) {
+    {
+      const MutexLock lock(memory_->mutex);
+      for (const SlotId end = slot + kSlice; slot < end; ++slot) {
+        bytes[slot] = memory_->core().BytesOf(slot);
+      }
+    }
+    if (slot < kMaxSlots) Memory::LetOthersIn();
+  }
+  return bytes;
+}
+
 }  // namespace kvcove::owner

@@ -190,6 +190,9 @@ class Owner {
   // Collects the statistics in slices and sleeps 50 us between two of them, so that other callers
   // get the lock. Not for an event loop.
   PoolStat Stat();
+  // Returns the bytes of memory that each slot's values of its current generation occupy, by slot.
+  // Collects them as Stat does.
+  std::vector<std::uint64_t> BytesBySlot() const;
 
  private:
   template <typename T>

@@ -128,6 +128,8 @@ TEST_F(HostAdminTest, ShowsThePoolInTheWordsOfAMasters) {
   const json namespaces = Get("/v1/namespaces")["namespaces"];
   ASSERT_EQ(namespaces.size(), 1U);
   EXPECT_EQ(namespaces[0]["namespace"], "acme/llama");
+  EXPECT_GE(namespaces[0]["bytes"], 6000);
+  EXPECT_LT(namespaces[0]["bytes"], 3 * 3000) << "those of two values, in whole granules";
   EXPECT_EQ(Get("/v1/tasks")["tasks"], json::array());
   EXPECT_THAT(Ask("GET", "/metrics").body, HasSubstr("kvcove_owner_sessions 1\n"));
   EXPECT_EQ(Ask("GET", "/v1/members").status, 404);

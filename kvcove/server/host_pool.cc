@@ -187,6 +187,15 @@ Result<std::vector<master::SlotDescription>> HostPool::Namespaces() const {
   return std::move(control.slots);
 }
 
+std::vector<std::uint64_t> HostPool::BytesBySlot() const {
+  std::vector<std::uint64_t> sum(kMaxSlots);
+  for (pool::LocalHost* const host : options_.hosts) {
+    const std::vector<std::uint64_t> bytes = host->owner().BytesBySlot();
+    for (SlotId slot = 0; slot < kMaxSlots; ++slot) sum[slot] += bytes[slot];
+  }
+  return sum;
+}
+
 Result<HostPool::EngineList> HostPool::Engines(std::size_t at_most) const {
   KVCOVE_ASSIGN(pool::HostControl::EngineList list, control().Engines(at_most));
   return EngineList{.engines = std::move(list.engines), .registered = list.registered};

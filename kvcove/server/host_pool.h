@@ -3,8 +3,8 @@
 // share one authority over generations. A question costs readers nothing and a put little:
 //
 //   status, segments   the owners' last reports (each 5 ms old at most); no lock of the core
-//   namespaces,        the keeper's lock, for a copy of its table
-//   engines
+//   namespaces,        the keeper's lock, for a copy of its table; for the bytes, the core's for a
+//   engines            slice of its slots, then a pause
 //   key                as a reader looks a key up: no lock at all
 //   keys               the core's lock for a slice of its objects, then a pause; pages
 //   metrics            the core's lock for a slice of the statistics, then a pause
@@ -48,6 +48,8 @@ class HostPool final : public master::AdminPool {
   std::string Metrics() const override;
   std::vector<wire::OwnerStat> Owners() const override;
   Result<std::vector<master::SlotDescription>> Namespaces() const override;
+  // Counts memory only, in whole granules: no disk counts its bytes by slot.
+  std::vector<std::uint64_t> BytesBySlot() const override;
   Result<EngineList> Engines(std::size_t at_most) const override;
   Result<AskPage> PagesOf(const wire::OwnerStat& owner) const override;
   Found Find(std::span<const master::SlotDescription> slots, std::string_view key,

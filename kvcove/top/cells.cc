@@ -104,12 +104,13 @@ std::string CountText(std::optional<double> count) {
 
 std::string BytesText(std::optional<double> bytes) {
   if (!bytes) return "-";
-  return FormatSize(static_cast<std::uint64_t>(std::max(*bytes, 0.0)));
+  return FormatSize(*bytes > 0 ? static_cast<std::uint64_t>(std::min(*bytes, 0x1p63)) : 0);
 }
 
 std::string TimeText(std::optional<double> seconds) {
   if (!seconds) return "-";
-  const double value = std::max(*seconds, 0.0);
+  constexpr double kMost = 1e12;  // which no process has lived
+  const double value = *seconds > 0 ? std::min(*seconds, kMost) : 0;
   if (value < 1e-6) return fmt::format("{:.0f}ns", value * 1e9);
   if (value < 999.5e-6) return Short(value * 1e6) + "us";
   if (value < 999.5e-3) return Short(value * 1e3) + "ms";

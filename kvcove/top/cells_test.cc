@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace kvcove::top {
 namespace {
 
@@ -37,6 +39,14 @@ TEST(CellsTest, FiguresAreShort) {
   EXPECT_EQ(BytesText(1536), "1.5KiB");
   EXPECT_EQ(BytesText(std::nullopt), "-");
   EXPECT_EQ(PercentText(0.931), "93.1 %");
+}
+
+TEST(CellsTest, FiguresBeyondAllBoundsHaveAText) {
+  EXPECT_EQ(BytesText(1e300), BytesText(0x1p63));
+  EXPECT_EQ(BytesText(-1), "0B");
+  EXPECT_EQ(BytesText(NAN), "0B");
+  EXPECT_EQ(TimeText(NAN), "0ns");
+  EXPECT_EQ(TimeText(INFINITY), TimeText(1e12));
 }
 
 TEST(CellsTest, TimesChangeTheirUnit) {

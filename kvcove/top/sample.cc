@@ -20,9 +20,10 @@ std::string TextOf(const json& object, const char* field) {
   return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
 
+// A number below zero, or with a fraction, is no counter: it counts as missing.
 std::optional<std::uint64_t> CounterIn(const json& object, const char* field) {
   const auto at = object.find(field);
-  if (at == object.end() || !at->is_number()) return std::nullopt;
+  if (at == object.end() || !at->is_number_unsigned()) return std::nullopt;
   return at->get<std::uint64_t>();
 }
 
@@ -102,7 +103,8 @@ Engine EngineFrom(const json& item) {
 Namespace NamespaceFrom(const json& item) {
   Namespace space{.name = TextOf(item, "namespace"),
                   .version = TextOf(item, "version"),
-                  .bytes = NumberIn(item, "bytes")};
+                  .bytes = CounterIn(item, "bytes"),
+                  .dead = {}};
   if (const auto dead = item.find("dead"); dead != item.end() && dead->is_boolean()) {
     space.dead = dead->get<bool>();
   }
@@ -150,7 +152,15 @@ struct Figures {
   std::map<std::string, std::uint64_t> counters;
   bool has_owner = false;
   Owner owner;
+  // Each owner of a host follows the same resets.
+  std::uint64_t owner_resets = 0;
 };
+
+// Returns a counter of the metrics, which another process may have written: also one that is no
+// number, or that 64 bits do not hold.
+std::uint64_t CountOf(double value) {
+  return value > 0 ? static_cast<std::uint64_t>(std::min(value, 0x1p63)) : 0;
+}
 
 // The counters that are shown as they are, by metric.
 constexpr std::pair<const char*, std::string_view> kCounters[] = {
@@ -168,7 +178,7 @@ std::string CallOf(std::string_view metric, const Labels& labels) {
   const std::string of = call == labels.end() ? std::string() : call->second;
   if (metric == "kvcove_master_call_seconds_bucket") return of;
   if (metric == "kvcove_owner_call_seconds_bucket") return "remote " + of;
-  if (metric == "kvcove_owner_reset_seconds_bucket") return "reset";
+  if (metric == "kvcove_owner_reset_seconds_bucket") return "local reset";
   if (metric == "kvcove_owner_disk_read_seconds_bucket") return "disk read";
   if (metric == "kvcove_owner_disk_write_seconds_bucket") return "disk write";
   return {};
@@ -184,7 +194,7 @@ void AddToOwner(std::string_view name, const Labels& labels, double value, Owner
   constexpr std::string_view kPrefix = "kvcove_owner_";
   const std::string_view figure = name.substr(kPrefix.size());
   const bool disk = LabelOf(labels, "tier") == "disk" || labels.contains("disk");
-  const auto count = static_cast<std::uint64_t>(std::max(value, 0.0));
+  const std::uint64_t count = CountOf(value);
   if (figure == "capacity_bytes")
     (disk ? owner.disk_capacity_bytes : owner.capacity_bytes) += count;
   if (figure == "capacity_bytes" && disk) ++owner.disks;
@@ -211,17 +221,20 @@ Figures FiguresOf(const std::string& metrics) {
                std::end(kCounters);
   };
   ReadMetrics(metrics, wanted, [&](std::string_view name, const Labels& labels, double value) {
-    const auto count = static_cast<std::uint64_t>(std::max(value, 0.0));
+    const std::uint64_t count = CountOf(value);
     if (name == "kvcove_requester_misses_total") {
       figures.requester_misses[LabelOf(labels, "reason")] += count;
     } else if (name == "kvcove_owner_local_misses_total") {
       figures.local_misses[LabelOf(labels, "reason")] += count;
     } else if (const std::string call = CallOf(name, labels); !call.empty()) {
-      const auto bound = NumberOf<double>(LabelOf(labels, "le"));
-      figures.calls[call].up_to[bound.value_or(INFINITY)] += count;
+      const double bound = NumberOf<double>(LabelOf(labels, "le")).value_or(INFINITY);
+      if (!std::isnan(bound)) figures.calls[call].up_to[bound] += count;
     }
     for (const auto& [shown, metric] : kCounters) {
       if (name == metric) figures.counters[shown] += count;
+    }
+    if (name == "kvcove_owner_resets_total") {
+      figures.owner_resets = std::max(figures.owner_resets, count);
     }
     if (name.starts_with("kvcove_owner_")) {
       figures.has_owner = true;
@@ -242,12 +255,17 @@ Status AddOwner(const Answers& answers, Owner owner, Sample& sample) {
   if (ForEachIn(stat, "namespaces",
                 [&](const json& one) { spaces.push_back(NamespaceFrom(one)); })) {
     if (!sample.namespaces) sample.namespaces.emplace();
+    std::map<std::string, std::size_t> known;
+    for (std::size_t i = 0; i < sample.namespaces->size(); ++i) {
+      known[(*sample.namespaces)[i].name] = i;
+    }
     for (Namespace& space : spaces) {
-      const auto known = std::ranges::find(*sample.namespaces, space.name, &Namespace::name);
-      if (known == sample.namespaces->end()) {
+      const auto [at, added] = known.try_emplace(space.name, sample.namespaces->size());
+      if (added) {
         sample.namespaces->push_back(std::move(space));
       } else {
-        known->bytes += space.bytes;
+        std::optional<std::uint64_t>& bytes = (*sample.namespaces)[at->second].bytes;
+        bytes = bytes.value_or(0) + space.bytes.value_or(0);
       }
     }
   }
@@ -323,16 +341,19 @@ Result<Sample> MakeSample(const std::vector<Answers>& endpoints) {
   if (leader != nullptr) KVCOVE_TRY(AddMaster(*leader, sample));
   const bool owners_known = sample.owners.has_value();
   std::map<std::string, std::uint64_t> local_misses;
+  std::optional<std::uint64_t> owner_resets;
   for (const Answers& one : endpoints) {
     const bool other_master = &one != leader && one.bodies.contains("/v1/status");
     const auto metrics = one.bodies.find("/metrics");
     if (other_master || metrics == one.bodies.end()) continue;
     const Figures figures = FiguresOf(metrics->second);
+    sample.summed.push_back(one.endpoint);
     for (const auto& [call, times] : figures.calls) sample.calls[call].Add(times);
     for (const auto& [name, count] : figures.counters) sample.counters[name] += count;
     for (const auto& [reason, count] : figures.requester_misses) sample.misses[reason] += count;
     for (const auto& [reason, count] : figures.local_misses) local_misses[reason] += count;
     if (!figures.has_owner) continue;
+    owner_resets = std::max(owner_resets.value_or(0), figures.owner_resets);
     if (!owners_known) {
       KVCOVE_TRY(AddOwner(one, figures.owner, sample));
     } else if (&one == leader && sample.owners->size() == 1) {
@@ -342,6 +363,8 @@ Result<Sample> MakeSample(const std::vector<Answers>& endpoints) {
   // Keys that a host's processes miss in its own memory may be found at another host, so these
   // count only where no master knows the final reasons.
   if (sample.misses.empty()) sample.misses = std::move(local_misses);
+  // Likewise the resets that owners have followed.
+  if (owner_resets) sample.counters.try_emplace("resets", *owner_resets);
   if (sample.role.empty()) sample.role = "owner";
   return sample;
 }

@@ -59,8 +59,8 @@ struct Owner {
 struct Namespace {
   std::string name;
   std::string version;
-  std::uint64_t bytes = 0;
-  std::optional<bool> dead;  // pruned
+  std::optional<std::uint64_t> bytes;  // not set where nobody counts them
+  std::optional<bool> dead;            // pruned
 };
 
 struct Engine {
@@ -86,6 +86,8 @@ struct Task {
 struct Sample {
   std::string role;  // as the endpoint calls itself: "leader", "standby"; "owner" where none does
   std::uint64_t term = 0;
+  // The endpoints whose counters are in the sums below; sums of other ones cannot be compared.
+  std::vector<std::string> summed;
   std::optional<std::vector<Owner>> owners;
   std::optional<std::vector<Namespace>> namespaces;
   std::optional<std::vector<Engine>> engines;
@@ -109,8 +111,8 @@ inline constexpr const char* kPaths[] = {"/v1/status",  "/v1/segments", "/v1/nam
 // Makes one sample of the answers of several endpoints: a master that leads, and owners beside it.
 // Among masters the one that leads counts, else the first. A master's figures of owners replace the
 // owners' own; their latencies are added. A host that has the master's paths for its
-// own owner may count more in its metrics. Errors: kCorrupt for an answer in a form
-// that is not the paths'.
+// own owner may count more in its metrics. Without a master, the resets are those that an
+// owner has followed. Errors: kCorrupt for an answer in a form that is not the paths'.
 Result<Sample> MakeSample(const std::vector<Answers>& endpoints);
 
 }  // namespace kvcove::top

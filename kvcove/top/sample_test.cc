@@ -173,6 +173,64 @@ TEST(SampleTest, FieldsOfAnotherTypeCountAsMissing) {
   EXPECT_FALSE(sample->owners->front().hits);
 }
 
+TEST(SampleTest, NumbersOfAnotherProcessMayBeAnything) {
+  Answers answers = LeaderAnswers();
+  answers.bodies["/v1/segments"] =
+      R"({"segments":[{"hits":-1,"hit_bytes":1e300,"free_bytes":0.5,"lease_age_ms":-7}]})";
+  answers.bodies["/metrics"] =
+      "kvcove_master_resets_total nan\n"
+      "kvcove_master_prunes_total -inf\n"
+      "kvcove_requester_misses_total{reason=\"evicted\"} 1e300\n"
+      "kvcove_master_call_seconds_bucket{call=\"lookup\",le=\"nan\"} 3\n"
+      "kvcove_master_call_seconds_bucket{call=\"lookup\",le=\"+Inf\"} 4\n";
+  const auto sample = MakeSample({answers});
+  ASSERT_TRUE(sample) << sample.error().ToString();
+  EXPECT_FALSE(sample->owners->front().hits);
+  EXPECT_FALSE(sample->owners->front().hit_bytes);
+  EXPECT_EQ(sample->owners->front().free_bytes, 0U);
+  EXPECT_EQ(sample->counters.at("resets"), 0U);
+  EXPECT_EQ(sample->counters.at("prunes"), 0U);
+  EXPECT_EQ(sample->misses.at("evicted"), std::uint64_t{1} << 63U);
+  EXPECT_EQ(sample->calls.at("lookup").up_to.size(), 1U);
+}
+
+TEST(SampleTest, BytesThatNobodyCountsAreNotZero) {
+  Answers answers = LeaderAnswers();
+  answers.bodies["/v1/namespaces"] = R"({"namespaces":[{"namespace":"n","version":"1"}]})";
+  const auto sample = MakeSample({answers});
+  ASSERT_TRUE(sample) << sample.error().ToString();
+  EXPECT_FALSE(sample->namespaces->front().bytes);
+}
+
+TEST(SampleTest, WithoutAMasterTheResetsAreThoseThatAnOwnerHasFollowed) {
+  Answers first = OwnerAnswers();
+  first.bodies["/metrics"] +=
+      "kvcove_owner_reset_seconds_bucket{le=\"+Inf\"} 9\n"
+      "kvcove_owner_resets_total{socket=\"a\",tier=\"memory\"} 4\n"
+      "kvcove_owner_resets_total{socket=\"b\",tier=\"memory\"} 4\n";
+  const auto alone = MakeSample({first});
+  ASSERT_TRUE(alone) << alone.error().ToString();
+  EXPECT_EQ(alone->counters.at("resets"), 4U) << "each owner of a host follows the same";
+  const auto beside = MakeSample({first, LeaderAnswers()});
+  ASSERT_TRUE(beside) << beside.error().ToString();
+  EXPECT_EQ(beside->counters.at("resets"), 2U);
+  EXPECT_EQ(beside->calls.at("local reset").count(), 9U);
+  EXPECT_FALSE(beside->calls.contains("reset")) << "the master counts these itself";
+}
+
+TEST(SampleTest, OwnersWithTheSameNamespaceAddTheirBytes) {
+  Answers second = OwnerAnswers();
+  second.endpoint = "b:7481";
+  second.bodies["/v1/stat"] =
+      R"({"namespaces":[{"namespace":"m","bytes":1},{"namespace":"n","bytes":50}]})";
+  const auto sample = MakeSample({OwnerAnswers(), second});
+  ASSERT_TRUE(sample) << sample.error().ToString();
+  ASSERT_EQ(sample->namespaces->size(), 2U);
+  EXPECT_EQ(sample->namespaces->front().bytes, 650U);
+  EXPECT_EQ(sample->namespaces->back().name, "m");
+  EXPECT_THAT(sample->summed, ElementsAre("a:7481", "b:7481"));
+}
+
 TEST(SampleTest, AnotherServersAnswerIsAnError) {
   Answers answers = LeaderAnswers();
   answers.bodies["/v1/segments"] = "<html>";

@@ -9,19 +9,15 @@
 #include <ctime>
 
 namespace kvcove::top {
-namespace {
-
-// Returns the time of all threads: a sample costs its drawing, too.
-std::int64_t ProcessorNs() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
-
-}  // namespace
 
 std::int64_t PauseNs(std::int64_t interval_ns, std::int64_t cost_ns) {
   return std::max(interval_ns, 100 * cost_ns);
+}
+
+std::int64_t ThreadCostNs() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
 }
 
 Result<std::unique_ptr<Sampler>> Sampler::Start(Source& source, std::int64_t interval_ns) {
@@ -56,11 +52,16 @@ void Sampler::SetInterval(std::int64_t interval_ns) {
   changed_.NotifyAll();
 }
 
+void Sampler::AddCost(std::int64_t cost_ns) {
+  const MutexLock lock(mutex_);
+  cost_ns_ += cost_ns;
+}
+
 void Sampler::Run() {
   const Clock& clock = SystemClock::Instance();
-  std::int64_t spent_ns = ProcessorNs();
   while (true) {
     const std::int64_t began_ns = clock.NowNs();
+    const std::int64_t spent_ns = ThreadCostNs();
     Result<Taken> taken = source_.Take();
     News news{.at_ns = clock.NowNs()};
     if (taken) {
@@ -68,17 +69,16 @@ void Sampler::Run() {
     } else {
       news.error = taken.error().detail;
     }
-    const std::int64_t now_ns = ProcessorNs();
-    const std::int64_t cost_ns = now_ns - std::exchange(spent_ns, now_ns);
     const std::uint64_t one = 1;
     {
       const MutexLock lock(mutex_);
       news_ = std::move(news);
+      cost_ns_ = ThreadCostNs() - spent_ns;
     }
     (void)!write(event_.get(), &one, sizeof(one));
     const MutexLock lock(mutex_);
     while (!stopping_) {
-      const std::int64_t left_ns = began_ns + PauseNs(interval_ns_, cost_ns) - clock.NowNs();
+      const std::int64_t left_ns = began_ns + PauseNs(interval_ns_, cost_ns_) - clock.NowNs();
       if (left_ns <= 0) break;
       changed_.WaitFor(mutex_, std::chrono::nanoseconds(left_ns));
     }

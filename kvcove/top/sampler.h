@@ -19,6 +19,8 @@ namespace kvcove::top {
 // processor to spend no more than a hundredth of its time on `cost_ns` a sample. A pool with
 // thousands of owners answers with megabytes.
 std::int64_t PauseNs(std::int64_t interval_ns, std::int64_t cost_ns);
+// Returns the processor's time that the calling thread has used.
+std::int64_t ThreadCostNs();
 
 // Thread-safe.
 class Sampler {
@@ -38,6 +40,8 @@ class Sampler {
   // Readable while there is something to take.
   int fd() const { return event_.get(); }
   void SetInterval(std::int64_t interval_ns);
+  // Adds the processor's time that showing the sample has cost; the next one waits for it, too.
+  void AddCost(std::int64_t cost_ns);
 
  private:
   explicit Sampler(Source& source) : source_(source) {}
@@ -49,6 +53,7 @@ class Sampler {
   CondVar changed_;
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t interval_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t cost_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the latest sample
   std::optional<News> news_ KVCOVE_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -127,8 +127,10 @@ void AddTable(const Table& table, const Sort& sort, const Shown& shown, std::siz
   }
 }
 
+// `first_rows`: as Draw.
 void AddTables(const View& view, const State& state, const Frame& frame, std::size_t room,
-               std::vector<std::string>& lines) {
+               std::vector<std::string>& lines,
+               std::map<std::string, std::size_t>* first_rows = nullptr) {
   std::vector<Table> tables = TablesOf(view);
   if (std::ranges::find(tables, state.focus, &Table::name) == tables.end()) {
     if (tables.empty()) return;
@@ -155,6 +157,7 @@ void AddTables(const View& view, const State& state, const Frame& frame, std::si
     const std::size_t most = tables[i].rows.size() - rows[i];
     const std::size_t first =
         scrolled == state.first_rows.end() ? 0 : std::min(scrolled->second, most);
+    if (first_rows != nullptr) (*first_rows)[tables[i].name] = first;
     if (blanks) lines.emplace_back();
     AddTable(tables[i], tables[i].sort,
              {.rows = rows[i], .all = all[i], .focused = tables[i].name == state.focus}, first,
@@ -210,7 +213,8 @@ void AddTrouble(const Frame& frame, std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::vector<std::string> Draw(const View* view, const State& state, const Frame& frame) {
+std::vector<std::string> Draw(const View* view, const State& state, const Frame& frame,
+                              std::map<std::string, std::size_t>* first_rows) {
   std::vector<std::string> lines = {TitleOf(view, state, frame)};
   AddTrouble(frame, lines);
   if (state.help) {
@@ -224,7 +228,8 @@ std::vector<std::string> Draw(const View* view, const State& state, const Frame&
   } else {
     if (!state.zoomed) AddSummary(*view, frame, lines);
     const std::size_t used = lines.size() + 1;
-    AddTables(*view, state, frame, frame.height > used ? frame.height - used : 0, lines);
+    AddTables(*view, state, frame, frame.height > used ? frame.height - used : 0, lines,
+              first_rows);
   }
   return Fill(std::move(lines), KeyLine(state, frame), frame.height);
 }

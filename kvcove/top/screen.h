@@ -48,8 +48,10 @@ struct Frame {
 void AddSummary(const View& view, const Frame& frame, std::vector<std::string>& lines);
 
 // Returns `height` lines of at most `width` cells, with escape sequences only where there is
-// colour. `view` null: nothing has answered yet.
-std::vector<std::string> Draw(const View* view, const State& state, const Frame& frame);
+// colour. `view` null: nothing has answered yet. `first_rows` receives the first row that each list
+// shows: a list that was scrolled beyond its end scrolls back from there.
+std::vector<std::string> Draw(const View* view, const State& state, const Frame& frame,
+                              std::map<std::string, std::size_t>* first_rows = nullptr);
 
 // Returns the same without the line of keys, and with all rows: for a file or a pipe.
 std::vector<std::string> DrawWhole(const View& view, const State& state, const Frame& frame);

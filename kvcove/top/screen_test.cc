@@ -188,6 +188,24 @@ TEST_F(ScreenTest, NoLineIsLongerThanAScreenOfAnySize) {
 TEST_F(ScreenTest, NamesCannotControlTheTerminal) {
   EXPECT_THAT(Text(), Not(HasSubstr("\x1b")));
   EXPECT_THAT(Text(), HasSubstr("bad\\x1b[2Jname"));
+  const std::string bad = "a\x1b]0;x\a";
+  now_ = {.role = bad, .term = 3};
+  now_.owners = {{.address = bad, .host = bad, .tenant = bad, .state = bad}};
+  now_.namespaces = {{.name = bad, .version = bad, .bytes = {}, .dead = {}}};
+  now_.engines = {{.name = bad, .space = bad, .version = bad, .state = bad}};
+  now_.tasks = {{.kind = bad, .state = bad, .from = bad, .to = bad}};
+  now_.misses[bad] = 1;
+  now_.calls[bad].up_to = {{INFINITY, 1}};
+  frame_ = {.width = 500, .height = 60, .endpoint = bad, .time = "", .trouble = bad};
+  EXPECT_THAT(Text(), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(Text(), Not(HasSubstr("\a")));
+}
+
+TEST_F(ScreenTest, BytesThatNobodyCountsAreNoZero) {
+  now_.namespaces = {{.name = "n", .version = "1", .bytes = {}, .dead = false}};
+  now_.owners.reset();
+  const View view = Make();
+  EXPECT_EQ(TablesOf(view)[0].rows[0][2].text, "-");
 }
 
 TEST_F(ScreenTest, BeforeTheFirstAnswerItSaysWhatItWaitsFor) {
@@ -277,6 +295,19 @@ TEST_F(ScreenTest, ALongListScrollsToItsEndAndNoFurther) {
   EXPECT_THAT(Text(), HasSubstr("e000"));
   PressKey({.kind = Key::Kind::kDown});
   EXPECT_THAT(Text(), Not(HasSubstr("bad")));
+}
+
+TEST_F(ScreenTest, FromTheEndOfAListOneKeyScrollsBack) {
+  for (int i = 0; i < 100; ++i) {
+    now_.engines->push_back({.name = fmt::format("e{:03}", i), .state = "open"});
+  }
+  PressText("3z");
+  PressKey({.kind = Key::Kind::kEnd});
+  const View view = Make();
+  const auto draw = [&] { return Draw(&view, state_, frame_, &state_.first_rows); };
+  const std::string last_but_one = draw().end()[-3];
+  PressKey({.kind = Key::Kind::kUp});
+  EXPECT_EQ(draw().end()[-2], last_but_one);
 }
 
 TEST_F(ScreenTest, EachListKeepsItsHeaderOnALowScreen) {

@@ -2,38 +2,17 @@
 #include "kvcove/top/source.h"
 
 #include <fmt/core.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
-#include <cstddef>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/text.h"
+#include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::top {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
-
-// `path` begins with '@': a name in the kernel's abstract namespace.
-Result<UniqueFd> ConnectSocket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  socklen_t length = sizeof(address);
-  if (path.front() == '@') {
-    address.sun_path[0] = '\0';
-    // Leaves trailing zeros out, which would be part of the name.
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
-  }
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
-  }
-  return fd;
-}
 
 // Returns the endpoint's reason for an answer other than 200.
 std::string DetailOf(const http::Response& response) {
@@ -64,7 +43,11 @@ Result<Endpoint> Endpoint::Parse(const std::string& text) {
 }
 
 Result<UniqueFd> Endpoint::Connect(std::int64_t deadline_ns) const {
-  return socket_.empty() ? rpc::ConnectTcp(address_, deadline_ns) : ConnectSocket(socket_);
+  if (socket_.starts_with('@')) return rpc::ConnectAbstract(socket_.substr(1), deadline_ns);
+  if (is_unix()) return rpc::ConnectUnix(socket_, deadline_ns);
+  KVCOVE_ASSIGN(UniqueFd fd, rpc::ConnectTcp(address_, deadline_ns));
+  if (tls_ == nullptr) return fd;
+  return tls_->Connect(std::move(fd), address_.host, deadline_ns);
 }
 
 Result<Answers> Endpoint::Ask(const std::string& authorization, std::int64_t deadline_ns) {
@@ -74,6 +57,11 @@ Result<Answers> Endpoint::Ask(const std::string& authorization, std::int64_t dea
     // a new one shows whether there is a server.
     if (answers || answers.error().code != Code::kUnavailable) return answers;
   }
+  KVCOVE_TRY(Open(deadline_ns));
+  return AskAll(authorization, deadline_ns);
+}
+
+Status Endpoint::Open(std::int64_t deadline_ns) {
   connection_.reset();
   missing_.clear();
   Result<UniqueFd> fd = Connect(deadline_ns);
@@ -81,13 +69,15 @@ Result<Answers> Endpoint::Ask(const std::string& authorization, std::int64_t dea
     return Fail(fd.error().code, fmt::format("{}: {}", name_, fd.error().detail));
   }
   connection_ = std::make_unique<http::Connection>(std::move(*fd));
-  return AskAll(authorization, deadline_ns);
+  return {};
 }
 
 Result<Answers> Endpoint::AskAll(const std::string& authorization, std::int64_t deadline_ns) {
   Answers answers{.endpoint = name_, .bodies = {}};
   for (const char* path : kPaths) {
     if (missing_.contains(path)) continue;
+    // A proxy may close the connection after each answer.
+    if (!connection_->usable()) KVCOVE_TRY(Open(deadline_ns));
     Result<http::Response> response = connection_->Ask({.method = "GET",
                                                         .host = host_header_,
                                                         .target = path,
@@ -113,8 +103,15 @@ Result<Answers> Endpoint::AskAll(const std::string& authorization, std::int64_t 
 
 Result<std::unique_ptr<HttpSource>> HttpSource::Open(const SourceOptions& options) {
   std::unique_ptr<HttpSource> source(new HttpSource(options));
+  std::shared_ptr<rpc::Tls> tls;
   for (const std::string& text : options.endpoints) {
     KVCOVE_ASSIGN(Endpoint endpoint, Endpoint::Parse(text));
+    if (!options.tls.empty() && !endpoint.is_unix()) {
+      if (tls == nullptr) {
+        KVCOVE_ASSIGN(tls, rpc::Tls::Open(options.tls));
+      }
+      endpoint.UseTls(tls);
+    }
     source->endpoints_.push_back(std::move(endpoint));
   }
   if (source->endpoints_.empty()) return Fail(Code::kInvalid, "no endpoint is named");

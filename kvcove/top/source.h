@@ -10,6 +10,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/http/connection.h"
 #include "kvcove/rpc/address.h"
+#include "kvcove/rpc/tls.h"
 #include "kvcove/top/sample.h"
 
 namespace kvcove::top {
@@ -34,6 +35,7 @@ struct SourceOptions {
   std::vector<std::string> endpoints;
   bool all_expected = true;               // false: an endpoint that does not answer is not named
   std::string authorization;              // value of the header
+  rpc::TlsFiles tls;                      // of the endpoints over TCP; empty: in the clear
   std::int64_t timeout_ns = 2 * kSecond;  // for all answers of an endpoint
 };
 
@@ -43,17 +45,21 @@ class Endpoint {
  public:
   // Errors: kInvalid.
   static Result<Endpoint> Parse(const std::string& text);
+  bool is_unix() const { return !socket_.empty(); }
+  // Speaks TLS from the next connection on. For an endpoint over TCP.
+  void UseTls(std::shared_ptr<rpc::Tls> tls) { tls_ = std::move(tls); }
   // Asks for all paths. Errors: kUnavailable, kTimeout, kDenied, kCorrupt.
   Result<Answers> Ask(const std::string& authorization, std::int64_t deadline_ns);
-  const std::string& name() const { return name_; }
 
  private:
   Result<UniqueFd> Connect(std::int64_t deadline_ns) const;
+  Status Open(std::int64_t deadline_ns);
   Result<Answers> AskAll(const std::string& authorization, std::int64_t deadline_ns);
 
   std::string name_;
   rpc::Address address_;  // where `socket_` is empty
-  std::string socket_;    // the path of a Unix socket
+  std::string socket_;    // the path of a Unix socket, or '@' and the name of an abstract one
+  std::shared_ptr<rpc::Tls> tls_;
   std::string host_header_;
   std::unique_ptr<http::Connection> connection_;
   std::set<std::string> missing_;
@@ -62,7 +68,8 @@ class Endpoint {
 // Asks the endpoints one after the other.
 class HttpSource final : public Source {
  public:
-  // Errors: kInvalid for an endpoint that is none. Connects to nothing yet.
+  // Errors: kInvalid for an endpoint that is none, and those of rpc::Tls::Open. Connects to nothing
+  // yet.
   static Result<std::unique_ptr<HttpSource>> Open(const SourceOptions& options);
   Result<Taken> Take() override;
 

@@ -13,8 +13,10 @@
 #include <thread>
 
 #include "kvcove/http/server.h"
+#include "kvcove/rpc/access.h"
 #include "kvcove/top/sampler.h"
 #include "tests/becomes.h"
+#include "tests/certificates.h"
 
 namespace kvcove::top {
 namespace {
@@ -31,10 +33,12 @@ class SourceTest : public testing::Test {
             }};
   }
   // Serves at a port that the kernel chooses, or at the same again.
-  void Serve(std::vector<http::Route> routes) {
+  void Serve(std::vector<http::Route> routes, std::shared_ptr<rpc::Tls> tls = nullptr) {
     auto listener = rpc::ListenTcp(address_);
     ASSERT_TRUE(listener) << listener.error().ToString();
-    auto server = http::Server::Open({.listener = std::move(*listener)}, std::move(routes));
+    auto server = http::Server::Open(
+        {.listener = std::move(*listener), .tunnel = rpc::TunnelOf(std::move(tls))},
+        std::move(routes));
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
   }
@@ -106,6 +110,33 @@ TEST_F(SourceTest, ARefusalSaysWhatTheEndpointSays) {
   ASSERT_FALSE(denied);
   EXPECT_EQ(denied.error().code, Code::kDenied);
   EXPECT_THAT(denied.error().detail, HasSubstr("show a token"));
+}
+
+TEST_F(SourceTest, AnEndpointWithTlsIsAskedOverTls) {
+  std::string directory = testing::TempDir() + "kvcove-top-tls-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  ASSERT_TRUE(MakeCertificates(directory));
+  const rpc::TlsFiles files{.authority = directory + "/good-ca.pem",
+                            .certificate = directory + "/good.pem",
+                            .key = directory + "/good.key"};
+  auto tls = rpc::Tls::Open(files);
+  ASSERT_TRUE(tls) << tls.error().ToString();
+  Serve({Route("/v1/status", R"({"role":"host"})")}, *tls);
+  const auto open = [&](const rpc::TlsFiles& with) {
+    return HttpSource::Open(
+        {.endpoints = {address_.ToString()}, .tls = with, .timeout_ns = kSecond * 60});
+  };
+  auto source = open(files);
+  ASSERT_TRUE(source) << source.error().ToString();
+  const auto taken = (*source)->Take();
+  ASSERT_TRUE(taken) << taken.error().ToString();
+  EXPECT_EQ(taken->sample.role, "host");
+  auto in_the_clear = open({});
+  ASSERT_TRUE(in_the_clear);
+  EXPECT_FALSE((*in_the_clear)->Take());
+  auto missing = open({.authority = directory + "/none.pem"});
+  EXPECT_FALSE(missing) << "before anything is asked";
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(SourceTest, AServerOfAnotherKindIsNotTakenForAnEndpoint) {
@@ -188,6 +219,17 @@ TEST(SamplerTest, AShorterIntervalCountsAtOnce) {
   ASSERT_TRUE(Becomes([&] { return source.taken() == 1; }));
   (*sampler)->SetInterval(kMillisecond);
   EXPECT_TRUE(Becomes([&] { return source.taken() > 2; }));
+}
+
+TEST(SamplerTest, TheNextSampleWaitsForTheCostOfShowingThisOne) {
+  FakeSource source;
+  auto sampler = Sampler::Start(source, 3600 * kSecond);
+  ASSERT_TRUE(sampler) << sampler.error().ToString();
+  ASSERT_TRUE(Becomes([&] { return (*sampler)->Take().has_value(); }));
+  (*sampler)->AddCost(3600 * kSecond);
+  (*sampler)->SetInterval(kMillisecond);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(source.taken(), 1);
 }
 
 TEST(SamplerTest, SamplesThatCostMuchAreRare) {

@@ -94,9 +94,10 @@ std::vector<Part> CallParts(const View& view) {
   for (const bool lately : {true, false}) {
     for (const CallView& call : view.calls) {
       if (call.since_start == lately) continue;
+      const std::string name = Printable(call.name);
       const std::string times = fmt::format("{} {}", TimeText(call.p50_s), TimeText(call.p99_s));
-      parts.push_back({.text = call.since_start ? fmt::format("{} ({})", call.name, times)
-                                                : fmt::format("{} {}", call.name, times)});
+      parts.push_back({.text = call.since_start ? fmt::format("{} ({})", name, times)
+                                                : fmt::format("{} {}", name, times)});
     }
   }
   if (parts.empty()) parts.push_back({.text = "no calls"});

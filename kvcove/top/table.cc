@@ -112,9 +112,10 @@ Table Namespaces(const View& view) {
               .sort = {.column = 2}};
   for (const Namespace& space : *view.now.namespaces) {
     const bool dead = space.dead.value_or(false);
-    table.rows.push_back({TextCell(space.name), TextCell(space.version),
-                          BytesCell(static_cast<double>(space.bytes)),
-                          TextCell(dead ? "dead" : "", dead ? Tone::kWarn : Tone::kPlain)});
+    table.rows.push_back(
+        {TextCell(space.name), TextCell(space.version),
+         BytesCell(space.bytes ? Rate(static_cast<double>(*space.bytes)) : std::nullopt),
+         TextCell(dead ? "dead" : "", dead ? Tone::kWarn : Tone::kPlain)});
   }
   return table;
 }

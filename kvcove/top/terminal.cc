@@ -2,6 +2,7 @@
 #include "kvcove/top/terminal.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@ namespace {
 // The alternate screen, no cursor, no automatic line breaks: a cell too many must not scroll.
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
+constexpr std::string_view kClear = "\x1b[H\x1b[2J";
+constexpr int kLeaveMs = 1000;
 
 constexpr auto kTaken =
     std::to_array<int>({SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH});
@@ -120,15 +123,21 @@ Result<std::unique_ptr<Terminal>> Terminal::Open(int input, int output) {
   return terminal;
 }
 
-// ISIG stays: Ctrl-C and Ctrl-Z are signals. IXON ends, so that Ctrl-S stops no output.
+// ISIG stays: Ctrl-C and Ctrl-Z are signals. IXON ends, so that Ctrl-S stops no output. In the
+// background tcsetattr() stops the process, and SIGCONT interrupts it: the mode that was read is
+// the line editor's of the shell, so it is read again.
 void Terminal::Enter() {
   if (entered_) return;
-  termios mode = before_;
-  mode.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | IEXTEN);
-  mode.c_iflag &= ~static_cast<tcflag_t>(IXON | ICRNL);
-  mode.c_cc[VMIN] = 1;
-  mode.c_cc[VTIME] = 0;
-  tcsetattr(input_, TCSADRAIN, &mode);
+  bool again = true;
+  while (again) {
+    if (tcgetattr(input_, &before_) != 0) break;  // the terminal is gone, as Show notices
+    termios mode = before_;
+    mode.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | IEXTEN);
+    mode.c_iflag &= ~static_cast<tcflag_t>(IXON | ICRNL);
+    mode.c_cc[VMIN] = 1;
+    mode.c_cc[VTIME] = 0;
+    again = tcsetattr(input_, TCSANOW, &mode) != 0 && errno == EINTR && !EndIsNoted();
+  }
   entered_ = true;
   Forget();
   Write(kEnter);
@@ -138,7 +147,12 @@ void Terminal::Enter() {
 void Terminal::Leave() {
   if (!entered_) return;
   entered_ = false;
-  if (!Write(kLeave)) (void)!write(output_, kLeave.data(), kLeave.size());
+  pollfd output{.fd = output_, .events = POLLOUT, .revents = 0};
+  int ready = 0;
+  do {
+    ready = poll(&output, 1, kLeaveMs);
+  } while (ready < 0 && errno == EINTR);
+  if (ready > 0 && !Write(kLeave)) (void)!write(output_, kLeave.data(), kLeave.size());
   tcsetattr(input_, TCSANOW, &before_);
 }
 
@@ -152,12 +166,15 @@ Size Terminal::size() const {
 
 bool Terminal::Show(const std::vector<std::string>& lines) {
   std::string bytes;
+  if (shown_.size() != lines.size()) {
+    shown_.clear();
+    bytes = kClear;
+  }
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i < shown_.size() && shown_[i] == lines[i]) continue;
     // Cleared first: behind a line of full width the cursor is on its last cell.
     bytes += fmt::format("\x1b[{};1H\x1b[K{}", i + 1, lines[i]);
   }
-  if (shown_.size() != lines.size()) bytes += "\x1b[J";
   shown_ = lines;
   return Write(bytes);
 }

@@ -46,8 +46,8 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-// Uses the terminal from Enter to Leave. Leave restores the mode of its input, its cursor, and the
-// screen from before; the destructor leaves. Belongs to one thread.
+// Uses the terminal from Enter to Leave. Leave restores the mode of its input that Enter has found,
+// its cursor, and the screen from before; the destructor leaves. Belongs to one thread.
 class Terminal {
  public:
   // Neither is a terminal that can move its cursor: says why.
@@ -56,7 +56,9 @@ class Terminal {
   static Result<std::unique_ptr<Terminal>> Open(int input, int output);
   ~Terminal() { Leave(); }
 
+  // In the background, stops this process until it is in the foreground.
   void Enter();
+  // Waits one second at most for a terminal that takes no bytes.
   void Leave();
   // Returns the size now; 80 x 24 where the terminal does not know it.
   Size size() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/top/top.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -72,10 +72,37 @@ class Views {
 
 // ---- without a screen
 
-// False: nobody reads stdout any more.
-bool PrintLine(const std::string& line) {
-  fmt::print("{}\n", line);
-  return std::fflush(stdout) == 0;
+// Returns false where nobody reads stdout any more. Errors: kInternal, as for a full disk.
+Result<bool> Print(std::string text) {
+  text += '\n';
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return true;
+  }
+  if (errno == EPIPE) return false;
+  return FailErrno(Code::kInternal, "writing to stdout");
+}
+
+Result<bool> PrintJson(const json& line) {
+  return Print(line.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+Result<bool> PrintText(const View& view, const Options& options,
+                       const std::vector<std::string>& silent) {
+  State state;
+  state.interval_s = options.interval_s;
+  const Frame frame{.width = 200,
+                    .color = options.color && isatty(STDOUT_FILENO) != 0,
+                    .endpoint = NamesOf(options.source),
+                    .time = TimeOfDay(),
+                    .trouble = Joined(silent)};
+  return Print(fmt::format("{}", fmt::join(DrawWhole(view, state, frame), "\n")));
+}
+
+// Returns what a line of JSON has beside the view.
+json LineOf(const Options& options) {
+  return {{"schema", "kvcove.top.1"},
+          {"time", std::time(nullptr)},
+          {"endpoint", NamesOf(options.source)}};
 }
 
 // Prints one snapshot, whose rates are those of one interval; with `json` and not `once`, a line
@@ -85,37 +112,28 @@ Result<int> PrintSnapshots(const Options& options, Source& source) {
   Views views;
   KVCOVE_ASSIGN(Taken first, source.Take());
   views.Add(std::move(first.sample), clock.NowNs());
+  const std::int64_t interval_ns = Nanoseconds(options.interval_s);
+  std::int64_t pause_ns = interval_ns;
   while (true) {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(Nanoseconds(options.interval_s)));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
+    const std::int64_t spent_ns = ThreadCostNs();
     Result<Taken> taken = source.Take();
-    if (!taken && (options.once || !options.json)) return std::unexpected(taken.error());
-    if (!taken) {
-      const json line{{"schema", "kvcove.top.1"},
-                      {"time", std::time(nullptr)},
-                      {"endpoint", NamesOf(options.source)},
-                      {"error", taken.error().detail}};
-      if (!PrintLine(line.dump(-1, ' ', false, json::error_handler_t::replace))) return 0;
-      continue;
-    }
-    const View& view = views.Add(std::move(taken->sample), clock.NowNs());
-    if (options.json) {
-      json line = JsonOf(view);
-      line["time"] = std::time(nullptr);
-      line["endpoint"] = NamesOf(options.source);
+    if (!taken && options.once) return std::unexpected(taken.error());
+    json line = LineOf(options);
+    if (taken) {
+      const View& view = views.Add(std::move(taken->sample), clock.NowNs());
+      if (!options.json) {
+        KVCOVE_TRY(PrintText(view, options, taken->silent));
+        return 0;
+      }
+      line.update(JsonOf(view));
       line["silent"] = taken->silent;
-      if (!PrintLine(line.dump(-1, ' ', false, json::error_handler_t::replace))) return 0;
-      if (options.once) return 0;
-      continue;
+    } else {
+      line["error"] = taken.error().detail;
     }
-    State state;
-    state.interval_s = options.interval_s;
-    const Frame frame{.width = 200,
-                      .color = options.color && isatty(STDOUT_FILENO) != 0,
-                      .endpoint = NamesOf(options.source),
-                      .time = TimeOfDay(),
-                      .trouble = Joined(taken->silent)};
-    for (const std::string& line : DrawWhole(view, state, frame)) fmt::print("{}\n", line);
-    return std::fflush(stdout) == 0 ? 0 : 2;
+    KVCOVE_ASSIGN(const bool read, PrintJson(line));
+    if (options.once || !read) return 0;
+    pause_ns = PauseNs(interval_ns, ThreadCostNs() - spent_ns);
   }
 }
 
@@ -131,9 +149,8 @@ class Screen {
   // Returns when the user, a signal or the terminal's end says so.
   void Run() {
     terminal_.Enter();
-    while (!state_.quit && Draw()) {
-      if (!Wait()) break;
-    }
+    bool there = Draw();
+    while (there && !state_.quit) there = Wait();
     terminal_.Leave();
   }
 
@@ -149,10 +166,14 @@ class Screen {
                       .endpoint = NamesOf(options_.source),
                       .time = time_,
                       .trouble = trouble_};
-    return terminal_.Show(top::Draw(shown_ ? &*shown_ : nullptr, state_, frame));
+    std::map<std::string, std::size_t> first_rows;
+    const bool there =
+        terminal_.Show(top::Draw(shown_ ? &*shown_ : nullptr, state_, frame, &first_rows));
+    for (const auto& [list, first] : first_rows) state_.first_rows[list] = first;
+    return there;
   }
 
-  // Waits for a key, a signal or a sample, and takes them. False: the end.
+  // Waits for a key, a signal or a sample, takes them, and draws. False: the end.
   bool Wait() {
     std::array<pollfd, 3> fds = {pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
                                  pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
@@ -162,8 +183,13 @@ class Screen {
     if (ready == 0) Press(keys_.Flush());
     if (fds[1].revents != 0 && !TakeSignals()) return false;
     if (ready > 0 && fds[0].revents != 0 && !TakeKeys()) return false;
-    if (auto news = sampler_.Take()) TakeNews(std::move(*news));
-    return true;
+    auto news = sampler_.Take();
+    if (!news) return Draw();
+    const std::int64_t spent_ns = ThreadCostNs();
+    TakeNews(std::move(*news));
+    const bool there = Draw();
+    sampler_.AddCost(ThreadCostNs() - spent_ns);
+    return there;
   }
 
   bool TakeSignals() {

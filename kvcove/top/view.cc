@@ -73,7 +73,7 @@ Rate AddOwners(const Sample* before, const Rates& rates, View& view) {
 void AddMisses(const Sample* before, const Rates& rates, View& view) {
   for (const auto& [reason, total] : view.now.misses) {
     std::optional<std::uint64_t> was;
-    // A reason that is new counts from zero: a process has a series for each reason from its start.
+    // A reason that is new counts from zero.
     if (before != nullptr) {
       const auto at = before->misses.find(reason);
       was = at == before->misses.end() ? 0 : at->second;
@@ -115,7 +115,10 @@ CallView CallOf(const std::string& name, const Times& now, const Times* before,
 }  // namespace
 
 View MakeView(const Sample* before, const Sample& now, double seconds) {
-  if (before != nullptr && (before->term != now.term || before->role != now.role)) before = nullptr;
+  if (before != nullptr &&
+      (before->term != now.term || before->role != now.role || before->summed != now.summed)) {
+    before = nullptr;
+  }
   View view{.seconds = before == nullptr ? 0 : seconds, .now = now};
   const Rates rates(view.seconds);
   Rate disk_hits;
@@ -173,7 +176,9 @@ void AddLists(const Sample& now, json& answer) {
   if (now.namespaces) {
     json& list = answer["namespaces"] = json::array();
     for (const Namespace& space : *now.namespaces) {
-      json entry{{"namespace", space.name}, {"version", space.version}, {"bytes", space.bytes}};
+      json entry{{"namespace", space.name},
+                 {"version", space.version},
+                 {"bytes", space.bytes ? json(*space.bytes) : json()}};
       if (space.dead) entry["dead"] = *space.dead;
       list.push_back(std::move(entry));
     }

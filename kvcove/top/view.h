@@ -2,8 +2,9 @@
 // The difference between two samples of a pool: rates, quantiles, sums. Pure.
 //
 // A counter that decreased belongs to a process that was started anew, so its rate is not known for
-// this interval; the same holds for all of them after a change of the master's term. A figure that
-// is not known is not set: screens show "-", JSON null.
+// this interval; the same holds for all of them after a change of the master's term, and when other
+// endpoints have answered than before. A figure that is not known is not set: screens show "-",
+// JSON null.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -81,6 +81,17 @@ TEST_F(ViewTest, AnotherMastersCountersAreNotCompared) {
   EXPECT_EQ(view.seconds, 0);
 }
 
+TEST_F(ViewTest, SumsOverOtherEndpointsAreNotCompared) {
+  before_.summed = {"m:7480"};
+  now_.summed = {"m:7480", "a:7481"};
+  before_.calls["get"].up_to = {{INFINITY, 1}};
+  now_.calls["get"].up_to = {{INFINITY, 100'000}};
+  const View view = Make();
+  EXPECT_FALSE(view.misses[0].keys);
+  EXPECT_FALSE(view.calls[0].calls) << "the owner's calls since its start";
+  EXPECT_TRUE(view.calls[0].since_start);
+}
+
 TEST_F(ViewTest, AnOwnerThatWasStartedAnewHasNoRatesForOnce) {
   before_.owners->push_back({.address = "b", .state = "live", .hits = 500, .hit_bytes = 9000});
   now_.owners->push_back({.address = "b", .state = "live", .hits = 5, .hit_bytes = 90});

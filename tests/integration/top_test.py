@@ -3,6 +3,7 @@
 """`kvcove top` in a pseudo-terminal, on a real cluster: tests/integration/top_test.py KVCOVE TRACE"""
 
 import fcntl
+import http.server
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 import unittest
 
@@ -101,9 +103,12 @@ class Screen:
         elif final == "K":
             if self.row < self.rows:
                 self.lines[self.row] = self.lines[self.row][: self.column]
-        elif final == "J":
-            first = 0 if arguments == "2" else self.row + 1
-            self.lines[first:] = [""] * (self.rows - first)
+        elif final == "J" and arguments == "2":
+            self.lines = [""] * self.rows
+        elif final == "J" and self.row < self.rows:
+            # From the cursor on, which stays on the last cell of a full line.
+            column = min(self.column, self.columns - 1)
+            self.lines[self.row :] = [self.lines[self.row][:column]] + [""] * (self.rows - self.row - 1)
 
 
 class Session:
@@ -113,13 +118,19 @@ class Session:
         self.bytes = b""
         self.screen = Screen(rows, columns)
         self.status = None
+        # The program starts once the terminal's mode from before is known.
+        wait, go = os.pipe()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            os.close(go)
+            os.read(wait, 1)
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             variables = {**os.environ, "TERM": "xterm", **environment}
             variables = {name: value for name, value in variables.items() if value is not None}
             os.execvpe(command[0], command, variables)
         self.before = self.mode()
+        os.close(go)
+        os.close(wait)
 
     def mode(self):
         return termios.tcgetattr(self.fd)
@@ -180,20 +191,15 @@ class Session:
         os.close(self.fd)
 
 
-class Top(unittest.TestCase):
+class Pool(unittest.TestCase):
+    """A pool, with a directory of its own, and the command that shows it. `where`: options that name it."""
+
+    where = ()
+
     @classmethod
     def setUpClass(cls):
         cls.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvcove-top-"))
         cls.processes = []
-        cls.master_port, cls.admin_port, cls.owner_port = port(), port(), port()
-        cls.admin = f"127.0.0.1:{cls.admin_port}"
-        cls.owner_admin = f"127.0.0.1:{cls.owner_port}"
-        cls.master = None
-        cls.start_master()
-        cls.start(
-            "owner", "--master", f"127.0.0.1:{cls.master_port}", "--listen", f"127.0.0.1:{port()}",
-            "--admin", cls.owner_admin, "--memory", "64MiB", "--socket", str(cls.directory / "o" / "s"),
-        )  # fmt: skip
 
     @classmethod
     def tearDownClass(cls):
@@ -203,10 +209,56 @@ class Top(unittest.TestCase):
         shutil.rmtree(cls.directory)
 
     @classmethod
-    def start(cls, *words):
-        process = subprocess.Popen([KVCOVE, "--log", "error", *words], stdin=subprocess.DEVNULL)
+    def start(cls, *words, **options):
+        process = subprocess.Popen([KVCOVE, "--log", "error", *words], stdin=subprocess.DEVNULL, **options)
         cls.processes.append(process)
         return process
+
+    def await_owner(self):
+        """Wait for the pool's only owner, which has its lease then."""
+
+        def joined():
+            answer = self.run_top("--once", "--json")
+            return answer.returncode == 0 and json.loads(answer.stdout).get("owners_live") == 1
+
+        self.assertTrue(until(joined), "the pool does not start")
+
+    def options(self, admin):
+        return ("--admin", admin) if admin else self.where
+
+    def run_top(self, *words, admin=None, **environment):
+        return subprocess.run(
+            [KVCOVE, "top", *self.options(admin), "--interval", "0.1", *words],
+            env={**os.environ, **environment}, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+
+    def open(self, *words, command=None, admin=None, **options):
+        words = [KVCOVE, "top", *self.options(admin), "--interval", "0.1", *words]
+        session = Session(command(words) if command else words, **options)
+        self.addCleanup(session.close)
+        return session
+
+    def assert_restored(self, session):
+        self.assertEqual(session.mode(), session.before)
+        self.assertFalse(session.screen.alternate)
+        self.assertFalse(session.screen.hidden)
+
+
+class Top(Pool):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.master_port, cls.admin_port, cls.owner_port = port(), port(), port()
+        cls.admin = f"127.0.0.1:{cls.admin_port}"
+        cls.owner_admin = f"127.0.0.1:{cls.owner_port}"
+        cls.where = ("--admin", cls.admin)
+        cls.master = None
+        cls.start_master()
+        cls.start(
+            "owner", "--master", f"127.0.0.1:{cls.master_port}", "--listen", f"127.0.0.1:{port()}",
+            "--admin", cls.owner_admin, "--memory", "64MiB", "--socket", str(cls.directory / "o" / "s"),
+        )  # fmt: skip
 
     @classmethod
     def start_master(cls):
@@ -216,30 +268,7 @@ class Top(unittest.TestCase):
         )  # fmt: skip
 
     def setUp(self):
-        # One owner, which has its lease.
-        def joined():
-            answer = self.run_top("--once", "--json")
-            return answer.returncode == 0 and json.loads(answer.stdout).get("owners_live") == 1
-
-        self.assertTrue(until(joined), "the cluster does not start")
-
-    def run_top(self, *words, admin=None, **environment):
-        return subprocess.run(
-            [KVCOVE, "top", "--admin", admin or self.admin, "--interval", "0.1", *words],
-            env={**os.environ, **environment}, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-
-    def open(self, *words, command=None, admin=None, **options):
-        words = [KVCOVE, "top", "--admin", admin or self.admin, "--interval", "0.1", *words]
-        session = Session(command(words) if command else words, **options)
-        self.addCleanup(session.close)
-        return session
-
-    def assert_restored(self, session):
-        self.assertEqual(session.mode(), session.before)
-        self.assertFalse(session.screen.alternate)
-        self.assertFalse(session.screen.hidden)
+        self.await_owner()
 
     # ---- the screen
 
@@ -295,6 +324,8 @@ class Top(unittest.TestCase):
             last = "q quit"[:columns] if columns > 7 else "q quit"
             self.assertTrue(session.shows(last), (rows, columns, session.screen.lines))
             self.assertIn(last, session.screen.lines[rows - 1])
+            if columns < 60:
+                self.assertEqual(session.screen.lines[rows - 1][columns - 1 :], "~", "it fills the line")
             self.assertEqual(session.screen.overflow, 0)
         self.assertTrue(session.shows("> OWNER"))
 
@@ -380,6 +411,34 @@ class Top(unittest.TestCase):
         self.assertTrue(session.shows("> OWNER"), session.screen.lines)
         self.assertEqual(session.mode()[3] & termios.ECHO, 0)
 
+    def test_in_the_background_it_waits_for_its_terminal(self):
+        # A shell's line editor reads keys in another mode, which the view must not take for the terminal's own. Bash
+        # would repair it after the view's end; dash, which is sh here and there, does not.
+        shell = (
+            'stty -echo; "$@" & until grep -q "^State:.T" /proc/$!/status; do sleep 0.02; done; '
+            "stty echo; fg >/dev/null; echo ended $?"
+        )
+        session = self.open(command=lambda words: ["sh", "-mc", shell, "sh", *words])
+        self.assertTrue(session.shows("> OWNER"), session.bytes[-500:])
+        session.type("q")
+        self.assertTrue(session.shows("ended 0"), session.bytes[-500:])
+        self.assert_restored(session)
+
+    def test_it_ends_while_its_terminal_takes_no_bytes(self):
+        session = self.open(rows=60, columns=200)
+        self.assertTrue(session.shows("> OWNER"))
+        def blocked():
+            session.type("\x0c" * 20)
+            time.sleep(0.1)
+            # write(2), of a frame; in x86-64 and aarch64
+            return pathlib.Path(f"/proc/{session.pid}/syscall").read_text().split()[0] in ("1", "64")
+
+        self.assertTrue(until(blocked), "the terminal takes everything")
+        os.kill(session.pid, signal.SIGTERM)
+        self.assertTrue(until(lambda: os.waitpid(session.pid, os.WNOHANG)[0] != 0), "it does not end")
+        session.status = 0
+        self.assertEqual(session.mode(), session.before)
+
     def test_it_ends_with_its_terminal(self):
         session = self.open()
         self.assertTrue(session.shows("> OWNER"))
@@ -439,6 +498,16 @@ class Top(unittest.TestCase):
         process.stdout.close()
         self.assertEqual(process.wait(60), 0, "nobody reads any more")
 
+    def test_a_full_disk_is_an_error(self):
+        for words in (("--once",), ("--once", "--json"), ("--json",)):
+            with open("/dev/full", "w") as full:
+                answer = subprocess.run(
+                    [KVCOVE, "top", "--admin", self.admin, "--interval", "0.1", *words],
+                    stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+                )  # fmt: skip
+            self.assertEqual(answer.returncode, 2, words)
+            self.assertIn("writing to stdout: No space left", answer.stderr)
+
     def test_an_owner_alone_is_shown_too(self):
         answer = self.run_top("--once", "--json", admin=self.owner_admin)
         self.assertEqual(answer.returncode, 0, answer.stderr)
@@ -446,6 +515,14 @@ class Top(unittest.TestCase):
         self.assertEqual(line["role"], "owner")
         self.assertGreater(line["owners"][0]["lease_left_seconds"], 0)
         self.assertNotIn("tasks", line)
+
+    def test_an_engines_tls_is_not_that_of_the_endpoint(self):
+        answer = self.run_top("--once", KVCOVE_TLS_AUTHORITY="/nowhere")
+        self.assertEqual((answer.returncode, answer.stderr), (0, ""))
+        subprocess.run(
+            [KVCOVE, "admin", "--admin", self.admin, "segments"], stdout=subprocess.DEVNULL, timeout=120, check=True,
+            env={**os.environ, "KVCOVE_TLS_AUTHORITY": "/nowhere"},
+        )  # fmt: skip
 
     # ---- what it refuses
 
@@ -469,6 +546,157 @@ class Top(unittest.TestCase):
         answer = self.run_top("--once", admin=f"127.0.0.1:{port()}")
         self.assertEqual(answer.returncode, 2)
         self.assertIn("127.0.0.1:", answer.stderr)
+
+
+class Host(Pool):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.socket = str(cls.directory / "h" / "s")
+        cls.where = ("--socket", cls.socket)
+        cls.start("serve", "--memory", "64MiB", "--socket", cls.socket)
+
+    def setUp(self):
+        self.await_owner()
+
+    def snapshot(self):
+        answer = self.run_top("--once", "--json")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        return json.loads(answer.stdout)
+
+    def test_it_shows_the_pool_of_a_host(self):
+        replay = self.start(
+            "replay", TRACE, "--engines", "2", "--time-scale", "1", "--json", "--pool", f"unix:{self.socket}",
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        seen = {}
+
+        def busy():
+            seen.update(self.snapshot())
+            return seen["engines"] and any(space["bytes"] for space in seen["namespaces"])
+
+        self.assertTrue(until(busy), seen)
+        self.assertEqual(seen["role"], "host")
+        self.assertEqual(seen["engines"][0]["state"], "open")
+        self.assertEqual(seen["engines_registered"], len(seen["engines"]))
+        self.assertGreater(seen["misses"]["never put"]["total"], 0)
+        self.assertEqual(seen["owners"][0]["state"], "live")
+        self.assertIsNotNone(seen["up_bytes_per_second"])
+        self.assertEqual(seen["counters"]["resets"], 0)
+        session = self.open()
+        self.assertTrue(session.shows("> OWNER 1"), session.screen.lines)
+        self.assertTrue(session.shows("ENGINE 2"), session.screen.lines)
+        self.assertTrue(session.shows("never put"), session.screen.lines)
+        session.type("q")
+        self.assertTrue(session.ended())
+        self.assert_restored(session)
+        replay.kill()
+        replay.wait()
+        subprocess.run(
+            [KVCOVE, "admin", "--admin", seen["endpoint"], "reset", seen["namespaces"][0]["namespace"]],
+            stdout=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+        after = self.snapshot()
+        self.assertEqual(after["counters"]["resets"], 1)
+        self.assertEqual(after["namespaces"][0]["bytes"], 0)
+
+    def test_it_outlives_the_host(self):
+        socket_path = str(self.directory / "again" / "s")
+        words = ("serve", "--memory", "16MiB", "--socket", socket_path)
+        host = self.start(*words)
+        self.assertTrue(until(lambda: os.path.exists(str(self.directory / "again" / "admin-s"))))
+        session = Session([KVCOVE, "top", "--socket", socket_path, "--interval", "0.1"])
+        self.addCleanup(session.close)
+        self.assertTrue(session.shows("1 of 1 owners"), session.screen.lines)
+        host.kill()
+        host.wait()
+        self.assertTrue(session.shows("NO ANSWER for"), session.screen.lines)
+        self.start(*words)
+        self.assertTrue(session.lacks("NO ANSWER"), session.screen.lines)
+        self.assertTrue(session.shows("1 of 1 owners"), session.screen.lines)
+
+    def test_an_endpoint_with_tls_is_asked_with_certificates(self):
+        files = self.directory / "tls"
+        files.mkdir()
+        subprocess.run(
+            ["sh", "-ec",
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca "
+             "-keyout ca.key -out ca.pem; "
+             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=host -keyout host.key -out r; "
+             "echo subjectAltName=IP:127.0.0.1 >names; "
+             "openssl x509 -req -in r -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out host.pem; "
+             "chmod 600 host.key"],
+            cwd=files, stderr=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+        tls = [
+            *("--tls-authority", str(files / "ca.pem")),
+            *("--tls-certificate", str(files / "host.pem")),
+            *("--tls-key", str(files / "host.key")),
+        ]
+        admin = f"127.0.0.1:{port()}"
+        self.start("serve", "--memory", "16MiB", "--socket", str(self.directory / "t" / "s"), "--admin", admin, *tls)
+        self.assertTrue(until(lambda: self.run_top("--once", *tls, admin=admin).returncode == 0))
+        self.assertEqual(self.run_top("--once", admin=admin).returncode, 2)
+
+
+class Hostile(Pool):
+    """An endpoint whose names control terminals, and whose numbers are beyond all bounds."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        bad = "\x1b]0;owned\x07\x1b[2Jx"
+        bodies = {
+            "/v1/status": {"role": bad, "term": 1},
+            "/v1/segments": {"segments": [{"address": bad, "state": bad, "capacity_bytes": 2**64 - 1, "hits": -5}]},
+            "/v1/namespaces": {"namespaces": [{"namespace": bad, "version": bad}]},
+            "/v1/engines": {"engines": [{"engine": bad, "namespace": bad}], "registered": 1},
+            "/v1/tasks": {"tasks": [{"id": 1, "kind": bad, "state": bad, "seconds": 1e308}]},
+        }
+        bodies = {path: json.dumps(body) for path, body in bodies.items()}
+        bodies["/metrics"] = (
+            f'kvcove_master_call_seconds_bucket{{call="{bad}",le="+Inf"}} 1e308\n'
+            f'kvcove_requester_misses_total{{reason="{bad}"}} inf\n'
+        )
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            # Without keep-alive, as a proxy may be.
+            def do_GET(self):
+                body = bodies.get(self.path, "").encode()
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        cls.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        cls.thread = threading.Thread(target=cls.server.serve_forever, args=(0.02,))
+        cls.thread.start()
+        cls.where = ("--admin", f"127.0.0.1:{cls.server.server_port}")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.shutdown()
+        cls.thread.join()
+        cls.server.server_close()
+        super().tearDownClass()
+
+    def test_names_cannot_control_the_terminal(self):
+        session = self.open(rows=60, columns=200)
+        self.assertTrue(session.shows("owned"), session.bytes[-500:])
+        self.assertTrue(session.shows("> OWNER 1"), session.screen.lines)
+        self.assertNotIn(b"\x1b]", session.bytes)
+        session.type("q")
+        self.assertTrue(session.ended())
+        answer = self.run_top("--once")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("owned", answer.stdout)
+        self.assertNotIn("\x1b", answer.stdout)
+        line = json.loads(self.run_top("--once", "--json").stdout)
+        self.assertIsNone(line["namespaces"][0]["bytes"])
+        self.assertIsNone(line["owners"][0]["hits_per_second"])
 
 
 if __name__ == "__main__":

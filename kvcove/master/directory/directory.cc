@@ -65,7 +65,9 @@ void Directory::Count(const Entry& entry, int sign) {
     slot.generation = entry.generation();
     slot.bytes = 0;
   }
-  slot.bytes += sign * std::int64_t{entry.size_bytes};
+  // An entry that was loaded before its generation was current here has not been counted.
+  slot.bytes = sign > 0 ? slot.bytes + entry.size_bytes
+                        : slot.bytes - std::min<std::uint64_t>(slot.bytes, entry.size_bytes);
 }
 
 std::uint64_t Directory::BytesOf(SlotId slot) const {
@@ -366,8 +368,11 @@ void Directory::ForgetSlices(std::size_t number, const Slices& slices) {
   bool any = false;
   for (Entry& entry : shard.entries) {
     if (entry.epoch == 0 || !slices[wire::SliceOf(entry.hash)]) continue;
-    // No generation is 0, so the entry is not needed, and the sweep below removes it.
+    // No generation is 0, so the entry is not needed, and the sweep below removes it. Its bytes are
+    // counted under the generation that it has now.
+    Count(entry, -1);
     entry.generation_low = entry.generation_high = 0;
+    Count(entry, 1);
     any = true;
   }
   if (any) Sweep(shard, 0);

@@ -198,6 +198,33 @@ TEST_F(DirectoryTest, BytesAreThoseOfTheCurrentGenerationWhetherTheEarlierOneIsS
   EXPECT_EQ(directory_.BytesOf(0), 100U) << "the sweep has taken nothing off the new generation's";
 }
 
+TEST_F(DirectoryTest, SlicesThatAnotherShardHasTakeTheirBytesWithThem) {
+  for (std::uint64_t key = 0; key < 100; ++key) ASSERT_EQ(List(Item(key), 0, 1), Code::kOk);
+  Directory::Slices half;
+  for (std::size_t slice = 0; slice < half.size(); slice += 2) half.set(slice);
+  std::vector<wire::ShardEntry> moved;
+  for (std::size_t i = 0; i < Directory::kShards; ++i) {
+    directory_.CopySlices(i, half, moved);
+    directory_.ForgetSlices(i, half);
+  }
+  ASSERT_GT(moved.size(), 0U);
+  ASSERT_LT(moved.size(), 100U);
+  EXPECT_EQ(directory_.EntriesOf(0), 100 - moved.size());
+  EXPECT_EQ(directory_.BytesOf(0), 100 * (100 - moved.size()));
+  for (const wire::ShardEntry& entry : moved) directory_.LoadEntry(entry);
+  EXPECT_EQ(directory_.BytesOf(0), 10'000U);
+}
+
+TEST_F(DirectoryTest, AnEntryThatWasLoadedBeforeItsGenerationTakesNoOthersBytes) {
+  ASSERT_EQ(List(Item(1), 0, 1), Code::kOk);
+  directory_.LoadEntry(
+      {.hash = Hash(2), .generation = 6, .size_bytes = 1000, .group = 1, .owner = 0, .epoch = 1});
+  SetGeneration(6);
+  ASSERT_EQ(List(Item(3, 1, 6), 0, 1), Code::kOk);
+  ASSERT_TRUE(directory_.Unlist(0, Hash(2), 0));
+  EXPECT_LE(directory_.BytesOf(0), 100U);
+}
+
 TEST_F(DirectoryTest, AnAbsentOwnersValueBlocksNoOther) {
   ASSERT_EQ(List(Item(1, 7), 0, 1), Code::kOk);
   SetLive(0, false);

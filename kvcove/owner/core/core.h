@@ -214,6 +214,8 @@ class Core {
   // Returns all statistics at once.
   PoolStat Stat() const;
   std::uint64_t free_bytes() const { return room_.free_bytes(); }
+  // Returns the bytes that the slot's values of its current generation occupy.
+  std::uint64_t BytesOf(SlotId slot) const { return objects_.slot(slot).current_bytes; }
   // Returns the statistics for a renewal of the lease. O(1).
   wire::RenewRequest Report() const;
   const Id128& incarnation() const { return incarnation_; }
