@@ -80,7 +80,7 @@ MUTANTS = [
     ("saves: a value that is listed is not under way any more", "master/directory/directory_service.cc",
      "  if (code == Code::kOk) saves_.End(item.slot, item.hash);\n", ""),
     ("saves: a key that has a place is not announced", "master/directory/directory_service.cc",
-     "notice == SaveNotice::kBegin && places[i].owner == wire::kNoOwner", "notice == SaveNotice::kBegin"),
+     "place.owner == wire::kNoOwner && place.reason", "place.reason"),
     ("saves: what was not saved is withdrawn", "connector/scheduler/scheduler_events.cc",
      "  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, std::move(missing));\n", ""),
     ("saves: they are announced before their step is computed", "connector/scheduler/scheduler.cc",
