@@ -58,8 +58,12 @@ TEST_F(SavesUnderWayTest, AnnouncementsDoNotKeepVersionsFromBeingBound) {
   }
   std::atomic<int> announced = 0;
   std::atomic<bool> bound = false;
+  std::atomic<bool> stopped = false;
   pool_.on_announce = [&] {
-    if (bound || ++announced >= kMost) return;
+    if (bound || ++announced >= kMost) {
+      stopped = true;
+      return;
+    }
     Compute("r" + std::to_string(announced), 0, 8, 10);
     (void)Step();
   };
@@ -70,8 +74,9 @@ TEST_F(SavesUnderWayTest, AnnouncementsDoNotKeepVersionsFromBeingBound) {
   while (scheduler_->Matched(View("s", 10, "salt"), 0).ask_again) {
   }
   bound = true;
+  while (!stopped) std::this_thread::yield();  // it uses the scheduler until then
   EXPECT_LT(announced, kMost);
-  scheduler_.reset();  // its thread has ended
+  scheduler_.reset();
 }
 
 // NIXL, say, brings it from the engine that saves it, and sooner.
