@@ -112,7 +112,8 @@ void SchedulerRole::QueueNotice(SaveNotice notice, const SaveOrder& order,
     return;
   }
   if (!joins) {
-    notices_.push_back({.notice = notice, .token = order.token, .adapter = order.adapter.digest});
+    notices_.push_back(
+        {.notice = notice, .token = order.token, .adapter = order.adapter.digest, .chunks = {}});
   }
   std::vector<ChunkPlace>& all = notices_.back().chunks;
   all.insert(all.end(), chunks.begin(), chunks.end());
