@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves under way: what is announced of them, and who waits for them.
+#include <atomic>
+#include <thread>
+
 #include "kvcove/connector/roles_fixture.h"
 
 namespace kvcove::connector {
@@ -34,6 +37,57 @@ TEST_F(SavesUnderWayTest, ASaveIsAnnouncedBeforeItsStepIsComputed) {
   plan_ = scheduler_->BuildPlan(pins_);
   EXPECT_EQ(pool_.saves.size(), 4U) << "two chunks, each of two ranks";
   EXPECT_TRUE(pool_.values.empty());
+}
+
+TEST_F(SavesUnderWayTest, TheSavesOfAPlanAreAnnouncedTogether) {
+  Compute("first", 0, 8, 1);
+  Compute("second", 0, 16, 10);
+  (void)Step(/*move=*/false);
+  EXPECT_EQ(pool_.announcements, 1);
+  EXPECT_EQ(pool_.saves.size(), 8U) << "four chunks, each of two ranks";
+}
+
+// A busy engine has another announcement whenever one has been made. The version of a request is
+// bound all the same, by the same thread.
+TEST_F(SavesUnderWayTest, AnnouncementsDoNotKeepVersionsFromBeingBound) {
+  constexpr int kMost = 1000;
+  options_.bind_in_thread = true;
+  options_.versions = VersionSource::kSalt;
+  Start();
+  while (scheduler_->Matched(View("r", 10), 0).ask_again) {
+  }
+  std::atomic<int> announced = 0;
+  std::atomic<bool> bound = false;
+  std::atomic<bool> stopped = false;
+  pool_.on_announce = [&] {
+    if (bound || ++announced >= kMost) {
+      stopped = true;
+      return;
+    }
+    Compute("r" + std::to_string(announced), 0, 8, 10);
+    (void)Step();
+  };
+  Compute("first", 0, 8, 1);
+  std::vector<BlockId> pins;  // from here on that thread has the fixture's workers
+  (void)scheduler_->BuildPlan(pins);
+  while (announced < 10) std::this_thread::yield();
+  while (scheduler_->Matched(View("s", 10, "salt"), 0).ask_again) {
+  }
+  bound = true;
+  while (!stopped) std::this_thread::yield();  // it uses the scheduler until then
+  EXPECT_LT(announced, kMost);
+  scheduler_.reset();
+}
+
+// NIXL, say, brings it from the engine that saves it, and sooner.
+TEST_F(SavesUnderWayTest, ARequestThatAnotherConnectorServesDoesNotWait) {
+  ComputeAndDelaySave();
+  RequestView view = View("next", 10);
+  view.waits_for_saves = false;
+  const Match match = scheduler_->Matched(view, 0);
+  EXPECT_FALSE(match.ask_again);
+  EXPECT_EQ(match.tokens, 0U);
+  EXPECT_EQ(scheduler_->stats().save_waits, 0U);
 }
 
 TEST_F(SavesUnderWayTest, TheNextTurnWaitsForTheSaveOfTheOneBefore) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -32,6 +33,8 @@ struct TestPool {
   std::uint64_t puts = 0;
   std::map<std::string, Hints> hints;  // of what was put, by key
   std::set<std::string> saves;         // announced
+  int announcements = 0;               // calls
+  std::function<void()> on_announce;   // called by each of them
   std::atomic<bool> slow{false};       // Exists does not answer in time
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
@@ -82,7 +85,9 @@ class TestStore : public Store {
   Status Announce(const Token&, std::span<const std::string_view> keys, SaveNotice notice,
                   const CallOptions&) override {
     if (pool_.call_throws) throw std::runtime_error("announce");
+    if (pool_.on_announce) pool_.on_announce();
     const MutexLock lock(pool_.mutex);
+    ++pool_.announcements;
     for (const std::string_view key : keys) {
       if (notice == SaveNotice::kBegin) pool_.saves.insert(Name(key));
       if (notice == SaveNotice::kEnd) pool_.saves.erase(Name(key));

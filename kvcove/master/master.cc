@@ -94,6 +94,15 @@ void Master::List(const wire::ListRequest& request, Reply<wire::ListReply> reply
                          });
 }
 
+Result<std::vector<wire::Place>> Master::NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                                                   std::span<const Id128> hashes,
+                                                   SaveNotice notice) {
+  if (!standings_.Current(token.slot, token.generation)) {
+    return Fail(Code::kStale, "the generation is not the current one; register again");
+  }
+  return directory_.NoteSaves(writer, token, hashes, notice);
+}
+
 Result<std::vector<wire::Place>> Master::Lookup(const Token& token, std::span<const Id128> hashes) {
   if (!standings_.Current(token.slot, token.generation)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");

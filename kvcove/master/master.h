@@ -76,6 +76,9 @@ class Master {
   // with kWarmingUp, not kNeverPut. Errors: kStale when the token's generation is not the current
   // one.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
+  // As DirectoryService. Errors: as Lookup.
+  Result<std::vector<wire::Place>> NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                                             std::span<const Id128> hashes, SaveNotice notice);
   struct Removed {
     std::vector<Code> codes;    // by key: kOk, kMiss
     std::uint64_t matches = 0;  // objects that the pattern removed

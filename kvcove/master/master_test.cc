@@ -414,5 +414,18 @@ TEST_F(MasterTest, AfterAStartNothingIsCalledNeverPut) {
   EXPECT_EQ(master_->directory().Why(m.slot, "k")->count, 2U);
 }
 
+TEST_F(MasterTest, AnAnnouncedSaveIsNoLookUpAndNoMiss) {
+  const Registration m = Register();
+  const Token token = TokenOf(m);
+  const std::vector<Id128> hashes = {DirectoryHash(m.slot, "k")};
+  ASSERT_TRUE(master_->NoteSaves(/*writer=*/1, token, hashes, SaveNotice::kBegin));
+  EXPECT_FALSE(master_->directory().Why(m.slot, "k"));
+  EXPECT_EQ(master_->directory().lookups(), 0U);
+  EXPECT_TRUE((*master_->Lookup(token, hashes))[0].under_way);
+  Token old = token;
+  ++old.generation;
+  EXPECT_EQ(master_->NoteSaves(1, old, hashes, SaveNotice::kEnd).error().code, Code::kStale);
+}
+
 }  // namespace
 }  // namespace kvcove::master

@@ -7,9 +7,9 @@ namespace kvcove {
 
 void SavesUnderWay::Begin(Writer writer, SlotId slot, Generation generation,
                           std::span<const Id128> hashes, std::int64_t now_ns) {
-  Expire(now_ns);
   const std::int64_t until_ns = now_ns + options_.kept_ns;
   for (const Id128& hash : hashes) {
+    Expire(now_ns);
     // A key that is announced again has several expiries, so these are bounded, too.
     if (entries_.size() >= options_.most || expiries_.size() >= 2 * options_.most) return;
     const auto of_writer = writers_.find(writer);
@@ -23,10 +23,10 @@ void SavesUnderWay::Begin(Writer writer, SlotId slot, Generation generation,
   }
 }
 
-void SavesUnderWay::End(SlotId slot, const Id128& hash) {
+void SavesUnderWay::End(SlotId slot, Generation generation, const Id128& hash) {
   if (entries_.empty()) return;
   const auto at = entries_.find({.hash = hash, .slot = slot});
-  if (at != entries_.end()) Erase(at);
+  if (at != entries_.end() && at->second.generation == generation) Erase(at);
 }
 
 bool SavesUnderWay::Has(SlotId slot, Generation generation, const Id128& hash,
@@ -40,7 +40,9 @@ bool SavesUnderWay::Has(SlotId slot, Generation generation, const Id128& hash,
 }
 
 void SavesUnderWay::Expire(std::int64_t now_ns) {
-  while (!expiries_.empty() && expiries_.front().first <= now_ns) {
+  // The caller holds a lock, and after a pause all of them may have expired. Two for each new one
+  // make room for it, and those that remain count no more (Has).
+  for (int i = 0; i < 2 && !expiries_.empty() && expiries_.front().first <= now_ns; ++i) {
     const auto at = entries_.find(expiries_.front().second);
     // Announced again meanwhile: a later expiry follows.
     if (at != entries_.end() && at->second.until_ns <= now_ns) Erase(at);

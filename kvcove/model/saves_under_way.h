@@ -33,11 +33,13 @@ class SavesUnderWay {
   SavesUnderWay() = default;
   explicit SavesUnderWay(const Options& options) : options_(options) {}
 
-  // Notes that the writer is about to save these keys (DirectoryHash) of a slot.
+  // Notes that the writer is about to save these keys (DirectoryHash) of a slot. Removes two
+  // expired ones at most for each of them.
   void Begin(Writer writer, SlotId slot, Generation generation, std::span<const Id128> hashes,
              std::int64_t now_ns);
-  // Notes that the value is there, or will not be.
-  void End(SlotId slot, const Id128& hash);
+  // Notes that the value is there, or will not be. A save that a reset has voided ends none of
+  // those that began after the reset.
+  void End(SlotId slot, Generation generation, const Id128& hash);
   // Notes that a writer has ended: it saves nothing more. O(1); its entries expire.
   void EndWriter(Writer writer) { writers_.erase(writer); }
   // Returns whether a save of the key under this generation is under way.

@@ -42,7 +42,7 @@ TEST_F(SavesUnderWayTest, ItEndsWithItsValueItsWriterAndItsTime) {
   Begin(1, 1);
   Begin(1, 2);
   Begin(2, 3);
-  saves_.End(kSlot, HashOf(1));
+  saves_.End(kSlot, kGeneration, HashOf(1));
   EXPECT_FALSE(Has(1));
   EXPECT_TRUE(Has(2));
   saves_.EndWriter(1);
@@ -50,6 +50,20 @@ TEST_F(SavesUnderWayTest, ItEndsWithItsValueItsWriterAndItsTime) {
   EXPECT_TRUE(Has(3, kKeptNs - 1));
   EXPECT_FALSE(Has(3, kKeptNs));
   EXPECT_EQ(saves_.until_ns(), kKeptNs);
+}
+
+TEST_F(SavesUnderWayTest, ASaveFromBeforeAResetEndsNoneThatBeganAfterIt) {
+  Begin(1, 1, 0, kGeneration + 1);
+  saves_.End(kSlot, kGeneration, HashOf(1));
+  EXPECT_TRUE(Has(1, 0, kGeneration + 1));
+}
+
+TEST_F(SavesUnderWayTest, AnAnnouncementRemovesFewOfThoseThatHaveExpired) {
+  for (std::uint64_t i = 0; i < 8; ++i) Begin(i, i);
+  Begin(9, 9, kKeptNs);
+  EXPECT_EQ(saves_.size(), 7U) << "two were removed, one was added";
+  EXPECT_TRUE(Has(9, kKeptNs));
+  EXPECT_FALSE(Has(7, kKeptNs)) << "it has expired, and is still there";
 }
 
 TEST_F(SavesUnderWayTest, AKeyThatIsAnnouncedAgainLastsLonger) {
@@ -75,6 +89,7 @@ TEST_F(SavesUnderWayTest, ItsBoundsAreThoseOfAWriterAndOfAll) {
   // Time makes room.
   Begin(2, 30, kKeptNs);
   EXPECT_TRUE(Has(30, kKeptNs));
+  for (int i = 0; i < 10; ++i) Begin(2, 30, kKeptNs);
   EXPECT_EQ(saves_.size(), 1U);
 }
 

@@ -147,12 +147,14 @@ Status Owner::Start() {
     const MutexLock lock(memory_->mutex);
     if (!options_.cluster) memory_->core().RenewLease(clock_.NowNs() + options_.lease_ns);
   }
-  // In a cluster the master takes announcements. A predecessor's are not known here.
-  memory_->PublishSavesUntil(options_.cluster ? 0 : 1);
+  PublishTakesSaves();
   const Status started = StartThreads();
   if (!started) Stop();
   return started;
 }
+
+// In a cluster the master takes announcements. A predecessor's are not known here.
+void Owner::PublishTakesSaves() { memory_->PublishSavesUntil(options_.cluster ? 0 : 1); }
 
 Status Owner::StartThreads() {
   if (!options_.cluster && !lease_.joinable()) {

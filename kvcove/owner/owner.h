@@ -209,6 +209,8 @@ class Owner {
   Status OpenCore();
   void MakeReport();
   Status StartThreads();
+  // Notes in the segment's header that this owner takes announcements of saves, or does not.
+  void PublishTakesSaves();
   Status StartPausedDisks();
   void StopDisks();
   void RunJanitor();

@@ -134,7 +134,7 @@ std::vector<Code> Owner::NoteSaves(SessionNumber session, const Token& token,
   for (const Id128& hash : hashes) {
     const bool under_way = saves_.Has(token.slot, token.generation, hash, now);
     codes.push_back(under_way ? Code::kInProgress : Code::kMiss);
-    if (notice == SaveNotice::kEnd) saves_.End(token.slot, hash);
+    if (notice == SaveNotice::kEnd) saves_.End(token.slot, token.generation, hash);
   }
   if (notice != SaveNotice::kBegin) return codes;
   saves_.Begin(session, token.slot, token.generation, hashes, now);

@@ -32,6 +32,9 @@ void Owner::Freeze() {
     stop_changed_.NotifyAll();
   }
   if (janitor_.joinable()) janitor_.join();
+  // Requesters ask nobody about saves while nobody answers, nor a successor of an earlier build,
+  // which would close their connections.
+  memory_->PublishSavesUntil(0);
 }
 
 void Owner::Thaw() {
@@ -45,6 +48,7 @@ void Owner::Thaw() {
     frozen_ = false;
     lease_over_ = false;
   }
+  PublishTakesSaves();
   if (disks_.TakePaused()) StartAgain([this] { return StartPausedDisks(); });
   StartAgain([this] { return StartThreads(); });
 }

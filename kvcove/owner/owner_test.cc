@@ -72,6 +72,22 @@ TEST(OwnerTest, NothingIsPopulatedBeforeItsUserSaysThatAllElseIsStarted) {
   EXPECT_TRUE(HasThread("kvcove-pages") || owner->memory().Populated());
 }
 
+// An owner that hands over answers nobody, and its successor may be of a build that does not know
+// the call.
+TEST(OwnerTest, RequestersAskAFrozenOwnerForNoSaves) {
+  const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());
+  const auto until = [&] { return owner->memory().header().header().saves_until_ns.load(); };
+  ASSERT_TRUE(owner->Start());
+  EXPECT_EQ(until(), 1) << "it takes announcements";
+  const Id128 hash{1, 2};
+  (void)owner->NoteSaves(1, {.generation = 1, .slot = 3}, {&hash, 1}, SaveNotice::kBegin);
+  EXPECT_GT(until(), SystemClock::Instance().NowNs());
+  owner->Freeze();
+  EXPECT_EQ(until(), 0);
+  owner->Thaw();
+  EXPECT_EQ(until(), 1);
+}
+
 // By this a requester finds the owner that need not evict: a hint that a timer published let a fast
 // writer fill one owner of two.
 TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {

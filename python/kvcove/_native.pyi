@@ -1061,6 +1061,7 @@ class SchedulerRole:
         hashes: list[bytes],
         computed: int,
         adapter: int = 0,
+        waits_for_saves: bool = True,
     ) -> tuple[int | None, bool]: ...
     def allocated(
         self, request: str, external: int, blocks: Callable[[], Sequence[Sequence[int]]]

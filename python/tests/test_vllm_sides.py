@@ -644,6 +644,36 @@ def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips:
     assert scheduler._requests == {"r": request}, "what it computes is stored"
 
 
+@pytest.mark.parametrize(
+    ("params", "waits"),
+    [
+        (None, True),
+        ({"kvcove": {"output_tokens": 3}}, True),
+        ({"do_remote_decode": True, "do_remote_prefill": False}, True),
+        ({"do_remote_prefill": True, "remote_engine_id": "prefill"}, False),
+    ],
+)
+def test_a_request_that_a_transport_serves_waits_for_no_save(
+    connector: Any, params: Any, waits: bool
+) -> None:
+    scheduler = object.__new__(connector._SchedulerSide)
+    scheduler._requests, asked = {}, []
+    scheduler.role = SimpleNamespace(
+        matched=lambda *given: asked.append(given) or (64, True), hint=lambda *given: None
+    )
+    request = SimpleNamespace(
+        request_id="r",
+        num_tokens=80,
+        num_prompt_tokens=80,
+        cache_salt=None,
+        block_hashes=[],
+        lora_request=None,
+        kv_transfer_params=params,
+    )
+    assert scheduler.matched(request, 0) == (64, True)
+    assert asked == [("r", 80, 80, "", [], 0, 0, waits)]
+
+
 @pytest.mark.parametrize("version", ["0.22.1", "0.23.0", "0.23.1.dev3+gabc"])
 def test_an_older_vllm_is_refused_in_one_line(connector: Any, version: str) -> None:
     versions, plugin = module_of("_versions"), module_of("_plugin")

@@ -198,7 +198,7 @@ class SchedulerRole {
     std::set<std::uint32_t> on_disk;  // not stored: the pool has them, on a disk alone
   };
 
-  // Tells other engines' look-ups that a save is under way, or that some of its chunks are not.
+  // Tells other engines' look-ups that saves are under way, or that some of their chunks are not.
   struct Announcement {
     SaveNotice notice = SaveNotice::kNone;
     Token token;
@@ -263,10 +263,11 @@ class SchedulerRole {
   // Asks for the version that was queued first. False: there was none, or no answer.
   bool BindOne(std::chrono::milliseconds timeout) KVCOVE_EXCLUDES(mutex_);
   void BindInThread() KVCOVE_EXCLUDES(mutex_);
-  // Queues what is to be announced of a save, for the binder; beyond a bound nothing.
-  void QueueNotice(SaveNotice notice, const SaveOrder& order, std::vector<ChunkPlace> chunks)
+  // Queues what is to be announced of a save, for the binder, together with that of other saves
+  // under the same token; beyond a bound nothing.
+  void QueueNotice(SaveNotice notice, const SaveOrder& order, std::span<const ChunkPlace> chunks)
       KVCOVE_REQUIRES(mutex_);
-  // Makes the call of the announcement that was queued first. False: there was none.
+  // Makes the calls of the announcement that was queued first. False: there was none.
   bool Announce() KVCOVE_EXCLUDES(mutex_);
   // Asks the pool for the token that a request's first step needs.
   std::optional<Token> CaptureFor(const ScheduledPart& part) KVCOVE_EXCLUDES(mutex_);
@@ -350,6 +351,7 @@ class SchedulerRole {
   Bindings bindings_ KVCOVE_GUARDED_BY(mutex_);
   CondVar bind_wanted_, bound_;
   std::deque<Announcement> notices_ KVCOVE_GUARDED_BY(mutex_);                  // for the binder
+  std::size_t noticed_chunks_ KVCOVE_GUARDED_BY(mutex_) = 0;                    // in notices_
   std::vector<std::array<std::uint64_t, 6>> gauges_ KVCOVE_GUARDED_BY(mutex_);  // by rank
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::int64_t closed_since_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -13,6 +13,7 @@ constexpr std::chrono::milliseconds kPause{50};  // the binder's, after a try th
 // An announcement that takes longer is late: the save has probably ended.
 constexpr std::chrono::milliseconds kAnnounceTimeout{100};
 constexpr std::size_t kMostNotices = 256;
+constexpr std::size_t kMostNoticedChunks = 32'768;  // of all of them
 constexpr std::size_t kKeysOfACall = 8192;
 
 }  // namespace
@@ -101,15 +102,22 @@ bool SchedulerRole::BindOne(std::chrono::milliseconds timeout) {
 }
 
 void SchedulerRole::QueueNotice(SaveNotice notice, const SaveOrder& order,
-                                std::vector<ChunkPlace> chunks) {
-  if (notices_.size() >= kMostNotices) {
+                                std::span<const ChunkPlace> chunks) {
+  const bool joins = !notices_.empty() && notices_.back().notice == notice &&
+                     notices_.back().token == order.token &&
+                     notices_.back().adapter == order.adapter.digest;
+  if ((!joins && notices_.size() >= kMostNotices) ||
+      noticed_chunks_ + chunks.size() > kMostNoticedChunks) {
     ++stats_.notices_dropped;
     return;
   }
-  notices_.push_back({.notice = notice,
-                      .token = order.token,
-                      .adapter = order.adapter.digest,
-                      .chunks = std::move(chunks)});
+  if (!joins) {
+    notices_.push_back(
+        {.notice = notice, .token = order.token, .adapter = order.adapter.digest, .chunks = {}});
+  }
+  std::vector<ChunkPlace>& all = notices_.back().chunks;
+  all.insert(all.end(), chunks.begin(), chunks.end());
+  noticed_chunks_ += chunks.size();
   bind_wanted_.NotifyOne();
 }
 
@@ -120,6 +128,7 @@ bool SchedulerRole::Announce() {
     if (notices_.empty()) return false;
     next = std::move(notices_.front());
     notices_.pop_front();
+    noticed_chunks_ -= next.chunks.size();
   }
   std::vector<std::string> texts;
   for (const ChunkPlace& place : next.chunks) {
@@ -132,33 +141,35 @@ bool SchedulerRole::Announce() {
   try {
     for (std::size_t from = 0; from < keys.size(); from += kKeysOfACall) {
       const std::size_t count = std::min(kKeysOfACall, keys.size() - from);
-      // A pool that does not take it, or is late: then nobody waits for this save.
-      (void)store_.Announce(next.token, std::span(keys).subspan(from, count), next.notice,
-                            {.timeout = kAnnounceTimeout});
+      // A pool that does not take it, or is late: then nobody waits for the rest.
+      if (!store_.Announce(next.token, std::span(keys).subspan(from, count), next.notice,
+                           {.timeout = kAnnounceTimeout})) {
+        break;
+      }
     }
   } catch (const std::exception&) {
     // Uncaught on the binder's thread, it would end the engine's process.
-    return true;
   }
   return true;
 }
 
 void SchedulerRole::BindInThread() {
   while (true) {
-    bool binds = false;
     bool announces = false;
+    bool idle = true;
+    bool binds = false;
     {
       const MutexLock lock(mutex_);
       while (!stopping_ && bindings_.idle() && notices_.empty()) bind_wanted_.Wait(mutex_);
       if (stopping_) return;
       announces = !notices_.empty();
-      binds = !announces && bindings_.BindsNext();
+      idle = bindings_.idle();
+      binds = !idle && bindings_.BindsNext();
     }
-    // Announcements precede the rest: each is one call, and is worth nothing later.
-    if (announces) {
-      (void)Announce();
-      continue;
-    }
+    // One announcement first, as it is worth nothing later, and then the rest: requests wait for
+    // bindings, too, and a busy engine always has another announcement.
+    if (announces) (void)Announce();
+    if (idle) continue;
     if (!binds) NameVersions();
     if (!binds || BindOne(options_.bind_timeout)) continue;
     const MutexLock lock(mutex_);

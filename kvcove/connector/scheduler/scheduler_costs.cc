@@ -51,7 +51,7 @@ std::int64_t SchedulerRole::SaveWaitNs(const Request& request) const {
       std::min(options_.save_wait, options_.lookup_timeout / 2).count() * kMillisecond;
   if (options_.load_when == LoadWhen::kAlways) return wait_ns;
   const CostModel::Costs costs = costs_.costs(clock_.NowNs());
-  if (costs.token_ns == 0) return wait_ns;
+  if (costs.token_ns == 0 && costs.context_ns == 0) return wait_ns;  // not measured yet
   // A wait in vain adds to the time of computing. It adds half of it at most.
   const std::uint64_t tokens = request.lookup_limit - request.lookup_from;
   const std::uint64_t context = request.lookup_from + tokens / 2;

@@ -66,7 +66,7 @@ void SchedulerRole::EndSave(const Save& save, LinesAfterLock& lines) {
     }
   }
   // Nobody must wait for what does not come.
-  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, std::move(missing));
+  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, missing);
 }
 
 void SchedulerRole::TellFound(std::string_view id, const Request& request, const Lookup& lookup,

@@ -96,7 +96,7 @@ std::shared_ptr<Lookup> SchedulerRole::LookupFor(const RequestView& view,
   const std::uint64_t drop = options_.drop_last_stride ? stride_ : 0;
   // An epoch that has begun since BeginLookup() needs no check here: it has set lookup_epoch to 0,
   // and MatchOnce() refuses the answer.
-  const std::int64_t wait_ns = SaveWaitNs(request);
+  const std::int64_t wait_ns = view.waits_for_saves ? SaveWaitNs(request) : 0;
   request.lookup = std::make_shared<Lookup>(
       options_.shape, keys_,
       Lookup::Question{.hashes = request.hashes,

@@ -83,7 +83,8 @@ struct RequestView {
   std::uint64_t prompt_tokens = 0;
   std::string_view salt;
   AdapterId adapter = 0;
-  std::size_t hashes = 0;  // number of hashes that the engine knows by now
+  bool waits_for_saves = true;  // false: another connector has the KV that an engine is saving
+  std::size_t hashes = 0;       // number of hashes that the engine knows by now
   // Adds the hashes [from, to) to `into`. The role reads each hash once, when a call first needs
   // it, in the caller's thread and without a lock of the role. May throw.
   std::function<void(std::size_t from, std::size_t to, HashList& into)> read_hashes;

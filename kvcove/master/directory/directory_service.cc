@@ -74,7 +74,7 @@ Code DirectoryService::ListOne(const wire::ListItem& item, const wire::ListReque
   if (code == Code::kLimit) refused_.fetch_add(1, std::memory_order_relaxed);
   if (code == Code::kOk && !went_.empty()) went_.erase(tag);
   // Now, not when it expires: the value may be evicted before that, and nobody must wait for it.
-  if (code == Code::kOk) saves_.End(item.slot, item.hash);
+  if (code == Code::kOk) saves_.End(item.slot, item.generation, item.hash);
   return code;
 }
 
@@ -289,20 +289,30 @@ wire::Place DirectoryService::Find(SlotId slot, std::string_view key) const {
   return directory_.Find(slot, DirectoryHash(slot, key));
 }
 
-void DirectoryService::NoteSaves(SavesUnderWay::Writer writer, const Token& token,
-                                 std::span<const Id128> hashes, std::span<const wire::Place> places,
-                                 SaveNotice notice) {
+std::vector<wire::Place> DirectoryService::NoteSaves(SavesUnderWay::Writer writer,
+                                                     const Token& token,
+                                                     std::span<const Id128> hashes,
+                                                     SaveNotice notice) {
+  std::vector<wire::Place> places;
+  places.reserve(hashes.size());
   for (std::size_t begin = 0; begin < hashes.size(); begin += kSlice) {
     const MutexLock lock(mutex_);
     const std::int64_t now = clock_.NowNs();
-    for (std::size_t i = begin; i < std::min(begin + kSlice, hashes.size()); ++i) {
+    for (const Id128& hash : hashes.subspan(begin, std::min(kSlice, hashes.size() - begin))) {
+      if (!Serves(hash, /*listing=*/false)) {
+        places.push_back({.reason = MissReason::kShardAway});
+        continue;
+      }
+      wire::Place& place = places.emplace_back(directory_.Find(token.slot, hash));
+      Qualify(hash, place);
       if (notice == SaveNotice::kEnd) {
-        saves_.End(token.slot, hashes[i]);
-      } else if (notice == SaveNotice::kBegin && places[i].owner == wire::kNoOwner) {
-        saves_.Begin(writer, token.slot, token.generation, hashes.subspan(i, 1), now);
+        saves_.End(token.slot, token.generation, hash);
+      } else if (place.owner == wire::kNoOwner && place.reason != MissReason::kShardAway) {
+        saves_.Begin(writer, token.slot, token.generation, {&hash, 1}, now);
       }
     }
   }
+  return places;
 }
 
 void DirectoryService::EndSaves(SavesUnderWay::Writer writer) {

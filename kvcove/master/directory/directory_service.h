@@ -67,10 +67,11 @@ class DirectoryService {
 
   // ---- saves under way (saves_under_way.h). Known to this master alone, and lost with it: then
   // nobody waits for them.
-  // Notes what a connection says of saves of these keys. `places`: their look-up's answer; a key
-  // that has a place needs no save.
-  void NoteSaves(SavesUnderWay::Writer writer, const Token& token, std::span<const Id128> hashes,
-                 std::span<const wire::Place> places, SaveNotice notice);
+  // Notes that a connection is about to save these keys (kBegin), or does not save them after all
+  // (kEnd), and returns their places as Lookup does. Counts no look-up: nobody wants the values. A
+  // key that has a place needs no save.
+  std::vector<wire::Place> NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                                     std::span<const Id128> hashes, SaveNotice notice);
   // Notes that a connection has ended.
   void EndSaves(SavesUnderWay::Writer writer);
   // Returns the holders and recent misses of each key; kShardAway where another shard knows more.

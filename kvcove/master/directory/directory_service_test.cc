@@ -83,8 +83,7 @@ class SavesTest : public DirectoryServiceTest {
   // What a connection says of a key.
   void Note(const std::string& key, SaveNotice notice, std::uint64_t connection = 1) {
     const Id128 hash = DirectoryHash(kServedSlot, key);
-    const auto places = service_.Lookup(kServedSlot, {&hash, 1});
-    service_.NoteSaves(connection, kToken, {&hash, 1}, places, notice);
+    (void)service_.NoteSaves(connection, kToken, {&hash, 1}, notice);
   }
   bool UnderWay(const std::string& key, Generation generation = kToken.generation) {
     const Id128 hash = DirectoryHash(kServedSlot, key);
@@ -109,6 +108,15 @@ TEST_F(SavesTest, AStoredKeyIsNotAnnounced) {
   Note("a", SaveNotice::kBegin);
   ASSERT_TRUE(List({Gone("a")}, 2));
   EXPECT_FALSE(UnderWay("a"));
+}
+
+TEST_F(SavesTest, AKeyOfAnotherShardIsNotAnnounced) {
+  for (const wire::SliceState state : {wire::SliceState::kNone, wire::SliceState::kLeft}) {
+    service_.SetSlices(std::vector(wire::kSlices, state), 2);
+    Note("a", SaveNotice::kBegin);
+    service_.SetSlices(std::vector(wire::kSlices, wire::SliceState::kServes), 2);
+    EXPECT_FALSE(UnderWay("a"));
+  }
 }
 
 TEST_F(SavesTest, ASaveEndsWithItsWriterItsTimeAndItsGeneration) {

@@ -140,12 +140,11 @@ Result<std::string> MasterServer::Impl::Lookup(rpc::ConnectionId id, const rpc::
   if (!MayTouch(caller, request.token.slot)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
-  KVCOVE_ASSIGN(const std::vector<wire::Place> places,
-                master_->Lookup(request.token, request.hashes));
   // A caller that may not store has no save for which others could wait.
-  if (request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite)) {
-    master_->directory().NoteSaves(id, request.token, request.hashes, places, request.notice);
-  }
+  const bool notes = request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite);
+  KVCOVE_ASSIGN(const std::vector<wire::Place> places,
+                notes ? master_->NoteSaves(id, request.token, request.hashes, request.notice)
+                      : master_->Lookup(request.token, request.hashes));
   return wire::Encode(std::span<const wire::Place>(places));
 }
 

@@ -168,11 +168,11 @@ Result<std::string> Standby::OnLookup(rpc::ConnectionId id, const rpc::Caller& c
       !caller.MayTouch(shard_->replica().TenantOfSlot(request.token.slot))) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
+  const bool notes = request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite);
+  ShardReplica& replica = shard_->replica();
   KVCOVE_ASSIGN(const std::vector<wire::Place> places,
-                shard_->replica().Lookup(request.token, request.hashes));
-  if (request.notice != SaveNotice::kNone && caller.Has(rpc::Scope::kWrite)) {
-    shard_->replica().NoteSaves(id, request.token, request.hashes, places, request.notice);
-  }
+                notes ? replica.NoteSaves(id, request.token, request.hashes, request.notice)
+                      : replica.Lookup(request.token, request.hashes));
   return wire::Encode(std::span<const wire::Place>(places));
 }
 

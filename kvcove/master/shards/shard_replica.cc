@@ -324,8 +324,7 @@ void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
   });
 }
 
-Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
-                                                      std::span<const Id128> hashes) {
+Result<ShardReplica::FollowingPtr> ShardReplica::FollowingOf(const Token& token) const {
   const FollowingPtr to = following();
   if (to == nullptr) return Fail(Code::kUnavailable, "this shard follows nobody");
   if (Lags(*to, token.slot, token.generation)) {
@@ -334,6 +333,12 @@ Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
   if (!to->standings.Current(token.slot, token.generation)) {
     return Fail(Code::kStale, "the generation is not the current one; register again");
   }
+  return to;
+}
+
+Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
+                                                      std::span<const Id128> hashes) {
+  KVCOVE_ASSIGN(const FollowingPtr to, FollowingOf(token));
   std::vector<wire::Place> places = to->directory.Lookup(token.slot, hashes, token.generation);
   if (std::ranges::find(places, wire::kNoOwner, &wire::Place::owner) == places.end()) {
     return places;
@@ -347,12 +352,12 @@ Result<std::vector<wire::Place>> ShardReplica::Lookup(const Token& token,
   return places;
 }
 
-void ShardReplica::NoteSaves(SavesUnderWay::Writer writer, const Token& token,
-                             std::span<const Id128> hashes, std::span<const wire::Place> places,
-                             SaveNotice notice) {
-  if (const FollowingPtr to = following(); to != nullptr) {
-    to->directory.NoteSaves(writer, token, hashes, places, notice);
-  }
+Result<std::vector<wire::Place>> ShardReplica::NoteSaves(SavesUnderWay::Writer writer,
+                                                         const Token& token,
+                                                         std::span<const Id128> hashes,
+                                                         SaveNotice notice) {
+  KVCOVE_ASSIGN(const FollowingPtr to, FollowingOf(token));
+  return to->directory.NoteSaves(writer, token, hashes, notice);
 }
 
 void ShardReplica::EndSaves(SavesUnderWay::Writer writer) {

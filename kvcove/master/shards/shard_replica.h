@@ -73,9 +73,9 @@ class ShardReplica {
   // Looks keys up. Errors: kStale when the token's generation is older than the current one;
   // kInProgress when this shard does not know it yet; kUnavailable.
   Result<std::vector<wire::Place>> Lookup(const Token& token, std::span<const Id128> hashes);
-  // As DirectoryService.
-  void NoteSaves(SavesUnderWay::Writer writer, const Token& token, std::span<const Id128> hashes,
-                 std::span<const wire::Place> places, SaveNotice notice);
+  // As DirectoryService. Errors: as Lookup.
+  Result<std::vector<wire::Place>> NoteSaves(SavesUnderWay::Writer writer, const Token& token,
+                                             std::span<const Id128> hashes, SaveNotice notice);
   void EndSaves(SavesUnderWay::Writer writer);
   Result<wire::ShardPage> Pull(const wire::ShardPullRequest& request);
   std::vector<wire::HeldKey> Held(const wire::ShardFindRequest& request) const;
@@ -114,6 +114,8 @@ class ShardReplica {
     const MutexLock lock(mutex_);
     return following_;
   }
+  // Returns the following that may answer under this token. Errors: as Lookup.
+  Result<FollowingPtr> FollowingOf(const Token& token) const;
   // Adds the entries and the bytes of each slot to `to`, unless they were reported less than 50 ms
   // ago.
   void AddSlots(const Following* from, wire::ShardSyncRequest& to);

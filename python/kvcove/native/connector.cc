@@ -140,8 +140,9 @@ class PyScheduler {
   std::tuple<std::optional<std::uint64_t>, bool> Matched(
       const std::string& id, std::uint64_t tokens, std::uint64_t prompt_tokens,
       const std::string& salt, const HashesArg& hashes, std::uint64_t computed,
-      connector::AdapterId adapter) {
-    const connector::RequestView view = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter);
+      connector::AdapterId adapter, bool waits_for_saves) {
+    connector::RequestView view = ViewOf(id, tokens, prompt_tokens, salt, hashes, adapter);
+    view.waits_for_saves = waits_for_saves;
     const connector::Match match =
         WithRole(role(), [&](auto& role) { return role.Matched(view, computed); });
     if (match.ask_again) return {std::nullopt, false};
@@ -660,7 +661,7 @@ void BindConnector(nb::module_& module) {
           nb::arg("session_ends"))
       .def("matched", &PyScheduler::Matched, nb::arg("request"), nb::arg("tokens"),
            nb::arg("prompt_tokens"), nb::arg("salt"), nb::arg("hashes"), nb::arg("computed"),
-           nb::arg("adapter") = 0)
+           nb::arg("adapter") = 0, nb::arg("waits_for_saves") = true)
       .def("allocated", &PyScheduler::Allocated, nb::arg("request"), nb::arg("external"),
            nb::arg("blocks"))
       .def("schedule", &PyScheduler::Schedule, nb::arg("request"), nb::arg("tokens"),

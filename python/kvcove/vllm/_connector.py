@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,16 @@ class _Reports(KVConnectorWorkerMetadata):
 def _adapter_of(request: Any) -> int:
     """Return the id of a request's LoRA adapter, 0 for none."""
     return int(request.lora_request.lora_int_id) if request.lora_request else 0
+
+
+def _is_fetched(request: Any) -> bool:
+    """Return whether another connector fetches the request's KV from the engine that computed it.
+
+    That engine may still be saving the same KV, and MultiConnector asks no connector as long as one
+    of them has no answer.
+    """
+    params = getattr(request, "kv_transfer_params", None)
+    return isinstance(params, Mapping) and bool(params.get("do_remote_prefill"))
 
 
 class _SchedulerSide:
@@ -373,6 +383,7 @@ class _SchedulerSide:
             request.block_hashes,
             computed,
             _adapter_of(request),
+            not _is_fetched(request),
         )
         return tokens, load_async
 
