@@ -517,7 +517,10 @@ def _facts_of(storage_config: Any, runners: Sequence[Any], config: Config) -> di
         "model name": Path(str(storage_config.model_name or "model")).name,
         "namespace setting": config.namespace,
         "model": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
-        "parallelism": f"TP {storage_config.tp_lcm_size or storage_config.tp_size}, "
+        # Host pools keep all FP8 types as bytes, so their own type does not say which one it is.
+        "KV type": ", ".join(str(getattr(each, "kv_cache_dtype", "")) for each in runners),
+        "adapters": _weights.adapters_of(runners),
+        "ranks": f"TP {storage_config.tp_lcm_size or storage_config.tp_size}, "
         f"PP {storage_config.pp_size}, CP {storage_config.attn_cp_size}",
         "weights named by": config.weight_version_source,
         "SGLang": installed_version(),

@@ -19,7 +19,15 @@ from typing import Any, NamedTuple
 
 from kvcove.engines import _digest
 
-__all__ = ["Now", "Ranks", "Weights", "forget", "observe_engine", "runners_of_process"]
+__all__ = [
+    "Now",
+    "Ranks",
+    "Weights",
+    "adapters_of",
+    "forget",
+    "observe_engine",
+    "runners_of_process",
+]
 
 _log = logging.getLogger("sglang.kvcove")
 _WEIGHTS_TAG = "weights"
@@ -54,6 +62,29 @@ def _fingerprint_of(runners: Sequence[Any]) -> str:
     gigabytes = digest.total_bytes / 1e9
     _log.info("kvcove: weights %s: %.2f GB in %.3f s", value, gigabytes, seconds)
     return value
+
+
+def adapters_of(runners: Sequence[Any]) -> str:
+    """Return a digest of the LoRA adapters whose pages have equal hashes in other engines.
+
+    SGLang derives the identifiers of ``--lora-paths`` from name and path alone, whatever the files have in them. Those
+    of adapters that are loaded later are drawn at random, and count for nothing here.
+    """
+    digest, found = _digest.Digest(), False
+    for runner in runners:
+        adapters = getattr(getattr(runner, "lora_manager", None), "loras", {})
+        for name, adapter in sorted(adapters.items()):
+            if uuid.UUID(hex=name).version == 4:
+                continue
+            found = True
+            digest.add(f"{name}:config", sorted(adapter.config.hf_config.items()))
+            parts = {str(place): layer.weights for place, layer in enumerate(adapter.layers)}
+            parts["embedding"] = adapter.embedding_layers
+            parts["added tokens"] = adapter.added_tokens_embeddings
+            for place, tensors in parts.items():
+                for key, tensor in sorted(tensors.items()):
+                    digest.add(f"{name}:{place}:{key}", tensor)
+    return digest.value()[:16] if found else "none"
 
 
 class Ranks:
