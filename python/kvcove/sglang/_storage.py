@@ -79,16 +79,22 @@ class KvcoveStorage(HiCacheStorage):
         self._session: _native.Session | None = None
         ranks = _weights.Ranks()
         runners = _weights.runners_of_process()
-        named = self.config.weight_version_source == "fingerprint"
-        if named and not runners:
+        if not runners:
             raise ValueError(
-                "kvcove: this process has no model runner of SGLang whose weights could be looked at; give "
-                '"weight_version_source": "none"'
+                "kvcove: this process has no model runner of SGLang, so nobody can say which model and weights its "
+                "KV is of"
             )
+        named = self.config.weight_version_source == "fingerprint"
         self._facts = _facts_of(storage_config, runners, self.config)
         self._engine, self._speaks = ranks.engine(), ranks.rank == 0
         self._open()
-        self.weights = _weights.Weights(runners, ranks, named, self._weights_settled)
+        state = _weights.state_of(runners)
+        if not state.empty:
+            _log.warning(
+                "kvcove: this engine holds KV already, and nobody has observed which weights it is of: nothing is "
+                "stored until its next flush_cache"
+            )
+        self.weights = _weights.Weights(runners, ranks, named, self._weights_settled, state)
         _weights.observe_engine(self.weights)
 
     def _open(self) -> None:
@@ -504,7 +510,7 @@ def _fits(pages: HostPages, hashes: Sequence[str], indices: Any) -> bool:
 
 def _facts_of(storage_config: Any, runners: Sequence[Any], config: Config) -> dict[str, str]:
     """Return what must be equal to share. How pages lie is in their keys."""
-    model = getattr(runners[0], "model_config", None) if runners else None
+    model = getattr(runners[0], "model_config", None)
     hf: Any = getattr(model, "hf_config", None)
     parts = [
         str(hf.to_json_string()) if hasattr(hf, "to_json_string") else "",
