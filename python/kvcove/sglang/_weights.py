@@ -205,7 +205,9 @@ class Weights:
     named : bool
         KV belongs to the bytes of weights. Else versions are empty.
     settled : callable
-        Is called when this rank's weights are whole again.
+        Is called when this rank's weights are whole again, before anybody may find or store.
+    known : callable
+        Is called when this rank has told the others of them.
     state : State
         Of the engine. KV that it holds already may be of weights before: nobody has observed its updates.
     """
@@ -216,12 +218,14 @@ class Weights:
         ranks: Ranks,
         named: bool,
         settled: Callable[[], None],
+        known: Callable[[], None] = lambda: None,
         state: State = _STARTED,
     ) -> None:
         self.runners = list(runners)
         self._ranks = ranks
         self._named = named
         self._settled = settled
+        self._known = known
         self._lock = threading.Lock()
         self._epoch = 0  # differs after each begin of a change
         self._changes = 0  # that have ended; each rank counts the same
@@ -339,6 +343,7 @@ class Weights:
                 return  # somebody wrote meanwhile
             self._own = own
             self._differ_since = time.monotonic()
+        self._known()
 
     def _note_difference(self) -> None:
         with self._lock:
