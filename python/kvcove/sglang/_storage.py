@@ -562,7 +562,12 @@ def _facts_of(storage_config: Any, runners: Sequence[Any], config: Config) -> di
         str(getattr(model, "dtype", "")),
     ]
     if config.weight_version_source == "none":
-        parts.append(str(storage_config.model_name))
+        # Nothing else tells two models of one configuration apart, and users give both the same name.
+        parts += [
+            str(storage_config.model_name),
+            str(getattr(model, "model_path", "")),
+            str(getattr(model, "revision", "")),
+        ]
     return {
         "model name": Path(str(storage_config.model_name or "model")).name,
         "namespace setting": config.namespace,

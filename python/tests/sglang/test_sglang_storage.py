@@ -544,7 +544,11 @@ def test_without_names_kv_of_before_an_operators_reset_is_not_stored_after_it(po
 def test_tensors_that_are_reset_for_a_check_are_other_weights(pool: str) -> None:
     with engine(pool) as first:
         before = first.storage.weights.now()
-        first.runner.check_weights = lambda **_: first.model.weight.data.fill_(7.0) and None
+
+        def reset(**_: object) -> None:
+            first.model.weight.data.fill_(7.0)
+
+        first.runner.check_weights = reset
         first.manager.check_weights(
             SimpleNamespace(
                 action="reset_tensors",
@@ -555,3 +559,17 @@ def test_tensors_that_are_reset_for_a_check_are_other_weights(pool: str) -> None
         )
         now = first.storage.weights.now()
         assert None not in (before, now) and now.version != before.version
+
+
+def test_without_names_models_of_the_same_configuration_are_told_apart_by_their_path() -> None:
+    storage = SimpleNamespace(
+        model_name="policy", tp_lcm_size=None, tp_size=1, pp_size=1, attn_cp_size=1
+    )
+
+    def namespace(source: str, path: str) -> str:
+        config = _storage.Config(weight_version_source=source)
+        runner = SimpleNamespace(model_config=SimpleNamespace(model_path=path, revision=None))
+        return _storage._namespace_of(_storage._facts_of(storage, [runner], config), config)
+
+    assert namespace("none", "/models/a") != namespace("none", "/models/b")
+    assert namespace("fingerprint", "/models/a") == namespace("fingerprint", "/models/b")
