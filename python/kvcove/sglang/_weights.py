@@ -80,6 +80,13 @@ def _fingerprint_of(runners: Sequence[Any]) -> str:
     return value
 
 
+def _is_drawn(identifier: str) -> bool:
+    try:
+        return uuid.UUID(hex=identifier).version == 4
+    except ValueError:
+        return False
+
+
 def adapters_of(runners: Sequence[Any]) -> str:
     """Return a digest of the LoRA adapters whose pages have equal hashes in other engines.
 
@@ -90,7 +97,7 @@ def adapters_of(runners: Sequence[Any]) -> str:
     for runner in runners:
         adapters = getattr(getattr(runner, "lora_manager", None), "loras", {})
         for name, adapter in sorted(adapters.items()):
-            if uuid.UUID(hex=name).version == 4:
+            if _is_drawn(name):
                 continue
             found = True
             digest.add(f"{name}:config", sorted(adapter.config.hf_config.items()))
