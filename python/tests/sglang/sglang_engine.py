@@ -198,7 +198,7 @@ class Engine:
         self.tree.load_back_threshold = 0
         self.controller = self.tree.cache_controller
         self.controller.prefetch_capacity_limit = 1 << 30
-        self._model_name = self.controller.storage_config.model_name if attached else "dummy"
+        self._model_name = args.served_model_name
         self._rid = 0
 
     @property

@@ -24,6 +24,7 @@ from sglang.srt.managers.cache_controller import HiCacheController  # noqa: E402
 from sglang.srt.managers.scheduler_components.weight_updater import (  # noqa: E402
     SchedulerWeightUpdaterManager,
 )
+from sglang.srt.mem_cache.utils import get_hash_str  # noqa: E402
 from sglang.utils import TypeBasedDispatcher  # noqa: E402
 from sglang_engine import PAGE, Engine, Owner, engine  # noqa: E402
 
@@ -54,6 +55,7 @@ def pool(owner: Owner) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def sglang_on_a_cpu(tmp_path_factory: Any) -> Iterator[None]:
     sglang_copies.install()
+    get_hash_str([1, 2, 3, 4], page_size=4)  # compiles what it needs, before a test waits for it
     store = tmp_path_factory.mktemp("group") / "store"
     torch.distributed.init_process_group("gloo", f"file://{store}", rank=0, world_size=1)
     yield
