@@ -183,8 +183,11 @@ void AddStorage(const Words& settings, const std::string& pool, Words& words) {
     LogInfo("the command has a --hicache-storage-backend of its own");
     return;
   }
-  if (Mention(settings, "--disable-radix-cache")) {
-    LogWarn("SGLang with --disable-radix-cache keeps no prefixes, so it gets no storage backend");
+  // With the last two SGLang refuses a hierarchical cache, and would not start.
+  for (const std::string_view other :
+       {"--disable-radix-cache", "--enable-lmcache", "--enable-unified-cache-external-linker"}) {
+    if (!Mention(settings, other)) continue;
+    LogWarn("SGLang with {} has no hierarchical cache, so it gets no storage backend", other);
     return;
   }
   const std::string config = StorageConfig(pool);

@@ -45,6 +45,7 @@ def test_the_pool_and_the_segment_come_from_the_environment(
         ({"hold_s": "long"}, "is no float"),
         ({"hold_s": 61}, "give 0 to 60 seconds"),
         ({"timeout_ms": 0}, "milliseconds"),
+        ({"lookup_timeout_ms": 10_000}, "1 to 8000 milliseconds"),
         ({"assume_weights": 1}, "is no bool"),
     ],
 )

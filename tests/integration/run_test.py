@@ -204,6 +204,8 @@ class Run(unittest.TestCase):
             ([], [*server, "--hicache-storage-backend", "file"], False),
             ([], [*server, "--hicache-storage-backend=file"], False),
             ([], [*server, "--disable-radix-cache"], False),
+            ([], [*server, "--enable-lmcache"], False),
+            ([], [*server, "--enable-unified-cache-external-linker"], False),
         ):
             _, output, errors = self.run_command(*options, "--", *map(str, words))
             expected = " ".join(map(str, words[1:])) + (f" {added}" if takes else "")

@@ -29,6 +29,9 @@ _ADVICE = {
     "page bytes": "they hold other heads or layers in a page",
     "parallelism": "with another TP: a common 'store_tp' and a 'weight_version_source' other than "
     "'fingerprint'; PP and context parallelism must be equal",
+    "adapters": "give them the same --lora-paths, with the same adapters in them",
+    "ranks": "with another TP: a common 'tp_lcm_size', --hicache-mem-layout page_head and "
+    "'weight_version_source': 'none'; PP and context parallelism must be equal",
     "weights named by": "give them the same 'weight_version_source'",
     "SGLang": "give them the same release of SGLang: another one may lay out a page otherwise",
     "vLLM": "give them the same release of vLLM: another one may lay out a block otherwise",

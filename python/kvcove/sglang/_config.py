@@ -48,7 +48,8 @@ class Config:
         The owner (host:port) that puts go to in a cluster. Empty: $KVCOVE_PREFERRED_SEGMENT, else the one on this
         host.
     lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
-        Of a look-up (then it is a miss), of a batch of pages, of a reset.
+        Of a look-up (then it is a miss), of a batch of pages, of a reset. The first two at most 8,000: at a flush
+        SGLang waits 10 s for its threads, and a scheduler that waited in vain ends.
     hold_s : float
         What was found is kept from eviction until it is loaded, for so long.
     """
@@ -102,9 +103,13 @@ class Config:
             refuse("on_unreachable", "give 'fallback' or 'crash'")
         if self.weight_version_source not in ("fingerprint", "none"):
             refuse("weight_version_source", "give 'fingerprint' or 'none'")
-        for key in ("lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):
-            if not 1 <= getattr(self, key) <= 600_000:
-                refuse(key, "give 1 to 600000 milliseconds")
+        for key, most in (
+            ("lookup_timeout_ms", 8_000),
+            ("timeout_ms", 8_000),
+            ("reset_timeout_ms", 600_000),
+        ):
+            if not 1 <= getattr(self, key) <= most:
+                refuse(key, f"give 1 to {most} milliseconds")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
 

@@ -106,7 +106,6 @@ class HostPages:
         if not _has_heads(pool):
             names = names[:1]
         self.facts = {
-            "KV type": str(getattr(pool, "dtype", "")),
             "page tokens": str(self.page_size),
             "page order": self._order(kind),
             "page bytes": str(self.page_bytes),
@@ -198,7 +197,11 @@ class HostPages:
     def _layout(self, kind: str, sizes: Sequence[int]) -> str:
         """Say all that two pools must have in common so that a page's bytes mean the same."""
         pool = self._pool
-        facts: list[Any] = [kind, str(getattr(pool, "dtype", "")), self.page_size]
+        # Of a state both parts have a type of their own, and types of the same size differ.
+        types = [
+            f"{name} {each}" for name, each in sorted(vars(pool).items()) if name.endswith("dtype")
+        ]
+        facts: list[Any] = [kind, types, self.page_size]
         if kind in _ORDERED:
             # The pieces differ by layout; the heads of one object do not differ by TP.
             facts += [self._order(kind), self.page_bytes // self._split]

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorage,
@@ -28,7 +28,10 @@ from kvcove.sglang._versions import installed_version
 
 __all__ = ["KvcoveStorage"]
 
+_T = TypeVar("_T")
 _log = logging.getLogger("sglang.kvcove")
+_MOST_KEYS = 65_536  # of one call to the pool
+_SMALL_PAGE = 16  # tokens
 _STORED = frozenset(
     {
         _native.Code.OK.value,
@@ -42,8 +45,8 @@ _STORED = frozenset(
 class KvcoveStorage(HiCacheStorage):
     """SGLang's HiCache storage in a kvcove pool.
 
-    Thread-safe. No call raises because of the pool: a pool that is slow or gone is a miss, and a page that is not
-    stored.
+    Thread-safe. What SGLang's threads call never raises: a pool that is slow or gone, or a fault here, is a miss, and
+    a page that is not stored. In SGLang 0.5.21 an exception would end a thread that requests wait for.
     """
 
     def __init__(self, storage_config: Any, _kwargs: Mapping[str, Any] | None = None) -> None:
@@ -79,17 +82,26 @@ class KvcoveStorage(HiCacheStorage):
         self._session: _native.Session | None = None
         ranks = _weights.Ranks()
         runners = _weights.runners_of_process()
-        named = self.config.weight_version_source == "fingerprint"
-        if named and not runners:
+        if not runners:
             raise ValueError(
-                "kvcove: this process has no model runner of SGLang whose weights could be looked at; give "
-                '"weight_version_source": "none"'
+                "kvcove: this process has no model runner of SGLang, so nobody can say which model and weights its "
+                "KV is of"
             )
+        named = self.config.weight_version_source == "fingerprint"
         self._facts = _facts_of(storage_config, runners, self.config)
         self._engine, self._speaks = ranks.engine(), ranks.rank == 0
         self._open()
-        self.weights = _weights.Weights(runners, ranks, named, self._weights_settled)
+        state = _weights.state_of(runners)
+        if not state.empty:
+            _log.warning(
+                "kvcove: this engine holds KV already, and nobody has observed which weights it is of: nothing is "
+                "stored until its next flush_cache"
+            )
+        self.weights = _weights.Weights(
+            runners, ranks, named, self._weights_settled, self._weights_known, state
+        )
         _weights.observe_engine(self.weights)
+        self._weights_known()
 
     def _open(self) -> None:
         try:
@@ -142,7 +154,13 @@ class KvcoveStorage(HiCacheStorage):
         """Take the pool of the model's KV. Its buffers stay where they are."""
         super().register_mem_pool_host(mem_pool_host)
         self.register_mem_host_pool_v2(mem_pool_host, PoolName.KV)
-        self._tell_differences(self._pages[str(PoolName.KV)])
+        pages = self._pages[str(PoolName.KV)]
+        if pages.page_size < _SMALL_PAGE:
+            _log.warning(
+                "kvcove: pages of %d tokens, each an object of the pool, are slow to move: give --page-size 64",
+                pages.page_size,
+            )
+        self._tell_differences(pages)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Take a pool of windows, states or a draft model."""
@@ -155,6 +173,9 @@ class KvcoveStorage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """Return how many pages from the first on are there, and hold them until they are loaded."""
+        return self._guarded("look-up", lambda: self._prefix(keys), 0)
+
+    def _prefix(self, keys: list[str]) -> int:
         pages = self._pages[str(PoolName.KV)]
         if pages.is_logical:
             return len(keys)
@@ -165,21 +186,27 @@ class KvcoveStorage(HiCacheStorage):
         self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
     ) -> Any:
         """Return the prefixes that all pools can serve."""
-        pages = self.batch_exists(keys, extra_info)
+        return self._guarded(
+            "look-up",
+            lambda: self._restorable(keys, pool_transfers or ()),
+            PoolTransferResult(0, {}, []),
+        )
+
+    def _restorable(self, keys: list[str], pool_transfers: Sequence[Any]) -> Any:
+        pages = self._prefix(keys)
         hits: dict[Any, int] = {PoolName.KV: pages} if pages else {}
         restorable = set(range(1, pages + 1))
-        for transfer in pool_transfers or ():
+        for transfer in pool_transfers:
             if not restorable:
                 break
             boundary, pool_restorable = self._pool_hits(transfer, keys[:pages])
             if boundary:
                 hits[transfer.name] = boundary
-            if pool_restorable is not None:
-                restorable &= pool_restorable
+            restorable &= pool_restorable
         return PoolTransferResult(max(restorable, default=0), hits, sorted(restorable))
 
-    def _pool_hits(self, transfer: Any, keys: list[str]) -> tuple[int, set[int] | None]:
-        """Return the longest prefix of a pool, and all prefixes that it serves; None: it has no say."""
+    def _pool_hits(self, transfer: Any, keys: list[str]) -> tuple[int, set[int]]:
+        """Return the longest prefix of a pool, and all prefixes that it serves."""
         there = self._present(self._pages[str(transfer.name)], keys)
         policy = getattr(transfer.hit_policy, "value", transfer.hit_policy)
         if policy == PoolHitPolicy.TRAILING_PAGES.value:
@@ -198,9 +225,10 @@ class KvcoveStorage(HiCacheStorage):
         if self._session is None or now is None or not hashes:
             return [False] * len(hashes)
         self._count("looked_up_pages", len(hashes))
+        asked = hashes[: _MOST_KEYS // pages.objects]
         try:
             results = self._session.hold(
-                pages.keys(hashes),
+                pages.keys(asked),
                 self.config.hold_s,
                 version=now.version,
                 timeout=self.config.lookup_timeout_ms / 1e3,
@@ -209,6 +237,7 @@ class KvcoveStorage(HiCacheStorage):
             self._failed("look-up", error)
             return [False] * len(hashes)
         there = _by_page([code == 0 for code in results.codes], pages.objects)
+        there += [False] * (len(hashes) - len(asked))
         if not self.weights.is_still(now):
             return [False] * len(hashes)
         self._count("found_pages", sum(there))
@@ -251,6 +280,14 @@ class KvcoveStorage(HiCacheStorage):
         }
 
     def _get(self, name: str, hashes: list[str], indices: Any) -> list[bool]:
+        nothing = [False] * len(hashes)
+        return self._guarded("load", lambda: self._load(name, hashes, indices), nothing)
+
+    def _set(self, name: str, hashes: list[str], indices: Any) -> list[bool]:
+        nothing = [False] * len(hashes)
+        return self._guarded("store", lambda: self._store(name, hashes, indices), nothing)
+
+    def _load(self, name: str, hashes: list[str], indices: Any) -> list[bool]:
         pages = self._pages[name]
         if pages.is_logical:
             return [True] * len(hashes)
@@ -286,7 +323,7 @@ class KvcoveStorage(HiCacheStorage):
         self._measured("prefetch", sum(found), pages.page_bytes, monotonic() - began)
         return found
 
-    def _set(self, name: str, hashes: list[str], indices: Any) -> list[bool]:
+    def _store(self, name: str, hashes: list[str], indices: Any) -> list[bool]:
         pages = self._pages[name]
         if pages.is_logical:
             return [True] * len(hashes)
@@ -315,6 +352,14 @@ class KvcoveStorage(HiCacheStorage):
         stored = _by_page([code in _STORED for code in results.codes], pages.objects)
         self._measured("backup", sum(stored), pages.page_bytes, monotonic() - began)
         return stored
+
+    def _guarded(self, what: str, call: Callable[[], _T], missing: _T) -> _T:
+        try:
+            return call()
+        except Exception as error:
+            self._failed(what, error)
+            _log.exception("kvcove: a %s failed", what)
+            return missing
 
     def _queue(self) -> _native.Queue:
         """Return the completions of this thread's calls."""
@@ -387,6 +432,11 @@ class KvcoveStorage(HiCacheStorage):
         """Reset the namespace after a change of weights that have no name."""
         if self.config.weight_version_source == "none" and hasattr(self, "weights"):
             self._reset(all_void=False)
+
+    def _weights_known(self) -> None:
+        """Take the token now: it must be older than the KV that is computed from here on."""
+        if hasattr(self, "weights"):
+            self._guarded("capture", self._token_now, None)
 
     def _reset(self, *, all_void: bool) -> bool:
         if self._session is None:
@@ -504,7 +554,7 @@ def _fits(pages: HostPages, hashes: Sequence[str], indices: Any) -> bool:
 
 def _facts_of(storage_config: Any, runners: Sequence[Any], config: Config) -> dict[str, str]:
     """Return what must be equal to share. How pages lie is in their keys."""
-    model = getattr(runners[0], "model_config", None) if runners else None
+    model = getattr(runners[0], "model_config", None)
     hf: Any = getattr(model, "hf_config", None)
     parts = [
         str(hf.to_json_string()) if hasattr(hf, "to_json_string") else "",
@@ -512,12 +562,20 @@ def _facts_of(storage_config: Any, runners: Sequence[Any], config: Config) -> di
         str(getattr(model, "dtype", "")),
     ]
     if config.weight_version_source == "none":
-        parts.append(str(storage_config.model_name))
+        # Nothing else tells two models of one configuration apart, and users give both the same name.
+        parts += [
+            str(storage_config.model_name),
+            str(getattr(model, "model_path", "")),
+            str(getattr(model, "revision", "")),
+        ]
     return {
         "model name": Path(str(storage_config.model_name or "model")).name,
         "namespace setting": config.namespace,
         "model": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
-        "parallelism": f"TP {storage_config.tp_lcm_size or storage_config.tp_size}, "
+        # Host pools keep all FP8 types as bytes, so their own type does not say which one it is.
+        "KV type": ", ".join(str(getattr(each, "kv_cache_dtype", "")) for each in runners),
+        "adapters": _weights.adapters_of(runners),
+        "ranks": f"TP {storage_config.tp_lcm_size or storage_config.tp_size}, "
         f"PP {storage_config.pp_size}, CP {storage_config.attn_cp_size}",
         "weights named by": config.weight_version_source,
         "SGLang": installed_version(),

@@ -12,7 +12,7 @@ from kvcove import __version__
 __all__ = ["check_version", "installed_version"]
 
 _log = logging.getLogger("sglang.kvcove")
-# pyproject.toml has the same bounds (extra "sglang").
+# pyproject.toml has the same oldest one (extra "sglang").
 OLDEST, NEWEST = (0, 5, 21), (0, 5, 23)
 _warned: set[str] = set()
 

@@ -19,27 +19,51 @@ from typing import Any, NamedTuple
 
 from kvcove.engines import _digest
 
-__all__ = ["Now", "Ranks", "Weights", "forget", "observe_engine", "runners_of_process"]
+__all__ = [
+    "Now",
+    "Ranks",
+    "Weights",
+    "adapters_of",
+    "forget",
+    "observe_engine",
+    "runners_of_process",
+    "state_of",
+]
 
 _log = logging.getLogger("sglang.kvcove")
 _WEIGHTS_TAG = "weights"
 _LONG_S = 10.0  # for which the ranks may differ before the log has a line
 
 
-def runners_of_process() -> list[Any]:
-    """Return the model runners of this process: the model's first, then those of models that draft.
+def _live(kind: type) -> list[Any]:
+    """Return the live objects of a class: SGLang tells a storage backend nothing of them.
 
-    SGLang tells a storage backend nothing of them, so they are looked for among the live objects.
+    Those that SGLang's ``/freeze_gc`` has set aside are among them.
     """
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    try:
+        return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    finally:
+        if frozen:
+            gc.freeze()
+
+
+def runners_of_process() -> list[Any]:
+    """Return the model runners of this process: the model's first, then those of models that draft."""
     module = sys.modules.get("sglang.srt.model_executor.model_runner")
     if module is None:
         return []
-    found = [
-        each
-        for each in gc.get_objects()
-        if issubclass(type(each), module.ModelRunner) and getattr(each, "model", None) is not None
-    ]
-    return sorted(found, key=lambda runner: bool(getattr(runner, "is_draft_worker", False)))
+    found = [each for each in _live(module.ModelRunner) if getattr(each, "model", None) is not None]
+    # The live objects are in no order that another engine would have, too.
+    return sorted(
+        found,
+        key=lambda runner: (
+            bool(getattr(runner, "is_draft_worker", False)),
+            getattr(runner, "draft_model_idx", None) or 0,
+        ),
+    )
 
 
 def _fingerprint_of(runners: Sequence[Any]) -> str:
@@ -54,6 +78,36 @@ def _fingerprint_of(runners: Sequence[Any]) -> str:
     gigabytes = digest.total_bytes / 1e9
     _log.info("kvcove: weights %s: %.2f GB in %.3f s", value, gigabytes, seconds)
     return value
+
+
+def _is_drawn(identifier: str) -> bool:
+    try:
+        return uuid.UUID(hex=identifier).version == 4
+    except ValueError:
+        return False
+
+
+def adapters_of(runners: Sequence[Any]) -> str:
+    """Return a digest of the LoRA adapters whose pages have equal hashes in other engines.
+
+    SGLang derives the identifiers of ``--lora-paths`` from name and path alone, whatever the files have in them. Those
+    of adapters that are loaded later are drawn at random, and count for nothing here.
+    """
+    digest, found = _digest.Digest(), False
+    for runner in runners:
+        adapters = getattr(getattr(runner, "lora_manager", None), "loras", {})
+        for name, adapter in sorted(adapters.items()):
+            if _is_drawn(name):
+                continue
+            found = True
+            digest.add(f"{name}:config", sorted(adapter.config.hf_config.items()))
+            parts = {str(place): layer.weights for place, layer in enumerate(adapter.layers)}
+            parts["embedding"] = adapter.embedding_layers
+            parts["added tokens"] = adapter.added_tokens_embeddings
+            for place, tensors in parts.items():
+                for key, tensor in sorted(tensors.items()):
+                    digest.add(f"{name}:{place}:{key}", tensor)
+    return digest.value()[:16] if found else "none"
 
 
 class Ranks:
@@ -112,6 +166,37 @@ class Now(NamedTuple):
     stores: bool
 
 
+class State(NamedTuple):
+    """An engine at the moment at which a backend is attached.
+
+    ``empty``: it holds no KV. ``open_update``: it is between begin_weight_update and end_weight_update. ``away``: the
+    memory of its weights is given back.
+    """
+
+    empty: bool = True
+    open_update: bool = False
+    away: bool = False
+
+
+def state_of(runners: Sequence[Any]) -> State:
+    """Return the state of the engine that has these runners. One that has just started has no weight updater yet."""
+    from sglang.srt.managers.scheduler_components import weight_updater
+
+    managers = [
+        each
+        for each in _live(weight_updater.SchedulerWeightUpdaterManager)
+        if getattr(each.tp_worker, "model_runner", None) in runners
+    ]
+    return State(
+        empty=all(map(_is_empty, managers)),
+        open_update=any(each._session is not None for each in managers),
+        away=any(_WEIGHTS_TAG in each.offload_tags for each in managers),
+    )
+
+
+_STARTED = State()
+
+
 class Weights:
     """Which weights the ranks of an engine have, and whether all KV of its tree is of them. Thread-safe.
 
@@ -127,26 +212,38 @@ class Weights:
     named : bool
         KV belongs to the bytes of weights. Else versions are empty.
     settled : callable
-        Is called when this rank's weights are whole again.
+        Is called when this rank's weights are whole again, before anybody may find or store.
+    known : callable
+        Is called when this rank has told the others of them.
+    state : State
+        Of the engine. KV that it holds already may be of weights before: nobody has observed its updates.
     """
 
     def __init__(
-        self, runners: Sequence[Any], ranks: Ranks, named: bool, settled: Callable[[], None]
+        self,
+        runners: Sequence[Any],
+        ranks: Ranks,
+        named: bool,
+        settled: Callable[[], None],
+        known: Callable[[], None] = lambda: None,
+        state: State = _STARTED,
     ) -> None:
         self.runners = list(runners)
         self._ranks = ranks
         self._named = named
         self._settled = settled
+        self._known = known
         self._lock = threading.Lock()
         self._epoch = 0  # differs after each begin of a change
         self._changes = 0  # that have ended; each rank counts the same
         self._own: str | None = None  # what this rank told last, None during a change
-        self._whole = True
+        self._whole = state.empty
         self._calls = 0
         self._differ_since: float | None = None  # None also once that was logged
-        self.open_update = False  # between begin_weight_update and end_weight_update
-        self.away = False  # their memory is given back
-        self._settle()
+        self.open_update = state.open_update
+        self.away = state.away
+        if not (self.open_update or self.away):
+            self._settle()
         written = weakref.WeakMethod(self._written)  # the models outlive a backend that is detached
 
         def tell() -> None:
@@ -163,8 +260,12 @@ class Weights:
         if own is None:
             return None
         # Asked anew each time: KV of new weights is there only after each rank has told of its own.
-        told = self._ranks.told(own)
-        if told is None or len({text.partition(":")[0] for text in told}) > 1:
+        try:
+            told = self._ranks.told(own)
+        except RuntimeError as error:  # torch's, of a store that does not answer
+            _log.debug("kvcove: the other ranks' weights are not known: %s", error)
+            return None
+        if told is None or own not in told or len({text.partition(":")[0] for text in told}) > 1:
             self._note_difference()
             return None
         version = ""
@@ -231,15 +332,25 @@ class Weights:
     def _settle(self) -> None:
         with self._lock:
             epoch = self._epoch
-        own = _fingerprint_of(self.runners) if self._named else ""
-        self._settled()
+        try:
+            fingerprint = _fingerprint_of(self.runners) if self._named else ""
+            self._settled()
+            # The count before the fingerprint: ranks that have counted otherwise are in different updates.
+            own = f"{self._changes}:{fingerprint}"
+            self._ranks.tell(own)
+        except Exception:
+            # The scheduler's call goes on: a device without memory for the digest is no reason to end the engine.
+            _log.exception(
+                "kvcove: the weights of this rank are not known: until its next update or flush_cache "
+                "nothing is found or stored"
+            )
+            return
         with self._lock:
             if self._epoch != epoch:
                 return  # somebody wrote meanwhile
-            # The count before the fingerprint: ranks that have counted otherwise are in different updates.
-            self._own = f"{self._changes}:{own}"
-            self._ranks.tell(self._own)
+            self._own = own
             self._differ_since = time.monotonic()
+        self._known()
 
     def _note_difference(self) -> None:
         with self._lock:
@@ -301,9 +412,28 @@ def observe_engine(weights: Weights) -> None:
     manager = weight_updater.SchedulerWeightUpdaterManager
     for name in _CHANGES:
         setattr(manager, name, _changing(getattr(manager, name)))
+    manager.check_weights = _changing(
+        manager.check_weights, lambda request: request.action == "reset_tensors"
+    )
     for name, away in (("release_memory_occupation", True), ("resume_memory_occupation", False)):
         setattr(manager, name, _moving(getattr(manager, name), away))
     HiCacheController.reset = _emptying(HiCacheController.reset)
+    _bind_anew(manager)
+
+
+def _bind_anew(manager: type) -> None:
+    """Bind the calls of an engine that runs already to what the class has now.
+
+    A scheduler's dispatcher keeps bound methods from its start. A backend that is attached later (``PUT
+    /hicache/storage-backend``) would be told of no update.
+    """
+    from sglang.utils import TypeBasedDispatcher
+
+    for dispatcher in _live(TypeBasedDispatcher):
+        for kind, call in dispatcher._mapping.items():
+            if isinstance(getattr(call, "__self__", None), manager):
+                dispatcher._mapping[kind] = getattr(call.__self__, call.__name__)
+        dispatcher._mro_cache.clear()
 
 
 def forget(weights: Weights) -> None:
@@ -312,13 +442,19 @@ def forget(weights: Weights) -> None:
         _observed.remove(weights)
 
 
-def _changing(call: Any) -> Any:
+def _always(_request: Any) -> bool:
+    return True
+
+
+def _changing(call: Any, changes: Callable[[Any], bool] = _always) -> Any:
     @functools.wraps(call)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def observed(self: Any, recv_req: Any, *args: Any, **kwargs: Any) -> Any:
+        if not changes(recv_req):
+            return call(self, recv_req, *args, **kwargs)
         empty = _is_empty(self)
         with _all([each.change(empty) for each in _of_manager(self)]):
             try:
-                return call(self, *args, **kwargs)
+                return call(self, recv_req, *args, **kwargs)
             finally:
                 for each in _of_manager(self):
                     each.open_update = self._session is not None

@@ -121,12 +121,18 @@ class Engine:
         pp: tuple[int, int] = (0, 1),
         heads: int = 2,
         host_ratio: float = 4.0,
+        dtype: torch.dtype = torch.float32,
+        attached: bool = True,
         **extra: Any,
     ) -> None:
         self.kind = kind
         self.model = Model(seed)
+        self.dtype = dtype
         self.runner = SimpleNamespace(
-            model=self.model, model_config=None, weight_updater=RunnersUpdater(self.model)
+            model=self.model,
+            model_config=None,
+            kv_cache_dtype=dtype,
+            weight_updater=RunnersUpdater(self.model),
         )
         self.size = 128
         self.heads = heads
@@ -139,8 +145,8 @@ class Engine:
                 "prefetch_threshold": 1,
                 "pool": pool,
                 # As long as nothing hangs, a machine that is full passes.
-                "lookup_timeout_ms": 30_000,
-                "timeout_ms": 30_000,
+                "lookup_timeout_ms": 8_000,
+                "timeout_ms": 8_000,
                 "reset_timeout_ms": 30_000,
                 **extra,
             }
@@ -153,8 +159,8 @@ class Engine:
             hicache_mem_layout=layout,
             hicache_ratio=host_ratio,
             hicache_write_policy="write_through",
-            hicache_storage_backend="dynamic",
-            hicache_storage_backend_extra_config=extra_config,
+            hicache_storage_backend="dynamic" if attached else None,
+            hicache_storage_backend_extra_config=extra_config if attached else None,
             hicache_storage_prefetch_policy="wait_complete",
         )
         args._mamba_cache_chunk_size = 64
@@ -192,7 +198,7 @@ class Engine:
         self.tree.load_back_threshold = 0
         self.controller = self.tree.cache_controller
         self.controller.prefetch_capacity_limit = 1 << 30
-        self._model_name = self.controller.storage_config.model_name
+        self._model_name = args.served_model_name
         self._rid = 0
 
     @property
@@ -227,7 +233,7 @@ class Engine:
         self.controller.prefetch_capacity_limit = 1 << 30
 
     def _device(self) -> tuple[Any, Any]:
-        common = {"page_size": PAGE, "dtype": torch.float32, "device": "cpu"}
+        common = {"page_size": PAGE, "dtype": self.dtype, "device": "cpu"}
         heads = {"head_num": self.heads, "head_dim": 8}
         if self.kind == "swa":
             pool = SWAKVPool(
@@ -256,7 +262,7 @@ class Engine:
                 size=self.size, layer_num=LAYERS, enable_memory_saver=False, **heads, **common
             )
         allocator = TokenToKVPoolAllocator(
-            size=self.size, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False
+            size=self.size, dtype=self.dtype, device="cpu", kvcache=pool, need_sort=False
         )
         return pool, allocator
 

@@ -168,3 +168,27 @@ def test_processes_of_an_engine_tell_each_other_through_torchs_store() -> None:
     answers = [each.communicate(timeout=180) for each in ranks]
     assert [each.returncode for each in ranks] == [0, 0], answers
     assert answers[0][0] == answers[1][0] != ""
+
+
+def test_a_store_that_does_not_answer_closes_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: Any) -> None:
+        raise torch.distributed.DistStoreError("no answer")
+
+    (first,) = engine(ranks=1)
+    before = version(first)
+    monkeypatch.setattr(first._ranks, "told", fault, raising=False)
+    assert first.now() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(first._ranks, "tell", fault, raising=False)
+    update(first, 2.0)  # the call goes on
+    assert first.now() is None
+    monkeypatch.undo()
+    update(first, 1.0)
+    assert version(first) == before
+
+
+def test_a_rank_that_the_others_know_by_older_weights_finds_and_stores_nothing() -> None:
+    first, second = engine()
+    first._ranks.tell("0:of before")
+    assert first.now() is None
+    assert second.now() is not None

@@ -18,7 +18,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sglang.srt")
 
 import sglang_copies  # noqa: E402
+from kvcove.sglang import _storage, _weights  # noqa: E402
 from kvcove.sglang.__main__ import main  # noqa: E402
+from sglang.srt.managers.cache_controller import HiCacheController  # noqa: E402
+from sglang.srt.managers.scheduler_components.weight_updater import (  # noqa: E402
+    SchedulerWeightUpdaterManager,
+)
+from sglang.srt.mem_cache.utils import get_hash_str  # noqa: E402
+from sglang.utils import TypeBasedDispatcher  # noqa: E402
 from sglang_engine import PAGE, Engine, Owner, engine  # noqa: E402
 
 PROMPT = list(range(1, 1 + 8 * PAGE))
@@ -48,6 +55,7 @@ def pool(owner: Owner) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def sglang_on_a_cpu(tmp_path_factory: Any) -> Iterator[None]:
     sglang_copies.install()
+    get_hash_str([1, 2, 3, 4], page_size=4)  # compiles what it needs, before a test waits for it
     store = tmp_path_factory.mktemp("group") / "store"
     torch.distributed.init_process_group("gloo", f"file://{store}", rank=0, world_size=1)
     yield
@@ -396,3 +404,174 @@ def test_a_backend_that_is_detached_and_attached_again_finds_and_is_told_of_upda
         assert first.fetch(PROMPT) == len(PROMPT)
         first.update("disk", 2)
         assert first.fetch(PROMPT) == 0
+
+
+@pytest.fixture
+def unobserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in a process in which no backend has been attached before."""
+    calls = [(HiCacheController, "reset")]
+    calls += [
+        (SchedulerWeightUpdaterManager, name)
+        for name in (
+            *_weights._CHANGES,
+            *("check_weights", "release_memory_occupation", "resume_memory_occupation"),
+        )
+    ]
+    for owner_class, name in calls:
+        call = getattr(owner_class, name)
+        monkeypatch.setattr(owner_class, name, getattr(call, "__wrapped__", call))
+    monkeypatch.setattr(_weights, "_wrapped", False)
+
+
+def test_a_backend_that_is_attached_to_a_running_engine_is_told_of_updates(
+    pool: str, unobserved: None
+) -> None:
+    with engine(pool, attached=False) as first:
+        # A scheduler makes its dispatcher at its start, and calls the engine through nothing else.
+        dispatcher = TypeBasedDispatcher([(int, first.manager.begin_weight_update)])
+        first.attach()
+        first.store(PROMPT)
+        assert first.storage.weights.now() is not None
+        assert dispatcher._mapping[int](SimpleNamespace(selector="all")).success
+        assert first.storage.weights.now() is None
+
+
+def test_kv_of_before_a_backend_was_attached_is_not_stored(pool: str, unobserved: None) -> None:
+    with engine(pool, attached=False) as first, engine(pool, seed=2) as other:
+        first.compute(PROMPT)
+        first.update("disk", 2, flush=False)
+        first.attach()
+        first.store(list(range(500, 516)))
+        assert other.fetch(list(range(500, 516))) == 0
+        first.flush()
+        first.store(list(range(500, 516)))
+        other.flush()
+        assert other.fetch(list(range(500, 516))) == 16
+
+
+def test_a_backend_that_is_attached_within_an_update_waits_for_its_end(pool: str) -> None:
+    with engine(pool, attached=False) as first:
+        session = SimpleNamespace(selector="all")
+        assert first.manager.begin_weight_update(session).success
+        first.attach()
+        assert first.storage.weights.now() is None
+        assert first.manager.end_weight_update(session).success
+        assert first.storage.weights.now() is not None
+
+
+def test_a_backend_that_is_attached_while_weights_are_away_does_not_look_at_them(
+    pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(pool, attached=False) as first:
+        first.manager.release_memory_occupation(SimpleNamespace(tags=["weights"]))
+        looked_at = []
+        monkeypatch.setattr(_weights, "_fingerprint_of", looked_at.append)
+        first.attach()
+        assert looked_at == []
+        monkeypatch.undo()
+        first.manager.resume_memory_occupation(SimpleNamespace(tags=["weights"]))
+        assert first.storage.weights.now() is not None
+
+
+def test_types_of_kv_that_host_pools_keep_as_bytes_share_nothing(pool: str) -> None:
+    hashes, indices = ["0" * 64], torch.arange(PAGE)
+    with (
+        engine(pool, dtype=torch.float8_e4m3fn) as first,
+        engine(pool, dtype=torch.float8_e5m2) as other,
+        engine(pool, dtype=torch.float8_e4m3fn) as same,
+    ):
+        assert first.controller.storage_host_pool.dtype == torch.uint8
+        assert first.storage.batch_set_v1(hashes, indices) == [True]
+        assert other.storage.batch_exists(hashes) == 0
+        assert same.storage.batch_exists(hashes) == 1
+
+
+def test_a_fault_in_the_backend_is_a_miss(pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(*_: object) -> None:
+        raise RuntimeError("fault")
+
+    with engine(pool) as first:
+        first.store(PROMPT)
+        first.flush()
+        monkeypatch.setattr(first.storage, "_present", fault)
+        assert first.fetch(PROMPT) == 0
+        transfer = SimpleNamespace(name="kv", keys=None, hit_policy="all_pages")
+        assert first.storage.batch_exists_v2(["0" * 64], [transfer]).kv_hit_pages == 0
+        monkeypatch.undo()
+        monkeypatch.setattr(_storage, "_fits", fault)
+        assert first.fetch(PROMPT) == 0
+        first.store(PROMPT)  # nobody stores it, and the engine goes on
+        monkeypatch.undo()
+        first.flush()
+        assert first.fetch(PROMPT) == len(PROMPT)
+
+
+def test_a_prompt_of_more_pages_than_a_call_takes_is_found_in_part(
+    pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(pool) as first:
+        first.store(PROMPT)
+        first.flush()
+        monkeypatch.setattr(_storage, "_MOST_KEYS", 4)
+        assert first.fetch(PROMPT) == 4 * PAGE
+
+
+def test_weights_that_cannot_be_looked_at_end_no_update(
+    pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with engine(pool) as first:
+        first.store(PROMPT)
+        monkeypatch.setattr(_weights, "_fingerprint_of", fault)
+        assert first.update("disk", 2).success
+        assert first.fetch(PROMPT) == 0
+        monkeypatch.undo()
+        first.update("disk", 1)
+        assert first.fetch(PROMPT) == len(PROMPT)
+
+
+def test_without_names_kv_of_before_an_operators_reset_is_not_stored_after_it(pool: str) -> None:
+    with (
+        engine(pool, weight_version_source="none") as first,
+        engine(pool, weight_version_source="none") as other,
+    ):
+        first.compute(PROMPT)
+        assert other.storage.clear()
+        first.drain()
+        assert other.fetch(PROMPT) == 0
+
+
+def test_tensors_that_are_reset_for_a_check_are_other_weights(pool: str) -> None:
+    with engine(pool) as first:
+        before = first.storage.weights.now()
+
+        def reset(**_: object) -> None:
+            first.model.weight.data.fill_(7.0)
+
+        first.runner.check_weights = reset
+        first.manager.check_weights(
+            SimpleNamespace(
+                action="reset_tensors",
+                selector="all",
+                allow_quant_error=False,
+                skip_tensor_list=None,
+            )
+        )
+        now = first.storage.weights.now()
+        assert None not in (before, now) and now.version != before.version
+
+
+def test_without_names_models_of_the_same_configuration_are_told_apart_by_their_path() -> None:
+    storage = SimpleNamespace(
+        model_name="policy", tp_lcm_size=None, tp_size=1, pp_size=1, attn_cp_size=1
+    )
+
+    def namespace(source: str, path: str) -> str:
+        config = _storage.Config(weight_version_source=source)
+        runner = SimpleNamespace(model_config=SimpleNamespace(model_path=path, revision=None))
+        return _storage._namespace_of(_storage._facts_of(storage, [runner], config), config)
+
+    assert namespace("none", "/models/a") != namespace("none", "/models/b")
+    assert namespace("fingerprint", "/models/a") == namespace("fingerprint", "/models/b")
