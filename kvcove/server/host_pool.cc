@@ -187,6 +187,10 @@ Result<std::vector<master::SlotDescription>> HostPool::Namespaces() const {
   return std::move(control.slots);
 }
 
+Result<std::vector<std::string>> HostPool::VersionedNames() const {
+  return control().VersionedNames();
+}
+
 Result<HostPool::EngineList> HostPool::Engines(std::size_t at_most) const {
   KVCOVE_ASSIGN(pool::HostControl::EngineList list, control().Engines(at_most));
   return EngineList{.engines = std::move(list.engines), .registered = list.registered};
@@ -281,13 +285,14 @@ Result<std::vector<Code>> HostPool::PinKeys(pool::LocalHost& host, const Token& 
                                             const master::PinRequest& request,
                                             std::int64_t deadline_ns) const {
   const owner::Owner::Pinning pinning{.kind = request.kind, .duration_ns = request.duration_ns};
-  return Run<std::vector<Code>>(
-      options_.walk, deadline_ns,
-      [&host, token, pinning, deadline_ns, keys = std::vector<std::string>(keys.begin(), keys.end())](
-          const master::Reply<std::vector<Code>>& reply) {
-        const std::vector<std::string_view> views(keys.begin(), keys.end());
-        reply(host.owner().Pin(token, views, pinning, deadline_ns));
-      });
+  return Run<std::vector<Code>>(options_.walk, deadline_ns,
+                                [&host, token, pinning, deadline_ns,
+                                 keys = std::vector<std::string>(keys.begin(), keys.end())](
+                                    const master::Reply<std::vector<Code>>& reply) {
+                                  const std::vector<std::string_view> views(keys.begin(),
+                                                                            keys.end());
+                                  reply(host.owner().Pin(token, views, pinning, deadline_ns));
+                                });
 }
 
 }  // namespace kvcove::server

@@ -48,6 +48,7 @@ class HostPool final : public master::AdminPool {
   std::string Metrics() const override;
   std::vector<wire::OwnerStat> Owners() const override;
   Result<std::vector<master::SlotDescription>> Namespaces() const override;
+  Result<std::vector<std::string>> VersionedNames() const override;
   Result<EngineList> Engines(std::size_t at_most) const override;
   Result<AskPage> PagesOf(const wire::OwnerStat& owner) const override;
   Found Find(std::span<const master::SlotDescription> slots, std::string_view key,

@@ -91,6 +91,9 @@ class ClusterPool final : public AdminPool {
   }
   std::vector<wire::OwnerStat> Owners() const override { return cluster_.Owners(); }
   Result<std::vector<SlotDescription>> Namespaces() const override { return cluster_.Namespaces(); }
+  Result<std::vector<std::string>> VersionedNames() const override {
+    return cluster_.master().generations().VersionedNames();
+  }
   std::vector<std::uint64_t> BytesBySlot() const override {
     return cluster_.master().shards().BytesBySlot();
   }
