@@ -219,7 +219,7 @@ TEST_F(HostAdminTest, PinsForATimeAndUnpins) {
 }
 
 TEST_F(HostAdminTest, PinsBeyondHalfOfTheMemoryAreRefusedAndCounted) {
-  for (const char* key : {"1", "2", "3"}) PutValue(*session_, key, 900 << 10);
+  for (const char* key : {"1", "2", "3"}) PutValue(*session_, key, 700 << 10);
   std::uint64_t done = 0;
   std::uint64_t refused = 0;
   for (const char* key : {"1", "2", "3"}) {
