@@ -72,6 +72,8 @@ Result<std::string> Request::Need(const std::string& name) const {
   if (at == query.end()) {
     return Fail(Code::kInvalid, fmt::format("'{}' is missing", name));
   }
+  // Most likely a variable of a script that is unset: an empty namespace must not mean any.
+  if (at->second.empty()) return Fail(Code::kInvalid, fmt::format("'{}' is empty", name));
   return at->second;
 }
 

@@ -27,9 +27,9 @@ struct Request {
   std::string body;
   std::string authorization;  // value of the header; empty: none
   // Returns a value of the query or of the body's JSON object, which counts first. Errors: kInvalid
-  // when it is missing.
+  // when it is missing or empty.
   Result<std::string> Need(const std::string& name) const;
-  // Returns the same, or `otherwise` when it is missing.
+  // Returns the same, which may be empty, or `otherwise` when it is missing.
   std::string Get(const std::string& name, const std::string& otherwise = {}) const;
 };
 

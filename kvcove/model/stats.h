@@ -22,6 +22,8 @@ enum class PinKind : std::uint8_t { kSoft = 1, kHard = 2 };
 
 // The longest time to live of a hard pin: it outlives the process that asked for it.
 inline constexpr std::chrono::hours kLongestHardPin{24};
+// The longest duration of a soft pin; a longer one counts as this.
+inline constexpr std::chrono::milliseconds kLongestSoftPin{1'000'000'000};
 
 struct ObjectStat {
   std::uint64_t size_bytes = 0;

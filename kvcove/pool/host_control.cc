@@ -133,6 +133,11 @@ Result<HostControl::EngineList> HostControl::Engines(std::size_t at_most) const 
                     .registered = generations->registrations()};
 }
 
+Result<std::vector<std::string>> HostControl::VersionedNames() const {
+  KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
+  return generations->VersionedNames();
+}
+
 Result<wire::Registration> HostControl::Register(const wire::RegisterRequest& request,
                                                  std::int64_t deadline_ns) {
   KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());

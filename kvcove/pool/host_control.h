@@ -47,6 +47,8 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
     std::size_t registered = 0;
   };
   Result<EngineList> Engines(std::size_t at_most) const;  // errors: as Describe
+  // Returns those of GenerationKeeper::VersionedNames. Errors: as Describe.
+  Result<std::vector<std::string>> VersionedNames() const;
   // Ends the calls that wait for a lease or the store now, with kUnavailable.
   void EndWaits() {
     if (const auto generations = Held()) generations->EndWaits();

@@ -90,6 +90,10 @@ Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<Item
               "a hard pin's time to live is at most 24 hours; 0 stands for a pin without an end");
 }
 
+std::int64_t PinNs(std::chrono::milliseconds duration) {
+  return std::clamp(duration, std::chrono::milliseconds(0), kLongestSoftPin).count() * kMillisecond;
+}
+
 Status FailureShown(const Status& failed, std::span<const ItemResult> results) {
   if (failed) return {};
   const bool shown = std::ranges::any_of(

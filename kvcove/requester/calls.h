@@ -61,6 +61,8 @@ ItemResult Miss(MissReason reason);
 // Checks the duration of a pin, and fills `results` if it is refused. Errors: kInvalid for a hard
 // pin whose time to live is negative or beyond kLongestHardPin.
 Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results);
+// Returns a pin's duration as owners take it: 0 to kLongestSoftPin.
+std::int64_t PinNs(std::chrono::milliseconds duration);
 // Returns `failed` if an item still has its code; otherwise another owner has answered for all
 // items, and the call succeeded.
 Status FailureShown(const Status& failed, std::span<const ItemResult> results);

@@ -124,8 +124,8 @@ class KVCOVE_API Session {
   // without an end; at most half of the segment (kLimit). A repetition of the call renews a hard
   // pin: the later end holds. A hard pin outlives its session and process, until its end, an Unpin,
   // a reset or a prune (docs/generations.md). Items: kOk, kMiss, kLimit, kInvalid, kStale,
-  // kIncompatible (a hard pin with an end, and an owner of an earlier version). Errors: kInvalid
-  // for the duration of a hard pin.
+  // kIncompatible (a hard pin with an end, and an owner of an earlier version, which has pinned
+  // softly). Errors: kInvalid for the duration of a hard pin.
   virtual Status Pin(std::span<const std::string_view> keys, PinKind kind,
                      std::chrono::milliseconds duration, std::span<ItemResult> results,
                      const CallOptions& options) = 0;

@@ -191,6 +191,50 @@ TEST_F(HostAdminTest, PrunesVersions) {
   EXPECT_EQ(Post("/v1/prune", {{"namespace", "acme/llama"}, {"before", "v2"}})["versions"], 1);
 }
 
+TEST_F(HostAdminTest, PinsForATimeAndUnpins) {
+  for (const char* key : {"a/1", "a/2", "b"}) PutValue(*session_, key);
+  const auto pinned = [&](std::string_view key) {
+    return Must(session_->Stat({&key, 1}, {.timeout = kCallTime}))[0]->hard_pinned;
+  };
+  const json name = {{"namespace", "acme/llama"}};
+  const auto with = [&](json more) {
+    more.update(name);
+    return more;
+  };
+  json answer = Post("/v1/pin", with({{"prefix", "a/"}, {"seconds", "600"}}));
+  EXPECT_EQ(answer["pinned"], 2) << answer.dump();
+  EXPECT_EQ(answer["refused"], 0);
+  EXPECT_TRUE(pinned("a/1"));
+  EXPECT_FALSE(pinned("b"));
+  EXPECT_TRUE(Get("/v1/keys?prefix=a/1")["keys"][0]["hard_pinned"].get<bool>());
+  EXPECT_EQ(daemon_->host().owner().Stat().timed_pin_bytes,
+            daemon_->host().owner().Stat().pinned_bytes);
+  EXPECT_EQ(Post("/v1/unpin", with({{"key", "a/2"}}))["unpinned"], 1);
+  EXPECT_FALSE(pinned("a/2"));
+  EXPECT_EQ(Post("/v1/pin", with({{"key", "b"}, {"seconds", 1}}))["pinned"], 1);
+  EXPECT_TRUE(Becomes([&] { return !pinned("b"); }));
+  EXPECT_EQ(Post("/v1/pin", with({{"key", "c"}, {"seconds", 1}}))["pinned"], 0);
+  EXPECT_EQ(Post("/v1/pin", with({{"key", "b"}, {"seconds", 9}, {"version", ""}}))["pinned"], 1);
+  EXPECT_EQ(Ask("POST", "/v1/pin", with({{"key", "b"}}).dump()).status, 400) << "for how long";
+  EXPECT_EQ(Ask("POST", "/v1/pin", with({{"key", "b"}, {"seconds", 86'401}}).dump()).status, 400);
+  EXPECT_EQ(Ask("POST", "/v1/unpin", with({{"key", "b"}, {"version", "v1"}}).dump()).status, 404);
+}
+
+TEST_F(HostAdminTest, PinsBeyondHalfOfTheMemoryAreRefusedAndCounted) {
+  for (const char* key : {"1", "2", "3"}) PutValue(*session_, key, 700 << 10);
+  std::uint64_t done = 0;
+  std::uint64_t refused = 0;
+  for (const char* key : {"1", "2", "3"}) {
+    const json answer =
+        Post("/v1/pin", {{"namespace", "acme/llama"}, {"key", key}, {"seconds", 0}});
+    done += answer["pinned"].get<std::uint64_t>();
+    refused += answer["refused"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(done, 2U);
+  EXPECT_EQ(refused, 1U);
+  EXPECT_EQ(daemon_->host().owner().Stat().timed_pin_bytes, 0U) << "without an end";
+}
+
 // The rules are those of a master's endpoint: a page of a browser cannot reach the socket, but a
 // proxy in front may be one.
 TEST_F(HostAdminTest, ForeignPagesAreRefused) {

@@ -187,6 +187,10 @@ Result<std::vector<master::SlotDescription>> HostPool::Namespaces() const {
   return std::move(control.slots);
 }
 
+Result<std::vector<std::string>> HostPool::VersionedNames() const {
+  return control().VersionedNames();
+}
+
 std::vector<std::uint64_t> HostPool::BytesBySlot() const {
   std::vector<std::uint64_t> sum(kMaxSlots);
   for (pool::LocalHost* const host : options_.hosts) {

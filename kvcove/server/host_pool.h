@@ -48,6 +48,7 @@ class HostPool final : public master::AdminPool {
   std::string Metrics() const override;
   std::vector<wire::OwnerStat> Owners() const override;
   Result<std::vector<master::SlotDescription>> Namespaces() const override;
+  Result<std::vector<std::string>> VersionedNames() const override;
   // Counts memory only, in whole granules: no disk counts its bytes by slot.
   std::vector<std::uint64_t> BytesBySlot() const override;
   Result<EngineList> Engines(std::size_t at_most) const override;

@@ -27,10 +27,6 @@ inline Token FromFb(const fb::TokenValue& token) {
           .slot = token.slot()};
 }
 
-// Keys::kind of a hard pin with a time to live. A kind of its own, so that an owner of an earlier
-// build refuses the call; it would ignore the duration, and pin for ever.
-inline constexpr std::uint8_t kTimedHardPin = 3;
-
 // The values of a table of figures (model/disk_stat.h, model/stats.h), in its order. A frame of
 // another build may have fewer values, or more: new rows stand at the end of their table.
 template <typename Table, typename Stat>

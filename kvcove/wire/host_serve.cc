@@ -11,12 +11,12 @@
 namespace kvcove::wire {
 namespace {
 
-std::string CodesToString(std::span<const Code> codes) {
+std::string CodesToString(std::span<const Code> codes, bool hard = false) {
   Builder builder;
   std::vector<std::uint16_t> numbers;
   numbers.reserve(codes.size());
   for (const Code code : codes) numbers.push_back(static_cast<std::uint16_t>(code));
-  builder.Finish(fb::CreateCodesReplyDirect(builder, &numbers));
+  builder.Finish(fb::CreateCodesReplyDirect(builder, &numbers, hard));
   return StringOf(builder);
 }
 
@@ -125,22 +125,21 @@ struct KeysCall {
 Result<KeysCall> DecodeKeys(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::Keys>(body));
   if (root->token() == nullptr) return Fail(Code::kCorrupt, "keys without a token");
-  if (root->kind() > kTimedHardPin) return Fail(Code::kCorrupt, "an unknown kind of pin");
-  const bool timed = root->kind() == kTimedHardPin;
-  constexpr std::int64_t kLongestNs = std::chrono::nanoseconds(kLongestHardPin).count();
-  if (timed && (root->duration_ns() <= 0 || root->duration_ns() > kLongestNs)) {
-    return Fail(Code::kInvalid, "a hard pin's time to live is between 0 and 24 hours");
-  }
-  KeysCall call{.token = FromFb(*root->token()),
-                .keys = {},
-                .kind = std::nullopt,
-                .duration_ns = root->duration_ns()};
+  if (root->kind() > 2) return Fail(Code::kCorrupt, "an unknown kind of pin");
+  KeysCall call{.token = FromFb(*root->token()), .keys = {}, .kind = std::nullopt};
   KVCOVE_ASSIGN(call.keys, Views(root->keys(), body));
-  if (timed) {
+  if (root->kind() == 0) return call;
+  call.kind = static_cast<PinKind>(root->kind());
+  if (root->hard()) {
     call.kind = PinKind::kHard;
-  } else if (root->kind() != 0) {
-    call.kind = static_cast<PinKind>(root->kind());
-    if (call.kind == PinKind::kHard) call.duration_ns = 0;
+    call.duration_ns = root->duration_ns();
+    constexpr std::int64_t kLongestNs = std::chrono::nanoseconds(kLongestHardPin).count();
+    if (call.duration_ns <= 0 || call.duration_ns > kLongestNs) {
+      return Fail(Code::kInvalid, "a hard pin's time to live is between 0 and 24 hours");
+    }
+  } else if (call.kind == PinKind::kSoft) {
+    constexpr std::int64_t kLongestNs = std::chrono::nanoseconds(kLongestSoftPin).count();
+    call.duration_ns = std::clamp<std::int64_t>(root->duration_ns(), 0, kLongestNs);
   }
   return call;
 }
@@ -344,7 +343,7 @@ Result<std::string> ServeObjects(ObjectService& service, Method method,
       KVCOVE_ASSIGN(const KeysCall call, DecodeKeys(body));
       KVCOVE_ASSIGN(const std::vector<Code> codes,
                     service.Pin(call.token, call.keys, call.kind, call.duration_ns, deadline_ns));
-      return CodesToString(codes);
+      return CodesToString(codes, /*hard=*/call.kind == PinKind::kHard);
     }
     case Method::kStatObjects:
       return ServeStatObjects(service, body, deadline_ns);

@@ -160,7 +160,8 @@ class Stub final : public HostService {
 
   Result<std::vector<Code>> Remove(const Token& token, std::span<const std::string_view> keys,
                                    std::int64_t deadline_ns) override {
-    KVCOVE_ASSIGN(const std::string reply, Keys(Method::kRemove, token, keys, 0, 0, deadline_ns));
+    KVCOVE_ASSIGN(const std::string reply,
+                  Keys({.method = Method::kRemove}, token, keys, deadline_ns));
     return CodesFrom(reply, keys.size());
   }
   Result<std::uint64_t> RemoveMatching(const Token& token, std::string_view pattern,
@@ -177,19 +178,24 @@ class Stub final : public HostService {
   Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                 std::optional<PinKind> kind, std::int64_t duration_ns,
                                 std::int64_t deadline_ns) override {
+    // Asks for a hard pin with an end as for a soft one, and an owner of an earlier build makes
+    // just that. It would keep a hard pin for ever, and close the connection for an unknown kind.
     const bool timed = kind == PinKind::kHard && duration_ns != 0;
-    const std::uint8_t number =
-        timed ? kTimedHardPin : static_cast<std::uint8_t>(kind.value_or(PinKind{}));
-    const auto reply = Keys(Method::kPin, token, keys, number, duration_ns, deadline_ns);
-    if (!reply) {
-      const Error& error = reply.error();
-      if (!timed || error.code != Code::kCorrupt || !error.answered) return std::unexpected(error);
-      // An owner of an earlier build does not know this kind.
+    if (timed) kind = PinKind::kSoft;
+    KVCOVE_ASSIGN(const std::string reply,
+                  Keys({.method = Method::kPin,
+                        .kind = static_cast<std::uint8_t>(kind.value_or(PinKind{})),
+                        .hard = timed,
+                        .duration_ns = duration_ns},
+                       token, keys, deadline_ns));
+    KVCOVE_ASSIGN(std::vector<Code> codes, CodesFrom(reply, keys.size()));
+    KVCOVE_ASSIGN(const auto* root, Root<fb::CodesReply>(AsBytes(reply)));
+    if (timed && !root->hard()) {
       return Fail(Code::kIncompatible,
-                  "an owner is of an earlier version, whose hard pins have no time to live; update "
-                  "it first");
+                  "an owner is of an earlier version, whose hard pins have no time to live; it has "
+                  "pinned softly for that time; update it");
     }
-    return CodesFrom(*reply, keys.size());
+    return codes;
   }
   Result<InventoryReply> Page(const InventoryRequest& request, std::int64_t deadline_ns) override {
     const std::string body = Encode(request);
@@ -201,7 +207,7 @@ class Stub final : public HostService {
                                                              std::span<const std::string_view> keys,
                                                              std::int64_t deadline_ns) override {
     KVCOVE_ASSIGN(const std::string reply,
-                  Keys(Method::kStatObjects, token, keys, 0, 0, deadline_ns));
+                  Keys({.method = Method::kStatObjects}, token, keys, deadline_ns));
     KVCOVE_ASSIGN(const auto* root, Root<fb::ObjectStats>(AsBytes(reply)));
     if (SizeOf(root->items()) != keys.size()) {
       return Fail(Code::kCorrupt, "a reply for another number of items");
@@ -309,17 +315,22 @@ class Stub final : public HostService {
     KVCOVE_TRY(channel_.Call(method, BytesOf(builder), deadline_ns));
     return {};
   }
-  Result<std::string> Keys(Method method, const Token& token,
-                           std::span<const std::string_view> keys, std::uint8_t kind,
-                           std::int64_t duration_ns, std::int64_t deadline_ns) {
+  struct KeysRequest {
+    Method method = Method::kPin;
+    std::uint8_t kind = 0;
+    bool hard = false;
+    std::int64_t duration_ns = 0;
+  };
+  Result<std::string> Keys(const KeysRequest& call, const Token& token,
+                           std::span<const std::string_view> keys, std::int64_t deadline_ns) {
     Builder builder;
     std::vector<flatbuffers::Offset<flatbuffers::String>> list;
     list.reserve(keys.size());
     for (const std::string_view key : keys) list.push_back(Text(builder, key));
     const auto vector = builder.CreateVector(list);
     const fb::TokenValue value = ToFb(token);
-    builder.Finish(fb::CreateKeys(builder, &value, vector, kind, duration_ns));
-    return channel_.Call(method, BytesOf(builder), deadline_ns);
+    builder.Finish(fb::CreateKeys(builder, &value, vector, call.kind, call.duration_ns, call.hard));
+    return channel_.Call(call.method, BytesOf(builder), deadline_ns);
   }
 
   Channel& channel_;

@@ -224,7 +224,8 @@ class ObjectService {
  public:
   virtual ~ObjectService() = default;
   // `kind` empty: unpin. `duration_ns` of a hard pin: 0 (it has no end) to kLongestHardPin.
-  // Errors: kIncompatible for a hard pin with an end, if the owner is of an earlier build.
+  // Errors: kIncompatible for a hard pin with an end, if the owner is of an earlier build; it has
+  // pinned softly for that time.
   virtual Result<std::vector<Code>> Pin(const Token& token, std::span<const std::string_view> keys,
                                         std::optional<PinKind> kind, std::int64_t duration_ns,
                                         std::int64_t deadline_ns) = 0;

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -13,14 +15,18 @@ from kvcove._native import Session
 
 __all__ = ["Rollout"]
 
+_log = logging.getLogger("kvcove")
+
 _BATCH = 4096  # keys of one call
+_CALL_SECONDS = 5.0
+_UNPIN_SECONDS = 10.0  # for all calls of an end, if the pool is slow
 
 
 class Rollout:
     """Keep values pinned while this is open; a context manager.
 
-    A thread pins the keys hard for ``seconds``, and again after each third of that time. So a value
-    that is stored later is pinned a third later, and all pins end by themselves when this process
+    A thread pins the keys hard for ``seconds``, and again after each sixth of that time. So a value
+    that is stored later is pinned a sixth later, and all pins end by themselves when this process
     is killed. Its calls may be made by several threads at a time.
 
     Parameters
@@ -70,31 +76,39 @@ class Rollout:
         """
         if isinstance(keys, str | bytes):
             raise InvalidError("one key; give a list of keys")
+        if self._ends.is_set():
+            raise InvalidError("this rollout is closed")
         more = dict.fromkeys(keys)
         pinned = self._pin(list(more))
         with self._lock:
-            self._keys.update(more)
+            closed = self._ends.is_set()
+            if not closed:
+                self._keys.update(more)
+        if closed:
+            self._unpin(list(more))  # close does not know these
+            raise InvalidError("this rollout was closed meanwhile")
         return pinned
 
     def renew(self) -> int:
         """Pin all keys now; return how many are pinned."""
-        with self._lock:
-            keys = list(self._keys)
-        return self._pin(keys)
+        keys = self._all()
+        pinned = self._pin(keys)
+        if not self._ends.is_set():
+            return pinned
+        self._unpin(keys)  # close may have done so before they were pinned
+        return 0
 
     def close(self) -> None:
         """End the pins, whoever else has made them. No effect if this is closed.
 
         An unpin that fails is no error: the pin ends by itself.
         """
-        self._ends.set()
-        self._thread.join()
         with self._lock:
+            self._ends.set()
             keys = list(self._keys)
             self._keys.clear()
-        for at in range(0, len(keys), _BATCH):
-            with contextlib.suppress(Error):
-                self._session.unpin(keys[at : at + _BATCH], version=self._version)
+        self._thread.join()
+        self._unpin(keys)
 
     def __enter__(self) -> Rollout:
         return self
@@ -107,18 +121,41 @@ class Rollout:
     ) -> None:
         self.close()
 
+    def _all(self) -> list[str | bytes]:
+        with self._lock:
+            return list(self._keys)
+
     def _pin(self, keys: list[str | bytes]) -> int:
         pinned = 0
         for at in range(0, len(keys), _BATCH):
-            part = keys[at : at + _BATCH]
+            if self._ends.is_set():
+                break
             pinned += self._session.pin(
-                part, self._seconds, hard=True, version=self._version
+                keys[at : at + _BATCH],
+                self._seconds,
+                hard=True,
+                version=self._version,
+                timeout=_CALL_SECONDS,
             ).ok_count
         return pinned
 
+    def _unpin(self, keys: list[str | bytes]) -> None:
+        until = time.monotonic() + _UNPIN_SECONDS
+        with contextlib.suppress(Error):
+            for at in range(0, len(keys), _BATCH):
+                if time.monotonic() > until:
+                    break
+                self._session.unpin(
+                    keys[at : at + _BATCH], version=self._version, timeout=_CALL_SECONDS
+                )
+
     def _run(self) -> None:
-        while not self._ends.wait(self._seconds / 3):
+        failed = False
+        while not self._ends.wait(self._seconds / 6):
             try:
-                self.renew()
-            except Error:
-                continue  # two more attempts follow before the pins end
+                self._pin(self._all())
+                failed = False
+            except Error as error:  # five attempts are made before the pins end
+                if not failed:
+                    _log.warning("the pins of a rollout are not renewed now: %s", error)
+                failed = True

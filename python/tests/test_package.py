@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
-from typing import Any
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 from conftest import Cluster, python, wait_until
@@ -218,8 +219,60 @@ def test_a_rollout_keeps_pinned_what_is_stored_before_and_during_it(
         assert rollout.renew() == 3
     assert not any(map(pinned, ["before", "during", "more"]))
     rollout.close()
+    with pytest.raises(kvcove.InvalidError, match="closed"):
+        rollout.add(["before"])
+    assert rollout.renew() == 0
+    assert not pinned("before")
     with pytest.raises(kvcove.InvalidError):
         kvcove.Rollout(session, ["before"], seconds=0)
+
+
+class PinCalls:
+    """A session that keeps which keys are pinned; ``before`` runs before each pin."""
+
+    def __init__(self) -> None:
+        self.pinned: set[str] = set()
+        self.calls = 0
+        self.before: Callable[[list[str]], None] = lambda keys: None
+
+    def pin(self, keys: list[str], seconds: float, **more: Any) -> Any:
+        self.calls += 1
+        self.before(keys)
+        self.pinned.update(keys)
+        return types.SimpleNamespace(ok_count=len(keys))
+
+    def unpin(self, keys: list[str], **more: Any) -> None:
+        self.pinned.difference_update(keys)
+
+
+@pytest.mark.parametrize("call", ["add", "renew"])
+def test_a_rollout_that_ends_during_a_call_leaves_no_pin(call: str) -> None:
+    calls = PinCalls()
+    rollout = kvcove.Rollout(cast(Any, calls), ["a"], seconds=3600)
+    calls.before = lambda keys: rollout.close()
+    if call == "add":
+        with pytest.raises(kvcove.InvalidError, match="closed meanwhile"):
+            rollout.add(["b"])
+    else:
+        assert rollout.renew() == 0
+    assert calls.calls == 2
+    assert not calls.pinned
+
+
+def test_a_rollout_repeats_a_renewal_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    calls = PinCalls()
+    with kvcove.Rollout(cast(Any, calls), ["a"], seconds=0.06):
+
+        def fail(keys: list[str]) -> None:
+            raise kvcove.UnavailableError("the pool is gone")
+
+        calls.before = fail
+        before = calls.calls
+        assert wait_until(lambda: calls.calls > before + 3)
+        calls.pinned.clear()
+        calls.before = lambda keys: None
+        assert wait_until(lambda: calls.pinned == {"a"})
+    assert caplog.text.count("not renewed now: the pool is gone") == 1
 
 
 def test_anything_that_is_memory_is_a_buffer(session: kvcove.Session) -> None:
@@ -492,6 +545,22 @@ def test_the_same_with_await(session: kvcove.Session) -> None:
 
     asyncio.run(main("first"))
     asyncio.run(main("second"))
+
+
+def test_a_call_with_await_that_is_refused_keeps_nothing(session: kvcove.Session) -> None:
+    keys = tuple(["a"])
+
+    async def main() -> None:
+        aio = AsyncSession(session)
+        with pytest.raises(kvcove.InvalidError):
+            await aio.pin(keys, 0, hard=True)
+        with pytest.raises(kvcove.InvalidError):
+            await aio.exists(keys, timeout=-1)
+
+    before = sys.getrefcount(keys)
+    asyncio.run(main())
+    gc.collect()
+    assert sys.getrefcount(keys) == before
 
 
 def test_async_with_closes_and_with_says_so(session: kvcove.Session) -> None:

@@ -545,9 +545,26 @@ TEST_F(OperationsTest, AnOperatorPinsForATimeAndACopyOfAPinnedValueHasTheSameEnd
       {.kind = master::TaskKind::kMove, .from = AddressOf(0), .to = AddressOf(1), .prefix = "a/1"});
   EXPECT_EQ(Finish(*move).copied, 1U);
   EXPECT_TRUE(Becomes([&] { return pinned("a/1"); }));
-  const PoolStat stat = owners_[1]->host().owner().Stat();
+  PoolStat stat = owners_[1]->host().owner().Stat();
   EXPECT_GT(stat.timed_pin_bytes, 0U);
   EXPECT_EQ(stat.timed_pin_bytes, stat.pinned_bytes);
+
+  // The other owner has the value already, without a pin.
+  const auto copy = tasks_->Start(
+      {.kind = master::TaskKind::kCopy, .from = AddressOf(0), .to = AddressOf(1), .prefix = "b"});
+  EXPECT_EQ(Finish(*copy).copied, 1U);
+  const std::uint64_t before = owners_[1]->host().owner().Stat().pinned_bytes;
+  const Token token = Must(session->Capture({.timeout = kCallTime}));
+  const std::string_view key = "b";
+  ASSERT_EQ(owners_[0]->host().owner().Pin(token, {&key, 1},
+                                           {.kind = PinKind::kHard, .duration_ns = 3600 * kSecond},
+                                           SystemClock::Instance().NowNs() + 60 * kSecond),
+            std::vector{Code::kOk});
+  const auto again = tasks_->Start(
+      {.kind = master::TaskKind::kMove, .from = AddressOf(0), .to = AddressOf(1), .prefix = "b"});
+  (void)Finish(*again);
+  EXPECT_EQ(owners_[0]->host().owner().Stat().pinned_bytes, 0U) << "it was dropped there";
+  EXPECT_GT(owners_[1]->host().owner().Stat().pinned_bytes, before);
 }
 
 TEST_F(OperationsTest, SilentConnectionsDoNotHoldTheEndpoint) {

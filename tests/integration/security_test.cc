@@ -616,6 +616,36 @@ TEST_F(TenantOwnerTest, AnOwnerOfOneTenantNeedsThatTenantsTokenOnly) {
   EXPECT_EQ(owners_[2]->host().owner().Stat().objects, 0U);
 }
 
+TEST_F(TenantOwnerTest, AnOperatorPinsValuesOfEachTenant) {
+  StartOwner(64 << 20, "acme", acme_alone_);
+  auto near = OpenAs("acme", "host2");
+  auto globex = OpenAs("globex");
+  auto mine = OpenSession(*near);
+  auto theirs = OpenSession(*globex);
+  ASSERT_EQ(Put(*mine, "k"), Code::kOk);
+  ASSERT_EQ(Put(*theirs, "k"), Code::kOk);
+  master::Tasks tasks(*master_, master::TaskOptions{}, SystemClock::Instance());
+  const auto admin = Must(master::Admin::Open(
+      *master_, tasks, {.listen = rpc::Address{.host = "127.0.0.1"}}, SystemClock::Instance()));
+  int asked = 0;
+  for (const master::SlotDescription& slot : master_->Namespaces()) {
+    const std::string name = ReadableName(slot.name);
+    for (const char* which : {R"("key":"k")", R"("prefix":"k")"}) {
+      const auto answer = Must(http::Call(
+          {.port = admin->address().port,
+           .method = "POST",
+           .target = "/v1/pin",
+           .body = fmt::format(R"({{"namespace":"{}",{},"seconds":"600"}})", name, which),
+           .timeout_ns = 60 * kSecond}));
+      EXPECT_EQ(answer.status, 200) << answer.body;
+      EXPECT_THAT(answer.body, testing::HasSubstr(R"("pinned":1)")) << name;
+      ++asked;
+    }
+  }
+  EXPECT_EQ(asked, 4);
+  EXPECT_GT(owners_[2]->host().owner().Stat().timed_pin_bytes, 0U);
+}
+
 TEST_F(TenantOwnerTest, ATokenOfOneTenantIsNoOwnerOfOthers) {
   auto globex = OpenAs("globex");
   auto theirs = OpenSession(*globex);

@@ -158,6 +158,10 @@ std::vector<EngineDescription> BlockingGenerations::Engines(std::size_t at_most)
   return keeper_->Engines(at_most);
 }
 
+std::vector<std::string> BlockingGenerations::VersionedNames() const {
+  return keeper_->VersionedNames();
+}
+
 std::size_t BlockingGenerations::registrations() const { return keeper_->registrations(); }
 
 Status BlockingGenerations::Close() {

@@ -48,6 +48,7 @@ class BlockingGenerations final : public wire::GenerationService {
   // no put of a known generation takes.
   std::vector<SlotDescription> Describe() const;
   std::vector<EngineDescription> Engines(std::size_t at_most) const;  // Generations::Engines
+  std::vector<std::string> VersionedNames() const;  // GenerationKeeper::VersionedNames
   std::size_t registrations() const;
   // Stores that this process ended cleanly: the next start need not wait for leases. Call it only
   // when no lease is running. Errors: the store's; kTimeout after 1 s.

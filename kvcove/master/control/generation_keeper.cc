@@ -443,6 +443,11 @@ std::vector<EngineDescription> GenerationKeeper::Engines(std::size_t at_most) co
   return generations_.Engines(at_most);
 }
 
+std::vector<std::string> GenerationKeeper::VersionedNames() const {
+  const MutexLock lock(mutex_);
+  return generations_.order().Names();
+}
+
 bool GenerationKeeper::Knows(std::string_view name, std::string_view version) const {
   const MutexLock lock(mutex_);
   return generations_.FindSlot(name, version).has_value();

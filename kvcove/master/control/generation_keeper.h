@@ -85,6 +85,8 @@ class GenerationKeeper {
   PoolFact pool() const;
   std::vector<SlotDescription> Describe() const;
   std::vector<EngineDescription> Engines(std::size_t at_most) const;  // Generations::Engines
+  // Returns the namespaces whose versions have an order, also those that have no slot now.
+  std::vector<std::string> VersionedNames() const;
   // Returns true if the namespace has a slot for this version.
   bool Knows(std::string_view name, std::string_view version) const;
   std::size_t registrations() const;

@@ -38,6 +38,13 @@ bool VersionOrder::Dead(std::string_view name, std::string_view version) const {
   return (number && IsDead(*number, name)) || buried_.contains(VersionHash(name, version));
 }
 
+std::vector<std::string> VersionOrder::Names() const {
+  std::vector<std::string> names;
+  names.reserve(namespaces_.size());
+  for (const auto& [name, of] : namespaces_) names.push_back(name);
+  return names;
+}
+
 // ---- naming
 
 std::vector<VersionFact> VersionOrder::ToLeave(std::string_view tenant,

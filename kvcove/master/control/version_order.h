@@ -40,6 +40,8 @@ class VersionOrder {
   // number. Equal numbers: an earlier build has not said which was first.
   std::optional<std::uint64_t> NumberOf(std::string_view name, std::string_view version) const;
   bool Dead(std::string_view name, std::string_view version) const;
+  // Returns the namespaces that have versions in the order.
+  std::vector<std::string> Names() const;
   std::size_t size() const { return all_.size(); }
   std::size_t dead() const { return dead_ + buried_.size(); }
 

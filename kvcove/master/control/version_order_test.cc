@@ -54,6 +54,16 @@ class VersionOrderTest : public testing::Test {
   std::set<std::string> with_slot_;
 };
 
+TEST_F(VersionOrderTest, NamesAreThoseWithVersionsInTheOrder) {
+  EXPECT_TRUE(order_.Names().empty());
+  Name("n", "v1");
+  Name("m", "v1");
+  Name("n", "v2");
+  EXPECT_EQ(order_.Names(), (std::vector<std::string>{"m", "n"}));
+  Restart();
+  EXPECT_EQ(order_.Names(), (std::vector<std::string>{"m", "n"}));
+}
+
 TEST_F(VersionOrderTest, WhatWasNamedFirstIsEarlierWhateverItIsCalled) {
   for (const char* version : {"step-9", "step-10", "a"}) Name("m", version);
   EXPECT_EQ(Prune("m", "a"), 2);

@@ -91,6 +91,9 @@ class ClusterPool final : public AdminPool {
   }
   std::vector<wire::OwnerStat> Owners() const override { return cluster_.Owners(); }
   Result<std::vector<SlotDescription>> Namespaces() const override { return cluster_.Namespaces(); }
+  Result<std::vector<std::string>> VersionedNames() const override {
+    return cluster_.master().generations().VersionedNames();
+  }
   std::vector<std::uint64_t> BytesBySlot() const override {
     return cluster_.master().shards().BytesBySlot();
   }
@@ -150,6 +153,12 @@ class ClusterPool final : public AdminPool {
     const Id128 incarnation = cluster_.Stat().incarnation;
     for (const wire::OwnerStat& owner : cluster_.Owners()) {
       if (!owner.live) continue;
+      PinRequest mine = request;
+      // A tenant's own owner has no other's values, and denies whoever asks for them.
+      std::erase_if(mine.slots, [&](const SlotDescription& slot) {
+        return !owner.tenant.empty() && TenantOf(slot.name) != owner.tenant;
+      });
+      if (mine.slots.empty()) continue;
       KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owner.address, 0));
       rpc::TcpChannel channel(address, cluster_.AccessTo(owner.address));
       const auto stub = wire::MakeObjectStub(channel);
@@ -159,7 +168,7 @@ class ClusterPool final : public AdminPool {
               [&](const Token& token, std::span<const std::string_view> keys) {
                 return stub->Pin(token, keys, request.kind, request.duration_ns, deadline_ns);
               }};
-      KVCOVE_ASSIGN(const PinCounts more, PinAt(target, owner.address, incarnation, request));
+      KVCOVE_ASSIGN(const PinCounts more, PinAt(target, owner.address, incarnation, mine));
       counts.Add(more);
     }
     return counts;

@@ -40,6 +40,9 @@ class AdminPool {
   virtual std::vector<wire::OwnerStat> Owners() const = 0;
   // Errors: kUnavailable.
   virtual Result<std::vector<SlotDescription>> Namespaces() const = 0;
+  // Returns the namespaces whose weight versions have an order, qualified by their tenants. Some
+  // may have no slot now, but can be pruned. Errors: kUnavailable.
+  virtual Result<std::vector<std::string>> VersionedNames() const = 0;
   // Returns the bytes of each slot's values, by slot; empty: it does not count them.
   virtual std::vector<std::uint64_t> BytesBySlot() const { return {}; }
   struct EngineList {
@@ -96,7 +99,7 @@ void AddRoute(std::vector<http::Route>& routes, const char* method, const std::s
 Result<std::uint64_t> NumberIn(const http::Request& request, const std::string& name,
                                std::uint64_t otherwise);
 // Returns the slot of the request's `namespace`, and `version` if it names one. Errors: kMiss with
-// the nearest name.
+// the nearest name; kInvalid if two tenants' namespaces are called so.
 Result<SlotDescription> SlotIn(const AdminPool& pool, const http::Request& request);
 
 }  // namespace kvcove::master

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/random.h"
@@ -106,39 +107,61 @@ json TaskJson(const TaskStat& task) {
           {"message", task.message}};
 }
 
-// Returns the name that is meant; empty: none is near. An engine calls its namespace by the name
-// within its tenant.
-std::string NearestName(const std::string& name, std::span<const SlotDescription> all,
-                        const std::vector<std::string>& readable) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (readable[i] != name && NameWithinTenant(all[i].name) == name) return readable[i];
+// Returns an error with the name that is meant, if one is near. An engine calls its namespace by
+// the name within its tenant. `known`: qualified names.
+std::unexpected<Error> NoSuchName(const std::string& name, const std::vector<std::string>& known,
+                                  const std::string& with = {}) {
+  std::vector<std::string> readable;
+  for (const std::string& one : known) readable.push_back(ReadableName(one));
+  std::string nearest;
+  for (std::size_t i = 0; i < known.size() && nearest.empty(); ++i) {
+    if (readable[i] != name && NameWithinTenant(known[i]) == name) nearest = readable[i];
   }
-  const std::vector<std::string_view> known(readable.begin(), readable.end());
-  return std::string(NearestKey(name, known));
+  if (nearest.empty()) {
+    const std::vector<std::string_view> views(readable.begin(), readable.end());
+    nearest = NearestKey(name, views);
+  }
+  return Fail(Code::kMiss,
+              fmt::format("no namespace '{}'{}{}", name, with,
+                          nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
+}
+
+// Checks that the qualified names, which read the same, are of one namespace: 'a:b' may be that of
+// the tenant a, and one without a tenant. Errors: kInvalid.
+Status CheckOne(const std::set<std::string>& names) {
+  if (names.size() <= 1) return {};
+  std::string all;
+  for (const std::string& name : names) {
+    const std::string_view tenant = TenantOf(name);
+    all += fmt::format("{}'{}' {}", all.empty() ? "" : " and ", NameWithinTenant(name),
+                       tenant.empty() ? "without a tenant" : fmt::format("of tenant '{}'", tenant));
+  }
+  return Fail(Code::kInvalid,
+              fmt::format("'{}' may be {}; a session of an engine has only the one of its tenant",
+                          ReadableName(*names.begin()), all));
 }
 
 // Returns all weight versions of a namespace, or the named one; without a namespace, those of all.
-// Errors: kMiss if that leaves none.
+// Errors: kMiss if that leaves none; kInvalid if the name is that of two namespaces.
 Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
   const std::string name = request.Get("namespace");
   const bool versioned = request.query.contains("version");
   std::vector<SlotDescription> found;
-  std::vector<std::string> names;
+  std::vector<std::string> known;
+  std::set<std::string> meant;
   KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
   for (const SlotDescription& slot : all) {
-    names.push_back(ReadableName(slot.name));
-    if (!name.empty() && names.back() != name) continue;
+    known.push_back(slot.name);
+    if (!name.empty() && ReadableName(slot.name) != name) continue;
     if (versioned && slot.version != request.Get("version")) continue;
+    if (!name.empty()) meant.insert(slot.name);
     found.push_back(slot);
   }
+  KVCOVE_TRY(CheckOne(meant));
   if (!found.empty() || (name.empty() && !versioned)) return found;
-  const std::string nearest = NearestName(name, all, names);
-  return Fail(
-      Code::kMiss,
-      fmt::format(
-          "no namespace '{}'{}{}", name,
-          versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string(),
-          nearest.empty() ? std::string() : fmt::format("; did you mean '{}'?", nearest)));
+  return NoSuchName(
+      name, known,
+      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
 }
 
 // Answers the paths; http::Server calls it from its threads. Thread-safe.
@@ -281,13 +304,12 @@ class PoolAnswers {
   }
 
   Result<json> Prune(const Request& request) {
-    KVCOVE_TRY(request.Need("namespace"));
+    KVCOVE_ASSIGN(const std::string name, PrunedName(request));
     KVCOVE_ASSIGN(const std::string before, request.Need("before"));
-    KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
     KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", 2500));
     const std::int64_t began = clock_.NowNs();
     KVCOVE_ASSIGN(const wire::PruneOutcome outcome,
-                  pool_->Prune({.name = slot.name, .before = before},
+                  pool_->Prune({.name = name, .before = before},
                                began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
     return json{{"proven", true},
                 {"versions", outcome.versions},
@@ -348,6 +370,21 @@ class PoolAnswers {
   }
 
  private:
+  // Returns the namespace of a request, qualified by its tenant. It may have no slot now: its
+  // versions have an order all the same.
+  Result<std::string> PrunedName(const Request& request) const {
+    KVCOVE_ASSIGN(const std::string name, request.Need("namespace"));
+    KVCOVE_ASSIGN(std::vector<std::string> known, pool_->VersionedNames());
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
+    for (const SlotDescription& slot : slots) known.push_back(slot.name);
+    std::set<std::string> meant;
+    for (const std::string& one : known) {
+      if (ReadableName(one) == name) meant.insert(one);
+    }
+    KVCOVE_TRY(CheckOne(meant));
+    if (meant.empty()) return NoSuchName(name, known);
+    return *meant.begin();
+  }
   // Returns the values that a request to pin or unpin names.
   Result<PinRequest> PinsOf(const Request& request) const {
     PinRequest pins{

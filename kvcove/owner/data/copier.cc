@@ -271,7 +271,8 @@ void Copier::Send(const rpc::Address& to, const std::shared_ptr<Batch>& lent,
     // The busy buffers are this owner's, so the master need not know of them.
     if (code == Code::kBufferBusy) code = Code::kTimeout;
     codes[batch.which[i]] = code;
-    if (code != Code::kOk || !batch.loans[i].hard_pinned) continue;
+    // The other owner may have had the value already, without a pin.
+    if ((code != Code::kOk && code != Code::kExists) || !batch.loans[i].hard_pinned) continue;
     const std::int64_t left_s = (batch.loans[i].pin_left_ns + kSecond - 1) / kSecond;
     pinned[left_s * kSecond].push_back(batch.loans[i].key);
   }

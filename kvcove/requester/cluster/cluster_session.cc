@@ -381,8 +381,7 @@ Status ClusterSession::Pin(std::span<const std::string_view> keys, PinKind kind,
                            const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(keys.size(), results.size()));
   KVCOVE_TRY(CheckPin(kind, duration, results.first(keys.size())));
-  return CodesCall(keys, results, options, kind,
-                   std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond);
+  return CodesCall(keys, results, options, kind, PinNs(duration));
 }
 
 Status ClusterSession::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,

@@ -146,14 +146,11 @@ Status OwnerClient::CodesCall(
 Status OwnerClient::Pin(std::span<const std::string_view> keys, PinKind kind,
                         std::chrono::milliseconds duration, std::span<ItemResult> results,
                         const CallOptions& options) {
-  return CodesCall(
-      keys, results, options,
-      [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
-        return attachment.service().Pin(
-            token, keys, kind,
-            std::clamp<std::int64_t>(duration.count(), 0, 1'000'000'000) * kMillisecond,
-            deadline_ns);
-      });
+  return CodesCall(keys, results, options,
+                   [&](Attachment& attachment, const Token& token, std::int64_t deadline_ns) {
+                     return attachment.service().Pin(token, keys, kind, PinNs(duration),
+                                                     deadline_ns);
+                   });
 }
 
 Status OwnerClient::Unpin(std::span<const std::string_view> keys, std::span<ItemResult> results,

@@ -99,7 +99,13 @@ class PyQueue {
     operation->session = session;
     T& started = *operation;
     operations_[tag] = std::move(operation);
-    const Status status = call(*queue_, tag, started);
+    Status status;
+    try {
+      status = call(*queue_, tag, started);
+    } catch (...) {  // an argument that is out of its bounds
+      operations_.erase(tag);
+      throw;
+    }
     if (!status) {
       operations_.erase(tag);
       Raise(status.error());
