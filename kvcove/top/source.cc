@@ -2,38 +2,17 @@
 #include "kvcove/top/source.h"
 
 #include <fmt/core.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
-#include <cstddef>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/text.h"
+#include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::top {
 namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
-
-// `path` begins with '@': a name in the kernel's abstract namespace.
-Result<UniqueFd> ConnectSocket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  socklen_t length = sizeof(address);
-  if (path.front() == '@') {
-    address.sun_path[0] = '\0';
-    // Leaves trailing zeros out, which would be part of the name.
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
-  }
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a Unix socket");
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to '{}'", path));
-  }
-  return fd;
-}
 
 // Returns the endpoint's reason for an answer other than 200.
 std::string DetailOf(const http::Response& response) {
@@ -64,7 +43,9 @@ Result<Endpoint> Endpoint::Parse(const std::string& text) {
 }
 
 Result<UniqueFd> Endpoint::Connect(std::int64_t deadline_ns) const {
-  return socket_.empty() ? rpc::ConnectTcp(address_, deadline_ns) : ConnectSocket(socket_);
+  if (socket_.empty()) return rpc::ConnectTcp(address_, deadline_ns);
+  if (socket_.starts_with('@')) return rpc::ConnectAbstract(socket_.substr(1), deadline_ns);
+  return rpc::ConnectUnix(socket_, deadline_ns);
 }
 
 Result<Answers> Endpoint::Ask(const std::string& authorization, std::int64_t deadline_ns) {
