@@ -173,7 +173,6 @@ Result<std::unique_ptr<server::HostAdmin>> ServeHostAdmin(
   server::HostAdminOptions admin{.socket_path = pool::AdminSocketOf(options.socket),
                                  .directory_access = engines,
                                  .patience_ns = options.take_over ? kPredecessorNs : 0,
-                                 .abstract_name = {},
                                  .listener = {},
                                  .address = {},
                                  .credentials = security.credentials,

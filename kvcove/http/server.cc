@@ -108,14 +108,14 @@ class Server::Impl {
  public:
   Impl(ServerOptions options, std::vector<Route> routes)
       : options_(std::move(options)), routes_(std::move(routes)), acceptor_(loop_) {
-    Listen(std::move(options_.listener));
     {
       const MutexLock lock(entrance_->mutex);
       entrance_->server = this;
     }
-    if (options_.relisten) LookForListener();
   }
   Status Start() {
+    KVCOVE_TRY(Listen(std::move(options_.listener)));
+    if (options_.relisten) LookForListener();
     while (workers_.size() < options_.workers) {
       KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
       workers_.push_back(std::move(worker));
@@ -135,6 +135,9 @@ class Server::Impl {
     for (std::thread& worker : workers_) worker.join();
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
+      // A forked child may have the listener, too. Without this the name of a Unix socket would
+      // accept connections for as long as the child runs, and answer none.
+      if (options_.admit) (void)shutdown(acceptor_.native_handle(), SHUT_RDWR);
       acceptor_.close();
       retry_.cancel();
       look_.cancel();
@@ -149,12 +152,16 @@ class Server::Impl {
   using HttpRequest = beast::http::request<beast::http::string_body>;
   using HttpResponse = beast::http::response<beast::http::string_body>;
 
-  void Listen(UniqueFd listener) {
-    const Protocol protocol = ProtocolOf(listener);
+  Status Listen(UniqueFd listener) {
     error_code error;
-    (void)acceptor_.assign(protocol, listener.Release(), error);
+    (void)acceptor_.assign(ProtocolOf(listener), listener.get(), error);
+    if (error) {
+      return Fail(Code::kInternal, fmt::format("accepting HTTP connections: {}", error.message()));
+    }
+    (void)listener.Release();
     ++listeners_;
     Accept();
+    return {};
   }
 
   void LookForListener() {
@@ -164,7 +171,8 @@ class Server::Impl {
       if (UniqueFd listener = options_.relisten(); listener.valid()) {
         error_code ignored;
         (void)acceptor_.close(ignored);
-        Listen(std::move(listener));
+        const Status listens = Listen(std::move(listener));
+        if (!listens) LogError("no admin socket: {}", listens.error().detail);
       }
       LookForListener();
     });
