@@ -203,7 +203,12 @@ Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(auto metrics_places,
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
   KVCOVE_ASSIGN(const auto admin_address, HostAdminOption(options.admin, options.security));
-  KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  // Without a port nobody is asked for credentials. Their variables may be there for other commands
+  // and for engines.
+  SecurityOptions::Loaded security;
+  if (admin_address) {
+    KVCOVE_ASSIGN(security, options.security.Load());
+  }
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, 1, !options.take_over));
   RaiseDescriptorLimit();
   StopSignal stop(security);
