@@ -430,7 +430,12 @@ class Server::Impl {
 };
 
 Result<std::unique_ptr<Server>> Server::Open(ServerOptions options, std::vector<Route> routes) {
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(routes));
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(std::move(options), std::move(routes));
+  } catch (const boost::system::system_error& error) {  // a loop has descriptors of its own
+    return Fail(Code::kLimit, fmt::format("serving HTTP: {}", error.what()));
+  }
   KVCOVE_TRY(impl->Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

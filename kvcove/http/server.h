@@ -85,7 +85,8 @@ struct ServerOptions {
 // Has only a life cycle; Open and the destructor may be called from any thread.
 class Server {
  public:
-  // Opens a server, which serves when this returns. Errors: as StartThread; kInternal.
+  // Opens a server, which serves when this returns. Errors: as StartThread; kLimit
+  // without descriptors; kInternal.
   static Result<std::unique_ptr<Server>> Open(ServerOptions options, std::vector<Route> routes);
   // Waits for the routes that run, and closes all connections.
   ~Server();
