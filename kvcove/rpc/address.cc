@@ -61,8 +61,8 @@ std::string Numeric(const sockaddr* address, socklen_t length) {
 }
 
 // `shown`: the address as it was given, for errors.
-Result<UniqueFd> ConnectTo(const addrinfo& found, const std::string& shown,
-                           std::int64_t deadline_ns) {
+Result<UniqueFd> ConnectToAddress(const addrinfo& found, const std::string& shown,
+                                  std::int64_t deadline_ns) {
   UniqueFd fd(socket(found.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return FailErrno(Code::kInternal, "creating a TCP socket");
   const int on = 1;
@@ -185,7 +185,7 @@ Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns) {
   if (!resolved) return Fail(Code::kUnavailable, resolved.error().detail);
   // A name may have several addresses: "localhost" is ::1 on many hosts, and then 127.0.0.1.
   for (const addrinfo* found = resolved->get();; found = found->ai_next) {
-    auto fd = ConnectTo(*found, address.ToString(), deadline_ns);
+    auto fd = ConnectToAddress(*found, address.ToString(), deadline_ns);
     if (fd || found->ai_next == nullptr || fd.error().code == Code::kTimeout) return fd;
   }
 }
