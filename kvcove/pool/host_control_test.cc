@@ -150,7 +150,7 @@ TEST_F(HostControlTest, NoQuestionKeepsTheStoreOpenAfterAPause) {
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   const HostControl::Options options{.data_directory = directory + "/data", .lease_ns = kSecond};
   auto giver = *HostControl::Open(options, SystemClock::Instance());
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(giver->Register({.name = "n" + std::to_string(i), .engine = "e"}, Soon()));
   }
   std::atomic<bool> ends = false;
@@ -163,12 +163,13 @@ TEST_F(HostControlTest, NoQuestionKeepsTheStoreOpenAfterAPause) {
       }
     });
   }
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     giver->Pause();
     const auto taker = HostControl::Open(options, SystemClock::Instance());
     EXPECT_TRUE(taker) << taker.error().ToString();
-    if (taker) (*taker)->Pause();
-    ASSERT_TRUE(giver->Resume());
+    if (!taker) break;
+    (*taker)->Pause();
+    EXPECT_TRUE(giver->Resume());
   }
   ends = true;
   for (std::thread& one : asking) one.join();
