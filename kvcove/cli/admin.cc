@@ -260,7 +260,7 @@ void AddQuestions(Builder& add) {
   add.Argument(keys, "--version", "version", "only values of this version of the weights");
   add.Argument(keys, "--prefix", "prefix", "only keys with this prefix");
   add.Argument(keys, "--limit", "limit", "keys of a page (100, at most 1000)");
-  add.Argument(keys, "--after", "after", "continue behind this key, the last one of a page");
+  add.Argument(keys, "--after", "after", "continue where a page has ended, which says how");
   keys->add_flag("--all", add.options().all, "print all pages");
   for (const char* name : {"key", "why"}) {
     CLI::App* key = add.Add(name,
@@ -281,7 +281,8 @@ void AddChanges(Builder& add) {
                             "POST", "/v1/reset", PrintFields);
   add.Argument(reset, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
       ->required();
-  add.Argument(reset, "--timeout-ms", "timeout_ms", "milliseconds to wait for the proof (2500)");
+  add.Argument(reset, "--timeout-ms", "timeout_ms",
+               "milliseconds to wait for the proof (2500; at most 60000)");
   CLI::App* prune =
       add.Add("prune",
               "Declare older weight versions of a namespace dead: nothing is found or stored under "
@@ -292,7 +293,8 @@ void AddChanges(Builder& add) {
   add.Argument(prune, "--before", "before",
                "the version that stays; those that engines named earlier than it are dead")
       ->required();
-  add.Argument(prune, "--timeout-ms", "timeout_ms", "milliseconds to wait for the proof (2500)");
+  add.Argument(prune, "--timeout-ms", "timeout_ms",
+               "milliseconds to wait for the proof (2500; at most 60000)");
   CLI::App* remove =
       add.Add("remove", "Remove keys of a namespace.", "POST", "/v1/remove", PrintFields);
   add.Argument(remove, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")

@@ -53,18 +53,13 @@ Result<std::string> TargetOf(const std::string& method, const std::string& path,
 
 void AddAccessOptions(CLI::App& app, AdminAccessOptions& options) {
   app.add_option("--token", options.token, "token file of a tenant with the scope admin");
-  // No variables stand for these: $KVCOVE_TLS_AUTHORITY and the like are an engine's way to the
-  // pool, and the admin endpoint of a cluster with TLS is in the clear.
-  app.add_option("--tls-authority", options.tls.authority,
-                 "of an endpoint with TLS: PEM file with the authority that signs both sides' "
-                 "certificates")
-      ->group(kOfThisCall);
-  app.add_option("--tls-certificate", options.tls.certificate,
-                 "of an endpoint with TLS: PEM file with this command's certificate")
-      ->group(kOfThisCall);
-  app.add_option("--tls-key", options.tls.key,
-                 "of an endpoint with TLS: PEM file of mode 0600 with its key")
-      ->group(kOfThisCall);
+  const auto add = [&](const char* flag, std::string& file, const char* help) {
+    app.add_option(flag, file, help)->group(kEndpointTls);
+  };
+  add("--tls-authority", options.tls.authority,
+      "PEM file with the authority that signs both sides' certificates");
+  add("--tls-certificate", options.tls.certificate, "PEM file with this command's certificate");
+  add("--tls-key", options.tls.key, "PEM file of mode 0600 with its key");
 }
 
 void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
@@ -100,7 +95,7 @@ void AdminClient::FindLeader(const std::string& endpoints) {
     endpoint_ = address.ToString();
     const Result<json> status = Json("GET", "/v1/status", {});
     if (status && !answers) answers = endpoint_;
-    if (!status || status->value("role", "leader") != "leader") continue;
+    if (!status || TextOf(status->value("role", json("leader"))) != "leader") continue;
     leads = endpoint_;
     break;
   }
@@ -146,7 +141,7 @@ Result<json> AdminClient::Json(const std::string& method, const std::string& pat
                                const std::map<std::string, std::string>& arguments) const {
   KVCOVE_ASSIGN(const http::Response response, Ask(method, path, arguments));
   json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
-  if (response.status == 200 && !body.is_discarded()) return body;
+  if (response.status == 200 && body.is_object()) return body;
   if (response.status == 404 && !(body.is_object() && body.contains("detail"))) {
     return Fail(Code::kInvalid,
                 fmt::format("{} has no {}: it is not the admin endpoint of a master, or of a pool "

@@ -122,7 +122,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
   if (chosen != nullptr) {
     for (const CLI::Option* option : chosen->get_options()) {
       if (option->get_lnames().empty() || option->get_group().empty()) continue;
-      if (option->get_group() == kOfThisCall) continue;
+      if (option->get_group() == kOfThisCall || option->get_group() == kEndpointTls) continue;
       const std::string& name = option->get_lnames().front();
       // $KVCOVE_ADMIN names an endpoint to ask; a host opens no port because of it.
       if (name == "admin" && chosen->get_name() == "serve") continue;

@@ -27,6 +27,9 @@ int Main(int argc, char** argv, std::span<const AddCommand> more);
 // The group of options for which no variable stands: they are of one call, and have names that
 // other programs use, too.
 inline constexpr const char* kOfThisCall = "What is asked";
+// The group of an admin endpoint's TLS. No variable stands for these either: engines have
+// $KVCOVE_TLS_AUTHORITY and its like for data ports, and a master's admin endpoint has no TLS.
+inline constexpr const char* kEndpointTls = "An endpoint with TLS";
 
 void AddServe(CLI::App& app, Action& chosen);
 void AddMaster(CLI::App& app, Action& chosen);

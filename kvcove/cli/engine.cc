@@ -133,6 +133,11 @@ nlohmann::json Ask(const std::string& socket, const EngineCommand& command) {
   return one;
 }
 
+// A version of the weights may be any bytes.
+void PrintIndented(const nlohmann::json& body) {
+  fmt::print("{}\n", body.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 void PrintEngines(nlohmann::json all, const EngineSockets& sockets) {
   constexpr Column kColumns[] = {{"PROCESS", "process"},       {"VERSION", "version", true},
                                  {"STATE", "state"},           {"ASKED TOKENS", "asked_tokens"},
@@ -155,7 +160,7 @@ Result<int> ListEngines(const EngineCommand& command) {
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& socket : sockets.served) all.push_back(Ask(socket, command));
   if (command.json) {
-    fmt::print("{}\n", all.dump(2));
+    PrintIndented(all);
   } else if (all.empty()) {
     fmt::print("{}\n", NoEngine(command, sockets.left).error().detail);
   } else {
@@ -182,7 +187,7 @@ Result<int> ShowCounters(const EngineCommand& command) {
     if (!one) fmt::print("{}:\n", socket);
     fmt::print("{}", text ? *text : "does not answer: " + text.error().detail + "\n");
   }
-  if (command.json) fmt::print("{}\n", one ? all.front().dump(2) : all.dump(2));
+  if (command.json) PrintIndented(one ? all.front() : all);
   return answered ? 0 : 1;
 }
 

@@ -2,14 +2,19 @@
 #include "kvcove/cli/find_pool.h"
 
 #include <fmt/core.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/cli/tables.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/pool.h"
 #include "kvcove/rpc/unix_access.h"
@@ -20,6 +25,7 @@ namespace {
 constexpr std::int64_t kProbeNs = kSecond;
 constexpr std::chrono::milliseconds kAskCluster(3000);
 constexpr std::string_view kMasterHere = "127.0.0.1:7480";
+constexpr std::string_view kAbstract = "unix:@";
 constexpr std::string_view kOfCluster = "master:";  // an owner's authority, wire::Welcome
 
 std::string Variable(const char* name) {
@@ -27,8 +33,19 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-bool Connects(const std::string& socket) {
-  return rpc::ConnectUnix(socket, SystemClock::Instance().NowNs() + kProbeNs).has_value();
+Result<UniqueFd> Connect(const std::string& socket) {
+  return rpc::ConnectUnix(socket, SystemClock::Instance().NowNs() + kProbeNs);
+}
+
+// Returns whether a running process of this user, or root's, serves this name. Any user may bind
+// it, and after the end of the process that served it a child that it has forked may have it.
+bool IsServed(const std::string& abstract_name, std::int64_t deadline_ns) {
+  const auto fd = rpc::ConnectAbstract(abstract_name, deadline_ns);
+  if (!fd) return fd.error().code == Code::kTimeout;  // it is stopped
+  ucred peer{};
+  (void)rpc::UnixAccess().Allows(fd->get(), peer);
+  // The kernel gives 0 as the number of a process of another PID namespace.
+  return peer.pid == 0 || kill(peer.pid, 0) == 0 || errno != ESRCH;
 }
 
 // Returns whether a master answers there, be it that it wants a token.
@@ -38,7 +55,7 @@ bool IsMaster(const AdminAccessOptions& access) {
   client->SetTimeout(kProbeNs);
   const Result<nlohmann::json> status = client->Json("GET", "/v1/status", {});
   if (!status) return status.error().code == Code::kDenied;
-  const std::string role = status->value("role", "");
+  const std::string role = TextOf(status->value("role", nlohmann::json("")));
   return role.starts_with("leader") || role.starts_with("standby");
 }
 
@@ -99,17 +116,22 @@ std::vector<std::string> EmbeddedEndpoints() {
   for (std::string line; std::getline(names, line);) {
     const std::size_t at = line.rfind(' ');
     if (at == std::string::npos || line.compare(at + 1, wanted.size(), wanted) != 0) continue;
-    found.push_back("unix:" + line.substr(at + 1));
+    found.push_back(std::string(kAbstract) + line.substr(at + 2));
   }
   // Each connection of the server has a line, too.
   std::ranges::sort(found);
   found.erase(std::ranges::unique(found).begin(), found.end());
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + kProbeNs;  // of all
+  std::erase_if(found, [&](const std::string& one) {
+    return !IsServed(one.substr(kAbstract.size()), deadline_ns);
+  });
   return found;
 }
 
 Result<std::string> EndpointOf(const std::string& socket) {
   const std::string admin = pool::AdminSocketOf(socket);
-  if (Connects(admin)) return "unix:" + admin;
+  const auto connected = Connect(admin);
+  if (connected) return "unix:" + admin;
   const auto owners = pool::StatusOfOwners(socket, kProbeNs);
   if (owners.empty()) {
     return Fail(Code::kUnavailable, fmt::format("nobody serves the socket '{}'", socket));
@@ -125,22 +147,31 @@ Result<std::string> EndpointOf(const std::string& socket) {
                             "master's admin endpoint with --admin HOST:7480",
                             socket, owner.authority.substr(kOfCluster.size())));
   }
+  if (std::error_code error; std::filesystem::exists(admin, error)) {
+    return Fail(Code::kUnavailable,
+                fmt::format("the owner at '{}' does not answer at its admin socket, where only the "
+                            "owner's user and root may ask: {}",
+                            socket, connected.error().detail));
+  }
   return Fail(Code::kUnavailable,
               fmt::format("the owner at '{}' has no admin socket '{}': it is of an earlier build, "
-                          "or its log says why",
+                          "or in an engine's process, or its log says why",
                           socket, admin));
 }
 
-Result<std::string> FindEndpoint(const PoolChoice& given, const AdminAccessOptions& access) {
-  PoolChoice choice = given;
-  if (!choice.admin.empty() && !choice.socket.empty()) {
-    // A flag counts before a variable; with two variables the endpoint does.
-    if (choice.admin == Variable("KVCOVE_ADMIN") && choice.socket != Variable("KVCOVE_SOCKET")) {
-      choice.admin.clear();
-    } else if (choice.socket != Variable("KVCOVE_SOCKET")) {
-      return Fail(Code::kInvalid, "--admin and --socket name two endpoints; give one of them");
-    }
+Result<PoolChoice> ChosenOf(const PoolChoice& given) {
+  if (given.admin.empty() || given.socket.empty()) return given;
+  if (given.socket == Variable("KVCOVE_SOCKET")) {
+    return PoolChoice{.admin = given.admin, .socket = {}};
   }
+  if (given.admin == Variable("KVCOVE_ADMIN")) {
+    return PoolChoice{.admin = {}, .socket = given.socket};
+  }
+  return Fail(Code::kInvalid, "--admin and --socket name two endpoints; give one of them");
+}
+
+Result<std::string> FindEndpoint(const PoolChoice& given, const AdminAccessOptions& access) {
+  KVCOVE_ASSIGN(const PoolChoice choice, ChosenOf(given));
   if (!choice.admin.empty()) return choice.admin;
   if (!choice.socket.empty()) return EndpointOf(choice.socket);
   const std::string pool = Variable("KVCOVE_POOL");

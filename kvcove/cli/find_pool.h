@@ -21,6 +21,9 @@ struct PoolChoice {
 };
 void AddPoolChoice(CLI::App& app, PoolChoice& choice);
 
+// Returns the one name of several that counts: a flag before a variable, with two variables the
+// endpoint. `given` has what flags and environment say. Errors: kInvalid for two flags.
+Result<PoolChoice> ChosenOf(const PoolChoice& given);
 // Returns an endpoint for AdminClient::Open. `choice` has what flags and environment say. Errors:
 // kInvalid, kUnavailable.
 Result<std::string> FindEndpoint(const PoolChoice& choice, const AdminAccessOptions& access);
@@ -29,7 +32,7 @@ Result<std::string> FindEndpoint(const PoolChoice& choice, const AdminAccessOpti
 Result<std::string> EndpointOf(const std::string& socket);
 // Prints /v1/status of an endpoint, for `kvcove status`; the result is the exit status.
 Result<int> PrintPoolStatus(const std::string& endpoint, const AdminAccessOptions& access);
-// Returns the endpoints of this user's embedded pools on this host.
+// Returns the endpoints of this user's embedded pools on this host, as far as their processes run.
 std::vector<std::string> EmbeddedEndpoints();
 
 }  // namespace kvcove::cli

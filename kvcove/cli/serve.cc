@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <optional>
@@ -40,6 +41,9 @@ Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
     NotifySuccessor(pid);
+    // The kernel frees the pages of the memory's tables, for seconds a TiB, before it closes
+    // descriptors, and the successor waits for the ports and the admin socket.
+    (void)close_range(3, ~0U, 0);
     // No destructor runs: the memory, the files and the sockets are the other process's.
     std::_Exit(0);
   };
@@ -173,7 +177,6 @@ Result<std::unique_ptr<server::HostAdmin>> ServeHostAdmin(
   server::HostAdminOptions admin{.socket_path = pool::AdminSocketOf(options.socket),
                                  .directory_access = engines,
                                  .patience_ns = options.take_over ? kPredecessorNs : 0,
-                                 .abstract_name = {},
                                  .listener = {},
                                  .address = {},
                                  .credentials = security.credentials,
@@ -200,7 +203,8 @@ Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(auto metrics_places,
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
   KVCOVE_ASSIGN(const auto admin_address, HostAdminOption(options.admin, options.security));
-  // Their variables may be meant for other commands: they count where there is a port.
+  // Without a port nobody is asked for credentials. Their variables may be there for other commands
+  // and for engines.
   SecurityOptions::Loaded security;
   if (admin_address) {
     KVCOVE_ASSIGN(security, options.security.Load());

@@ -256,8 +256,8 @@ void Print(const pool::OwnerStatus& owner) {
 }
 
 // The socket that is meant, or this host's.
-std::string SocketOf(const StatusOptions& options) {
-  if (!options.pool.socket.empty()) return options.pool.socket;
+std::string SocketOf(const PoolChoice& chosen) {
+  if (!chosen.socket.empty()) return chosen.socket;
   const char* const pool = std::getenv("KVCOVE_POOL");
   const std::string_view named = pool == nullptr ? "" : pool;
   if (!named.starts_with("unix:")) return DefaultSocketPath();
@@ -279,14 +279,12 @@ void PrintOwners(const std::vector<pool::OwnerStatus>& owners, bool as_json) {
 }
 
 Result<int> Run(const StatusOptions& options) {
-  if (!options.pool.admin.empty()) {
-    KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.pool, options.access));
-    return PrintPoolStatus(endpoint, options.access);
-  }
-  const std::string socket = SocketOf(options);
+  KVCOVE_ASSIGN(const PoolChoice chosen, ChosenOf(options.pool));
+  if (!chosen.admin.empty()) return PrintPoolStatus(chosen.admin, options.access);
+  const std::string socket = SocketOf(chosen);
   const auto owners = pool::StatusOfOwners(socket, std::int64_t{options.timeout_ms} * kMillisecond);
-  if (owners.empty() && options.pool.socket.empty()) {
-    const auto endpoint = FindEndpoint(options.pool, options.access);
+  if (owners.empty() && chosen.socket.empty()) {
+    const auto endpoint = FindEndpoint(chosen, options.access);
     if (endpoint) return PrintPoolStatus(*endpoint, options.access);
     if (endpoint.error().code == Code::kInvalid) return std::unexpected(endpoint.error());
   }
@@ -314,8 +312,11 @@ void AddStatus(CLI::App& app, Action& chosen) {
   status->footer(
       "The pool is, in this order: --admin or --socket; $KVCOVE_ADMIN or $KVCOVE_SOCKET; the one "
       "that $KVCOVE_POOL names; what is on this host: the owner at the default socket, an embedded "
-      "pool of this user, a master at 127.0.0.1:7480. 'namespaces', 'keys', 'key', 'why', 'tasks', "
-      "'metrics', 'reset', 'prune' and 'remove' find it in the same way.");
+      "pool of this user, a master at 127.0.0.1:7480. 'top', 'namespaces', 'engines', 'keys', "
+      "'key', "
+      "'why', 'tasks', 'metrics', 'reset', 'prune', 'remove', 'pin' and 'unpin' find it in the "
+      "same "
+      "way.");
   status->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

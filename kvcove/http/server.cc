@@ -110,14 +110,14 @@ class Server::Impl {
  public:
   Impl(ServerOptions options, std::vector<Route> routes)
       : options_(std::move(options)), routes_(std::move(routes)), acceptor_(loop_) {
-    Listen(std::move(options_.listener));
     {
       const MutexLock lock(entrance_->mutex);
       entrance_->server = this;
     }
-    if (options_.relisten) LookForListener();
   }
   Status Start() {
+    KVCOVE_TRY(Listen(std::move(options_.listener)));
+    if (options_.relisten) LookForListener();
     while (workers_.size() < options_.workers) {
       KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
       workers_.push_back(std::move(worker));
@@ -137,6 +137,9 @@ class Server::Impl {
     for (std::thread& worker : workers_) worker.join();
     if (!thread_.joinable()) return;
     asio::post(loop_, [this] {
+      // A forked child may have the listener, too. Without this the name of a Unix socket would
+      // accept connections for as long as the child runs, and answer none.
+      if (options_.admit) (void)shutdown(acceptor_.native_handle(), SHUT_RDWR);
       acceptor_.close();
       retry_.cancel();
       look_.cancel();
@@ -151,12 +154,16 @@ class Server::Impl {
   using HttpRequest = beast::http::request<beast::http::string_body>;
   using HttpResponse = beast::http::response<beast::http::string_body>;
 
-  void Listen(UniqueFd listener) {
-    const Protocol protocol = ProtocolOf(listener);
+  Status Listen(UniqueFd listener) {
     error_code error;
-    (void)acceptor_.assign(protocol, listener.Release(), error);
+    (void)acceptor_.assign(ProtocolOf(listener), listener.get(), error);
+    if (error) {
+      return Fail(Code::kInternal, fmt::format("accepting HTTP connections: {}", error.message()));
+    }
+    (void)listener.Release();
     ++listeners_;
     Accept();
+    return {};
   }
 
   void LookForListener() {
@@ -166,7 +173,8 @@ class Server::Impl {
       if (UniqueFd listener = options_.relisten(); listener.valid()) {
         error_code ignored;
         (void)acceptor_.close(ignored);
-        Listen(std::move(listener));
+        const Status listens = Listen(std::move(listener));
+        if (!listens) LogError("no admin socket: {}", listens.error().detail);
       }
       LookForListener();
     });
@@ -424,7 +432,12 @@ class Server::Impl {
 };
 
 Result<std::unique_ptr<Server>> Server::Open(ServerOptions options, std::vector<Route> routes) {
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(routes));
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(std::move(options), std::move(routes));
+  } catch (const boost::system::system_error& error) {  // a loop has descriptors of its own
+    return Fail(Code::kLimit, fmt::format("serving HTTP: {}", error.what()));
+  }
   KVCOVE_TRY(impl->Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -68,7 +68,8 @@ struct ServerOptions {
   // scope is enough. Runs on the loop. Null: everyone may ask.
   std::function<bool(const std::string& authorization, bool metrics)> authorize;
   // Returns whether the process at the other end of this connected Unix socket may ask; otherwise
-  // the connection is closed. Runs on the loop. Null: everyone may.
+  // the connection is closed. Runs on the loop. Null: everyone may, and the listener is no Unix
+  // socket.
   std::function<bool(int fd)> admit;
   // Called on the loop once a second. Returns a listener in place of the one that is served, whose
   // name was removed; an invalid one: nothing has changed. Null: nobody looks.
@@ -84,7 +85,8 @@ struct ServerOptions {
 // Has only a life cycle; Open and the destructor may be called from any thread.
 class Server {
  public:
-  // Opens a server, which serves when this returns. Errors: as StartThread.
+  // Opens a server, which serves when this returns. Errors: as StartThread; kLimit
+  // without descriptors; kInternal.
   static Result<std::unique_ptr<Server>> Open(ServerOptions options, std::vector<Route> routes);
   // Waits for the routes that run, and closes all connections.
   ~Server();

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -108,6 +109,20 @@ class ServerTest : public testing::Test {
   std::uint16_t port_ = 0;
   std::unique_ptr<Server> server_;
 };
+
+// An engine's pool opens without its admin interface then.
+TEST_F(ServerTest, WithoutDescriptorsItIsAnError) {
+  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(listener.get()) + 1,
+                    .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto server = Server::Open({.listener = std::move(listener)}, std::vector<Route>{});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code, Code::kLimit) << server.error().ToString();
+}
 
 TEST_F(ServerTest, AnswersForLoopbackAddressesOnly) {
   Start();

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
 
@@ -13,6 +14,7 @@ namespace kvcove::pool {
 namespace {
 
 constexpr std::int64_t kControlTellNs = 500 * kMillisecond;
+constexpr std::int64_t kQuestionsNs = kSecond;  // longest wait for the end of questions
 
 std::string NameOf(const std::string& data_directory) {
   if (data_directory.empty()) return "process:" + ToHex(RandomId());
@@ -74,6 +76,16 @@ Status HostControl::Resume() {
   KVCOVE_ASSIGN(auto opened, master::BlockingGenerations::Open(options_, *this, clock_));
   (void)Take(std::move(opened));
   return {};
+}
+
+// Questions run on threads that no hand-over pauses. The last one would close the store later, and
+// the successor would find it in use.
+void HostControl::Pause() {
+  const GenerationsPtr last = Take(nullptr);
+  const std::int64_t until_ns = SystemClock::Instance().NowNs() + kQuestionsNs;
+  while (last.use_count() > 1 && SystemClock::Instance().NowNs() < until_ns) {
+    SleepNs(kMillisecond / 10);
+  }
 }
 
 void HostControl::Publish(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {

@@ -55,11 +55,11 @@ class HostControl final : public wire::ControlService, private master::OwnerSink
   }
   // Ends the removals that wait for disks, with kTimeout, and returns once each is answered.
   void EndRemovals();
-  // For an upgrade of the process (docs/upgrade.md), while no call is under way: Pause closes the
+  // For an upgrade of the process (docs/upgrade.md), while no change is under way: Pause closes the
   // store, so that the successor can open it, and stores no clean end, because a lease is running.
-  // Resume opens the store again; errors: the store's. Until it has succeeded, calls that need the
-  // generations fail with kUnavailable.
-  void Pause() { (void)Take(nullptr); }
+  // Questions (Describe, Engines) may be under way. Resume opens the store again; errors: the
+  // store's. Until it has succeeded, calls that need the generations fail with kUnavailable.
+  void Pause();
   Status Resume();
   bool paused() const { return Held() == nullptr; }
   // Returns a name that is equal for all owners that this authority, or another one over the same

@@ -2,8 +2,12 @@
 #include "kvcove/pool/host_control.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <atomic>
+#include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "kvcove/base/random.h"
 #include "kvcove/base/size.h"
@@ -138,6 +142,39 @@ TEST_F(HostControlTest, WithoutItsStoreItsCallsFail) {
   EXPECT_EQ(*control_->Remove(token, {&key, 1}, Soon()), std::vector{Code::kOk});
   ASSERT_TRUE(control_->Resume());
   EXPECT_TRUE(control_->Register({.name = "n", .engine = "e"}, Soon()));
+}
+
+// Operators ask on threads that no hand-over pauses, and the successor opens the store at once.
+TEST_F(HostControlTest, NoQuestionKeepsTheStoreOpenAfterAPause) {
+  std::string directory = testing::TempDir() + "kvcove-control-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const HostControl::Options options{.data_directory = directory + "/data", .lease_ns = kSecond};
+  auto giver = *HostControl::Open(options, SystemClock::Instance());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(giver->Register({.name = "n" + std::to_string(i), .engine = "e"}, Soon()));
+  }
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> asking;
+  for (int i = 0; i < 4; ++i) {
+    asking.emplace_back([&] {
+      while (!ends) {
+        (void)giver->Describe();
+        (void)giver->Engines(1000);
+      }
+    });
+  }
+  for (int round = 0; round < 10; ++round) {
+    giver->Pause();
+    const auto taker = HostControl::Open(options, SystemClock::Instance());
+    EXPECT_TRUE(taker) << taker.error().ToString();
+    if (!taker) break;
+    (*taker)->Pause();
+    EXPECT_TRUE(giver->Resume());
+  }
+  ends = true;
+  for (std::thread& one : asking) one.join();
+  giver.reset();
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(HostControlTest, AnAuthorityIsNamedAfterItsDirectory) {

@@ -60,6 +60,40 @@ std::string Numeric(const sockaddr* address, socklen_t length) {
   return host;
 }
 
+// `shown`: the address as it was given, for errors.
+Result<UniqueFd> ConnectToAddress(const addrinfo& found, const std::string& shown,
+                                  std::int64_t deadline_ns) {
+  UniqueFd fd(socket(found.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a TCP socket");
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ExpectLife(fd.get());
+  if (connect(fd.get(), found.ai_addr, found.ai_addrlen) == 0) return fd;
+  if (errno != EINPROGRESS) {
+    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", shown));
+  }
+  while (true) {
+    const std::int64_t left = LeftNs(deadline_ns, SystemClock::Instance());
+    if (left <= 0) {
+      return Fail(Code::kTimeout, fmt::format("{} did not answer in time", shown));
+    }
+    pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
+    const std::int64_t turn = Interrupt::TurnNs(left);
+    const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
+    const int ready = ppoll(&poller, 1, &limit, nullptr);
+    if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
+    if (ready < 0) Interrupt::LookNow();
+    if (ready == 0) Interrupt::LookIfDue();
+    if (ready <= 0) continue;
+    int error = 0;
+    socklen_t length = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error == 0) return fd;
+    errno = error;
+    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", shown));
+  }
+}
+
 }  // namespace
 
 std::string Address::ToString() const {
@@ -149,35 +183,10 @@ Result<UniqueFd> ListenTcp(Address& address) {
 Result<UniqueFd> ConnectTcp(const Address& address, std::int64_t deadline_ns) {
   const Result<Resolved> resolved = Resolve(address, /*passive=*/false);
   if (!resolved) return Fail(Code::kUnavailable, resolved.error().detail);
-  const Resolved& found = *resolved;
-  UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return FailErrno(Code::kInternal, "creating a TCP socket");
-  const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  ExpectLife(fd.get());
-  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS) {
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", address.ToString()));
-  }
-  while (true) {
-    const std::int64_t left = LeftNs(deadline_ns, SystemClock::Instance());
-    if (left <= 0) {
-      return Fail(Code::kTimeout, fmt::format("{} did not answer in time", address.ToString()));
-    }
-    pollfd poller{.fd = fd.get(), .events = POLLOUT, .revents = 0};
-    const std::int64_t turn = Interrupt::TurnNs(left);
-    const timespec limit{.tv_sec = turn / kSecond, .tv_nsec = turn % kSecond};
-    const int ready = ppoll(&poller, 1, &limit, nullptr);
-    if (ready < 0 && errno != EINTR) return FailErrno(Code::kUnavailable, "poll");
-    if (ready < 0) Interrupt::LookNow();
-    if (ready == 0) Interrupt::LookIfDue();
-    if (ready <= 0) continue;
-    int error = 0;
-    socklen_t length = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    if (error == 0) return fd;
-    errno = error;
-    return FailErrno(Code::kUnavailable, fmt::format("connecting to {}", address.ToString()));
+  // A name may have several addresses: "localhost" is ::1 on many hosts, and then 127.0.0.1.
+  for (const addrinfo* found = resolved->get();; found = found->ai_next) {
+    auto fd = ConnectToAddress(*found, address.ToString(), deadline_ns);
+    if (fd || found->ai_next == nullptr || fd.error().code == Code::kTimeout) return fd;
   }
 }
 

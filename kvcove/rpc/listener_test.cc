@@ -74,6 +74,14 @@ class ListenerTest : public testing::Test {
   std::vector<std::uint64_t> dropped_;
 };
 
+// Where "localhost" is ::1 first, nobody listens there.
+TEST_F(ListenerTest, EachAddressOfANameIsTried) {
+  Start({});
+  const auto fd = ConnectTcp({.host = "localhost", .port = address_.port},
+                             SystemClock::Instance().NowNs() + 60 * kSecond);
+  EXPECT_TRUE(fd) << fd.error().ToString();
+}
+
 TEST_F(ListenerTest, AConnectionIsDeliveredAndCountedUntilItsHoldsAreGone) {
   Start({});
   const UniqueFd client = Connect();

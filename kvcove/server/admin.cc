@@ -89,7 +89,7 @@ void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
                 "seconds until the owner's lease ends and its memory is not read any more",
                 static_cast<double>(host.owner().memory().LeaseUntilNs() - clock.NowNs()) * 1e-9,
                 labels);
-  owner::CollectDisks(host.owner().disks(), metrics);
+  owner::CollectDisks(host.owner().disks(), metrics, labels);
   host.Collect(metrics, labels);
 }
 

@@ -21,7 +21,7 @@ struct AdminOptions {
 };
 
 // Adds the metrics of one owner, without those of its process. `labels`: of all samples but those
-// of disks, which are told apart by their paths.
+// of one disk, which are told apart by their paths.
 void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
                   const Labels& labels = {});
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kAnswerThreads = 2;
 constexpr std::int64_t kTryEveryNs = 10 * kMillisecond;
+constexpr int kNames = 16;  // that an embedded pool tries
 
 bool MayAsk(int fd) {
   ucred peer{};
@@ -38,6 +39,17 @@ Result<UniqueFd> ListenWithin(const HostAdminOptions& options, const Clock& cloc
       return listener;
     }
     SleepNs(kTryEveryNs);
+  }
+}
+
+// A name may be in use: processes of two containers have equal numbers and may share a network, and
+// any user may bind any name. Sets `name`.
+Result<UniqueFd> ListenEmbedded(std::string& name) {
+  static std::atomic<unsigned> pools{0};
+  for (int tries = 1;; ++tries) {
+    name = fmt::format("kvcove/{}/embedded-{}-{}", geteuid(), getpid(), ++pools);
+    auto listener = rpc::ListenAbstract(name);
+    if (listener || tries == kNames) return listener;
   }
 }
 
@@ -64,10 +76,11 @@ HostAdmin::~HostAdmin() {
 Status HostAdmin::ServeUnix(const HostAdminOptions& options, const std::vector<http::Route>& routes,
                             const Clock& clock) {
   http::ServerOptions server{.workers = kAnswerThreads, .authorize = {}, .admit = MayAsk};
-  if (!options.abstract_name.empty()) {
+  if (options.embedded) {
     server.workers = 1;  // threads of an engine's process
-    KVCOVE_ASSIGN(server.listener, rpc::ListenAbstract(options.abstract_name));
-    endpoint_ = "unix:@" + options.abstract_name;
+    std::string name;
+    KVCOVE_ASSIGN(server.listener, ListenEmbedded(name));
+    endpoint_ = "unix:@" + name;
   } else {
     auto listener = ListenWithin(options, clock);
     if (!listener) {
@@ -91,7 +104,7 @@ Result<std::unique_ptr<HostAdmin>> HostAdmin::Open(HostPoolOptions pool, HostAdm
   std::unique_ptr<HostAdmin> admin(new HostAdmin);
   std::vector<http::Route> routes =
       master::PoolRoutes(std::make_shared<HostPool>(std::move(pool), clock), clock);
-  if (!options.socket_path.empty() || !options.abstract_name.empty()) {
+  if (!options.socket_path.empty() || options.embedded) {
     KVCOVE_TRY(admin->ServeUnix(options, routes, clock));
   }
   if (options.address) {
@@ -107,13 +120,12 @@ Result<std::unique_ptr<HostAdmin>> HostAdmin::Open(HostPoolOptions pool, HostAdm
 }
 
 std::unique_ptr<HostAdmin> HostAdmin::OpenEmbedded(HostPoolOptions pool, const Clock& clock) {
-  static std::atomic<unsigned> pools{0};
   pool.role = "embedded";
   HostAdminOptions options;
-  options.abstract_name = fmt::format("kvcove/{}/embedded-{}-{}", geteuid(), getpid(), ++pools);
+  options.embedded = true;
   auto admin = Open(std::move(pool), std::move(options), clock);
   if (admin) return std::move(*admin);
-  LogDebug("an embedded pool without its admin interface: {}", admin.error().ToString());
+  LogInfo("an embedded pool without its admin interface: {}", admin.error().ToString());
   return nullptr;
 }
 

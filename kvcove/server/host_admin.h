@@ -25,8 +25,9 @@ struct HostAdminOptions {
   rpc::UnixAccess directory_access;
   // For so long another process may still have the socket: the predecessor of a take-over.
   std::int64_t patience_ns = 0;
-  // In place of a path, for a process that leaves no file behind: a name in the abstract namespace.
-  std::string abstract_name;
+  // In place of a path, for a process that leaves no file behind: a name in the abstract namespace
+  // for which kvcove/cli/find_pool.cc looks, "kvcove/UID/embedded-PID-N".
+  bool embedded = false;
   UniqueFd listener;  // of rpc::ListenTcp, for `address`
   std::optional<rpc::Address> address;
   std::shared_ptr<rpc::Credentials> credentials;  // of TCP; null: everybody may ask
@@ -39,9 +40,8 @@ class HostAdmin {
   // Serves when it returns. Errors: as StartThread.
   static Result<std::unique_ptr<HostAdmin>> Open(HostPoolOptions pool, HostAdminOptions options,
                                                  const Clock& clock);
-  // Serves that of a pool inside an engine's process, at a name that kvcove/cli/find_pool.cc looks
-  // for: "kvcove/UID/embedded-PID-N". Null, with a line in the log, where it cannot be served: an
-  // engine works without.
+  // Serves that of a pool inside an engine's process. Null, with a line in the log, where it cannot
+  // be served: an engine works without.
   static std::unique_ptr<HostAdmin> OpenEmbedded(HostPoolOptions pool, const Clock& clock);
   // Waits for the requests under way, and removes the socket.
   ~HostAdmin();

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -184,6 +187,21 @@ TEST_F(HostAdminTest, AResetIsProvenAndFollowed) {
   EXPECT_TRUE(Get("/v1/key?key=k")["in"][0]["found"].get<bool>());
 }
 
+// A change keeps a thread of the endpoint while it waits.
+TEST_F(HostAdminTest, AWaitForAProofIsBounded) {
+  PutValue(*session_, "k");
+  for (const char* path : {"/v1/reset", "/v1/prune"}) {
+    for (const char* timeout : {"60001", "9223372036854775807", "18446744073709551615"}) {
+      const http::Response answer =
+          Ask("POST", path,
+              json{{"namespace", "acme/llama"}, {"before", ""}, {"timeout_ms", timeout}}.dump());
+      EXPECT_EQ(answer.status, 400) << path << " " << timeout;
+      EXPECT_THAT(answer.body, HasSubstr("at most 60000"));
+    }
+  }
+  EXPECT_TRUE(Get("/v1/key?key=k")["in"][0]["found"].get<bool>());
+}
+
 TEST_F(HostAdminTest, PrunesVersions) {
   for (const char* version : {"v1", "v2"}) {
     ASSERT_TRUE(session_->Capture({.timeout = kCallTime, .version = version}));
@@ -319,18 +337,30 @@ TEST_F(HostAdminTest, OverTcpItHasCredentialsAndTls) {
       InAMinute()));
 }
 
-TEST(EmbeddedAdminTest, AnEmbeddedPoolLeavesNoFile) {
-  pool::LocalHostOptions options;
-  options.owner.memory_bytes = 4 * kMiB;
-  options.owner.populate = false;
-  options.owner.log_resets = false;
-  const auto host = Must(pool::LocalHost::Open(options, SystemClock::Instance()));
-  HostPoolOptions pool;
-  pool.hosts = {host.get()};
-  auto admin = HostAdmin::OpenEmbedded(std::move(pool), SystemClock::Instance());
+class EmbeddedAdminTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    pool::LocalHostOptions options;
+    options.owner.memory_bytes = 4 * kMiB;
+    options.owner.populate = false;
+    options.owner.log_resets = false;
+    host_ = Must(pool::LocalHost::Open(options, SystemClock::Instance()));
+  }
+  std::unique_ptr<HostAdmin> Serve() {
+    HostPoolOptions pool;
+    pool.hosts = {host_.get()};
+    return HostAdmin::OpenEmbedded(std::move(pool), SystemClock::Instance());
+  }
+  static std::string NameOf(const HostAdmin& admin) { return admin.endpoint().substr(6); }
+
+  std::unique_ptr<pool::LocalHost> host_;
+};
+
+TEST_F(EmbeddedAdminTest, AnEmbeddedPoolLeavesNoFile) {
+  auto admin = Serve();
   ASSERT_NE(admin, nullptr);
   ASSERT_THAT(admin->endpoint(), testing::StartsWith("unix:@kvcove/"));
-  const std::string name = admin->endpoint().substr(6);
+  const std::string name = NameOf(*admin);
   const http::Response status =
       AskAt(Must(rpc::ConnectAbstract(name, InAMinute())), "GET", "/v1/status");
   EXPECT_EQ(json::parse(status.body)["role"], "embedded");
@@ -339,7 +369,40 @@ TEST(EmbeddedAdminTest, AnEmbeddedPoolLeavesNoFile) {
   EXPECT_FALSE(rpc::ConnectAbstract(name, InAMinute()));
 }
 
-TEST(EmbeddedAdminTest, PoolsThatAreOpenedByTheirAddressHaveOne) {
+// Another container on the same network has the same numbers of processes, and any user may bind
+// any name.
+TEST_F(EmbeddedAdminTest, ANameInUseIsPassedOver) {
+  auto admin = Serve();
+  ASSERT_NE(admin, nullptr);
+  const std::string name = NameOf(*admin);
+  const std::size_t dash = name.rfind('-');
+  const std::string next =
+      name.substr(0, dash + 1) + std::to_string(std::stoi(name.substr(dash + 1)) + 1);
+  const UniqueFd taken = Must(rpc::ListenAbstract(next));
+  const auto another = Serve();
+  ASSERT_NE(another, nullptr);
+  EXPECT_NE(NameOf(*another), next);
+  EXPECT_TRUE(rpc::ConnectAbstract(NameOf(*another), InAMinute()));
+}
+
+// Workers of a training program are forked while a pool is open.
+TEST_F(EmbeddedAdminTest, AForkedChildDoesNotKeepTheName) {
+  auto admin = Serve();
+  ASSERT_NE(admin, nullptr);
+  const std::string name = NameOf(*admin);
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) pause();
+  }
+  ASSERT_GT(child, 0);
+  EXPECT_TRUE(rpc::ConnectAbstract(name, InAMinute()));
+  admin.reset();
+  EXPECT_FALSE(rpc::ConnectAbstract(name, InAMinute()));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(EmbeddedAdminTest, PoolsThatAreOpenedByTheirAddressHaveOne) {
   const auto names = [] {
     std::set<std::string> found;
     std::ifstream lines("/proc/net/unix");

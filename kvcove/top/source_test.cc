@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -183,6 +186,39 @@ TEST_F(SourceTest, AUnixSocketIsAnEndpoint) {
   std::filesystem::remove_all(directory);
   ASSERT_TRUE(taken) << taken.error().ToString();
   EXPECT_EQ(taken->sample.role, "host");
+}
+
+// Any user may bind any name of the abstract namespace, and would be shown the token.
+TEST_F(SourceTest, AnotherUsersSocketIsNotAsked) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  const std::string name = "kvcove-top-" + std::to_string(getpid());
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  // System calls only: a child of a process with threads may do nothing else.
+  const pid_t child = fork();
+  if (child == 0) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    const bool listens = setresuid(61001, 61001, 61001) == 0 &&
+                         bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                         listen(fd, 8) == 0;
+    (void)!write(ready[1], listens ? "y" : "n", 1);
+    while (true) pause();
+  }
+  ASSERT_GT(child, 0);
+  char listens = 0;
+  EXPECT_EQ(read(ready[0], &listens, 1), 1);
+  EXPECT_EQ(listens, 'y');
+  const auto taken = Open({"unix:@" + name})->Take();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, Code::kDenied) << taken.error().ToString();
 }
 
 class FakeSource final : public Source {

@@ -125,7 +125,8 @@ check "another's data" 2 "no generation file" "$kvcove" serve --memory 1MiB --so
 printf 'kvcovegn\011\0\0\0%080d' 0 >"$directory/data/generations"
 check "another version's data" 2 "format version 9" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
 
-"$kvcove" --log off serve --memory 8MiB --socket "$directory/run/s" &
+# The variables are for other commands and for engines: without --admin nothing reads their files.
+KVCOVE_CREDENTIALS=/nowhere KVCOVE_TLS_AUTHORITY=/nowhere KVCOVE_ADMIN=192.0.2.1:1 "$kvcove" --log off serve --memory 8MiB --socket "$directory/run/s" &
 daemon=$!
 for _ in $(seq 1200); do [ -S "$directory/run/s" ] && break; sleep 0.05; done
 check "socket in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/run/s" --data "$directory/d2"
@@ -142,6 +143,8 @@ check "keys of one host" 0 '"keys":\[\{.*"tier":"memory"' env KVCOVE_SOCKET="$di
 key=$(grep -oE '"key":"[^"]*"' "$directory/out" | head -1 | cut -d'"' -f4)
 check "a key of one host" 0 " at $directory/run/s" env KVCOVE_POOL="unix:$directory/run/s" "$kvcove" key "$key"
 check "a flag before a variable" 0 " at $directory/run/s" env KVCOVE_ADMIN=127.0.0.1:1 "$kvcove" key "$key" --socket "$directory/run/s"
+check "status: a flag before a variable" 0 "run/s: NUMA node" env KVCOVE_ADMIN=127.0.0.1:1 "$kvcove" status --socket "$directory/run/s"
+check "status: an endpoint before a socket" 0 "^role +host" env KVCOVE_ADMIN="unix:$directory/run/admin-s" KVCOVE_SOCKET="$directory/none" "$kvcove" status
 check "two endpoints" 2 "give one of them" "$kvcove" keys --socket "$directory/run/s" --admin "unix:$directory/run/admin-s"
 check "why of one host" 0 "nowhere: not put since the owner started" "$kvcove" why no-such-key --socket "$directory/run/s"
 check "a namespace that is near" 2 "did you mean '$name'" "$kvcove" keys --namespace "${name}x" --socket "$directory/run/s"
@@ -158,6 +161,36 @@ with socket.socket(socket.AF_UNIX) as s:
     s.connect(sys.argv[1])
     s.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     print(b"".join(iter(lambda: s.recv(4096), b"")).decode())' "$directory/run/admin-s"
+# An endpoint of something else, and of another user.
+python3 -c '
+import http.server, sys
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"[1]")
+    def log_message(self, *words): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Answers)
+print(server.server_port, flush=True)
+server.serve_forever()' >"$directory/foreign" &
+foreign=$!
+for _ in $(seq 1200); do [ -s "$directory/foreign" ] && break; sleep 0.05; done
+check "what is no admin endpoint" 2 "answered 200" "$kvcove" keys --admin "127.0.0.1:$(cat "$directory/foreign")"
+check "of several endpoints none" 2 "answered 200" "$kvcove" admin --admin "127.0.0.1:$(cat "$directory/foreign"),127.0.0.1:1" status
+check "the variables of an engine's TLS" 2 "answered 200" env KVCOVE_TLS_AUTHORITY=/nowhere "$kvcove" admin --admin "127.0.0.1:$(cat "$directory/foreign")" status
+kill $foreign
+if [ "$(id -u)" = 0 ]; then
+  python3 -c '
+import os, socket, time
+os.setuid(61001)
+with socket.socket(socket.AF_UNIX) as s:
+    s.bind("\0kvcove/0/embedded-61001-1")
+    s.listen()
+    print("listens", flush=True)
+    time.sleep(600)' >"$directory/stranger" &
+  stranger=$!
+  for _ in $(seq 1200); do [ -s "$directory/stranger" ] && break; sleep 0.05; done
+  check "another user's name is none of this user's pools" 0 "passed over" sh -c 'XDG_RUNTIME_DIR="$2" "$1" keys 2>&1 | grep -q 61001 || echo passed over' sh "$kvcove" "$directory/none"
+  kill $stranger
+fi
 check "nobody at a socket" 2 "nobody serves the socket '$directory/none/s'" "$kvcove" keys --socket "$directory/none/s"
 kill -TERM $daemon
 wait $daemon

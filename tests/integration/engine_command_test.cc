@@ -126,6 +126,16 @@ TEST_F(EngineCommandTest, ListsEnginesWithoutASocketsPath) {
   EXPECT_EQ(all[1]["lookups"], 0);
 }
 
+// A trainer names versions as it likes.
+TEST_F(EngineCommandTest, AVersionMayBeAnyBytes) {
+  StartEngine(4711, "step-\xFF");
+  for (const char* words : {"--json", "counters --json"}) {
+    const CommandOutcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, 0) << words;
+    EXPECT_THAT(outcome.out, HasSubstr("\"step-\xEF\xBF\xBD\"")) << words;
+  }
+}
+
 TEST_F(EngineCommandTest, ShowsEachOnesCounters) {
   StartEngine(4711, "step-7");
   const CommandOutcome one = Run("counters");

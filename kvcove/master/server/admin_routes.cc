@@ -26,6 +26,8 @@ using nlohmann::json;
 
 constexpr std::uint32_t kMaxPage = 1000;
 constexpr std::int64_t kPageWalkNs = 2 * kSecond;  // for which a page looks for keys
+constexpr std::uint64_t kProofMs = 2500;           // for which a change waits for its proof
+constexpr std::uint64_t kMostProofMs = 60'000;     // it keeps a thread of the endpoint meanwhile
 
 // JSON can only show a key that is UTF-8: in "key", U+FFFD replaces the other bytes. This adds the
 // whole key, encoded as in a URL, so that a caller can ask for it again.
@@ -164,6 +166,13 @@ Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Reques
       versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
 }
 
+// Returns how long a change waits for its proof.
+Result<std::int64_t> ProofTimeIn(const Request& request) {
+  KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", kProofMs));
+  if (timeout_ms <= kMostProofMs) return static_cast<std::int64_t>(timeout_ms) * kMillisecond;
+  return Fail(Code::kInvalid, fmt::format("timeout_ms={}: at most {}", timeout_ms, kMostProofMs));
+}
+
 // Answers the paths; http::Server calls it from its threads. Thread-safe.
 class PoolAnswers {
  public:
@@ -293,11 +302,9 @@ class PoolAnswers {
     KVCOVE_TRY(request.Need("namespace"));
     KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
     wire::ResetRequest reset{.name = slot.name, .engine = {}, .version = {}, .id = RandomId()};
-    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", 2500));
+    KVCOVE_ASSIGN(const std::int64_t timeout_ns, ProofTimeIn(request));
     const std::int64_t began = clock_.NowNs();
-    KVCOVE_ASSIGN(
-        const wire::ResetOutcome outcome,
-        pool_->Reset(reset, began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+    KVCOVE_ASSIGN(const wire::ResetOutcome outcome, pool_->Reset(reset, began + timeout_ns));
     return json{{"proven", true},
                 {"raised", outcome.raised},
                 {"milliseconds", static_cast<double>(clock_.NowNs() - began) * 1e-6}};
@@ -306,11 +313,10 @@ class PoolAnswers {
   Result<json> Prune(const Request& request) {
     KVCOVE_ASSIGN(const std::string name, PrunedName(request));
     KVCOVE_ASSIGN(const std::string before, request.Need("before"));
-    KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", 2500));
+    KVCOVE_ASSIGN(const std::int64_t timeout_ns, ProofTimeIn(request));
     const std::int64_t began = clock_.NowNs();
     KVCOVE_ASSIGN(const wire::PruneOutcome outcome,
-                  pool_->Prune({.name = name, .before = before},
-                               began + static_cast<std::int64_t>(timeout_ms) * kMillisecond));
+                  pool_->Prune({.name = name, .before = before}, began + timeout_ns));
     return json{{"proven", true},
                 {"versions", outcome.versions},
                 {"raised", outcome.raised},

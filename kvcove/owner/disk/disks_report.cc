@@ -68,7 +68,7 @@ void AddDisks(const OwnerDisks& disks, PoolStat& stat) {
   stat.disk_shares = disks.set().ShareStats();
 }
 
-void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
+void CollectDisks(const OwnerDisks& disks, Metrics& metrics, const Labels& labels) {
   if (disks.set().size() == 0) return;
   const DiskSet& set = disks.set();
   for (std::size_t i = 0; i < set.size(); ++i) {
@@ -90,7 +90,7 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics) {
   metrics.Gauge(
       "kvcove_owner_disk_budget_bytes",
       "bytes that may be written now under --disk-write-rate; negative while a burst is paid off",
-      static_cast<double>(set.common().budget_bytes.load(std::memory_order_relaxed)));
+      static_cast<double>(set.common().budget_bytes.load(std::memory_order_relaxed)), labels);
 }
 
 }  // namespace kvcove::owner

@@ -10,8 +10,9 @@
 
 namespace kvcove::owner {
 
-// Adds the metrics of each disk, labelled with its path.
-void CollectDisks(const OwnerDisks& disks, Metrics& metrics);
+// Adds the metrics of each disk, labelled with its path, and of all disks of the owner, with
+// `labels`.
+void CollectDisks(const OwnerDisks& disks, Metrics& metrics, const Labels& labels = {});
 // Adds each disk to the statistics.
 void AddDisks(const OwnerDisks& disks, PoolStat& stat);
 // Adds the sums over all disks to a renewal.

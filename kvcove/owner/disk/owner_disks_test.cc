@@ -537,6 +537,21 @@ TEST_F(OwnerDisksTest, ADiskThatWasNeverOpenReportsItsConfiguredSizeEverywhere) 
   EXPECT_EQ(std::stod(value), 24 << 20) << text;
 }
 
+// An endpoint of several owners has a sample of each, and a scrape no sample twice.
+TEST_F(OwnerDisksTest, WhatAllDisksOfAnOwnerShareHasTheOwnersLabels) {
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  OwnerDisks disks({.disks = {{.path = directory_ + "/disk", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .memory_bytes = 1 << 20},
+                   *memory, SystemClock::Instance());
+  OpenCore(*memory, disks);
+  Metrics metrics;
+  CollectDisks(disks, metrics, {{"socket", "s"}});
+  const std::string text = metrics.Text();
+  EXPECT_NE(text.find("\nkvcove_owner_disk_budget_bytes{socket=\"s\"} "), std::string::npos)
+      << text;
+}
+
 // Its thread may use the set one day, so it is left there, and others find none.
 TEST_F(OwnerDisksTest, BehindADiskThatHungNothingIsReported) {
   const Clock& clock = SystemClock::Instance();

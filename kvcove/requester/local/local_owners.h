@@ -47,7 +47,7 @@ class LocalOwners {
 // in one directory: `kvcove.sock`, `kvcove.node1.sock`, or with other words than node1.
 std::string SiblingSocket(const std::string& socket, const std::string& word);
 // Returns the socket of the admin interface of the process that serves `socket`:
-// `kvcove-admin.sock` beside `kvcove.sock`, which is no sibling's name.
+// `admin-kvcove.sock` beside `kvcove.sock`, which is no sibling's name.
 std::string AdminSocket(const std::string& socket);
 // Returns `socket` and its siblings, as far as they are sockets now; `socket` first, the others in
 // natural order.
