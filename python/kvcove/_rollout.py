@@ -110,6 +110,12 @@ class Rollout:
         self._thread.join()
         self._unpin(keys)
 
+    def __repr__(self) -> str:
+        """Show how many keys it keeps pinned, or that it is closed."""
+        with self._lock:
+            state = "closed" if self._ends.is_set() else f"{len(self._keys)} keys"
+        return f"<kvcove.Rollout {state}, pins for {self._seconds:g} s>"
+
     def __enter__(self) -> Rollout:
         return self
 
