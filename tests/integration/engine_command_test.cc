@@ -58,10 +58,9 @@ class EngineCommandTest : public testing::Test {
     shape.groups = {{.chunk_tokens = 4}};
     engine->runner =
         connector::RunHere(store_, SystemClock::Instance(), std::chrono::milliseconds(1000));
-    engine->role =
-        std::make_unique<SchedulerRole>(connector::SchedulerOptions{.shape = shape}, store_,
-                                        *engine->runner, SystemClock::Instance());
-    engine->role->StartWith({"a"});
+    engine->role = std::make_unique<SchedulerRole>(
+        connector::SchedulerOptions{.shape = shape, .versions = connector::VersionSource::kEngine},
+        store_, *engine->runner, SystemClock::Instance());
     if (!version.empty()) engine->role->SetVersion(version);
     engine->server = Must(EngineServer::Open(Socket(process), *engine->role));
     engines_.push_back(std::move(engine));
