@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("sglang.kvcove")
 _MOST_KEYS = 65_536  # of one call to the pool
 _SMALL_PAGE = 16  # tokens
+_OPEN_S = 10.0  # a host is busy while the ranks of an engine start
 _STORED = frozenset(
     {
         _native.Code.OK.value,
@@ -105,7 +106,7 @@ class KvcoveStorage(HiCacheStorage):
 
     def _open(self) -> None:
         try:
-            self._pool = kvcove.open(self._address())
+            self._pool = kvcove.open(self._address(), timeout=_OPEN_S)
             self._session = self._pool.session(
                 _namespace_of(self._facts, self.config),
                 engine=self._engine,
