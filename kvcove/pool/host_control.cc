@@ -141,8 +141,13 @@ Result<HostControl::Description> HostControl::Describe() const {
 
 Result<HostControl::EngineList> HostControl::Engines(std::size_t at_most) const {
   KVCOVE_ASSIGN(const GenerationsPtr generations, Generations());
-  return EngineList{.engines = generations->Engines(at_most),
-                    .registered = generations->registrations()};
+  EngineList list{.engines = generations->Engines(at_most),
+                  .registered = generations->registrations()};
+  // Here no holder keeps a registration alive, but the sessions of processes.
+  for (master::EngineDescription& engine : list.engines) {
+    engine.processes = engines_->ProcessesOf({engine.name, engine.engine});
+  }
+  return list;
 }
 
 Result<std::vector<std::string>> HostControl::VersionedNames() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/pool/host_engines.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace kvcove::pool {
@@ -54,6 +55,17 @@ void HostEngines::Drop(const Engine& engine, SessionKey session) {
   }
   held_.Ended(engine.first, engine.second);
   ends_->Add(engine);
+}
+
+std::size_t HostEngines::ProcessesOf(const Engine& engine) const {
+  const MutexLock lock(mutex_);
+  const auto at = engines_.find(engine);
+  if (at == engines_.end()) return 0;
+  // A process has one session at each owner; one that has just begun has not all of them yet.
+  std::map<std::uint32_t, std::size_t> of_owner;
+  std::size_t most = 0;
+  for (const SessionKey& session : at->second) most = std::max(most, ++of_owner[session.owner]);
+  return most;
 }
 
 }  // namespace kvcove::pool

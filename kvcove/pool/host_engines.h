@@ -60,12 +60,14 @@ class HostEngines {
   void Check(const Engine& engine);
   // Ends the session's registration of the engine; with the last one, the engine.
   void Drop(const Engine& engine, SessionKey session);
+  // Returns how many processes keep the engine registered.
+  std::size_t ProcessesOf(const Engine& engine) const;
   // Returns the registrations that are repeated to a new master.
   requester::HeldEngines& held() { return held_; }
 
  private:
   requester::HeldEngines held_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::set<SessionKey> sessions_ KVCOVE_GUARDED_BY(mutex_);
   std::map<Engine, std::set<SessionKey>> engines_ KVCOVE_GUARDED_BY(mutex_);
   const EngineEnds::Tell tell_;

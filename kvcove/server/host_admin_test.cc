@@ -176,12 +176,22 @@ TEST_F(HostAdminTest, SaysWhereAKeyIsOrWhyItIsNowhere) {
   EXPECT_THAT(unknown.body, HasSubstr("did you mean 'acme/llama'?"));
 }
 
+TEST_F(HostAdminTest, ListsTheEnginesThatWork) {
+  PutValue(*session_, "k");
+  const json answer = Get("/v1/engines");
+  EXPECT_EQ(answer["registered"], 1);
+  const json engine = answer["engines"][0];
+  EXPECT_EQ(engine["namespace"], "acme/llama");
+  EXPECT_TRUE(engine["open"].get<bool>());
+  EXPECT_EQ(engine["processes"], 1);
+}
+
 // A session that the reset overtook follows it, as that of an operator at a master's endpoint.
 TEST_F(HostAdminTest, AResetIsProvenAndFollowed) {
   PutValue(*session_, "k");
   const json answer = Post("/v1/reset", {{"namespace", "acme/llama"}});
   EXPECT_TRUE(answer["proven"].get<bool>());
-  EXPECT_TRUE(answer["raised"].get<bool>());
+  EXPECT_EQ(answer["raised"], 1);
   EXPECT_FALSE(Get("/v1/key?key=k")["in"][0]["found"].get<bool>());
   PutValue(*session_, "k");
   EXPECT_TRUE(Get("/v1/key?key=k")["in"][0]["found"].get<bool>());
@@ -194,7 +204,7 @@ TEST_F(HostAdminTest, AWaitForAProofIsBounded) {
     for (const char* timeout : {"60001", "9223372036854775807", "18446744073709551615"}) {
       const http::Response answer =
           Ask("POST", path,
-              json{{"namespace", "acme/llama"}, {"before", ""}, {"timeout_ms", timeout}}.dump());
+              json{{"namespace", "acme/llama"}, {"before", "v1"}, {"timeout_ms", timeout}}.dump());
       EXPECT_EQ(answer.status, 400) << path << " " << timeout;
       EXPECT_THAT(answer.body, HasSubstr("at most 60000"));
     }

@@ -106,7 +106,7 @@ std::vector<EngineDescription> Generations::Engines(std::size_t at_most) const {
         engines.push_back({.name = name,
                            .engine = engine,
                            .version = of.current_version,
-                           .open = of.open,
+                           .open = Works(name, engine, of),
                            .processes = of.holders.size()});
         return true;
       });
@@ -256,6 +256,16 @@ bool Generations::ClosedByAnother(const Registrations::Binding& binding, std::st
 bool Generations::StillOpen(const Registrations::Binding& binding, std::string_view engine,
                             const SlotState& slot) {
   return binding.open && !ClosedByAnother(binding, engine, slot);
+}
+
+// Only an engine that names no versions can be closed by another one's reset.
+bool Generations::Works(std::string_view name, std::string_view engine,
+                        const Registrations::Binding& binding) const {
+  if (!binding.current_version) return false;
+  if (!binding.current_version->empty()) return !order_.Dead(name, *binding.current_version);
+  if (!binding.bound) return true;  // it follows every reset
+  const std::optional<SlotId> slot = FindSlot(name, {});
+  return slot && StillOpen(binding, engine, slots_.at(*slot));
 }
 
 bool Generations::MayOpen(const Registrations::Binding& binding, std::string_view engine,

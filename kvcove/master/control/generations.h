@@ -183,6 +183,9 @@ class Generations {
                               const SlotState& slot);
   static bool StillOpen(const Registrations::Binding& binding, std::string_view engine,
                         const SlotState& slot);
+  // Returns whether the engine finds and stores values now.
+  bool Works(std::string_view name, std::string_view engine,
+             const Registrations::Binding& binding) const;
   // Returns true if a proven reset opens the binding, or leaves it open.
   static bool MayOpen(const Registrations::Binding& binding, std::string_view engine,
                       const SlotState& slot);

@@ -12,6 +12,30 @@ namespace {
 
 class GenerationsTest : public GenerationsFixture {};
 
+// ---- as an operator sees them
+
+TEST_F(GenerationsTest, AnEngineThatFindsAndStoresIsListedAsOpen) {
+  const auto open = [&] {
+    std::map<std::string, bool> engines;
+    for (const EngineDescription& engine : generations_->Engines(10)) {
+      engines[engine.engine] = engine.open;
+    }
+    return engines;
+  };
+  Register("versioned", "v1");
+  Register("follower", "", /*follow=*/true);
+  Register("a");
+  Register("b");
+  EXPECT_EQ(open(), (std::map<std::string, bool>{
+                        {"versioned", true}, {"follower", true}, {"a", true}, {"b", true}}));
+  Reset("a");
+  EXPECT_TRUE(open()["a"]);
+  EXPECT_FALSE(open()["b"]) << "a's reset closed it, whether it has asked since or not";
+  EXPECT_TRUE(open()["versioned"]);
+  EXPECT_TRUE(open()["follower"]);
+  EXPECT_EQ(generations_->Engines(2).size(), 2U);
+}
+
 // ---- resets that share a raise
 
 TEST_F(GenerationsTest, AResetGivesAUsedNamespaceAnotherGeneration) {
