@@ -116,7 +116,7 @@ void PrintDisks(const wire::PoolStat& stat) {
 }
 
 // "-": there is nothing yet to divide by.
-std::string TextOf(const std::optional<double>& figure) {
+std::string FigureText(const std::optional<double>& figure) {
   return figure ? fmt::format("{:.2f}", *figure) : "-";
 }
 
@@ -141,8 +141,8 @@ void PrintWorth(const wire::PoolStat& stat) {
     fmt::print(
         "  disk {}: {}; {} bytes written for each byte stored, {} read for each byte served, {} "
         "served for each byte written; tombstones: {:.2f} % of it\n",
-        disk.path, WrittenText(disk), TextOf(disk.write_amplification()),
-        TextOf(disk.read_amplification()), TextOf(disk.served_per_written()),
+        disk.path, WrittenText(disk), FigureText(disk.write_amplification()),
+        FigureText(disk.read_amplification()), FigureText(disk.served_per_written()),
         100 * disk.tombstone_share().value_or(0));
   }
 }
