@@ -302,12 +302,16 @@ class Top(Pool):
 
     def test_it_shows_what_engines_do(self):
         session = self.open(admin=f"{self.admin},{self.owner_admin}")
-        replay = subprocess.run(
-            [KVCOVE, "--log", "error", "replay", TRACE, "--limit", "100", "--engines", "2", "--json", "--pool",
-             f"kvcove://127.0.0.1:{self.master_port}"],
-            stdout=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        self.assertEqual(replay.returncode, 0)
+        # A master that has just started calls each miss "warming up" until its owners have said what they hold.
+        for limit in range(100, 2100, 100):
+            replay = subprocess.run(
+                [KVCOVE, "--log", "error", "replay", TRACE, "--limit", str(limit), "--engines", "2", "--json", "--pool",
+                 f"kvcove://127.0.0.1:{self.master_port}"],
+                stdout=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+            self.assertEqual(replay.returncode, 0)
+            if session.shows("never put", 2):
+                break
         self.assertTrue(session.shows("never put"), session.screen.lines)
         self.assertTrue(session.lacks(" 0 objects"), session.screen.lines)
         answer = json.loads(self.run_top("--once", "--json").stdout)
