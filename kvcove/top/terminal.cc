@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -183,11 +184,11 @@ bool Terminal::Show(const std::vector<std::string>& lines) {
 bool Terminal::Write(std::string_view bytes) const {
   while (!bytes.empty()) {
     const ssize_t written = write(output_, bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR || EndIsNoted()) {
-      return false;
-    }
+    if (written < 0 && errno != EINTR) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
+    // Also after a part: where the terminal has taken one, a signal ends the write without an
+    // error.
+    if (!bytes.empty() && EndIsNoted()) return false;
   }
   return true;
 }
