@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <ranges>
+#include <utility>
 
 #include "kvcove/base/text.h"
 #include "kvcove/top/cells.h"
@@ -167,6 +169,8 @@ bool Contains(std::string_view text, std::string_view part) {
 
 }  // namespace
 
+// Rows that are equal keep their order, by their places: std::stable_sort of this library calls
+// what it has deprecated itself.
 void Table::SortBy(const Sort& by) {
   if (by.column >= columns.size()) return;
   const bool number = columns[by.column].number;
@@ -175,8 +179,16 @@ void Table::SortBy(const Sort& by) {
     const Cell& right = b[by.column];
     return number ? left.value > right.value : left.text < right.text;
   };
-  std::ranges::stable_sort(
-      rows, [&](const auto& a, const auto& b) { return by.reverse ? before(b, a) : before(a, b); });
+  std::vector<std::size_t> places(rows.size());
+  std::ranges::copy(std::views::iota(std::size_t{0}, rows.size()), places.begin());
+  std::ranges::sort(places, [&](std::size_t a, std::size_t b) {
+    if (before(rows[a], rows[b])) return !by.reverse;
+    if (before(rows[b], rows[a])) return by.reverse;
+    return a < b;
+  });
+  std::vector<std::vector<Cell>> sorted;
+  for (const std::size_t place : places) sorted.push_back(std::move(rows[place]));
+  rows = std::move(sorted);
 }
 
 void Table::Filter(std::string_view text) {

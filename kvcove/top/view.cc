@@ -80,8 +80,10 @@ void AddMisses(const Sample* before, const Rates& rates, View& view) {
     }
     view.misses.push_back({.reason = reason, .keys = rates.Of(total, was), .total = total});
   }
-  std::ranges::stable_sort(view.misses, [](const MissView& a, const MissView& b) {
-    return std::pair(a.keys.value_or(0), a.total) > std::pair(b.keys.value_or(0), b.total);
+  std::ranges::sort(view.misses, [](const MissView& a, const MissView& b) {
+    const std::pair left(a.keys.value_or(0), a.total);
+    const std::pair right(b.keys.value_or(0), b.total);
+    return left != right ? left > right : a.reason < b.reason;
   });
 }
 
