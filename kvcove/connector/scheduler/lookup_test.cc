@@ -249,20 +249,24 @@ TEST_F(LookupWaitTest, AThreadsSchedulerIsNotHeldWhileALookUpWaits) {
   Use({{}});
   Coming(0, 0);
   const Clock& clock = SystemClock::Instance();
-  wait_until_ns_ = clock.NowNs() + 60 * kSecond;
-  const auto runner = *RunInThread(store_, clock, kHold, std::chrono::milliseconds(1000));
+  wait_until_ns_ = clock.NowNs() + 600 * kSecond;
+  const auto runner = *RunInThread(store_, clock, kHold, std::chrono::milliseconds(600'000));
   const auto lookup = Ask(16);
   const auto waits = [&] {
     const MutexLock lock(pool_.mutex);
     return pool_.asked;
   };
   // Each call looks for an answer that is there, or returns: no call waits for the budget.
-  while (waits() < 3) EXPECT_FALSE(runner->Run(lookup, std::chrono::milliseconds(600'000)));
+  // A scheduler computes between two steps; without a pause the thread would hardly get the lock.
+  while (waits() < 3) {
+    ASSERT_FALSE(runner->Run(lookup, std::chrono::milliseconds(600'000)));
+    SleepNs(kMillisecond);
+  }
   {
     const MutexLock lock(pool_.mutex);
     Have(0, 0);
   }
-  while (!runner->Run(lookup, std::chrono::milliseconds(1))) continue;
+  while (!runner->Run(lookup, std::chrono::milliseconds(1))) SleepNs(kMillisecond);
   EXPECT_TRUE(lookup->done());
   EXPECT_EQ(lookup->hit_tokens(), 16U);
 }
