@@ -63,7 +63,7 @@ bool IsMaster(const AdminAccessOptions& access) {
 Result<std::string> EndpointOfCluster(const std::string& pool) {
   auto opened = Pool::Open(pool, kAskCluster);
   if (!opened) return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
-  const std::string admin = (*opened)->Settings().admin;
+  std::string admin = (*opened)->Settings().admin;
   if (!admin.empty()) return admin;
   return Fail(Code::kUnavailable,
               "the master of $KVCOVE_POOL has no admin endpoint, or announces none "

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "kvcove/base/log.h"
 #include "kvcove/connector/scheduler/scheduler.h"
 
 namespace kvcove::connector {
@@ -147,8 +148,9 @@ bool SchedulerRole::Announce() {
         break;
       }
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     // Uncaught on the binder's thread, it would end the engine's process.
+    LogWarn("saves that begin are not announced, so no look-up waits for them: {}", error.what());
   }
   return true;
 }

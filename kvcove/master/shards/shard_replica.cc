@@ -325,7 +325,7 @@ void ShardReplica::List(const wire::ListRequest& request, const Ask& ask,
 }
 
 Result<ShardReplica::FollowingPtr> ShardReplica::FollowingOf(const Token& token) const {
-  const FollowingPtr to = following();
+  FollowingPtr to = following();
   if (to == nullptr) return Fail(Code::kUnavailable, "this shard follows nobody");
   if (Lags(*to, token.slot, token.generation)) {
     return Fail(Code::kInProgress, "this shard does not know this generation yet");
