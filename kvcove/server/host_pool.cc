@@ -263,9 +263,10 @@ Result<std::uint64_t> HostPool::Remove(const master::SlotDescription& slot,
   return Run<std::uint64_t>(options_.walk, deadline_ns,
                             [&control = control(), token, pattern = std::string(pattern),
                              deadline_ns](const master::Reply<std::uint64_t>& reply) {
-                              control.RemoveMatchingThen(
-                                  token, pattern, deadline_ns,
-                                  [reply](Result<std::uint64_t> removed) { reply(removed); });
+                              control.RemoveMatchingThen(token, pattern, deadline_ns,
+                                                         [reply](Result<std::uint64_t> removed) {
+                                                           reply(std::move(removed));
+                                                         });
                             });
 }
 

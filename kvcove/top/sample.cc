@@ -175,7 +175,7 @@ constexpr std::pair<const char*, std::string_view> kCounters[] = {
 // Returns the name of the call that a histogram's bucket belongs to; empty: none that is shown.
 std::string CallOf(std::string_view metric, const Labels& labels) {
   const auto call = labels.find("call");
-  const std::string of = call == labels.end() ? std::string() : call->second;
+  std::string of = call == labels.end() ? std::string() : call->second;
   if (metric == "kvcove_master_call_seconds_bucket") return of;
   if (metric == "kvcove_owner_call_seconds_bucket") return "remote " + of;
   if (metric == "kvcove_owner_reset_seconds_bucket") return "local reset";
