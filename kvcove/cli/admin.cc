@@ -378,7 +378,7 @@ void AddOfCluster(Builder& add) {
 
 void AddAdmin(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AdminOptions>();
-  options->pool.admin = "127.0.0.1:7480";
+  options->pool.admin = kMasterHere;
   CLI::App* admin = app.add_subcommand(
       "admin", "Show and change a pool through the admin endpoint that --admin names.");
   admin->require_subcommand(1);

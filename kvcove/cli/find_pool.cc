@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::int64_t kProbeNs = kSecond;
 constexpr std::chrono::milliseconds kAskCluster(3000);
-constexpr std::string_view kMasterHere = "127.0.0.1:7480";
 constexpr std::string_view kAbstract = "unix:@";
 constexpr std::string_view kOfCluster = "master:";  // an owner's authority, wire::Welcome
 
@@ -50,7 +49,7 @@ bool IsServed(const std::string& abstract_name, std::int64_t deadline_ns) {
 
 // Returns whether a master answers there, be it that it wants a token.
 bool IsMaster(const AdminAccessOptions& access) {
-  Result<AdminClient> client = AdminClient::Open(std::string(kMasterHere), access);
+  Result<AdminClient> client = AdminClient::Open(kMasterHere, access);
   if (!client) return false;
   client->SetTimeout(kProbeNs);
   const Result<nlohmann::json> status = client->Json("GET", "/v1/status", {});

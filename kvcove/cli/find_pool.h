@@ -15,6 +15,9 @@
 
 namespace kvcove::cli {
 
+// Where a master's admin endpoint is by default.
+inline constexpr const char* kMasterHere = "127.0.0.1:7480";
+
 struct PoolChoice {
   std::string admin;   // endpoint; empty: not named
   std::string socket;  // data socket of a host; empty: not named

@@ -13,7 +13,6 @@
 namespace kvcove::cli {
 namespace {
 
-constexpr std::string_view kMasterHere = "127.0.0.1:7480";
 // An owner beside its master adds the latencies.
 constexpr std::string_view kMasterAndOwnerHere = "127.0.0.1:7480,127.0.0.1:7481";
 
