@@ -154,7 +154,8 @@ class ClusterPool final : public AdminPool {
     for (const wire::OwnerStat& owner : cluster_.Owners()) {
       if (!owner.live) continue;
       PinRequest mine = request;
-      // A tenant's own owner has no other's values, and denies whoever asks for them.
+      // An owner of one tenant has no values of other tenants, and refuses a call that names one
+      // of their namespaces.
       std::erase_if(mine.slots, [&](const SlotDescription& slot) {
         return !owner.tenant.empty() && TenantOf(slot.name) != owner.tenant;
       });

@@ -259,7 +259,8 @@ class Weights:
             own, epoch, whole = self._own, self._epoch, self._whole
         if own is None:
             return None
-        # Asked anew each time: KV of new weights is there only after each rank has told of its own.
+        # The other ranks are asked at each call: one of them may have seen new weights since the last one. KV under
+        # new weights can be found only once every rank has reported them.
         try:
             told = self._ranks.told(own)
         except RuntimeError as error:  # torch's, of a store that does not answer
