@@ -87,6 +87,7 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
+  MasterCounts Counts() const;
   void Collect(Metrics& metrics) const;
   // Returns the outcome of a call from within this process, or an error if this master does not
   // lead any more: as WhileLeading does for calls of others.
