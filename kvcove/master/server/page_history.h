@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last hour of a pool, for the page of its admin endpoint: one point for each 10 s, 360 of
-// them, in a ring of a fixed size (about 130 KiB). A point has what was counted since the one
+// them, in a ring of a fixed size (80 KiB). A point has what was counted since the one
 // before, so that a process which starts anew, and counts from zero, makes no point wrong.
 #pragma once
 
