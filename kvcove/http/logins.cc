@@ -44,7 +44,8 @@ void Logins::End(std::string_view value) {
 }
 
 std::string CookieName(std::string_view host) {
-  const std::size_t colon = host.rfind(':');
+  // The colons of an IPv6 address are within brackets.
+  const std::size_t colon = host.find(':', host.starts_with('[') ? host.find(']') : 0);
   const std::string_view port =
       colon == std::string_view::npos ? std::string_view("80") : host.substr(colon + 1);
   return fmt::format("kvcove_login_{}", port);

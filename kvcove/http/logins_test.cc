@@ -54,6 +54,7 @@ TEST(CookieTest, TwoPortsOfAHostHaveTwoCookies) {
   EXPECT_EQ(CookieName("127.0.0.1:7480"), "kvcove_login_7480");
   EXPECT_EQ(CookieName("localhost"), "kvcove_login_80");
   EXPECT_EQ(CookieName("[::1]:9"), "kvcove_login_9");
+  EXPECT_EQ(CookieName("[::1]"), "kvcove_login_80");
 }
 
 TEST(CookieTest, IsFoundAmongOthers) {

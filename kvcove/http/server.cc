@@ -69,6 +69,12 @@ bool HasTwoLengths(const beast::http::request_header<>& head) {
                                               beast::string_view::npos));
 }
 
+// Returns the path of the request, decoded, without the query.
+std::string PathOf(const beast::http::request_header<>& head) {
+  const std::string_view target(head.target().data(), head.target().size());
+  return UrlDecode(target.substr(0, target.find('?')));
+}
+
 }  // namespace
 
 Result<std::string> Request::Need(const std::string& name) const {
@@ -342,7 +348,7 @@ class Server::Impl {
       answer = co_await Answer(request);
     }
     if (answer.status == 401 &&
-        (request.count(beast::http::field::authorization) > 0 || request.target() == kLoginPath)) {
+        (request.count(beast::http::field::authorization) > 0 || PathOf(request) == kLoginPath)) {
       // Delays the answer to a wrong bearer, so that guesses are bounded. Meanwhile a newer client
       // may take this connection's place, so guesses keep nobody out.
       const Wait wait(*this, stream);
@@ -372,9 +378,9 @@ class Server::Impl {
     Request asked{.method = std::string(request.method_string()), .body = request.body()};
     const auto authorization = request[beast::http::field::authorization];
     asked.authorization.assign(authorization.data(), authorization.size());
+    asked.path = PathOf(request);
     const std::string_view target(request.target().data(), request.target().size());
     const std::size_t mark = target.find('?');
-    asked.path = UrlDecode(target.substr(0, mark));
     if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
     if (!asked.body.empty()) {
       const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);

@@ -446,6 +446,15 @@ TEST_F(LoginTest, AWrongBearerGetsNoCookie) {
   }
 }
 
+TEST_F(LoginTest, GuessesAreAnsweredLateHoweverThePathIsWritten) {
+  Serve();
+  for (const char* path : {"/v1/login", "/v1/login?a=1", "/v1/%6Cogin"}) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(StatusOf(Post(path, R"({"bearer": "wrong"})")), 401) << path;
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(100)) << path;
+  }
+}
+
 // A token that is struck off ends the logins that were made with it.
 TEST_F(LoginTest, ALoginIsWorthWhatItsBearerIs) {
   Serve();
