@@ -60,15 +60,22 @@ bool PageHistory::Due(std::int64_t now_ns) const {
 
 void PageHistory::Add(const std::vector<wire::OwnerStat>& owners, const AdminPool::Counts& counts,
                       std::int64_t now_ns) {
+  const MutexLock lock(mutex_);
   std::map<wire::OwnerNumber, OwnerCounts> sample;
   for (const wire::OwnerStat& owner : owners) {
+    if (!owner.live) {
+      // One that has joined has reported nothing until its lease begins: with zeros in its place,
+      // all that it has counted would be in the next point.
+      const auto before = owners_.find(owner.number);
+      if (before != owners_.end()) sample.insert(*before);
+      continue;
+    }
     sample[owner.number] = {.epoch = owner.epoch,
                             .hits = owner.hits,
                             .disk_hits = owner.disk_hits,
                             .down_bytes = owner.hit_bytes,
                             .up_bytes = owner.put_bytes};
   }
-  const MutexLock lock(mutex_);
   if (last_ns_ != 0) {
     Point point{.time_s = now_ns / kSecond,
                 .seconds = static_cast<double>(now_ns - last_ns_) * 1e-9};

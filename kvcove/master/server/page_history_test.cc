@@ -17,6 +17,7 @@ wire::OwnerStat OwnerWith(wire::OwnerNumber number, std::uint64_t hits, std::uin
           .address = {},
           .socket = {},
           .host = {},
+          .live = true,
           .tenant = {},
           .hits = hits,
           .hit_bytes = 10 * hits,
@@ -58,6 +59,22 @@ TEST(PageHistoryTest, OwnersAreComparedOneByOne) {
   ASSERT_EQ(points.size(), 2U);
   EXPECT_EQ(points[0].hits, 10U);
   EXPECT_EQ(points[1].hits, 1U);
+}
+
+// A new leader's owners say hello before they report, and have counted for long.
+TEST(PageHistoryTest, AnOwnerWithoutALeaseHasReportedNothing) {
+  PageHistory history;
+  wire::OwnerStat joins = OwnerWith(1, 0);
+  wire::OwnerStat away = OwnerWith(2, 500);
+  joins.live = false;
+  history.Add({joins, away}, NoCounts(), kStep);
+  away.live = false;
+  history.Add({OwnerWith(1, 1'000'000), away}, NoCounts(), 2 * kStep);
+  history.Add({OwnerWith(1, 1'000'007), OwnerWith(2, 510)}, NoCounts(), 3 * kStep);
+  const std::vector<PageHistory::Point> points = history.Since(0).points;
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_EQ(points[0].hits, 0U);
+  EXPECT_EQ(points[1].hits, 17U) << "what was counted while its lease had ended, too";
 }
 
 TEST(PageHistoryTest, NothingAskedForHasNoRatio) { EXPECT_LT(PageHistory::Point().HitRatio(), 0); }
