@@ -125,10 +125,12 @@ Verdict VerdictOf(const PageFacts& facts) {
   if (!facts.ready.ready) findings.Add(Health::kBad, "it is not ready: " + facts.ready.text);
   AddOwnerFindings(facts.owners, findings);
   AddHistoryFindings(facts.points, findings);
-  if (!facts.tasks.empty() && facts.tasks.front().state == TaskState::kFailed) {
-    const TaskStat& task = facts.tasks.front();
-    findings.Add(Health::kWarn,
-                 fmt::format("task {} ({}) has failed", task.id, TaskKindName(task.request.kind)));
+  // Tasks that wait or run say nothing yet.
+  const auto ended = std::ranges::find_if(
+      facts.tasks, [](const TaskStat& task) { return task.state > TaskState::kRunning; });
+  if (ended != facts.tasks.end() && ended->state == TaskState::kFailed) {
+    findings.Add(Health::kWarn, fmt::format("task {} ({}) has failed", ended->id,
+                                            TaskKindName(ended->request.kind)));
   }
   return findings.none() ? Well(facts.owners) : findings.Take();
 }

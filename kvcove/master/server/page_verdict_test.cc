@@ -89,6 +89,12 @@ TEST(VerdictTest, ResetsWithoutAProofAndAFailedTaskAreWarnings) {
   EXPECT_EQ(VerdictOf(facts).text,
             "The pool needs attention: 2 resets were not proven in the last hour; task 7 (drain) "
             "has failed.");
+  // Later ones have not ended.
+  for (const TaskState state : {TaskState::kRunning, TaskState::kQueued}) {
+    facts.tasks.insert(facts.tasks.begin(),
+                       {.id = 9, .request = {}, .state = state, .message = {}});
+  }
+  EXPECT_THAT(VerdictOf(facts).text, testing::HasSubstr("task 7 (drain) has failed"));
   // A later one has succeeded.
   facts.tasks.insert(facts.tasks.begin(),
                      {.id = 8, .request = {}, .state = TaskState::kDone, .message = {}});
