@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/server/page.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "kvcove/base/random.h"
 #include "kvcove/base/text.h"
 #include "kvcove/master/server/page_files.h"
 #include "kvcove/master/server/page_history.h"
@@ -196,7 +199,10 @@ std::optional<std::uint64_t> ObjectsOf(const TaskStat& task,
   return task.copied + owner->objects;
 }
 
-json TasksJson(const std::vector<TaskStat>& tasks, const std::vector<wire::OwnerStat>& owners) {
+json TasksJson(std::vector<TaskStat> tasks, const std::vector<wire::OwnerStat>& owners) {
+  // Tasks run in their order, so many that wait would hide the one that runs.
+  std::ranges::stable_partition(
+      tasks, [](const TaskStat& task) { return task.state == TaskState::kRunning; });
   json rows = json::array();
   for (const TaskStat& task : tasks) {
     if (rows.size() == kTaskRows) break;
@@ -310,7 +316,7 @@ class PageAnswers {
                 {"verdict", verdict.text},
                 {"drains", options_.drains},
                 {"pool", PoolJson(facts.owners)},
-                {"history", HistoryJson(points_from, facts.points, counts)},
+                {"history", HistoryJson(request, points_from, facts.points, counts)},
                 {"misses", MissesJson(facts.points)},
                 {"calls", CallsJson(facts.points, counts)},
                 {"resets", {{"all", counts.resets}, {"not_proven", counts.resets_not_proven}}},
@@ -344,14 +350,18 @@ class PageAnswers {
             {"disk_used", sum.disk_bytes}};
   }
 
-  // The page keeps the points that it has, and asks for later ones.
-  json HistoryJson(std::uint64_t from, const std::vector<PageHistory::Point>& all,
+  // The page keeps the points that it has, and asks for later ones. It gets all if its own are
+  // those of another process, or have the latency of another call: the two would be one line.
+  json HistoryJson(const Request& request, std::uint64_t from,
+                   const std::vector<PageHistory::Point>& all,
                    const AdminPool::Counts& counts) const {
-    const PageHistory::Points wanted = history_.Since(from);
     const std::optional<std::size_t> call = ChartedCall(all);
+    const std::string of = fmt::format("{:x}.{}", process_, call ? *call : PageHistory::kCalls);
+    const PageHistory::Points wanted =
+        history_.Since(request.Get("points_of", of) == of ? from : 0);
     json points = json::array();
     for (const PageHistory::Point& point : wanted.points) points.push_back(PointJson(point, call));
-    json answer{{"first", wanted.first}, {"points", std::move(points)}};
+    json answer{{"of", of}, {"first", wanted.first}, {"points", std::move(points)}};
     if (call && *call < counts.calls.size()) answer["call"] = counts.calls[*call].first;
     return answer;
   }
@@ -360,6 +370,7 @@ class PageAnswers {
   const PageOptions options_;
   const Clock& clock_;
   PageHistory history_;
+  const std::uint64_t process_ = RandomU64();  // stands for this process's points
 };
 
 }  // namespace

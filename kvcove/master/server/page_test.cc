@@ -179,6 +179,50 @@ TEST_F(PageTest, ADrainsTaskKnowsHowMuchThereIs) {
   EXPECT_EQ(task["objects"], 40);
 }
 
+TEST_F(PageTest, TasksThatWaitDoNotHideTheOneThatRuns) {
+  for (std::uint64_t id = 20; id > 0; --id) {
+    pool_->tasks.push_back({.id = id, .request = {}, .state = TaskState::kQueued, .message = {}});
+  }
+  pool_->tasks.back().state = TaskState::kRunning;
+  const json tasks = Page()["tasks"];
+  ASSERT_EQ(tasks.size(), 8U);
+  EXPECT_EQ(tasks[0]["id"], 1);
+  EXPECT_EQ(tasks[1]["id"], 20);
+}
+
+TEST_F(PageTest, PointsOfAnotherProcessOrWithAnotherCallAreReplaced) {
+  pool_->counts.calls = {{"lookup", {}}, {"reset", {}}};
+  const auto sample = [&] {
+    page_.tick();
+    clock_.AdvanceNs(PageHistory::kIntervalNs);
+  };
+  for (int i = 0; i < 5; ++i) {
+    pool_->counts.calls[1].second[3] += 1;
+    sample();
+  }
+  const json history = Page()["history"];
+  EXPECT_EQ(history["call"], "reset");
+  const std::string of = history["of"];
+  EXPECT_EQ(Page({{"points_from", "4"}, {"points_of", of}})["history"]["first"], 4);
+  // Another process numbers its points from 0, too.
+  const master::Page other = PageOf(pool_, {.drains = true}, clock_);
+  for (int i = 0; i < 6; ++i) {
+    other.tick();
+    clock_.AdvanceNs(PageHistory::kIntervalNs);
+  }
+  http::Request asks;
+  asks.query = {{"points_from", "4"}, {"points_of", of}};
+  const auto route = std::ranges::find(other.routes, "/v1/page", &http::Route::path);
+  EXPECT_EQ(json::parse(route->answer(asks).body)["history"]["points"].size(), 5U);
+  // The first look-up: its latency is drawn from now on.
+  pool_->counts.calls[0].second[3] += 1;
+  sample();
+  const json later = Page({{"points_from", "4"}, {"points_of", of}})["history"];
+  EXPECT_EQ(later["call"], "lookup");
+  EXPECT_EQ(later["first"], 0);
+  EXPECT_NE(later["of"], of);
+}
+
 TEST_F(PageTest, TheHourIsSampledByTicksAndToldOnce) {
   for (int second = 0; second < 25; ++second) {
     pool_->owners[0].hits += 3;
