@@ -28,7 +28,7 @@ class ClusterPool final : public AdminPool {
       : cluster_(cluster), tasks_(tasks) {}
 
   Readiness Ready() const override {
-    const bool leads = cluster_.Stat().leads;
+    const bool leads = cluster_.Leads();
     return {.ready = leads, .text = leads ? "leader" : "leader, cut off from etcd"};
   }
   json Status() const override {
@@ -328,8 +328,8 @@ void AddClusterRoutes(std::vector<http::Route>& routes,
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path :
-       {"segments", "namespaces", "engines", "keys", "key", "tasks", "members", "masters"}) {
+  for (const char* path : {"segments", "namespaces", "engines", "keys", "key", "tasks", "members",
+                           "masters", "page"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",

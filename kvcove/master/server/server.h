@@ -94,6 +94,8 @@ class MasterServer {
   const rpc::Address& address() const;
   MasterStat Stat() const;
   MasterCounts Counts() const;
+  // Returns whether this master leads, without the cost of Stat: that copies all owners and slots.
+  bool Leads() const;
   // Sets the address of the admin endpoint, which opens after this server; later lists of owners
   // name it.
   void SetAdmin(std::string address);

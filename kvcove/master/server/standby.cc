@@ -281,6 +281,8 @@ Status Standby::OpenAdmin() {
   admin_ = *options_.admin;
   http::ServerOptions server{.loopback = rpc::IsLoopback(admin_),
                              .authorize = rpc::BearersOf(options_.credentials),
+                             // A page that is open since this master led shows who leads now.
+                             .logins = true,
                              .tunnel = {}};
   KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
   KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));
