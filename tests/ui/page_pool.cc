@@ -11,6 +11,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
@@ -18,6 +19,7 @@
 #include "kvcove/master/server/fake_admin_pool.h"
 #include "kvcove/master/server/page.h"
 #include "kvcove/master/server/page_history.h"
+#include "kvcove/model/ids.h"
 #include "kvcove/rpc/address.h"
 
 namespace kvcove::master {
@@ -42,8 +44,12 @@ class UsedPool final : public FakeAdminPool {
                         .disk_bytes = 700 * kGiB});
     }
     for (std::size_t i = 0; i < 2 * namespace_count; ++i) {
+      // The last two read the same: one is the tenant's, the other one is of no tenant.
+      std::string name = fmt::format("team{}/model-{}", i / 2 % 97, i / 2);
+      if (i / 2 + 2 == namespace_count) name = QualifiedName("twin", "model");
+      if (i / 2 + 1 == namespace_count) name = "twin:model";
       slots.push_back({.slot = static_cast<SlotId>(i),
-                       .name = fmt::format("team{}/model-{}", i / 2 % 97, i / 2),
+                       .name = std::move(name),
                        .version = fmt::format("step-{}", 100 + i % 2),
                        .used = true});
       bytes_by_slot.push_back((i * 7919 % 10'000) * kMiB);

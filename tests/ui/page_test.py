@@ -9,6 +9,7 @@ import json
 import pathlib
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -223,8 +224,47 @@ class LargePoolTest(PageTest):
         self.assertTrue(tab.becomes("document.getElementById('confirm').open"))
         tab.click("#confirm-yes")
         self.assertEqual(self.pool.stdout.readline(), f"reset {name}\n")
-        self.assertTrue(tab.becomes("!document.getElementById('message').hidden"))
+        self.assertTrue(tab.becomes("document.getElementById('message').textContent !== ''"))
         self.assertIn(f"{name} is reset, proven", tab.text("#message"))
+        # The button is far below the top of the page, and the message is in sight all the same.
+        place = "document.getElementById('notice').getBoundingClientRect()"
+        self.assertTrue(tab.evaluate(f"window.scrollY > 500 && {place}.top >= 0 && {place}.bottom < window.innerHeight"))
+        tab.click("#notice-close")
+        self.assertTrue(tab.evaluate("document.getElementById('notice').hidden"))
+
+    def test_namespaces_that_read_the_same_have_a_row_each(self):
+        tab = self.open(self.url)
+        self.shown(tab)
+        tab.click("#namespaces-find")
+        tab.type("twin:model")
+        status = '[data-list="namespaces"] [role="status"]'
+        self.assertTrue(tab.becomes(f"document.querySelector('{status}').textContent.startsWith('1 to 2 of 2 found')"))
+        self.assertTrue(self.updates(tab, len(tab.asked()), 3))
+        self.assertEqual(tab.evaluate("document.querySelectorAll('#namespaces tr').length"), 2)
+
+    def test_an_endpoint_that_hangs_does_not_look_well(self):
+        self.allowed_errors = ("ERR_",)
+        tab = self.open(self.url)
+        self.shown(tab)
+        self.pool.send_signal(signal.SIGSTOP)
+        self.assertTrue(tab.becomes("!document.getElementById('trouble').hidden"))
+        self.assertIn("no answer within 15 s", tab.text("#trouble"))
+        self.assertEqual(tab.evaluate("document.title"), "! kvcove")
+        self.pool.send_signal(signal.SIGCONT)
+        self.assertTrue(tab.becomes("document.getElementById('trouble').hidden"))
+
+    def test_it_asks_again_after_a_failed_start(self):
+        tab = self.open("about:blank")
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source="""
+            window.fails = true;
+            const real = window.fetch;
+            window.fetch = (...words) => window.fails ? Promise.reject(new TypeError()) : real(...words);""")  # fmt: skip
+        tab.open(self.url)
+        self.assertTrue(tab.becomes("document.getElementById('trouble')?.hidden === false"))
+        for hidden in ("true", "false"):
+            tab.evaluate(f"""Object.defineProperty(document, 'hidden', {{value: {hidden}, configurable: true}});
+                document.dispatchEvent(new Event('visibilitychange')); window.fails = false; 0""")  # fmt: skip
+        self.shown(tab)
 
     def test_a_drain_is_a_task_that_can_be_cancelled(self):
         tab = self.open(self.url)
@@ -392,6 +432,27 @@ class HostTest(CredentialsTest):
         self.assertEqual(tab.call("Network.getCookies")["cookies"], [])
         self.assertEqual(tab.evaluate("document.getElementById('bearer').value"), "")
         tab.picture(OUT / "login.png")
+
+    def test_after_a_logout_nothing_is_shown(self):
+        tab = self.open(self.url)
+        self.log_in(tab)
+        # An answer that is on its way during the logout.
+        tab.evaluate("""const real = window.fetch; window.late = 0;
+            window.fetch = async (...words) => {
+              const answer = await real(...words);
+              if (words[0].startsWith('/v1/page')) {
+                window.late = 1;
+                await new Promise(done => { window.deliver = done; });
+                setTimeout(() => { window.late = 2; }, 500);
+              }
+              return answer;
+            }; 0""")
+        self.assertTrue(tab.becomes("window.late === 1"))
+        tab.click("#logout")
+        self.assertTrue(tab.becomes("!document.getElementById('login').hidden"))
+        tab.evaluate("window.deliver(); 0")
+        self.assertTrue(tab.becomes("window.late === 2"))
+        self.assertTrue(tab.evaluate("document.getElementById('content').hidden"))
 
     def test_it_shows_a_pool_of_one_host_and_resets_it(self):
         tab = self.open(self.url)

@@ -3,6 +3,7 @@
 // whatever the size of the pool. Texts of the pool (names, keys, messages) become text nodes only.
 
 const INTERVAL_MS = 5000;
+const PATIENCE_S = 15; // for an answer; a reset waits 2.5 s for its proof
 const POINTS = 360; // of an hour, 10 s each
 const ROWS = 10; // of a list, as page.cc sends them
 
@@ -12,11 +13,12 @@ const lists = {
   namespaces: { from: 0, find: "" },
   engines: { from: 0, find: "" },
 };
-const history = { first: 0, points: [] };
+const history = { of: "", first: 0, points: [] };
 let paused = false;
 let timer = 0;
 let running = false;
 let again = false;
+let next = start; // is due when the timer ends: `start`, then `update`; null: the login is needed
 let endsAt = Infinity; // of the login, by performance.now()
 let answeredAt = null;
 
@@ -63,18 +65,23 @@ function make(name, attributes = {}, ...children) {
 }
 
 // Shows rows in a table's body. Rows with the same key remain the same elements, so that the focus
-// and a selection survive an update. `cells` makes the cells of a new row; `update` fills them.
+// and a selection survive an update. `cells` makes the cells of a new row; `update` fills them. Keys
+// may be equal: two owners in turn at one address, two namespaces that read the same.
 function fillRows(body, rows, key, cells, update, none) {
   const before = new Map([...body.children].map((row) => [row.dataset.key, row]));
   const focused = document.activeElement;
+  const counts = new Map();
   const shown = rows.map((row) => {
-    const name = key(row);
+    const count = (counts.get(key(row)) ?? 0) + 1;
+    counts.set(key(row), count);
+    const name = `${count} ${key(row)}`;
     let element = before.get(name);
     if (element === undefined) {
       element = make("tr", { role: "row" }, ...cells(row));
       element.dataset.key = name;
     }
     before.delete(name);
+    element.shown = row;
     update(element.children, row);
     return element;
   });
@@ -98,9 +105,10 @@ function cell(label, kind = "") {
   return make("td", attributes);
 }
 
+// Makes a cell with a button, which acts on what its row shows at that time.
 function buttonCell(text, label, act) {
   const button = make("button", { type: "button", "aria-label": label }, text);
-  button.addEventListener("click", act);
+  button.addEventListener("click", () => act(button.closest("tr").shown));
   const element = cell("Action");
   element.append(button);
   return element;
@@ -111,14 +119,23 @@ function buttonCell(text, label, act) {
 class Refused extends Error {}
 
 async function ask(path, body) {
-  const options = { headers: { Accept: "application/json" }, cache: "no-store" };
+  const options = { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(1000 * PATIENCE_S) };
   if (body !== undefined) {
     options.method = "POST";
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  const response = await fetch(path, options);
-  const answer = await response.json().catch(() => ({}));
+  let response;
+  let answer = {};
+  try {
+    response = await fetch(path, options);
+    answer = await response.json();
+  } catch (error) {
+    // A refusal without JSON is a refusal all the same.
+    if (response === undefined || response.ok) {
+      throw new Error(error.name === "TimeoutError" ? `no answer within ${PATIENCE_S} s` : "it cannot be reached");
+    }
+  }
   if (response.ok) return answer;
   const text = answer.detail || answer.error || `the endpoint answers ${response.status}`;
   if (response.status === 401) throw new Refused(text);
@@ -128,7 +145,9 @@ async function ask(path, body) {
 // ---- the login
 
 function showLogin() {
+  next = null;
   clearTimeout(timer);
+  byId("confirm").close("");
   byId("content").hidden = true;
   byId("controls").hidden = true;
   byId("trouble").hidden = true;
@@ -141,6 +160,7 @@ function begin(login) {
   byId("login").hidden = true;
   byId("controls").hidden = false;
   byId("logout").hidden = !login.needed;
+  next = update;
   update();
 }
 
@@ -151,7 +171,7 @@ async function start() {
     else showLogin();
   } catch (error) {
     showTrouble(error);
-    timer = setTimeout(start, INTERVAL_MS);
+    schedule();
   }
 }
 
@@ -183,19 +203,23 @@ byId("logout").addEventListener("click", async () => {
 
 // ---- messages and confirmations
 
-function say(text, kind = "") {
-  const message = byId("message");
-  message.className = `message ${kind}`;
-  message.hidden = false;
-  setText(message, text);
+function say(text, kind) {
+  byId("notice").className = `notice ${kind}`;
+  byId("notice").hidden = false;
+  setText(byId("message"), text);
 }
+
+byId("notice-close").addEventListener("click", () => {
+  byId("notice").hidden = true;
+  setText(byId("message"), "");
+});
 
 function showTrouble(error) {
   const trouble = byId("trouble");
   trouble.hidden = false;
   const since = answeredAt === null ? "" : " What is shown below is older.";
-  const text = error instanceof TypeError ? "it cannot be reached" : error.message;
-  setText(trouble, `The admin endpoint does not answer: ${text}. The page asks again.${since}`);
+  setText(trouble, `The admin endpoint does not answer: ${error.message}. The page asks again.${since}`);
+  document.title = "! kvcove";
 }
 
 // Returns whether the person agrees. `lost` says what is lost, a paragraph each.
@@ -281,10 +305,11 @@ function draw(name, title, index, text, top) {
 }
 
 function showHistory(news) {
-  const continues = history.points.length > 0 && news.first === history.first + history.points.length;
+  const continues = news.of === history.of && news.first === history.first + history.points.length;
   if (continues) history.points.push(...news.points);
   else history.points = news.points;
   if (!continues) history.first = news.first;
+  history.of = news.of;
   const beyond = Math.max(history.points.length - POINTS, 0);
   history.points.splice(0, beyond);
   history.first += beyond;
@@ -338,12 +363,9 @@ async function reset(row) {
 }
 
 function showNamespaces(list) {
-  const rows = new Map(list.rows.map((row) => [row.namespace, row]));
-  const body = byId("namespaces");
-  body.rowsByName = rows;
-  fillRows(body, list.rows, (row) => row.namespace,
+  fillRows(byId("namespaces"), list.rows, (row) => row.namespace,
     (row) => [cell("Namespace", "name"), cell("Bytes", "number"), cell("Weight versions", "name"),
-      buttonCell("Reset...", `Reset the namespace ${row.namespace}`, () => reset(body.rowsByName.get(row.namespace)))],
+      buttonCell("Reset...", `Reset the namespace ${row.namespace}`, reset)],
     (cells, row) => {
       setText(cells[0], row.namespace);
       setText(cells[1], bytes(row.bytes));
@@ -354,7 +376,7 @@ function showNamespaces(list) {
       cells[2].dataset.texts = texts.join("\n");
       cells[2].replaceChildren(make("ul", {}, ...texts.map((text) => make("li", {}, text))));
     }, "No engine has used a namespace yet.");
-  const names = [...rows.keys()];
+  const names = [...new Set(list.rows.map((row) => row.namespace))];
   const known = byId("namespace-names");
   if (known.dataset.names !== names.join("\n")) {
     known.dataset.names = names.join("\n");
@@ -375,12 +397,10 @@ async function drain(row) {
 }
 
 function showOwners(list, drains) {
-  const body = byId("owners");
-  body.rowsByName = new Map(list.rows.map((row) => [row.owner, row]));
-  fillRows(body, list.rows, (row) => row.owner,
+  fillRows(byId("owners"), list.rows, (row) => row.owner,
     (row) => {
       const cells = [cell("Owner", "name"), cell("State"), cell("Memory", "number"), cell("Disk", "number"), cell("Values", "number")];
-      if (drains) cells.push(buttonCell("Drain...", `Drain the owner ${row.owner}`, () => drain(body.rowsByName.get(row.owner))));
+      if (drains) cells.push(buttonCell("Drain...", `Drain the owner ${row.owner}`, drain));
       return cells;
     },
     (cells, row) => {
@@ -564,7 +584,10 @@ async function update() {
   running = true;
   again = false;
   const query = new URLSearchParams();
-  if (history.points.length > 0) query.set("points_from", history.first + history.points.length);
+  if (history.points.length > 0) {
+    query.set("points_from", history.first + history.points.length);
+    query.set("points_of", history.of);
+  }
   for (const [name, list] of Object.entries(lists)) {
     if (list.from > 0) query.set(`${name}_from`, list.from);
     if (list.find !== "") query.set(`${name}_find`, list.find);
@@ -572,16 +595,20 @@ async function update() {
   let refused = false;
   try {
     const page = await ask(`/v1/page?${query}`);
-    answeredAt = performance.now();
-    // A list that was searched meanwhile shows the newer answer only.
-    if (!again) show(page);
-    else showHistory(page.history);
+    // After a logout nothing of the pool is shown, also if it was asked for before.
+    if (next === update) {
+      answeredAt = performance.now();
+      // A list that was searched meanwhile shows the newer answer only.
+      if (!again) show(page);
+      else showHistory(page.history);
+    }
   } catch (error) {
     refused = error instanceof Refused;
-    if (!refused) showTrouble(error);
+    if (!refused && next === update) showTrouble(error);
   }
   running = false;
   showAge();
+  if (next !== update) return;
   if (refused) showLogin();
   else if (again) update();
   else schedule();
@@ -589,7 +616,7 @@ async function update() {
 
 function schedule() {
   clearTimeout(timer);
-  if (!paused && !document.hidden && !byId("controls").hidden) timer = setTimeout(update, INTERVAL_MS);
+  if (!paused && !document.hidden && next !== null) timer = setTimeout(next, INTERVAL_MS);
 }
 
 byId("pause").addEventListener("click", () => {
@@ -602,7 +629,7 @@ byId("pause").addEventListener("click", () => {
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
-  else if (!paused && !byId("controls").hidden) update();
+  else if (!paused && next !== null) next();
 });
 
 setInterval(showAge, 1000);
