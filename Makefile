@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-ui vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -52,6 +52,11 @@ test-verl: $(SETUP_STAMP) ## Run verl, as PyPI has it, on the pool (installs ver
 
 test-sglang: $(SETUP_STAMP) ## Run SGLang's own cache and controller on the pool, on a CPU (installs SGLang and torch; five minutes); SGLANG=0.5.22: that version; ARGS="-k update"
 	@SGLANG=$(SGLANG) scripts/python.sh sglang $(ARGS)
+
+test-ui: $(SETUP_STAMP) ## Use the admin endpoint's page in headless Chromium (installs Debian's; five minutes); pictures in out/ui; ARGS="LargePoolTest"
+	@scripts/setup.sh --ui
+	@scripts/build.sh release kvcove page_pool
+	@PYTHONDONTWRITEBYTECODE=1 python3 tests/ui/page_test.py $(KVCOVE) build/release/bin/page_pool $(TRACE) $(OUT)/ui $(ARGS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names

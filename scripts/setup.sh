@@ -52,6 +52,10 @@ if [ "${1:-}" = "--aarch64" ]; then
   )
 fi
 
+if [ "${1:-}" = "--ui" ]; then
+  packages+=("chromium:the page of the admin endpoint, for its tests")
+fi
+
 if [ "${1:-}" = "--slurm" ]; then
   packages+=(
     "slurmctld:SLURM itself, for its jobs' tests"

@@ -24,6 +24,12 @@ void Histogram::Add(std::int64_t duration_ns) {
   sum_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
+Histogram::Counts Histogram::Count() const {
+  Counts counts{};
+  for (std::size_t i = 0; i < kBuckets; ++i) counts[i] = counts_[i].load(std::memory_order_relaxed);
+  return counts;
+}
+
 namespace {
 
 // Escapes a label's value (with quotes) or a help text, as the text format wants.

@@ -17,12 +17,18 @@ namespace kvcove {
 // scrape may see a call in its bucket and not yet in the sum.
 class Histogram {
  public:
+  static constexpr std::size_t kBuckets = 26;
+  // Calls by bucket: bucket i has those that took less than 2^i us and have no earlier one, the
+  // last one all others.
+  using Counts = std::array<std::uint64_t, kBuckets>;
+
   // Counts one call; a duration below 0 counts as 0.
   void Add(std::int64_t duration_ns);
+  // Returns the calls so far.
+  Counts Count() const;
 
  private:
   friend class Metrics;
-  static constexpr std::size_t kBuckets = 26;
   std::array<std::atomic<std::uint64_t>, kBuckets> counts_{};
   std::atomic<std::uint64_t> sum_ns_{0};
 };

@@ -85,7 +85,7 @@ bool HasOwnHeader(const beast::http::request_header<>& head) {
 
 }  // namespace
 
-Status CheckOrigin(const beast::http::request_header<>& head, bool loopback) {
+Status CheckOrigin(const beast::http::request_header<>& head, bool loopback, bool tls) {
   const auto hosts = ValuesOf(head, field::host);
   const HostKind kind = hosts.size() == 1 ? KindOfHost(hosts[0]) : HostKind::kMalformed;
   if (kind == HostKind::kMalformed) {
@@ -96,7 +96,7 @@ Status CheckOrigin(const beast::http::request_header<>& head, bool loopback) {
                 "this endpoint answers for loopback addresses and 'localhost' only, not for the "
                 "name in the header Host");
   }
-  const std::string own = fmt::format("http://{}", hosts[0]);
+  const std::string own = fmt::format("{}://{}", tls ? "https" : "http", hosts[0]);
   const bool foreign =
       std::ranges::any_of(ValuesOf(head, field::origin),
                           [&](auto origin) { return !EqualIgnoringCase(origin, own); }) ||

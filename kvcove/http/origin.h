@@ -13,11 +13,12 @@ namespace kvcove::http {
 // Refuses a request that a page of another origin may have sent. A request passes if
 // - it has one Host. With `loopback` that is a loopback address or `localhost`, because the name
 //   of a page may resolve to 127.0.0.1 (DNS rebinding); without, also another address or a name;
-// - Origin, if present, is "http://" and Host;
+// - Origin, if present, is "http://" and Host, or with `tls` "https://" and Host;
 // - Sec-Fetch-Site, if present, is `same-origin` or `none`;
 // - its method is GET or HEAD, or it has `Content-Type: application/json` or `X-Kvcove-Request: 1`:
 //   before a browser sends these to another origin it asks, and no answer of this server allows it.
 // Errors: kInvalid (Host), kDenied; the text names the header that is wrong or missing.
-Status CheckOrigin(const boost::beast::http::request_header<>& head, bool loopback);
+Status CheckOrigin(const boost::beast::http::request_header<>& head, bool loopback,
+                   bool tls = false);
 
 }  // namespace kvcove::http

@@ -21,8 +21,10 @@
 #include <thread>
 #include <vector>
 
+#include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/http/logins.h"
 #include "kvcove/http/origin.h"
 #include "kvcove/http/url.h"
 
@@ -41,6 +43,8 @@ constexpr std::size_t kMaxBodyBytes = 64U << 10;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
 constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
 constexpr std::chrono::seconds kLookEvery(1);            // whether the listener's name is there
+constexpr const char* kLoginPath = "/v1/login";
+constexpr const char* kLogoutPath = "/v1/logout";
 
 Protocol ProtocolOf(const UniqueFd& listener) {
   int family = AF_INET;
@@ -63,6 +67,12 @@ bool HasTwoLengths(const beast::http::request_header<>& head) {
   return lengths > 1 || (lengths == 1 && (head.count(beast::http::field::transfer_encoding) > 0 ||
                                           head[beast::http::field::content_length].find(',') !=
                                               beast::string_view::npos));
+}
+
+// Returns the path of the request, decoded, without the query.
+std::string PathOf(const beast::http::request_header<>& head) {
+  const std::string_view target(head.target().data(), head.target().size());
+  return UrlDecode(target.substr(0, target.find('?')));
 }
 
 }  // namespace
@@ -122,6 +132,7 @@ class Server::Impl {
       KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
       workers_.push_back(std::move(worker));
     }
+    if (options_.tick) Tick();
     KVCOVE_ASSIGN(thread_, StartThread("kvcove-http", [this] { loop_.run(); }));
     return {};
   }
@@ -143,6 +154,7 @@ class Server::Impl {
       acceptor_.close();
       retry_.cancel();
       look_.cancel();
+      tick_.cancel();
       for (const auto& [turn, waiting] : waiting_) waiting.close();  // handshakes, too
       loop_.stop();
     });
@@ -177,6 +189,15 @@ class Server::Impl {
         if (!listens) LogError("no admin socket: {}", listens.error().detail);
       }
       LookForListener();
+    });
+  }
+
+  void Tick() {
+    tick_.expires_after(std::chrono::seconds(1));
+    tick_.async_wait([this](const error_code& stopped) {
+      if (stopped) return;
+      options_.tick();
+      Tick();
     });
   }
 
@@ -326,7 +347,8 @@ class Server::Impl {
     } else {
       answer = co_await Answer(request);
     }
-    if (answer.status == 401 && request.count(beast::http::field::authorization) > 0) {
+    if (answer.status == 401 &&
+        (request.count(beast::http::field::authorization) > 0 || PathOf(request) == kLoginPath)) {
       // Delays the answer to a wrong bearer, so that guesses are bounded. Meanwhile a newer client
       // may take this connection's place, so guesses keep nobody out.
       const Wait wait(*this, stream);
@@ -338,6 +360,7 @@ class Server::Impl {
     response.set(beast::http::field::content_type, answer.type);
     response.set(beast::http::field::cache_control, "no-store");
     if (answer.status == 401) response.set(beast::http::field::www_authenticate, "Bearer");
+    for (const auto& [name, value] : answer.headers) response.set(name, value);
     response.keep_alive(request.keep_alive() && !malformed);
     response.body() = answer.body;
     response.prepare_payload();
@@ -348,15 +371,16 @@ class Server::Impl {
   }
 
   asio::awaitable<Response> Answer(const HttpRequest& request) {
-    if (const Status origin = CheckOrigin(request, options_.loopback); !origin) {
+    const bool tls = options_.tunnel != nullptr;
+    if (const Status origin = CheckOrigin(request, options_.loopback, tls); !origin) {
       co_return ErrorResponse(origin.error());
     }
     Request asked{.method = std::string(request.method_string()), .body = request.body()};
     const auto authorization = request[beast::http::field::authorization];
     asked.authorization.assign(authorization.data(), authorization.size());
+    asked.path = PathOf(request);
     const std::string_view target(request.target().data(), request.target().size());
     const std::size_t mark = target.find('?');
-    asked.path = UrlDecode(target.substr(0, mark));
     if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
     if (!asked.body.empty()) {
       const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
@@ -366,6 +390,14 @@ class Server::Impl {
       for (const auto& [key, value] : json.items()) {
         asked.query[key] = value.is_string() ? value.get<std::string>() : value.dump();
       }
+    }
+    const Cookie cookie = CookieOf(request);
+    if (options_.logins && (asked.path == kLoginPath || asked.path == kLogoutPath)) {
+      co_return LogIn(asked, cookie);
+    }
+    // A request that shows a bearer is checked for that alone.
+    if (asked.authorization.empty() && !cookie.value.empty()) {
+      asked.authorization = logins_.Find(cookie.value, clock_.NowNs()).authorization;
     }
     const Route* found = nullptr;
     bool known = false;
@@ -408,8 +440,58 @@ class Server::Impl {
     co_return answer;
   }
 
+  struct Cookie {
+    std::string name;
+    std::string value;  // empty: the request has none
+  };
+  Cookie CookieOf(const HttpRequest& request) const {
+    if (!options_.logins) return {};
+    const auto host = request[beast::http::field::host];
+    const auto cookies = request[beast::http::field::cookie];
+    Cookie cookie{.name = CookieName({host.data(), host.size()}), .value = {}};
+    cookie.value = CookieIn({cookies.data(), cookies.size()}, cookie.name);
+    return cookie;
+  }
+
+  // Answers the paths of logins. GET never fails: a page asks whether it must show its form, and a
+  // browser reports each refused request as an error of the page.
+  Response LogIn(const Request& request, const Cookie& cookie) {
+    const bool secure = options_.tunnel != nullptr;
+    const auto may = [this](const std::string& authorization) {
+      return !options_.authorize || options_.authorize(authorization, /*metrics=*/false);
+    };
+    if (request.path == kLoginPath && request.method == "GET") {
+      const Logins::Found login = logins_.Find(cookie.value, clock_.NowNs());
+      return JsonResponse({{"needed", options_.authorize != nullptr},
+                           {"logged_in", may(login.authorization)},
+                           {"seconds_left", login.left_ns / kSecond}});
+    }
+    if (request.method != "POST") {
+      return {.status = 405, .body = "{\"error\":\"this path has another method\"}\n"};
+    }
+    logins_.End(cookie.value);
+    Response answer = JsonResponse({{"logged_in", false}});
+    std::string value;
+    if (request.path == kLoginPath) {
+      const std::string authorization = "Bearer " + request.Get("bearer");
+      if (!may(authorization)) {
+        answer = JsonResponse({{"error", "denied"},
+                               {"detail",
+                                "this is no bearer of a token with the scope \"admin\": "
+                                "'kvcove token --bearer FILE' prints one"}});
+        answer.status = 401;
+        return answer;
+      }
+      value = logins_.Begin(authorization, clock_.NowNs());
+      answer = JsonResponse({{"logged_in", true}, {"seconds_left", Logins::kLifetimeNs / kSecond}});
+    }
+    answer.headers.emplace_back("Set-Cookie", SetCookie(cookie.name, value, secure));
+    return answer;
+  }
+
   ServerOptions options_;
   const std::vector<Route> routes_;
+  const Clock& clock_ = SystemClock::Instance();
   // Belong to the loop's thread. Declared before the loop, because they must outlive it: its
   // connections refer to them.
   struct Waiting {
@@ -418,6 +500,7 @@ class Server::Impl {
   };
   std::map<std::uint64_t, Waiting> waiting_;  // by turn, the longest wait first
   const std::shared_ptr<Entrance> entrance_ = std::make_shared<Entrance>();
+  Logins logins_;
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;
   asio::io_context loop_{1};
@@ -425,6 +508,7 @@ class Server::Impl {
   std::uint64_t listeners_ = 0;  // so far: a callback of an earlier one does nothing
   asio::steady_timer retry_{loop_};
   asio::steady_timer look_{loop_};
+  asio::steady_timer tick_{loop_};
   asio::io_context answers_;
   asio::executor_work_guard<asio::io_context::executor_type> answers_work_{answers_.get_executor()};
   std::vector<std::thread> workers_;  // run `answers_`

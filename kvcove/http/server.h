@@ -37,6 +37,7 @@ struct Response {
   int status = 200;
   std::string body;
   std::string type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;  // further ones
 };
 // Returns an answer with the error's code and detail, and the status that fits the code.
 Response ErrorResponse(const Error& error);
@@ -74,6 +75,10 @@ struct ServerOptions {
   // Called on the loop once a second. Returns a listener in place of the one that is served, whose
   // name was removed; an invalid one: nothing has changed. Null: nobody looks.
   std::function<UniqueFd()> relisten;
+  // Called on the loop once a second. Null: nothing is.
+  std::function<void()> tick;
+  // Serves the login of pages in browsers (docs/page.md): GET and POST /v1/login, POST /v1/logout.
+  bool logins = false;
   // Makes the TLS handshake of each connection, as rpc::Tls::Accept does; null: connections are in
   // the clear. `done` may be called, and destroyed, on any thread. The result ends the handshake,
   // and may be called for as long as this function exists.

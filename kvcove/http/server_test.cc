@@ -380,5 +380,146 @@ TEST_F(ServerTest, SlowConnectionsKeepNobodyOut) {
   EXPECT_EQ(std::string(answer, 12), "HTTP/1.1 200");
 }
 
+// Returns what follows a header's name; empty: the answer lacks it.
+std::string HeaderOf(const std::string& answer, const std::string& name) {
+  const std::size_t at = answer.find("\r\n" + name + ": ");
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + name.size() + 4;
+  return answer.substr(begin, answer.find("\r\n", begin) - begin);
+}
+
+class LoginTest : public ServerTest {
+ protected:
+  void Serve() {
+    Start({.listener = {},
+           .authorize =
+               [this](const std::string& authorization, bool metrics) {
+                 return authorization == bearer_ || (metrics && authorization == "Bearer metrics");
+               },
+           .logins = true,
+           .tunnel = {}});
+  }
+  std::string Post(const std::string& path, const std::string& body,
+                   const std::string& cookie = {}) const {
+    return Ask("POST",
+               fmt::format("Host: 127.0.0.1:{{}}\r\nOrigin: http://127.0.0.1:{{}}\r\n"
+                           "Sec-Fetch-Site: same-origin\r\nContent-Type: application/json\r\n"
+                           "Content-Length: {}\r\n{}",
+                           body.size(), cookie),
+               path, body);
+  }
+  // Returns the line with the cookie as a browser sends it.
+  std::string LogIn() const {
+    const std::string set = HeaderOf(Post("/v1/login", R"({"bearer": "admin"})"), "Set-Cookie");
+    return "Cookie: " + set.substr(0, set.find(';')) + "\r\n";
+  }
+
+  std::string bearer_ = "Bearer admin";
+};
+
+TEST_F(LoginTest, ACookieStandsForTheBearerUntilTheLogout) {
+  Serve();
+  const std::string set = HeaderOf(Post("/v1/login", R"({"bearer": "admin"})"), "Set-Cookie");
+  EXPECT_THAT(set, StartsWith(fmt::format("kvcove_login_{}=", port_)));
+  EXPECT_THAT(set, HasSubstr("; HttpOnly; SameSite=Strict"));
+  EXPECT_THAT(set, HasSubstr("Max-Age=28800"));
+  const std::string cookie = "Cookie: other=1; " + set.substr(0, set.find(';')) + "\r\n";
+  const std::string asks = Ask("GET", "Host: 127.0.0.1:{}\r\n" + cookie, "/v1/login");
+  EXPECT_THAT(asks, HasSubstr("\"logged_in\":true"));
+  EXPECT_THAT(asks, HasSubstr("\"needed\":true"));
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: 127.0.0.1:{}\r\n" + cookie, "/metrics")), 200);
+  EXPECT_EQ(StatusOf(Post("/change", "{}", cookie)), 200);
+  const std::string out = Post("/v1/logout", "{}", cookie);
+  EXPECT_THAT(HeaderOf(out, "Set-Cookie"), HasSubstr("Max-Age=0"));
+  EXPECT_EQ(StatusOf(Post("/change", "{}", cookie)), 401);
+  EXPECT_THAT(Ask("GET", "Host: 127.0.0.1:{}\r\n" + cookie, "/v1/login"),
+              HasSubstr("\"logged_in\":false"));
+  EXPECT_EQ(changes_, 1);
+}
+
+TEST_F(LoginTest, AWrongBearerGetsNoCookie) {
+  Serve();
+  for (const char* body : {R"({"bearer": "wrong"})", R"({"bearer": "metrics"})", "{}"}) {
+    const std::string answer = Post("/v1/login", body);
+    EXPECT_EQ(StatusOf(answer), 401) << body;
+    EXPECT_EQ(HeaderOf(answer, "Set-Cookie"), "") << body;
+  }
+}
+
+TEST_F(LoginTest, GuessesAreAnsweredLateHoweverThePathIsWritten) {
+  Serve();
+  for (const char* path : {"/v1/login", "/v1/login?a=1", "/v1/%6Cogin"}) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(StatusOf(Post(path, R"({"bearer": "wrong"})")), 401) << path;
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(100)) << path;
+  }
+}
+
+// A token that is struck off ends the logins that were made with it.
+TEST_F(LoginTest, ALoginIsWorthWhatItsBearerIs) {
+  Serve();
+  const std::string cookie = LogIn();
+  EXPECT_EQ(StatusOf(Post("/change", "{}", cookie)), 200);
+  bearer_ = "Bearer new";
+  EXPECT_EQ(StatusOf(Post("/change", "{}", cookie)), 401);
+}
+
+TEST_F(LoginTest, APageOfAnotherOriginHasNothingOfALogin) {
+  Serve();
+  const std::string cookie = LogIn();
+  for (const char* header :
+       {"Origin: http://127.0.0.1:1\r\n", "Origin: null\r\n", "Sec-Fetch-Site: same-site\r\n"}) {
+    const std::string lines = "Host: 127.0.0.1:{}\r\n" + cookie + header;
+    EXPECT_EQ(StatusOf(Ask("GET", lines, "/metrics")), 403) << header;
+    EXPECT_EQ(StatusOf(Ask("POST", lines + "X-Kvcove-Request: 1\r\n")), 403) << header;
+    EXPECT_EQ(StatusOf(Ask("GET", lines, "/v1/login")), 403) << header;
+  }
+  // A form of a page needs no permission of the server, and sends neither of the two headers.
+  EXPECT_EQ(StatusOf(Ask("POST", "Host: 127.0.0.1:{}\r\n" + cookie)), 403);
+  EXPECT_EQ(changes_, 0);
+}
+
+TEST_F(ServerTest, WithoutLoginsACookieMeansNothing) {
+  Start({.listener = {},
+         .authorize = [](const std::string& authorization, bool) { return !authorization.empty(); },
+         .tunnel = {}});
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: 127.0.0.1:{}\r\nCookie: kvcove_login_{}=\r\n", "/metrics")),
+            401);
+  EXPECT_EQ(StatusOf(Ask("GET", "Host: 127.0.0.1:{}\r\n", "/v1/login")), 401);
+}
+
+// The page's own requests have the scheme in Origin, by which the browser has asked.
+TEST_F(ServerTest, BehindATunnelTheOriginIsHttps) {
+  Words words;
+  Start({.listener = {},
+         .authorize = {},
+         .logins = true,
+         .tunnel = [&](UniqueFd fd, std::int64_t, std::function<void(UniqueFd)> done) {
+           return words.Accept(std::move(fd), std::move(done));
+         }});
+  const auto ask = [&](const std::string& path, const std::string& scheme) {
+    const UniqueFd fd =
+        Connect(fmt::format("!POST {} HTTP/1.1\r\nConnection: close\r\nHost: 127.0.0.1:{}\r\n"
+                            "X-Kvcove-Request: 1\r\nOrigin: {}://127.0.0.1:{}\r\n\r\n",
+                            path, port_, scheme, port_));
+    return ReadAll(fd);
+  };
+  EXPECT_EQ(StatusOf(ask("/change", "https")), 200);
+  EXPECT_EQ(StatusOf(ask("/change", "http")), 403);
+  EXPECT_THAT(HeaderOf(ask("/v1/login", "https"), "Set-Cookie"), HasSubstr("; Secure"));
+  words.Join();
+}
+
+TEST_F(ServerTest, TicksWhileItServes) {
+  std::atomic<int> ticks = 0;
+  Start({.listener = {}, .authorize = {}, .tick = [&] { ++ticks; }, .tunnel = {}});
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (ticks < 1 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GE(ticks, 1);
+  server_.reset();
+}
+
 }  // namespace
 }  // namespace kvcove::http

@@ -90,6 +90,8 @@ class LocalHost final {
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
   // Adds the metrics of resets and, in a cluster, of other hosts' calls. `labels`: of the first.
   void Collect(Metrics& metrics, const Labels& labels = {}) const;
+  // Returns the durations of the resets that this host's processes have asked for.
+  Histogram::Counts ResetTimes() const { return reset_time_.Count(); }
   // Returns the limits of other hosts' calls and their use.
   rpc::CallLimits::Stat Load() const;
 

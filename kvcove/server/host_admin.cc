@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
+#include "kvcove/master/server/page.h"
 #include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::server {
@@ -102,17 +105,22 @@ Status HostAdmin::ServeUnix(const HostAdminOptions& options, const std::vector<h
 Result<std::unique_ptr<HostAdmin>> HostAdmin::Open(HostPoolOptions pool, HostAdminOptions options,
                                                    const Clock& clock) {
   std::unique_ptr<HostAdmin> admin(new HostAdmin);
-  std::vector<http::Route> routes =
-      master::PoolRoutes(std::make_shared<HostPool>(std::move(pool), clock), clock);
+  const auto host_pool = std::make_shared<HostPool>(std::move(pool), clock);
+  std::vector<http::Route> routes = master::PoolRoutes(host_pool, clock);
   if (!options.socket_path.empty() || options.embedded) {
     KVCOVE_TRY(admin->ServeUnix(options, routes, clock));
   }
   if (options.address) {
+    // No browser reaches the Unix socket.
+    master::Page page = master::PageOf(host_pool, {}, clock);
+    std::ranges::move(page.routes, std::back_inserter(routes));
     KVCOVE_ASSIGN(admin->tcp_,
                   http::Server::Open({.listener = std::move(options.listener),
                                       .loopback = rpc::IsLoopback(*options.address),
                                       .workers = kAnswerThreads,
                                       .authorize = rpc::BearersOf(std::move(options.credentials)),
+                                      .tick = std::move(page.tick),
+                                      .logins = true,
                                       .tunnel = rpc::TunnelOf(std::move(options.tls))},
                                      std::move(routes)));
   }

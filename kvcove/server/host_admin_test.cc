@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "kvcove/base/log.h"
@@ -186,6 +187,21 @@ TEST_F(HostAdminTest, ListsTheEnginesThatWork) {
   EXPECT_EQ(engine["processes"], 1);
 }
 
+TEST_F(HostAdminTest, CountsForThePage) {
+  Daemon* const daemon = daemon_.get();
+  HostPool pool(PoolOf({&daemon, 1}), SystemClock::Instance());
+  PutValue(*session_, "k");
+  EXPECT_EQ(pool.Count().resets, 0U);
+  ASSERT_TRUE(session_->Reset({.timeout = kCallTime}));
+  const HostPool::Counts counts = pool.Count();
+  EXPECT_EQ(counts.resets, 1U);
+  ASSERT_EQ(counts.calls.size(), 2U);
+  EXPECT_EQ(counts.calls[1].first, "reset");
+  EXPECT_EQ(std::accumulate(counts.calls[1].second.begin(), counts.calls[1].second.end(), 0ULL),
+            1U);
+  EXPECT_EQ(Ask("GET", "/").status, 404) << "no browser reaches the socket";
+}
+
 // A session that the reset overtook follows it, as that of an operator at a master's endpoint.
 TEST_F(HostAdminTest, AResetIsProvenAndFollowed) {
   PutValue(*session_, "k");
@@ -339,6 +355,10 @@ TEST_F(HostAdminTest, OverTcpItHasCredentialsAndTls) {
   EXPECT_EQ(ask("/v1/status", ""), 401);
   EXPECT_EQ(ask("/v1/status", boss), 200);
   EXPECT_EQ(ask("/metrics", watch), 200);
+  EXPECT_EQ(ask("/", ""), 200) << "the page, which asks for the bearer";
+  EXPECT_EQ(ask("/v1/page", ""), 401);
+  EXPECT_EQ(ask("/v1/page", watch), 401);
+  EXPECT_EQ(ask("/v1/page", boss), 200);
   EXPECT_EQ(ask("/v1/status", watch), 401);
   // In the clear nobody is answered.
   http::Connection clear(Must(rpc::ConnectTcp(address, InAMinute())));

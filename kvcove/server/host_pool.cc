@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kvcove/master/control/wait_for.h"
+#include "kvcove/owner/disk/disks_report.h"
 #include "kvcove/server/admin.h"
 #include "kvcove/server/daemon.h"
 
@@ -198,6 +199,26 @@ std::vector<std::uint64_t> HostPool::BytesBySlot() const {
     for (SlotId slot = 0; slot < kMaxSlots; ++slot) sum[slot] += bytes[slot];
   }
   return sum;
+}
+
+HostPool::Counts HostPool::Count() const {
+  Counts counts;
+  Histogram::Counts resets{};
+  Histogram::Counts reads{};
+  for (pool::LocalHost* const host : options_.hosts) {
+    const wire::PoolStat stat = host->owner().Stat();
+    for (std::size_t i = 1; i < kMissReasons; ++i) counts.misses[i] += stat.local.misses[i];
+    // A reset replaces the generation at each owner.
+    counts.resets = std::max(counts.resets, stat.resets);
+    const Histogram::Counts reset_times = host->ResetTimes();
+    const Histogram::Counts disk_reads = owner::DiskReadTimes(host->owner().disks());
+    for (std::size_t i = 0; i < resets.size(); ++i) {
+      resets[i] += reset_times[i];
+      reads[i] += disk_reads[i];
+    }
+  }
+  counts.calls = {{"disk read", reads}, {"reset", resets}};
+  return counts;
 }
 
 Result<HostPool::EngineList> HostPool::Engines(std::size_t at_most) const {

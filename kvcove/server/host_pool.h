@@ -52,6 +52,7 @@ class HostPool final : public master::AdminPool {
   // Counts memory only, in whole granules: no disk counts its bytes by slot.
   std::vector<std::uint64_t> BytesBySlot() const override;
   Result<EngineList> Engines(std::size_t at_most) const override;
+  Counts Count() const override;
   Result<AskPage> PagesOf(const wire::OwnerStat& owner) const override;
   Found Find(std::span<const master::SlotDescription> slots, std::string_view key,
              std::int64_t deadline_ns) const override;

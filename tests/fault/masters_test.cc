@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "kvcove/http/server.h"
 #include "tests/fault/masters_fixture.h"
 
 namespace kvcove {
@@ -237,6 +238,18 @@ TEST_F(MastersTest, OperatorsSeeWhoLeads) {
   EXPECT_THAT(AdminSays(other, "metrics"), testing::HasSubstr("kvcove_master_leads 0"));
   EXPECT_THAT(AdminSays(*leader, "metrics"), testing::HasSubstr("kvcove_master_store_seconds"));
   EXPECT_EQ(AdminSays(other, "health"), "ok\n");
+  // A page that was opened while the standby led asks it further.
+  const auto asks = [&](const char* path) {
+    const auto answer = http::Call({.host = "127.0.0.1",
+                                    .port = admins_[other].port,
+                                    .target = path,
+                                    .body = {},
+                                    .authorization = {}});
+    return answer ? answer->body : answer.error().ToString();
+  };
+  EXPECT_THAT(asks("/v1/login"), testing::HasSubstr(R"("logged_in":true)"));
+  EXPECT_THAT(asks("/v1/page?points_from=3"),
+              testing::HasSubstr("its admin endpoint " + admins_[*leader].ToString()));
   std::string list;
   for (const rpc::Address& admin : admins_) list += (list.empty() ? "" : ",") + admin.ToString();
   EXPECT_THAT(Output(fmt::format("{} admin --admin {} members 2>&1", KVCOVE_COMMAND, list)),

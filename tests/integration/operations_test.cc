@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "kvcove/base/random.h"
@@ -460,6 +461,35 @@ TEST_F(OperationsTest, OwnersTellTheBytesThatWereReadAndStoredAndNamespacesTheir
   EXPECT_EQ(engines["engines"][0]["processes"], 1U);
   EXPECT_EQ(engines["registered"], 1U);
   EXPECT_TRUE(Json("GET", "/v1/engines?limit=0")["engines"].empty());
+}
+
+TEST_F(OperationsTest, ThePageShowsWhatTheMasterCounts) {
+  auto pool = Open();
+  auto session = OpenSession(*pool, "engine-1");
+  ASSERT_EQ(Put(*session, "k", 5000), Code::kOk);
+  EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
+  ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
+  const auto call = [&](const std::string& name) {
+    std::uint64_t calls = 0;
+    for (const auto& [of, counts] : master_->Counts().calls) {
+      if (of == name) calls = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    }
+    return calls;
+  };
+  EXPECT_EQ(master_->Counts().resets, 1U);
+  EXPECT_EQ(master_->Counts().resets_not_proven, 0U);
+  EXPECT_EQ(call("reset"), 1U);
+  EXPECT_GT(call("lookup"), 0U);
+  EXPECT_TRUE(Becomes([&] {
+    return master_->Counts().misses[static_cast<std::size_t>(MissReason::kNeverPut)] > 0;
+  }));
+  EXPECT_THAT(Ask("GET", "/").body, testing::HasSubstr("<title>kvcove</title>"));
+  const json page = Json("GET", "/v1/page");
+  EXPECT_EQ(page["pool"]["live"], 2);
+  EXPECT_EQ(page["resets"]["all"], 1);
+  EXPECT_EQ(page["namespaces"]["rows"][0]["namespace"], "acme/llama");
+  EXPECT_EQ(page["engines"]["rows"][0]["engine"], "engine-1");
+  EXPECT_EQ(page["tasks"], json::array());
 }
 
 TEST_F(OperationsTest, BadRequestsAreToldWhatIsWrong) {

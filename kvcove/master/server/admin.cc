@@ -3,11 +3,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/page.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/load_report.h"
 #include "kvcove/wire/host_wire.h"
@@ -25,7 +28,7 @@ class ClusterPool final : public AdminPool {
       : cluster_(cluster), tasks_(tasks) {}
 
   Readiness Ready() const override {
-    const bool leads = cluster_.Stat().leads;
+    const bool leads = cluster_.Leads();
     return {.ready = leads, .text = leads ? "leader" : "leader, cut off from etcd"};
   }
   json Status() const override {
@@ -102,6 +105,13 @@ class ClusterPool final : public AdminPool {
     return EngineList{.engines = keeper.Engines(at_most), .registered = keeper.registrations()};
   }
   std::vector<TaskStat> Tasks() const override { return tasks_.List(); }
+  Counts Count() const override {
+    MasterCounts counts = cluster_.Counts();
+    return {.misses = counts.misses,
+            .resets = counts.resets,
+            .resets_not_proven = counts.resets_not_proven,
+            .calls = std::move(counts.calls)};
+  }
 
   Result<AskPage> PagesOf(const wire::OwnerStat& owner) const override {
     KVCOVE_ASSIGN(const rpc::Address address, rpc::ParseAddress(owner.address, 0));
@@ -319,8 +329,8 @@ void AddClusterRoutes(std::vector<http::Route>& routes,
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path :
-       {"segments", "namespaces", "engines", "keys", "key", "tasks", "members", "masters"}) {
+  for (const char* path : {"segments", "namespaces", "engines", "keys", "key", "tasks", "members",
+                           "masters", "page"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",
@@ -359,6 +369,10 @@ Result<std::unique_ptr<Admin>> Admin::Open(MasterServer& cluster, Tasks& tasks,
                   ServeMetrics(admin->metrics_address_, options.credentials, options.tls, routes));
   }
   if (!options.listen) return admin;
+  Page page = PageOf(pool, {.drains = true}, clock);
+  std::ranges::move(page.routes, std::back_inserter(routes));
+  server.tick = std::move(page.tick);
+  server.logins = true;
   KVCOVE_ASSIGN(admin->server_, http::Server::Open(std::move(server), std::move(routes)));
   return admin;
 }

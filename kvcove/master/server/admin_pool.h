@@ -3,6 +3,7 @@
 // host (server/host_pool.h). `PoolRoutes` answers the paths that both have from it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/metrics.h"
 #include "kvcove/http/server.h"
 #include "kvcove/master/control/generations.h"
 #include "kvcove/master/server/pins.h"
@@ -52,6 +54,15 @@ class AdminPool {
   // Errors: kUnavailable.
   virtual Result<EngineList> Engines(std::size_t at_most) const = 0;
   virtual std::vector<TaskStat> Tasks() const { return {}; }
+  // What this process has counted since its start.
+  struct Counts {
+    std::array<std::uint64_t, kMissReasons> misses{};  // keys, by reason
+    std::uint64_t resets = 0;
+    std::uint64_t resets_not_proven = 0;
+    // Durations by the name of the call: always the same calls in the same order.
+    std::vector<std::pair<std::string, Histogram::Counts>> calls;
+  };
+  virtual Counts Count() const { return {}; }
 
   // Asks one owner for a page of its objects. May wait.
   using AskPage = std::function<Result<wire::InventoryReply>(const wire::InventoryRequest& request,

@@ -138,6 +138,8 @@ MasterServer::~MasterServer() = default;
 const rpc::Address& MasterServer::address() const { return impl_->address(); }
 void MasterServer::SetAdmin(std::string address) { impl_->SetAdmin(std::move(address)); }
 MasterStat MasterServer::Stat() const { return impl_->Stat(); }
+MasterCounts MasterServer::Counts() const { return impl_->Counts(); }
+bool MasterServer::Leads() const { return impl_->Leads(); }
 Master& MasterServer::master() { return impl_->master(); }
 ShardCalls::Found MasterServer::Find(std::span<const ShardCalls::Key> keys,
                                      std::int64_t deadline_ns) {

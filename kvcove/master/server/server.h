@@ -7,6 +7,7 @@
 // a loop waits for another host or the disk: what needs them is answered later.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <span>
@@ -71,6 +72,14 @@ struct MasterStat {
   std::vector<wire::OwnerStat> owners;
 };
 
+// What clients have reported and called since this master's start.
+struct MasterCounts {
+  std::array<std::uint64_t, kMissReasons> misses{};  // keys that requesters missed, by reason
+  std::uint64_t resets = 0;                          // calls
+  std::uint64_t resets_not_proven = 0;
+  std::vector<std::pair<std::string, Histogram::Counts>> calls;  // durations, by call
+};
+
 // Thread-safe.
 class MasterServer {
  public:
@@ -84,6 +93,9 @@ class MasterServer {
 
   const rpc::Address& address() const;
   MasterStat Stat() const;
+  MasterCounts Counts() const;
+  // Returns whether this master leads, without the cost of Stat: that copies all owners and slots.
+  bool Leads() const;
   // Sets the address of the admin endpoint, which opens after this server; later lists of owners
   // name it.
   void SetAdmin(std::string address);

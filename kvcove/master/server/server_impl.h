@@ -87,6 +87,9 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::Access AccessTo(const std::string& address) const;
   const rpc::Address& address() const { return server_->address(); }
   MasterStat Stat() const;
+  MasterCounts Counts() const;
+  // True while no other master can lead, so an answer that is given now counts.
+  bool Leads() const { return options_.leadership == nullptr || options_.leadership->Leads(); }
   void Collect(Metrics& metrics) const;
   // Returns the outcome of a call from within this process, or an error if this master does not
   // lead any more: as WhileLeading does for calls of others.
@@ -125,8 +128,6 @@ class MasterServer::Impl final : public rpc::Handler {
     bool moved = false;      // to the loop of the leases
   };
 
-  // True while no other master can lead, so an answer that is given now counts.
-  bool Leads() const { return options_.leadership == nullptr || options_.leadership->Leads(); }
   // Returns a responder that checks, when it is called, whether this master leads; if not, it
   // answers "not the leader" instead.
   rpc::Responder WhileLeading(rpc::Responder respond) const;

@@ -45,6 +45,16 @@ MasterStat MasterServer::Impl::Stat() const {
           .owners = master_->control().Owners()};
 }
 
+MasterCounts MasterServer::Impl::Counts() const {
+  MasterCounts counts{
+      .resets = resets_.load(), .resets_not_proven = resets_not_proven_.load(), .calls = {}};
+  for (std::size_t i = 1; i < kMissReasons; ++i) counts.misses[i] = misses_[i].load();
+  for (const auto& [method, name] : kTimedCalls) {
+    counts.calls.emplace_back(name, times_[static_cast<std::size_t>(method)].Count());
+  }
+  return counts;
+}
+
 void MasterServer::Impl::Collect(Metrics& metrics) const {
   const MasterStat stat = Stat();
   metrics.Gauge("kvcove_master_leads", "1 while this master leads, else 0", stat.leads ? 1 : 0);

@@ -272,9 +272,17 @@ Status Standby::OpenAdmin() {
                   ServeMetrics(metrics, options_.credentials, options_.tls, routes));
   }
   if (!options_.admin) return {};
+  add("/", true, [](const http::Request&) {
+    return http::Response{.body =
+                              "This master is a standby. The page of the pool is at the admin "
+                              "endpoint of its leader; 'kvcove admin status' names it.\n",
+                          .type = "text/plain"};
+  });
   admin_ = *options_.admin;
   http::ServerOptions server{.loopback = rpc::IsLoopback(admin_),
                              .authorize = rpc::BearersOf(options_.credentials),
+                             // A page that is open since this master led shows who leads now.
+                             .logins = true,
                              .tunnel = {}};
   KVCOVE_ASSIGN(server.listener, rpc::ListenTcp(admin_));
   KVCOVE_ASSIGN(admin_server_, http::Server::Open(std::move(server), std::move(routes)));

@@ -62,6 +62,16 @@ void AddDisks(const OwnerDisks& disks, wire::RenewRequest& report) {
   }
 }
 
+Histogram::Counts DiskReadTimes(const OwnerDisks& disks) {
+  Histogram::Counts all{};
+  const DiskSet& set = disks.set();
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const Histogram::Counts one = set[i].log().times().reads.Count();
+    for (std::size_t bucket = 0; bucket < all.size(); ++bucket) all[bucket] += one[bucket];
+  }
+  return all;
+}
+
 void AddDisks(const OwnerDisks& disks, PoolStat& stat) {
   if (disks.set().size() == 0) return;
   for (std::size_t i = 0; i < disks.set().size(); ++i) stat.AddDisk(StatOf(disks, i));

@@ -13,6 +13,8 @@ namespace kvcove::owner {
 // Adds the metrics of each disk, labelled with its path, and of all disks of the owner, with
 // `labels`.
 void CollectDisks(const OwnerDisks& disks, Metrics& metrics, const Labels& labels = {});
+// Returns the durations of reads of records, of all disks together.
+Histogram::Counts DiskReadTimes(const OwnerDisks& disks);
 // Adds each disk to the statistics.
 void AddDisks(const OwnerDisks& disks, PoolStat& stat);
 // Adds the sums over all disks to a renewal.
