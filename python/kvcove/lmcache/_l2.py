@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The L2 adapter of LMCache's server. Its controllers call it: one thread stores, one looks up and loads."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.logging import init_logger
+from lmcache.v1.distributed.api import EncodedObjectKey, KeyEntry, KeyListPage
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+from lmcache.v1.memory_management import MemoryFormat
+
+import kvcove
+from kvcove import Memory, _native
+from kvcove.lmcache import _clear
+from kvcove.lmcache._config import FACTS, Config
+from kvcove.lmcache._spaces import Spaces, leave_facts
+from kvcove.lmcache._tasks import Part, Task, Tasks
+from kvcove.lmcache._versions import installed_version
+
+__all__ = ["KvcoveL2Adapter"]
+
+_log = init_logger("lmcache.kvcove")
+_BATCH = 128  # objects that one timeout is for
+_OK = _native.Code.OK.value
+_STORED = frozenset(
+    {
+        _OK,
+        _native.Code.EXISTS.value,
+        _native.Code.IN_PROGRESS.value,  # another server puts the same object at this moment
+        _native.Code.NOT_LISTED.value,
+    }
+)
+_SERIALIZED = frozenset({MemoryFormat.BINARY, MemoryFormat.BINARY_BUFFER})
+_CLOSE_S = 30.0
+
+
+class KvcoveL2Adapter(L2AdapterInterface):
+    """LMCache's L2 in a kvcove pool.
+
+    Thread-safe. No call raises because of the pool: a pool that is slow or away is a miss, and an object that is not
+    stored.
+    """
+
+    def __init__(self, config: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
+        """Open the pool.
+
+        Parameters
+        ----------
+        config : mapping
+            ``adapter_params``.
+        l1_memory_desc : L1MemoryDesc, optional
+            The pool needs no registered memory.
+
+        Raises
+        ------
+        ValueError
+            A setting is wrong.
+        kvcove.Error
+            The pool does not answer, with ``on_unreachable: crash``.
+        """
+        capacity = config.get("max_capacity_gb", 0)
+        if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity < 0:
+            raise ValueError(
+                f"kvcove: adapter_params: max_capacity_gb: {capacity!r}: give 0 or more"
+            )
+        super().__init__(max_capacity_bytes=int(capacity * (1 << 30)))
+        settings = {key: value for key, value in config.items() if key != "max_capacity_gb"}
+        self.config = Config.of(settings, "adapter_params")
+        self._spaces = Spaces(self.config)
+        self._stores, self._lookups, self._loads = Tasks(), Tasks(), Tasks()
+        self._completed_lookups: dict[int, Any] = {}
+        self._completed_loads: dict[int, Any] = {}
+        self._completed_lock = threading.Lock()
+        self._layouts: dict[tuple[str, int], bytes] = {}  # of a model's group, as look-ups say it
+        self._told: set[str] = set()  # models whose facts are in the pool
+        self._clears = 0
+        self._clearing = False
+        self._void: set[Any] = set()
+        self._counts: Counter[str] = Counter()
+        _clear.observe_server()
+
+    # ---- events
+
+    def get_store_event_fd(self) -> int:
+        """Return what is readable when a store has ended."""
+        return self._stores.fileno()
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        """Return what is readable when a look-up has ended."""
+        return self._lookups.fileno()
+
+    def get_load_event_fd(self) -> int:
+        """Return what is readable when a load has ended."""
+        return self._loads.fileno()
+
+    # ---- keys
+
+    def _parts(self, keys: Sequence[Any], layout_of: Callable[[int], bytes | None]) -> list[Part]:
+        """Return the pool's keys of LMCache's, those of a namespace together as long as they follow each other.
+
+        ``layout_of`` gives the layout of the item at a place, which stands for the ones of its group.
+        """
+        parts: list[Part] = []
+        if self._clearing:
+            return parts
+        part: Part | None = None
+        prefix: bytes | None = None
+        model = salt = rank = group = None
+        append: Callable[[bytes], None] = [].append
+        for place, key in enumerate(keys):
+            if (
+                key.kv_rank != rank
+                or key.object_group_id != group
+                or key.cache_salt != salt
+                or key.model_name != model
+            ):
+                rank, group, salt, model = (
+                    *(key.kv_rank, key.object_group_id),
+                    *(key.cache_salt, key.model_name),
+                )
+                layout, found = layout_of(place), self._spaces.at(model, salt)
+                prefix = None
+                if layout is not None and found is not None:
+                    space, epoch = found
+                    prefix = b"%s%s%08x.%x." % (epoch, layout, rank, group)
+                    if part is None or part.space is not space:
+                        part = Part(space, place)
+                        parts.append(part)
+                        append = part.names.append
+                else:
+                    part = None  # what follows is in a part of its own
+            if prefix is not None:
+                append(prefix + key.chunk_hash)
+        return parts
+
+    def _layout_of_objects(
+        self, keys: Sequence[Any], objects: Sequence[Any]
+    ) -> Callable[[int], bytes | None]:
+        def layout(place: int) -> bytes | None:
+            key, meta = keys[place], objects[place].metadata
+            if meta.fmt in _SERIALIZED:
+                # A serde's bytes have no layout of KV: the one that look-ups ask for counts.
+                return self._layouts.get((key.model_name, key.object_group_id))
+            found = _layout(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
+            self._layouts[key.model_name, key.object_group_id] = found
+            return found
+
+        return layout
+
+    def _timeout(self, items: int) -> float:
+        return self.config.timeout_ms / 1e3 * max(1, -(-items // _BATCH))
+
+    # ---- stores
+
+    def submit_store_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
+        """Begin to store objects."""
+        if self._void:
+            keys, objects = self._without_void(keys, objects)
+        parts = self._parts(keys, self._layout_of_objects(keys, objects))
+
+        def start(queue: _native.Queue, part: Part) -> int:
+            mine = objects[part.first : part.first + len(part.names)]
+            part.sizes = [each.get_size() for each in mine]
+            values = [
+                Memory(each.data_ptr, size) for each, size in zip(mine, part.sizes, strict=True)
+            ]
+            # The token is taken here, so a clear that comes before the bytes are in place refuses them.
+            return queue.start_put(
+                part.space.session, part.names, values, None, None, None, self._timeout(len(mine))
+            )
+
+        return self._stores.submit(keys, objects, self._clears, parts, start)
+
+    def _without_void(
+        self, keys: Sequence[Any], objects: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Leave out objects that a clear found in the middle of being written: they are of before it."""
+        kept = []
+        for key, each in zip(keys, objects, strict=True):
+            if key in self._void:
+                self._void.discard(key)
+                self._counts["stale_stores"] += 1
+            else:
+                kept.append((key, each))
+        return [key for key, _ in kept], [each for _, each in kept]
+
+    def pop_completed_store_tasks(self) -> dict[int, Any]:
+        """Return the stores that have ended."""
+        return {task.number: self._stored(task) for task in self._stores.take()}
+
+    def _stored(self, task: Task) -> Any:
+        total, whole = 0, sum(len(part.names) for part in task.parts) == len(task.keys)
+        for part in task.parts:
+            codes = [] if part.results is None else part.results.codes.tolist()
+            whole = whole and len(codes) > 0 and all(code in _STORED for code in codes)
+            new = [i for i, code in enumerate(codes) if code == _OK]
+            sizes = [part.sizes[i] for i in new]
+            part.space.sizes.update(zip((part.names[i] for i in new), sizes, strict=True))
+            total += sum(sizes)
+            if new:
+                self._notify_keys_stored([task.keys[part.first + i] for i in new], sizes)
+        self._counts["stored_objects" if whole else "failed_stores"] += (
+            len(task.keys) if whole else 1
+        )
+        self._counts["stored_bytes"] += total
+        return L2StoreResult(whole, total)
+
+    # ---- look-ups
+
+    def submit_lookup_and_lock_task(
+        self, keys: Sequence[Any], group_layout_descs: Mapping[int, Any]
+    ) -> int:
+        """Begin to look objects up, and to hold what is there until it is loaded."""
+
+        def layout(place: int) -> bytes | None:
+            key = keys[place]
+            given = group_layout_descs.get(key.object_group_id)
+            if given is None:
+                return self._layouts.get((key.model_name, key.object_group_id))
+            found = _layout(given.shapes, given.dtypes)
+            self._layouts[key.model_name, key.object_group_id] = found
+            if key.model_name not in self._told:
+                self._leave_facts(key, group_layout_descs)
+            return found
+
+        parts = self._parts(keys, layout)
+        hold_s, timeout = self.config.hold_s, self.config.lookup_timeout_ms / 1e3
+        if not self._spaces.on_this_host:
+            return self._lookups.submit(
+                *(keys, (), self._clears, parts),
+                lambda queue, part: queue.start_keys(
+                    part.space.session, "hold", part.names, hold_s, "", timeout
+                ),
+            )
+        # The index is in shared memory: to look is cheaper than to hand the work to another thread.
+        clears = self._clears
+        for part in parts:
+            try:
+                part.results = part.space.session.hold(part.names, hold_s, timeout=timeout)
+            except kvcove.Error as error:
+                _log.debug("kvcove: a look-up failed: %s", error)
+        return self._lookups.ended(keys, clears, parts)
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        """Return once which objects are there, None as long as nobody knows."""
+        for task in self._lookups.take():
+            found = self._found(task)
+            self._counts["looked_up_objects"] += len(task.keys)
+            self._counts["found_objects"] += len(task.keys) if found is True else sum(found)
+            with self._completed_lock:
+                self._completed_lookups[task.number] = _bitmap(found, len(task.keys))
+        with self._completed_lock:
+            return self._completed_lookups.pop(task_id, None)
+
+    def _found(self, task: Task) -> Any:
+        """Return True where all items of a task are there, else one truth for each."""
+        if task.clears != self._clears or self._clearing:
+            return [False] * len(task.keys)
+        if len(task.parts) == 1 and len(task.parts[0].names) == len(task.keys):
+            results = task.parts[0].results
+            if results is not None and results.all_ok:
+                return True
+        found = [False] * len(task.keys)
+        for part in task.parts:
+            if part.results is None:
+                continue
+            there = [code == _OK for code in part.results.codes]
+            found[part.first : part.first + len(there)] = there
+            if part.space.sizes:
+                self._forget(task, part, [i for i, ok in enumerate(there) if not ok])
+        return found
+
+    def _forget(self, task: Task, part: Part, places: Sequence[int]) -> None:
+        """Tell LMCache of objects that the pool has evicted, so that its quotas count what is there."""
+        gone, sizes = [], []
+        for place in places:
+            size = part.space.sizes.pop(part.names[place], None)
+            if size is not None:
+                gone.append(task.keys[part.first + place])
+                sizes.append(size)
+        if gone:
+            self._notify_keys_deleted(gone, sizes)
+
+    def submit_unlock(self, keys: Sequence[Any]) -> None:
+        """Do nothing: a hold ends by itself, and is no lock on anything that others could wait for."""
+
+    # ---- loads
+
+    def submit_load_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
+        """Begin to read objects into LMCache's buffers."""
+
+        def start(queue: _native.Queue, part: Part) -> int:
+            mine = objects[part.first : part.first + len(part.names)]
+            part.sizes = [each.get_size() for each in mine]
+            buffers = [
+                Memory(each.data_ptr, size) for each, size in zip(mine, part.sizes, strict=True)
+            ]
+            return queue.start_get_into(
+                part.space.session, part.names, buffers, "", self._timeout(len(mine))
+            )
+
+        parts = self._parts(keys, self._layout_of_objects(keys, objects))
+        return self._loads.submit(keys, objects, self._clears, parts, start)
+
+    def query_load_result(self, task_id: int) -> Any:
+        """Return once which objects were read, None as long as bytes may still land in their buffers."""
+        for task in self._loads.take():
+            bitmap = self._loaded(task)
+            with self._completed_lock:
+                self._completed_loads[task.number] = bitmap
+        with self._completed_lock:
+            return self._completed_loads.pop(task_id, None)
+
+    def _loaded(self, task: Task) -> Any:
+        loaded = [False] * len(task.keys)
+        if task.clears == self._clears and not self._clearing:
+            for part in task.parts:
+                if part.results is not None:
+                    loaded[part.first : part.first + len(part.names)] = self._read(task, part)
+        all_there = all(loaded)
+        read = (
+            list(task.keys)
+            if all_there
+            else [key for key, ok in zip(task.keys, loaded, strict=True) if ok]
+        )
+        self._counts["loaded_objects"] += len(read)
+        self._counts["failed_loads"] += len(loaded) - len(read)
+        if read:
+            self._notify_keys_accessed(read)
+        return _bitmap(all_there or loaded, len(loaded))
+
+    @staticmethod
+    def _read(task: Task, part: Part) -> list[bool]:
+        """Return which items of a part are whole: KV fills its buffer, what a serde made may be shorter."""
+        sizes = part.results.nbytes.tolist()
+        if part.results.all_ok and sizes == part.sizes:
+            return [True] * len(sizes)
+        return [
+            code == _OK and (size == room or each.metadata.fmt in _SERIALIZED)
+            for code, size, room, each in zip(
+                *(part.results.codes, sizes, part.sizes),
+                task.objects[part.first : part.first + len(sizes)],
+                strict=True,
+            )
+        ]
+
+    # ---- deletions and clears
+
+    def delete(self, keys: Sequence[Any]) -> None:
+        """Remove objects: what LMCache's eviction and its quotas ask for."""
+        parts = self._parts(
+            keys, lambda at: self._layouts.get((keys[at].model_name, keys[at].object_group_id))
+        )
+        for part in parts:
+            try:
+                part.space.session.remove(part.names)
+            except kvcove.Error as error:
+                _log.warning("kvcove: %d objects are not removed: %s", len(part.names), error)
+                continue
+            # A miss is gone, too: the pool has evicted it before.
+            sizes = [part.space.sizes.pop(name, 0) for name in part.names]
+            self._notify_keys_deleted(list(keys[part.first : part.first + len(sizes)]), sizes)
+
+    @contextmanager
+    def clearing(self, left: set[Any]) -> Iterator[None]:
+        """Surround a clear of LMCache's L1, and void everything in the pool at its end.
+
+        Meanwhile nothing is found or stored, and what was being looked up or loaded at its begin fails: it would
+        bring KV of before into the emptied L1.
+
+        Parameters
+        ----------
+        left : set
+            Keys that L1 keeps in spite of the clear, because somebody writes or reads them. The caller adds them.
+
+        Raises
+        ------
+        kvcove.Error
+            The clear is not proven. Nothing is found or stored until it is.
+        """
+        self._clears += 1
+        self._clearing = True
+        try:
+            yield
+            self._void |= left
+            self._spaces.reset()
+            self._counts["clears"] += 1
+            with self._usage_lock:
+                self._total_bytes_used = 0
+                self._bytes_by_cache_salt.clear()
+        finally:
+            self._clearing = False
+
+    # ---- what is there
+
+    def list_l2_keys(
+        self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
+    ) -> Any:
+        """Return the objects of the models and salts that this server has used, a page at a time."""
+        if page_size <= 0:
+            raise ValueError(f"page_size must be positive, not {page_size}")
+        after = bytes.fromhex(cursor) if cursor else b""
+        found = []
+        for model, salt, space, epoch in self._spaces.known():
+            if model_name not in (None, model):
+                continue
+            for each in space.session.stored():
+                if each.key.startswith(epoch):
+                    place = f"{model}@{salt}@".encode() + each.key
+                    found.append((place, model, salt, each.key, each.nbytes))
+        page = sorted(each for each in found if each[0] > after)[: page_size + 1]
+        more = len(page) > page_size
+        entries = tuple(
+            KeyEntry(key=_encoded(model, salt, name), size_bytes=size)
+            for _, model, salt, name, size in page[:page_size]
+        )
+        return KeyListPage(
+            entries=entries, next_page_token=page[page_size - 1][0].hex() if more else None
+        )
+
+    def report_status(self) -> dict[str, Any]:
+        """Return whether the pool answers, and what was looked up, found, loaded and stored since the start."""
+        healthy, pool = False, self._spaces.pool
+        if pool is not None:
+            try:
+                pool.stat(timeout=self.config.lookup_timeout_ms / 1e3)
+                healthy = True
+            except kvcove.Error as error:
+                _log.debug("kvcove: the pool does not answer: %s", error)
+        return {"is_healthy": healthy, "type": "kvcove", "pool": self.config.pool, **self._counts}
+
+    def _leave_facts(self, key: Any, layouts: Mapping[int, Any]) -> None:
+        self._told.add(key.model_name)
+        facts = {
+            "model name": key.model_name,
+            "namespace setting": self.config.namespace,
+            "KV layout": "; ".join(
+                f"{group}: {_text_of(each.shapes, each.dtypes)}"
+                for group, each in sorted(layouts.items())
+            ),
+            "parallelism": f"{key.kv_rank >> 24 & 0xFF} workers",
+            "chunk hash": f"of LMCache's server, {len(key.chunk_hash) * 8} bits",
+            "LMCache": installed_version(),
+        }
+        threading.Thread(
+            target=leave_facts, args=(self._spaces, facts, FACTS), name="kvcove-facts", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """End the sessions, once no byte moves between the pool and LMCache's buffers any more."""
+        until = time.monotonic() + _CLOSE_S
+        for tasks in (self._stores, self._lookups, self._loads):
+            while tasks.busy() and time.monotonic() < until:
+                tasks.take()
+                time.sleep(0.001)
+        _log.info("kvcove: %s", ", ".join(f"{k} {v}" for k, v in sorted(self._counts.items())))
+        self._spaces.close()
+
+
+def _text_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> str:
+    return ", ".join(
+        f"{'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
+
+
+def _layout(shapes: Sequence[Any], dtypes: Sequence[Any]) -> bytes:
+    """Return what names a layout of KV: an object of another one is another object."""
+    return hashlib.blake2b(_text_of(shapes, dtypes).encode(), digest_size=8).digest()
+
+
+def _encoded(model: str, salt: str, name: bytes) -> Any:
+    rank, _, rest = name[16:].partition(b".")
+    group, _, chunk = rest.partition(b".")
+    return EncodedObjectKey(
+        chunk_hash_hex=chunk.hex(),
+        model_name=model,
+        kv_rank=int(rank, 16),
+        object_group_id=int(group, 16),
+        cache_salt=salt,
+    )
+
+
+def _bitmap(found: Any, items: int) -> Any:
+    if found is True:
+        return Bitmap(items, items)
+    bitmap = Bitmap(items)
+    bitmap.batched_set([place for place, ok in enumerate(found) if ok])
+    return bitmap
