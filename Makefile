@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-lmcache vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -52,6 +52,9 @@ test-verl: $(SETUP_STAMP) ## Run verl, as PyPI has it, on the pool (installs ver
 
 test-sglang: $(SETUP_STAMP) ## Run SGLang's own cache and controller on the pool, on a CPU (installs SGLang and torch; five minutes); SGLANG=0.5.22: that version; ARGS="-k update"
 	@SGLANG=$(SGLANG) scripts/python.sh sglang $(ARGS)
+
+test-lmcache: $(SETUP_STAMP) ## Run LMCache's own server, storage and in-process engine on the pool, on a CPU (installs LMCache and torch; five minutes); LMCACHE=0.5.5: that version; ARGS="-k clear"
+	@LMCACHE=$(LMCACHE) scripts/python.sh lmcache $(ARGS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,12 +91,7 @@ class KvcoveConnector(RemoteConnector):
             "LMCache": installed_version(),
         }
         if metadata.worker_id == 0:
-            threading.Thread(
-                target=leave_facts,
-                args=(self._spaces, facts, FACTS),
-                name="kvcove-facts",
-                daemon=True,
-            ).start()
+            leave_facts(self._spaces, facts, FACTS)
 
     # ---- keys
 

@@ -451,9 +451,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
             "chunk hash": f"of LMCache's server, {len(key.chunk_hash) * 8} bits",
             "LMCache": installed_version(),
         }
-        threading.Thread(
-            target=leave_facts, args=(self._spaces, facts, FACTS), name="kvcove-facts", daemon=True
-        ).start()
+        leave_facts(self._spaces, facts, FACTS)
 
     def close(self) -> None:
         """End the sessions, once no byte moves between the pool and LMCache's buffers any more."""
