@@ -502,7 +502,8 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option(
          "--connector", options->connector,
          "connector of a 'vllm serve' without --kv-transfer-config: kvcove, mooncake or none; with "
-         "kvcove a server of SGLang without --hicache-storage-backend, and 'lmcache server' without "
+         "kvcove a server of SGLang without --hicache-storage-backend, and 'lmcache server' "
+         "without "
          "--l2-adapter, get kvcove's, too")
       ->check(CLI::IsMember({"kvcove", "mooncake", "none"}))
       ->capture_default_str();

@@ -46,7 +46,10 @@ def test_the_pool_and_the_segment_come_from_the_environment(
         ({"timeout_ms": 0}, "milliseconds"),
         ({"tenants": "acme.toml"}, "give a token file for each salt"),
         ({"tenants": {"acme": 1}}, "give a token file for each salt"),
-        ({"tenants": {"acme": "acme.toml"}, "pool": "unix:/tmp/p.sock"}, "give its 'pool' as kvcove://"),
+        (
+            {"tenants": {"acme": "acme.toml"}, "pool": "unix:/tmp/p.sock"},
+            "give its 'pool' as kvcove://",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line(given: dict[str, object], words: str) -> None:

@@ -69,7 +69,9 @@ def observe_engine() -> None:
     _wrapped.add("engine")
 
     def clear(self: Any) -> int:
-        connector = getattr(self.connection, "_connector", None)
-        return int(connector.clear()) if hasattr(connector, "clear") else 0
+        if self.connection is None:
+            return 0
+        void = getattr(self.connection.getWrappedConnector(), "clear", None)
+        return 0 if void is None else int(void())
 
     RemoteBackend.clear = clear

@@ -185,11 +185,16 @@ class KvcoveConnector(RemoteConnector):
         results = None
         if objects:
             buffers = [Memory(each.data_ptr, self.full_chunk_size_bytes) for each in objects]
-            results = await self._calls.end_of(
-                lambda queue: queue.start_get_into(
-                    space.session, names, buffers, "", self._timeout(len(names))
+            try:
+                results = await self._calls.end_of(
+                    lambda queue: queue.start_get_into(
+                        space.session, names, buffers, "", self._timeout(len(names))
+                    )
                 )
-            )
+            except asyncio.CancelledError:
+                for each in objects:
+                    each.ref_count_down()
+                raise
         for place, each in enumerate(objects):
             size = 0
             if results is not None and results.codes[place] == _OK:
@@ -306,6 +311,7 @@ class KvcoveConnector(RemoteConnector):
     async def close(self) -> None:
         """End the sessions."""
         await asyncio.to_thread(self._spaces.close)
+        self._calls.close()
 
 
 class _Calls:
@@ -341,6 +347,10 @@ class _Calls:
             _log.debug("kvcove: a call failed: %s", answer)
             return None
         return answer
+
+    def close(self) -> None:
+        """Take no completions any more."""
+        self._loop.remove_reader(self._queue.fileno())
 
     def _take(self) -> None:
         while (completion := self._queue.next(0.0)) is not None:

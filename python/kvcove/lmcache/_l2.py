@@ -115,7 +115,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
         part: Part | None = None
         prefix: bytes | None = None
         model = salt = rank = group = None
-        append: Callable[[bytes], None] = [].append
+        names: list[bytes] = []
         for place, key in enumerate(keys):
             if (
                 key.kv_rank != rank
@@ -135,11 +135,11 @@ class KvcoveL2Adapter(L2AdapterInterface):
                     if part is None or part.space is not space:
                         part = Part(space, place)
                         parts.append(part)
-                        append = part.names.append
+                        names = part.names
                 else:
                     part = None  # what follows is in a part of its own
             if prefix is not None:
-                append(prefix + key.chunk_hash)
+                names.append(prefix + key.chunk_hash)
         return parts
 
     def _layout_of_objects(
@@ -163,6 +163,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     def submit_store_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
         """Begin to store objects."""
+        clears = self._clears  # before anything else: a clear from here on is noticed
         if self._void:
             keys, objects = self._without_void(keys, objects)
         parts = self._parts(keys, self._layout_of_objects(keys, objects))
@@ -178,7 +179,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
                 part.space.session, part.names, values, None, None, None, self._timeout(len(mine))
             )
 
-        return self._stores.submit(keys, objects, self._clears, parts, start)
+        return self._stores.submit(keys, objects, clears, parts, start)
 
     def _without_void(
         self, keys: Sequence[Any], objects: Sequence[Any]
@@ -202,7 +203,9 @@ class KvcoveL2Adapter(L2AdapterInterface):
         for part in task.parts:
             codes = [] if part.results is None else part.results.codes.tolist()
             whole = whole and len(codes) > 0 and all(code in _STORED for code in codes)
-            new = [i for i, code in enumerate(codes) if code == _OK]
+            # What a clear has overtaken is void by now.
+            fresh = task.clears == self._clears
+            new = [i for i, code in enumerate(codes) if fresh and code == _OK]
             sizes = [part.sizes[i] for i in new]
             part.space.sizes.update(zip((part.names[i] for i in new), sizes, strict=True))
             total += sum(sizes)
@@ -232,17 +235,17 @@ class KvcoveL2Adapter(L2AdapterInterface):
                 self._leave_facts(key, group_layout_descs)
             return found
 
+        clears = self._clears
         parts = self._parts(keys, layout)
         hold_s, timeout = self.config.hold_s, self.config.lookup_timeout_ms / 1e3
         if not self._spaces.on_this_host:
             return self._lookups.submit(
-                *(keys, (), self._clears, parts),
+                *(keys, (), clears, parts),
                 lambda queue, part: queue.start_keys(
                     part.space.session, "hold", part.names, hold_s, "", timeout
                 ),
             )
         # The index is in shared memory: to look is cheaper than to hand the work to another thread.
-        clears = self._clears
         for part in parts:
             try:
                 part.results = part.space.session.hold(part.names, hold_s, timeout=timeout)
@@ -308,8 +311,9 @@ class KvcoveL2Adapter(L2AdapterInterface):
                 part.space.session, part.names, buffers, "", self._timeout(len(mine))
             )
 
+        clears = self._clears
         parts = self._parts(keys, self._layout_of_objects(keys, objects))
-        return self._loads.submit(keys, objects, self._clears, parts, start)
+        return self._loads.submit(keys, objects, clears, parts, start)
 
     def query_load_result(self, task_id: int) -> Any:
         """Return once which objects were read, None as long as bytes may still land in their buffers."""
@@ -391,12 +395,16 @@ class KvcoveL2Adapter(L2AdapterInterface):
         self._clearing = True
         try:
             yield
-            self._void |= left
+            self._void = set(left)
+            stored = [
+                (_encoded(model, salt, name).to_object_key(), size)
+                for model, salt, space in self._spaces.open()
+                for name, size in space.sizes.items()
+            ]
             self._spaces.reset()
             self._counts["clears"] += 1
-            with self._usage_lock:
-                self._total_bytes_used = 0
-                self._bytes_by_cache_salt.clear()
+            if stored:
+                self._notify_keys_deleted([key for key, _ in stored], [size for _, size in stored])
         finally:
             self._clearing = False
 

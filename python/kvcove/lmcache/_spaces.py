@@ -173,8 +173,12 @@ class Spaces:
             _log.debug("kvcove: nothing is found or stored: %s", error)
             return None
 
+    def open(self) -> list[tuple[str, str, Space]]:
+        """Return model, salt and namespace of all that this process has used."""
+        return [each for tenant in self._all() for each in tenant.spaces()]
+
     def known(self) -> Iterator[tuple[str, str, Space, bytes]]:
-        """Yield model, salt, namespace and begin of the keys of all that this process has used."""
+        """Yield the same, and what the keys begin with at this moment."""
         for tenant in self._all():
             epoch = tenant.epoch()
             for model, salt, space in tenant.spaces():

@@ -52,7 +52,9 @@ class Copies(GPUConnectorInterface):
 class Engine:
     """One worker of an engine."""
 
-    def __init__(self, pool: str, *, model: str = "llama", unfull: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, pool: str, *, model: str = "llama", unfull: bool = True, **settings: Any
+    ) -> None:
         self.layers = [
             torch.zeros(2, BLOCKS, CHUNK, HEADS, HEAD, dtype=torch.bfloat16) for _ in range(LAYERS)
         ]
@@ -114,7 +116,9 @@ class Engine:
     def store(self, tokens: Sequence[int], salt: str = "") -> None:
         self.fill(tokens)
         self.engine.store(
-            torch.tensor(tokens), slot_mapping=torch.arange(len(tokens)), request_configs=_tags(salt)
+            torch.tensor(tokens),
+            slot_mapping=torch.arange(len(tokens)),
+            request_configs=_tags(salt),
         )
 
     def lookup(self, tokens: Sequence[int], salt: str = "") -> int:
@@ -125,7 +129,9 @@ class Engine:
         for layer in self.layers:
             layer.zero_()
         mask = self.engine.retrieve(
-            torch.tensor(tokens), slot_mapping=torch.arange(len(tokens)), request_configs=_tags(salt)
+            torch.tensor(tokens),
+            slot_mapping=torch.arange(len(tokens)),
+            request_configs=_tags(salt),
         )
         found = int(mask.sum())
         assert self.holds(tokens, 0, found)

@@ -83,11 +83,21 @@ class Storage:
     """The storage of one server."""
 
     def __init__(
-        self, pool: str, l1_bytes: int = 64 << 20, outer: dict[str, Any] | None = None, **settings: Any
+        self,
+        pool: str,
+        l1_bytes: int = 64 << 20,
+        outer: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         parser = argparse.ArgumentParser()
         add_storage_manager_args(parser)
-        words = ["--l1-size-gb", str(l1_bytes / (1 << 30)), "--no-l1-use-lazy", "--eviction-policy", "LRU"]
+        words = [
+            "--l1-size-gb",
+            str(l1_bytes / (1 << 30)),
+            "--no-l1-use-lazy",
+            "--eviction-policy",
+            "LRU",
+        ]
         spec = {**spec_of(pool, **settings), **(outer or {})}
         config = parse_args_to_config(parser.parse_args([*words, "--l2-adapter", json.dumps(spec)]))
         config.l1_manager_config.memory_config.shm_name = ""
@@ -176,7 +186,7 @@ def expected(key: Any) -> Any:
     )
 
 
-def wait_for(done: Any, seconds: float = 60.0) -> None:
+def wait_for(done: Any, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < until

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kvcove
 import pytest
+
+import kvcove
 
 pytest.importorskip("torch")
 pytest.importorskip("lmcache")
 
-from kvcove.lmcache.__main__ import main  # noqa: E402
-from lmcache_storage import CHUNK_BYTES, MODEL, Owner, keys_of, storage, wait_for  # noqa: E402
+from kvcove.lmcache.__main__ import main
+from lmcache_storage import CHUNK_BYTES, MODEL, Owner, keys_of, storage, wait_for
 
 PROMPT = keys_of("prompt")
 
@@ -236,7 +237,13 @@ def test_an_l1_without_room_loses_nothing(pool: str) -> None:
 
 
 def test_a_quota_of_lmcache_removes_what_is_over_it(pool: str) -> None:
-    evict = {"eviction": {"eviction_policy": "IsolatedLRU", "trigger_watermark": 0.9, "eviction_ratio": 0.5}}
+    evict = {
+        "eviction": {
+            "eviction_policy": "IsolatedLRU",
+            "trigger_watermark": 0.9,
+            "eviction_ratio": 0.5,
+        }
+    }
     with storage(pool, outer=evict) as first, storage(pool) as other:
         first.manager.quota_manager.set_quota("acme", 1 << 30)
         first.manager.quota_manager.set_quota("small", 2 * CHUNK_BYTES)
@@ -244,7 +251,9 @@ def test_a_quota_of_lmcache_removes_what_is_over_it(pool: str) -> None:
             first.store(keys_of("prompt", salt=salt))
         usage = first.adapter.get_usage().bytes_by_cache_salt
         assert usage["acme"] == 8 * CHUNK_BYTES
-        wait_for(lambda: first.adapter.get_usage().bytes_by_cache_salt.get("small", 0) <= 2 * CHUNK_BYTES)
+        wait_for(
+            lambda: first.adapter.get_usage().bytes_by_cache_salt.get("small", 0) <= 2 * CHUNK_BYTES
+        )
         assert other.fetch(keys_of("prompt", salt="acme")) == 8
         assert sum(other.fetch([key]) for key in keys_of("prompt", salt="small")) <= 2
 
@@ -274,7 +283,9 @@ def test_stored_keys_are_listed_in_pages(pool: str) -> None:
             cursor = page.next_page_token
             if cursor is None:
                 break
-        assert sorted(map(repr, found)) == sorted(map(repr, [*PROMPT, *keys_of("prompt", salt="acme")]))
+        assert sorted(map(repr, found)) == sorted(
+            map(repr, [*PROMPT, *keys_of("prompt", salt="acme")])
+        )
         assert first.adapter.list_l2_keys("another").entries == ()
 
 

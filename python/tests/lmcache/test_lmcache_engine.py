@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The remote backend beneath LMCache's real engine in process, and how fast both adapters are."""
+
+from __future__ import annotations
+
+import os
+import select
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvcove
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lmcache")
+
+from kvcove.lmcache import KvcoveL2Adapter  # noqa: E402
+from lmcache.v1.distributed import api  # noqa: E402
+from lmcache.v1.exceptions import IrrecoverableException  # noqa: E402
+from lmcache.v1.memory_management import (  # noqa: E402
+    MemoryFormat,
+    MemoryObjMetadata,
+    TensorMemoryObj,
+)
+from lmcache_engine import CHUNK, engine  # noqa: E402
+from lmcache_storage import Owner, keys_of, wait_for  # noqa: E402
+
+TOKENS = list(range(1, 1 + 6 * CHUNK + 2))  # the last chunk is not full
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    with tempfile.TemporaryDirectory(prefix="kvl-", dir="/tmp") as made:
+        started = Owner(Path(made) / "pool.sock")
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def pool(owner: Owner) -> str:
+    return owner.address
+
+
+def test_another_engine_finds_what_one_stored(pool: str) -> None:
+    with engine(pool) as first, engine(pool) as other:
+        assert other.lookup(TOKENS) == 0
+        first.store(TOKENS)
+        wait_for(lambda: other.lookup(TOKENS) == len(TOKENS))
+        assert other.fetch(TOKENS) == len(TOKENS)
+
+
+def test_a_prefix_is_found_as_far_as_it_is_there(pool: str) -> None:
+    with engine(pool) as first, engine(pool) as other:
+        first.store(TOKENS)
+        wait_for(lambda: other.lookup(TOKENS) == len(TOKENS))
+        longer = [*TOKENS[: 3 * CHUNK], *range(500, 540)]
+        assert other.lookup(longer) == 3 * CHUNK
+        assert other.fetch(longer) == 3 * CHUNK
+
+
+def test_salts_and_models_share_nothing(pool: str) -> None:
+    with engine(pool) as first, engine(pool, model="another") as other:
+        first.store(TOKENS, salt="acme")
+        wait_for(lambda: first.lookup(TOKENS, salt="acme") == len(TOKENS))
+        assert first.lookup(TOKENS) == 0
+        assert first.lookup(TOKENS, salt="acme2") == 0
+        assert other.lookup(TOKENS, salt="acme") == 0
+        with kvcove.open(pool) as plain, plain.session("lmcache/llama@acme") as session:
+            assert len(session.stored()) == 7
+
+
+def test_a_clear_voids_what_every_engine_stored(pool: str) -> None:
+    with engine(pool) as first, engine(pool) as other:
+        first.store(TOKENS)
+        first.store(TOKENS, salt="acme")
+        wait_for(lambda: first.lookup(TOKENS, salt="acme") == len(TOKENS))
+        other.engine.clear()
+        for each in (first, other):
+            assert each.lookup(TOKENS) == 0
+            assert each.lookup(TOKENS, salt="acme") == 0
+            assert each.fetch(TOKENS) == 0
+        first.store(TOKENS)
+        wait_for(lambda: other.lookup(TOKENS) == len(TOKENS))
+
+
+def test_a_chunk_is_removed_by_its_tokens(pool: str) -> None:
+    with engine(pool) as first:
+        first.store(TOKENS)
+        wait_for(lambda: first.lookup(TOKENS) == len(TOKENS))
+        first.engine.clear(torch.tensor(TOKENS[: 2 * CHUNK]))
+        assert first.lookup(TOKENS) == 0
+
+
+def test_an_owner_that_is_killed_during_a_load_is_a_miss(owner: Owner) -> None:
+    with engine(owner.address, lookup_timeout_ms=500, timeout_ms=500) as first:
+        first.store(TOKENS)
+        wait_for(lambda: first.lookup(TOKENS) == len(TOKENS))
+        connector = first.connector()
+        get, killed = connector.batched_get, threading.Event()
+
+        async def kill(keys: Any) -> Any:
+            owner.kill()
+            killed.set()
+            return await get(keys)
+
+        connector.batched_get = kill
+        assert first.fetch(TOKENS) == 0
+        assert killed.is_set()
+        first.store(TOKENS)  # nobody stores it, and the engine goes on
+        assert first.lookup(TOKENS) == 0
+
+
+@pytest.mark.parametrize("settings", [{"poool": "auto"}, {"hold_s": 61}])
+def test_a_wrong_setting_ends_the_engine(pool: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(IrrecoverableException, match="kvcove: extra_config: "):
+        engine(pool, **settings).__enter__()
+
+
+def test_a_pool_that_is_not_there_is_an_error_or_a_warning() -> None:
+    with pytest.raises(IrrecoverableException, match="nobody"):
+        engine("unix:/tmp/kvl-nobody.sock").__enter__()
+    with engine("unix:/tmp/kvl-nobody.sock", on_unreachable="fallback") as alone:
+        alone.store(TOKENS)
+        assert alone.lookup(TOKENS) == 0
+        alone.engine.clear()
+
+
+# ---- times
+
+SHAPE = torch.Size([2, 4, 16, 256])  # 64 KiB in two bytes each
+LAYOUTS = {0: api.MemoryLayoutDesc([SHAPE], [torch.bfloat16])}
+
+
+def objects() -> list[Any]:
+    memory = torch.zeros(128, 65536, dtype=torch.uint8)
+    return [
+        TensorMemoryObj(
+            memory[i],
+            MemoryObjMetadata(
+                SHAPE, torch.bfloat16, i * 65536, 65536, 1,
+                fmt=MemoryFormat.KV_2LTD, shapes=[SHAPE], dtypes=[torch.bfloat16],
+            ),
+            None,
+        )
+        for i in range(128)
+    ]  # fmt: skip
+
+
+def ended(descriptor: int, query: Callable[[int], Any], number: int) -> Any:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    while True:
+        assert poller.poll(60_000)
+        os.eventfd_read(descriptor)
+        if (answer := query(number)) is not None:
+            return answer
+
+
+def fastest(call: Callable[[], Any], times: int) -> float:
+    """Return microseconds of the fastest of some calls: what a machine that is not busy takes."""
+    best = float("inf")
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+    return best * 1e6
+
+
+def test_a_batch_is_nearly_as_fast_as_a_sessions(pool: str) -> None:
+    adapter = KvcoveL2Adapter({"pool": pool, "lookup_timeout_ms": 30_000, "timeout_ms": 30_000})
+    keys, mine, batches = keys_of("many", 128), objects(), [objects() for _ in range(2)]
+    store = adapter.get_store_event_fd()
+    number = adapter.submit_store_task(keys, mine)
+    done = ended(store, lambda _: adapter.pop_completed_store_tasks() or None, number)
+    assert done[number].bytes_transferred() == 128 * 65536
+
+    def look() -> None:
+        task = adapter.submit_lookup_and_lock_task(keys, LAYOUTS)
+        found = ended(
+            adapter.get_lookup_and_lock_event_fd(), adapter.query_lookup_and_lock_result, task
+        )
+        assert found.popcount() == 128
+
+    def load() -> None:
+        # Two at a time, as LMCache's controller has several under way.
+        tasks = [adapter.submit_load_task(keys, each) for each in batches]
+        for task in tasks:
+            adapter.get_load_event_fd()
+            assert (
+                ended(adapter.get_load_event_fd(), adapter.query_load_result, task).popcount()
+                == 128
+            )
+
+    names = [f"page {i}" for i in range(128)]
+    buffers = [kvcove.Memory(each.data_ptr, 65536) for each in batches[0]]
+    with kvcove.open(pool) as plain, plain.session("plain") as session:
+        assert session.put(names, buffers).all_ok
+        lookups, rates = [], []
+        for _ in range(5):
+            lookups.append(fastest(look, 300) - fastest(lambda: session.hold(names, 10.0), 300))
+            rates.append(
+                2 * fastest(lambda: session.get_into(names, buffers), 40) / fastest(load, 40)
+            )
+    print(
+        f"look-up of 128: {min(lookups):.0f} us above a session's; loads: {max(rates):.2f} of its rate"
+    )
+    assert statistics.median(lookups) > 0
+    assert min(lookups) <= 60
+    assert max(rates) >= 0.9
+    adapter.close()
