@@ -48,7 +48,7 @@ class KvcoveConnectorAdapter(ConnectorAdapter):
                 context.loop, context.local_cpu_backend, context.config, context.metadata
             )
         except (ValueError, kvcove.Error) as error:
-            # Anything else LMCache takes for a pool that is away, and runs without one.
+            # LMCache logs it and runs without the plugin; of other errors it would warn with each call.
             raise IrrecoverableException(str(error)) from error
 
 

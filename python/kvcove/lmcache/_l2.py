@@ -255,14 +255,32 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
         """Return once which objects are there, None as long as nobody knows."""
-        for task in self._lookups.take():
-            found = self._found(task)
-            self._counts["looked_up_objects"] += len(task.keys)
-            self._counts["found_objects"] += len(task.keys) if found is True else sum(found)
-            with self._completed_lock:
-                self._completed_lookups[task.number] = _bitmap(found, len(task.keys))
+        return self._answer(self._lookups, self._completed_lookups, task_id, self._looked_up)
+
+    def _looked_up(self, task: Task) -> Any:
+        found = self._found(task)
+        self._counts["looked_up_objects"] += len(task.keys)
+        self._counts["found_objects"] += len(task.keys) if found is True else sum(found)
+        return _bitmap(found, len(task.keys))
+
+    def _answer(
+        self, tasks: Tasks, completed: dict[int, Any], number: int, of: Callable[[Task], Any]
+    ) -> Any:
+        """Return the answer of a task, and keep those of others that have ended.
+
+        LMCache may have asked for these before it asks for this one, so they are announced again: their own
+        events are taken with them.
+        """
         with self._completed_lock:
-            return self._completed_lookups.pop(task_id, None)
+            if number in completed:
+                return completed.pop(number)
+        ended = {task.number: of(task) for task in tasks.take()}
+        answer = ended.pop(number, None)
+        if ended:
+            with self._completed_lock:
+                completed.update(ended)
+            tasks.announce()
+        return answer
 
     def _found(self, task: Task) -> Any:
         """Return True where all items of a task are there, else one truth for each."""
@@ -317,12 +335,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     def query_load_result(self, task_id: int) -> Any:
         """Return once which objects were read, None as long as bytes may still land in their buffers."""
-        for task in self._loads.take():
-            bitmap = self._loaded(task)
-            with self._completed_lock:
-                self._completed_loads[task.number] = bitmap
-        with self._completed_lock:
-            return self._completed_loads.pop(task_id, None)
+        return self._answer(self._loads, self._completed_loads, task_id, self._loaded)
 
     def _loaded(self, task: Task) -> Any:
         loaded = [False] * len(task.keys)

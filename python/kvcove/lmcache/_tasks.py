@@ -92,6 +92,10 @@ class Tasks:
         """Return the descriptor that is readable when a task has ended."""
         return self._queue.fileno()
 
+    def announce(self) -> None:
+        """Make the descriptor readable."""
+        os.eventfd_write(self.fileno(), 1)
+
     def submit(
         self,
         keys: Sequence[Any],
@@ -113,7 +117,7 @@ class Tasks:
                     _log.debug("kvcove: a call was not begun: %s", error)
             if task.left == 0:
                 self._at_once.append(task)
-                os.eventfd_write(self.fileno(), 1)
+                self.announce()
         return task.number
 
     def ended(self, keys: Sequence[Any], clears: int, parts: list[Part]) -> int:
@@ -122,7 +126,7 @@ class Tasks:
         task.parts = parts
         with self._lock:
             self._at_once.append(task)
-        os.eventfd_write(self.fileno(), 1)
+        self.announce()
         return task.number
 
     def take(self) -> list[Task]:

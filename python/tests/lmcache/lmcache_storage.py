@@ -149,7 +149,7 @@ class Storage:
         hits = bits.count_leading_ones()
         if hits:
             there = list(keys[:hits])
-            with contextmanager(self.manager.read_prefetched_results)(there) as objects:
+            with self.manager.read_prefetched_results(there) as objects:
                 assert objects is not None
                 for key, each in zip(there, objects, strict=True):
                     assert torch.equal(each.raw_data[:CHUNK_BYTES], expected(key))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import select
-import statistics
 import tempfile
 import threading
 import time
@@ -22,7 +21,6 @@ pytest.importorskip("lmcache")
 
 from kvcove.lmcache import KvcoveL2Adapter  # noqa: E402
 from lmcache.v1.distributed import api  # noqa: E402
-from lmcache.v1.exceptions import IrrecoverableException  # noqa: E402
 from lmcache.v1.memory_management import (  # noqa: E402
     MemoryFormat,
     MemoryObjMetadata,
@@ -116,16 +114,28 @@ def test_an_owner_that_is_killed_during_a_load_is_a_miss(owner: Owner) -> None:
         assert first.lookup(TOKENS) == 0
 
 
-@pytest.mark.parametrize("settings", [{"poool": "auto"}, {"hold_s": 61}])
-def test_a_wrong_setting_ends_the_engine(pool: str, settings: dict[str, Any]) -> None:
-    with pytest.raises(IrrecoverableException, match="kvcove: extra_config: "):
-        engine(pool, **settings).__enter__()
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"poool": "auto"}, "kvcove: extra_config: unknown key 'poool'; did you mean 'pool'"),
+        ({"hold_s": 61}, "kvcove: extra_config: hold_s: 61"),
+        ({"pool": "unix:/tmp/kvl-nobody.sock"}, "nobody"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_the_engine_runs_without_a_pool(
+    pool: str, settings: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So LMCache has it of every plugin."""
+    with engine(**{"pool": pool, **settings}) as alone:
+        lines = [each for each in caplog.messages if words in each]
+        assert len(lines) == 1, caplog.text
+        alone.store(TOKENS)
+        assert alone.lookup(TOKENS) == 0
 
 
-def test_a_pool_that_is_not_there_is_an_error_or_a_warning() -> None:
-    with pytest.raises(IrrecoverableException, match="nobody"):
-        engine("unix:/tmp/kvl-nobody.sock").__enter__()
+def test_a_pool_that_is_not_there_may_be_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with engine("unix:/tmp/kvl-nobody.sock", on_unreachable="fallback") as alone:
+        assert "LMCache runs without a pool" in caplog.text
         alone.store(TOKENS)
         assert alone.lookup(TOKENS) == 0
         alone.engine.clear()
@@ -152,14 +162,18 @@ def objects() -> list[Any]:
     ]  # fmt: skip
 
 
-def ended(descriptor: int, query: Callable[[int], Any], number: int) -> Any:
+def ended(descriptor: int, query: Callable[[int], Any], *tasks: int) -> list[Any]:
+    """Wait as LMCache's controllers do: when the descriptor has been readable, they ask for each task once."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
-    while True:
+    answers: dict[int, Any] = {}
+    while len(answers) < len(tasks):
         assert poller.poll(60_000)
         os.eventfd_read(descriptor)
-        if (answer := query(number)) is not None:
-            return answer
+        for task in tasks:
+            if task not in answers and (answer := query(task)) is not None:
+                answers[task] = answer
+    return [answers[task] for task in tasks]
 
 
 def fastest(call: Callable[[], Any], times: int) -> float:
@@ -172,35 +186,41 @@ def fastest(call: Callable[[], Any], times: int) -> float:
     return best * 1e6
 
 
+def test_no_event_is_lost_whatever_is_asked_for_first(pool: str) -> None:
+    adapter = KvcoveL2Adapter({"pool": pool})
+    keys, descriptor = keys_of("few", 4), adapter.get_load_event_fd()
+    for _ in range(50):
+        tasks = [adapter.submit_load_task(keys, objects()[:4]) for _ in range(4)]
+        adapter.query_load_result(-1)  # takes the events of those that have ended
+        found = ended(descriptor, adapter.query_load_result, *reversed(tasks))
+        assert [each.popcount() for each in found] == [0] * 4
+    adapter.close()
+
+
 def test_a_batch_is_nearly_as_fast_as_a_sessions(pool: str) -> None:
     adapter = KvcoveL2Adapter({"pool": pool, "lookup_timeout_ms": 30_000, "timeout_ms": 30_000})
     keys, mine, batches = keys_of("many", 128), objects(), [objects() for _ in range(2)]
     store = adapter.get_store_event_fd()
     number = adapter.submit_store_task(keys, mine)
-    done = ended(store, lambda _: adapter.pop_completed_store_tasks() or None, number)
+    (done,) = ended(store, lambda _: adapter.pop_completed_store_tasks() or None, number)
     assert done[number].bytes_transferred() == 128 * 65536
+    looked, loaded = adapter.get_lookup_and_lock_event_fd(), adapter.get_load_event_fd()
 
     def look() -> None:
         task = adapter.submit_lookup_and_lock_task(keys, LAYOUTS)
-        found = ended(
-            adapter.get_lookup_and_lock_event_fd(), adapter.query_lookup_and_lock_result, task
-        )
+        (found,) = ended(looked, adapter.query_lookup_and_lock_result, task)
         assert found.popcount() == 128
 
     def load() -> None:
         # Two at a time, as LMCache's controller has several under way.
         tasks = [adapter.submit_load_task(keys, each) for each in batches]
-        for task in tasks:
-            adapter.get_load_event_fd()
-            assert (
-                ended(adapter.get_load_event_fd(), adapter.query_load_result, task).popcount()
-                == 128
-            )
+        for found in ended(loaded, adapter.query_load_result, *tasks):
+            assert found.popcount() == 128
 
     names = [f"page {i}" for i in range(128)]
     buffers = [kvcove.Memory(each.data_ptr, 65536) for each in batches[0]]
     with kvcove.open(pool) as plain, plain.session("plain") as session:
-        assert session.put(names, buffers).all_ok
+        assert session.put(names, buffers, timeout=30.0).all_ok
         lookups, rates = [], []
         for _ in range(5):
             lookups.append(fastest(look, 300) - fastest(lambda: session.hold(names, 10.0), 300))
@@ -210,7 +230,6 @@ def test_a_batch_is_nearly_as_fast_as_a_sessions(pool: str) -> None:
     print(
         f"look-up of 128: {min(lookups):.0f} us above a session's; loads: {max(rates):.2f} of its rate"
     )
-    assert statistics.median(lookups) > 0
     assert min(lookups) <= 60
     assert max(rates) >= 0.9
     adapter.close()

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("lmcache")
 
 from kvcove.lmcache.__main__ import main
-from lmcache_storage import CHUNK_BYTES, MODEL, Owner, keys_of, storage, wait_for
+from lmcache_storage import CHUNK_BYTES, MODEL, Owner, expected, keys_of, storage, wait_for
 
 PROMPT = keys_of("prompt")
 
@@ -188,25 +188,35 @@ def test_an_owner_that_is_killed_during_a_load_is_a_miss(owner: Owner) -> None:
 
 
 def test_a_damaged_object_on_disk_is_a_miss(directory: Path) -> None:
-    disk, data = directory / "disk", directory / "data"
-    owner = Owner(directory / "pool.sock", 1 << 20, f"{disk}:64MiB", str(data))
+    disk, data = directory / "disk", str(directory / "data")
     many = keys_of("many", 64)  # four times the memory
-    with storage(owner.address) as first:
+
+    def start() -> Owner:
+        return Owner(directory / "pool.sock", 1 << 20, f"{disk}:64MiB", data)
+
+    def found() -> int:
+        with storage(started.address) as other:
+            return sum(other.fetch([key]) for key in many)
+
+    started = start()
+    with storage(started.address) as first:
         for at in range(0, len(many), 4):
             first.store(many[at : at + 4])
-    owner.stop()
-    files = [disk] if disk.is_file() else [each for each in disk.rglob("*") if each.is_file()]
-    whole = max(files, key=lambda each: each.stat().st_size)
-    content = bytearray(whole.read_bytes())
-    for at in range(0, len(content), 4096):
-        if any(content[at : at + 64]):
-            content[at + 2048] ^= 0xFF
-    whole.write_bytes(content)
-    owner = Owner(directory / "pool.sock", 1 << 20, f"{disk}:64MiB", str(data))
-    with storage(owner.address) as other:
-        # What fetch returns has the right bytes; damaged chunks are misses.
-        assert sum(other.fetch([key]) for key in many) < len(many)
-    owner.kill()
+    started.stop()
+    started = start()
+    whole = found()
+    started.stop()
+    assert whole > 16  # more than memory holds
+    content = bytearray(disk.read_bytes())
+    for key in many[:32]:
+        at = content.find(expected(key).numpy().tobytes()[:4096])
+        if at >= 0:
+            content[at + 1000] ^= 0xFF
+    disk.write_bytes(content)
+    started = start()
+    left = found()  # which compares all bytes
+    started.kill()
+    assert 0 < left < whole
 
 
 def test_memory_that_is_exhausted_costs_hits_only(directory: Path) -> None:

@@ -53,7 +53,8 @@ class Server:
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--http-host", "127.0.0.1", "--http-port", str(port)),
             *("--l1-size-gb", "0.1", "--no-l1-use-lazy", "--chunk-size", "16"),
-            *("--eviction-policy", "LRU", "--disable-observability", "--shm-name", ""),
+            *("--eviction-policy", "LRU", "--disable-observability"),
+            *("--supported-transfer-mode", "auto"),
             *("--l2-adapter", json.dumps(spec_of(pool))),
         ]
         with log.open("wb") as output:
@@ -75,8 +76,12 @@ class Server:
             return json.loads(answer.read())
 
     def stop(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.send_signal(signal.SIGINT)  # it removes its shared memory
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 @contextmanager
