@@ -15,7 +15,7 @@ _wrapped: set[str] = set()
 def observe_server() -> None:
     """Let ``POST /cache/clear``, and the CLEAR of engines, void what the server's L2 adapters have in the pool.
 
-    LMCache empties its L1 only. A clear that is not proven raises, so that who asked is told.
+    LMCache empties its L1 only. A clear that is not proven raises, so that the caller is told.
     """
     from lmcache.v1.distributed.storage_manager import StorageManager
 
@@ -52,7 +52,7 @@ def _adapters_of(manager: Any) -> list[Any]:
 
 
 def _left_in(manager: Any) -> set[Any]:
-    """Return what is still in a storage manager's L1. 0.5.6 has several, and keeps what is being written apart."""
+    """Return the keys that a storage manager's L1 still has. 0.5.6 has several L1s, and keeps writes apart."""
     l1s = list(getattr(manager, "_l1_managers_by_id", {}).values()) or [manager._l1_manager]
     return {key for l1 in l1s for key in (*l1._objects, *getattr(l1, "_staging", ()))}
 

@@ -18,7 +18,7 @@ FACTS = "kvcove-facts"  # namespace in which servers leave what must be equal to
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What a user may set.
+    """The settings of a user.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Config:
     lookup_timeout_ms, timeout_ms, reset_timeout_ms : float
         Of a look-up (then it is a miss), of a batch of up to 128 objects, of a reset.
     hold_s : float
-        What was found is kept from eviction until it is loaded, for so long.
+        For so long objects that were found are kept from eviction until they are loaded.
     """
 
     pool: str = "auto"
@@ -61,14 +61,14 @@ class Config:
         Parameters
         ----------
         given : mapping
-            What the user has set.
+            The user's settings.
         where : str
             Of the settings, for messages.
 
         Raises
         ------
         ValueError
-            With the key, what was given and what would be right.
+            With the key, the given value and the right form.
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}

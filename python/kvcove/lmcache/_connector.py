@@ -36,7 +36,7 @@ _STORED = frozenset(
 
 
 class KvcoveConnectorAdapter(ConnectorAdapter):
-    """What ``remote_storage_plugin.kvcove.class_name`` names."""
+    """The class that ``remote_storage_plugin.kvcove.class_name`` names."""
 
     def __init__(self) -> None:
         super().__init__("plugin://kvcove")
@@ -297,7 +297,7 @@ class KvcoveConnector(RemoteConnector):
         return 0
 
     async def list(self) -> list[str]:
-        """Return what is stored of the models and salts that this engine has used."""
+        """Return the stored keys of the models and salts that this engine has used."""
         return await asyncio.to_thread(self._stored)
 
     def _stored(self) -> Any:

@@ -91,15 +91,15 @@ class KvcoveL2Adapter(L2AdapterInterface):
     # ---- events
 
     def get_store_event_fd(self) -> int:
-        """Return what is readable when a store has ended."""
+        """Return the descriptor that is readable when a store has ended."""
         return self._stores.fileno()
 
     def get_lookup_and_lock_event_fd(self) -> int:
-        """Return what is readable when a look-up has ended."""
+        """Return the descriptor that is readable when a look-up has ended."""
         return self._lookups.fileno()
 
     def get_load_event_fd(self) -> int:
-        """Return what is readable when a load has ended."""
+        """Return the descriptor that is readable when a load has ended."""
         return self._loads.fileno()
 
     # ---- keys
@@ -137,7 +137,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
                         parts.append(part)
                         names = part.names
                 else:
-                    part = None  # what follows is in a part of its own
+                    part = None  # the next items begin another part
             if prefix is not None:
                 names.append(prefix + key.chunk_hash)
         return parts
@@ -203,7 +203,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
         for part in task.parts:
             codes = [] if part.results is None else part.results.codes.tolist()
             whole = whole and len(codes) > 0 and all(code in _STORED for code in codes)
-            # What a clear has overtaken is void by now.
+            # A clear has voided the objects of stores that it overtook.
             fresh = task.clears == self._clears
             new = [i for i, code in enumerate(codes) if fresh and code == _OK]
             sizes = [part.sizes[i] for i in new]
@@ -301,7 +301,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
         return found
 
     def _forget(self, task: Task, part: Part, places: Sequence[int]) -> None:
-        """Tell LMCache of objects that the pool has evicted, so that its quotas count what is there."""
+        """Tell LMCache of objects that the pool has evicted, so that its quotas count the objects that are there."""
         gone, sizes = [], []
         for place in places:
             size = part.space.sizes.pop(part.names[place], None)
@@ -357,7 +357,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     @staticmethod
     def _read(task: Task, part: Part) -> list[bool]:
-        """Return which items of a part are whole: KV fills its buffer, what a serde made may be shorter."""
+        """Return which items of a part are whole: KV fills its buffer, a serde's bytes may be shorter."""
         sizes = part.results.nbytes.tolist()
         if part.results.all_ok and sizes == part.sizes:
             return [True] * len(sizes)
@@ -373,7 +373,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
     # ---- deletions and clears
 
     def delete(self, keys: Sequence[Any]) -> None:
-        """Remove objects: what LMCache's eviction and its quotas ask for."""
+        """Remove objects, for LMCache's eviction and its quotas."""
         parts = self._parts(
             keys, lambda at: self._layouts.get((keys[at].model_name, keys[at].object_group_id))
         )
@@ -391,7 +391,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
     def clearing(self, left: set[Any]) -> Iterator[None]:
         """Surround a clear of LMCache's L1, and void everything in the pool at its end.
 
-        Meanwhile nothing is found or stored, and what was being looked up or loaded at its begin fails: it would
+        Meanwhile nothing is found or stored. Look-ups and loads that were under way at its begin fail: they would
         bring KV of before into the emptied L1.
 
         Parameters
@@ -421,7 +421,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
         finally:
             self._clearing = False
 
-    # ---- what is there
+    # ---- listings and status
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
@@ -449,7 +449,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
         )
 
     def report_status(self) -> dict[str, Any]:
-        """Return whether the pool answers, and what was looked up, found, loaded and stored since the start."""
+        """Return whether the pool answers, and the counts of look-ups, loads and stores since the start."""
         healthy, pool = False, self._spaces.pool
         if pool is not None:
             try:
@@ -493,7 +493,7 @@ def _text_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> str:
 
 
 def _layout(shapes: Sequence[Any], dtypes: Sequence[Any]) -> bytes:
-    """Return what names a layout of KV: an object of another one is another object."""
+    """Return the name of a layout of KV: an object of another one is another object."""
     return hashlib.blake2b(_text_of(shapes, dtypes).encode(), digest_size=8).digest()
 
 

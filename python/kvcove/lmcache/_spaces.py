@@ -65,7 +65,7 @@ class _Tenant:
         )
 
     def epoch(self) -> bytes:
-        """Return what names the time since the last clear. Raises kvcove.Error where nobody knows."""
+        """Return the name of the time since the last clear. Raises kvcove.Error where nobody knows."""
         token = self._root.capture(timeout=self._config.lookup_timeout_ms / 1e3)
         now = self._now
         if now is None or now[0] != token:
@@ -92,7 +92,7 @@ class _Tenant:
         return space
 
     def spaces(self) -> list[tuple[str, str, Space]]:
-        """Return what is open: model, salt and namespace."""
+        """Return model, salt and namespace of all open sessions."""
         with self._lock:
             return [(model, salt, space) for (model, salt), space in self._spaces.items()]
 
@@ -159,7 +159,7 @@ class Spaces:
         return all(tenant.pool.form == "host" for tenant in self._all())
 
     def at(self, model: str, salt: str) -> tuple[Space, bytes] | None:
-        """Return the namespace of a model and a salt, and what its keys begin with at this moment.
+        """Return the namespace of a model and a salt, and the present prefix of its keys.
 
         None where nothing can be found or stored: without a pool, or as long as a clear is not proven.
         """
@@ -178,7 +178,7 @@ class Spaces:
         return [each for tenant in self._all() for each in tenant.spaces()]
 
     def known(self) -> Iterator[tuple[str, str, Space, bytes]]:
-        """Yield the same, and what the keys begin with at this moment."""
+        """Yield the same, and the present prefix of the keys."""
         for tenant in self._all():
             epoch = tenant.epoch()
             for model, salt, space in tenant.spaces():
@@ -223,7 +223,7 @@ def _with_token(address: str, token: str) -> str:
 
 
 def leave_facts(spaces: Spaces, facts: dict[str, str], namespace: str) -> None:
-    """Leave what must be equal to share in the pool, and say in one line each why others will not share."""
+    """Leave the facts that must be equal to share in the pool, and log each difference to others' in one line."""
     if spaces.pool is None:
         return
     model = facts["model name"]

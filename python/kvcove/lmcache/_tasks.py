@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are under way: what each of them is about, and when all of its parts have ended."""
+"""Calls that are under way: the items of each, and whether all of its parts have ended."""
 
 from __future__ import annotations
 
