@@ -277,7 +277,14 @@ class KvcoveConnector(RemoteConnector):
             return False
 
     def clear(self) -> int:
-        """Void everything that engines with this namespace have stored. Raises kvcove.Error if that is not proven."""
+        """Void everything that engines with this namespace have stored.
+
+        Called in a thread of the engine. Raises kvcove.Error if the reset is not proven, and TimeoutError if LMCache's
+        loop does not answer.
+        """
+        # Puts that wait in LMCache's loop take their tokens first, so the reset refuses them.
+        waiting = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._calls.loop)
+        waiting.result(self.config.reset_timeout_ms / 1e3)
         self._spaces.reset()
         return 0
 
@@ -318,7 +325,7 @@ class _Calls:
     """The calls of one event loop, each until nothing moves between the pool and its buffers any more."""
 
     def __init__(self, loop: Any) -> None:
-        self._loop = loop
+        self.loop = loop
         self._queue = _native.Queue(1 << 16)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         loop.call_soon_threadsafe(loop.add_reader, self._queue.fileno(), self._take)
@@ -333,7 +340,7 @@ class _Calls:
         except kvcove.Error as error:
             _log.debug("kvcove: a call was not begun: %s", error)
             return None
-        future = self._waiting[tag] = self._loop.create_future()
+        future = self._waiting[tag] = self.loop.create_future()
         cancelled = False
         while not future.done():
             try:
@@ -350,7 +357,7 @@ class _Calls:
 
     def close(self) -> None:
         """Take no completions any more."""
-        self._loop.remove_reader(self._queue.fileno())
+        self.loop.remove_reader(self._queue.fileno())
 
     def _take(self) -> None:
         while (completion := self._queue.next(0.0)) is not None:

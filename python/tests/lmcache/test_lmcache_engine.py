@@ -87,6 +87,28 @@ def test_a_clear_voids_what_every_engine_stored(pool: str) -> None:
         wait_for(lambda: other.lookup(TOKENS) == len(TOKENS))
 
 
+def test_a_put_that_waits_while_a_clear_comes_stores_nothing(pool: str) -> None:
+    with engine(pool) as first:
+        calls, held, go = first.connector()._calls, threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            assert go.wait(60)
+
+        calls.loop.call_soon_threadsafe(hold)
+        assert held.wait(60)
+        first.store(TOKENS)  # waits in LMCache's loop
+        clear = threading.Thread(target=first.engine.clear)
+        clear.start()
+        clear.join(0.5)
+        go.set()
+        clear.join(60)
+        wait_for(lambda: not calls._waiting)
+        assert first.lookup(TOKENS) == 0
+        first.store(TOKENS)
+        wait_for(lambda: first.lookup(TOKENS) == len(TOKENS))
+
+
 def test_a_chunk_is_removed_by_its_tokens(pool: str) -> None:
     with engine(pool) as first:
         first.store(TOKENS)
