@@ -93,16 +93,16 @@ def test_a_put_that_waits_while_a_clear_comes_stores_nothing(pool: str) -> None:
 
         def hold() -> None:
             held.set()
-            assert go.wait(60)
+            assert go.wait(120)
 
         calls.loop.call_soon_threadsafe(hold)
-        assert held.wait(60)
+        assert held.wait(120)
         first.store(TOKENS)  # waits in LMCache's loop
         clear = threading.Thread(target=first.engine.clear)
         clear.start()
         clear.join(0.5)
         go.set()
-        clear.join(60)
+        clear.join(120)
         wait_for(lambda: not calls._waiting)
         assert first.lookup(TOKENS) == 0
         first.store(TOKENS)
@@ -191,7 +191,7 @@ def ended(descriptor: int, query: Callable[[int], Any], *tasks: int) -> list[Any
     poller.register(descriptor, select.POLLIN)
     answers: dict[int, Any] = {}
     while len(answers) < len(tasks):
-        assert poller.poll(60_000)
+        assert poller.poll(120_000)
         os.eventfd_read(descriptor)
         for task in tasks:
             if task not in answers and (answer := query(task)) is not None:

@@ -112,13 +112,13 @@ def test_a_put_that_ends_after_a_clear_stores_nothing(pool: str) -> None:
 
         def held(keys: Any, objects: Any, clears: int, parts: Any, start: Any) -> int:
             begun.set()
-            assert go.wait(30)
+            assert go.wait(120)
             return begin(keys, objects, clears, parts, start)
 
         first.adapter._stores.submit = held  # type: ignore[method-assign]
         before = first.counts()
         first.end(first.begin(PROMPT))
-        assert begun.wait(30)
+        assert begun.wait(120)
         other.manager.clear()
         go.set()
         first.settle(before)
