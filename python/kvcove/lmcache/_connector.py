@@ -16,7 +16,7 @@ import kvcove
 from kvcove import Memory, _native
 from kvcove.lmcache import _clear
 from kvcove.lmcache._config import FACTS, Config
-from kvcove.lmcache._spaces import Space, Spaces, leave_facts
+from kvcove.lmcache._spaces import Begun, Space, Spaces, leave_facts
 from kvcove.lmcache._versions import installed_version
 
 __all__ = ["KvcoveConnector", "KvcoveConnectorAdapter"]
@@ -24,6 +24,8 @@ __all__ = ["KvcoveConnector", "KvcoveConnectorAdapter"]
 _log = init_logger("lmcache.kvcove")
 _PREFIX = "kvcove."
 _BATCH = 128  # objects that one timeout is for
+_CLOSE_S = 30.0
+_MARK = b"p"  # behind the epoch of a key; LMCache's server has another one
 _OK = _native.Code.OK.value
 _STORED = frozenset(
     {
@@ -50,6 +52,20 @@ class KvcoveConnectorAdapter(ConnectorAdapter):
         except (ValueError, kvcove.Error) as error:
             # LMCache logs it and runs without the plugin; of other errors it would warn with each call.
             raise IrrecoverableException(str(error)) from error
+
+
+class Put(list[Any]):
+    """LMCache's keys of a put, and when LMCache was asked for it: its loop begins the put later.
+
+    Attributes
+    ----------
+    begun : Begun or None
+        None: it cannot be stored.
+    """
+
+    def __init__(self, keys: Sequence[Any], begun: Begun | None) -> None:
+        super().__init__(keys)
+        self.begun = begun
 
 
 class KvcoveConnector(RemoteConnector):
@@ -80,6 +96,7 @@ class KvcoveConnector(RemoteConnector):
         )
         self._spaces = Spaces(self.config)
         self._calls = _Calls(loop)
+        self._clears = 0
         _clear.observe_engine()
         facts = {
             "model name": metadata.model_name,
@@ -95,20 +112,30 @@ class KvcoveConnector(RemoteConnector):
 
     # ---- keys
 
-    def _names(self, keys: Sequence[Any]) -> tuple[Space, list[bytes]] | None:
-        """Return the namespace and the pool's keys of LMCache's; those of a batch are of one request."""
+    def _salt_of(self, key: Any) -> str:
+        tags = key.tags or ()
+        return next((str(value) for name, value in tags if name == self.config.salt_tag), "")
+
+    def _names(
+        self, keys: Sequence[Any], only_in: bytes | None = None
+    ) -> tuple[Space, list[bytes]] | None:
+        """Return the namespace and the pool's keys of LMCache's; those of a batch are of one request.
+
+        None where nothing can be found or stored, or where the epoch is not ``only_in`` any more.
+        """
         if not keys:
             return None
         first = keys[0]
-        tags = first.tags or ()
-        salt = next((str(value) for name, value in tags if name == self.config.salt_tag), "")
-        found = self._spaces.at(first.model_name, salt)
+        found = self._spaces.at(first.model_name, self._salt_of(first))
         if found is None:
             return None
         space, epoch = found
+        if only_in not in (None, epoch):
+            return None
+        tags = first.tags or ()
         others = "".join(f"@{n}%{v}" for n, v in tags if n != self.config.salt_tag)
         text = f"{self._layout}.{first.world_size}.{first.worker_id}{others}."
-        prefix = epoch + text.encode()
+        prefix = epoch + _MARK + text.encode()
         return space, [prefix + each.chunk_hash_hex.encode() for each in keys]
 
     def _timeout(self, items: int) -> float:
@@ -176,6 +203,7 @@ class KvcoveConnector(RemoteConnector):
     async def batched_get(self, keys: list[Any]) -> list[Any]:
         """Return chunks in LMCache's memory, None for one that is not there in time."""
         nothing: list[Any] = [None] * len(keys)
+        clears = self._clears
         found = self._names(keys)
         if found is None:
             return nothing
@@ -191,10 +219,12 @@ class KvcoveConnector(RemoteConnector):
                         space.session, names, buffers, "", self._timeout(len(names))
                     )
                 )
-            except asyncio.CancelledError:
+            except BaseException:
                 for each in objects:
                     each.ref_count_down()
                 raise
+        if clears != self._clears:
+            results = None  # LMCache's memory has been emptied of KV of that time
         for place, each in enumerate(objects):
             size = 0
             if results is not None and results.codes[place] == _OK:
@@ -242,17 +272,25 @@ class KvcoveConnector(RemoteConnector):
         """Say yes: one call for all chunks of a request."""
         return True
 
+    def asked_to_put(self, keys: Sequence[Any]) -> Put:
+        """Return the keys of a put for LMCache to hand on, with the time of now."""
+        if not keys:
+            return Put(keys, None)
+        return Put(keys, self._spaces.begin(keys[0].model_name, self._salt_of(keys[0])))
+
     async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
         """Store chunks. LMCache frees their memory when this returns."""
-        found = self._names(keys)
+        begun = (keys if isinstance(keys, Put) else self.asked_to_put(keys)).begun
+        if begun is None:
+            return
+        found = self._names(keys, begun.epoch)
         if found is None:
             return
         space, names = found
         values = [Memory(each.data_ptr, each.get_size()) for each in memory_objs]
         results = await self._calls.end_of(
-            # The token is taken here, so a clear that comes before the bytes are in place refuses them.
             lambda queue: queue.start_put(
-                space.session, names, values, None, None, None, self._timeout(len(names))
+                space.session, names, values, begun.token, None, None, self._timeout(len(names))
             )
         )
         failed = 0 if results is None else sum(code not in _STORED for code in results.codes)
@@ -277,15 +315,15 @@ class KvcoveConnector(RemoteConnector):
             return False
 
     def clear(self) -> int:
-        """Void everything that engines with this namespace have stored.
+        """Void everything that engines with this namespace have stored. Raises kvcove.Error if it is not proven.
 
-        Called in a thread of the engine. Raises kvcove.Error if the reset is not proven, and TimeoutError if LMCache's
-        loop does not answer.
+        Called in a thread of the engine, after LMCache has emptied its own memory. Loads that are under way fail;
+        the memory is emptied again of those that have ended meanwhile.
         """
-        # Puts that wait in LMCache's loop take their tokens first, so the reset refuses them.
-        waiting = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._calls.loop)
-        waiting.result(self.config.reset_timeout_ms / 1e3)
+        self._clears += 1
         self._spaces.reset()
+        if self._memory is not None:
+            self._memory.clear()
         return 0
 
     def support_ping(self) -> bool:
@@ -309,14 +347,15 @@ class KvcoveConnector(RemoteConnector):
 
     def _stored(self) -> Any:
         return [
-            f"{model}@{salt}@{each.key[8:].decode()}"
+            f"{model}@{salt}@{each.key[len(epoch) + 1 :].decode()}"
             for model, salt, space, epoch in self._spaces.known()
             for each in space.session.stored()
-            if each.key.startswith(epoch)
+            if each.key.startswith(epoch + _MARK)
         ]
 
     async def close(self) -> None:
-        """End the sessions."""
+        """End the sessions, once no byte moves between the pool and LMCache's memory any more."""
+        await self._calls.ended(_CLOSE_S)
         await asyncio.to_thread(self._spaces.close)
         self._calls.close()
 
@@ -354,6 +393,11 @@ class _Calls:
             _log.debug("kvcove: a call failed: %s", answer)
             return None
         return answer
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until no call is under way any more, for some time at most."""
+        if self._waiting:
+            await asyncio.wait(list(self._waiting.values()), timeout=seconds)
 
     def close(self) -> None:
         """Take no completions any more."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,9 @@ from lmcache.v1.memory_management import MemoryFormat
 import kvcove
 from kvcove import Memory, _native
 from kvcove.lmcache import _clear
+from kvcove.lmcache._account import Account
 from kvcove.lmcache._config import FACTS, Config
-from kvcove.lmcache._spaces import Spaces, leave_facts
+from kvcove.lmcache._spaces import Begun, Spaces, leave_facts
 from kvcove.lmcache._tasks import Part, Task, Tasks
 from kvcove.lmcache._versions import installed_version
 
@@ -31,6 +32,7 @@ __all__ = ["KvcoveL2Adapter"]
 _log = init_logger("lmcache.kvcove")
 _BATCH = 128  # objects that one timeout is for
 _OK = _native.Code.OK.value
+_MISS = _native.Code.MISS.value
 _STORED = frozenset(
     {
         _OK,
@@ -41,6 +43,9 @@ _STORED = frozenset(
 )
 _SERIALIZED = frozenset({MemoryFormat.BINARY, MemoryFormat.BINARY_BUFFER})
 _CLOSE_S = 30.0
+_MARK = b"m"  # behind the epoch of a key; an engine's in process has another one
+_MOST_WRITES = 1 << 17  # writes that have begun and have not been stored
+_CHECKED_FROM = 1 << 16  # counted objects from which on the oldest ones are looked up
 
 
 class KvcoveL2Adapter(L2AdapterInterface):
@@ -80,11 +85,15 @@ class KvcoveL2Adapter(L2AdapterInterface):
         self._completed_lookups: dict[int, Any] = {}
         self._completed_loads: dict[int, Any] = {}
         self._completed_lock = threading.Lock()
-        self._layouts: dict[tuple[str, int], bytes] = {}  # of a model's group, as look-ups say it
+        # Of a model's group on a rank, as look-ups say it.
+        self._layouts: dict[tuple[str, int, int], bytes] = {}
         self._told: set[str] = set()  # models whose facts are in the pool
         self._clears = 0
         self._clearing = False
-        self._void: set[Any] = set()
+        self._clear_lock = threading.Lock()
+        self._begun: OrderedDict[Any, Begun] = OrderedDict()
+        self._begun_lock = threading.Lock()
+        self._account = Account(self._notify_keys_stored, self._notify_keys_deleted)
         self._counts: Counter[str] = Counter()
         _clear.observe_server()
 
@@ -104,42 +113,58 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     # ---- keys
 
-    def _parts(self, keys: Sequence[Any], layout_of: Callable[[int], bytes | None]) -> list[Part]:
+    def _parts(
+        self,
+        keys: Sequence[Any],
+        layout_of: Callable[[int], bytes | None],
+        writes: Sequence[Begun | None] | None = None,
+    ) -> list[Part]:
         """Return the pool's keys of LMCache's, those of a namespace together as long as they follow each other.
 
-        ``layout_of`` gives the layout of the item at a place, which stands for the ones of its group.
+        ``layout_of`` gives the layout of the item at a place, which stands for the ones of its group. ``writes`` says
+        of each item of a store when its write began; one that a clear has overtaken since is left out.
         """
         parts: list[Part] = []
         if self._clearing:
             return parts
         part: Part | None = None
         prefix: bytes | None = None
-        model = salt = rank = group = None
+        model = salt = rank = group = write = None
+        stale = 0
         names: list[bytes] = []
         for place, key in enumerate(keys):
+            begun = None if writes is None else writes[place]
             if (
                 key.kv_rank != rank
                 or key.object_group_id != group
                 or key.cache_salt != salt
                 or key.model_name != model
+                or begun is not write
             ):
-                rank, group, salt, model = (
+                rank, group, salt, model, write = (
                     *(key.kv_rank, key.object_group_id),
-                    *(key.cache_salt, key.model_name),
+                    *(key.cache_salt, key.model_name, begun),
                 )
                 layout, found = layout_of(place), self._spaces.at(model, salt)
+                fresh = writes is None or (
+                    begun is not None and found is not None and begun.epoch == found[1]
+                )
                 prefix = None
-                if layout is not None and found is not None:
+                if layout is not None and found is not None and fresh:
                     space, epoch = found
-                    prefix = b"%s%s%08x.%x." % (epoch, layout, rank, group)
-                    if part is None or part.space is not space:
-                        part = Part(space, place)
+                    token = None if begun is None else begun.token
+                    prefix = b"%s%s%s%08x.%x." % (epoch, _MARK, layout, rank, group)
+                    if part is None or part.space is not space or part.token != token:
+                        part = Part(space, place, token)
                         parts.append(part)
                         names = part.names
                 else:
                     part = None  # the next items begin another part
             if prefix is not None:
                 names.append(prefix + key.chunk_hash)
+            elif not fresh:
+                stale += 1
+        self._counts["stale_stores"] += stale
         return parts
 
     def _layout_of_objects(
@@ -149,9 +174,9 @@ class KvcoveL2Adapter(L2AdapterInterface):
             key, meta = keys[place], objects[place].metadata
             if meta.fmt in _SERIALIZED:
                 # A serde's bytes have no layout of KV: the one that look-ups ask for counts.
-                return self._layouts.get((key.model_name, key.object_group_id))
+                return self._layouts.get(_group_of(key))
             found = _layout(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
-            self._layouts[key.model_name, key.object_group_id] = found
+            self._layouts[_group_of(key)] = found
             return found
 
         return layout
@@ -161,12 +186,36 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     # ---- stores
 
+    def begin_writes(self, keys: Sequence[Any]) -> dict[tuple[str, str], Begun | None]:
+        """Return what a store must carry of KV that is written from now on, for each model and salt of the keys."""
+        used = {(key.model_name, key.cache_salt) for key in keys}
+        return {each: self._spaces.begin(*each) for each in used}
+
+    def note_writes(
+        self, keys: Iterable[Any], begun: Mapping[tuple[str, str], Begun | None]
+    ) -> None:
+        """Note it for the keys whose writes have begun, until they are stored.
+
+        LMCache stores an object some time after it was written, and a clear may come in between, also another
+        server's, which does not empty this one's L1. A store of a key that is not noted is not made.
+        """
+        with self._begun_lock:
+            for key in keys:
+                self._begun.pop(key, None)
+                now = begun.get((key.model_name, key.cache_salt))
+                if now is not None:
+                    self._begun[key] = now
+            while len(self._begun) > _MOST_WRITES:
+                self._begun.popitem(last=False)
+
     def submit_store_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
         """Begin to store objects."""
         clears = self._clears  # before anything else: a clear from here on is noticed
-        if self._void:
-            keys, objects = self._without_void(keys, objects)
-        parts = self._parts(keys, self._layout_of_objects(keys, objects))
+        with self._begun_lock:
+            taken = {key: self._begun.pop(key, None) for key in dict.fromkeys(keys)}
+        parts = self._parts(
+            keys, self._layout_of_objects(keys, objects), [taken[key] for key in keys]
+        )
 
         def start(queue: _native.Queue, part: Part) -> int:
             mine = objects[part.first : part.first + len(part.names)]
@@ -174,25 +223,12 @@ class KvcoveL2Adapter(L2AdapterInterface):
             values = [
                 Memory(each.data_ptr, size) for each, size in zip(mine, part.sizes, strict=True)
             ]
-            # The token is taken here, so a clear that comes before the bytes are in place refuses them.
             return queue.start_put(
-                part.space.session, part.names, values, None, None, None, self._timeout(len(mine))
+                *(part.space.session, part.names, values),
+                *(part.token, None, None, self._timeout(len(mine))),
             )
 
         return self._stores.submit(keys, objects, clears, parts, start)
-
-    def _without_void(
-        self, keys: Sequence[Any], objects: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """Leave out objects that a clear found in the middle of being written: they are of before it."""
-        kept = []
-        for key, each in zip(keys, objects, strict=True):
-            if key in self._void:
-                self._void.discard(key)
-                self._counts["stale_stores"] += 1
-            else:
-                kept.append((key, each))
-        return [key for key, _ in kept], [each for _, each in kept]
 
     def pop_completed_store_tasks(self) -> dict[int, Any]:
         """Return the stores that have ended."""
@@ -203,19 +239,43 @@ class KvcoveL2Adapter(L2AdapterInterface):
         for part in task.parts:
             codes = [] if part.results is None else part.results.codes.tolist()
             whole = whole and len(codes) > 0 and all(code in _STORED for code in codes)
-            # A clear has voided the objects of stores that it overtook.
-            fresh = task.clears == self._clears
-            new = [i for i, code in enumerate(codes) if fresh and code == _OK]
+            new = [i for i, code in enumerate(codes) if code == _OK]
             sizes = [part.sizes[i] for i in new]
-            part.space.sizes.update(zip((part.names[i] for i in new), sizes, strict=True))
             total += sum(sizes)
             if new:
-                self._notify_keys_stored([task.keys[part.first + i] for i in new], sizes)
+                # A clear has voided the objects of stores that it overtook.
+                self._account.store(
+                    [task.keys[part.first + i] for i in new],
+                    sizes,
+                    lambda: task.clears == self._clears,
+                )
+                self._check_oldest(2 * len(new))
         self._counts["stored_objects" if whole else "failed_stores"] += (
             len(task.keys) if whole else 1
         )
         self._counts["stored_bytes"] += total
         return L2StoreResult(whole, total)
+
+    def _check_oldest(self, count: int) -> None:
+        """Look up the objects that were counted first, twice as many as were stored.
+
+        The pool notifies nobody of what it evicts, so the objects that nobody asks for would be counted for ever.
+        """
+        if len(self._account) <= _CHECKED_FROM:
+            return
+        keys = self._account.oldest(count)
+        for part in self._parts(keys, lambda at: self._layouts.get(_group_of(keys[at]))):
+            mine = keys[part.first : part.first + len(part.names)]
+            try:
+                results = part.space.session.exists(
+                    part.names, timeout=self.config.lookup_timeout_ms / 1e3
+                )
+            except kvcove.Error as error:
+                _log.debug("kvcove: evicted objects are still counted: %s", error)
+                return
+            self._account.forget(
+                [key for key, code in zip(mine, results.codes, strict=True) if code == _MISS]
+            )
 
     # ---- look-ups
 
@@ -228,9 +288,9 @@ class KvcoveL2Adapter(L2AdapterInterface):
             key = keys[place]
             given = group_layout_descs.get(key.object_group_id)
             if given is None:
-                return self._layouts.get((key.model_name, key.object_group_id))
+                return self._layouts.get(_group_of(key))
             found = _layout(given.shapes, given.dtypes)
-            self._layouts[key.model_name, key.object_group_id] = found
+            self._layouts[_group_of(key)] = found
             if key.model_name not in self._told:
                 self._leave_facts(key, group_layout_descs)
             return found
@@ -296,20 +356,12 @@ class KvcoveL2Adapter(L2AdapterInterface):
                 continue
             there = [code == _OK for code in part.results.codes]
             found[part.first : part.first + len(there)] = there
-            if part.space.sizes:
-                self._forget(task, part, [i for i, ok in enumerate(there) if not ok])
+            # LMCache's quotas shall count the objects that are there.
+            if len(self._account) and not all(there):
+                self._account.forget(
+                    [task.keys[part.first + i] for i, ok in enumerate(there) if not ok]
+                )
         return found
-
-    def _forget(self, task: Task, part: Part, places: Sequence[int]) -> None:
-        """Tell LMCache of objects that the pool has evicted, so that its quotas count the objects that are there."""
-        gone, sizes = [], []
-        for place in places:
-            size = part.space.sizes.pop(part.names[place], None)
-            if size is not None:
-                gone.append(task.keys[part.first + place])
-                sizes.append(size)
-        if gone:
-            self._notify_keys_deleted(gone, sizes)
 
     def submit_unlock(self, keys: Sequence[Any]) -> None:
         """Do nothing: a hold ends by itself, and is no lock on anything that others could wait for."""
@@ -374,52 +426,48 @@ class KvcoveL2Adapter(L2AdapterInterface):
 
     def delete(self, keys: Sequence[Any]) -> None:
         """Remove objects, for LMCache's eviction and its quotas."""
-        parts = self._parts(
-            keys, lambda at: self._layouts.get((keys[at].model_name, keys[at].object_group_id))
-        )
+        parts = self._parts(keys, lambda at: self._layouts.get(_group_of(keys[at])))
         for part in parts:
             try:
-                part.space.session.remove(part.names)
+                results = part.space.session.remove(part.names)
             except kvcove.Error as error:
                 _log.warning("kvcove: %d objects are not removed: %s", len(part.names), error)
                 continue
-            # A miss is gone, too: the pool has evicted it before.
-            sizes = [part.space.sizes.pop(name, 0) for name in part.names]
-            self._notify_keys_deleted(list(keys[part.first : part.first + len(sizes)]), sizes)
+            # A miss is gone, too: the pool has evicted it before, or a clear has voided it.
+            gone = [
+                key
+                for key, code in zip(
+                    keys[part.first : part.first + len(part.names)], results.codes, strict=True
+                )
+                if code in (_OK, _MISS)
+            ]
+            self._account.delete(gone)
 
     @contextmanager
-    def clearing(self, left: set[Any]) -> Iterator[None]:
+    def clearing(self) -> Iterator[None]:
         """Surround a clear of LMCache's L1, and void everything in the pool at its end.
 
         Meanwhile nothing is found or stored. Look-ups and loads that were under way at its begin fail: they would
-        bring KV of before into the emptied L1.
-
-        Parameters
-        ----------
-        left : set
-            Keys that L1 keeps in spite of the clear, because somebody writes or reads them. The caller adds them.
+        bring KV of before into the emptied L1. Stores carry the epoch in which their writes began.
 
         Raises
         ------
         kvcove.Error
             The clear is not proven. Nothing is found or stored until it is.
         """
-        self._clears += 1
-        self._clearing = True
-        try:
-            yield
-            self._void = set(left)
-            stored = [
-                (_encoded(model, salt, name).to_object_key(), size)
-                for model, salt, space in self._spaces.open()
-                for name, size in space.sizes.items()
-            ]
-            self._spaces.reset()
-            self._counts["clears"] += 1
-            if stored:
-                self._notify_keys_deleted([key for key, _ in stored], [size for _, size in stored])
-        finally:
-            self._clearing = False
+        with self._clear_lock:  # the end of one clear must not open what another one has closed
+            self._clears += 1
+            self._clearing = True
+            try:
+                yield
+                try:
+                    self._spaces.reset()
+                    self._counts["clears"] += 1
+                finally:
+                    # An unproven reset voids as much, later.
+                    self._account.clear()
+            finally:
+                self._clearing = False
 
     # ---- listings and status
 
@@ -435,7 +483,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
             if model_name not in (None, model):
                 continue
             for each in space.session.stored():
-                if each.key.startswith(epoch):
+                if each.key.startswith(epoch + _MARK):
                     place = f"{model}@{salt}@".encode() + each.key
                     found.append((place, model, salt, each.key, each.nbytes))
         page = sorted(each for each in found if each[0] > after)[: page_size + 1]
@@ -485,6 +533,10 @@ class KvcoveL2Adapter(L2AdapterInterface):
         self._spaces.close()
 
 
+def _group_of(key: Any) -> tuple[str, int, int]:
+    return key.model_name, key.kv_rank, key.object_group_id
+
+
 def _text_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> str:
     return ", ".join(
         f"{'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"
@@ -498,7 +550,7 @@ def _layout(shapes: Sequence[Any], dtypes: Sequence[Any]) -> bytes:
 
 
 def _encoded(model: str, salt: str, name: bytes) -> Any:
-    rank, _, rest = name[16:].partition(b".")
+    rank, _, rest = name[17:].partition(b".")
     group, _, chunk = rest.partition(b".")
     return EncodedObjectKey(
         chunk_hash_hex=chunk.hex(),

@@ -6,18 +6,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import kvcove
 from kvcove import _native, engines
 from kvcove.lmcache._config import Config
 
-__all__ = ["Space", "Spaces", "leave_facts"]
+__all__ = ["Begun", "Space", "Spaces", "leave_facts"]
 
 _log = logging.getLogger("lmcache.kvcove")
 _MOST = 512  # sessions of a tenant that are open at the same time
+_SHORTEST_S = 0.05  # a reset with less time is not begun: one that is not proven closes its session
 _LONGEST = 400  # bytes of a namespace's name without the prefix that a user gives
 
 
@@ -30,16 +32,28 @@ class Space:
         Of the namespace.
     session : Session
         On it.
-    sizes : dict of bytes to int
-        Bytes of each object that this process has stored and has not seen vanish.
     """
 
-    __slots__ = ("name", "session", "sizes")
+    __slots__ = ("name", "session")
 
     def __init__(self, name: str, session: _native.Session) -> None:
         self.name = name
         self.session = session
-        self.sizes: dict[bytes, int] = {}
+
+
+class Begun(NamedTuple):
+    """When KV was begun to be written or put: nothing that a clear or a reset has overtaken since is stored.
+
+    Attributes
+    ----------
+    epoch : bytes
+        Prefix of the keys at that time.
+    token : Token
+        Of the namespace of its model and salt.
+    """
+
+    epoch: bytes
+    token: _native.Token
 
 
 class _Tenant:
@@ -100,13 +114,18 @@ class _Tenant:
         """Void everything. Raises kvcove.Error where that is not proven; till it is, nothing is found or stored."""
         timeout = self._config.reset_timeout_ms / 1e3
         self._root.reset(all_void=True, timeout=timeout)
-        # The keys of all namespaces are others now. Their own resets only give the memory back at once.
+        # The keys of all namespaces are others now. Their own resets only give the memory back at once, so a pool that
+        # has become slow is not asked for the other ones.
+        until = time.monotonic() + timeout
         for _model, _salt, space in self.spaces():
-            space.sizes.clear()
+            left = until - time.monotonic()
             try:
-                space.session.reset(all_void=True, timeout=timeout)
+                if left < _SHORTEST_S:
+                    raise kvcove.TimedOutError("no time is left")
+                space.session.reset(all_void=True, timeout=left)
             except kvcove.Error as error:
                 _log.debug("kvcove: the memory of %s is left to eviction: %s", space.name, error)
+                return
 
     def close(self) -> None:
         for _model, _salt, space in self.spaces():
@@ -173,6 +192,18 @@ class Spaces:
             _log.debug("kvcove: nothing is found or stored: %s", error)
             return None
 
+    def begin(self, model: str, salt: str) -> Begun | None:
+        """Return what a store must carry of KV that is written from now on; None: it cannot be stored."""
+        found = self.at(model, salt)
+        if found is None:
+            return None
+        space, epoch = found
+        try:
+            return Begun(epoch, space.session.capture(timeout=self.config.lookup_timeout_ms / 1e3))
+        except kvcove.Error as error:
+            _log.debug("kvcove: nothing is stored: %s", error)
+            return None
+
     def open(self) -> list[tuple[str, str, Space]]:
         """Return model, salt and namespace of all that this process has used."""
         return [each for tenant in self._all() for each in tenant.spaces()]
@@ -211,10 +242,12 @@ class Spaces:
 
 
 def _name_of(model: str, salt: str) -> str:
-    """Return the last part of a namespace's name. LMCache allows '@' in neither."""
+    """Return the last part of a namespace's name. Only LMCache's server allows '@' in neither."""
     name = f"{model}@{salt}" if salt else model
-    if len(name.encode()) <= _LONGEST and name.isprintable():
+    unclear = "@" in model or "@" in salt
+    if len(name.encode()) <= _LONGEST and name.isprintable() and not unclear:
         return name
+    name = f"{len(model)} {name}"
     return hashlib.sha256(name.encode()).hexdigest()
 
 

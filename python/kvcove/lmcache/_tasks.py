@@ -25,6 +25,8 @@ class Part:
     Attributes
     ----------
     space : Space
+    token : Token or None
+        Of a store: of the time when the writes of its objects began.
     names : list of bytes
         Their keys in the pool.
     first : int
@@ -33,10 +35,11 @@ class Part:
         Bytes of the caller's buffers; empty for a look-up.
     """
 
-    __slots__ = ("first", "names", "results", "sizes", "space", "task")
+    __slots__ = ("first", "names", "results", "sizes", "space", "task", "token")
 
-    def __init__(self, space: Space, first: int) -> None:
+    def __init__(self, space: Space, first: int, token: _native.Token | None = None) -> None:
         self.space = space
+        self.token = token
         self.names: list[bytes] = []
         self.first = first
         self.sizes: Sequence[int] = ()
