@@ -307,6 +307,17 @@ def test_evicted_objects_that_nobody_asks_for_are_counted_no_more(
     assert len(server.adapter._account) <= 10
 
 
+def test_objects_of_two_sizes_of_tensor_parallelism_are_deleted(lmcache: Any) -> None:
+    server = Server(lmcache)
+    keys = [Key(b"one"), Key(b"three", kv_rank=0x02000200)]
+    for key in keys:
+        server.write(key)
+        assert server.store(key)
+    server.adapter.delete(keys)
+    assert server.adapter.list_l2_keys().entries == ()
+    assert server.adapter.counted == {"": 0}
+
+
 def test_a_clear_gives_memory_back_as_long_as_there_is_time(
     lmcache: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

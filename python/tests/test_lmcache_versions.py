@@ -46,6 +46,7 @@ def test_the_pool_and_the_segment_come_from_the_environment(
         ({"hold_s": "long"}, "is no float"),
         ({"hold_s": 61}, "give 0 to 60 seconds"),
         ({"timeout_ms": 0}, "milliseconds"),
+        ({"namespace": "n" * 101}, "give at most 100 bytes"),
         ({"tenants": "acme.toml"}, "give a token file for each salt"),
         ({"tenants": {"acme": 1}}, "give a token file for each salt"),
         (
@@ -68,6 +69,11 @@ def test_a_wrong_setting_is_one_line(given: dict[str, object], words: str) -> No
 )
 def test_a_salt_is_behind_the_models_name(model: str, salt: str, name: str) -> None:
     assert _spaces._name_of(model, salt) == name
+
+
+def test_no_salt_makes_another_models_name() -> None:
+    assert _spaces._name_of("m@acme", "") != _spaces._name_of("m", "acme")
+    assert _spaces._name_of("m@a", "b") != _spaces._name_of("m", "a@b")
 
 
 @pytest.mark.parametrize("salt", ["a\nb", "ü" * 300])

@@ -13,6 +13,7 @@ from kvcove.engines import ADDRESSES, named_pool
 
 __all__ = ["FACTS", "Config"]
 
+_LONGEST_NAMESPACE = 100  # bytes; the pool's names have 512, with those of the model and the salt
 FACTS = "kvcove-facts"  # namespace in which servers leave what must be equal to share
 
 
@@ -100,6 +101,8 @@ class Config:
                 "tenants",
                 "a pool with credentials is a cluster: give its 'pool' as kvcove://HOST:7400",
             )
+        if len(self.namespace.encode()) > _LONGEST_NAMESPACE:
+            refuse("namespace", f"give at most {_LONGEST_NAMESPACE} bytes")
         for key in ("lookup_timeout_ms", "timeout_ms", "reset_timeout_ms"):
             if not 1 <= getattr(self, key) <= 600_000:
                 refuse(key, "give 1 to 600000 milliseconds")
