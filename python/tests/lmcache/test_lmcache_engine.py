@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import tempfile
@@ -100,8 +101,7 @@ def test_a_put_that_waits_while_a_clear_comes_stores_nothing(pool: str) -> None:
         first.store(TOKENS)  # waits in LMCache's loop
         first.engine.clear()
         go.set()
-        backends = first.engine.storage_manager.storage_backends.values()
-        wait_for(lambda: not any(getattr(each, "put_tasks", None) for each in backends))
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), calls.loop).result(120)  # behind the put
         wait_for(lambda: not calls._waiting)
         assert first.lookup(TOKENS) == 0
         first.store(TOKENS)
