@@ -279,6 +279,12 @@ def test_what_another_servers_clear_has_voided_is_counted_no_more(lmcache: Any) 
     assert first.adapter.counted == {"": 0, "acme": 0}
 
 
+def test_a_pool_that_cannot_answer_has_lost_nothing(lmcache: Any) -> None:
+    reasons = kvcove.MissReason.LEASE, kvcove.MissReason.EVICTED
+    results = types.SimpleNamespace(codes=[kvcove.Code.MISS] * 2, reasons=reasons)
+    assert lmcache.l2._gone([ONE, TWO], results) == [TWO]
+
+
 def test_a_salt_without_an_open_session_is_counted(
     lmcache: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

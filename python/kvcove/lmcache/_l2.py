@@ -33,6 +33,14 @@ _log = init_logger("lmcache.kvcove")
 _BATCH = 128  # objects that one timeout is for
 _OK = _native.Code.OK.value
 _MISS = _native.Code.MISS.value
+_GONE = frozenset(
+    reason.value
+    for reason in (
+        *(_native.MissReason.NEVER_PUT, _native.MissReason.EVICTED, _native.MissReason.REMOVED),
+        *(_native.MissReason.RESET, _native.MissReason.OWNER_GONE),
+        _native.MissReason.DISK_DAMAGED,
+    )
+)
 _STORED = frozenset(
     {
         _OK,
@@ -223,10 +231,8 @@ class KvcoveL2Adapter(L2AdapterInterface):
             values = [
                 Memory(each.data_ptr, size) for each, size in zip(mine, part.sizes, strict=True)
             ]
-            return queue.start_put(
-                *(part.space.session, part.names, values),
-                *(part.token, None, None, self._timeout(len(mine))),
-            )
+            timeout, session = self._timeout(len(mine)), part.space.session
+            return queue.start_put(session, part.names, values, part.token, None, None, timeout)
 
         return self._stores.submit(keys, objects, clears, parts, start)
 
@@ -273,9 +279,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
             except kvcove.Error as error:
                 _log.debug("kvcove: evicted objects are still counted: %s", error)
                 return
-            self._account.forget(
-                [key for key, code in zip(mine, results.codes, strict=True) if code == _MISS]
-            )
+            self._account.forget(_gone(mine, results))
 
     # ---- look-ups
 
@@ -358,9 +362,8 @@ class KvcoveL2Adapter(L2AdapterInterface):
             found[part.first : part.first + len(there)] = there
             # LMCache's quotas shall count the objects that are there.
             if len(self._account) and not all(there):
-                self._account.forget(
-                    [task.keys[part.first + i] for i, ok in enumerate(there) if not ok]
-                )
+                mine = task.keys[part.first : part.first + len(there)]
+                self._account.forget(_gone(mine, part.results))
         return found
 
     def submit_unlock(self, keys: Sequence[Any]) -> None:
@@ -531,6 +534,12 @@ class KvcoveL2Adapter(L2AdapterInterface):
                 time.sleep(0.001)
         _log.info("kvcove: %s", ", ".join(f"{k} {v}" for k, v in sorted(self._counts.items())))
         self._spaces.close()
+
+
+def _gone(keys: Sequence[Any], results: _native.Results) -> list[Any]:
+    """Return the keys of misses that say more than that the pool cannot answer now."""
+    items = zip(keys, results.codes, results.reasons, strict=True)
+    return [key for key, code, reason in items if code == _MISS and reason in _GONE]
 
 
 def _group_of(key: Any) -> tuple[str, int, int]:
