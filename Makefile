@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-ui vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -57,6 +57,9 @@ test-ui: $(SETUP_STAMP) ## Use the admin endpoint's page in headless Chromium (i
 	@scripts/setup.sh --ui
 	@scripts/build.sh release kvcove page_pool
 	@PYTHONDONTWRITEBYTECODE=1 python3 tests/ui/page_test.py $(KVCOVE) build/release/bin/page_pool $(TRACE) $(OUT)/ui $(ARGS)
+
+test-lmcache: $(SETUP_STAMP) ## Run LMCache's own server, storage and in-process engine on the pool, on a CPU (installs LMCache and torch; five minutes); LMCACHE=0.5.5: that version; ARGS="-k clear"
+	@LMCACHE=$(LMCACHE) scripts/python.sh lmcache $(ARGS)
 
 vllm-names: $(SETUP_STAMP) ## Look for what the connector uses in the sources of each vLLM that it knows (1.4 GB to download, once)
 	@scripts/python.sh names

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
 # vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |
-# sglang [pytest arguments] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
+# sglang [pytest arguments] | lmcache [pytest arguments] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
 # Works in build/venv (PyPI), or for `smoke`, `trainers` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
@@ -316,6 +316,27 @@ sglang() {
     "$environment/bin/python" -m pytest -q -o faulthandler_timeout=300 --confcutdir python/tests/sglang python/tests/sglang "$@"
 }
 
+# LMCache's own server, its storage and its in-process engine on the pool, on a CPU. LMCache $LMCACHE comes from PyPI
+# without its requirements, beside the torch of the environment for vLLM, into build/lmcache. With
+# KVCOVE_WHEELS=DIRECTORY it takes the wheel there.
+lmcache() {
+  local release=${LMCACHE:-0.5.6} environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version} sites=build/lmcache
+  local requirements=python/tests/lmcache/requirements.txt
+  [ -n "${KVCOVE_WHEELS:-}" ] || fresh_wheel
+  make_venv "$venv"
+  vllm_environment smoke
+  if ! cmp -s "$requirements" "$sites/$release/.installed"; then
+    echo "== LMCache $release, into $sites/$release (once)"
+    rm -rf "${sites:?}/$release"
+    vllm_pip --no-deps --target "$sites/$release" -r "$requirements" "lmcache==$release"
+    cp "$requirements" "$sites/$release/.installed"
+  fi
+  rm -rf "$sites/kvcove"
+  "$venv/bin/pip" install -q --no-deps --no-index --target "$sites/kvcove" "${KVCOVE_WHEELS:-$wheels}"/kvcove-[0-9]*.whl
+  CUDA_VISIBLE_DEVICES="" PYTHONPATH=$PWD/$sites/kvcove:$PWD/$sites/$release \
+    "$environment/bin/python" -m pytest -q -o faulthandler_timeout=300 --confcutdir python/tests/lmcache python/tests/lmcache "$@"
+}
+
 # Whether each release of vLLM has what the connector uses of it, by its source. The newest may have no wheel for CPUs
 # yet: then in vLLM's own, whose Python is the same.
 names() {
@@ -382,6 +403,7 @@ case $action in
   trainers) trainers "$@" ;;
   verl) verl "$@" ;;
   sglang) sglang "$@" ;;
+  lmcache) lmcache "$@" ;;
   names) names "$@" ;;
   smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
@@ -389,7 +411,7 @@ case $action in
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
       "vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |" \
-      "sglang [pytest arguments] |" \
+      "sglang [pytest arguments] | lmcache [pytest arguments] |" \
       "names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
     exit 2
     ;;

@@ -75,6 +75,19 @@ bool IsSglang(const Words& command) {
   return false;
 }
 
+// LMCache's server: `lmcache server`, or its module.
+bool IsLmcache(const Words& command) {
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const bool program = std::filesystem::path(command[i]).filename() == "lmcache" ||
+                         command[i] == "lmcache.cli.main" ||
+                         command[i].ends_with("lmcache/cli/main.py");
+    if (program && i + 1 < command.size() && command[i + 1] == "server") return true;
+  }
+  return false;
+}
+
+bool NamesAdapter(std::string_view text) { return text.starts_with("--l2-adapter"); }
+
 bool NamesStorage(std::string_view text) {
   return text.starts_with("--hicache-storage-backend") ||
          text.starts_with("--hicache_storage_backend");
@@ -199,6 +212,20 @@ void AddStorage(const Words& settings, const std::string& pool, Words& words) {
                              "--hicache-storage-backend-extra-config", config});
 }
 
+// Gives LMCache's server the L2 adapter, unless its arguments have one.
+void AddAdapter(const Words& settings, const std::string& pool, Words& words) {
+  if (std::ranges::any_of(settings, NamesAdapter)) {
+    LogInfo("the command has an --l2-adapter of its own");
+    return;
+  }
+  const nlohmann::ordered_json config = {{"type", "plugin"},
+                                         {"module_path", "kvcove.lmcache"},
+                                         {"class_name", "KvcoveL2Adapter"},
+                                         {"adapter_params", {{"pool", pool}}}};
+  LogInfo("adding --l2-adapter '{}'", config.dump());
+  words.insert(words.end(), {"--l2-adapter", config.dump()});
+}
+
 std::string PoolOf(const RunOptions& options) {
   return options.master.empty() ? "unix:" + options.socket : "kvcove://" + options.master;
 }
@@ -227,6 +254,9 @@ ProcessOptions CommandOf(const RunOptions& options, bool pool, const std::string
   const Words settings = SettingsOf(options.command);
   if (options.connector == "kvcove" && IsSglang(options.command)) {
     AddStorage(settings, PoolOf(options), process.words);
+  }
+  if (options.connector == "kvcove" && IsLmcache(options.command)) {
+    AddAdapter(settings, PoolOf(options), process.words);
   }
   if (!IsVllm(options.command)) return process;
   const bool own_config = std::ranges::any_of(settings, NamesTransfer);
@@ -472,7 +502,9 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option(
          "--connector", options->connector,
          "connector of a 'vllm serve' without --kv-transfer-config: kvcove, mooncake or none; with "
-         "kvcove a server of SGLang without --hicache-storage-backend gets kvcove's, too")
+         "kvcove a server of SGLang without --hicache-storage-backend, and 'lmcache server' "
+         "without "
+         "--l2-adapter, get kvcove's, too")
       ->check(CLI::IsMember({"kvcove", "mooncake", "none"}))
       ->capture_default_str();
   run->add_option(

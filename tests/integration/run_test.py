@@ -211,6 +211,30 @@ class Run(unittest.TestCase):
             expected = " ".join(map(str, words[1:])) + (f" {added}" if takes else "")
             self.assertEqual(output, expected + "\n", errors)
 
+    def test_a_server_of_lmcache_gets_the_l2_adapter_unless_it_brings_one(self):
+        program = self.directory / "lmcache"
+        module = self.directory / "python"
+        for path in (program, module):
+            path.write_text("#!/bin/sh\necho \"$@\"\n")
+            path.chmod(0o755)
+        added = (
+            '--l2-adapter {"type":"plugin","module_path":"kvcove.lmcache","class_name":"KvcoveL2Adapter",'
+            '"adapter_params":{"pool":"unix:%s"}}' % self.socket
+        )
+        server = [program, "server", "--l1-size-gb", "1"]
+        for options, words, takes in (
+            ([], server, True),
+            ([], [module, "-m", "lmcache.cli.main", "server"], True),
+            ([], [program, "bench", "server"], False),
+            (["--connector", "none"], server, False),
+            (["--connector", "mooncake"], server, False),
+            ([], [*server, "--l2-adapter", "{}"], False),
+            ([], [*server, "--l2-adapter={}"], False),
+        ):
+            _, output, errors = self.run_command(*options, "--", *map(str, words))
+            expected = " ".join(map(str, words[1:])) + (f" {added}" if takes else "")
+            self.assertEqual(output, expected + "\n", errors)
+
     def test_an_engine_with_vllms_own_connector_is_warned_of(self):
         engine = self.directory / "vllm"
         engine.write_text("#!/bin/sh\n")

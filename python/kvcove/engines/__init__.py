@@ -10,6 +10,7 @@ order a role's calls come; ``examples/engine/toy.py`` is a whole engine.
 from __future__ import annotations
 
 from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
+from kvcove.engines._explain import explain
 from kvcove.engines._facts import advice_of, differences, leave, left
 from kvcove.engines._host import affordable, available_memory
 from kvcove.engines._pool import (
@@ -33,6 +34,7 @@ __all__ = [
     "available_memory",
     "differences",
     "directory",
+    "explain",
     "fingerprint",
     "leave",
     "left",

@@ -23,6 +23,9 @@ _ADVICE = {
     "block tokens": "give them the same --block-size",
     "KV layout": "give them the same attention backend and KV layout",
     "KV layers": "they hold other layers in a block: speculation or pipeline stages differ",
+    "chunk tokens": "give them the same --chunk-size, in process 'chunk_size'",
+    "chunk hash": "LMCache's server and its in-process engine hash otherwise; give all the same of both, and the "
+    "same algorithm",
     "page tokens": "give them the same --page-size",
     "page order": "give them host layouts with the same order of bytes: layer_first and "
     "page_first_direct have one, page_first and page_head their own",
@@ -34,6 +37,7 @@ _ADVICE = {
     "'weight_version_source': 'none'; PP and context parallelism must be equal",
     "weights named by": "give them the same 'weight_version_source'",
     "SGLang": "give them the same release of SGLang: another one may lay out a page otherwise",
+    "LMCache": "give them the same release of LMCache: another one may lay out a chunk otherwise",
     "vLLM": "give them the same release of vLLM: another one may lay out a block otherwise",
 }
 
