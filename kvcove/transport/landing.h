@@ -48,6 +48,9 @@ class Landing {
   std::function<void()> quiet_ KVCOVE_GUARDED_BY(mutex_);
 };
 
+// For Settle: what a lane needs for its end, many times over.
+inline constexpr std::chrono::milliseconds kSettle{5000};
+
 // Makes a synchronous call whose buffers are used again once it has returned, and waits until
 // nothing can land in them any more, for at most `most`: a lane ends within milliseconds, unless
 // its device does not. Null: the buffers are the caller's again. Else bytes may still land: give
