@@ -115,6 +115,7 @@ owner_arguments() {
   printf '%s\n' --master "$MOONCAKE_MASTER" --memory "${memory}GiB" \
     --listen "$(joined "$listen" "$segment_port")" --admin "127.0.0.1:$rpc_port"
   [[ -z ${MC_OWNER_DEVICE:-} ]] || printf '%s\n' --rdma-device "$MC_OWNER_DEVICE"
+  [[ ${MOONCAKE_PROTOCOL:-tcp} != rdma ]] || printf '%s\n' --transport auto
   [[ ${KVCOVE_INSECURE:-0} != 1 ]] || echo --insecure
   [[ -z ${KVCOVE_SOCKET:-} ]] || printf '%s\n' --socket "$KVCOVE_SOCKET"
   printf '%s\n' --ready-timeout "${MC_OWNER_READY_TIMEOUT_S:-120}"

@@ -349,7 +349,7 @@ void AddDoctor(CLI::App& app, Action& chosen) {
   doctor->add_option("--advertise", options->advertise,
                      "how others shall reach this host's owner, host:port (default: decided by the "
                      "route to --master)");
-  doctor->add_option("--rdma-device", options->rdma_devices,
+  doctor->add_option("--rdma-device,--devices", options->rdma_devices,
                      "an RDMA device to check, such as mlx5_0 or mlx5_0:2; may be repeated "
                      "(default: all, nearest and fastest first)");
   doctor->add_option(

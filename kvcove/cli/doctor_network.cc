@@ -10,6 +10,7 @@
 #include "kvcove/net/devices/rdma.h"
 #include "kvcove/pool/masters.h"
 #include "kvcove/rpc/client.h"
+#include "kvcove/transport/pick/transports.h"
 
 namespace kvcove::cli {
 namespace {
@@ -119,6 +120,23 @@ std::string Describe(const net::RdmaPath& path) {
                      path.gid.gid.index, path.gid.gid.Address(), path.gid.why);
 }
 
+// Opens the device as --transport verbs would.
+Finding OpeningRdma(const net::RdmaChoice& choice) {
+  transport::TransportOptions options{.kind = transport::TransportOptions::Kind::kVerbs};
+  for (const net::RdmaPath& path : choice.paths) {
+    options.devices += fmt::format("{}{}/{}", options.devices.empty() ? "" : ",", path.port.Name(),
+                                   path.gid.gid.index);
+  }
+  const auto opened = transport::OpenTransport(options);
+  if (opened) return {.what = "opening an RDMA device", .seen = "it opens"};
+  return {.what = "opening an RDMA device",
+          .verdict = Verdict::kWarn,
+          .seen = opened.error().detail,
+          .change =
+              "install rdma-core (libibverbs.so.1 and the driver's provider), and give this "
+              "process /dev/infiniband"};
+}
+
 Status AddRdma(const DoctorOptions& options, const std::string& advertised,
                std::vector<Finding>& findings) {
   const net::Sysfs sysfs(options.sysfs);
@@ -129,13 +147,14 @@ Status AddRdma(const DoctorOptions& options, const std::string& advertised,
   } else {
     KVCOVE_ASSIGN(request.near, net::FindTarget(sysfs, options.near));
   }
-  findings.push_back({.what = "data between hosts", .seen = "TCP: RDMA is not used yet"});
+  findings.push_back({.what = "data between hosts",
+                      .seen = "TCP; by RDMA with --transport auto or verbs (docs/rdma.md)"});
   const auto index = GidIndexOption(options.gid_index);
   if (index) request.gid_index = *index;
   const auto choice = index ? net::ChooseRdma(sysfs, request)
                             : Result<net::RdmaChoice>(std::unexpected(index.error()));
   if (!choice) {
-    // Nothing needs it today, unless somebody asks.
+    // Nothing needs it unless somebody asks.
     const bool asked = !options.rdma_devices.empty() || !options.gid_index.empty();
     findings.push_back({.what = "RDMA devices",
                         .verdict = asked ? Verdict::kFail : Verdict::kWarn,
@@ -150,6 +169,7 @@ Status AddRdma(const DoctorOptions& options, const std::string& advertised,
   for (const net::RdmaPath& path : choice->paths) {
     findings.push_back({.what = fmt::format("RDMA device {}", ++place), .seen = Describe(path)});
   }
+  if (!choice->paths.empty() && options.sysfs == "/sys") findings.push_back(OpeningRdma(*choice));
   for (const std::string& line : choice->left_out) {
     findings.push_back({.what = "RDMA device left out", .verdict = Verdict::kNote, .seen = line});
   }

@@ -36,8 +36,10 @@ struct OwnerOptions : ServeOptions {
   std::string master = "127.0.0.1:7400";
   std::string listen = "127.0.0.1:7401";
   std::string advertise;
+  std::string transport = "tcp";
   std::vector<std::string> rdma_devices;
   std::string gid_index;
+  bool rdma_plaintext = false;
   std::string host;
   std::string tenant;
   LimitOptions limits{pool::ClusterMember().limits};

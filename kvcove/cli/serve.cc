@@ -11,6 +11,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
+#include "kvcove/net/advertise.h"
 #include "kvcove/net/devices/rdma.h"
 #include "kvcove/policy/policy.h"
 #include "kvcove/pool/host_status.h"
@@ -21,6 +22,7 @@
 #include "kvcove/server/admin.h"
 #include "kvcove/server/daemons.h"
 #include "kvcove/server/host_admin.h"
+#include "kvcove/transport/pick/transports.h"
 
 namespace kvcove::cli {
 namespace {
@@ -250,21 +252,44 @@ Result<net::RdmaChoice> ChooseRdma(const OwnerOptions& options, const std::strin
   return net::ChooseRdma(sysfs, request);
 }
 
-// What RDMA would use; where there is none and nobody names one, nothing is said.
-void LogRdma(const OwnerOptions& options, const std::string& advertised) {
+// The names of the ports, in their order, as transport::TransportOptions has them.
+std::string NamesOf(const net::RdmaChoice& choice) {
+  std::string names;
+  for (const net::RdmaPath& path : choice.paths) {
+    names += fmt::format("{}{}/{}", names.empty() ? "" : ",", path.port.Name(), path.gid.gid.index);
+  }
+  return names;
+}
+
+// Reports what RDMA would use; where there is no device and nobody names one, nothing is reported.
+void LogUnusedRdma(const OwnerOptions& options, const Result<net::RdmaChoice>& choice) {
   if (!NamesRdma(options) && net::ReadRdmaPorts(net::Sysfs()).empty()) return;
-  const auto choice = ChooseRdma(options, advertised);
   if (!choice) {
-    LogWarn("RDMA, which is not used yet: {}", choice.error().detail);
+    LogWarn("RDMA, which --transport tcp does not use: {}", choice.error().detail);
     return;
   }
-  std::string paths;
-  for (const net::RdmaPath& path : choice->paths) {
-    paths +=
-        fmt::format("{}{} GID {}", paths.empty() ? "" : ", ", path.port.Name(), path.gid.gid.index);
+  const std::string names = NamesOf(*choice);
+  LogInfo(
+      "payload moves by TCP; with --transport auto by RDMA through {} ('kvcove doctor' says why)",
+      names.empty() ? "no device" : names);
+}
+
+// Opens the transport for other hosts, with the devices of ChooseRdma in their order. Named devices
+// that cannot be used are an error whatever --transport says.
+Result<transport::Transport*> OpenTransport(const OwnerOptions& options,
+                                            const std::string& advertised) {
+  transport::TransportOptions chosen;
+  chosen.plaintext = options.rdma_plaintext;
+  KVCOVE_ASSIGN(chosen.kind, transport::ParseTransport("--transport", options.transport));
+  const auto choice = ChooseRdma(options, advertised);
+  if (!choice && NamesRdma(options)) return std::unexpected(choice.error());
+  if (chosen.kind == transport::TransportOptions::Kind::kTcp) {
+    LogUnusedRdma(options, choice);
+  } else if (choice) {
+    // Where none is found, /sys may be missing: the library has the last word.
+    chosen.devices = NamesOf(*choice);
   }
-  LogInfo("data goes over TCP; RDMA is not used yet, and would use {} ('kvcove doctor' says why)",
-          paths.empty() ? "no device" : paths);
+  return transport::OpenTransport(chosen);
 }
 
 // A block device has no directory of its own that outlives a restart of the host.
@@ -300,12 +325,13 @@ Result<int> RunOwner(const OwnerOptions& options) {
   const Clock& clock = SystemClock::Instance();
   KVCOVE_ASSIGN(member.master,
                 pool::FindMasters(options.master, clock.NowNs() + kOwnerWaitNs, clock));
-  daemon_options.host.cluster = member;
-  // Whatever can be wrong here is told before the master, or a waiting 'kvcove run', takes this
+  // Whatever can be wrong here is reported before the master, or a waiting 'kvcove run', takes this
   // owner for ready.
-  if (NamesRdma(options)) {
-    KVCOVE_TRY(ChooseRdma(options, {}));
-  }
+  const auto advertised = net::ChooseAdvertised(
+      {.advertise = member.advertise, .listen = member.listen, .master = member.master});
+  KVCOVE_ASSIGN(member.transport,
+                OpenTransport(options, advertised ? advertised->address.host : std::string()));
+  daemon_options.host.cluster = member;
   KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
   // After a take-over they come with the rest.
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, parts.size(), !options.take_over));
@@ -324,7 +350,6 @@ Result<int> RunOwner(const OwnerOptions& options) {
                                            .tls = security.tls,
                                            .metrics_only = true}));
   for (const AdminPlace& place : metrics_places) LogMetrics(place.address, security);
-  LogRdma(options, daemons.front()->host().advertised_choice().address.host);
   const bool shared = security.credentials != nullptr && options.tenant.empty();
   for (std::size_t i = 0; i < daemons.size(); ++i) {
     const pool::LocalHost& host = daemons[i]->host();
@@ -417,10 +442,19 @@ void AddClusterOptions(CLI::App& app, OwnerOptions& options) {
       "--advertise", options.advertise,
       "host:port at which others reach --listen (default: the same, or where that is 0.0.0.0 "
       "or [::], the address from which the route to the master leaves)");
-  app.add_option("--rdma-device", options.rdma_devices,
-                 "for RDMA, which is not used yet: a device, such as mlx5_0 or mlx5_0:2 for its "
-                 "second port; repeated or with commas (default: found out)")
+  app.add_option(
+         "--transport", options.transport,
+         "how payload moves to and from other hosts: 'tcp'; 'auto', by RDMA where this host "
+         "has a device, and the requester one, too; 'verbs', the same, and no start without "
+         "a device. RDMA pins all of --memory (docs/rdma.md)")
+      ->capture_default_str();
+  app.add_option("--rdma-device,--devices", options.rdma_devices,
+                 "an RDMA device, such as mlx5_0 or mlx5_0:2 for its second port; repeated or with "
+                 "commas: the first that works (default: found out)")
       ->delimiter(',');
+  app.add_flag("--rdma-plaintext", options.rdma_plaintext,
+               "with TLS: payload moves by RDMA all the same, in plaintext, since devices do not "
+               "encrypt; only where no stranger reaches the RDMA network");
   app.add_option("--gid-index", options.gid_index,
                  "index of the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");
   app.add_option(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/connector/store.h"
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove::connector {
 namespace {
@@ -21,12 +23,12 @@ class SessionStore final : public Store {
   Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
              const CallOptions& options) override {
     ExpectNoLock("a call of the pool");
-    return session_->Put(token, items, results, options);
+    return Settled([&] { return session_->Put(token, items, results, options); });
   }
   Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
              const CallOptions& options) override {
     ExpectNoLock("a call of the pool");
-    return session_->Get(items, results, options);
+    return Settled([&] { return session_->Get(items, results, options); });
   }
   Status Remove(std::span<const std::string_view> keys, std::span<ItemResult> results,
                 const CallOptions& options) override {
@@ -64,6 +66,17 @@ class SessionStore final : public Store {
   bool closed() const override { return session_->closed(); }
 
  private:
+  // The engine's memory is used again once a call has returned.
+  template <typename Call>
+  static Status Settled(Call&& call) {
+    Status status;
+    const auto busy = transport::Settle(transport::kSettle, [&] { status = call(); });
+    if (busy != nullptr) {
+      LogError("an RDMA transfer does not end; the KV memory that it moves may still change");
+    }
+    return status;
+  }
+
   const std::shared_ptr<Session> session_;
 };
 

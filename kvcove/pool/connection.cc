@@ -93,7 +93,7 @@ class SocketConnection final : public Connection {
 class ClusterConnection final : public Connection {
  public:
   explicit ClusterConnection(std::shared_ptr<requester::ClusterHost> host)
-      : host_(std::move(host)) {}
+      : Connection({host->options().transport}), host_(std::move(host)) {}
   std::string_view form() const override { return "cluster"; }
   Result<SessionPtr> OpenSession(const SessionOptions& given) override {
     SessionOptions options = given;
@@ -273,9 +273,26 @@ Result<std::unique_ptr<Connection>> OpenSocket(const std::string& path,
   return std::make_unique<SocketConnection>(std::move(host));
 }
 
-constexpr std::array<std::string_view, 10> kClusterKeys = {
+constexpr std::array<std::string_view, 13> kClusterKeys = {
     "local",         "checksum",        "host",    "owner", "placement", "token",
-    "tls_authority", "tls_certificate", "tls_key", "warm"};
+    "tls_authority", "tls_certificate", "tls_key", "warm",  "transport", "devices",
+    "rdma_plaintext"};
+
+// Reads a key about transports. False: it is none.
+Result<bool> ReadTransport(std::string_view key, std::string_view value,
+                           transport::TransportOptions& options) {
+  if (key == "transport") {
+    KVCOVE_ASSIGN(options.kind, transport::ParseTransport(key, value));
+  } else if (key == "devices") {
+    options.devices = value;
+  } else if (key == "rdma_plaintext") {
+    KVCOVE_ASSIGN(options.plaintext, ParseSwitch(key, value));
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // Connects to the master. A leader that was killed remains named in etcd until its lease ends (2 s
 // by default). So where etcd names the leader, a failed attempt is repeated until the deadline:
 // another leader may be named by then.
@@ -301,6 +318,7 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
   const std::int64_t deadline_ns = clock.NowNs() + timeout.count() * kMillisecond;
   requester::ClusterHostOptions options;
   KVCOVE_ASSIGN(options.warm, DefaultWarm());
+  transport::TransportOptions transport;
   std::string token = Environment("KVCOVE_TOKEN");
   rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),
                     .certificate = Environment("KVCOVE_TLS_CERTIFICATE"),
@@ -327,11 +345,13 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
     } else if (key == "tls_key") {
       tls.key = value;
     } else {
-      return UnknownKey("key of a cluster's address", key, kClusterKeys);
+      KVCOVE_ASSIGN(const bool known, ReadTransport(key, value, transport));
+      if (!known) return UnknownKey("key of a cluster's address", key, kClusterKeys);
     }
     return {};
   }));
   KVCOVE_ASSIGN(options.access, rpc::LoadAccess(token, tls));
+  KVCOVE_ASSIGN(options.transport, transport::OpenTransport(transport));
   KVCOVE_ASSIGN(options.master, FindMasters(address, deadline_ns, clock));
   KVCOVE_ASSIGN(auto host, ConnectCluster(options, deadline_ns, clock));
   return std::make_unique<ClusterConnection>(std::move(host));

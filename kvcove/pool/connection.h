@@ -10,6 +10,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "kvcove/requester/session.h"
 #include "kvcove/transport/pick/transports.h"
@@ -21,6 +23,9 @@ namespace kvcove::pool {
 class Connection {
  public:
   virtual ~Connection() = default;
+  // `transports`: those by which the sessions move payload.
+  explicit Connection(std::vector<transport::Transport*> transports = transport::Transports())
+      : registry_(std::move(transports)) {}
   // Returns "embedded", "process" or "cluster".
   virtual std::string_view form() const = 0;
   // Opens a session. `options` have valid names and an engine. Errors: as Pool::OpenSession.
@@ -37,7 +42,7 @@ class Connection {
   }
 
  private:
-  transport::Registry registry_{transport::Transports()};
+  transport::Registry registry_;
 };
 
 // Returns why no owner serves the socket `path`: it does not exist, or no process listens there any

@@ -174,6 +174,7 @@ Status LocalHost::OpenData() {
                                                       .credentials = member.credentials,
                                                       .tls = member.tls,
                                                       .access = access_,
+                                                      .transport = member.transport,
                                                       .limits = member.limits},
                                                      *clock_));
   // Kept for Resume and for a successor, which must listen on the port that others know.

@@ -35,6 +35,8 @@ struct ClusterMember {
   std::shared_ptr<rpc::Credentials> credentials;  // null: every caller may do everything
   std::shared_ptr<rpc::Tls> tls;                  // null: in the clear
   rpc::CallLimitsOptions limits = owner::DataServerOptions().limits;  // for calls of other hosts
+  // Serves other hosts (transport::OpenTransport).
+  kvcove::transport::Transport* transport = &kvcove::transport::Preferred();
   // The only tenant that this owner serves, whose processes on this host may map the memory. Empty:
   // all tenants; where there are credentials, all processes then use TCP.
   std::string tenant;

@@ -20,6 +20,9 @@ class OneValue final : public Service {
   std::unique_ptr<Visit> Open() override { return std::make_unique<OneVisit>(*this); }
 
   std::vector<std::byte> value;
+  // Not empty: what a put has beyond `first` bytes is received into it, in a step of its own.
+  std::vector<std::byte> rest;
+  std::uint64_t first = 0;
   std::atomic<int> served{0};  // exchanges that are not over
   std::atomic<std::uint64_t> most_at_once{0};
 
@@ -31,8 +34,16 @@ class OneValue final : public Service {
     }
     ~Put() override { --service_.served; }
     Step Next() override {
-      if (std::exchange(begun_, true)) return ReplyStep(Code::kOk, std::to_string(received_));
-      return {.kind = Step::Kind::kReceive, .into = {{service_.value.data(), bytes_}}};
+      const bool split = !service_.rest.empty();
+      const int step = steps_++;
+      before_ += std::exchange(received_, 0);
+      if (step == (split ? 2 : 1)) return ReplyStep(Code::kOk, std::to_string(before_));
+      if (step == 1) {
+        return {.kind = Step::Kind::kReceive,
+                .into = {{service_.rest.data(), bytes_ - service_.first}}};
+      }
+      return {.kind = Step::Kind::kReceive,
+              .into = {{service_.value.data(), split ? service_.first : bytes_}}};
     }
     void Received(std::uint64_t bytes) override {
       if (bytes - received_ > service_.most_at_once) service_.most_at_once = bytes - received_;
@@ -42,8 +53,9 @@ class OneValue final : public Service {
    private:
     OneValue& service_;
     const std::uint64_t bytes_;
-    std::uint64_t received_ = 0;
-    bool begun_ = false;
+    std::uint64_t before_ = 0;    // received in earlier steps
+    std::uint64_t received_ = 0;  // in this one
+    int steps_ = 0;
   };
   class Get final : public Served {
    public:

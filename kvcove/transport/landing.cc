@@ -26,7 +26,10 @@ void Landing::End() {
     // Then() stores `quiet_` under this lock only while transfers are left. So either this End()
     // finds it, or Then() finds no transfer and calls it: exactly one of them does.
     const MutexLock lock(mutex_);
-    if (--transfers_ == 0) quiet = std::exchange(quiet_, nullptr);
+    if (--transfers_ == 0) {
+      quiet = std::exchange(quiet_, nullptr);
+      changed_.NotifyAll();
+    }
   }
   if (quiet) quiet();
 }
@@ -34,6 +37,15 @@ void Landing::End() {
 bool Landing::busy() const {
   const MutexLock lock(mutex_);
   return transfers_ > 0;
+}
+
+bool Landing::AwaitQuiet(std::chrono::milliseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  const MutexLock lock(mutex_);
+  while (transfers_ > 0) {
+    if (!changed_.WaitUntil(mutex_, until) && transfers_ > 0) return false;
+  }
+  return true;
 }
 
 void Landing::Then(std::function<void()> quiet) {

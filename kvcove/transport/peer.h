@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -61,7 +62,8 @@ struct ServerOptions {
   std::int64_t stall_ns = 10 * kSecond;  // limit without a byte in the middle of an exchange
   std::shared_ptr<rpc::Tls> tls;         // null: in the clear
   // Where most served pieces are: a device moves them by itself, where there is one. It stays
-  // mapped until Stop() has returned.
+  // mapped until Stop() has returned. The device may keep its pages pinned for longer, and touches
+  // them no more.
   std::vector<std::span<std::byte>> memory;
   // A call beyond these limits is answered "busy" (rpc/busy.h), and the server reads no further
   // call of that connection before the time that the answer names. Null: no limits.
@@ -77,6 +79,15 @@ struct ConnectionCounts {
   std::uint64_t displaced = 0;  // were unproven, and were closed in favour of newer ones
 };
 
+// RDMA beside the connections of a server, for metrics.
+struct LaneCounts {
+  std::size_t lanes = 0;             // whose queue pairs exist
+  std::size_t stuck = 0;             // of these, those whose device does not confirm their end
+  std::uint64_t pinned_bytes = 0;    // of the server's memory
+  std::uint64_t sent_bytes = 0;      // written into requesters' memory
+  std::uint64_t received_bytes = 0;  // read out of it
+};
+
 // A service at an address. Thread-safe. The destructor stops it.
 class Server {
  public:
@@ -87,6 +98,8 @@ class Server {
   // Returns the address with the port that was chosen.
   virtual const rpc::Address& address() const = 0;
   virtual ConnectionCounts Connections() const = 0;
+  // Nothing: payload moves by the connections alone.
+  virtual std::optional<LaneCounts> Lanes() const { return std::nullopt; }
 };
 
 }  // namespace kvcove::transport

@@ -447,6 +447,7 @@ class Run(unittest.TestCase):
             admin = f"127.0.0.1:{used.getsockname()[1]}"
             for more, text in ((["--admin", admin], f"listening on {admin}: Address already in use"),
                                (["--admin", "off", "--rdma-device", "nosuch0"], "there is no such RDMA device"),
+                               (["--admin", "off", "--transport", "rdma"], "auto, verbs (RDMA) and tcp are known"),
                                (["--admin", "off", "--gid-index", "x"], "'x' is no GID index")):  # fmt: skip
                 status, output, errors = self.run_command(*options, *more, "--", "echo", "ran")
                 self.assertEqual((status, output), (2, ""), errors)

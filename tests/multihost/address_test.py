@@ -172,8 +172,8 @@ class Address(unittest.TestCase):
             (port / name).write_text(text + "\n")
         words = [KVCOVE, "owner", "--master", self.start_master(), *self.owner_words("--listen", "0.0.0.0:7401")]
         for index, message in (
-            ({}, "data goes over TCP; RDMA is not used yet, and would use mlx5_0:1 GID 3"),
-            ({"MC_GID_INDEX": "9"}, "RDMA, which is not used yet: no RDMA device has the GID index 9"),
+            ({}, "payload moves by TCP; with --transport auto by RDMA through mlx5_0:1/3"),
+            ({"MC_GID_INDEX": "9"}, "RDMA, which --transport tcp does not use: no RDMA device has the GID index 9"),
         ):
             owner = subprocess.Popen(
                 ["ip", "netns", "exec", NODE, "unshare", "-m", "sh", "-c",

@@ -35,8 +35,8 @@ class RdmaExchangesTest : public testing::Test {
     owners_ = Open(**library, devices->front());
     requesters_ = Open(**library, devices->back());
     ASSERT_TRUE(owners_ != nullptr && requesters_ != nullptr);
-    owner_transport_ = WithRdma(*owners_, /*trusted=*/false);
-    requester_transport_ = WithRdma(*requesters_, /*trusted=*/false);
+    owner_transport_ = WithRdma(*owners_, /*plaintext=*/false);
+    requester_transport_ = WithRdma(*requesters_, /*plaintext=*/false);
     std::fill(service_.value.begin(), service_.value.end(), std::byte{1});
     auto server =
         owner_transport_->Serve({.memory = {std::span(service_.value)}}, gate_, service_, clock());

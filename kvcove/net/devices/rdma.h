@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The RDMA ports of this host, and the order in which an owner would use them. Today data goes over
-// TCP; this says what `kvcove doctor` shows and what an RDMA transport will take.
-// docs/addresses.md has the order.
+// The RDMA ports of this host, and the order in which an owner uses them with `--transport auto` or
+// `verbs`, and `kvcove doctor` shows them. docs/addresses.md has the order.
 #pragma once
 
 #include <cstdint>

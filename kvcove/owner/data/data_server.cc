@@ -172,6 +172,7 @@ class DataServer::Impl final : public transport::Service {
                        .hello_ns = options_.hello_ns,
                        .stall_ns = options_.stall_ns,
                        .tls = options_.tls,
+                       .memory = {owner_.memory().payload_memory()},
                        .admission = admission_},
                       gate_, *this, clock_));
     return {};
@@ -218,6 +219,7 @@ class DataServer::Impl final : public transport::Service {
         "they are",
         static_cast<double>(connections.displaced));
     rpc::CollectLoad(metrics, "kvcove_owner", Load());
+    CollectLanes(metrics);
     metrics.Counter("kvcove_owner_sent_bytes_total",
                     "bytes of values that were sent to other hosts", number(counters.sent_bytes));
     metrics.Counter("kvcove_owner_received_bytes_total",
@@ -252,6 +254,28 @@ class DataServer::Impl final : public transport::Service {
                       number(counters.misses[i]),
                       {{"reason", std::string(MissReasonName(static_cast<MissReason>(i)))}});
     }
+  }
+
+  // Adds the metrics of RDMA, where this owner has it.
+  void CollectLanes(Metrics& metrics) const {
+    const std::optional<transport::LaneCounts> lanes = server_->Lanes();
+    if (!lanes) return;
+    const auto number = [](auto value) { return static_cast<double>(value); };
+    metrics.Gauge("kvcove_owner_rdma_lanes", "RDMA queue pairs to requesters",
+                  number(lanes->lanes));
+    metrics.Gauge("kvcove_owner_rdma_stuck_lanes",
+                  "RDMA queue pairs of this process whose device does not confirm their end; the "
+                  "memory that they were moving stays busy",
+                  number(lanes->stuck));
+    metrics.Gauge("kvcove_owner_rdma_pinned_bytes",
+                  "bytes of this owner's memory that the RDMA device has registered",
+                  number(lanes->pinned_bytes));
+    metrics.Counter("kvcove_owner_rdma_bytes_total",
+                    "bytes of values that moved to and from other hosts by RDMA",
+                    number(lanes->sent_bytes), {{"direction", "sent"}});
+    metrics.Counter("kvcove_owner_rdma_bytes_total",
+                    "bytes of values that moved to and from other hosts by RDMA",
+                    number(lanes->received_bytes), {{"direction", "received"}});
   }
 
  private:

@@ -112,6 +112,8 @@ class Memory {
   segment::Payload payload() const {
     return {.data = payload_.data(), .granule = header_.granule()};
   }
+  // Returns all of the payload's memory, for a device that registers it.
+  std::span<std::byte> payload_memory() const { return {payload_.data(), payload_.size()}; }
   // Returns, for the log, the kind of the payload's pages, the reason, and the cost of page tables.
   const std::string& pages() const { return pages_description_; }
   // Returns a descriptor that allows reading only.

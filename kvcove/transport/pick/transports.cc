@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/transport/pick/transports.h"
 
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "kvcove/base/clock.h"
+#include "kvcove/base/log.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/transport/tcp/sockets.h"
+#include "kvcove/transport/verbs/fabric.h"
+#include "kvcove/transport/verbs/library.h"
 
 namespace kvcove::transport {
+namespace {
+
+Result<std::vector<verbs::PortName>> PortsOf(const TransportOptions& options) {
+  if (options.devices.empty()) return std::vector<verbs::PortName>();
+  return verbs::ParsePortNames(options.devices);
+}
+
+}  // namespace
 
 const std::vector<Transport*>& Transports() {
   static const std::vector<Transport*> all = {&tcp::Sockets()};
@@ -12,8 +29,74 @@ const std::vector<Transport*>& Transports() {
 
 Transport& Preferred() { return *Transports().front(); }
 
-std::unique_ptr<Transport> WithRdma(verbs::Fabric& fabric, bool trusted) {
-  return tcp::MakeSockets({.fabric = &fabric, .trusted = trusted});
+std::unique_ptr<Transport> WithRdma(verbs::Fabric& fabric, bool plaintext) {
+  return tcp::MakeSockets({.fabric = &fabric, .trusted = plaintext});
+}
+
+Result<TransportOptions::Kind> ParseTransport(std::string_view option, std::string_view text) {
+  if (text == "auto") return TransportOptions::Kind::kAuto;
+  if (text == "verbs") return TransportOptions::Kind::kVerbs;
+  if (text == "tcp") return TransportOptions::Kind::kTcp;
+  return Fail(Code::kInvalid,
+              fmt::format("{} '{}': auto, verbs (RDMA) and tcp are known", option, text));
+}
+
+// ---- Devices
+
+Result<Transport*> Devices::Open(const TransportOptions& options) {
+  if (options.kind == TransportOptions::Kind::kTcp) return &Preferred();
+  // A mistake in a name is one on hosts without RDMA, too.
+  KVCOVE_ASSIGN([[maybe_unused]] const auto ports, PortsOf(options));
+  const auto verbs = verbs::VerbsOfProcess();
+  if (!verbs) return Without(options, verbs.error());
+  return Open(options, **verbs);
+}
+
+Result<Transport*> Devices::Open(const TransportOptions& options, verbs::Verbs& verbs) {
+  if (options.kind == TransportOptions::Kind::kTcp) return &Preferred();
+  verbs::FabricOptions fabric;
+  KVCOVE_ASSIGN(fabric.ports, PortsOf(options));
+  auto opened = OpenVerbs(options, fabric, verbs);
+  if (!opened) return Without(options, opened.error());
+  return opened;
+}
+
+Result<Transport*> Devices::Without(const TransportOptions& options, const Error& why) {
+  if (options.kind == TransportOptions::Kind::kVerbs) {
+    return Fail(Code::kUnavailable, "no RDMA: " + why.detail);
+  }
+  LogInfo("payload moves by TCP, for there is no RDMA: {}", why.detail);
+  return &Preferred();
+}
+
+Result<Transport*> Devices::OpenVerbs(const TransportOptions& options,
+                                      const verbs::FabricOptions& fabric, verbs::Verbs& verbs) {
+  const Key key(ForkCount(), options.devices);
+  {
+    const MutexLock lock(mutex_);
+    if (Transport* const found = Find(key, options.plaintext)) return found;
+  }
+  Opened opened;
+  KVCOVE_ASSIGN(opened.fabric, verbs::Fabric::Open(verbs, fabric, SystemClock::Instance()));
+  opened.encrypting = WithRdma(*opened.fabric, false);
+  opened.plaintext = WithRdma(*opened.fabric, true);
+  LogInfo("payload of registered memory moves by RDMA through {}, to hosts that have it, too",
+          opened.fabric->device().name().ToString());
+  const MutexLock lock(mutex_);
+  // Another thread may have been faster. What this one has opened then ends behind the lock.
+  (void)opened_.try_emplace(key, std::move(opened));
+  return Find(key, options.plaintext);
+}
+
+Transport* Devices::Find(const Key& key, bool plaintext) {
+  const auto at = opened_.find(key);
+  if (at == opened_.end()) return nullptr;
+  return plaintext ? at->second.plaintext.get() : at->second.encrypting.get();
+}
+
+Result<Transport*> OpenTransport(const TransportOptions& options) {
+  static auto* const devices = new Devices();  // never freed: see Devices
+  return devices->Open(options);
 }
 
 }  // namespace kvcove::transport

@@ -145,6 +145,7 @@ Connection::Wait Connection::Send() {
 void Connection::EndExchange() {
   served_.reset();
   given_ = false;
+  pieces_read_ = false;
   hold_ = false;
   out_ = {};
   if (lane_ != nullptr) lane_->Begin({});
@@ -246,7 +247,12 @@ Connection::Wait Connection::BeginReceive(std::vector<Piece> into) {
     moved_ = 0;
     reading_ = true;
     state_ = State::kMove;
-    if (*begun) return Wait::kTurn;
+    if (*begun) {
+      pieces_read_ = true;
+      return Wait::kTurn;
+    }
+    // The requester sends its payload from the beginning on, so none of it may be here already.
+    if (pieces_read_) return Wait::kEnd;
     // This memory is not the device's: the requester sends the payload after all.
     given_ = false;
     into_ = std::move(into);
@@ -288,6 +294,7 @@ Connection::Wait Connection::Move() {
     served_->Received(moved_);
     if (moved_ < lane_->moved()) return Wait::kTurn;
   }
+  if (ended) shared_.lanes->CountMoved(reading_, lane_->moved());
   if (ended && !reading_) {
     EndExchange();
     return Wait::kTurn;

@@ -116,10 +116,11 @@ class Connection {
   Then then_ = Then::kNext;
   // The lane, once the peer has asked for one, and how the payload of this exchange moves.
   std::unique_ptr<verbs::OwnerEnd> lane_;
-  bool given_ = false;     // the requester has named the pieces of its payload
-  bool hold_ = false;      // it will name those of the reply's
-  bool reading_ = false;   // kMove: out of the requester's pieces, else into them
-  bool sleeping_ = false;  // kMove: the lane's descriptor may be readable
+  bool given_ = false;        // the requester has named the pieces of its payload
+  bool pieces_read_ = false;  // some of these
+  bool hold_ = false;         // it will name those of the reply's
+  bool reading_ = false;      // kMove: out of the requester's pieces, else into them
+  bool sleeping_ = false;     // kMove: the lane's descriptor may be readable
   std::vector<Piece> into_;
   std::vector<ConstPiece> out_;
   std::unique_ptr<rpc::CallLimits::Account> account_;

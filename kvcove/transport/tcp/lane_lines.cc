@@ -15,6 +15,8 @@ namespace {
 
 // The device may wait for the network's addresses, so this is more than a connection needs.
 constexpr std::int64_t kMakeNs = 5 * kSecond;
+// The limit for a connection and its hello: a host that does not answer delays the others' lanes.
+constexpr std::int64_t kLaneConnectNs = 200 * kMillisecond;
 // The limit for a first packet and its acknowledgement. Packets that nobody drops need
 // microseconds.
 constexpr std::int64_t kTryNs = 50 * kMillisecond;
@@ -101,8 +103,9 @@ void LaneLines::Log(const std::string& reason) const {
 }
 
 Result<LaneLine> LaneLines::Connect() const {
+  KVCOVE_ASSIGN(rpc::Client client,
+                rpc::Client::Connect(address_, access_, clock_.NowNs() + kLaneConnectNs));
   const std::int64_t until_ns = clock_.NowNs() + kMakeNs;
-  KVCOVE_ASSIGN(rpc::Client client, rpc::Client::Connect(address_, access_, until_ns));
   KVCOVE_ASSIGN(auto lane, verbs::RequesterEnd::Open(fabric_));
   KVCOVE_ASSIGN(
       const std::string answer,

@@ -12,6 +12,10 @@ namespace {
 
 // The longest time that a requester waits for its lane.
 constexpr std::int64_t kOpenNs = 5 * kSecond;
+// The end of a server that waits for a device for longer is a line of the log, and so it is with
+// each longer wait behind it.
+constexpr std::chrono::milliseconds kNameAfter{500};
+constexpr std::chrono::milliseconds kNameAgain{30'000};
 
 // An exchange that makes a lane, for which it has a place.
 class LaneOpening final : public Served {
@@ -92,6 +96,7 @@ void LaneSide::RegisterAll() {
       break;
     }
     registrations_.push_back(std::move(*registered));
+    pinned_bytes_.fetch_add(memory.size(), std::memory_order_relaxed);
   }
   if (!status && !stopping_.load()) {
     LogWarn("no RDMA, since the memory of this owner is not registered: {}",
@@ -106,11 +111,45 @@ void LaneSide::RegisterAll() {
 
 void LaneSide::Stop() {
   stopping_.store(true);
-  {
-    const MutexLock lock(mutex_);
-    while (busy_ > 0) changed_.Wait(mutex_);
-  }
+  for (auto pause = kNameAfter; !AwaitIdle(pause); pause = kNameAgain) NameDevice();
+  if (registrations_.empty()) return;
+  const auto left =
+      std::make_shared<std::vector<std::unique_ptr<Registered>>>(std::move(registrations_));
   registrations_.clear();
+  pinned_bytes_.store(0, std::memory_order_relaxed);
+  // Without room in the queue they end here, with the last reference.
+  (void)fabric_.workers().Post([left] { left->clear(); });
+}
+
+bool LaneSide::AwaitIdle(std::chrono::milliseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  const MutexLock lock(mutex_);
+  while (busy_ > 0) {
+    if (!changed_.WaitUntil(mutex_, until) && busy_ > 0) return false;
+  }
+  return true;
+}
+
+void LaneSide::NameDevice() {
+  const bool gone = fabric_.DeviceGone();
+  LogWarn(
+      "the end of this server waits for the RDMA device {}, which {}: it may still read or write "
+      "the "
+      "memory that is served. {}",
+      fabric_.device().name().ToString(),
+      gone ? "was removed, or has failed, in the middle of a transfer"
+           : "has not reported the end of its transfers",
+      gone ? "It does not come back for this process: end the process with SIGKILL, upon which the "
+             "kernel ends what is left of its transfers"
+           : "The server ends when it has");
+}
+
+LaneCounts LaneSide::counts() const {
+  return {.lanes = lanes_->load(std::memory_order_relaxed),
+          .stuck = fabric_.reaper().stats().stuck,
+          .pinned_bytes = pinned_bytes_.load(std::memory_order_relaxed),
+          .sent_bytes = sent_bytes_.load(std::memory_order_relaxed),
+          .received_bytes = received_bytes_.load(std::memory_order_relaxed)};
 }
 
 Status LaneSide::Ready() const {

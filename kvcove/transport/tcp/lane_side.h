@@ -7,11 +7,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
+#include "kvcove/transport/peer.h"
 #include "kvcove/transport/service.h"
 #include "kvcove/transport/verbs/ends.h"
 #include "kvcove/transport/verbs/fabric.h"
@@ -33,8 +35,10 @@ class LaneSide {
 
   // Begins to register the memory. Errors: kLimit where too much work is waiting.
   Status Start();
-  // Waits until no lane that End() was given touches memory, and ends the registrations. No
-  // connection has a lane any more.
+  // Waits until no lane that End() was given touches memory. No connection has a lane any more. The
+  // registrations end in the background: without a lane the device touches nothing, and to unpin
+  // large memory takes longer than an upgrade may (docs/upgrade.md). A device that does not end is
+  // named in the log, again and again.
   void Stop();
 
   // Takes a place for a lane, which GiveBack() returns, or End() once the lane is gone. Errors: why
@@ -42,6 +46,11 @@ class LaneSide {
   Status TakePlace();
   void GiveBack() { lanes_->fetch_sub(1, std::memory_order_relaxed); }
   verbs::Fabric& fabric() { return fabric_; }
+  // Counts the payload of a step that has ended.
+  void CountMoved(bool received, std::uint64_t bytes) {
+    (received ? received_bytes_ : sent_bytes_).fetch_add(bytes, std::memory_order_relaxed);
+  }
+  LaneCounts counts() const;
   // Ends a lane. While its device touches the pieces of `served`, both others live, and Stop()
   // waits; they end by the reaper's thread then, else within this call.
   void End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
@@ -49,6 +58,9 @@ class LaneSide {
 
  private:
   void RegisterAll();
+  // Waits until `busy_` is 0. False: it is not, by then.
+  bool AwaitIdle(std::chrono::milliseconds most);
+  void NameDevice();
   Status Ready() const;
 
   verbs::Fabric& fabric_;
@@ -56,6 +68,9 @@ class LaneSide {
   // Places that are taken. Shared with idle lanes, which may end behind this object.
   const std::shared_ptr<std::atomic<std::size_t>> lanes_ =
       std::make_shared<std::atomic<std::size_t>>(0);
+  std::atomic<std::uint64_t> sent_bytes_{0};
+  std::atomic<std::uint64_t> received_bytes_{0};
+  std::atomic<std::uint64_t> pinned_bytes_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> registered_{false};  // stored (release) behind `registrations_`
   mutable Mutex mutex_;

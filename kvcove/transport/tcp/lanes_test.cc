@@ -275,6 +275,20 @@ TEST_F(TcpLanesTest, MemoryThatTheOwnerHasNotRegisteredTakesTheSocket) {
   EXPECT_EQ(works(), before);
 }
 
+// The requester would send its payload from the beginning on, although a part of it is here
+// already.
+TEST_F(TcpLanesTest, APutIsNotSentAgainOnceTheDeviceHasReadAPart) {
+  service_.rest.resize(kBytes);
+  service_.first = kBytes / 2;
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  for (std::byte& byte : buffer_) byte = Random_();
+  // The owner ends the connection, and the exchange begins anew by the sockets.
+  ASSERT_TRUE(Run(PutOf(buffer_)));
+  EXPECT_EQ(put_reply_, std::to_string(kBytes));
+  EXPECT_TRUE(std::equal(buffer_.begin() + kBytes / 2, buffer_.end(), service_.rest.begin()));
+}
+
 TEST_F(TcpLanesTest, AnOwnerWithoutRdmaIsServedOverSockets) {
   Start({.lanes_at_owner = false});
   for (int round = 0; round < 5; ++round) ASSERT_TRUE(Run(GetOf(buffer_)));
@@ -385,6 +399,45 @@ TEST_F(TcpLanesTest, TheEndOfAServerWaitsForItsDevice) {
   verbs_.Land();
   stopping.join();
   EXPECT_EQ(service_.served, 0);
+}
+
+TEST_F(TcpLanesTest, AServerThatWaitsForItsDeviceNamesIt) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  verbs_.HoldAfter(100);
+  Exchange exchange = GetOf(buffer_);
+  (void)AbortHalfWay(exchange);
+  SetLogLevel(LogLevel::kWarn);
+  verbs_.RemoveDevice("fake0");
+  std::string said;
+  std::thread stopping([&] { server_->Stop(); });
+  EXPECT_TRUE(Becomes([&] {
+    testing::internal::CaptureStderr();
+    SleepNs(50 * kMillisecond);
+    said += testing::internal::GetCapturedStderr();
+    return said.find("the end of this server") != std::string::npos;
+  }));
+  SetLogLevel(LogLevel::kOff);
+  verbs_.ReturnDevice("fake0");
+  verbs_.Land();
+  stopping.join();
+  EXPECT_NE(said.find("fake0:1, which was removed"), std::string::npos) << said;
+}
+
+TEST_F(TcpLanesTest, WhatMovesByLanesIsCounted) {
+  Start();
+  ASSERT_TRUE(AwaitLane());
+  const auto before = server_->Lanes();
+  ASSERT_TRUE(before);
+  EXPECT_EQ(before->lanes, 1U);
+  EXPECT_EQ(before->pinned_bytes, kBytes);
+  ASSERT_TRUE(Run(PutOf(buffer_)));
+  EXPECT_EQ(server_->Lanes()->received_bytes, before->received_bytes + kBytes);
+  ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_TRUE(Becomes([&] { return server_->Lanes()->sent_bytes == before->sent_bytes + kBytes; }));
+  peer_ = Sockets().Connect(server_->address(), {}, clock());
+  ASSERT_TRUE(Run(GetOf(buffer_)));
+  EXPECT_EQ(server_->Lanes()->sent_bytes, before->sent_bytes + kBytes);
 }
 
 // The owner's end of the connection is no proof: the exchange ends when its own lane is gone.

@@ -257,6 +257,9 @@ class Server::Impl {
   }
   const rpc::Address& address() const { return options_.listen; }
   const rpc::Listener& listener() const { return *listener_; }
+  std::optional<LaneCounts> Lanes() const {
+    return lanes_ ? std::optional(lanes_->counts()) : std::nullopt;
+  }
 
  private:
   Loop& LoopOf(std::uint64_t id) { return *loops_[id % loops_.size()]; }
@@ -280,6 +283,8 @@ ConnectionCounts Server::Connections() const {
           .unproven = static_cast<std::uint32_t>(unproven.open()),
           .displaced = unproven.displaced()};
 }
+
+std::optional<LaneCounts> Server::Lanes() const { return impl_->Lanes(); }
 
 Result<std::unique_ptr<Server>> Server::Open(const ServerOptions& options, rpc::Gate& gate,
                                              Service& service, const Clock& clock,

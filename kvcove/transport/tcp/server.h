@@ -37,6 +37,7 @@ class Server final : public transport::Server {
 
   const rpc::Address& address() const override;
   ConnectionCounts Connections() const override;
+  std::optional<LaneCounts> Lanes() const override;
 
  private:
   class Loop;

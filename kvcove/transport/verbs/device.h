@@ -51,6 +51,11 @@ class Device {
   Result<Route> Way();
   // Returns whether the device has reported its end. It stays so: a device that returns is another.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }
+  // The same, behind a look for what the device has reported meanwhile.
+  bool LookGone() {
+    TakeEvents();
+    return gone();
+  }
 
  private:
   Device(PortName name, std::shared_ptr<Context> context)

@@ -47,6 +47,10 @@ class Fabric::Registration final : public Registered {
       : fabric_(fabric), begin_(begin), memory_(std::move(memory)), access_(access) {}
   // No Cover() finds the memory any more before its registrations end.
   ~Registration() override {
+    if (fabric_.Forked()) {
+      (void)new std::shared_ptr<Memory>(memory_);  // NOLINT: never freed
+      return;
+    }
     {
       const MutexLock lock(fabric_.mutex_);
       Memories& memories = fabric_.Of(access_);
@@ -79,9 +83,21 @@ Result<std::unique_ptr<Fabric>> Fabric::Open(Verbs& verbs, const FabricOptions& 
   KVCOVE_ASSIGN(auto reaper, Reaper::Start(options.reaper, clock));
   std::unique_ptr<Fabric> fabric(
       new Fabric(std::move(device), std::move(reaper), options.piece_bytes));
-  KVCOVE_TRY(fabric->workers_.Start());
-  KVCOVE_TRY(fabric->connectors_.Start());
+  KVCOVE_TRY(fabric->workers_->Start());
+  KVCOVE_TRY(fabric->connectors_->Start());
   return fabric;
+}
+
+Fabric::~Fabric() {
+  if (!Forked()) return;
+  // The device would end the parent's objects, and the threads that could be joined are the
+  // parent's.
+  (void)connectors_.release();
+  (void)workers_.release();
+  (void)reaper_.release();
+  (void)new auto(std::move(own_));      // NOLINT: never freed
+  (void)new auto(std::move(exposed_));  // NOLINT
+  (void)new auto(std::move(device_));   // NOLINT
 }
 
 Result<std::unique_ptr<Lane>> Fabric::OpenLane(Access peer_may) {

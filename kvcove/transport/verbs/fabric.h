@@ -14,6 +14,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/rpc/workers.h"
 #include "kvcove/transport/endpoint.h"
 #include "kvcove/transport/verbs/device.h"
@@ -31,21 +32,25 @@ struct FabricOptions {
 };
 
 // Thread-safe. Outlives its lanes and registrations, and all that `on_quiet` of its reaper holds.
+// A forked child has copies of all these, whose device objects are the parent's: it leaks them.
 class Fabric {
  public:
   // Errors: kUnavailable where no port works, with the reason of each; those of Reaper::Start.
   static Result<std::unique_ptr<Fabric>> Open(Verbs& verbs, const FabricOptions& options,
                                               const Clock& clock);
+  ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
   const Device& device() const { return *device_; }
+  // Returns whether the device was removed or has failed, as it reports by now.
+  bool DeviceGone() { return device_->LookGone(); }
   Reaper& reaper() { return *reaper_; }
   // One thread, for work that waits for the device: a registration, an owner's end of a lane.
-  rpc::Workers& workers() { return workers_; }
-  // One thread, for work that waits for other processes. Their owners answer by their workers(), so
+  rpc::Workers& workers() { return *workers_; }
+  // For work that waits for other processes. Their owners answer by their workers(), so
   // two processes that connect to each other would wait in a circle on one thread for both.
-  rpc::Workers& connectors() { return connectors_; }
+  rpc::Workers& connectors() { return *connectors_; }
   // Makes a fresh lane. Errors: Device::Way's and Lane::Open's.
   Result<std::unique_ptr<Lane>> OpenLane(Access peer_may);
 
@@ -68,19 +73,24 @@ class Fabric {
   using Memories = std::multimap<const std::byte*, std::shared_ptr<Memory>>;  // by their beginning
 
   Fabric(std::shared_ptr<Device> device, std::unique_ptr<Reaper> reaper, std::uint64_t piece_bytes)
-      : device_(std::move(device)), piece_bytes_(piece_bytes), reaper_(std::move(reaper)) {}
+      : forks_(ForkCount()),
+        device_(std::move(device)),
+        piece_bytes_(piece_bytes),
+        reaper_(std::move(reaper)) {}
+  bool Forked() const { return forks_ != ForkCount(); }
   Memories& Of(Access access) KVCOVE_REQUIRES(mutex_) {
     return access == Access::kLocal ? own_ : exposed_;
   }
 
-  const std::shared_ptr<Device> device_;
+  const unsigned forks_;
+  std::shared_ptr<Device> device_;
   const std::uint64_t piece_bytes_;
   mutable Mutex mutex_;
   Memories own_ KVCOVE_GUARDED_BY(mutex_);
   Memories exposed_ KVCOVE_GUARDED_BY(mutex_);
-  const std::unique_ptr<Reaper> reaper_;  // ends behind the workers, which give it lanes
-  rpc::Workers workers_{1};
-  rpc::Workers connectors_{1};
+  std::unique_ptr<Reaper> reaper_;  // ends behind the workers, which give it lanes
+  std::unique_ptr<rpc::Workers> workers_ = std::make_unique<rpc::Workers>(1);
+  std::unique_ptr<rpc::Workers> connectors_ = std::make_unique<rpc::Workers>(1);
 };
 
 }  // namespace kvcove::transport::verbs

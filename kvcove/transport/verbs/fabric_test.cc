@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kvcove/transport/verbs/fake_verbs.h"
 #include "kvcove/transport/verbs/lane_fixture.h"
@@ -107,6 +109,28 @@ TEST_F(FabricTest, ItsLanesReachEachOther) {
   EXPECT_TRUE(owner->reaper().Advance());
   EXPECT_TRUE(requester->reaper().Advance());
   EXPECT_EQ(verbs.counts().pairs, 0U);
+}
+
+// The device's objects are the parent's: a child that ended them would stop the parent's transfers.
+TEST_F(FabricTest, AForkedChildEndsNothing) {
+  auto fabric = Open();
+  auto registered = fabric->Register(bytes, Access::kRemote);
+  auto lane = fabric->OpenLane(Access::kRemote);
+  ASSERT_TRUE(registered && lane);
+  const pid_t child = fork();
+  if (child == 0) {
+    const FakeVerbsCounts before = verbs.counts();
+    bool quiet = false;
+    registered->reset();
+    fabric->reaper().Take(std::move(*lane), [&] { quiet = true; });
+    fabric.reset();
+    const FakeVerbsCounts after = verbs.counts();
+    _exit(!quiet && after.regions == before.regions && after.pairs == before.pairs ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(Covers(*fabric, 0, 1000, Access::kRemote));
 }
 
 TEST_F(FabricTest, NoLaneWhileThePortIsDown) {

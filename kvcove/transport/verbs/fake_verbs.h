@@ -159,6 +159,11 @@ class FakeVerbs final : public Verbs {
     const MutexLock lock(mutex_);
     behind_gid_ = std::move(act);
   }
+  // The device begins so many reads of a queue pair at once.
+  void SetReadsBegun(std::uint8_t reads) {
+    const MutexLock lock(mutex_);
+    reads_begun_ = reads;
+  }
   void SetEthernet(const std::string& device, bool ethernet) {
     const MutexLock lock(mutex_);
     ports_.at(device).ethernet = ethernet;
@@ -364,7 +369,8 @@ class FakeVerbs final : public Verbs {
     Result<Limits> QueryLimits() override {
       const MutexLock lock(verbs_.mutex_);
       KVCOVE_TRY(verbs_.Begin(*this, "the device's limits"));
-      return Limits{.work_requests = 1024, .reads_answered = 16, .reads_begun = 16};
+      return Limits{
+          .work_requests = 1024, .reads_answered = 16, .reads_begun = verbs_.reads_begun_};
     }
     Result<PortState> QueryPort(std::uint8_t /*port*/) override {
       const MutexLock lock(verbs_.mutex_);
@@ -686,6 +692,7 @@ class FakeVerbs final : public Verbs {
   std::mt19937_64 random_ KVCOVE_GUARDED_BY(mutex_);
   bool refuse_destroys_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool refuse_deregisters_ KVCOVE_GUARDED_BY(mutex_) = false;
+  std::uint8_t reads_begun_ KVCOVE_GUARDED_BY(mutex_) = 16;
   std::int64_t fail_call_ KVCOVE_GUARDED_BY(mutex_) = -1;
   std::function<void()> behind_gid_ KVCOVE_GUARDED_BY(mutex_);
 };

@@ -5,6 +5,10 @@
 #include <fmt/core.h>
 
 #include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "kvcove/base/text.h"
 
 namespace kvcove::transport::verbs {
 namespace {
@@ -50,6 +54,17 @@ void FindVerbs(Functions& f, Finder& finder) {
   finder.Find(f.create_qp, "ibv_create_qp");
   finder.Find(f.modify_qp, "ibv_modify_qp");
   finder.Find(f.destroy_qp, "ibv_destroy_qp");
+  finder.Find(f.fork_init, "ibv_fork_init");
+}
+
+// Returns the first two numbers of a release; 0.0 for one that has none.
+std::pair<unsigned, unsigned> VersionOf(std::string_view release) {
+  const std::size_t dot = release.find('.');
+  if (dot == std::string_view::npos) return {0, 0};
+  const auto major = NumberOf<unsigned>(release.substr(0, dot));
+  const std::string_view rest = release.substr(dot + 1);
+  const auto minor = NumberOf<unsigned>(rest.substr(0, rest.find_first_not_of("0123456789")));
+  return major && minor ? std::pair{*major, *minor} : std::pair{0U, 0U};
 }
 
 }  // namespace
@@ -62,6 +77,17 @@ Result<Functions> Functions::Open(const std::string& library) {
   FindVerbs(functions, finder);
   if (finder.missing().empty()) return functions;
   return Fail(Code::kUnavailable, fmt::format("{} has no {}", library, finder.missing()));
+}
+
+Status PrepareForForks(const std::function<int()>& fork_init, std::string_view release) {
+  if (VersionOf(release) >= std::pair{5U, 12U}) return {};
+  const int result = fork_init();
+  if (result == 0) return {};
+  return Fail(Code::kUnavailable,
+              fmt::format("this kernel ({}) needs ibv_fork_init before the first RDMA registration "
+                          "of the process, which fails now ({}): open kvcove first, set "
+                          "RDMAV_FORK_SAFE=1, or use a kernel from 5.12 on",
+                          release, std::strerror(result < 0 ? errno : result)));
 }
 
 std::unexpected<Error> FailVerbs(int number, const std::string& what) {

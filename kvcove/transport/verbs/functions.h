@@ -6,7 +6,9 @@
 
 #include <infiniband/verbs.h>
 
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "kvcove/base/result.h"
 
@@ -37,12 +39,20 @@ struct Functions {
   decltype(&::ibv_create_qp) create_qp = nullptr;
   decltype(&::ibv_modify_qp) modify_qp = nullptr;
   decltype(&::ibv_destroy_qp) destroy_qp = nullptr;
+  decltype(&::ibv_fork_init) fork_init = nullptr;
 
   // Opens a library, which is never closed. Errors: kUnavailable; it is missing, or lacks a
   // function.
   static Result<Functions> Open(const std::string& library);
 };
 
+// Prepares registered memory for forks of this process. At a fork a kernel before 5.12 lets the
+// child keep the pages that the device has pinned, and gives the parent a copy with its next write:
+// the device would move other bytes than the parent sees. `fork_init` (ibv_fork_init) keeps
+// registered pages from children there; later kernels copy them for the child, and it is not
+// called. `release`: the kernel's ("6.1.0-13-amd64"). Errors: kUnavailable; the library cannot do
+// it any more.
+Status PrepareForForks(const std::function<int()>& fork_init, std::string_view release);
 // Returns the error of a call that has failed with this number of errno's.
 std::unexpected<Error> FailVerbs(int number, const std::string& what);
 // Returns ok for 0, else the call's error. Calls return errno's number, but some old drivers return

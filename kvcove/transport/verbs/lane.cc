@@ -63,6 +63,10 @@ Status Lane::Connect(const PairAddress& peer) {
   if (!limits) return Die(std::unexpected(limits.error()));
   PairAddress bounded = peer;
   bounded.reads = std::min(peer.reads, limits->reads_begun);
+  if (bounded.reads == 0 && options_.peer_may == Access::kLocal) {
+    // Only an owner reads; its device would hold the first read back for ever.
+    return Die(Fail(Code::kUnavailable, context_->device() + " begins no reads"));
+  }
   if (Status s = pair_->ToReceive(options_.route, own_, bounded); !s) return Die(std::move(s));
   if (Status s = pair_->ToSend(options_.route, own_, bounded); !s) return Die(std::move(s));
   state_ = State::kReady;

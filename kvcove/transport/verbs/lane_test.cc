@@ -337,6 +337,20 @@ TEST_F(LaneTest, AnAddressThatIsNoneOfAQueuePairIsRefused) {
   }
 }
 
+// It would hold the owner's first read back for ever.
+TEST_F(LaneTest, AnOwnersDeviceThatBeginsNoReadsIsRefused) {
+  Make(100);
+  verbs.SetReadsBegun(0);
+  const auto lane = LaneEnds::Opened(ends->owner_context, {.peer_may = Access::kLocal}, 1);
+  const Status refused = lane->Connect(requester().own());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnavailable);
+  EXPECT_TRUE(RetireAll(*lane));
+  const auto only_written = LaneEnds::Opened(ends->owner_context, {.peer_may = Access::kRemote}, 1);
+  EXPECT_TRUE(only_written->Connect(requester().own()));
+  EXPECT_TRUE(RetireAll(*only_written));
+}
+
 TEST_F(LaneTest, APortThatIsDownMakesNoLane) {
   Make(100);
   verbs.SetCable(false);

@@ -4,6 +4,7 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -422,6 +423,9 @@ class Library final : public Verbs {
 
 Result<Verbs*> OpenLibrary(const std::string& name) {
   KVCOVE_ASSIGN(const Functions functions, Functions::Open(name));
+  utsname kernel{};
+  (void)uname(&kernel);
+  KVCOVE_TRY(PrepareForForks(functions.fork_init, kernel.release));
   return new Library(functions);  // never freed, as the library is never closed
 }
 

@@ -2,7 +2,12 @@
 // A host without RDMA. `make test-rdma` tests the library on devices (tests/rdma).
 #include "kvcove/transport/verbs/library.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "kvcove/transport/verbs/functions.h"
 
 namespace kvcove::transport::verbs {
 namespace {
@@ -19,6 +24,32 @@ TEST(VerbsLibraryTest, AFunctionThatIsMissingIsNamed) {
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kUnavailable);
   EXPECT_EQ(opened.error().detail, "libc.so.6 has no ibv_get_device_list@IBVERBS_1.1");
+}
+
+TEST(VerbsLibraryTest, KernelsBefore512NeedTheLibrarysHelpWithForks) {
+  int calls = 0;
+  int result = 0;
+  const auto prepare = [&](std::string_view release) {
+    return PrepareForForks(
+        [&] {
+          ++calls;
+          return result;
+        },
+        release);
+  };
+  EXPECT_TRUE(prepare("5.12.0"));
+  EXPECT_TRUE(prepare("6.1.0-13-amd64"));
+  EXPECT_EQ(calls, 0);
+  EXPECT_TRUE(prepare("5.10.0-28-amd64"));
+  EXPECT_TRUE(prepare("4.18.0-553.el8_10.x86_64"));
+  EXPECT_TRUE(prepare("what is this"));
+  EXPECT_EQ(calls, 3);
+  result = EINVAL;
+  EXPECT_TRUE(prepare("6.1.0"));
+  const Status late = prepare("5.10.0-28-amd64");
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, Code::kUnavailable);
+  EXPECT_THAT(late.error().detail, testing::HasSubstr("5.10.0-28-amd64"));
 }
 
 TEST(VerbsLibraryTest, AHostWithoutDevicesHasNone) {

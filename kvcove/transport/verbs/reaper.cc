@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kvcove/base/log.h"
-#include "kvcove/base/posix.h"
 
 namespace kvcove::transport::verbs {
 
@@ -51,6 +50,12 @@ Reaper::~Reaper() {
 }
 
 void Reaper::Take(std::unique_ptr<Lane> lane, std::function<void()> on_quiet) {
+  if (forks_ != ForkCount()) {
+    // A thread of the parent may have held the mutex at the fork, so it is not taken.
+    (void)lane.release();
+    (void)new std::function<void()>(std::move(on_quiet));  // NOLINT: never freed
+    return;
+  }
   const std::int64_t now_ns = clock_.NowNs();
   const MutexLock lock(mutex_);
   dying_.push_back({.lane = std::move(lane), .on_quiet = std::move(on_quiet), .since_ns = now_ns});

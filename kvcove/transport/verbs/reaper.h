@@ -12,6 +12,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/transport/verbs/lane.h"
 
 namespace kvcove::transport::verbs {
@@ -42,6 +43,7 @@ class Reaper {
   // Retires the lane, in any state, and returns at once. Calls `on_quiet` once the lane is gone,
   // without a lock, by the reaper's thread or in the destructor. No clock ever does that: a lane
   // whose device does not confirm its end remains, and so does all memory that `on_quiet` holds.
+  // In a forked child, whose lanes are the parent's, both are kept until the process ends.
   void Take(std::unique_ptr<Lane> lane, std::function<void()> on_quiet);
   ReaperStats stats() const;
   // Looks at each dying lane once. Returns true if one is gone now. For one thread at a time.
@@ -55,12 +57,14 @@ class Reaper {
     bool logged = false;
   };
 
-  Reaper(const ReaperOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
+  Reaper(const ReaperOptions& options, const Clock& clock)
+      : forks_(ForkCount()), options_(options), clock_(clock) {}
   static void KeepForEver(Dying dying);
   void Loop();
   bool Look(Dying& dying);
   bool IsStuck(const Dying& dying) const;
 
+  const unsigned forks_;
   const ReaperOptions options_;
   const Clock& clock_;
   mutable Mutex mutex_;

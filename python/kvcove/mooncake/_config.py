@@ -270,6 +270,15 @@ def _port(value: object, name: str) -> int:
     return int(text)
 
 
+def _devices(value: object) -> str:
+    """Return the RDMA devices that setup() names, as a pool's address has them; empty: any."""
+    named = [part.strip() for part in str(value or "").split(",") if part.strip()]
+    if all(re.fullmatch(r"[0-9A-Za-z_.-]+(:[0-9]+(/[0-9]+)?)?", part) for part in named):
+        return ",".join(dict.fromkeys(named))
+    _log.warning("setup(): rdma_devices %r: mlx5_0,mlx5_1 are two; any device is used", value)
+    return ""
+
+
 class ProtocolError(ValueError):
     """A protocol that is not known."""
 
@@ -287,6 +296,11 @@ class Setup:
         them; empty where the pool has none.
     prefetches : bool or None
         Whether look-ups start to read what is on a disk; None: nothing says it.
+    transport : str
+        How payload moves between hosts, as in a pool's address: ``auto`` for the protocol ``rdma``,
+        else ``tcp``.
+    devices : str
+        RDMA devices with commas between; empty: those of this host.
     """
 
     local_hostname: str
@@ -299,6 +313,8 @@ class Setup:
     enable_ssd_offload: bool
     ssd_offload_path: str
     prefetches: bool | None
+    transport: str
+    devices: str
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> Setup:
@@ -340,6 +356,11 @@ class Setup:
         asked = named.startswith(POOL_SCHEMES) or os.environ.get("KVCOVE_TOKEN")
         if not asked and (token := _job.token_file()):
             pool += f"?token={token}"
+        transport = "auto" if protocol == "rdma" else "tcp"
+        devices = _devices(arguments.get("rdma_devices")) if transport == "auto" else ""
+        if transport != "tcp" and pool.startswith("kvcove://") and "transport=" not in pool:
+            pool += f"{'&' if '?' in pool else '?'}transport={transport}"
+            pool += f"&devices={devices}" if devices and "devices=" not in pool else ""
         http = _port(arguments.get("client_http_port", 9300), "client_http_port")
         prefetch = arguments.get("enable_ssd_prefetch")
         return Setup(
@@ -353,6 +374,8 @@ class Setup:
             enable_ssd_offload=is_true(arguments.get("enable_ssd_offload")),
             ssd_offload_path=str(arguments.get("ssd_offload_path") or ""),
             prefetches=None if prefetch is None else is_true(prefetch),
+            transport=transport,
+            devices=devices,
         )
 
 

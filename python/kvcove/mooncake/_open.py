@@ -246,6 +246,8 @@ class Open:
             disk=disk.spec if disk else "",
             disk_admit=self._offload.admit if self._offload else "policy",
             data=disk.data if disk else "",
+            transport=self.setup.transport,
+            devices=self.setup.devices,
         )
 
     def http_hosts(self) -> list[str]:

@@ -515,7 +515,7 @@ class MooncakeDistributedStore(RangeMethods, ParallelMethods):
             return UNSET
         if buffer_ptr < 0 or size < 0:
             return INVALID
-        return now.native.register_buffer(buffer_ptr, size)
+        return now.native.register_buffer(now.pool, buffer_ptr, size)
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
         """Forget memory that was registered: 0, or -600."""

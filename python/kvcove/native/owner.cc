@@ -8,6 +8,7 @@
 #include "kvcove/requester/local/attachment.h"
 #include "kvcove/server/daemon.h"
 #include "kvcove/server/host_admin.h"
+#include "kvcove/transport/pick/transports.h"
 #include "session.h"
 
 namespace kvcove::python {
@@ -63,7 +64,8 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
                   const std::string& advertise, const std::string& socket_path,
                   const std::string& credentials, const std::string& tls_authority,
                   const std::string& tls_certificate, const std::string& tls_key,
-                  const std::string& disk, const std::string& disk_admit, const std::string& data) {
+                  const std::string& disk, const std::string& disk_admit, const std::string& data,
+                  const std::string& transport, const std::string& devices) {
   server::DaemonOptions options;
   options.socket_path = socket_path;
   options.host.owner.memory_bytes = memory_bytes;
@@ -83,6 +85,8 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
     const rpc::TlsFiles tls{
         .authority = tls_authority, .certificate = tls_certificate, .key = tls_key};
     if (!tls.empty()) member.tls = Unwrap(rpc::Tls::Open(tls));
+    member.transport = Unwrap(transport::OpenTransport(
+        {.kind = Unwrap(transport::ParseTransport("transport", transport)), .devices = devices}));
     options.host.cluster = member;
   }
   Result<std::unique_ptr<server::Daemon>> daemon =
@@ -116,7 +120,8 @@ void BindOwner(nb::module_& module) {
              nb::arg("listen"), nb::arg("advertise") = "", nb::arg("socket_path"),
              nb::arg("credentials") = "", nb::arg("tls_authority") = "",
              nb::arg("tls_certificate") = "", nb::arg("tls_key") = "", nb::arg("disk") = "",
-             nb::arg("disk_admit") = "policy", nb::arg("data") = "");
+             nb::arg("disk_admit") = "policy", nb::arg("data") = "", nb::arg("transport") = "tcp",
+             nb::arg("devices") = "");
   module.def(
       "find_master", &FindMaster, nb::arg("master"), nb::kw_only(), nb::arg("timeout"),
       "HOST:PORT of the master that leads, as etcd://HOST:2379/PREFIX names it; of a list the "

@@ -12,6 +12,7 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/pool/connection.h"
+#include "kvcove/transport/landing.h"
 #include "store_disk.h"
 
 namespace kvcove::python {
@@ -125,8 +126,13 @@ Results Put(const PySession& self, nb::object keys, nb::object values, nb::objec
   CallOptions options = OptionsOf(timeout, {});
   options.after = work.after.first;
   Status status = WithoutGil([&] {
-    return token ? session->Put(*token, work.items, results.items, options)
-                 : session->Put(work.items, results.items, options);
+    Status put;
+    // The buffers are the caller's again once this call has returned.
+    (void)transport::Settle(transport::kSettle, [&] {
+      put = token ? session->Put(*token, work.items, results.items, options)
+                  : session->Put(work.items, results.items, options);
+    });
+    return put;
   });
   RaiseMisuse(status);
   return results;
@@ -138,7 +144,11 @@ Results GetInto(const PySession& self, nb::object keys, nb::object buffers, cons
   const GetWork work(keys, buffers);
   const CallOptions options = OptionsOf(timeout, version);
   Results results(work.items.size());
-  Status status = WithoutGil([&] { return session->Get(work.items, results.items, options); });
+  Status status;
+  WithoutGil([&] {
+    (void)transport::Settle(transport::kSettle,
+                            [&] { status = session->Get(work.items, results.items, options); });
+  });
   RaiseMisuse(status);
   return results;
 }

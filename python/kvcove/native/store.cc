@@ -18,6 +18,7 @@
 #include "kvcove/base/clock.h"
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/size.h"
+#include "kvcove/transport/landing.h"
 #include "own_keys.h"
 #include "queue_fence.h"
 #include "regions.h"
@@ -68,8 +69,14 @@ class Store {
     KeepHeap();
   }
 
-  std::int64_t RegisterBuffer(std::uintptr_t address, std::size_t size) {
-    Status status = WithoutGil([&] { return regions_.Add(address, size); });
+  // `pool`: also for its devices, so that they move the bytes by themselves.
+  std::int64_t RegisterBuffer(const PyPool& pool, std::uintptr_t address, std::size_t size) {
+    const std::shared_ptr<Pool> open = pool.Get();
+    Status status = WithoutGil([&] {
+      Status added = regions_.Add(address, size);
+      if (added) RegisterAt(*open, address, size);
+      return added;
+    });
     if (!status && status.error().code == Code::kInternal) {
       OrWaitForProcessEnd([&] {
         const nb::object logger = nb::module_::import_("logging").attr("getLogger")("kvcove");
@@ -86,7 +93,16 @@ class Store {
   }
   std::int64_t UnregisterBuffer(std::uintptr_t address) {
     const Status status = regions_.Remove(address);
-    return status ? kStoreOk : FromCode(status.error().code);
+    if (!status) return FromCode(status.error().code);
+    WithoutGil([&] {
+      std::shared_ptr<void> ended;  // behind the lock: a device is asked
+      const MutexLock lock(registered_mutex_);
+      if (const auto at = registered_.find(address); at != registered_.end()) {
+        ended = std::move(at->second);
+        registered_.erase(at);
+      }
+    });
+    return kStoreOk;
   }
 
   // Per key 1, 0 or a negative code.
@@ -207,7 +223,8 @@ class Store {
     WithoutGil([&] {
       const Result<Token> token = given ? *given : session->Capture({.timeout = timeout_});
       if (token) {
-        Put(*session, items, *token, replace, codes);
+        (void)transport::Settle(transport::kSettle,
+                                [&] { Put(*session, items, *token, replace, codes); });
       } else {
         std::ranges::fill(codes, FromCode(token.error().code));
       }
@@ -247,7 +264,11 @@ class Store {
     const std::shared_ptr<Session> session = self.Get();
     const StoredKeys keys(keys_in);
     RangeRead read(regions_, buffer, keys, {.to = all_to, .from = all_from, .sizes = all_sizes});
-    WithoutGil([&] { read.Run(*session, Options(read.largest_bytes()), patience_ns()); });
+    WithoutGil([&] {
+      (void)transport::Settle(transport::kSettle, [&] {
+        read.Run(*session, Options(read.largest_bytes()), patience_ns());
+      });
+    });
     disk_reads_.fetch_add(read.from_disk(), std::memory_order_relaxed);
     return read.Answers();
   }
@@ -292,6 +313,18 @@ class Store {
   }
 
  private:
+  // A device that does not take the memory costs nothing but its speed. GPU memory, and memory that
+  // may only be read, is none that a device of the network takes here.
+  void RegisterAt(Pool& pool, std::uintptr_t address, std::size_t size) {
+    if (Regions::Lookup(regions_, /*writable=*/true).Of(address, size) != Kind::kHost) return;
+    auto registered =
+        pool.Register({reinterpret_cast<std::byte*>(address), size});  // NOLINT: the caller's
+    if (!registered) return;
+    // An earlier one of this address ends behind the lock: a device is asked.
+    const MutexLock lock(registered_mutex_);
+    std::swap(registered_[address], *registered);
+  }
+
   // Of resets and removals: an owner that does not answer is waited for until its lease has ended.
   static constexpr std::chrono::milliseconds kProofTimeout{2500};
   static constexpr std::chrono::milliseconds kCountTimeout{250};
@@ -395,7 +428,10 @@ class Store {
       which.push_back(i);
     }
     std::vector<ItemResult> results(items.size());
-    const Status status = GetPatiently(session, items, results, Options(bytes), patience_ns());
+    Status status;
+    const auto busy = transport::Settle(transport::kSettle, [&] {
+      status = GetPatiently(session, items, results, Options(bytes), patience_ns());
+    });
     for (std::size_t k = 0; k < which.size(); ++k) {
       CountRead(results[k]);
       codes[which[k]] = results[k].ok() ? static_cast<std::int64_t>(results[k].bytes)
@@ -418,6 +454,9 @@ class Store {
         }
         at += count;
       }
+    }
+    if (busy != nullptr) {
+      busy->Then([kept = std::make_shared<decltype(staged)>(std::move(staged))] {});
     }
   }
 
@@ -455,7 +494,11 @@ class Store {
     }
     if (!token) return;
     std::vector<std::int64_t> answers(items.size());
-    Put(session, items, *token, replace, answers);
+    const auto busy = transport::Settle(transport::kSettle,
+                                        [&] { Put(session, items, *token, replace, answers); });
+    if (busy != nullptr) {
+      busy->Then([kept = std::make_shared<decltype(staged)>(std::move(staged))] {});
+    }
     for (std::size_t k = 0; k < which.size(); ++k) codes[which[k]] = answers[k];
   }
 
@@ -582,6 +625,9 @@ class Store {
   const std::int64_t wait_for_room_ns_;  // for which a put waits until a disk has made room
   mutable std::atomic<std::uint64_t> disk_reads_{0};
   Regions regions_;
+  Mutex registered_mutex_;
+  // Registrations with the pool, by their addresses.
+  std::map<std::uintptr_t, std::shared_ptr<void>> registered_ KVCOVE_GUARDED_BY(registered_mutex_);
   OwnKeys own_;
   QueueFence fence_{SystemClock::Instance()};
 };
@@ -607,7 +653,8 @@ void BindStore(nb::module_& module) {
   nb::class_<Store>(module, "Store")
       .def(nb::init<double, double, bool, double>(), nb::kw_only(), nb::arg("timeout"),
            nb::arg("lease"), nb::arg("prefetches") = true, nb::arg("wait_for_room") = 0.0)
-      .def("register_buffer", &Store::RegisterBuffer, nb::arg("address"), nb::arg("size"))
+      .def("register_buffer", &Store::RegisterBuffer, nb::arg("pool"), nb::arg("address"),
+           nb::arg("size"))
       .def("register_allocation", &Store::RegisterAllocation, nb::arg("address"), nb::arg("size"))
       .def("unregister_buffer", &Store::UnregisterBuffer, nb::arg("address"))
       .def("batch_is_exist", &Store::BatchIsExist, nb::arg("session"), nb::arg("keys"),
