@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang vllm-names test-gpu test-rdma test-aarch64 test-prometheus wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -62,6 +62,10 @@ test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (insta
 test-rdma: $(SETUP_STAMP) ## Move bytes by RDMA between two devices of Debian's soft-RoCE driver, in a small virtual machine (installs qemu; two minutes)
 	@scripts/build.sh release rdma_tests
 	@scripts/rdma_guest.sh env KVCOVE_RDMA_CABLE=/run/cable build/release/bin/rdma_tests $(ARGS)
+
+test-prometheus: build ## Let a real Prometheus scrape a cluster; check every endpoint, the alerts and the dashboards with it (downloads 20 MB once; a minute)
+	@scripts/prometheus.sh
+	@python3 tests/integration/prometheus_test.py $(KVCOVE) build/prometheus
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh
