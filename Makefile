@@ -13,7 +13,7 @@ SETUP_STAMP := build/.setup-done
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(SETUP_STAMP): scripts/setup.sh
 	@scripts/setup.sh
