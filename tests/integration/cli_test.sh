@@ -431,5 +431,26 @@ kill $several
 wait $several
 check "numa: ends cleanly" 1 "no owner at" "$kvcove" status --socket "$directory/n/kvcove.sock"
 
+# ---- the log: its format, its file, and SIGHUP, which reads the level again and opens the file again
+check "wrong log format" 2 "--log-format: 'xml' is not a log format; use text or json" "$kvcove" --log-format xml serve
+check "a log file of another command" 2 "only for master, owner and serve" "$kvcove" --log-file "$directory/no.log" status
+check "a log file in no directory" 2 "--log-file: opening the log '.*none/log'" "$kvcove" serve --log-file "$directory/none/log"
+echo 'log = "error"' >"$directory/log.toml"
+"$kvcove" --config "$directory/log.toml" --log-format json --log-file "$directory/log" serve --socket "$directory/l/s" --memory 8MiB &
+logged=$!
+for _ in $(seq 3000); do "$kvcove" status --socket "$directory/l/s" >/dev/null 2>&1 && break; sleep 0.02; done
+mv "$directory/log" "$directory/log.1"
+echo 'log = "info"' >"$directory/log.toml"
+kill -HUP $logged
+for _ in $(seq 3000); do grep -qs SIGHUP "$directory/log" && break; sleep 0.02; done
+kill $logged
+wait $logged
+check "SIGHUP reads the level again and opens the log again" 0 "info SIGHUP.*info stopping on SIGTERM.*info stopped" python3 -c '
+import datetime, json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert all(datetime.datetime.fromisoformat(line["time"]).tzinfo and line["pid"] == int(sys.argv[2]) for line in lines)
+print(" ".join(line["level"] + " " + line["message"] for line in lines))' "$directory/log" $logged
+check "what was moved away is no longer written" 0 "^0$" sh -c "wc -c <'$directory/log.1'"
+
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]
