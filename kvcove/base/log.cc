@@ -82,7 +82,7 @@ std::string Formatted(LogLevel level, std::string_view line) {
 // As write(2), but never waits for a reader: EAGAIN where there is no room, or where that cannot be
 // known.
 ssize_t WriteWithoutWaiting(std::string_view text) {
-  struct stat status {};
+  struct stat status{};
   if (fstat(STDERR_FILENO, &status) != 0) return -1;
   if (S_ISREG(status.st_mode)) return write(STDERR_FILENO, text.data(), text.size());
   if (S_ISSOCK(status.st_mode)) {
@@ -264,7 +264,7 @@ Status OpenAsStderr(const std::string& path) {
   const UniqueFd file(
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0640));
   if (!file.valid()) return FailErrno(Code::kInvalid, fmt::format("opening the log '{}'", path));
-  struct stat status {};
+  struct stat status{};
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return Fail(Code::kInvalid, fmt::format("the log '{}' is no regular file", path));
   }
