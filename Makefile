@@ -65,7 +65,9 @@ test-rdma: $(SETUP_STAMP) ## Move bytes by RDMA between two devices of Debian's 
 
 test-prometheus: build ## Let a real Prometheus scrape a cluster; check every endpoint, the alerts and the dashboards with it (downloads 20 MB once; a minute)
 	@scripts/prometheus.sh
-	@python3 tests/integration/prometheus_test.py $(KVCOVE) build/prometheus
+	@scripts/python.sh wheel
+	@build/venv/bin/pip install -q --no-deps --force-reinstall build/wheels/*.whl
+	@build/venv/bin/python tests/integration/prometheus_test.py $(KVCOVE) build/prometheus
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh

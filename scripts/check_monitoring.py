@@ -64,6 +64,7 @@ class Known:
                 self.labels[f"{name}_sum"] = self.labels[f"{name}_count"] = own
             else:
                 self.labels[name] = own
+        self.labels["vllm:kvcove_build_info"] = {"model_name", "engine", "version"}
         for name in engine_metrics(root):
             own = {"model_name", "engine"} | ({"le"} if name.endswith("_bucket") else set())
             self.labels[f"vllm:kvcove_{name}"] = own

@@ -176,6 +176,38 @@ class Endpoints(Cluster):
                 metrics_of(endpoint)
 
 
+MOONCAKE_MASTER = pathlib.Path(sys.executable).parent / "mooncake_master"
+# Names of that program's dashboards, which promtool would have otherwise.
+MOONCAKES_NAMES = {"master_evicted_key_count", "master_key_count", "master_soft_pin_key_count", "mem_cache_hit_nums_"}
+
+
+@unittest.skipUnless(MOONCAKE_MASTER.exists(), "kvcove-mooncake is not installed beside this Python")
+class DropIn(unittest.TestCase):
+    def test_promtool_finds_nothing_wrong_but_that_programs_names(self):
+        directory = tempfile.mkdtemp(prefix="kvcove-prometheus-")
+        self.addCleanup(shutil.rmtree, directory)
+        master, metrics = port(), port()
+        for words in (
+            [MOONCAKE_MASTER, f"-rpc_port={master}", f"-metrics_port={metrics}", f"-data={directory}/m"],
+            [KVCOVE, "--log", "error", "owner", "--master", f"127.0.0.1:{master}", "--listen", f"127.0.0.1:{port()}",
+             "--admin", "off", "--memory", "8MiB", "--socket", f"{directory}/o/s"],
+        ):  # fmt: skip
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.terminate)
+        text = ""
+
+        def answers():
+            nonlocal text
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                text = metrics_of(f"127.0.0.1:{metrics}")
+            return "segment_total_capacity_bytes{" in text
+
+        self.assertTrue(until(answers), text)
+        said = promtool("check", "metrics", text=text)[1]
+        self.assertEqual({line.split()[0] for line in said.splitlines()}, MOONCAKES_NAMES, said)
+
+
 class Scrapes(Cluster):
     @classmethod
     def setUpClass(cls):
