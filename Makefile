@@ -8,12 +8,12 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 test-prometheus wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(SETUP_STAMP): scripts/setup.sh
 	@scripts/setup.sh
@@ -70,6 +70,12 @@ test-gpu: build ## Move KV to and from a GPU, and run vLLM for CUDA on it (insta
 test-rdma: $(SETUP_STAMP) ## Move bytes by RDMA between two devices of Debian's soft-RoCE driver, in a small virtual machine (installs qemu; two minutes)
 	@scripts/build.sh release rdma_tests
 	@scripts/rdma_guest.sh env KVCOVE_RDMA_CABLE=/run/cable build/release/bin/rdma_tests $(ARGS)
+
+test-prometheus: build ## Let a real Prometheus scrape a cluster; check every endpoint, the alerts and the dashboards with it (downloads 20 MB once; a minute)
+	@scripts/prometheus.sh
+	@scripts/python.sh wheel
+	@build/venv/bin/pip install -q --no-deps --force-reinstall build/wheels/*.whl
+	@build/venv/bin/python tests/integration/prometheus_test.py $(KVCOVE) build/prometheus
 
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh

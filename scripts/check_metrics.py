@@ -16,7 +16,7 @@ import sys
 
 # "one literal" "and the next".
 TEXT = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
-CALL = re.compile(rf'\b(Gauge|Counter|Histogram)\(\s*(prefix \+ )?"(\w+)",\s*{TEXT}')
+CALL = re.compile(rf'\b(Gauge|Counter|Histogram)s?\(\s*(prefix \+ )?"(\w+)",\s*{TEXT}')
 ROW = re.compile(rf'\{{(?:&\w+::\w+,\s*)?"(kvcove_\w+)",\s*{TEXT}')
 KEY = re.compile(r'\{&Disk\w+::\w+,\s*"([a-z_]+)"')
 LISTED = re.compile(

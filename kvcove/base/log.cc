@@ -16,6 +16,7 @@
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove {
 namespace {
@@ -40,15 +41,42 @@ std::string_view NameOf(LogLevel level) {
   return "error";
 }
 
-std::string Formatted(LogLevel level, std::string_view line) {
+std::atomic<LogFormat> line_format = LogFormat::kText;
+
+// Returns the local time with its offset: logs of hosts in several zones are read side by side.
+std::string TimeText() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   tm local{};
   localtime_r(&now.tv_sec, &local);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03} {} kvcove[{}] {}\n",
-                     local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, local.tm_hour,
-                     local.tm_min, local.tm_sec, now.tv_nsec / 1'000'000, NameOf(level), getpid(),
-                     line);
+  const long offset_min = std::abs(local.tm_gmtoff) / 60;
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}{}{:02}:{:02}", local.tm_year + 1900,
+                     local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec,
+                     now.tv_nsec / 1'000'000, local.tm_gmtoff < 0 ? '-' : '+', offset_min / 60,
+                     offset_min % 60);
+}
+
+// Returns `text` as the inside of a JSON string.
+std::string JsonText(std::string_view text) {
+  std::string escaped;
+  for (const char c : IsUtf8(text) ? std::string(text) : Printable(text)) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      if (c == '"' || c == '\\') escaped += '\\';
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string Formatted(LogLevel level, std::string_view line) {
+  if (line_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
+    return fmt::format(R"({{"time":"{}","level":"{}","program":"kvcove","pid":{},"message":"{}"}})"
+                       "\n",
+                       TimeText(), NameOf(level), getpid(), JsonText(line));
+  }
+  return fmt::format("{} {} kvcove[{}] {}\n", TimeText(), NameOf(level), getpid(), line);
 }
 
 // As write(2), but never waits for a reader: EAGAIN where there is no room, or where that cannot be
@@ -221,6 +249,32 @@ class Log {
 
 std::atomic<LogLevel> lowest_level = LogLevel::kInfo;
 
+// Where LogToFile has sent stderr; never destroyed, as the log itself.
+struct LogFile {
+  Mutex mutex;
+  std::string path KVCOVE_GUARDED_BY(mutex);
+};
+LogFile& File() {
+  static LogFile* const file = new LogFile;
+  return *file;
+}
+
+// O_NONBLOCK: a pipe without a reader is an error instead of a wait.
+Status OpenAsStderr(const std::string& path) {
+  const UniqueFd file(
+      open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0640));
+  if (!file.valid()) return FailErrno(Code::kInvalid, fmt::format("opening the log '{}'", path));
+  struct stat status{};
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return Fail(Code::kInvalid, fmt::format("the log '{}' is no regular file", path));
+  }
+  // In one step: another thread that writes a line now finds the one file or the other.
+  if (dup2(file.get(), STDERR_FILENO) < 0) {
+    return FailErrno(Code::kInternal, fmt::format("using '{}' as stderr", path));
+  }
+  return {};
+}
+
 }  // namespace
 
 void SetLogLevel(LogLevel level) { lowest_level = level; }
@@ -233,6 +287,30 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
   if (name == "off") return LogLevel::kOff;
   return Fail(Code::kInvalid,
               fmt::format("'{}' is not a log level; use debug, info, warn, error or off", name));
+}
+
+void SetLogFormat(LogFormat format) { line_format = format; }
+
+Result<LogFormat> ParseLogFormat(std::string_view name) {
+  if (name == "text") return LogFormat::kText;
+  if (name == "json") return LogFormat::kJson;
+  return Fail(Code::kInvalid, fmt::format("'{}' is not a log format; use text or json", name));
+}
+
+Status LogToFile(const std::string& path) {
+  KVCOVE_TRY(OpenAsStderr(path));
+  const MutexLock lock(File().mutex);
+  File().path = path;
+  return {};
+}
+
+Status ReopenLogFile() {
+  std::string path;
+  {
+    const MutexLock lock(File().mutex);
+    path = File().path;
+  }
+  return path.empty() ? Status() : OpenAsStderr(path);
 }
 
 void LogLine(LogLevel level, const std::string& line) {

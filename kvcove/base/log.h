@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines to stderr. error: the operator acts; warn: healed; info: life cycle; debug: per object.
+// A line is text, or a JSON object for those who collect logs. LogToFile lets stderr end in a file.
 // Thread-safe. Never called under a lock (mutex.h): what is decided under one is said by
 // LinesAfterLock.
 //
@@ -36,6 +37,20 @@ enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
 void SetLogLevel(LogLevel level);
 Result<LogLevel> ParseLogLevel(std::string_view name);
+
+enum class LogFormat {
+  kText,  // 2026-11-30T16:27:05.123+01:00 info kvcove[4711] the line
+  kJson,  // {"time":..., "level":..., "program":"kvcove", "pid":4711, "message":"the line"}
+};
+void SetLogFormat(LogFormat format);
+Result<LogFormat> ParseLogFormat(std::string_view name);
+
+// Appends stderr, and with it the log, to a file from now on; the file is made with mode 0640.
+// Errors: those of open(2); kInvalid for what is no regular file, whose reader might stand still.
+Status LogToFile(const std::string& path);
+// Opens the file of LogToFile again: something has moved it away. Does nothing before LogToFile.
+// Errors: as LogToFile; the log then continues in the file of before.
+Status ReopenLogFile();
 void LogLine(LogLevel level, const std::string& line);
 // A line as it is, whatever the level: for a program's last words.
 void WriteStderr(const std::string& line);

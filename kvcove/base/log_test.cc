@@ -4,13 +4,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <regex>
 
 #include "kvcove/base/posix.h"
 
@@ -94,6 +98,67 @@ TEST(LogTest, ALineThatFindsRoomIsOutBeforeTheCallReturnsAndStartsNoThread) {
     return pipe.Read().contains(" info kvcove[") ? static_cast<int>(Threads() - before) : -1;
   });
   EXPECT_EQ(more_threads, 0);
+}
+
+TEST(LogTest, ATimeHasItsOffset) {
+  PipeAsStderr pipe;
+  const int as_expected = InChild([&] {
+    setenv("TZ", "<-0330>3:30", /*replace=*/1);
+    tzset();
+    LogInfo("in Newfoundland");
+    return std::regex_search(
+        pipe.Read(), std::regex(R"(^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}-03:30 info kvcove\[)"));
+  });
+  EXPECT_EQ(as_expected, 1);
+}
+
+TEST(LogTest, AJsonLineHoldsTheLineWhateverItsBytes) {
+  PipeAsStderr pipe;
+  SetLogFormat(LogFormat::kJson);
+  LogWarn("a \"key\"\\ with\ttabs\n and ümlauts");
+  LogWarn("no UTF-8: {}", "\xff");
+  SetLogFormat(LogFormat::kText);
+  const std::string text = pipe.Read();
+  EXPECT_THAT(text, HasSubstr(fmt::format("\"level\":\"warning\",\"program\":\"kvcove\",\"pid\":{},"
+                                          "\"message\":\"a \\\"key\\\"\\\\ with\\u0009tabs\\u000a "
+                                          "and ümlauts\"}}\n",
+                                          getpid())));
+  EXPECT_THAT(text, HasSubstr("\\xff"));
+  EXPECT_EQ(text.find('\xff'), std::string::npos);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2);
+}
+
+TEST(LogTest, AFileThatWasMovedAwayIsReplacedWhenItIsOpenedAgain) {
+  const PipeAsStderr restores_stderr;
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / fmt::format("kvcove-log-{}", getpid());
+  std::filesystem::create_directory(directory);
+  const std::filesystem::path log = directory / "log";
+  const std::filesystem::path moved = directory / "log.1";
+  const auto has = [](const std::filesystem::path& file, const char* line) {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {}).contains(line);
+  };
+  ASSERT_TRUE(LogToFile(log));
+  LogInfo("first");
+  std::filesystem::rename(log, moved);
+  LogInfo("second");
+  EXPECT_TRUE(has(moved, "first"));
+  EXPECT_TRUE(has(moved, "second"));
+  ASSERT_TRUE(ReopenLogFile());
+  LogInfo("third");
+  EXPECT_TRUE(has(log, "third"));
+  EXPECT_FALSE(has(moved, "third"));
+
+  // Where it cannot be opened again, the log goes on as it was.
+  std::filesystem::remove(log);
+  std::filesystem::create_directory(log);
+  EXPECT_FALSE(ReopenLogFile());
+  std::filesystem::remove(log);
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  EXPECT_FALSE(ReopenLogFile());
+  EXPECT_FALSE(LogToFile(directory / "none" / "log"));
+  std::filesystem::remove_all(directory);
 }
 
 TEST(LogTest, AFullPipeStopsNoCallerAndTheDroppedLinesAreCounted) {

@@ -8,11 +8,13 @@
 #include <bit>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "kvcove/base/control_group.h"
 #include "kvcove/base/descriptors.h"
 #include "kvcove/base/log.h"
+#include "kvcove/base/text.h"
 #include "kvcove/version.h"
 
 namespace kvcove {
@@ -50,7 +52,8 @@ std::string Sample(const std::string& name, const Labels& labels, double value) 
   std::string text = name;
   char before = '{';
   for (const auto& [key, label] : labels) {
-    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(label, /*quotes=*/true));
+    const std::string shown = IsUtf8(label) ? label : Printable(label);
+    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(shown, /*quotes=*/true));
     before = ',';
   }
   if (!labels.empty()) text += '}';
@@ -78,6 +81,22 @@ void Metrics::Gauge(const std::string& name, const std::string& help, double val
 void Metrics::Counter(const std::string& name, const std::string& help, double value,
                       const Labels& labels) {
   SamplesOf(name, help, "counter") += Sample(name, labels, value);
+}
+
+void Metrics::Gauges(const std::string& name, const std::string& help,
+                     std::vector<NamedValue> values) {
+  if (values.size() > kMostNamedSeries) {
+    std::ranges::nth_element(values, values.begin() + kMostNamedSeries, std::ranges::greater(),
+                             &NamedValue::value);
+    NamedValue others = std::move(values[kMostNamedSeries]);
+    for (auto& [key, label] : others.labels) label = "(others)";
+    for (std::size_t i = kMostNamedSeries + 1; i < values.size(); ++i) {
+      others.value += values[i].value;
+    }
+    values.resize(kMostNamedSeries);
+    values.push_back(std::move(others));
+  }
+  for (const NamedValue& one : values) Gauge(name, help, one.value, one.labels);
 }
 
 void Metrics::Add(const std::string& name, const std::string& help, double value,

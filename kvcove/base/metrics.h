@@ -35,8 +35,15 @@ class Histogram {
 
 using Labels = std::map<std::string, std::string>;
 
+// A value of a metric whose series are named by clients.
+struct NamedValue {
+  Labels labels;
+  double value = 0;
+};
+
 // One scrape. Belongs to one thread. A name that is added again with other labels is another series
-// of the same metric, and keeps the first help text.
+// of the same metric, and keeps the first help text. Bytes of a label that are no UTF-8, for which
+// Prometheus would refuse the whole scrape, become escapes.
 class Metrics {
  public:
   // Add one sample. `help` says what the value counts, and its unit, without the name.
@@ -44,6 +51,10 @@ class Metrics {
              const Labels& labels = {});
   void Counter(const std::string& name, const std::string& help, double value,
                const Labels& labels = {});
+  // Adds a gauge whose series are named by clients, so that there may be any number: the
+  // kMostNamedSeries largest, and one for the sum of the others, whose labels are "(others)".
+  static constexpr std::size_t kMostNamedSeries = 200;
+  void Gauges(const std::string& name, const std::string& help, std::vector<NamedValue> values);
   // Adds a counter if the name ends in _total, as the names of counters do, and else a gauge: for
   // tables of metrics, which then have no column for the type.
   void Add(const std::string& name, const std::string& help, double value,

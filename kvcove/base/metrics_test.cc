@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <ctime>
 
@@ -31,6 +32,37 @@ TEST(MetricsTest, LabelsAreEscaped) {
   metrics.Gauge("a", "two\nlines", 1, {{"key", "a\"b\\c\nd"}});
   EXPECT_THAT(metrics.Text(), HasSubstr("a{key=\"a\\\"b\\\\c\\nd\"} 1\n"));
   EXPECT_THAT(metrics.Text(), HasSubstr("# HELP a two\\nlines\n"));
+}
+
+TEST(MetricsTest, ALabelThatIsNoUtf8IsEscapedSoThatTheScrapeIsTaken) {
+  Metrics metrics;
+  metrics.Gauge("a", "help", 1, {{"namespace", "caf\xe9"}});
+  metrics.Gauge("a", "help", 2, {{"namespace", "café"}});
+  EXPECT_THAT(metrics.Text(), HasSubstr("a{namespace=\"\\\"caf\\\\xe9\\\"\"} 1\n"));
+  EXPECT_THAT(metrics.Text(), HasSubstr("a{namespace=\"café\"} 2\n"));
+}
+
+TEST(MetricsTest, NamesOfClientsAreBoundedAndTheRestIsSummedUp) {
+  std::vector<NamedValue> values;
+  for (std::size_t i = 1; i <= Metrics::kMostNamedSeries + 3; ++i) {
+    values.push_back({.labels = {{"namespace", std::to_string(i)}, {"version", "v"}},
+                      .value = static_cast<double>(i)});
+  }
+  Metrics metrics;
+  metrics.Gauges("a", "help", values);
+  const std::string text = metrics.Text();
+  // Two lines are HELP and TYPE.
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(text, '\n')),
+            Metrics::kMostNamedSeries + 1 + 2);
+  EXPECT_THAT(text, HasSubstr("a{namespace=\"203\",version=\"v\"} 203\n"));
+  EXPECT_THAT(text, HasSubstr("a{namespace=\"4\",version=\"v\"} 4\n"));
+  EXPECT_THAT(text, Not(HasSubstr("namespace=\"3\"")));
+  EXPECT_THAT(text, HasSubstr("a{namespace=\"(others)\",version=\"(others)\"} 6\n"));
+
+  values.resize(2);
+  Metrics few;
+  few.Gauges("a", "help", values);
+  EXPECT_THAT(few.Text(), Not(HasSubstr("others")));
 }
 
 TEST(MetricsTest, AHistogramsBucketsAreCumulativeAndEndWithAll) {

@@ -45,13 +45,15 @@ WatchedFiles::Look WatchedFiles::Refresh(bool now, const Read& read) {
   }
   const Status done = read();
   const std::string error = done ? std::string() : done.error().ToString();
+  bool changed = false;
   {
     const MutexLock lock(mutex_);
     if (done) stamp_ = std::move(stamp);
-    if (std::exchange(said_, error) == error || done) return done ? Look::kRead : Look::kFailed;
+    changed = std::exchange(said_, error) != error;
   }
-  LogError("{} are those of before: {}", what_, error);
-  return Look::kFailed;
+  if (changed && !done) LogError("{} are those of before: {}", what_, error);
+  if (changed && done) LogWarn("{} are in order again, and were read", what_);
+  return done ? Look::kRead : Look::kFailed;
 }
 
 }  // namespace kvcove

@@ -34,8 +34,8 @@ class WatchedFiles {
     kRead,
   };
   // Looks whether they have changed since they were read, at most once a second, or `now`; if so,
-  // reads them. Of several callers one looks. An error is logged once. Waits for the file system:
-  // not to be called under a lock.
+  // reads them. Of several callers one looks. An error is logged once, and its end. Waits for the
+  // file system: not to be called under a lock.
   Look Refresh(bool now, const Read& read);
 
  private:

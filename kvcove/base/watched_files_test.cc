@@ -64,7 +64,7 @@ TEST_F(WatchedFilesTest, WhatHasChangedIsReadOnceAndLookedAtOnceASecond) {
 }
 
 TEST_F(WatchedFilesTest, WhatCannotBeReadIsReadAgainAndSaidOnce) {
-  SetLogLevel(LogLevel::kError);
+  SetLogLevel(LogLevel::kWarn);
   testing::internal::CaptureStderr();
   Put("a", "2");
   broken_ = true;
@@ -78,6 +78,7 @@ TEST_F(WatchedFilesTest, WhatCannotBeReadIsReadAgainAndSaidOnce) {
   const std::size_t said = log.find("the files are those of before: ");
   EXPECT_NE(said, std::string::npos) << log;
   EXPECT_EQ(log.find("those of before", said + 40), std::string::npos) << log;
+  EXPECT_NE(log.find("the files are in order again", said), std::string::npos) << log;
 }
 
 TEST_F(WatchedFilesTest, AFileThatIsGoneHasChanged) {

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -140,6 +141,73 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
   return arguments;
 }
 
+struct LogOptions {
+  std::string level = "info";
+  std::string format = "text";
+  std::string file;
+};
+
+void AddLogOptions(CLI::App& app, LogOptions& options) {
+  app.add_option("--log", options.level,
+                 "least level of log lines, which go to stderr: debug, info, warn, error or off; "
+                 "SIGHUP makes a server read it from the file of --config again")
+      ->capture_default_str();
+  app.add_option("--log-format", options.format,
+                 "log lines are text, or json: an object a line, with time, level, pid and message")
+      ->capture_default_str();
+  app.add_option("--log-file", options.file,
+                 "of master, owner and serve: append stderr to this file, which SIGHUP opens again "
+                 "(for logrotate)");
+}
+
+std::unexpected<Error> WrongOption(std::string_view option, const Error& error) {
+  return Fail(error.code, fmt::format("{}: {}", option, error.detail));
+}
+
+Status UseLogLines(const LogOptions& options) {
+  const Result<LogLevel> level = ParseLogLevel(options.level);
+  if (!level) return WrongOption("--log", level.error());
+  const Result<LogFormat> format = ParseLogFormat(options.format);
+  if (!format) return WrongOption("--log-format", format.error());
+  SetLogLevel(*level);
+  SetLogFormat(*format);
+  return {};
+}
+
+Status UseLogFile(const LogOptions& options, const std::string& command) {
+  if (options.file.empty()) return {};
+  // stderr of other commands is a person's, or that of the engine that `run` starts.
+  if (command != "master" && command != "owner" && command != "serve") {
+    return Fail(Code::kInvalid,
+                "--log-file: only for master, owner and serve; here 2>FILE does it");
+  }
+  const Status opened = LogToFile(options.file);
+  return opened ? Status() : WrongOption("--log-file", opened.error());
+}
+
+// Reads the log's level from the file of --config again. Without the key it is that of a start.
+Status ReadLogLevel(const CLI::App& app) {
+  const auto path = app.get_config_ptr()->as<std::string>();
+  std::string name = LogOptions().level;
+  try {
+    for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
+      const bool sets = item.parents.empty() && item.name == "log" && item.inputs.size() == 1;
+      if (sets) name = item.inputs.front();
+    }
+  } catch (const CLI::Error& error) {
+    return Fail(Code::kInvalid, fmt::format("--config {}: {}", path, error.what()));
+  }
+  KVCOVE_ASSIGN(const LogLevel level, ParseLogLevel(name));
+  SetLogLevel(level);
+  return {};
+}
+
+// What SIGHUP does about the log. Set by Main, called by StopSignal in the same thread.
+std::function<Status()>& RereadLog() {
+  static std::function<Status()> reread;
+  return reread;
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, std::span<const AddCommand> more) {
@@ -149,10 +217,8 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
   app.formatter(WrappedHelp());
   app.set_version_flag("--version", Version());
-  std::string log_level = "info";
-  app.add_option("--log", log_level,
-                 "least level of log lines, which go to stderr: debug, info, warn, error or off")
-      ->capture_default_str();
+  LogOptions log;
+  AddLogOptions(app, log);
   app.set_config("--config", "",
                  "TOML file of options, with a section for each command, such as [owner]");
   app.allow_config_extras(CLI::config_extras_mode::error);
@@ -177,26 +243,38 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddDisk(app, chosen);
   AddStore(app, chosen);
   for (const AddCommand add : more) add(app, chosen);
+  std::vector<std::string> arguments = WithEnvironment(app, argc, argv);
+  const bool level_given = std::ranges::any_of(arguments, [](const std::string& argument) {
+    return argument == "--log" || argument.starts_with("--log=");
+  });
   try {
-    app.parse(WithEnvironment(app, argc, argv));
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
     WriteStderr(fmt::format("kvcove: {}", Explain(app, error)));
     return 2;
   }
-  const Result<LogLevel> level = ParseLogLevel(log_level);
-  if (!level) {
-    WriteStderr(fmt::format("kvcove: --log: {}", level.error().detail));
+  if (const Status used = UseLogLines(log); !used) {
+    WriteStderr(fmt::format("kvcove: {}", used.error().detail));
     return 2;
   }
-  SetLogLevel(*level);
+  const CLI::App& used = *app.get_subcommands().front();
   if (print_config) {
-    const CLI::App& used = *app.get_subcommands().front();
     fmt::print("[{}]\n{}", used.get_name(),
                used.config_to_str(/*default_also=*/true, /*write_description=*/false));
     return 0;
   }
+  if (const Status opened = UseLogFile(log, used.get_name()); !opened) {
+    WriteStderr(fmt::format("kvcove: {}", opened.error().detail));
+    return 2;
+  }
+  RereadLog() = [&app, level_given]() -> Status {
+    KVCOVE_TRY(ReopenLogFile());
+    // A flag goes over the file, now as at the start.
+    if (level_given || app.get_config_ptr()->count() == 0) return {};
+    return ReadLogLevel(app);
+  };
   std::signal(SIGPIPE, SIG_IGN);
   // A disk's file at the limit of file sizes fails as a full device does; memory goes on.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -414,7 +492,11 @@ bool StopSignal::WaitFor(std::chrono::milliseconds duration) {
   const int signal = sigtimedwait(&signals, nullptr, &wait);
   if (signal < 0) return false;
   if (signal == SIGHUP) {
-    LogInfo("SIGHUP: looking at the files of tokens and certificates");
+    // The log comes first, so that what follows is in the new file.
+    const Status reread = RereadLog() ? RereadLog()() : Status();
+    LogInfo("SIGHUP: looking at the files of tokens and certificates, at the log's file and level");
+    if (!reread)
+      LogError("the log's file and level are those of before: {}", reread.error().detail);
     security_.Refresh();
     return false;
   }

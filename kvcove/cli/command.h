@@ -111,7 +111,8 @@ Result<std::optional<int>> GidIndexOption(const std::string& text);
 std::string VariableOf(const std::string& option);
 
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later;
-// and SIGHUP, upon which the files of `security` are read again: a closed terminal ends no server.
+// and SIGHUP, upon which the files of `security` are read again, and the log's file and level: a
+// closed terminal ends no server.
 class StopSignal {
  public:
   explicit StopSignal(SecurityOptions::Loaded security = {});

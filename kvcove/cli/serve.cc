@@ -200,15 +200,16 @@ Result<int> RunServe(const ServeOptions& options) {
     daemon_options.host.data_directory =
         (slash == std::string::npos ? std::string(".") : options.socket.substr(0, slash)) + "/data";
   }
-  KVCOVE_ASSIGN(const auto metrics_address, AdminOption(options.metrics, {}));
+  KVCOVE_ASSIGN(const auto metrics_address, MetricsOption(options.metrics, options.security));
+  const bool local_metrics = !metrics_address || rpc::IsLoopback(*metrics_address);
   KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
   KVCOVE_ASSIGN(auto metrics_places,
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
   KVCOVE_ASSIGN(const auto admin_address, HostAdminOption(options.admin, options.security));
-  // Without a port nobody is asked for credentials. Their variables may be there for other commands
-  // and for engines.
+  // Without a port that asks for credentials nobody reads their files: their variables may be there
+  // for other commands and for engines.
   SecurityOptions::Loaded security;
-  if (admin_address) {
+  if (admin_address || !local_metrics) {
     KVCOVE_ASSIGN(security, options.security.Load());
   }
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, 1, !options.take_over));
@@ -218,14 +219,16 @@ Result<int> RunServe(const ServeOptions& options) {
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   if (options.take_over) ListenAfterTakeOver(admin_places);
-  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places, {}));
+  const SecurityOptions::Loaded monitoring = local_metrics ? SecurityOptions::Loaded() : security;
+  KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places,
+                                          {.credentials = monitoring.credentials,
+                                           .tls = monitoring.tls,
+                                           .metrics_only = !local_metrics}));
   auto admin = ServeHostAdmin(daemons, options, admin_places, security);
   if (!admin && !options.take_over) return std::unexpected(admin.error());
   // To end now would lose the memory that was taken over.
   if (!admin) LogError("no admin interface: {}", admin.error().ToString());
-  for (const AdminPlace& place : metrics_places) {
-    LogInfo("metrics at http://{}/metrics", place.address.ToString());
-  }
+  for (const AdminPlace& place : metrics_places) LogMetrics(place.address, monitoring);
   for (const server::DaemonOptions& part : parts) {
     LogInfo("serving {}{} at unix:{} (policy {}, data in '{}'{})",
             FormatSize(part.host.owner.memory_bytes), NodeText(part), part.socket_path,
@@ -423,9 +426,10 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                  "--memory) or the number of one node (default: one owner, bound to none)");
   app.add_option("--sysfs", options.sysfs)->group("")->configurable(false);
   AddFields(app, options, /*only_daemons=*/false);
-  app.add_option("--metrics", options.metrics,
-                 std::string(kMetricsHelp) +
-                     ". A pool of this host alone answers on loopback only, and /v1/stat, too")
+  app.add_option(
+         "--metrics", options.metrics,
+         std::string(kMetricsHelp) +
+             ". On loopback a pool of this host alone asks for no token, and answers /v1/stat, too")
       ->capture_default_str();
   app.add_flag("--take-over", options.take_over,
                "take memory, sessions and socket over from the kvcove that serves --socket now, "

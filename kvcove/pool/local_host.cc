@@ -241,10 +241,38 @@ rpc::CallLimits::Stat LocalHost::Load() const {
   return data_server_ == nullptr ? rpc::CallLimits::Stat() : data_server_->Load();
 }
 
+namespace {
+
+constexpr auto kTimedLocalCalls = std::to_array<std::pair<wire::Method, const char*>>({
+    {wire::Method::kPut, "put"},
+    {wire::Method::kFinish, "finish"},
+    {wire::Method::kLoad, "load"},
+    {wire::Method::kRemove, "remove"},
+    {wire::Method::kPin, "pin"},
+    {wire::Method::kRegister, "register"},
+});
+
+}  // namespace
+
+Histogram* LocalHost::CallTime(wire::Method method) {
+  static_assert(kTimedLocalCalls.size() == std::tuple_size_v<decltype(call_times_)>);
+  for (std::size_t i = 0; i < kTimedLocalCalls.size(); ++i) {
+    if (kTimedLocalCalls[i].first == method) return &call_times_[i];
+  }
+  return nullptr;
+}
+
 void LocalHost::Collect(Metrics& metrics, const Labels& labels) const {
   metrics.Histogram("kvcove_owner_reset_seconds",
                     "seconds that a reset of this host's processes took, proven or not",
                     reset_time_, labels);
+  for (std::size_t i = 0; !options_.socket_path.empty() && i < call_times_.size(); ++i) {
+    Labels with_call = labels;
+    with_call["call"] = kTimedLocalCalls[i].second;
+    metrics.Histogram("kvcove_owner_local_call_seconds",
+                      "seconds from the arrival of a call of this host's processes to its answer",
+                      call_times_[i], with_call);
+  }
   const MutexLock lock(data_mutex_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }

@@ -7,6 +7,7 @@
 // own: its parts are thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -90,7 +91,10 @@ class LocalHost final {
   int node() const { return options_.owner.place.node; }
   // Returns the lineage file, which processes that map the segment keep open; -1: none.
   int lineage_fd() const { return lineage_ == nullptr ? -1 : lineage_->fd(); }
-  // Adds the metrics of resets and, in a cluster, of other hosts' calls. `labels`: of the first.
+  // Returns where the durations of a call of this host's processes are counted; null: nowhere.
+  Histogram* CallTime(wire::Method method);
+  // Adds the metrics of resets, of calls at the socket and, in a cluster, of other hosts' calls.
+  // `labels`: of the first.
   void Collect(Metrics& metrics, const Labels& labels = {}) const;
   // Returns the durations of the resets that this host's processes have asked for.
   Histogram::Counts ResetTimes() const { return reset_time_.Count(); }
@@ -175,6 +179,7 @@ class LocalHost final {
   LocalHostOptions options_;
   const Clock* clock_ = nullptr;
   Histogram reset_time_;                 // of resets that this host's processes asked for
+  std::array<Histogram, 6> call_times_;  // in the order of kTimedLocalCalls
   bool started_ = false;                 // false: the memory is another process's
   std::shared_ptr<owner::Owner> owner_;  // shared with HostControl, whose calls may outlive this
   std::string authority_;

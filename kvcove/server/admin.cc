@@ -78,11 +78,14 @@ void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
   metrics.Counter("kvcove_owner_local_get_bytes_total",
                   "bytes of values that processes of this host read from the owner's memory",
                   static_cast<double>(stat.local.get_bytes), labels);
+  std::vector<NamedValue> spaces;
   for (const wire::NamespaceStat& space : stat.namespaces) {
-    metrics.Gauge("kvcove_owner_namespace_bytes",
-                  "bytes of memory that a namespace, or all namespaces of a tenant, use",
-                  static_cast<double>(space.bytes), with("namespace", ReadableName(space.name)));
+    spaces.push_back({.labels = with("namespace", ReadableName(space.name)),
+                      .value = static_cast<double>(space.bytes)});
   }
+  metrics.Gauges("kvcove_owner_namespace_bytes",
+                 "bytes of memory that a namespace, or all namespaces of a tenant, use",
+                 std::move(spaces));
   metrics.Gauge("kvcove_owner_sessions", "sessions of this host's processes with this owner",
                 static_cast<double>(stat.sessions.size()), labels);
   metrics.Gauge("kvcove_owner_lease_seconds",

@@ -140,6 +140,14 @@ void Daemon::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
   }
   session->second.used = true;
   const std::shared_ptr<wire::HostService> service = session->second.service;
+  if (Histogram* const time = host_->CallTime(method)) {
+    // The host outlives the server, and no answer comes after the server has ended.
+    respond = [this, time, began_ns = clock_.NowNs(),
+               respond = std::move(respond)](rpc::Reply reply) {
+      time->Add(clock_.NowNs() - began_ns);
+      respond(std::move(reply));
+    };
+  }
   if (method == wire::Method::kLoad) return Load(service, body, deadline_ns, respond);
   if (method == wire::Method::kRemove || method == wire::Method::kRemoveMatching) {
     return Remove(service, method, body, deadline_ns, respond);

@@ -85,6 +85,21 @@ TEST_F(DaemonTest, ASessionWhoseHelloNobodyWaitedForEndsWithItsConnection) {
   EXPECT_TRUE(SessionsBecome(0)) << sessions() << " sessions are left";
 }
 
+TEST_F(DaemonTest, TheTimeOfACallIsCountedWhateverItsAnswer) {
+  const auto text = [&] {
+    Metrics metrics;
+    daemon_->host().Collect(metrics);
+    return metrics.Text();
+  };
+  const std::string count = "kvcove_owner_local_call_seconds_count";
+  EXPECT_TRUE(text().contains(count + "{call=\"put\"} 0\n")) << text();
+  wire::Welcome welcome;
+  rpc::Client client = Hello(welcome);
+  EXPECT_FALSE(client.Call(wire::Method::kPut, Bytes("no put"), Soon()));
+  EXPECT_TRUE(text().contains(count + "{call=\"put\"} 1\n")) << text();
+  EXPECT_TRUE(text().contains(count + "{call=\"load\"} 0\n")) << text();
+}
+
 // Its process may still read and write what it has mapped.
 TEST_F(DaemonTest, ASessionThatWasUsedOutlivesItsConnections) {
   wire::Welcome welcome;

@@ -116,11 +116,15 @@ def test_the_master_serves_that_programs_paths(master: Master) -> None:
     metrics = http(f"{url}/metrics")[1].decode()
     assert f'segment_total_capacity_bytes{{segment="{segment}"}} {64 * MIB}' in metrics
     assert "# TYPE master_key_count gauge" in metrics
+    # Owners tell their counts with their leases.
+    put = re.compile(r"^master_put_end_requests_total [1-9]", re.MULTILINE)
+    assert wait_until(lambda: put.search(http(f"{url}/metrics")[1].decode()) is not None)
     assert "kvcove_master_owner_live" in metrics
     assert "service_ready=true" in http(f"{url}/metrics/summary")[1].decode()
     assert http(f"{url}/nothing")[0] == 404
     removed = http(f"{url}/api/v1/remove_all?force=true", b"", "POST")
     assert (removed[0], removed[1]["success"]) == (200, True)
+    assert removed[1]["removed_count"] >= 2
     assert store.batch_is_exist(["k", "a b"]) == [0, 0]
     store.close()
 

@@ -816,12 +816,14 @@ class Metric:
     """As much of a Prometheus metric as is used."""
 
     all: dict[str, Metric]
+    labelled: tuple[str, ...]
 
     def __init__(self, name: str, documentation: str, labelnames: Any, buckets: Any = ()) -> None:
         self.text, self.values, self.buckets = documentation, [], buckets
         Metric.all[name] = self
 
     def labels(self, *values: str) -> Metric:
+        self.labelled = values
         self.values.append(0)
         return self
 
@@ -847,7 +849,10 @@ def test_all_metrics_are_there_from_the_start(connector: Any) -> None:
         made
     )
     assert "vllm:kvcove_lookup_missed_evicted_total" in made
-    assert all(each.values == [0] for each in made.values()), "as zeros"
+    assert made["vllm:kvcove_build_info"].labelled == ("0", kvcove.__version__)
+    assert made["vllm:kvcove_build_info"].values == [0, 1]
+    zeros = (each for name, each in made.items() if not name.endswith("_info"))
+    assert all(each.values == [0] for each in zeros), "as zeros"
     assert all(len(each.text) > 20 and each.text.endswith(".") for each in made.values())
     assert list(made["vllm:kvcove_load_seconds"].buckets)[:2] == [0.0001, 0.0003]
     metrics.observe(

@@ -70,7 +70,7 @@ check "wrong disk bandwidth" 2 "not NAMESPACE=READ" "$kvcove" serve --disk-bandw
 check "disk quota without a disk" 2 "add --disk" "$kvcove" serve --disk-quota acme=2GiB --memory 1MiB --socket "$directory/a/s"
 check "wrong rate of a disk bandwidth" 2 "such as 200MiB/s" "$kvcove" serve --disk-bandwidth acme=1MiB:fast --memory 1MiB --socket "$directory/a/s"
 check "the admin interface of one host on an open address" 2 "--credentials FILE" "$kvcove" serve --admin 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
-check "metrics on an open address" 2 "plain HTTP" "$kvcove" serve --metrics 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
+check "metrics of one host on an open address" 2 "--metrics .* namespaces' names are in the metrics" "$kvcove" serve --metrics 0.0.0.0:1 --memory 1MiB --socket "$directory/a/s"
 printf '[serve]\ndisk = "/nowhere:1GiB"\ndisk-admit = "all"\n' >"$directory/disk.toml"
 check "disk in the configuration" 0 'disk="/nowhere:1GiB"' "$kvcove" --config "$directory/disk.toml" serve --print-config
 check "disk in the environment" 0 'disk-write-rate="9MiB"' env KVCOVE_DISK_WRITE_RATE=9MiB "$kvcove" --config "$directory/disk.toml" serve --print-config
@@ -260,6 +260,9 @@ for file in servers acme boss; do
   if [ "$(stat -c %a "$directory/$file.toml")" != 600 ]; then echo "FAILED: mode of $file.toml"; failed=$((failed + 1)); fi
 done
 check "metrics on an open address" 2 "namespaces' names are in the metrics" "$kvcove" master --metrics 0.0.0.0:1 --data "$directory/m"
+# 192.0.2.1 is nobody's, so it is taken as an address and cannot be listened at.
+check "metrics of one host, with credentials" 2 "192.0.2.1:1.*annot assign" \
+  "$kvcove" serve --metrics 192.0.2.1:1 --credentials "$directory/servers.toml" --memory 1MiB --socket "$directory/a/s"
 check "a token for metrics" 0 'scopes = \["metrics"\]' "$kvcove" token prometheus --scopes metrics
 check "no such scope" 2 "did you mean 'metrics'" "$kvcove" token prometheus --scopes metric
 check "admin on an open address" 2 "plain HTTP" "$kvcove" master --credentials "$directory/servers.toml" --admin 0.0.0.0:1 --data "$directory/m"
@@ -430,6 +433,27 @@ check "doctor: owners" 0 "owners of this host: .*kvcove.sock: 8MiB of node 0; .*
 kill $several
 wait $several
 check "numa: ends cleanly" 1 "no owner at" "$kvcove" status --socket "$directory/n/kvcove.sock"
+
+# ---- the log: its format, its file, and SIGHUP, which reads the level again and opens the file again
+check "wrong log format" 2 "--log-format: 'xml' is not a log format; use text or json" "$kvcove" --log-format xml serve
+check "a log file of another command" 2 "only for master, owner and serve" "$kvcove" --log-file "$directory/no.log" status
+check "a log file in no directory" 2 "--log-file: opening the log '.*none/log'" "$kvcove" serve --log-file "$directory/none/log"
+echo 'log = "error"' >"$directory/log.toml"
+"$kvcove" --config "$directory/log.toml" --log-format json --log-file "$directory/log" serve --socket "$directory/l/s" --memory 8MiB &
+logged=$!
+for _ in $(seq 3000); do "$kvcove" status --socket "$directory/l/s" >/dev/null 2>&1 && break; sleep 0.02; done
+mv "$directory/log" "$directory/log.1"
+echo 'log = "info"' >"$directory/log.toml"
+kill -HUP $logged
+for _ in $(seq 3000); do grep -qs SIGHUP "$directory/log" && break; sleep 0.02; done
+kill $logged
+wait $logged
+check "SIGHUP reads the level again and opens the log again" 0 "info SIGHUP.*info stopping on SIGTERM.*info stopped" python3 -c '
+import datetime, json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert all(datetime.datetime.fromisoformat(line["time"]).tzinfo and line["pid"] == int(sys.argv[2]) for line in lines)
+print(" ".join(line["level"] + " " + line["message"] for line in lines))' "$directory/log" $logged
+check "what was moved away is no longer written" 0 "^0$" sh -c "wc -c <'$directory/log.1'"
 
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -332,6 +332,9 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   }
   EXPECT_THAT(Ask("GET", "/metrics").body,
               testing::HasSubstr("kvcove_master_owner_live{owner=\"" + AddressOf(0)));
+  EXPECT_THAT(Ask("GET", "/metrics").body,
+              testing::HasSubstr(
+                  "kvcove_master_namespace_entries{namespace=\"acme/llama\",version=\"\"} 150\n"));
   // A removal and a reset reach every copy.
   EXPECT_EQ(
       Json("POST", "/v1/remove", {{"namespace", "acme/llama"}, {"prefix", "even-"}})["removed"],

@@ -55,6 +55,8 @@ struct MasterStat {
   std::uint64_t entries_of_all = 0;     // at all masters, as shards have reported lately
   std::uint64_t directory_bytes = 0;
   std::map<std::string, std::uint64_t> entries_of_tenants;
+  // By namespace, as it is qualified, and weight version: those that have any.
+  std::map<std::pair<std::string, std::string>, std::uint64_t> entries_of_versions;
   std::uint64_t listings_over_share = 0;
   // Since this master started, at this master.
   std::uint64_t lookups = 0;  // keys

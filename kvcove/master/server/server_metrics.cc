@@ -60,6 +60,15 @@ void CollectMaster(Metrics& metrics, const MasterStat& stat) {
                   "objects and replicas of a tenant in the directory", Number(entries),
                   {{"tenant", tenant}});
   }
+  std::vector<NamedValue> versions;
+  for (const auto& [slot, entries] : stat.entries_of_versions) {
+    versions.push_back(
+        {.labels = {{"namespace", ReadableName(slot.first)}, {"version", slot.second}},
+         .value = Number(entries)});
+  }
+  metrics.Gauges("kvcove_master_namespace_entries",
+                 "objects and replicas of a namespace's weight version in the directory",
+                 std::move(versions));
   metrics.Counter("kvcove_master_listings_over_share_total",
                   "listings that were refused because a tenant's share of the directory, or all of "
                   "it, is in use",

@@ -14,7 +14,11 @@ MasterStat MasterServer::Impl::Stat() const {
   const PoolFact pool = master_->generations().pool();
   const std::vector<std::uint64_t> entries = master_->shards().EntriesBySlot();
   std::map<std::string, std::uint64_t> entries_of_tenants;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> entries_of_versions;
   for (const SlotDescription& slot : master_->generations().Describe()) {
+    if (entries[slot.slot] > 0) {
+      entries_of_versions[{slot.name, slot.version}] += entries[slot.slot];
+    }
     const std::string_view tenant = TenantOf(slot.name);
     if (!tenant.empty()) entries_of_tenants[std::string(tenant)] += entries[slot.slot];
   }
@@ -28,6 +32,7 @@ MasterStat MasterServer::Impl::Stat() const {
           .entries_of_all = std::accumulate(entries.begin(), entries.end(), std::uint64_t{0}),
           .directory_bytes = master_->directory().bytes(),
           .entries_of_tenants = std::move(entries_of_tenants),
+          .entries_of_versions = std::move(entries_of_versions),
           .listings_over_share = master_->directory().refused(),
           .lookups = master_->directory().lookups(),
           .listed = master_->directory().listed(),

@@ -42,12 +42,12 @@ class ClientHttp:
     def _metrics(self, _request: Request) -> Answer:
         stat = self._stat()
         lines = []
-        for name, value in (
-            ("kvcove_pool_capacity_bytes", stat.payload_bytes),
-            ("kvcove_pool_free_bytes", stat.free_bytes),
-            ("kvcove_pool_objects", stat.objects),
+        for name, text, value in (
+            ("kvcove_pool_capacity_bytes", "memory of the pool", stat.payload_bytes),
+            ("kvcove_pool_free_bytes", "memory of the pool that is free", stat.free_bytes),
+            ("kvcove_pool_objects", "objects and replicas in the pool", stat.objects),
         ):
-            lines += [f"# TYPE {name} gauge", f"{name} {value}"]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name} {value}"]
         return text_answer("\n".join(lines) + "\n")
 
     def _summary(self, _request: Request) -> Answer:

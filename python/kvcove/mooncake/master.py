@@ -29,6 +29,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
+from kvcove.mooncake._master_metrics import Own, master_metrics
 from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._process import Child, StopSignals, allow_open, begin, credentials, insecure
 from kvcove.mooncake._types import Code
@@ -363,31 +364,7 @@ class AdminHttp:
         own = self._fetch("/metrics")[1].decode()
         if self._role()[0] != "leader":
             return text_answer(own)  # a standby knows nothing of the rest
-        segments = self._segments()
-        capacity = sum(s["capacity_bytes"] for s in segments)
-        used = sum(s["capacity_bytes"] - s["free_bytes"] for s in segments)
-        status = self._ask("/v1/status")
-        lines: list[str] = []
-
-        def family(name: str, kind: str, samples: list[tuple[str, float]]) -> None:
-            lines.append(f"# TYPE {name} {kind}")
-            lines.extend(f"{name}{labels} {value}" for labels, value in samples)
-
-        family("master_allocated_bytes", "gauge", [("", used)])
-        family("master_total_capacity_bytes", "gauge", [("", capacity)])
-        labels = [f'{{segment="{s["address"]}"}}' for s in segments]
-        sizes = [s["capacity_bytes"] for s in segments]
-        taken = [s["capacity_bytes"] - s["free_bytes"] for s in segments]
-        family("segment_allocated_bytes", "gauge", list(zip(labels, taken, strict=True)))
-        family("segment_total_capacity_bytes", "gauge", list(zip(labels, sizes, strict=True)))
-        family("master_key_count", "gauge", [("", status["objects"])])
-        family("master_active_clients", "gauge", [("", len(segments))])
-        family("master_soft_pin_key_count", "gauge", [("", 0)])
-        family("master_evicted_key_count", "counter", [("", sum(s["evictions"] for s in segments))])
-        family("mem_cache_hit_nums_", "counter", [("", sum(s["hits"] for s in segments))])
-        family("master_put_end_requests_total", "counter", [("", sum(s["puts"] for s in segments))])
-        family("master_remove_all_requests_total", "counter", [("", status["resets"])])
-        return text_answer("\n".join(lines) + "\n" + own)
+        return text_answer(master_metrics(own, self._segments(), self._ask("/v1/status")) + own)
 
     def _summary(self, _request: Request) -> Answer:
         role, state = self._role()
@@ -647,10 +624,10 @@ class AdminHttp:
         removed = 0
         for namespace in wanted:
             if force:
-                before = sum(s["objects"] for s in self._segments())
+                # Counted before: a reset costs the same whatever it removes, and so counts nothing.
+                own = Own(self._fetch("/metrics")[1].decode())
                 self._ask("/v1/reset", {"namespace": namespace})
-                # Owners tell their counts with their leases; this is what they said last.
-                removed += before if len(wanted) == 1 else 0
+                removed += int(own.sum("kvcove_master_namespace_entries", namespace=namespace))
             else:
                 body = {"namespace": namespace, "pattern": "*"}
                 removed += int(self._ask("/v1/remove", body).get("removed", 0))

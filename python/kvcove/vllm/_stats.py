@@ -105,6 +105,13 @@ class KvcovePromMetrics(KVConnectorPromMetrics):
         for what in ("load", "save"):
             name = f"{what}_GBps"
             self._make(self._gauge_cls, name, name, f"GB/s of one mover at the last {what}s.")
+        build = self._gauge_cls(
+            name="vllm:kvcove_build_info",
+            documentation="1, with the version of the engine's kvcove.",
+            labelnames=[*self._labelnames, "version"],
+        )
+        for values in self.per_engine_labelvalues.values():
+            build.labels(*values, _native.version()).set(1)
 
     def _make(self, make: Any, key: str, name: str, text: str, **more: Any) -> None:
         metric = make(

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of that program's master, by its names, made of what kvcove's master counts.
+
+Those that kvcove has nothing for are left out: a panel that says "no data" is better than a wrong 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["Own", "master_metrics"]
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# What a miss is where nothing fails.
+_NO_FAULTS = {"never put", "evicted", "removed", "reset"}
+
+
+def _unescaped(label: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], label)
+
+
+class Own:
+    """kvcove's metrics, as ``/metrics`` of its master says them."""
+
+    def __init__(self, text: str) -> None:
+        self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for name, labels, value in _SAMPLE.findall(text):
+            by_name = {label: _unescaped(text) for label, text in _LABEL.findall(labels)}
+            self._samples.setdefault(name, []).append((by_name, float(value)))
+
+    def sum(self, name: str, **wanted: str) -> float:
+        """Return the sum of the samples that have these labels."""
+        return sum(
+            value
+            for labels, value in self._samples.get(name, [])
+            if all(labels.get(label) == text for label, text in wanted.items())
+        )
+
+    def calls(self, call: str) -> float:
+        """Return how many calls of this kind the master has answered."""
+        return self.sum("kvcove_master_call_seconds_count", call=call)
+
+    def fault_misses(self) -> float:
+        """Return the keys whose look-up failed: they may be stored."""
+        return sum(
+            value
+            for labels, value in self._samples.get("kvcove_requester_misses_total", [])
+            if labels["reason"] not in _NO_FAULTS
+        )
+
+
+def _requests(own: Own) -> list[tuple[str, str, float]]:
+    """Return name, help and value of the counters of requests, items and failures."""
+    puts = own.sum("kvcove_master_owner_puts_total")
+    stale = own.sum("kvcove_master_owner_stale_puts_total")
+    hits = own.sum("kvcove_master_owner_hits_total")
+    misses = own.sum("kvcove_requester_misses_total")
+    keys = own.sum("kvcove_master_lookups_total")
+    resets = own.sum("kvcove_master_resets_total")
+    unproven = own.sum("kvcove_master_resets_not_proven_total")
+    return [
+        ("put_start_requests", "values whose put was begun, and stored or refused", puts + stale),
+        ("put_end_requests", "values whose put was ended, and stored or refused", puts + stale),
+        ("put_end_failures", "values refused: a reset or removal came first", stale),
+        ("exist_key_requests", "keys that were looked up at the master", keys),
+        ("exist_key_failures", "keys whose look-up failed", own.fault_misses()),
+        ("batch_exist_key_requests", "look-ups, each of many keys", own.calls("lookup")),
+        ("batch_exist_key_items", "keys that were looked up at the master", keys),
+        ("batch_exist_key_failed_items", "keys whose look-up failed", own.fault_misses()),
+        ("get_replica_list_requests", "keys that were read or missed", hits + misses),
+        ("get_replica_list_failures", "keys that were missed, whatever the reason", misses),
+        ("remove_requests", "removals by keys or pattern", own.calls("remove")),
+        ("remove_all_requests", "resets", resets),
+        ("remove_all_failures", "resets that were not answered as proven", unproven),
+        ("ping_requests", "renewals of owners' leases", own.calls("renew")),
+    ]
+
+
+def master_metrics(
+    own: str, segments: Sequence[Mapping[str, Any]], status: Mapping[str, Any]
+) -> str:
+    """Return the metrics by that program's names.
+
+    Parameters
+    ----------
+    own : str
+        kvcove's own, in Prometheus' text form.
+    segments : sequence of mappings
+        What ``/v1/segments`` says of the owners that are not gone.
+    status : mapping
+        What ``/v1/status`` says.
+    """
+    lines: list[str] = []
+
+    def family(name: str, kind: str, text: str, samples: list[tuple[str, float]]) -> None:
+        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+        lines.extend(f"{name}{labels} {value:.17g}" for labels, value in samples)
+
+    capacities = [s["capacity_bytes"] for s in segments]
+    used = [s["capacity_bytes"] - s["free_bytes"] for s in segments]
+    labels = [f'{{segment="{s["address"]}"}}' for s in segments]
+    by_segment = list(zip(labels, used, strict=True))
+    family("master_allocated_bytes", "gauge", "memory in use", [("", sum(used))])
+    family("master_total_capacity_bytes", "gauge", "memory of the pool", [("", sum(capacities))])
+    family("segment_allocated_bytes", "gauge", "memory in use, by owner", by_segment)
+    by_segment = list(zip(labels, capacities, strict=True))
+    family("segment_total_capacity_bytes", "gauge", "memory that an owner gives", by_segment)
+    for name, text, value in (
+        ("master_key_count", "objects and replicas", status["objects"]),
+        ("master_active_clients", "owners that are not gone", len(segments)),
+        ("master_soft_pin_key_count", "always 0: owners do not count soft pins", 0),
+    ):
+        family(name, "gauge", text, [("", value)])
+    for name, key, text in (
+        ("master_evicted_key_count", "evictions", "values evicted to make room"),
+        ("mem_cache_hit_nums_", "hits", "values read from memory"),
+    ):
+        family(name, "counter", text, [("", sum(s[key] for s in segments))])
+    for name, text, value in _requests(Own(own)):
+        family(f"master_{name}_total", "counter", text, [("", value)])
+    return "\n".join(lines) + "\n"
