@@ -15,6 +15,7 @@
 #include "kvcove/base/text.h"
 #include "kvcove/http/url.h"
 #include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/prefix_route.h"
 
 namespace kvcove::master {
 namespace {
@@ -141,29 +142,6 @@ Status CheckOne(const std::set<std::string>& names) {
   return Fail(Code::kInvalid,
               fmt::format("'{}' may be {}; a session of an engine has only the one of its tenant",
                           ReadableName(*names.begin()), all));
-}
-
-// Returns all weight versions of a namespace, or the named one; without a namespace, those of all.
-// Errors: kMiss if that leaves none; kInvalid if the name is that of two namespaces.
-Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
-  const std::string name = request.Get("namespace");
-  const bool versioned = request.query.contains("version");
-  std::vector<SlotDescription> found;
-  std::vector<std::string> known;
-  std::set<std::string> meant;
-  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
-  for (const SlotDescription& slot : all) {
-    known.push_back(slot.name);
-    if (!name.empty() && ReadableName(slot.name) != name) continue;
-    if (versioned && slot.version != request.Get("version")) continue;
-    if (!name.empty()) meant.insert(slot.name);
-    found.push_back(slot);
-  }
-  KVCOVE_TRY(CheckOne(meant));
-  if (!found.empty() || (name.empty() && !versioned)) return found;
-  return NoSuchName(
-      name, known,
-      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
 }
 
 // Returns how long a change waits for its proof.
@@ -425,6 +403,27 @@ Result<std::uint64_t> NumberIn(const Request& request, const std::string& name,
   return value;
 }
 
+Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
+  const std::string name = request.Get("namespace");
+  const bool versioned = request.query.contains("version");
+  std::vector<SlotDescription> found;
+  std::vector<std::string> known;
+  std::set<std::string> meant;
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
+  for (const SlotDescription& slot : all) {
+    known.push_back(slot.name);
+    if (!name.empty() && ReadableName(slot.name) != name) continue;
+    if (versioned && slot.version != request.Get("version")) continue;
+    if (!name.empty()) meant.insert(slot.name);
+    found.push_back(slot);
+  }
+  KVCOVE_TRY(CheckOne(meant));
+  if (!found.empty() || (name.empty() && !versioned)) return found;
+  return NoSuchName(
+      name, known,
+      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
+}
+
 Result<SlotDescription> SlotIn(const AdminPool& pool, const Request& request) {
   KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, request));
   return slots.front();
@@ -470,6 +469,9 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });
   add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
+  add("POST", "/v1/prefix", true,
+      [pool, &clock](const Request& request) { return AnswerPrefix(*pool, request, clock); });
+  routes.back().body_bytes = kMaxPrefixBody;
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
   add("POST", "/v1/reset", true,
       [answers](const Request& request) { return answers->Reset(request); });
