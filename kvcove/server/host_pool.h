@@ -4,7 +4,7 @@
 //
 //   status, segments   the owners' last reports (each 5 ms old at most); no lock of the core
 //   namespaces,        the keeper's lock, for a copy of its table; for the bytes, the core's for a
-//   engines            slice of its slots, then a pause
+//   versions, engines  slice of its slots, then a pause
 //   key, prefix        as a reader looks a key up: no lock at all
 //   keys               the core's lock for a slice of its objects, then a pause; pages
 //   metrics            the core's lock for a slice of the statistics, then a pause

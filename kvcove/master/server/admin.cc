@@ -326,8 +326,8 @@ void AddClusterRoutes(std::vector<http::Route>& routes,
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path :
-       {"segments", "namespaces", "engines", "keys", "key", "tasks", "members", "masters"}) {
+  for (const char* path : {"segments", "namespaces", "versions", "engines", "keys", "key", "tasks",
+                           "members", "masters"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",

@@ -93,7 +93,7 @@ class AdminPool {
 };
 
 // Returns the routes that an endpoint has whatever pool is behind it: /healthz, /readyz, /metrics,
-// and /v1/: status, segments, namespaces, engines, keys, key, prefix, tasks, reset,
+// and /v1/: status, segments, namespaces, versions, engines, keys, key, prefix, tasks, reset,
 // prune, remove, pin, unpin.
 std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, const Clock& clock);
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/random.h"
@@ -178,6 +179,27 @@ class PoolAnswers {
       if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
     }
     return json{{"namespaces", list}};
+  }
+
+  // Lists weight versions, those of a namespace in the order in which engines have named them: what
+  // is before one is what a prune with it ends.
+  Result<json> Versions(const Request& request) const {
+    KVCOVE_ASSIGN(std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+    std::erase_if(slots, [](const SlotDescription& slot) { return slot.version.empty(); });
+    std::ranges::sort(slots, {}, [](const SlotDescription& slot) {
+      return std::tie(slot.name, slot.order, slot.version);
+    });
+    const std::vector<std::uint64_t> bytes = pool_->BytesBySlot();
+    json list = json::array();
+    for (const SlotDescription& slot : slots) {
+      list.push_back({{"namespace", ReadableName(slot.name)},
+                      {"version", slot.version},
+                      {"state", slot.dead    ? "dead"
+                                : slot.named ? "in use"
+                                             : "unused"}});
+      if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
+    }
+    return json{{"versions", list}};
   }
 
   Result<json> Engines(const Request& request) const {
@@ -464,6 +486,8 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
       [pool](const Request&) -> Result<json> { return pool->Status(); });
   add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
   add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/versions", false,
+      [answers](const Request& request) { return answers->Versions(request); });
   add("GET", "/v1/engines", false,
       [answers](const Request& request) { return answers->Engines(request); });
   add("GET", "/v1/keys", true,

@@ -162,6 +162,30 @@ TEST_F(AdminRoutesTest, AnEmptyArgumentIsRefused) {
   EXPECT_EQ(Post("/v1/pin", all).status, 200);
 }
 
+// ---- weight versions
+
+TEST_F(AdminRoutesTest, VersionsAreListedInTheOrderInWhichEnginesHaveNamedThem) {
+  pool_->slots = {
+      {.slot = 1, .name = "m", .version = "step-10", .named = true, .order = 7},
+      {.slot = 2, .name = "m", .version = "step-8", .named = false, .dead = true, .order = 3},
+      {.slot = 3, .name = "m", .version = "step-9", .named = false, .order = 5},
+      {.slot = 4, .name = "m"},
+      {.slot = 5, .name = "a", .version = "v", .named = true, .order = 9}};
+  const auto versions = [&](const std::map<std::string, std::string>& arguments) {
+    const auto route = std::ranges::find(routes_, "/v1/versions", &http::Route::path);
+    http::Request request;
+    request.query = arguments;
+    return json::parse(route->answer(request).body)["versions"];
+  };
+  EXPECT_EQ(versions({{"namespace", "m"}}),
+            json::array({{{"namespace", "m"}, {"version", "step-8"}, {"state", "dead"}},
+                         {{"namespace", "m"}, {"version", "step-9"}, {"state", "unused"}},
+                         {{"namespace", "m"}, {"version", "step-10"}, {"state", "in use"}}}));
+  const json all = versions({});
+  ASSERT_EQ(all.size(), 4U) << "one without a version is none";
+  EXPECT_EQ(all[0]["namespace"], "a");
+}
+
 // ---- prefixes
 
 TEST_F(AdminRoutesTest, APrefixIsThatOfTheVersionThatHasMostOfIt) {
