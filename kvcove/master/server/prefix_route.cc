@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kLocateNs = kSecond;  // for all versions of the namespace
+constexpr std::int64_t kPrefixNs = kSecond;  // for all versions of the namespace
 
 // The keys of a prefix, and the namespace that they are looked up in.
 struct Question {
@@ -153,7 +153,7 @@ Result<json> AnswerPrefix(const AdminPool& pool, const http::Request& request, c
   const json body = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
   KVCOVE_ASSIGN(const Question question, QuestionIn(body));
   KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, question.where));
-  const std::int64_t deadline_ns = clock.NowNs() + kLocateNs;
+  const std::int64_t deadline_ns = clock.NowNs() + kPrefixNs;
   PrefixShares best;
   const SlotDescription* best_slot = nullptr;
   for (const SlotDescription& slot : slots) {

@@ -10,7 +10,7 @@ order a role's calls come; ``examples/engine/toy.py`` is a whole engine.
 from __future__ import annotations
 
 from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
-from kvcove.engines._facts import advice_of, differences, leave, left
+from kvcove.engines._facts import advice_of, differences, leave, leave_own, left
 from kvcove.engines._host import affordable, available_memory
 from kvcove.engines._pool import (
     ADDRESSES,
@@ -35,6 +35,7 @@ __all__ = [
     "directory",
     "fingerprint",
     "leave",
+    "leave_own",
     "left",
     "named_pool",
     "no_pool",

@@ -219,7 +219,7 @@ def differences(one: Explained, other: Explained) -> list[tuple[str, str, str, s
         for fact, second, first in engines.differences(one.facts, other.facts)
     ]
     if one.hashing != other.hashing:
-        advice = "give them the same --prefix-caching-hash-algo and $PYTHONHASHSEED"
+        advice = engines.advice_of("block hashing")
         found.append(("block hashing", one.hashing, other.hashing, advice))
     if not found and one.namespace != other.namespace:
         found.append(("namespace", one.namespace, other.namespace, "they are other models"))
