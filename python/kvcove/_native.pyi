@@ -1088,12 +1088,12 @@ class EngineShape:
 
     def prefix_tags(self) -> tuple[list[str], int]:
         """
-        The beginnings of the keys of a prefix's chunk; and how many block hashes a chunk has.
+        Return the beginnings of the keys of a prefix's chunk, and how many hashes it has.
         """
 
     def prefix_keys(self, hashes: list[bytes], adapter: str = "") -> list[bytes]:
         """
-        The keys of a prefix's whole chunks, for Session.locate: of each chunk one for each tag.
+        Return the keys of a prefix's whole chunks, of each one for each tag.
         """
 
 class SchedulerRole:

@@ -654,10 +654,9 @@ void BindConnector(nb::module_& module) {
             connector::PrefixTags of = Unwrap(connector::PrefixTagsOf(self.shape));
             return std::make_tuple(std::move(of.tags), of.hashes_per_chunk);
           },
-          "The beginnings of the keys of a prefix's chunk; and how many block hashes a chunk has.")
+          "Return the beginnings of the keys of a prefix's chunk, and how many hashes it has.")
       .def("prefix_keys", &PrefixKeysOf, nb::arg("hashes"), nb::arg("adapter") = "",
-           "The keys of a prefix's whole chunks, for Session.locate: of each chunk one for each "
-           "tag.");
+           "Return the keys of a prefix's whole chunks, of each one for each tag.");
 
   nb::class_<PyScheduler>(module, "SchedulerRole")
       .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,
