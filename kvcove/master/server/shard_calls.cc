@@ -142,7 +142,8 @@ void ShardCalls::CountPrefix(SlotId slot, std::span<const Id128> hashes, std::in
     for (const Id128& hash : hashes.subspan(begin, std::min(kPrefixPart, hashes.size() - begin))) {
       part.emplace_back(slot, hash);
     }
-    for (const wire::HeldKey& key : Find(part, deadline_ns).keys) {
+    const Found found = Find(part, deadline_ns);
+    for (const wire::HeldKey& key : found.keys) {
       if (key.holders.empty()) {
         // Without a reason: the last owner's lease has ended between the directory's two looks.
         count.End(key.reason == MissReason::kNone ? MissReason::kOwnerGone : key.reason);
