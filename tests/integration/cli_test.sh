@@ -148,6 +148,8 @@ check "status: an endpoint before a socket" 0 "^role +host" env KVCOVE_ADMIN="un
 check "two endpoints" 2 "give one of them" "$kvcove" keys --socket "$directory/run/s" --admin "unix:$directory/run/admin-s"
 check "why of one host" 0 "nowhere: not put since the owner started" "$kvcove" why no-such-key --socket "$directory/run/s"
 check "a namespace that is near" 2 "did you mean '$name'" "$kvcove" keys --namespace "${name}x" --socket "$directory/run/s"
+check "a prefix of one host" 0 "^1 of 2 keys; the next one: never put" "$kvcove" prefix "$name" "$key" no-such-key --socket "$directory/run/s"
+check "a prefix in no namespace" 2 "did you mean '$name'" "$kvcove" prefix "${name}x" "$key" --socket "$directory/run/s"
 check "versions of one host" 0 "no engine has named a version" "$kvcove" versions --socket "$directory/run/s"
 check "a prune below versions" 2 "step-9" "$kvcove" versions prune "$name" --before step-9 --socket "$directory/run/s"
 check "a prune without a version" 2 "--before is required" "$kvcove" versions prune "$name" --socket "$directory/run/s"
