@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Program, command_path, http
+from conftest import Program, command_path, http, wait_until
 
 import kvcove
 from kvcove import engines
@@ -76,8 +76,9 @@ def test_a_prefix_of_a_cluster(cluster: Any, owner: str) -> None:
     with kvcove.open(owner) as pool, pool.session(shape.namespace) as session:
         keys = shape.prefix_keys(HASHES)
         assert session.put(keys[:5], [b"kv"] * 5).all_ok
+        # A master that is late lists a value after its put has returned.
+        assert wait_until(lambda: session.locate(keys).keys == 5)
         located = session.locate(keys)
-        assert located.keys == 5
         (place,) = located.owners
         assert place.memory_prefix == 5
         tags, hashes = shape.prefix_tags()
