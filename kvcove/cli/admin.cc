@@ -120,6 +120,10 @@ constexpr Column kNamespaceColumns[] = {{"NAMESPACE", "namespace"},
                                         {"GENERATION", "generation"},
                                         {"USED", "used"},
                                         {"DEAD", "dead"}};
+constexpr Column kVersionColumns[] = {{"NAMESPACE", "namespace"},
+                                      {"VERSION", "version"},
+                                      {"BYTES", "bytes", true},
+                                      {"STATE", "state"}};
 constexpr Column kEngineColumns[] = {{"ENGINE", "engine"},
                                      {"NAMESPACE", "namespace"},
                                      {"VERSION", "version", true},
@@ -213,7 +217,8 @@ class Builder {
       AddPoolChoice(*command, options_->pool);
       AddAdminAccessOptions(*command, options_->access);
     }
-    command->callback([options = options_, &chosen = chosen_, method, path, print] {
+    command->callback([command, options = options_, &chosen = chosen_, method, path, print] {
+      if (!command->get_subcommands().empty()) return;  // the parser calls this one last
       chosen = [=] { return Run(*options, method, path, print); };
     });
     return command;
@@ -225,11 +230,29 @@ class Builder {
     return option;
   }
 
+  // Returns a builder of the subcommands of a command.
+  Builder Below(CLI::App* command) const { return {*command, options_, chosen_}; }
+
  private:
   CLI::App& admin_;
   std::shared_ptr<AdminOptions> options_;
   Action& chosen_;
 };
+
+void AddPrune(Builder add) {
+  CLI::App* prune =
+      add.Add("prune",
+              "Declare older weight versions of a namespace dead: nothing is found or stored under "
+              "them any more.",
+              "POST", "/v1/prune", PrintFields);
+  add.Argument(prune, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
+      ->required();
+  add.Argument(prune, "--before", "before",
+               "the version that stays; those that engines named earlier than it are dead")
+      ->required();
+  add.Argument(prune, "--timeout-ms", "timeout_ms",
+               "milliseconds to wait for the proof (2500; at most 60000)");
+}
 
 void AddQuestions(Builder& add) {
   add.Add("metrics", "Print the metrics in Prometheus' text form.", "GET", "/metrics", {});
@@ -237,6 +260,16 @@ void AddQuestions(Builder& add) {
           [](const json& body) {
             PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");
           });
+  CLI::App* versions =
+      add.Add("versions",
+              "List the weight versions of namespaces and the bytes of their values, the earliest "
+              "first.",
+              "GET", "/v1/versions", [](const json& body) {
+                PrintList(body["versions"], kVersionColumns, "no engine has named a version");
+              });
+  add.Argument(versions, "--namespace", "namespace", "only versions of this namespace");
+  versions->require_subcommand(0, 1);
+  AddPrune(add.Below(versions));
   CLI::App* engines =
       add.Add("engines", "List the engines that are registered.", "GET", "/v1/engines",
               [](const json& body) {
@@ -283,18 +316,7 @@ void AddChanges(Builder& add) {
       ->required();
   add.Argument(reset, "--timeout-ms", "timeout_ms",
                "milliseconds to wait for the proof (2500; at most 60000)");
-  CLI::App* prune =
-      add.Add("prune",
-              "Declare older weight versions of a namespace dead: nothing is found or stored under "
-              "them any more.",
-              "POST", "/v1/prune", PrintFields);
-  add.Argument(prune, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
-      ->required();
-  add.Argument(prune, "--before", "before",
-               "the version that stays; those that engines named earlier than it are dead")
-      ->required();
-  add.Argument(prune, "--timeout-ms", "timeout_ms",
-               "milliseconds to wait for the proof (2500; at most 60000)");
+  AddPrune(add);
   CLI::App* remove =
       add.Add("remove", "Remove keys of a namespace.", "POST", "/v1/remove", PrintFields);
   add.Argument(remove, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")

@@ -119,6 +119,11 @@ Result<http::Response> AdminClient::Ask(const std::string& method, const std::st
                                         const std::map<std::string, std::string>& arguments) const {
   std::string body;
   KVCOVE_ASSIGN(const std::string target, TargetOf(method, path, arguments, body));
+  return Send(method, target, body);
+}
+
+Result<http::Response> AdminClient::Send(const std::string& method, const std::string& target,
+                                         const std::string& body) const {
   const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns_;
   const auto failed = [&](const Error& error) {
     return Fail(error.code, fmt::format("the admin endpoint {}: {}", endpoint_, error.detail));
@@ -140,6 +145,17 @@ Result<http::Response> AdminClient::Ask(const std::string& method, const std::st
 Result<json> AdminClient::Json(const std::string& method, const std::string& path,
                                const std::map<std::string, std::string>& arguments) const {
   KVCOVE_ASSIGN(const http::Response response, Ask(method, path, arguments));
+  return JsonOf(method, path, response);
+}
+
+Result<json> AdminClient::Post(const std::string& path, const json& body) const {
+  KVCOVE_ASSIGN(const http::Response response,
+                Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace)));
+  return JsonOf("POST", path, response);
+}
+
+Result<json> AdminClient::JsonOf(std::string_view method, const std::string& path,
+                                 const http::Response& response) const {
   json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   if (response.status == 200 && body.is_object()) return body;
   if (response.status == 404 && !(body.is_object() && body.contains("detail"))) {

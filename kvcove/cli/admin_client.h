@@ -41,10 +41,16 @@ class AdminClient {
   // Returns the answer's JSON. An answer that is no 200 is an error with the endpoint's text.
   Result<nlohmann::json> Json(const std::string& method, const std::string& path,
                               const std::map<std::string, std::string>& arguments) const;
+  // Sends a body that is more than a few strings. Errors: as Json.
+  Result<nlohmann::json> Post(const std::string& path, const nlohmann::json& body) const;
 
  private:
   static constexpr std::int64_t kCallNs = 30'000'000'000;
   Result<UniqueFd> Connect(std::int64_t deadline_ns) const;
+  Result<http::Response> Send(const std::string& method, const std::string& target,
+                              const std::string& body) const;
+  Result<nlohmann::json> JsonOf(std::string_view method, const std::string& path,
+                                const http::Response& response) const;
   void FindLeader(const std::string& endpoints);
 
   std::string endpoint_;

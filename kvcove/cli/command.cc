@@ -237,6 +237,8 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddToken(app, chosen);
   AddStatus(app, chosen);
   AddPoolCommands(app, chosen);
+  AddPrefix(app, chosen);
+  AddWhyNot(app, chosen);
   AddAdmin(app, chosen);
   AddTop(app, chosen);
   AddDoctor(app, chosen);

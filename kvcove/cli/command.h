@@ -40,6 +40,8 @@ void AddToken(CLI::App& app, Action& chosen);
 void AddAdmin(CLI::App& app, Action& chosen);
 // `kvcove keys` and its like, which find the pool by themselves (find_pool.h).
 void AddPoolCommands(CLI::App& app, Action& chosen);
+void AddPrefix(CLI::App& app, Action& chosen);
+void AddWhyNot(CLI::App& app, Action& chosen);
 void AddStatus(CLI::App& app, Action& chosen);
 void AddTop(CLI::App& app, Action& chosen);
 void AddDoctor(CLI::App& app, Action& chosen);

@@ -232,4 +232,41 @@ void AppendKey(std::string_view tag, std::string_view hash, std::string& out,
   (void)WriteKey(tag, hash, out.data() + from, adapter);
 }
 
+Result<PrefixTags> PrefixTagsOf(const EngineShape& shape) {
+  const Keys keys(shape);
+  PrefixTags of;
+  std::uint32_t chunk_tokens = 0;
+  for (std::uint32_t g = 0; g < shape.groups.size(); ++g) {
+    const GroupShape& group = shape.groups[g];
+    if (group.kind != GroupKind::kFull) continue;
+    if (chunk_tokens != 0 && group.chunk_tokens != chunk_tokens) {
+      return Fail(
+          Code::kInvalid,
+          fmt::format("the KV groups with full attention have chunks of {} and {} tokens, so "
+                      "no chain of keys names a prefix",
+                      chunk_tokens, group.chunk_tokens));
+    }
+    chunk_tokens = group.chunk_tokens;
+    of.tags.insert(of.tags.end(), keys.Tags(g).begin(), keys.Tags(g).end());
+  }
+  if (of.tags.empty()) {
+    return Fail(Code::kInvalid,
+                "no KV group has full attention, so no chain of keys names a prefix");
+  }
+  of.hashes_per_chunk = chunk_tokens / shape.hash_tokens;
+  return of;
+}
+
+std::vector<std::string> PrefixKeys(const PrefixTags& of, std::span<const std::string_view> hashes,
+                                    std::string_view adapter) {
+  std::vector<std::string> keys;
+  keys.reserve(hashes.size() / of.hashes_per_chunk * of.tags.size());
+  for (std::size_t end = of.hashes_per_chunk; end <= hashes.size(); end += of.hashes_per_chunk) {
+    for (const std::string& tag : of.tags) {
+      AppendKey(tag, hashes[end - 1], keys.emplace_back(), adapter);
+    }
+  }
+  return keys;
+}
+
 }  // namespace kvcove::connector

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -110,6 +111,20 @@ class Keys {
   std::vector<std::uint32_t> copies_;     // by group
   std::vector<std::uint32_t> tp_copies_;  // those within one PCP rank
 };
+
+// The beginnings of the keys of a prefix's chunk, for callers that ask which owners have a prefix
+// (Session::Locate): the tags of all groups with full attention. The other groups need the end of a
+// prefix alone, so no chain of keys names theirs.
+struct PrefixTags {
+  std::vector<std::string> tags;
+  std::uint32_t hashes_per_chunk = 1;  // the last of them is in the chunk's keys
+};
+// Errors: kInvalid for an engine without such a group, or whose groups have chunks of other sizes.
+Result<PrefixTags> PrefixTagsOf(const EngineShape& shape);
+// Returns the keys of the whole chunks that these block hashes cover, chunk by chunk, each with one
+// key for each tag.
+std::vector<std::string> PrefixKeys(const PrefixTags& of, std::span<const std::string_view> hashes,
+                                    std::string_view adapter = {});
 
 // Appends "<tag>@<hash in hex digits>" to `out`, and "+<adapter>" if it is not empty.
 void AppendKey(std::string_view tag, std::string_view hash, std::string& out,

@@ -171,6 +171,35 @@ TEST(ShapeTest, WhatDoesNotFitIsRefused) {
   EXPECT_FALSE(shape.Check());
 }
 
+// Routers make the same keys of POST /v1/prefix's fields (master/server/prefix_route.cc).
+TEST(KeysTest, APrefixHasAKeyForEachShardOfEachChunk) {
+  EngineShape shape = Shape(2, 8);
+  shape.hash_tokens = 8;
+  shape.groups.push_back({.kind = GroupKind::kWindow, .chunk_tokens = 64, .window_tokens = 9});
+  const auto of = PrefixTagsOf(shape);
+  ASSERT_TRUE(of) << of.error().ToString();
+  EXPECT_EQ(of->tags, (std::vector<std::string>{"g0.h0of2", "g0.h1of2"}));
+  EXPECT_EQ(of->hashes_per_chunk, 2U);
+  const std::vector<std::string_view> hashes = {"\x01", "\xa1", "\x02", "\xb3", "\x04"};
+  EXPECT_EQ(PrefixKeys(*of, hashes, "d"),
+            (std::vector<std::string>{"g0.h0of2@a1+d", "g0.h1of2@a1+d", "g0.h0of2@b3+d",
+                                      "g0.h1of2@b3+d"}));
+  EXPECT_TRUE(PrefixKeys(*of, std::span(hashes).first(1)).empty());
+  // The keys that a look-up of the engine asks for.
+  for (std::uint32_t tp = 0; tp < 2; ++tp) {
+    EXPECT_EQ(Keys(shape).PartsOf({.tp = tp}, 0).front().tag, of->tags[tp]);
+  }
+}
+
+TEST(KeysTest, WithoutOneChainOfChunksThereIsNoPrefix) {
+  EngineShape shape = Shape(1, 8);
+  shape.groups.push_back({.chunk_tokens = 32});
+  EXPECT_EQ(PrefixTagsOf(shape).error().code, Code::kInvalid) << "two sizes";
+  shape.groups.pop_back();
+  shape.groups[0].kind = GroupKind::kState;
+  EXPECT_EQ(PrefixTagsOf(shape).error().code, Code::kInvalid) << "no full attention";
+}
+
 TEST(KeysTest, AKeyHasItsHashInHexDigitsWhateverItsLength) {
   std::string hash;
   std::string digits;

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -331,12 +332,23 @@ class Server::Impl {
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(kMaxHeaderBytes);
-    parser.body_limit(kMaxBodyBytes);
+    // The parser compares a length in the header with the limit that it has then, so the limit of
+    // the path comes after that check.
+    parser.body_limit(boost::none);
     error_code error;
     {
       const Wait wait(*this, stream);  // one deadline for all of the request
-      co_await beast::http::async_read(stream, buffer, parser,
-                                       asio::redirect_error(asio::use_awaitable, error));
+      co_await beast::http::async_read_header(stream, buffer, parser,
+                                              asio::redirect_error(asio::use_awaitable, error));
+      if (!error) {
+        const std::size_t limit = BodyLimit(parser.get());
+        parser.body_limit(limit);
+        if (parser.content_length().value_or(0) > limit) error = beast::http::error::body_limit;
+      }
+      if (!error) {
+        co_await beast::http::async_read(stream, buffer, parser,
+                                         asio::redirect_error(asio::use_awaitable, error));
+      }
     }
     if (error && !IsMalformed(error)) co_return false;
     const bool malformed = error || HasTwoLengths(parser.get().base());
@@ -370,6 +382,24 @@ class Server::Impl {
     co_return !error && response.keep_alive();
   }
 
+  // Returns the route of a method and path; null: there is none.
+  const Route* RouteOf(std::string_view method, std::string_view path) const {
+    const auto found = std::ranges::find_if(
+        routes_, [&](const Route& route) { return route.method == method && route.path == path; });
+    return found == routes_.end() ? nullptr : &*found;
+  }
+
+  // Returns how large the body of a request may be.
+  std::size_t BodyLimit(const HttpRequest& request) const {
+    const std::string_view method(request.method_string().data(), request.method_string().size());
+    const Route* const route = RouteOf(method, PathOf(request));
+    if (route == nullptr || route->body_bytes == 0) return kMaxBodyBytes;
+    const auto authorization = request[beast::http::field::authorization];
+    const std::string value(authorization.data(), authorization.size());
+    const bool admitted = !options_.authorize || options_.authorize(value, route->metrics);
+    return admitted ? route->body_bytes : kMaxBodyBytes;
+  }
+
   asio::awaitable<Response> Answer(const HttpRequest& request) {
     const bool tls = options_.tunnel != nullptr;
     if (const Status origin = CheckOrigin(request, options_.loopback, tls); !origin) {
@@ -382,7 +412,9 @@ class Server::Impl {
     const std::string_view target(request.target().data(), request.target().size());
     const std::size_t mark = target.find('?');
     if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
-    if (!asked.body.empty()) {
+    const Route* const found = RouteOf(asked.method, asked.path);
+    const bool reads_body = found != nullptr && found->body_bytes > 0;
+    if (!asked.body.empty() && !reads_body) {
       const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) {
         co_return ErrorResponse({Code::kInvalid, "the body is no JSON object"});
@@ -399,13 +431,6 @@ class Server::Impl {
     if (asked.authorization.empty() && !cookie.value.empty()) {
       asked.authorization = logins_.Find(cookie.value, clock_.NowNs()).authorization;
     }
-    const Route* found = nullptr;
-    bool known = false;
-    for (const Route& route : routes_) {
-      if (route.path != asked.path) continue;
-      known = true;
-      if (route.method == asked.method) found = &route;
-    }
     const bool open = found != nullptr && found->open;
     const bool metrics = found != nullptr && found->metrics;
     if (!open && options_.authorize && !options_.authorize(asked.authorization, metrics)) {
@@ -419,6 +444,7 @@ class Server::Impl {
       co_return denied;
     }
     if (found == nullptr) {
+      const bool known = std::ranges::find(routes_, asked.path, &Route::path) != routes_.end();
       co_return Response{.status = known ? 405 : 404,
                          .body = known ? "{\"error\":\"this path has another method\"}\n"
                                        : "{\"error\":\"no such path\"}\n"};

@@ -50,6 +50,9 @@ struct Route {
   bool open = false;     // needs no authorization
   bool metrics = false;  // the scope `metrics` is enough
   bool waits = false;    // may wait: runs on a worker
+  // The largest body of a route that reads Request::body itself; a caller without credentials
+  // cannot send so much. 0: the body is a small JSON object, whose values are in `query`.
+  std::size_t body_bytes = 0;
   std::function<Response(const Request&)> answer;
 };
 

@@ -61,6 +61,13 @@ class ServerTest : public testing::Test {
                             .metrics = true,
                             .answer = [](const Request&) { return Response{.body = "one 1\n"}; }},
                            {.method = "POST", .path = "/change", .answer = change},
+                           {.method = "POST",
+                            .path = "/long",
+                            .body_bytes = 1 << 20,
+                            .answer =
+                                [](const Request& request) {
+                                  return Response{.body = std::to_string(request.body.size())};
+                                }},
                            {.method = "DELETE", .path = "/change", .answer = change}});
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
@@ -326,6 +333,41 @@ TEST_F(ServerTest, RequestsWhoseEndIsInDoubtAreRefused) {
     EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 400")) << lines;
     EXPECT_EQ(changes_, 0) << lines;
   }
+}
+
+TEST_F(ServerTest, ALongBodyIsForTheRouteThatWantsItAndForCallersThatMayAsk) {
+  Start({.listener = {},
+         .authorize = [](const std::string& authorization, bool) { return authorization == "in"; },
+         .tunnel = {}});
+  const auto post = [&](const std::string& path, std::size_t bytes, const std::string& more) {
+    const std::string head = fmt::format(
+        "Host: localhost\r\nX-Kvcove-Request: 1\r\nContent-Length: {}\r\n{}", bytes, more);
+    return Ask("POST", head, path, std::string(bytes, ' '));
+  };
+  const std::string in = "Authorization: in\r\n";
+  const std::string answer = post("/long", 1 << 20, in);
+  EXPECT_EQ(StatusOf(answer), 200);
+  EXPECT_THAT(answer, testing::EndsWith("1048576")) << "not parsed, whatever it is";
+  EXPECT_EQ(StatusOf(post("/long", 1000, "")), 401);
+}
+
+// The server reads no body beyond the limit, so only its beginning is sent: else the connection is
+// reset, perhaps before the answer is read.
+TEST_F(ServerTest, ABodyBeyondTheLimitIsRefusedAfterItsHead) {
+  Start({.listener = {},
+         .authorize = [](const std::string& authorization, bool) { return authorization == "in"; },
+         .tunnel = {}});
+  const std::string in = "Authorization: in\r\n";
+  for (const auto& [path, bytes, more] :
+       {std::tuple("/change", (64 << 10) + 1, in), std::tuple("/long", (1 << 20) + 1, in),
+        std::tuple("/long", 1 << 20, std::string())}) {
+    const UniqueFd fd =
+        Connect(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: "
+                            "1\r\nContent-Length: {}\r\n{}\r\n",
+                            path, bytes, more));
+    EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 400")) << path << ' ' << bytes;
+  }
+  EXPECT_EQ(changes_, 0);
 }
 
 TEST_F(ServerTest, AWrongTokenIsAnsweredLateAndKeepsNobodyWaiting) {

@@ -82,6 +82,26 @@ std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout) {
 
 ItemResult Miss(MissReason reason) { return {.code = Code::kMiss, .reason = reason}; }
 
+Status CheckKeys(std::span<const std::string_view> keys) {
+  for (const std::string_view key : keys) KVCOVE_TRY(CheckKey(key));
+  return {};
+}
+
+LocatedPrefix LocatedOf(const PrefixShares& shares,
+                        const std::map<std::uint16_t, std::string>& names) {
+  LocatedPrefix located{.keys = shares.keys, .reason = shares.reason};
+  for (const PrefixShare& share : shares.owners) {
+    const auto name = names.find(share.owner);
+    if (name == names.end()) continue;
+    located.owners.push_back({.owner = name->second,
+                              .prefix = share.prefix,
+                              .memory_prefix = share.memory_prefix,
+                              .memory = share.memory,
+                              .disk = share.disk});
+  }
+  return located;
+}
+
 Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results) {
   if (kind != PinKind::kHard) return {};
   if (duration.count() >= 0 && duration <= kLongestHardPin) return {};

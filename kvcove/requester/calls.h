@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/model/prefix_count.h"
 #include "kvcove/requester/types.h"
 #include "kvcove/wire/messages.h"
 
@@ -58,6 +59,12 @@ std::int64_t HoldEnd(std::chrono::milliseconds hold, std::int64_t now_ns);
 // Returns now plus `timeout`, which is bounded to one hour.
 std::int64_t DeadlineOf(const Clock& clock, std::chrono::milliseconds timeout);
 ItemResult Miss(MissReason reason);
+// Checks each key. Errors: those of CheckKey, for the first key that is not valid.
+Status CheckKeys(std::span<const std::string_view> keys);
+// Returns the answer of Session::Locate. `names`: of the owners, by number; a part of an owner
+// without a name is left out.
+LocatedPrefix LocatedOf(const PrefixShares& shares,
+                        const std::map<std::uint16_t, std::string>& names);
 // Checks the duration of a pin, and fills `results` if it is refused. Errors: kInvalid for a hard
 // pin whose time to live is negative or beyond kLongestHardPin.
 Status CheckPin(PinKind kind, std::chrono::milliseconds duration, std::span<ItemResult> results);

@@ -160,6 +160,13 @@ class KVCOVE_API Session {
   // disk counts as in memory. An owner whose tier is not known gets the tier of the first one.
   virtual Result<std::vector<std::vector<ObjectPlace>>> Places(
       std::span<const std::string_view> keys, const CallOptions& options) = 0;
+  // Returns how much of a prefix each owner has, for a router that chooses the host of a request:
+  // the leading keys that have an owner, and the part of each owner. A hint, as Exists; nothing is
+  // held, and no hit or miss is counted in a cluster. Cost: in a cluster one call to the master,
+  // which answers from its directory; else as LongestPrefix. Errors: kInvalid (also for a key that
+  // is not valid), kIncompatible (the master is of an earlier version), kUnavailable, kTimeout.
+  virtual Result<LocatedPrefix> Locate(std::span<const std::string_view> keys,
+                                       const CallOptions& options) = 0;
   // Returns the names of Places alone.
   Result<std::vector<std::vector<std::string>>> Where(std::span<const std::string_view> keys,
                                                       const CallOptions& options);

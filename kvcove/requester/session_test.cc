@@ -91,6 +91,10 @@ class FakeSession final : public Session {
     return std::vector<std::vector<ObjectPlace>>{
         {{.owner = "here:1"}, {.owner = "there:1", .tier = Tier::kDisk}}, {}};
   }
+  Result<LocatedPrefix> Locate(std::span<const std::string_view> keys,
+                               const CallOptions&) override {
+    return LocatedPrefix{.keys = keys.size()};
+  }
   Status Reset(const ResetOptions& options) override {
     asked += "reset " + options.version.value_or("-") + ";";
     return Fail(Code::kNotProven, "not yet");

@@ -67,6 +67,22 @@ struct ObjectPlace {
   std::uint64_t bytes = 0;    // size of the value; 0: not known without a read of the disk
 };
 
+// An owner's part of a prefix (Session::Locate), in keys.
+struct OwnerPrefix {
+  std::string owner{};            // host:port; "local" in a pool of one host
+  std::size_t prefix = 0;         // leading keys that it has
+  std::size_t memory_prefix = 0;  // leading keys that it has in memory
+  std::size_t memory = 0;         // of the found keys those that it has in memory
+  std::size_t disk = 0;           // and those that it has on a disk only
+};
+
+// The leading keys of a prefix that have an owner.
+struct LocatedPrefix {
+  std::size_t keys = 0;                   // their number
+  MissReason reason = MissReason::kNone;  // why the next key has no owner; kNone: each key has one
+  std::vector<OwnerPrefix> owners{};      // longest prefix first
+};
+
 // An object in Session::List.
 struct StoredObject {
   std::string key;

@@ -177,6 +177,26 @@ TEST_F(HostAdminTest, SaysWhereAKeyIsOrWhyItIsNowhere) {
   EXPECT_THAT(unknown.body, HasSubstr("did you mean 'acme/llama'?"));
 }
 
+TEST_F(HostAdminTest, LocatesAPrefix) {
+  PutValue(*session_, "a");
+  PutValue(*session_, "g0.h0of1@0a1b");
+  const json located =
+      Post("/v1/prefix", {{"namespace", "acme/llama"}, {"keys", {"a", "b", "g0.h0of1@0a1b"}}});
+  EXPECT_EQ(located["keys"], 1);
+  EXPECT_EQ(located["reason"], "never put");
+  ASSERT_EQ(located["owners"].size(), 1U);
+  EXPECT_EQ(located["owners"][0]["owner"], directory_ + "/kvcove.sock");
+  EXPECT_EQ(located["owners"][0]["memory_prefix"], 1);
+  const json blocks =
+      Post("/v1/prefix",
+           {{"namespace", "acme/llama"}, {"block_hashes", {"0a1b", "ff"}}, {"tags", {"g0.h0of1"}}});
+  EXPECT_EQ(blocks["chunks"], 1);
+  EXPECT_EQ(blocks["owners"][0]["prefix_chunks"], 1);
+  // The most keys of a call.
+  const std::vector<std::string> many(kMaxBatch, std::string(80, 'k'));
+  EXPECT_EQ(Post("/v1/prefix", {{"namespace", "acme/llama"}, {"keys", many}})["keys"], 0);
+}
+
 TEST_F(HostAdminTest, ListsTheEnginesThatWork) {
   PutValue(*session_, "k");
   const json answer = Get("/v1/engines");

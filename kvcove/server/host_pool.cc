@@ -258,6 +258,21 @@ HostPool::Found HostPool::Find(std::span<const master::SlotDescription> slots, s
   return found;
 }
 
+void HostPool::CountPrefix(const master::SlotDescription& slot,
+                           std::span<const std::string_view> keys, std::int64_t /*deadline_ns*/,
+                           PrefixCount& count) const {
+  const std::int64_t now_ns = clock_.NowNs();
+  for (const std::string_view key : keys) {
+    wire::HeldKey all{.reason = MissReason::kNeverPut, .holders = {}};
+    for (std::size_t i = 0; i < options_.hosts.size(); ++i) {
+      AddHeld(all,
+              HeldAt(*options_.hosts[i], static_cast<wire::OwnerNumber>(i), slot, key, now_ns));
+    }
+    if (all.holders.empty()) return count.End(all.reason);
+    count.Add(all.holders);
+  }
+}
+
 Result<wire::ResetOutcome> HostPool::Reset(const wire::ResetRequest& request,
                                            std::int64_t deadline_ns) {
   return Run<wire::ResetOutcome>(

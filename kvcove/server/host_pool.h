@@ -4,8 +4,8 @@
 //
 //   status, segments   the owners' last reports (each 5 ms old at most); no lock of the core
 //   namespaces,        the keeper's lock, for a copy of its table; for the bytes, the core's for a
-//   engines            slice of its slots, then a pause
-//   key                as a reader looks a key up: no lock at all
+//   versions, engines  slice of its slots, then a pause
+//   key, prefix        as a reader looks a key up: no lock at all
 //   keys               the core's lock for a slice of its objects, then a pause; pages
 //   metrics            the core's lock for a slice of the statistics, then a pause
 //   reset, remove,     as a call of an engine
@@ -56,6 +56,8 @@ class HostPool final : public master::AdminPool {
   Result<AskPage> PagesOf(const wire::OwnerStat& owner) const override;
   Found Find(std::span<const master::SlotDescription> slots, std::string_view key,
              std::int64_t deadline_ns) const override;
+  void CountPrefix(const master::SlotDescription& slot, std::span<const std::string_view> keys,
+                   std::int64_t deadline_ns, PrefixCount& count) const override;
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override;
   Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request,

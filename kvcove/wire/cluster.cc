@@ -86,6 +86,49 @@ Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::si
   return places;
 }
 
+std::string Encode(const PrefixShares& message) {
+  Builder builder(message.owners.size() * sizeof(PrefixShare) + 256);
+  const auto column = [&](auto PrefixShare::* of) {
+    std::vector<std::remove_cvref_t<decltype(PrefixShare().*of)>> values;
+    values.reserve(message.owners.size());
+    for (const PrefixShare& share : message.owners) values.push_back(share.*of);
+    return builder.CreateVector(values);
+  };
+  const auto owners = column(&PrefixShare::owner);
+  const auto prefixes = column(&PrefixShare::prefix);
+  const auto memory_prefixes = column(&PrefixShare::memory_prefix);
+  const auto memory = column(&PrefixShare::memory);
+  const auto disk = column(&PrefixShare::disk);
+  return Done(builder, fb::CreateLocateReply(builder, message.keys,
+                                             static_cast<std::uint8_t>(message.reason), owners,
+                                             prefixes, memory_prefixes, memory, disk));
+}
+
+Result<PrefixShares> DecodePrefixShares(std::span<const std::byte> body) {
+  KVCOVE_ASSIGN(const auto* root, Root<fb::LocateReply>(body));
+  const std::size_t count = SizeOf(root->owners());
+  if (SizeOf(root->prefixes()) != count || SizeOf(root->memory_prefixes()) != count ||
+      SizeOf(root->memory()) != count || SizeOf(root->disk()) != count) {
+    return WrongCount();
+  }
+  if (!Aligned(root->owners(), 2) || !Aligned(root->prefixes(), 4) ||
+      !Aligned(root->memory_prefixes(), 4) || !Aligned(root->memory(), 4) ||
+      !Aligned(root->disk(), 4)) {
+    return Misaligned();
+  }
+  PrefixShares shares{.keys = root->keys(), .owners = {}};
+  KVCOVE_ASSIGN(shares.reason, ToReason(root->reason()));
+  shares.owners.reserve(count);
+  for (unsigned i = 0; i < count; ++i) {
+    shares.owners.push_back({.owner = root->owners()->Get(i),
+                             .prefix = root->prefixes()->Get(i),
+                             .memory_prefix = root->memory_prefixes()->Get(i),
+                             .memory = root->memory()->Get(i),
+                             .disk = root->disk()->Get(i)});
+  }
+  return shares;
+}
+
 std::string Encode(const OwnersReply& message) {
   Builder builder;
   std::vector<flatbuffers::Offset<fb::Owner>> list;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvcove/model/ids.h"
+#include "kvcove/model/prefix_count.h"
 #include "kvcove/wire/messages.h"
 #include "kvcove/wire/owner_link.h"
 
@@ -133,6 +134,7 @@ struct OwnersReply {
 std::string EncodeLookup(const Token& token, std::span<const Id128> hashes,
                          SaveNotice notice = SaveNotice::kNone);
 std::string Encode(std::span<const Place> places);
+std::string Encode(const PrefixShares& message);
 std::string Encode(const OwnersReply& message);
 std::string Encode(const RemoveRequest& message);
 std::string Encode(const DataGet& message);
@@ -149,6 +151,7 @@ struct LookupRequest {
 };
 Result<LookupRequest> DecodeLookup(std::span<const std::byte> body);
 Result<std::vector<Place>> DecodePlaces(std::span<const std::byte> body, std::size_t expected);
+Result<PrefixShares> DecodePrefixShares(std::span<const std::byte> body);
 Result<OwnersReply> DecodeOwners(std::span<const std::byte> body);
 Result<RemoveRequest> DecodeRemove(std::span<const std::byte> body);
 Result<DataGet> DecodeDataGet(std::span<const std::byte> body);

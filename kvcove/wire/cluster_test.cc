@@ -77,6 +77,21 @@ TEST(ClusterWireTest, ALookUpSaysWhatIsBeingSaved) {
   EXPECT_TRUE((*decoded)[1].under_way);
 }
 
+TEST(ClusterWireTest, APrefixHasAsManyOfEachColumnAsOwners) {
+  for (std::size_t count = 0; count < 4; ++count) {
+    PrefixShares shares{.keys = count, .reason = MissReason::kReset, .owners = {}};
+    for (std::uint16_t i = 0; i < count; ++i) {
+      shares.owners.push_back(
+          {.owner = i, .prefix = 4, .memory_prefix = 3, .memory = 2, .disk = 1});
+    }
+    const auto decoded = Decode(Encode(shares), &DecodePrefixShares);
+    ASSERT_TRUE(decoded) << decoded.error().ToString();
+    EXPECT_EQ(*decoded, shares);
+  }
+  // Other messages, whose columns differ.
+  EXPECT_FALSE(Decode(EncodeLookup({}, std::vector<Id128>(3)), &DecodePrefixShares));
+}
+
 // A message whose only field, at `field` of its table, is a list that has one string many times.
 std::string OneStringManyTimes(flatbuffers::voffset_t field, std::size_t bytes, std::size_t times) {
   flatbuffers::FlatBufferBuilder builder;
@@ -133,12 +148,18 @@ TEST(ClusterWireTest, MessagesHaveTheseBytes) {
   const std::vector<DataValue> values = {{.code = Code::kOk, .size_bytes = 3, .checksum = 4},
                                          {.code = Code::kMiss, .reason = MissReason::kReset}};
   const std::vector<Code> codes = {Code::kOk, Code::kStale};
+  const PrefixShares shares{
+      .keys = 9,
+      .reason = MissReason::kEvicted,
+      .owners = {{.owner = 3, .prefix = 7, .memory_prefix = 6, .memory = 5, .disk = 2},
+                 {.owner = 4, .prefix = 0, .memory_prefix = 0, .memory = 1, .disk = 0}}};
   RequesterReport report{.fallbacks = 2, .broken = {3}, .holder = {.high = 1, .low = 2}};
   report.misses[1] = 5;
   report.recent.push_back({.hash = hashes[0], .slot = 4, .reason = MissReason::kLease});
   const std::vector<std::pair<std::string_view, std::string>> messages = {
       {"lookup", EncodeLookup(token, hashes)},
       {"places", Encode(std::span<const Place>(places))},
+      {"prefix shares", Encode(shares)},
       {"owners",
        Encode(OwnersReply{
            .owners =
@@ -167,6 +188,10 @@ TEST(ClusterWireTest, MessagesHaveTheseBytes) {
        "1400000000000e001800040008000c00100014000e00000034000000280000001c000000100000000400"
        "000002000000010100000200000000020000020000000200ffff020000000100ffff0200000009000000"
        "00000000"},
+      {"prefix shares",
+       "1c000000000000000000120024001c00070008000c0010001400180012000000000000024c0000003c00"
+       "00002c0000001c0000000c00000009000000000000000200000002000000000000000200000005000000"
+       "010000000200000006000000000000000200000007000000000000000200000003000400"},
       {"owners",
        "10000000000000000800100004000800080000000c000000090000000000000001000000200000000000"
        "1a002400060008000c00100014001c00000005000000000018001a000000000101000200000030000000"

@@ -72,6 +72,7 @@ enum class Method : std::uint16_t {
   kRemoveEverywhere = 43,
   // From the master that leads, to those that serve shards.
   kShardFind = 44,
+  kLocate = 45,  // to the master, from requesters
   // To an owner's data server.
   kDataGet = 51,    // values follow the reply's body
   kDataPut = 52,    // values follow the request's body

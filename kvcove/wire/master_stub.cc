@@ -65,6 +65,20 @@ Result<std::vector<Place>> MasterStub::Lookup(const Token& token, std::span<cons
   return DecodePlaces(Bytes(reply), hashes.size());
 }
 
+Result<PrefixShares> MasterStub::Locate(const Token& token, std::span<const Id128> hashes,
+                                        std::int64_t deadline_ns) {
+  const auto reply =
+      channel_.Call(Method::kLocate, Bytes(EncodeLookup(token, hashes)), deadline_ns);
+  if (!reply) {
+    const Error& error = reply.error();
+    if (error.code != Code::kCorrupt || !error.answered) return std::unexpected(error);
+    // A master of an earlier build does not know the method.
+    return Fail(Code::kIncompatible,
+                "the master is of an earlier version, which cannot locate prefixes; update it");
+  }
+  return DecodePrefixShares(Bytes(*reply));
+}
+
 Result<OwnersReply> MasterStub::Owners(std::int64_t deadline_ns, const RequesterReport& report) {
   KVCOVE_ASSIGN(const std::string reply,
                 channel_.Call(Method::kOwners, Bytes(Encode(report)), deadline_ns));

@@ -33,6 +33,10 @@ class MasterStub final : public ControlService {
   Result<std::vector<Place>> Lookup(const Token& token, std::span<const Id128> hashes,
                                     std::int64_t deadline_ns,
                                     SaveNotice notice = SaveNotice::kNone);
+  // Returns how much of a prefix each owner has. Errors: as Lookup; kIncompatible: the master is of
+  // an earlier version.
+  Result<PrefixShares> Locate(const Token& token, std::span<const Id128> hashes,
+                              std::int64_t deadline_ns);
   Result<OwnersReply> Owners(std::int64_t deadline_ns, const RequesterReport& report = {});
 
  private:

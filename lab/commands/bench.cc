@@ -144,10 +144,10 @@ void AddBench(CLI::App& app, cli::Action& chosen) {
   scale
       ->add_option(
           "--bench", options->benches,
-          "measure only these: directory, restart, lookups, reset, silent, garbage, shards, "
-          "shard-model; the last two only if they are named")
-      ->check(CLI::IsMember({"directory", "restart", "lookups", "reset", "silent", "garbage",
-                             "shards", "shard-model"}));
+          "measure only these: directory, restart, lookups, locate, reset, silent, garbage, "
+          "shards, shard-model; the last two only if they are named")
+      ->check(CLI::IsMember({"directory", "restart", "lookups", "locate", "reset", "silent",
+                             "garbage", "shards", "shard-model"}));
   scale->add_option("--etcd", options->etcd, "path of etcd's program, for --bench shards")
       ->capture_default_str();
   scale->add_option("--seconds", options->seconds, "seconds of each measurement")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <thread>
 
@@ -183,6 +184,71 @@ Status BenchLookups(const BenchOptions& options) {
   return {};
 }
 
+// Asks `ask` in so many threads for a while, and prints how many keys a second it has answered.
+// `ask`: returns how many of `batch` leading keys are found, for a client of this number.
+Status ReportLocate(const BenchOptions& options, const Row& row, int clients,
+                    const std::function<std::uint64_t(int client)>& ask) {
+  std::atomic<std::uint64_t> asked{0};
+  std::atomic<bool> stop{false};
+  std::atomic<bool> lost{false};
+  std::vector<std::thread> threads;
+  for (int c = 0; c < clients; ++c) {
+    threads.emplace_back([&, c] {
+      while (!stop) {
+        const std::uint64_t found = ask(c);
+        asked += found;
+        if (found != row.batch) lost = true;
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  if (lost) return Fail(Code::kInternal, "a stored prefix was not found whole");
+  Row done = row;
+  done.extra = {{"clients", clients},
+                {"keys_per_second", static_cast<double>(asked) / options.seconds}};
+  Print(options, done);
+  return {};
+}
+
+// What routers ask: which owners have how much of a prefix; by a session, and at the admin
+// endpoint.
+Status BenchLocate(const BenchOptions& options) {
+  constexpr std::uint64_t kObjects = 20'000;
+  constexpr std::uint64_t kPrefix = 4096;
+  KVCOVE_ASSIGN(Cluster cluster, Cluster::Start({.owners = 3, .memory = 64 * kMiB}));
+  KVCOVE_TRY(Fill(*cluster.session, kObjects, 64));
+  for (const int clients : {1, 2, 4}) {
+    std::vector<std::vector<std::string>> keys(static_cast<std::size_t>(clients));
+    std::vector<std::vector<std::string_view>> views(keys.size());
+    std::vector<std::string> bodies;
+    for (std::size_t c = 0; c < keys.size(); ++c) {
+      for (std::uint64_t i = 0; i < kPrefix; ++i) {
+        keys[c].push_back(KeyOf((c * 1000 + i) % kObjects));
+      }
+      views[c].assign(keys[c].begin(), keys[c].end());
+      bodies.push_back(json{{"namespace", "bench"}, {"keys", keys[c]}}.dump());
+    }
+    Row row{.bench = "locate", .form = "cluster", .objects = kObjects, .batch = kPrefix};
+    KVCOVE_TRY(ReportLocate(options, row, clients, [&](int c) -> std::uint64_t {
+      const auto located =
+          cluster.session->Locate(views[static_cast<std::size_t>(c)], {.timeout = kTimeout});
+      return located ? located->keys : 0;
+    }));
+    row.form = "http";
+    KVCOVE_TRY(ReportLocate(options, row, clients, [&](int c) -> std::uint64_t {
+      const auto response = http::Call({.port = cluster.admin_address.port,
+                                        .method = "POST",
+                                        .target = "/v1/prefix",
+                                        .body = bodies[static_cast<std::size_t>(c)]});
+      if (!response || response->status != 200) return 0;
+      return json::parse(response->body)["keys"].get<std::uint64_t>();
+    }));
+  }
+  return {};
+}
+
 // What a reset of a million objects costs those who do something else.
 Status BenchResetOthers(const BenchOptions& options) {
   const std::uint64_t objects = std::min<std::uint64_t>(options.most_objects, 1'000'000);
@@ -338,8 +404,9 @@ Status BenchGarbage(const BenchOptions& options) {
 
 Result<int> RunScaleBench(const BenchOptions& options) {
   const std::pair<const char*, Status (*)(const BenchOptions&)> benches[] = {
-      {"directory", BenchDirectory}, {"restart", BenchRestart}, {"lookups", BenchLookups},
-      {"reset", BenchResetOthers},   {"silent", BenchSilent},   {"garbage", BenchGarbage}};
+      {"directory", BenchDirectory}, {"restart", BenchRestart},   {"lookups", BenchLookups},
+      {"locate", BenchLocate},       {"reset", BenchResetOthers}, {"silent", BenchSilent},
+      {"garbage", BenchGarbage}};
   const auto named = [&](const char* name) {
     return std::ranges::find(options.benches, name) != options.benches.end();
   };

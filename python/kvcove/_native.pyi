@@ -221,6 +221,43 @@ class StoredObject:
     def tier(self) -> str: ...
     def __repr__(self) -> str: ...
 
+class OwnerPrefix:
+    @property
+    def owner(self) -> str: ...
+    @property
+    def prefix(self) -> int: ...
+    @property
+    def memory_prefix(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def disk(self) -> int: ...
+    def __repr__(self) -> str: ...
+
+class LocatedPrefix:
+    """
+    The leading keys of a prefix that are stored, and where.
+
+    Attributes
+    ----------
+    keys : int
+        Leading keys that have an owner.
+    reason : MissReason
+        Why the next key has none; NONE: each key has one.
+    owners : list of OwnerPrefix
+        Longest prefix first. Each has, in keys: ``prefix``, the leading ones that the ``owner`` has;
+        ``memory_prefix``, those that it has in memory; ``memory`` and ``disk``, how many of all ``keys`` it
+        has in memory, and on a disk only.
+    """
+
+    @property
+    def keys(self) -> int: ...
+    @property
+    def reason(self) -> MissReason: ...
+    @property
+    def owners(self) -> list[OwnerPrefix]: ...
+    def __repr__(self) -> str: ...
+
 class PoolStat:
     @property
     def payload_bytes(self) -> int: ...
@@ -647,6 +684,33 @@ class Session:
         Empty for a miss; ``["local"]`` in a pool of one host.
         """
 
+    def locate(
+        self, keys: Sequence[str | bytes], *, version: str = "", timeout: float = 1.0
+    ) -> LocatedPrefix:
+        """
+        Return how much of a prefix each owner has.
+
+        For a router that chooses the host of a request. A hint: nothing is held. In a cluster it costs one call to
+        the master, and no hit or miss is counted. :meth:`kvcove.engines.EngineShape.prefix_keys` makes the keys
+        of an engine's block hashes.
+
+        Parameters
+        ----------
+        keys : sequence of str or bytes
+            65,536 at most, in the order of the prefix.
+
+        Returns
+        -------
+        LocatedPrefix
+
+        Raises
+        ------
+        InvalidError
+            A key is not valid.
+        IncompatibleError
+            The master is of an earlier version.
+        """
+
     def reset(
         self, version: str | None = None, *, all_void: bool = False, timeout: float = 2.5
     ) -> None:
@@ -1023,6 +1087,16 @@ class EngineShape:
     def world(self) -> int: ...
     def objects(self, group: int) -> tuple[int, int]:
         """How many objects a group's chunk is; of them, those of a rank."""
+
+    def prefix_tags(self) -> tuple[list[str], int]:
+        """
+        Return the beginnings of the keys of a prefix's chunk, and how many hashes it has.
+        """
+
+    def prefix_keys(self, hashes: list[bytes], adapter: str = "") -> list[bytes]:
+        """
+        Return the keys of a prefix's whole chunks, of each one for each tag.
+        """
 
 class SchedulerRole:
     def __init__(

@@ -76,6 +76,10 @@ TEST_F(ShardsTest, StandbysServePartsAndAllIsFound) {
   EXPECT_EQ(CountOk(Put(*session_, after)), after.size());
   EXPECT_EQ(CountOk(Get(*session_, after)), after.size());
   EXPECT_EQ(CountOk(Get(*near_, after)), after.size());
+  // The leader counts a prefix over all of them.
+  const std::vector<std::string_view> prefix(after.begin(), after.end());
+  const LocatedPrefix located = Must(session_->Locate(prefix, {.timeout = kCallTime}));
+  EXPECT_EQ(located.keys, after.size()) << MissReasonName(located.reason);
   // A removal is proven over all of them.
   const std::vector<std::string_view> views(after.begin(), after.end());
   std::vector<ItemResult> removed(views.size());

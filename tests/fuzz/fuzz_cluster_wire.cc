@@ -32,6 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 6:
       return (void)DecodeLookup(body), 0;
     case 7:
+      if (const auto shares = DecodePrefixShares(body)) (void)Encode(*shares);
       return (void)DecodePlaces(body, size % 5), 0;
     case 8:
       return (void)DecodeOwners(body), 0;

@@ -345,6 +345,45 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   EXPECT_FALSE(Get(*session, "odd-1").ok());
 }
 
+TEST_F(OperationsTest, APrefixIsLocatedByOwner) {
+  auto pool = Open();
+  auto near0 = Open("host0");
+  auto near1 = Open("host1");
+  const auto put = [](Pool& at, std::uint32_t replicas, std::vector<std::string> keys) {
+    auto session =
+        Must(at.OpenSession({.name = "acme/llama", .engine = "e", .replicas = replicas}));
+    for (const std::string& key : keys) ASSERT_EQ(Put(*session, key), Code::kOk);
+  };
+  put(*near0, 2, {"k0", "k1"});
+  put(*near0, 1, {"k2", "k3"});
+  put(*near1, 1, {"k4", "k6"});
+  auto session = OpenSession(*pool, "router");
+  const std::string_view keys[] = {"k0", "k1", "k2", "k3", "k4", "k5", "k6"};
+  const LocatedPrefix located = Must(session->Locate(keys, {.timeout = kCallTime}));
+  EXPECT_EQ(located.keys, 5U);
+  ASSERT_EQ(located.owners.size(), 2U);
+  EXPECT_EQ(located.owners[0].owner, AddressOf(0));
+  EXPECT_EQ(located.owners[0].prefix, 4U);
+  EXPECT_EQ(located.owners[0].memory, 4U);
+  EXPECT_EQ(located.owners[1].owner, AddressOf(1));
+  EXPECT_EQ(located.owners[1].prefix, 2U);
+  EXPECT_EQ(located.owners[1].memory, 3U);
+  const json answer =
+      Json("POST", "/v1/prefix", {{"namespace", "acme/llama"}, {"keys", {"k0", "k1", "k2", "k5"}}});
+  EXPECT_EQ(answer["keys"], 3);
+  EXPECT_EQ(answer["owners"][0]["owner"], AddressOf(0));
+  EXPECT_EQ(answer["owners"][0]["host"], "host0");
+  EXPECT_EQ(answer["owners"][0]["memory_prefix"], 3);
+  EXPECT_EQ(answer["owners"][1]["prefix"], 2);
+  // What a reset has voided is nowhere.
+  ASSERT_EQ(Json("POST", "/v1/reset", {{"namespace", "acme/llama"}})["proven"], true);
+  EXPECT_EQ(Must(session->Locate(keys, {.timeout = kCallTime})).keys, 0U);
+  // A session that must reset first finds nothing.
+  ASSERT_TRUE(OpenSession(*near0, "other")->Reset({.timeout = kCallTime}));
+  const LocatedPrefix closed = Must(session->Locate(keys, {.timeout = kCallTime}));
+  EXPECT_EQ(closed.reason, MissReason::kClosed);
+}
+
 TEST_F(OperationsTest, ALostReplicaIsMadeAgain) {
   StartOwner();
   auto pool = Open();

@@ -324,6 +324,29 @@ TEST_P(PoolTest, ASaveIsNotUnderWayOnceItsProcessHasEnded) {
   EXPECT_TRUE(Becomes([&] { return !Exists(*other, "k", asks).under_way; }, milliseconds(1500)));
 }
 
+TEST_P(PoolTest, APrefixIsLocatedUpToItsFirstMiss) {
+  auto session = OpenSession();
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back(fmt::format("chunk{}", i));
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(Put(*session, names[i], "v"), Code::kOk);
+  ASSERT_EQ(Put(*session, names[250], "v"), Code::kOk);
+  const LocatedPrefix located = Must(session->Locate(keys, {.timeout = kCallTime}));
+  EXPECT_EQ(located.keys, 200U);
+  EXPECT_EQ(located.reason, MissReason::kNeverPut);
+  ASSERT_EQ(located.owners.size(), 1U);
+  EXPECT_EQ(located.owners[0].owner, "local");
+  EXPECT_EQ(located.owners[0].prefix, 200U);
+  EXPECT_EQ(located.owners[0].memory_prefix, 200U);
+  EXPECT_EQ(located.owners[0].memory, 200U);
+  EXPECT_EQ(located.owners[0].disk, 0U);
+  const auto found = std::span(keys).first(200);
+  EXPECT_EQ(Must(session->Locate(found, {.timeout = kCallTime})).reason, MissReason::kNone);
+  EXPECT_TRUE(Must(session->Locate({}, {.timeout = kCallTime})).owners.empty());
+  const std::string_view invalid[] = {"chunk0", ""};
+  EXPECT_EQ(session->Locate(invalid, {.timeout = kCallTime}).error().code, Code::kInvalid);
+}
+
 TEST_P(PoolTest, LongestPrefixStopsAtTheFirstMiss) {
   auto session = OpenSession();
   std::vector<std::string> keys;

@@ -93,7 +93,8 @@ std::vector<SlotDescription> Generations::Describe(std::int64_t now_ns) const {
                    .generation = state.fact.generation,
                    .used = state.used,
                    .named = !Unnamed(slot, now_ns),
-                   .dead = order_.Dead(state.fact.name, state.fact.version)});
+                   .dead = order_.Dead(state.fact.name, state.fact.version),
+                   .order = order_.NumberOf(state.fact.name, state.fact.version).value_or(0)});
   }
   return all;
 }

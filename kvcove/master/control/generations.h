@@ -42,6 +42,9 @@ struct SlotDescription {
   bool used = false;   // a reset raises it
   bool named = false;  // an engine uses this version, or it has none
   bool dead = false;   // pruned: nothing is found or stored under it any more
+  // Of two versions of a namespace, the one that engines have named first has the lower number; 0:
+  // not known, or no version.
+  std::uint64_t order = 0;
 };
 
 // An engine that is registered at a namespace, as an operator sees it.

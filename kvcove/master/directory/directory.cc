@@ -286,19 +286,24 @@ wire::Place Directory::Find(SlotId slot, const Id128& hash, std::int64_t now_ns)
   return place;
 }
 
-std::vector<std::pair<wire::OwnerNumber, Tier>> Directory::TiersOf(SlotId slot,
-                                                                   const Id128& hash) const {
-  std::vector<std::pair<wire::OwnerNumber, Tier>> holders;
+void Directory::AddHolders(SlotId slot, const Id128& hash, std::int64_t now_ns,
+                           std::vector<Holder>& to) const {
   const Shard& shard = ShardOf(hash);
-  if (shard.entries.empty()) return holders;
+  if (shard.entries.empty()) return;
   const std::size_t room = shard.entries.size();
   for (std::size_t at = HomeOf(hash, room); shard.entries[at].epoch != 0; at = Next(at, room)) {
     const Entry& entry = shard.entries[at];
-    if (entry.hash == hash && entry.slot == slot && Counts(entry) && standings_.Live(entry.owner) &&
-        !standings_.Hidden(entry.owner, slot)) {
-      holders.emplace_back(entry.owner, static_cast<Tier>(entry.tier));
+    if (entry.hash == hash && entry.slot == slot && Counts(entry) &&
+        standings_.LiveAt(entry.owner, now_ns) && !standings_.Hidden(entry.owner, slot)) {
+      to.emplace_back(entry.owner, static_cast<Tier>(entry.tier));
+      if (!shard.several) return;  // no key of this part has a second entry
     }
   }
+}
+
+std::vector<Directory::Holder> Directory::TiersOf(SlotId slot, const Id128& hash) const {
+  std::vector<Holder> holders;
+  AddHolders(slot, hash, standings_.NowNs(), holders);
   return holders;
 }
 

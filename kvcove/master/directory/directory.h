@@ -56,8 +56,12 @@ class Directory {
   }
   // Prefetches the first entries that Find will read into the cache.
   void Prefetch(const Id128& hash) const;
+  using Holder = std::pair<wire::OwnerNumber, Tier>;
+  // Appends all owners of the key that are live at `now_ns`, and the tier in which each has it.
+  void AddHolders(SlotId slot, const Id128& hash, std::int64_t now_ns,
+                  std::vector<Holder>& to) const;
   // Returns all live owners of the key, and the tier in which each has it.
-  std::vector<std::pair<wire::OwnerNumber, Tier>> TiersOf(SlotId slot, const Id128& hash) const;
+  std::vector<Holder> TiersOf(SlotId slot, const Id128& hash) const;
   std::vector<wire::OwnerNumber> HoldersOf(SlotId slot, const Id128& hash) const;
 
   // Returns a number for a key in its slot that no caller outside can predict.

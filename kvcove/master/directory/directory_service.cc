@@ -353,6 +353,30 @@ std::vector<wire::HeldKey> DirectoryService::Held(
   return held;
 }
 
+void DirectoryService::CountPrefix(SlotId slot, std::span<const Id128> hashes,
+                                   PrefixCount& count) const {
+  std::vector<Directory::Holder> holders;
+  std::size_t i = 0;
+  while (i < hashes.size()) {
+    const MutexLock lock(mutex_);
+    const std::int64_t now = clock_.NowNs();
+    // The hold counts owners, not keys: a prefix that all hosts use has an entry for each of them.
+    for (std::size_t entries = 0; i < hashes.size() && entries < kSlice; ++i) {
+      if (i + kLookAhead < hashes.size()) directory_.Prefetch(hashes[i + kLookAhead]);
+      if (!Serves(hashes[i], /*listing=*/false)) return count.End(MissReason::kShardAway);
+      holders.clear();
+      directory_.AddHolders(slot, hashes[i], now, holders);
+      if (holders.empty()) {
+        wire::Place place = directory_.Find(slot, hashes[i], now);
+        Qualify(hashes[i], place);
+        return count.End(place.reason);
+      }
+      count.Add(holders);
+      entries += holders.size();
+    }
+  }
+}
+
 // ---- removals
 
 std::vector<Code> DirectoryService::Remove(SlotId slot, Generation generation,

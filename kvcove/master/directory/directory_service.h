@@ -16,6 +16,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/master/directory/directory.h"
 #include "kvcove/master/directory/removal_memory.h"
+#include "kvcove/model/prefix_count.h"
 #include "kvcove/model/saves_under_way.h"
 
 namespace kvcove::master {
@@ -76,6 +77,10 @@ class DirectoryService {
   void EndSaves(SavesUnderWay::Writer writer);
   // Returns the holders and recent misses of each key; kShardAway where another shard knows more.
   std::vector<wire::HeldKey> Held(std::span<const std::pair<SlotId, Id128>> keys) const;
+
+  // Counts the owners of these keys, the next ones of a prefix, up to the first that no owner has.
+  // Counts no look-up and remembers no miss: nobody wants the values here.
+  void CountPrefix(SlotId slot, std::span<const Id128> hashes, PrefixCount& count) const;
 
   // Removes keys, and refuses listings of them that were begun before `number`. Returns kOk for
   // each key that was found, else kMiss. `generation`: the caller's; values of a later one stay, as

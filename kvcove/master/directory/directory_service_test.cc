@@ -76,6 +76,71 @@ class DirectoryServiceTest : public testing::Test {
       {.first_removal = kFirst, .inventory_batch = 4096, .tellers = 16}, standings_, clock_};
 };
 
+// ---- prefixes
+
+class PrefixTest : public DirectoryServiceTest {
+ protected:
+  PrefixShares Prefix(const std::vector<std::string>& keys) const {
+    std::vector<Id128> hashes;
+    for (const std::string& key : keys) hashes.push_back(DirectoryHash(kServedSlot, key));
+    PrefixCount count;
+    service_.CountPrefix(kServedSlot, hashes, count);
+    return count.Shares();
+  }
+};
+
+TEST_F(PrefixTest, EachOwnerHasItsPart) {
+  wire::ListItem on_disk = Item("b");
+  on_disk.tier = Tier::kDisk;
+  ASSERT_TRUE(List({Item("a"), Item("b"), Item("d")}, 1, /*owner=*/2));
+  ASSERT_TRUE(List({Item("a"), on_disk, Item("c")}, 1, /*owner=*/5));
+  const PrefixShares shares = Prefix({"a", "b", "c", "d", "e"});
+  EXPECT_EQ(shares.keys, 4U);
+  EXPECT_EQ(shares.reason, MissReason::kNeverPut);
+  EXPECT_THAT(
+      shares.owners,
+      ElementsAre(
+          PrefixShare{.owner = 5, .prefix = 3, .memory_prefix = 1, .memory = 2, .disk = 1},
+          PrefixShare{.owner = 2, .prefix = 2, .memory_prefix = 2, .memory = 3, .disk = 0}));
+  EXPECT_EQ(service_.lookups(), 0U) << "nobody wants the values";
+  EXPECT_FALSE(service_.Why(kServedSlot, "e"));
+  EXPECT_EQ(Prefix({"a", "b"}).reason, MissReason::kNone) << "each key has an owner";
+}
+
+TEST_F(PrefixTest, AnOwnerThatIsAwayHasNothing) {
+  ASSERT_TRUE(List({Item("a"), Item("b")}, 1, /*owner=*/2));
+  ASSERT_TRUE(List({Item("a")}, 1, /*owner=*/5));
+  standings_.owner(2).live_until_ns = clock_.NowNs() - 1;
+  const PrefixShares shares = Prefix({"a", "b"});
+  EXPECT_EQ(shares.keys, 1U);
+  EXPECT_EQ(shares.reason, MissReason::kOwnerGone);
+  ASSERT_EQ(shares.owners.size(), 1U);
+  EXPECT_EQ(shares.owners.front().owner, 5U);
+}
+
+TEST_F(PrefixTest, APrefixEndsWhereAnotherShardKnowsMore) {
+  ASSERT_TRUE(List({Item("a")}, 1));
+  for (const wire::SliceState state : {wire::SliceState::kNone, wire::SliceState::kLeft}) {
+    service_.SetSlices(std::vector(wire::kSlices, state), 2);
+    EXPECT_EQ(Prefix({"b"}).reason, MissReason::kShardAway);
+  }
+}
+
+// Many more entries than one hold of the lock covers.
+TEST_F(PrefixTest, ALongPrefixOfManyOwnersIsCountedWhole) {
+  std::vector<std::string> keys;
+  std::vector<wire::ListItem> items;
+  for (int i = 0; i < 3000; ++i) {
+    keys.push_back("key" + std::to_string(i));
+    items.push_back(Item(keys.back()));
+  }
+  for (wire::OwnerNumber owner = 0; owner < 7; ++owner) ASSERT_TRUE(List(items, 1, owner));
+  const PrefixShares shares = Prefix(keys);
+  EXPECT_EQ(shares.keys, 3000U);
+  ASSERT_EQ(shares.owners.size(), 7U);
+  for (const PrefixShare& share : shares.owners) EXPECT_EQ(share.memory_prefix, 3000U);
+}
+
 // ---- saves under way
 
 class SavesTest : public DirectoryServiceTest {

@@ -142,6 +142,14 @@ class ClusterPool final : public AdminPool {
             .since_age_ns = cluster_.master().control().RunsForNs()};
   }
 
+  void CountPrefix(const SlotDescription& slot, std::span<const std::string_view> keys,
+                   std::int64_t deadline_ns, PrefixCount& count) const override {
+    std::vector<Id128> hashes;
+    hashes.reserve(keys.size());
+    for (const std::string_view key : keys) hashes.push_back(DirectoryHash(slot.slot, key));
+    cluster_.CountPrefix(slot.slot, hashes, deadline_ns, count);
+  }
+
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t deadline_ns) override {
     return cluster_.Reset(request, deadline_ns);
@@ -329,12 +337,12 @@ void AddClusterRoutes(std::vector<http::Route>& routes,
 
 std::vector<std::pair<std::string, std::string>> LeaderPaths() {
   std::vector<std::pair<std::string, std::string>> paths;
-  for (const char* path : {"segments", "namespaces", "engines", "keys", "key", "tasks", "members",
-                           "masters", "page"}) {
+  for (const char* path : {"segments", "namespaces", "versions", "engines", "keys", "key", "tasks",
+                           "members", "masters", "page"}) {
     paths.emplace_back("GET", fmt::format("/v1/{}", path));
   }
   for (const char* path : {"forget", "drain-master", "reset", "prune", "remove", "pin", "unpin",
-                           "drain", "copy", "move", "repair", "cancel"}) {
+                           "prefix", "drain", "copy", "move", "repair", "cancel"}) {
     paths.emplace_back("POST", fmt::format("/v1/{}", path));
   }
   return paths;

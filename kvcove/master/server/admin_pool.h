@@ -19,6 +19,7 @@
 #include "kvcove/master/control/generations.h"
 #include "kvcove/master/server/pins.h"
 #include "kvcove/master/server/tasks.h"
+#include "kvcove/model/prefix_count.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/shards.h"
 #include "kvcove/wire/tasks.h"
@@ -83,6 +84,11 @@ class AdminPool {
   virtual Found Find(std::span<const SlotDescription> slots, std::string_view key,
                      std::int64_t deadline_ns) const = 0;
 
+  // Counts the owners of a prefix (numbers of Owners()), until `deadline_ns` at most. Counts no hit
+  // and no miss.
+  virtual void CountPrefix(const SlotDescription& slot, std::span<const std::string_view> keys,
+                           std::int64_t deadline_ns, PrefixCount& count) const = 0;
+
   // Each waits for its proof. Errors: those of GenerationKeeper; kUnavailable.
   virtual Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                            std::int64_t deadline_ns) = 0;
@@ -98,8 +104,8 @@ class AdminPool {
 };
 
 // Returns the routes that an endpoint has whatever pool is behind it: /healthz, /readyz, /metrics,
-// and /v1/: status, segments, namespaces, engines, keys, key, tasks, reset, prune, remove, pin,
-// unpin.
+// and /v1/: status, segments, namespaces, versions, engines, keys, key, prefix, tasks, reset,
+// prune, remove, pin, unpin.
 std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, const Clock& clock);
 
 // ---- for further routes
@@ -109,6 +115,10 @@ void AddRoute(std::vector<http::Route>& routes, const char* method, const std::s
 // Returns a number of the request, or `otherwise` when it is missing. Errors: kInvalid.
 Result<std::uint64_t> NumberIn(const http::Request& request, const std::string& name,
                                std::uint64_t otherwise);
+// Returns all weight versions of the request's `namespace`, or its `version` if it names one;
+// without a namespace those of all. Errors: kMiss if that leaves none; kInvalid if two tenants'
+// namespaces are called so.
+Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const http::Request& request);
 // Returns the slot of the request's `namespace`, and `version` if it names one. Errors: kMiss with
 // the nearest name; kInvalid if two tenants' namespaces are called so.
 Result<SlotDescription> SlotIn(const AdminPool& pool, const http::Request& request);

@@ -9,12 +9,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/base/random.h"
 #include "kvcove/base/text.h"
 #include "kvcove/http/url.h"
 #include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/prefix_route.h"
 
 namespace kvcove::master {
 namespace {
@@ -143,29 +145,6 @@ Status CheckOne(const std::set<std::string>& names) {
                           ReadableName(*names.begin()), all));
 }
 
-// Returns all weight versions of a namespace, or the named one; without a namespace, those of all.
-// Errors: kMiss if that leaves none; kInvalid if the name is that of two namespaces.
-Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
-  const std::string name = request.Get("namespace");
-  const bool versioned = request.query.contains("version");
-  std::vector<SlotDescription> found;
-  std::vector<std::string> known;
-  std::set<std::string> meant;
-  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
-  for (const SlotDescription& slot : all) {
-    known.push_back(slot.name);
-    if (!name.empty() && ReadableName(slot.name) != name) continue;
-    if (versioned && slot.version != request.Get("version")) continue;
-    if (!name.empty()) meant.insert(slot.name);
-    found.push_back(slot);
-  }
-  KVCOVE_TRY(CheckOne(meant));
-  if (!found.empty() || (name.empty() && !versioned)) return found;
-  return NoSuchName(
-      name, known,
-      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
-}
-
 // Returns how long a change waits for its proof.
 Result<std::int64_t> ProofTimeIn(const Request& request) {
   KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", kProofMs));
@@ -200,6 +179,27 @@ class PoolAnswers {
       if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
     }
     return json{{"namespaces", list}};
+  }
+
+  // Lists weight versions, those of a namespace in the order in which engines have named them: what
+  // is before one is what a prune with it ends.
+  Result<json> Versions(const Request& request) const {
+    KVCOVE_ASSIGN(std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+    std::erase_if(slots, [](const SlotDescription& slot) { return slot.version.empty(); });
+    std::ranges::sort(slots, {}, [](const SlotDescription& slot) {
+      return std::tie(slot.name, slot.order, slot.version);
+    });
+    const std::vector<std::uint64_t> bytes = pool_->BytesBySlot();
+    json list = json::array();
+    for (const SlotDescription& slot : slots) {
+      list.push_back({{"namespace", ReadableName(slot.name)},
+                      {"version", slot.version},
+                      {"state", slot.dead    ? "dead"
+                                : slot.named ? "in use"
+                                             : "unused"}});
+      if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
+    }
+    return json{{"versions", list}};
   }
 
   Result<json> Engines(const Request& request) const {
@@ -425,6 +425,27 @@ Result<std::uint64_t> NumberIn(const Request& request, const std::string& name,
   return value;
 }
 
+Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
+  const std::string name = request.Get("namespace");
+  const bool versioned = request.query.contains("version");
+  std::vector<SlotDescription> found;
+  std::vector<std::string> known;
+  std::set<std::string> meant;
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
+  for (const SlotDescription& slot : all) {
+    known.push_back(slot.name);
+    if (!name.empty() && ReadableName(slot.name) != name) continue;
+    if (versioned && slot.version != request.Get("version")) continue;
+    if (!name.empty()) meant.insert(slot.name);
+    found.push_back(slot);
+  }
+  KVCOVE_TRY(CheckOne(meant));
+  if (!found.empty() || (name.empty() && !versioned)) return found;
+  return NoSuchName(
+      name, known,
+      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
+}
+
 Result<SlotDescription> SlotIn(const AdminPool& pool, const Request& request) {
   KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, request));
   return slots.front();
@@ -465,11 +486,16 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
       [pool](const Request&) -> Result<json> { return pool->Status(); });
   add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
   add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/versions", false,
+      [answers](const Request& request) { return answers->Versions(request); });
   add("GET", "/v1/engines", false,
       [answers](const Request& request) { return answers->Engines(request); });
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });
   add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
+  add("POST", "/v1/prefix", true,
+      [pool, &clock](const Request& request) { return AnswerPrefix(*pool, request, clock); });
+  routes.back().body_bytes = kMaxPrefixBody;
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
   add("POST", "/v1/reset", true,
       [answers](const Request& request) { return answers->Reset(request); });

@@ -21,7 +21,9 @@ class AskedPool final : public AdminPool {
   Readiness Ready() const override { return {}; }
   json Status() const override { return {}; }
   std::string Metrics() const override { return {}; }
-  std::vector<wire::OwnerStat> Owners() const override { return {}; }
+  std::vector<wire::OwnerStat> Owners() const override {
+    return {{.number = 0, .address = "here:1"}, {.number = 1, .address = "there:1", .host = "h"}};
+  }
   Result<std::vector<SlotDescription>> Namespaces() const override { return slots; }
   Result<std::vector<std::string>> VersionedNames() const override { return versioned; }
   Result<EngineList> Engines(std::size_t /*at_most*/) const override { return EngineList(); }
@@ -29,6 +31,17 @@ class AskedPool final : public AdminPool {
   Found Find(std::span<const SlotDescription> /*of*/, std::string_view /*key*/,
              std::int64_t /*deadline_ns*/) const override {
     return {};
+  }
+  void CountPrefix(const SlotDescription& slot, std::span<const std::string_view> keys,
+                   std::int64_t /*deadline_ns*/, PrefixCount& count) const override {
+    const auto found = prefixes.find(slot.slot);
+    if (found == prefixes.end()) return count.End(MissReason::kNeverPut);
+    for (const std::string_view key : keys) {
+      if (count.keys() == found->second) return count.End(MissReason::kEvicted);
+      looked_up.emplace_back(key);
+      const PrefixCount::Holder holder{1, Tier::kMemory};
+      count.Add({&holder, 1});
+    }
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t /*deadline_ns*/) override {
@@ -56,6 +69,8 @@ class AskedPool final : public AdminPool {
   std::vector<SlotDescription> slots;
   std::vector<std::string> versioned;
   std::vector<std::string> asked;
+  std::map<SlotId, std::uint64_t> prefixes;  // the keys that owner 1 has
+  mutable std::vector<std::string> looked_up;
 };
 
 class AdminRoutesTest : public testing::Test {
@@ -67,6 +82,14 @@ class AdminRoutesTest : public testing::Test {
     request.method = "POST";
     request.path = path;
     request.query = arguments;
+    return route->answer(request);
+  }
+  http::Response PostBody(const std::string& path, const std::string& body) {
+    const auto route = std::ranges::find(routes_, path, &http::Route::path);
+    http::Request request;
+    request.method = "POST";
+    request.path = path;
+    request.body = body;
     return route->answer(request);
   }
   void Slot(SlotId slot, const std::string& name, const std::string& version = {}) {
@@ -137,6 +160,111 @@ TEST_F(AdminRoutesTest, AnEmptyArgumentIsRefused) {
   EXPECT_EQ(Post("/v1/pin", endless).status, 400);
   EXPECT_THAT(pool_->asked, testing::IsEmpty());
   EXPECT_EQ(Post("/v1/pin", all).status, 200);
+}
+
+// ---- weight versions
+
+TEST_F(AdminRoutesTest, VersionsAreListedInTheOrderInWhichEnginesHaveNamedThem) {
+  pool_->slots = {
+      {.slot = 1, .name = "m", .version = "step-10", .named = true, .order = 7},
+      {.slot = 2, .name = "m", .version = "step-8", .named = false, .dead = true, .order = 3},
+      {.slot = 3, .name = "m", .version = "step-9", .named = false, .order = 5},
+      {.slot = 4, .name = "m"},
+      {.slot = 5, .name = "a", .version = "v", .named = true, .order = 9}};
+  const auto versions = [&](const std::map<std::string, std::string>& arguments) {
+    const auto route = std::ranges::find(routes_, "/v1/versions", &http::Route::path);
+    http::Request request;
+    request.query = arguments;
+    return json::parse(route->answer(request).body)["versions"];
+  };
+  EXPECT_EQ(versions({{"namespace", "m"}}),
+            json::array({{{"namespace", "m"}, {"version", "step-8"}, {"state", "dead"}},
+                         {{"namespace", "m"}, {"version", "step-9"}, {"state", "unused"}},
+                         {{"namespace", "m"}, {"version", "step-10"}, {"state", "in use"}}}));
+  const json all = versions({});
+  ASSERT_EQ(all.size(), 4U) << "one without a version is none";
+  EXPECT_EQ(all[0]["namespace"], "a");
+}
+
+// ---- prefixes
+
+TEST_F(AdminRoutesTest, APrefixIsThatOfTheVersionThatHasMostOfIt) {
+  Slot(1, "m", "v1");
+  Slot(2, "m", "v2");
+  Slot(3, "m", "v3");
+  pool_->prefixes = {{1, 1}, {2, 2}};
+  const json ask = {{"namespace", "m"}, {"keys", {"a", "b", "c"}}};
+  const http::Response response = PostBody("/v1/prefix", ask.dump());
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["version"], "v2");
+  EXPECT_EQ(answer["asked"], 3);
+  EXPECT_EQ(answer["keys"], 2);
+  EXPECT_EQ(answer["reason"], "evicted");
+  EXPECT_EQ(answer["owners"], json::array({{{"owner", "there:1"},
+                                            {"host", "h"},
+                                            {"prefix", 2},
+                                            {"memory_prefix", 2},
+                                            {"memory", 2},
+                                            {"disk", 0}}}));
+  json named = ask;
+  named["version"] = "v1";
+  EXPECT_EQ(json::parse(PostBody("/v1/prefix", named.dump()).body)["keys"], 1);
+  named["version"] = "v3";
+  const json none = json::parse(PostBody("/v1/prefix", named.dump()).body);
+  EXPECT_EQ(none["keys"], 0);
+  EXPECT_EQ(none["reason"], "never put");
+  EXPECT_EQ(none["owners"], json::array());
+}
+
+TEST_F(AdminRoutesTest, BlockHashesAreTheConnectorsKeys) {
+  Slot(1, "m");
+  pool_->prefixes = {{1, 3}};
+  const json ask = {{"namespace", "m"},
+                    {"block_hashes", {"00", "a1", "02", "b3", "04"}},
+                    {"hashes_per_chunk", 2},
+                    {"tags", {"g0.h0of2", "g0.h1of2"}},
+                    {"adapter", "d"}};
+  const http::Response response = PostBody("/v1/prefix", ask.dump());
+  ASSERT_EQ(response.status, 200) << response.body;
+  EXPECT_THAT(pool_->looked_up,
+              testing::ElementsAre("g0.h0of2@a1+d", "g0.h1of2@a1+d", "g0.h0of2@b3+d"));
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["asked"], 4) << "the last hash fills no chunk";
+  EXPECT_EQ(answer["chunks"], 1) << "the second chunk lacks an object";
+  EXPECT_EQ(answer["owners"][0]["prefix_chunks"], 1);
+  EXPECT_EQ(answer["owners"][0]["memory_prefix_chunks"], 1);
+}
+
+TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
+  Slot(1, "m");
+  const auto refused = [&](const char* body) {
+    const http::Response response = PostBody("/v1/prefix", body);
+    EXPECT_EQ(response.status, 400) << body << response.body;
+    return response.body;
+  };
+  EXPECT_THAT(refused("[]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(refused("{"), HasSubstr("no JSON object"));
+  EXPECT_THAT(refused(R"({"keys": ["a"]})"), HasSubstr("'namespace' is empty"));
+  EXPECT_THAT(refused(R"({"namespace": "m"})"), HasSubstr("'keys' or 'block_hashes'"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "block_hashes": ["00"]})"),
+              HasSubstr("one of them"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": []})"), HasSubstr("not empty"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": [1]})"), HasSubstr("list of strings"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": [""]})"), HasSubstr("the key is empty"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "kesy": ["a"]})"), HasSubstr("did you mean 'keys'?"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "block_hashes": ["00"]})"), HasSubstr("'tags'"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "block_hashes": ["0"], "tags": ["t"]})"),
+              HasSubstr("block hash 0"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "block_hashes": ["AB"], "tags": ["t"]})"),
+              HasSubstr("lower-case"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "block_hashes": ["00"], "tags": ["t"],
+                          "hashes_per_chunk": 0})"),
+              HasSubstr("at least 1"));
+  const json many = {{"namespace", "m"}, {"keys", std::vector<std::string>(kMaxBatch + 1, "k")}};
+  EXPECT_THAT(refused(many.dump().c_str()), HasSubstr("at most 65536"));
+  EXPECT_EQ(PostBody("/v1/prefix", R"({"namespace": "n", "keys": ["a"]})").status, 404);
+  EXPECT_THAT(pool_->looked_up, testing::IsEmpty());
 }
 
 }  // namespace

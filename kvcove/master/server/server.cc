@@ -145,6 +145,10 @@ ShardCalls::Found MasterServer::Find(std::span<const ShardCalls::Key> keys,
                                      std::int64_t deadline_ns) {
   return impl_->shard_calls().Find(keys, deadline_ns);
 }
+void MasterServer::CountPrefix(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                               PrefixCount& count) {
+  impl_->shard_calls().CountPrefix(slot, hashes, deadline_ns, count);
+}
 rpc::Access MasterServer::AccessTo(const std::string& address) const {
   return impl_->AccessTo(address);
 }

@@ -106,6 +106,9 @@ class MasterServer {
   Master& master();
   // Looks keys up in the whole directory, also at masters that serve parts: ShardCalls::Find.
   ShardCalls::Found Find(std::span<const ShardCalls::Key> keys, std::int64_t deadline_ns);
+  // Counts the owners of a prefix in the whole directory: ShardCalls::CountPrefix.
+  void CountPrefix(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                   PrefixCount& count);
   // Returns the credentials and TLS settings that this master presents to the owner at that
   // address: those of the owner's tenant, if the owner serves one tenant alone.
   rpc::Access AccessTo(const std::string& address) const;

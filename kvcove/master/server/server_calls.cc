@@ -11,8 +11,9 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kRegisterNs = 10 * kSecond;
-// Most keys of a removal that runs on the loop: it takes no longer than a look-up of thousands of
-// keys, and less time than to wake a worker.
+constexpr std::int64_t kLocateNs = kSecond;  // for which other masters are asked
+// Most keys of a removal, or of a prefix, that runs on the loop: it takes no longer than a look-up
+// of thousands of keys, and less time than to wake a worker.
 constexpr std::size_t kFewKeys = 128;
 
 // Clears the counters of an owner that tenants share: they would show one tenant the activity of
@@ -146,6 +147,29 @@ Result<std::string> MasterServer::Impl::Lookup(rpc::ConnectionId id, const rpc::
                 notes ? master_->NoteSaves(id, request.token, request.hashes, request.notice)
                       : master_->Lookup(request.token, request.hashes));
   return wire::Encode(std::span<const wire::Place>(places));
+}
+
+void MasterServer::Impl::Locate(const rpc::Caller& caller, std::span<const std::byte> body,
+                                const rpc::Responder& respond) {
+  Result<wire::LookupRequest> request = wire::DecodeLookup(body);
+  if (!request) return respond(FailedReply(request.error()));
+  const Token& token = request->token;
+  if (!MayTouch(caller, token.slot) ||
+      !master_->standings().Current(token.slot, token.generation)) {
+    return respond(
+        FailedReply({Code::kStale, "the generation is not the current one; register again"}));
+  }
+  const bool waits = master_->shards().map() != nullptr;  // for other masters
+  const bool small = request->hashes.size() <= kFewKeys;
+  auto locate = [this, request = std::move(*request), respond] {
+    PrefixCount count;
+    shard_calls_->CountPrefix(request.token.slot, request.hashes, clock_.NowNs() + kLocateNs,
+                              count);
+    respond(OkReply(wire::Encode(count.Shares())));
+  };
+  if (small && !waits) return locate();
+  const bool posted = workers_->Post(std::move(locate));
+  if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
 }
 
 // Answers with the owners that serve this tenant. The request reports the requester's misses since

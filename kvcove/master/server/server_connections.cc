@@ -192,6 +192,8 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
       return FromShard(method, body, respond);
     case Method::kLookup:
       return answer(Lookup(id, caller, body));
+    case Method::kLocate:
+      return Locate(caller, body, respond);
     case Method::kOwners:
       return answer(OwnersFor(caller, body));
     case Method::kRegister:

@@ -171,6 +171,8 @@ class MasterServer::Impl final : public rpc::Handler {
       KVCOVE_EXCLUDES(connections_mutex_);
   Result<std::string> Lookup(rpc::ConnectionId id, const rpc::Caller& caller,
                              std::span<const std::byte> body);
+  void Locate(const rpc::Caller& caller, std::span<const std::byte> body,
+              const rpc::Responder& respond);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
   // Encodes the list of the owners that serve this caller's tenant.
   std::string OwnerListFor(const rpc::Caller& caller, std::shared_ptr<const wire::ShardMap> map);

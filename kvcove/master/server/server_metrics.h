@@ -17,7 +17,7 @@ inline constexpr std::pair<wire::Method, const char*> kTimedCalls[] = {
     {wire::Method::kLookup, "lookup"}, {wire::Method::kList, "list"},
     {wire::Method::kRenew, "renew"},   {wire::Method::kRegister, "register"},
     {wire::Method::kReset, "reset"},   {wire::Method::kRemoveEverywhere, "remove"},
-    {wire::Method::kPrune, "prune"},
+    {wire::Method::kPrune, "prune"},   {wire::Method::kLocate, "locate"},
 };
 
 // Adds the metrics of each owner; `now_ns` by the master's clock.

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kPullNs = 5 * kSecond;  // for one page, and for the giver to know the move
 constexpr std::int64_t kPullPauseNs = 5 * kMillisecond;
-constexpr int kAttempts = 5;  // of a look-up, because slices may move meanwhile
+constexpr int kAttempts = 5;               // of a look-up, because slices may move meanwhile
+constexpr std::size_t kPrefixPart = 1024;  // keys of a prefix that are looked up at the same time
 
 void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPullPauseNs)); }
 
@@ -123,6 +124,34 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
     }
   }
   return found;
+}
+
+// ---- prefixes
+
+void ShardCalls::CountPrefix(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                             PrefixCount& count) {
+  if (master_.shards().map() == nullptr) {
+    master_.directory().CountPrefix(slot, hashes, count);
+    if (count.reason() == MissReason::kNeverPut && master_.control().Warming()) {
+      count.End(MissReason::kWarmingUp);
+    }
+    return;
+  }
+  for (std::size_t begin = 0; begin < hashes.size() && !count.ended(); begin += kPrefixPart) {
+    std::vector<Key> part;
+    for (const Id128& hash : hashes.subspan(begin, std::min(kPrefixPart, hashes.size() - begin))) {
+      part.emplace_back(slot, hash);
+    }
+    const Found found = Find(part, deadline_ns);
+    for (const wire::HeldKey& key : found.keys) {
+      if (key.holders.empty()) {
+        // Without a reason: the last owner's lease has ended between the directory's two looks.
+        count.End(key.reason == MissReason::kNone ? MissReason::kOwnerGone : key.reason);
+        break;
+      }
+      count.Add(key.holders);
+    }
+  }
 }
 
 // ---- slices that come back

@@ -47,6 +47,10 @@ class ShardCalls {
   // `deadline_ns` at most. A key whose shard does not answer is a miss with kShardAway.
   Found Find(std::span<const Key> keys, std::int64_t deadline_ns);
 
+  // Counts the owners of these keys, a prefix, in the whole directory; waits as Find does.
+  void CountPrefix(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                   PrefixCount& count);
+
   // Begins to pull the slices that move to the leader, if a new move wants that. Call it every few
   // milliseconds.
   void Tick();

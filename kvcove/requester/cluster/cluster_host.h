@@ -92,6 +92,11 @@ class ClusterHost final : public LookupService {
                                           std::int64_t deadline_ns) override;
   Status Announce(const Token& token, std::span<const Id128> hashes, SaveNotice notice,
                   std::int64_t deadline_ns) override;
+  // Asks the master, which asks those that serve shards. Errors: those of MasterStub::Locate.
+  Result<PrefixShares> Locate(const Token& token, std::span<const Id128> hashes,
+                              std::int64_t deadline_ns) {
+    return guarded_stub_.Locate(token, hashes, deadline_ns);
+  }
   Result<wire::Registration> Register(const wire::RegisterRequest& request,
                                       std::int64_t deadline_ns) override;
 

@@ -569,6 +569,50 @@ void ClusterSession::FindMoreReplicas(const Locator::Found& found,
   }
 }
 
+Result<LocatedPrefix> ClusterSession::Locate(std::span<const std::string_view> keys,
+                                             const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  KVCOVE_TRY(CheckKeys(keys));
+  if (closed()) return LocatedPrefix{.reason = MissReason::kClosed};
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  Result<PrefixShares> shares = PrefixShares();
+  for (const bool fresh : {false, true}) {
+    KVCOVE_ASSIGN(const Locator::Binding binding,
+                  locator_.Bind(options.version, fresh, deadline_ns));
+    if (!binding.open) return LocatedPrefix{.reason = MissReason::kClosed};
+    std::vector<Id128> hashes;
+    hashes.reserve(keys.size());
+    for (const std::string_view key : keys) {
+      hashes.push_back(DirectoryHash(binding.token.slot, key));
+    }
+    shares = host_->Locate(binding.token, hashes, deadline_ns);
+    if (shares || shares.error().code != Code::kStale) break;
+  }
+  if (!shares) {
+    // Resets came one after the other.
+    if (shares.error().code == Code::kStale) return LocatedPrefix{.reason = MissReason::kReset};
+    return std::unexpected(shares.error());
+  }
+  KVCOVE_ASSIGN(const auto names, NamesOf(*shares, deadline_ns));
+  return LocatedOf(*shares, names);
+}
+
+Result<std::map<wire::OwnerNumber, std::string>> ClusterSession::NamesOf(const PrefixShares& shares,
+                                                                         std::int64_t deadline_ns) {
+  std::map<wire::OwnerNumber, std::string> names;
+  const auto add = [&](std::span<const wire::OwnerStat> owners) {
+    for (const wire::OwnerStat& owner : owners) names[owner.number] = owner.address;
+  };
+  add(host_->peers().Owners());
+  const bool all = std::ranges::all_of(
+      shares.owners, [&](const PrefixShare& share) { return names.contains(share.owner); });
+  if (all) return names;
+  // An owner has just joined.
+  KVCOVE_ASSIGN(const wire::OwnersReply reply, host_->master().Owners(deadline_ns));
+  add(reply.owners);
+  return names;
+}
+
 Status ClusterSession::NameVersions(std::span<const std::string> versions,
                                     const CallOptions& options) {
   KVCOVE_TRY(CheckBatch(0, 0));

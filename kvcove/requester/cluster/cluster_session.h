@@ -5,6 +5,7 @@
 // ResetKeeper; calls use the caller's thread.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "kvcove/requester/calls.h"
@@ -56,6 +57,8 @@ class ClusterSession final : public Session {
   Result<ObjectCount> Count(const CallOptions& options) override;
   Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view> keys,
                                                        const CallOptions& options) override;
+  Result<LocatedPrefix> Locate(std::span<const std::string_view> keys,
+                               const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Result<std::uint64_t> Prune(std::string_view before, const CallOptions& options) override;
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;
@@ -90,6 +93,9 @@ class ClusterSession final : public Session {
   std::uint32_t GetFrom(const Token& token, std::span<const std::size_t> which,
                         std::span<const wire::OwnerNumber> owners, std::span<const GetItem> items,
                         std::span<ItemResult> results, std::int64_t deadline_ns);
+  // Returns the addresses of the owners of a prefix, by number.
+  Result<std::map<wire::OwnerNumber, std::string>> NamesOf(const PrefixShares& shares,
+                                                           std::int64_t deadline_ns);
   // Adds the owners of replicas that the look-up did not name.
   void FindMoreReplicas(const Locator::Found& found, std::span<const std::string_view> keys,
                         std::int64_t deadline_ns, std::vector<std::vector<ObjectPlace>>& places);

@@ -119,6 +119,41 @@ TEST_F(ClusterSessionTest, APrefixEndsAtItsFirstMiss) {
   EXPECT_EQ(*session_->LongestPrefix(keys, kUnhurried), 2U);
 }
 
+TEST_F(ClusterSessionTest, APrefixIsLocatedWithOneCall) {
+  master_.With([](auto& state) { state.owners = {{.number = 4, .address = "there:1"}}; });
+  for (const char* key : {"a", "b"}) master_.List(key, 4);
+  master_.List("c", 9);  // an owner that no list names
+  const std::vector<std::string_view> keys = {"a", "b", "c", "d", "a"};
+  auto located = session_->Locate(keys, kUnhurried);
+  ASSERT_TRUE(located) << located.error().ToString();
+  EXPECT_EQ(located->keys, 3U);
+  EXPECT_EQ(located->reason, MissReason::kEvicted);
+  ASSERT_EQ(located->owners.size(), 1U);
+  EXPECT_EQ(located->owners[0].owner, "there:1");
+  EXPECT_EQ(located->owners[0].prefix, 2U);
+  EXPECT_EQ(master_.Asked(wire::Method::kLocate), 1);
+  EXPECT_EQ(master_.Asked(wire::Method::kLookup), 0);
+  // Under another generation it asks once more.
+  master_.With([](auto& state) { ++state.generation; });
+  ASSERT_TRUE(session_->Locate(keys, kUnhurried));
+  EXPECT_EQ(master_.Asked(wire::Method::kLocate), 3);
+  // A session that must reset first.
+  master_.With([](auto& state) {
+    ++state.generation;
+    state.open = false;
+  });
+  EXPECT_EQ(session_->Locate(keys, kUnhurried)->reason, MissReason::kClosed);
+  EXPECT_EQ(session_->Locate(std::vector<std::string_view>{""}, kUnhurried).error().code,
+            Code::kInvalid);
+}
+
+TEST_F(ClusterSessionTest, AMasterOfAnEarlierVersionIsNamed) {
+  master_.With([](auto& state) { state.refused[wire::Method::kLocate] = Code::kCorrupt; });
+  const auto located = session_->Locate(std::vector<std::string_view>{"a"}, kUnhurried);
+  ASSERT_FALSE(located);
+  EXPECT_EQ(located.error().code, Code::kIncompatible);
+}
+
 TEST_F(ClusterSessionTest, ACaptureAsksEachTime) {
   EXPECT_EQ(session_->Capture(kUnhurried)->generation, 7U);
   master_.With([](FakeMaster::State& state) { state.generation = 8; });

@@ -142,6 +142,21 @@ class FakeMaster final : private rpc::Handler {
         }
         return wire::Encode(std::span<const wire::Place>(found));
       }
+      case wire::Method::kLocate: {
+        KVCOVE_ASSIGN(const auto request, wire::DecodeLookup(body));
+        if (request.token.generation != state_.generation) return Fail(Code::kStale, "old");
+        PrefixCount count;
+        for (const Id128& hash : request.hashes) {
+          const auto at = state_.places.find(hash.low);
+          if (at == state_.places.end()) {
+            count.End(MissReason::kEvicted);
+            break;
+          }
+          const PrefixCount::Holder holder{at->second.owner, at->second.tier};
+          count.Add({&holder, 1});
+        }
+        return wire::Encode(count.Shares());
+      }
       case wire::Method::kRemoveEverywhere: {
         KVCOVE_ASSIGN(const auto request, wire::DecodeRemove(body));
         if (!request.pattern.empty()) return wire::EncodeCount(5);

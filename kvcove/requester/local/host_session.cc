@@ -403,6 +403,28 @@ Result<std::vector<std::vector<ObjectPlace>>> HostSession::Places(
   return places;
 }
 
+Result<LocatedPrefix> HostSession::Locate(std::span<const std::string_view> keys,
+                                          const CallOptions& options) {
+  KVCOVE_TRY(CheckBatch(keys.size(), keys.size()));
+  KVCOVE_TRY(CheckKeys(keys));
+  const std::int64_t deadline_ns = DeadlineOf(clock_, options.timeout);
+  ItemResult results[kPrefixChunk];
+  PrefixCount count;
+  for (std::size_t begin = 0; begin < keys.size() && !count.ended(); begin += kPrefixChunk) {
+    const auto part = keys.subspan(begin, std::min(kPrefixChunk, keys.size() - begin));
+    KVCOVE_TRY(Exists(part, results, Left(options, deadline_ns)));
+    for (const ItemResult& result : std::span(results).first(part.size())) {
+      if (!result.ok()) {
+        count.End(result.reason);
+        break;
+      }
+      const PrefixCount::Holder local{0, result.tier};
+      count.Add({&local, 1});
+    }
+  }
+  return LocatedOf(count.Shares(), {{0, "local"}});
+}
+
 // Asks each owner: an owner in a cluster repeats the names of its own sessions to a master that has
 // restarted.
 Status HostSession::NameVersions(std::span<const std::string> versions,

@@ -60,6 +60,8 @@ class HostSession final : public Session {
   Result<ObjectCount> Count(const CallOptions& options) override;
   Result<std::vector<std::vector<ObjectPlace>>> Places(std::span<const std::string_view> keys,
                                                        const CallOptions& options) override;
+  Result<LocatedPrefix> Locate(std::span<const std::string_view> keys,
+                               const CallOptions& options) override;
   Status Reset(const ResetOptions& options) override;
   Result<std::uint64_t> Prune(std::string_view before, const CallOptions& options) override;
   Status NameVersions(std::span<const std::string> versions, const CallOptions& options) override;

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
 from kvcove.engines._explain import explain
-from kvcove.engines._facts import advice_of, differences, leave, left
+from kvcove.engines._facts import advice_of, differences, leave, leave_own, left
 from kvcove.engines._host import affordable, available_memory
 from kvcove.engines._pool import (
     ADDRESSES,
@@ -37,6 +37,7 @@ __all__ = [
     "explain",
     "fingerprint",
     "leave",
+    "leave_own",
     "left",
     "named_pool",
     "no_pool",

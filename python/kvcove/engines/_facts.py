@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["advice_of", "differences", "leave", "left"]
+__all__ = ["advice_of", "differences", "leave", "leave_own", "left"]
 
 _SLOTS = 16  # engines of one model that differ; more are not told apart
 
@@ -39,6 +39,7 @@ _ADVICE = {
     "SGLang": "give them the same release of SGLang: another one may lay out a page otherwise",
     "LMCache": "give them the same release of LMCache: another one may lay out a chunk otherwise",
     "vLLM": "give them the same release of vLLM: another one may lay out a block otherwise",
+    "block hashing": "give them the same --prefix-caching-hash-algo and $PYTHONHASHSEED",
 }
 
 
@@ -79,6 +80,40 @@ def leave(session: Any, model: str, mine: Mapping[str, str]) -> list[dict[str, s
         session.put([keys[free]], [text])
         # Another engine may have taken the place at this moment: look again.
     return _parsed([value for value in there if value != text])
+
+
+def leave_own(
+    session: Any, engine: str, kind: str, namespace: str, facts: Mapping[str, str]
+) -> None:
+    """Leave one engine's facts in the pool, with what to do about each, for ``kvcove why-not``.
+
+    Parameters
+    ----------
+    session : kvcove.Session
+        Of the namespace for facts.
+    engine, kind, namespace : str
+        Its name, as it registers; ``vLLM`` or another kind, which shares with its own kind only; the namespace
+        of its KV.
+    facts : mapping of str to str
+        What must be equal to share.
+    """
+    told = {fact: facts[fact] for fact in _ADVICE if fact in facts}
+    text = json.dumps(
+        {
+            "kind": kind,
+            "namespace": namespace,
+            "facts": told,
+            "advice": {fact: advice_of(fact) for fact in told},
+        }
+    ).encode()
+    key = f"engine {engine}"
+    there = session.get([key])[0]
+    if there is not None and bytes(there) == text:
+        return
+    # An engine that has started again under its name may have other facts, and no put replaces a value.
+    if there is not None:
+        session.remove([key])
+    session.put([key], [text])
 
 
 def left(session: Any, model: str) -> list[dict[str, str]]:

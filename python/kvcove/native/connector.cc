@@ -597,6 +597,22 @@ LoadsOf(const nb::bytes& bytes) {
   return loads;
 }
 
+std::vector<nb::bytes> PrefixKeysOf(const PyShape& shape, const HashesArg& hashes,
+                                    const std::string& adapter) {
+  std::vector<std::string_view> views;
+  for (const nb::handle hash : hashes) {
+    if (!PyBytes_Check(hash.ptr())) throw nb::type_error("block hashes are bytes");
+    views.emplace_back(PyBytes_AsString(hash.ptr()),
+                       static_cast<std::size_t>(PyBytes_Size(hash.ptr())));
+  }
+  const connector::PrefixTags of = Unwrap(connector::PrefixTagsOf(shape.shape));
+  std::vector<nb::bytes> keys;
+  for (const std::string& key : connector::PrefixKeys(of, views, adapter)) {
+    keys.push_back(ToBytes(key));
+  }
+  return keys;
+}
+
 // 128 bits of host memory, piece after piece.
 std::string Fingerprint(const std::vector<std::tuple<std::uintptr_t, std::size_t>>& pieces) {
   const ReleasedGil release;
@@ -631,7 +647,16 @@ void BindConnector(nb::module_& module) {
             const connector::Keys keys(self.shape);
             return std::make_tuple(keys.Tags(group).size(), keys.PartsOf({}, group).size());
           },
-          nb::arg("group"), "How many objects a group's chunk is; of them, those of a rank.");
+          nb::arg("group"), "How many objects a group's chunk is; of them, those of a rank.")
+      .def(
+          "prefix_tags",
+          [](const PyShape& self) {
+            connector::PrefixTags of = Unwrap(connector::PrefixTagsOf(self.shape));
+            return std::make_tuple(std::move(of.tags), of.hashes_per_chunk);
+          },
+          "Return the beginnings of the keys of a prefix's chunk, and how many hashes it has.")
+      .def("prefix_keys", &PrefixKeysOf, nb::arg("hashes"), nb::arg("adapter") = "",
+           "Return the keys of a prefix's whole chunks, of each one for each tag.");
 
   nb::class_<PyScheduler>(module, "SchedulerRole")
       .def(nb::init<const PyShape&, const PyPool&, const std::string&, const std::string&,

@@ -367,6 +367,41 @@ inline constexpr char kWhere[] = R"(Return the owners (host:port) that hold each
 
 Empty for a miss; ``["local"]`` in a pool of one host.)";
 
+inline constexpr char kLocatedPrefix[] = R"(The leading keys of a prefix that are stored, and where.
+
+Attributes
+----------
+keys : int
+    Leading keys that have an owner.
+reason : MissReason
+    Why the next key has none; NONE: each key has one.
+owners : list of OwnerPrefix
+    Longest prefix first. Each has, in keys: ``prefix``, the leading ones that the ``owner`` has;
+    ``memory_prefix``, those that it has in memory; ``memory`` and ``disk``, how many of all ``keys`` it
+    has in memory, and on a disk only.)";
+
+inline constexpr char kLocate[] = R"(Return how much of a prefix each owner has.
+
+For a router that chooses the host of a request. A hint: nothing is held. In a cluster it costs one call to
+the master, and no hit or miss is counted. :meth:`kvcove.engines.EngineShape.prefix_keys` makes the keys
+of an engine's block hashes.
+
+Parameters
+----------
+keys : sequence of str or bytes
+    65,536 at most, in the order of the prefix.
+
+Returns
+-------
+LocatedPrefix
+
+Raises
+------
+InvalidError
+    A key is not valid.
+IncompatibleError
+    The master is of an earlier version.)";
+
 inline constexpr char kReset[] = R"(Void everything that was stored: a fence of O(1).
 
 When it returns, no look-up or get that begins anywhere finds an object whose put was begun before.

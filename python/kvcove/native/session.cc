@@ -335,6 +335,24 @@ void BindValues(nb::module_& module) {
         return fmt::format("<kvcove.StoredObject {}: {} bytes {}{}>", key, self.size_bytes,
                            self.tier == Tier::kDisk ? "on a disk" : "in memory", KeptBy(self));
       });
+  nb::class_<OwnerPrefix>(module, "OwnerPrefix")
+      .def_ro("owner", &OwnerPrefix::owner)
+      .def_ro("prefix", &OwnerPrefix::prefix)
+      .def_ro("memory_prefix", &OwnerPrefix::memory_prefix)
+      .def_ro("memory", &OwnerPrefix::memory)
+      .def_ro("disk", &OwnerPrefix::disk)
+      .def("__repr__", [](const OwnerPrefix& self) {
+        return fmt::format("<kvcove.OwnerPrefix {}: {} keys, {} in memory>", self.owner,
+                           self.prefix, self.memory_prefix);
+      });
+  nb::class_<LocatedPrefix>(module, "LocatedPrefix", docs::kLocatedPrefix)
+      .def_ro("keys", &LocatedPrefix::keys)
+      .def_ro("reason", &LocatedPrefix::reason)
+      .def_ro("owners", &LocatedPrefix::owners)
+      .def("__repr__", [](const LocatedPrefix& self) {
+        return fmt::format("<kvcove.LocatedPrefix {} keys at {} owners>", self.keys,
+                           self.owners.size());
+      });
   nb::class_<PoolStat>(module, "PoolStat")
       .def_ro("payload_bytes", &PoolStat::payload_bytes)
       .def_ro("populated_bytes", &PoolStat::populated_bytes)
@@ -670,6 +688,19 @@ void BindSession(nb::module_& module) {
           nb::sig("def where(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
                   "'', timeout: float = 1.0) -> list[list[str]]"),
           docs::kWhere)
+      .def(
+          "locate",
+          [](const PySession& self, nb::object keys_in, const Text& version, double timeout) {
+            const Keys keys(keys_in);
+            return Released(self, timeout, version,
+                            [&](Session& session, const CallOptions& options) {
+                              return session.Locate(keys.views(), options);
+                            });
+          },
+          nb::arg("keys"), nb::kw_only(), nb::arg("version") = "", nb::arg("timeout") = 1.0,
+          nb::sig("def locate(self, keys: collections.abc.Sequence[str | bytes], *, version: str = "
+                  "'', timeout: float = 1.0) -> LocatedPrefix"),
+          docs::kLocate)
       .def(
           "reset",
           [](const PySession& self, const std::optional<Text>& version, bool all_void,

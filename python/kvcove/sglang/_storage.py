@@ -135,6 +135,8 @@ class KvcoveStorage(HiCacheStorage):
         try:
             with self._pool.session(FACTS, engine=self._engine) as session:
                 others = engines.leave(session, model, mine)
+                namespace = _namespace_of(self._facts, self.config)
+                engines.leave_own(session, self._engine, "SGLang", namespace, mine)
         except kvcove.Error as error:
             _log.debug("kvcove: how others are is not known: %s", error)
             return

@@ -233,6 +233,8 @@ class _SchedulerSide:
             with_facts = self._pool.session("kvcove-facts", engine=self._engine)
             model = Path(str(vllm_config.model_config.model)).name
             others = engines.leave(with_facts, model, mine)
+            own = {**mine, "block hashing": hashing_of(vllm_config)}
+            engines.leave_own(with_facts, self._engine, "vLLM", self.shape.namespace, own)
         except kvcove.Error as error:
             _log.debug("kvcove: how others are is not known: %s", error)
             return

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcove import engines
+from kvcove.engines import EngineShape
 from kvcove.vllm import _compat, _switch
 
 __all__ = ["Explained", "differences", "explain", "text_of"]
@@ -37,6 +38,11 @@ class Explained:
         Of a token: on each rank, and in the pool. States, which are not of tokens, are left out.
     facts : dict
         As :func:`kvcove.engines.differences` compares them.
+    prefix_tags : list of str
+        For routers that ask where a prefix is: the beginnings of the keys of a chunk. Empty: no chain of
+        keys names a prefix.
+    hashes_per_chunk : int
+        Block hashes of a chunk, the last of which is in its keys.
     """
 
     model: str
@@ -48,6 +54,8 @@ class Explained:
     rank_token_bytes: float
     pool_token_bytes: float
     facts: dict[str, str]
+    prefix_tags: list[str]
+    hashes_per_chunk: int
 
 
 def explain(arguments: Sequence[str]) -> Explained:
@@ -81,6 +89,7 @@ def explained(vllm_config: Any, cache: Any) -> Explained:
         for number, group in enumerate(_compat.cacheable_groups(cache))
     ]
     of_tokens = [group for group in groups if group["kind"] != "state"]
+    tags, hashes = _prefix_of(shape)
     return Explained(
         model=str(vllm_config.model_config.model),
         namespace=shape.namespace,
@@ -95,7 +104,17 @@ def explained(vllm_config: Any, cache: Any) -> Explained:
             group["pool_chunk_bytes"] / group["chunk_tokens"] for group in of_tokens
         ),
         facts=_shape.facts_of(vllm_config, cache, config),
+        prefix_tags=tags,
+        hashes_per_chunk=hashes,
     )
+
+
+def _prefix_of(shape: EngineShape) -> tuple[list[str], int]:
+    """Return the tags of a prefix's chunk and its block hashes; none where no chain of keys names it."""
+    try:
+        return shape.prefix_tags()
+    except ValueError:
+        return [], 0
 
 
 def _configured(arguments: Sequence[str]) -> Any:
@@ -200,7 +219,7 @@ def differences(one: Explained, other: Explained) -> list[tuple[str, str, str, s
         for fact, second, first in engines.differences(one.facts, other.facts)
     ]
     if one.hashing != other.hashing:
-        advice = "give them the same --prefix-caching-hash-algo and $PYTHONHASHSEED"
+        advice = engines.advice_of("block hashing")
         found.append(("block hashing", one.hashing, other.hashing, advice))
     if not found and one.namespace != other.namespace:
         found.append(("namespace", one.namespace, other.namespace, "they are other models"))

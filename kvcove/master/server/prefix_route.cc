@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/master/server/prefix_route.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kvcove/base/keys.h"
+
+namespace kvcove::master {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kPrefixNs = kSecond;  // for all versions of the namespace
+
+// The keys of a prefix, and the namespace that they are looked up in.
+struct Question {
+  http::Request where;  // only `query` is set: the namespace, and the version if one is named
+  std::vector<std::string> texts;
+  std::vector<std::string_view> keys;
+  std::size_t keys_per_chunk = 0;  // 0: the request names keys, not blocks
+};
+
+Status CheckFields(const json& body) {
+  constexpr std::string_view kFields[] = {
+      "namespace", "version", "keys", "block_hashes", "tags", "adapter", "hashes_per_chunk"};
+  for (const auto& [field, value] : body.items()) {
+    if (std::ranges::find(kFields, field) != std::end(kFields)) continue;
+    const std::string_view nearest = NearestKey(field, kFields);
+    return Fail(Code::kInvalid,
+                fmt::format("unknown field '{}'{}", field,
+                            nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
+  }
+  return {};
+}
+
+// Returns a field that is a list of strings; empty: the field is missing.
+Result<std::vector<std::string_view>> Strings(const json& body, const char* field) {
+  std::vector<std::string_view> strings;
+  const auto at = body.find(field);
+  if (at == body.end()) return strings;
+  const bool valid = at->is_array() && !at->empty() &&
+                     std::ranges::all_of(*at, [](const json& one) { return one.is_string(); });
+  if (!valid) {
+    return Fail(Code::kInvalid, fmt::format("'{}' must be a list of strings, not empty", field));
+  }
+  strings.reserve(at->size());
+  for (const json& one : *at) strings.push_back(one.get_ref<const std::string&>());
+  return strings;
+}
+
+Result<std::string> String(const json& body, const char* field) {
+  const auto at = body.find(field);
+  if (at == body.end()) return std::string();
+  if (!at->is_string()) return Fail(Code::kInvalid, fmt::format("'{}' must be a string", field));
+  return at->get<std::string>();
+}
+
+bool IsHash(std::string_view text) {
+  const bool hex = std::ranges::all_of(text, [](char digit) {
+    return (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f');
+  });
+  return hex && !text.empty() && text.size() % 2 == 0;
+}
+
+// Makes the connector's keys of an engine's block hashes (connector/shape.h): of each chunk, which
+// its last block's hash names, one key for each tag.
+Status AddKeysOfBlocks(const json& body, Question& question) {
+  KVCOVE_ASSIGN(const std::vector<std::string_view> hashes, Strings(body, "block_hashes"));
+  KVCOVE_ASSIGN(const std::vector<std::string_view> tags, Strings(body, "tags"));
+  KVCOVE_ASSIGN(const std::string adapter, String(body, "adapter"));
+  if (tags.empty()) {
+    return Fail(Code::kInvalid,
+                "'block_hashes' need 'tags', the beginnings of a chunk's keys: "
+                "'python -m kvcove.vllm explain --json' prints them");
+  }
+  const json every = body.value("hashes_per_chunk", json(1));
+  if (!every.is_number_unsigned() || every.get<std::uint64_t>() == 0) {
+    return Fail(Code::kInvalid, "'hashes_per_chunk' must be a number, at least 1");
+  }
+  const std::uint64_t per_chunk = every.get<std::uint64_t>();
+  if (hashes.size() / per_chunk * tags.size() > kMaxBatch) {
+    return Fail(Code::kInvalid, fmt::format("at most {} keys: hashes times tags", kMaxBatch));
+  }
+  question.keys_per_chunk = tags.size();
+  const std::string end = adapter.empty() ? adapter : "+" + adapter;
+  for (std::uint64_t last = per_chunk; last <= hashes.size(); last += per_chunk) {
+    const std::string_view hash = hashes[last - 1];
+    if (!IsHash(hash)) {
+      return Fail(Code::kInvalid,
+                  fmt::format("block hash {} is not a whole number of bytes in lower-case "
+                              "hexadecimal digits",
+                              last - 1));
+    }
+    for (const std::string_view tag : tags) {
+      std::string& key = question.texts.emplace_back(tag);
+      key.append("@").append(hash).append(end);
+    }
+  }
+  question.keys.assign(question.texts.begin(), question.texts.end());
+  return {};
+}
+
+// `body` must outlive the result, which has views into it.
+Result<Question> QuestionIn(const json& body) {
+  if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
+  KVCOVE_TRY(CheckFields(body));
+  Question question;
+  KVCOVE_ASSIGN(question.where.query["namespace"], String(body, "namespace"));
+  KVCOVE_TRY(question.where.Need("namespace"));
+  if (body.contains("version")) {
+    KVCOVE_ASSIGN(question.where.query["version"], String(body, "version"));
+  }
+  if (body.contains("keys") == body.contains("block_hashes")) {
+    return Fail(Code::kInvalid, "give 'keys' or 'block_hashes', one of them");
+  }
+  if (body.contains("block_hashes")) {
+    KVCOVE_TRY(AddKeysOfBlocks(body, question));
+  } else {
+    KVCOVE_ASSIGN(question.keys, Strings(body, "keys"));
+  }
+  if (question.keys.size() > kMaxBatch) {
+    return Fail(Code::kInvalid, fmt::format("at most {} keys", kMaxBatch));
+  }
+  for (const std::string_view key : question.keys) KVCOVE_TRY(CheckKey(key));
+  return question;
+}
+
+json OwnersOf(const PrefixShares& shares, const AdminPool& pool, std::size_t keys_per_chunk) {
+  const std::vector<wire::OwnerStat> owners = pool.Owners();
+  json list = json::array();
+  for (const PrefixShare& share : shares.owners) {
+    const auto owner = std::ranges::find(owners, share.owner, &wire::OwnerStat::number);
+    if (owner == owners.end()) continue;  // it has ended since
+    list.push_back({{"owner", owner->address},
+                    {"host", owner->host},
+                    {"prefix", share.prefix},
+                    {"memory_prefix", share.memory_prefix},
+                    {"memory", share.memory},
+                    {"disk", share.disk}});
+    if (keys_per_chunk == 0) continue;
+    list.back()["prefix_chunks"] = share.prefix / keys_per_chunk;
+    list.back()["memory_prefix_chunks"] = share.memory_prefix / keys_per_chunk;
+  }
+  return list;
+}
+
+}  // namespace
+
+Result<json> AnswerPrefix(const AdminPool& pool, const http::Request& request, const Clock& clock) {
+  const json body = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
+  KVCOVE_ASSIGN(const Question question, QuestionIn(body));
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, question.where));
+  const std::int64_t deadline_ns = clock.NowNs() + kPrefixNs;
+  PrefixShares best;
+  const SlotDescription* best_slot = nullptr;
+  for (const SlotDescription& slot : slots) {
+    PrefixCount count;
+    pool.CountPrefix(slot, question.keys, deadline_ns, count);
+    if (best_slot != nullptr && count.keys() <= best.keys) continue;
+    best = count.Shares();
+    best_slot = &slot;
+  }
+  json answer{{"namespace", ReadableName(best_slot->name)},
+              {"version", best_slot->version},
+              {"asked", question.keys.size()},
+              {"keys", best.keys},
+              {"owners", OwnersOf(best, pool, question.keys_per_chunk)}};
+  if (question.keys_per_chunk != 0) answer["chunks"] = best.keys / question.keys_per_chunk;
+  if (best.reason != MissReason::kNone) answer["reason"] = MissReasonName(best.reason);
+  return answer;
+}
+
+}  // namespace kvcove::master
