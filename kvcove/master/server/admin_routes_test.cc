@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/fake_admin_pool.h"
 
 namespace kvcove::master {
 namespace {
@@ -16,22 +16,12 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 // Knows what it is given, and keeps what it is asked.
-class AskedPool final : public AdminPool {
+class AskedPool final : public FakeAdminPool {
  public:
-  Readiness Ready() const override { return {}; }
-  json Status() const override { return {}; }
-  std::string Metrics() const override { return {}; }
   std::vector<wire::OwnerStat> Owners() const override {
     return {{.number = 0, .address = "here:1"}, {.number = 1, .address = "there:1", .host = "h"}};
   }
-  Result<std::vector<SlotDescription>> Namespaces() const override { return slots; }
   Result<std::vector<std::string>> VersionedNames() const override { return versioned; }
-  Result<EngineList> Engines(std::size_t /*at_most*/) const override { return EngineList(); }
-  Result<AskPage> PagesOf(const wire::OwnerStat& /*owner*/) const override { return AskPage(); }
-  Found Find(std::span<const SlotDescription> /*of*/, std::string_view /*key*/,
-             std::int64_t /*deadline_ns*/) const override {
-    return {};
-  }
   void CountPrefix(const SlotDescription& slot, std::span<const std::string_view> keys,
                    std::int64_t /*deadline_ns*/, PrefixCount& count) const override {
     const auto found = prefixes.find(slot.slot);
@@ -42,11 +32,6 @@ class AskedPool final : public AdminPool {
       const PrefixCount::Holder holder{1, Tier::kMemory};
       count.Add({&holder, 1});
     }
-  }
-  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
-                                   std::int64_t /*deadline_ns*/) override {
-    asked.push_back("reset " + request.name);
-    return wire::ResetOutcome{};
   }
   Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request,
                                    std::int64_t /*deadline_ns*/) override {
@@ -66,9 +51,7 @@ class AskedPool final : public AdminPool {
     return PinCounts{.done = 2, .refused = 1};
   }
 
-  std::vector<SlotDescription> slots;
   std::vector<std::string> versioned;
-  std::vector<std::string> asked;
   std::map<SlotId, std::uint64_t> prefixes;  // the keys that owner 1 has
   mutable std::vector<std::string> looked_up;
 };

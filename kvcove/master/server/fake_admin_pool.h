@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool of plain values behind an admin endpoint, for tests of its page.
+// A pool of plain values behind an admin endpoint, for tests of its routes and page.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -41,6 +41,10 @@ class FakeAdminPool : public AdminPool {
     Found found{.keys = {}, .own = {}, .away = {}, .since = "the master started"};
     found.keys.resize(of.size(), {.reason = MissReason::kEvicted, .holders = {}});
     return found;
+  }
+  void CountPrefix(const SlotDescription& /*slot*/, std::span<const std::string_view> /*keys*/,
+                   std::int64_t /*deadline_ns*/, PrefixCount& count) const override {
+    count.End(MissReason::kNeverPut);
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t /*deadline_ns*/) override {
