@@ -509,7 +509,7 @@ TEST_F(OperationsTest, ThePageShowsWhatTheMasterCounts) {
   auto pool = Open();
   auto session = OpenSession(*pool, "engine-1");
   ASSERT_EQ(Put(*session, "k", 5000), Code::kOk);
-  EXPECT_EQ(Get(*session, "never").reason, MissReason::kNeverPut);
+  ASSERT_TRUE(Becomes([&] { return Get(*session, "never").reason == MissReason::kNeverPut; }));
   ASSERT_TRUE(session->Reset({.timeout = kCallTime}));
   const auto call = [&](const std::string& name) {
     std::uint64_t calls = 0;

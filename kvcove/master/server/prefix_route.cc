@@ -76,7 +76,7 @@ Status AddKeysOfBlocks(const json& body, Question& question) {
                 "'block_hashes' need 'tags', the beginnings of a chunk's keys: "
                 "'python -m kvcove.vllm explain --json' prints them");
   }
-  const json every = body.value("hashes_per_chunk", json(1));
+  const json every = body.value("hashes_per_chunk", json(1U));
   if (!every.is_number_unsigned() || every.get<std::uint64_t>() == 0) {
     return Fail(Code::kInvalid, "'hashes_per_chunk' must be a number, at least 1");
   }
