@@ -611,7 +611,10 @@ TEST_F(UpgradeTest, TwentyUpgradesLeaveNothingBehind) {
     ASSERT_EQ(Put(*session, fmt::format("k{}", i), fmt::format("v{}", i)), Code::kOk);
   }
   Upgrade();
-  const auto settled = [&] { return AwaitStat(*pool).objects == 1000; };
+  // Its admin interface opens last, and has descriptors, too.
+  const auto settled = [&] {
+    return AwaitStat(*pool).objects == 1000 && Said().contains("serving ");
+  };
   ASSERT_TRUE(Becomes(settled));
   const std::size_t owner_fds = Lasting(Descriptors, daemon_);
   const std::size_t owner_maps = Lasting(Mappings, daemon_);
