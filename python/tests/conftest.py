@@ -104,7 +104,8 @@ def wait_until(condition: Any, seconds: float = 60.0) -> bool:
 
 def http(url: str, body: Any = None, method: str | None = None) -> tuple[int, Any]:
     data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, method=method)
+    headers = {} if data is body else {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             text, status = answer.read(), answer.status
