@@ -575,7 +575,7 @@ class ClusterTest(PageTest):
 
 
 if __name__ == "__main__":
-    KVCOVE, PAGE_POOL, TRACE = sys.argv[1:4]
+    KVCOVE, PAGE_POOL, TRACE = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:4])
     OUT = pathlib.Path(sys.argv[4])
     OUT.mkdir(parents=True, exist_ok=True)
     BROWSER = Browser()

@@ -460,8 +460,10 @@ function showTasks(tasks) {
       const left = row.left > 0 ? `, ${number(row.left)} left behind` : "";
       const message = row.message === "" ? "" : `. ${row.message}`;
       setText(text, `${number(row.copied)}${of} values copied (${bytes(row.bytes)}) in ${number(row.seconds)} s${left}${message}`);
-      // The owner of a drain takes values again when its task is cancelled, also when it is done.
-      cells[3].firstChild.disabled = !unfinished && !(row.kind === "drain" && row.state === "done");
+      // The owner of a drain takes values again when its task is cancelled, also when it is done or
+      // has failed.
+      const drained = row.kind === "drain" && (row.state === "done" || row.state === "failed");
+      cells[3].firstChild.disabled = !unfinished && !drained;
     }, "There are no tasks.");
 }
 
