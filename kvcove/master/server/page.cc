@@ -155,7 +155,9 @@ json SpacesJson(const AdminPool& pool, const std::vector<SlotDescription>& slots
   const std::size_t all = spaces.size();
   std::erase_if(spaces, [&](const Space& space) { return !Matches(part, space.name); });
   return ListJson(spaces, all, part, [](Space space) {
-    std::ranges::stable_sort(space.versions, std::greater<>(), &Space::Version::bytes);
+    std::ranges::sort(space.versions, [](const Space::Version& a, const Space::Version& b) {
+      return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name;
+    });
     json versions = json::array();
     for (const Space::Version& one : space.versions) {
       if (versions.size() == kVersions) break;
@@ -179,7 +181,9 @@ json EnginesJson(const AdminPool::EngineList& engines, const Part& part) {
     }
   }
   // Those that find and store nothing come first.
-  std::ranges::stable_sort(matching, {}, &EngineDescription::open);
+  std::ranges::sort(matching, {}, [](const EngineDescription* engine) {
+    return std::pair(engine->open, engine);
+  });
   return ListJson(matching, engines.registered, part, [](const EngineDescription* engine) {
     return json{{"engine", engine->engine},
                 {"namespace", ReadableName(engine->name)},
@@ -260,8 +264,9 @@ json MissesJson(const std::vector<PageHistory::Point>& points) {
                     {"minute", minute},
                     {"hour", hour}});
   }
-  std::ranges::stable_sort(rows, std::greater<>(),
-                           [](const json& row) { return row["hour"].get<std::uint64_t>(); });
+  std::ranges::sort(rows, std::greater<>(), [](const json& row) {
+    return std::pair(row["hour"].get<std::uint64_t>(), row["minute"].get<std::uint64_t>());
+  });
   return json(rows);
 }
 
