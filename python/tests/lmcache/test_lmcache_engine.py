@@ -219,6 +219,10 @@ def test_no_event_is_lost_whatever_is_asked_for_first(pool: str) -> None:
     adapter.close()
 
 
+@pytest.mark.skipif(
+    "KVCOVE_TEST_TIMES" not in os.environ,
+    reason="KVCOVE_TEST_TIMES asks for it: a measurement, run by hand",
+)
 def test_a_batch_is_nearly_as_fast_as_a_sessions(pool: str) -> None:
     adapter = KvcoveL2Adapter({"pool": pool, "lookup_timeout_ms": 30_000, "timeout_ms": 30_000})
     keys, mine, batches = keys_of("many", 128), objects(), [objects() for _ in range(2)]
