@@ -76,6 +76,8 @@ MUTANTS = [
      "    if (pieces_read_) return Wait::kEnd;\n", ""),
     ("rdma: a forked child ends no registration of its parent's", "transport/verbs/fabric.cc",
      "    if (fabric_.Forked()) {\n", "    if (false) {\n"),
+    ("rdma: TLS keeps payload on its connections", "transport/pick/transports.cc",
+     "  if (options.tls && !options.plaintext) {\n", "  if (false) {\n"),
     ("rdma: an owner's memory is the device's", "owner/data/data_server.cc",
      "                       .memory = {owner_.memory().payload_memory()},\n", ""),
     ("transfer: a synchronous call settles before its buffers are used again", "transport/landing.h",

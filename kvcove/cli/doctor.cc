@@ -349,9 +349,11 @@ void AddDoctor(CLI::App& app, Action& chosen) {
   doctor->add_option("--advertise", options->advertise,
                      "how others shall reach this host's owner, host:port (default: decided by the "
                      "route to --master)");
-  doctor->add_option("--rdma-device,--devices", options->rdma_devices,
-                     "an RDMA device to check, such as mlx5_0 or mlx5_0:2; may be repeated "
-                     "(default: all, nearest and fastest first)");
+  doctor
+      ->add_option("--rdma-device,--devices", options->rdma_devices,
+                   "an RDMA device to check, such as mlx5_0 or mlx5_0:2; repeated or with commas "
+                   "(default: all, nearest and fastest first)")
+      ->delimiter(',');
   doctor->add_option(
       "--gid-index", options->gid_index,
       "index of the GID that RDMA is to use (default: $MC_GID_INDEX, else found out)");

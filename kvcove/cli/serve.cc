@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -43,6 +43,9 @@ Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
     NotifySuccessor(pid);
+    // Threads that still run use descriptors that are closed now: one that ends registrations of
+    // an RDMA device would report an error.
+    SetLogLevel(LogLevel::kOff);
     // The kernel frees the pages of the memory's tables, for seconds a TiB, before it closes
     // descriptors, and the successor waits for the ports and the admin socket.
     (void)close_range(3, ~0U, 0);
@@ -280,18 +283,24 @@ void LogUnusedRdma(const OwnerOptions& options, const Result<net::RdmaChoice>& c
 // Opens the transport for other hosts, with the devices of ChooseRdma in their order. Named devices
 // that cannot be used are an error whatever --transport says.
 Result<transport::Transport*> OpenTransport(const OwnerOptions& options,
-                                            const std::string& advertised) {
+                                            const std::string& advertised, bool tls) {
   transport::TransportOptions chosen;
+  chosen.tls = tls;
   chosen.plaintext = options.rdma_plaintext;
   KVCOVE_ASSIGN(chosen.kind, transport::ParseTransport("--transport", options.transport));
   const auto choice = ChooseRdma(options, advertised);
   if (!choice && NamesRdma(options)) return std::unexpected(choice.error());
   if (chosen.kind == transport::TransportOptions::Kind::kTcp) {
     LogUnusedRdma(options, choice);
-  } else if (choice) {
-    // Where none is found, /sys may be missing: the library has the last word.
-    chosen.devices = NamesOf(*choice);
+    return transport::OpenTransport(chosen);
   }
+  if (!choice) return transport::WithoutRdma(chosen.kind, choice.error().detail);
+  if (choice->paths.empty() && !choice->left_out.empty()) {
+    return transport::WithoutRdma(chosen.kind,
+                                  fmt::format("{}", fmt::join(choice->left_out, "; ")));
+  }
+  // Without any port /sys may be missing: the library has the last word.
+  chosen.devices = NamesOf(*choice);
   return transport::OpenTransport(chosen);
 }
 
@@ -333,7 +342,8 @@ Result<int> RunOwner(const OwnerOptions& options) {
   const auto advertised = net::ChooseAdvertised(
       {.advertise = member.advertise, .listen = member.listen, .master = member.master});
   KVCOVE_ASSIGN(member.transport,
-                OpenTransport(options, advertised ? advertised->address.host : std::string()));
+                OpenTransport(options, advertised ? advertised->address.host : std::string(),
+                              member.tls != nullptr));
   daemon_options.host.cluster = member;
   KVCOVE_ASSIGN(const auto parts, SplitByNode(options, daemon_options));
   // After a take-over they come with the rest.

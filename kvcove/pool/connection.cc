@@ -351,6 +351,7 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
     return {};
   }));
   KVCOVE_ASSIGN(options.access, rpc::LoadAccess(token, tls));
+  transport.tls = options.access.tls != nullptr;
   KVCOVE_ASSIGN(options.transport, transport::OpenTransport(transport));
   KVCOVE_ASSIGN(options.master, FindMasters(address, deadline_ns, clock));
   KVCOVE_ASSIGN(auto host, ConnectCluster(options, deadline_ns, clock));

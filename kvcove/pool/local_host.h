@@ -107,6 +107,8 @@ class LocalHost final {
   // Closes the store, or the link and the data server: only one process may have them open. No call
   // may be under way. The lease continues to run; in a cluster nobody renews it any more.
   Status Pause();
+  // Returns whether Pause would end. Errors: as DataServer::MayEnd.
+  Status MayPause() const;
   // Waits, in a cluster, until the lease was renewed just now; call it before Pause. Errors:
   // kUnavailable after 1 s.
   Status AwaitFreshLease();

@@ -41,6 +41,11 @@ Status LocalHost::AwaitFreshLease() {
   return {};
 }
 
+Status LocalHost::MayPause() const {
+  const MutexLock lock(data_mutex_);
+  return data_server_ == nullptr ? Status() : data_server_->MayEnd();
+}
+
 Status LocalHost::Pause() {
   if (in_cluster()) {
     // Copied before the data server closes its own: with a copy open, the kernel still queues new

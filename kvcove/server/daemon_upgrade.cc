@@ -117,6 +117,7 @@ void Daemon::Impl::Prepare() {
 // wait for a lease or the master.
 Status Daemon::Impl::Quiet() {
   KVCOVE_TRY(host_->owner().MayPauseDisks());
+  KVCOVE_TRY(host_->MayPause());
   server_->Pause(clock_.NowNs() + kPauseNs);
   const std::array workers = {workers_.get(), control_workers_.get(), removal_workers_.get(),
                               pattern_workers_.get()};

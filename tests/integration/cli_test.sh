@@ -402,6 +402,7 @@ check "doctor: an RDMA device" 0 "RDMA device 1: mlx5_0:1 of eth9, 200 Gb/s; GID
 check "doctor: an RDMA device that is down" 0 "left out: mlx5_1:1: its state is '1: DOWN'" "${doctor[@]}" "$directory/sys"
 check "doctor: named RDMA device" 0 "mlx5_0:1 of eth9, it was named" "${doctor[@]}" "$directory/sys" --rdma-device mlx5_0
 check "doctor: named RDMA device that is down" 1 "'mlx5_1': its state is '1: DOWN'; this host has: mlx5_0:1" "${doctor[@]}" "$directory/sys" --rdma-device mlx5_1
+check "doctor: RDMA devices with a comma" 1 "'mlx5_1': its state is '1: DOWN'" "${doctor[@]}" "$directory/sys" --devices mlx5_0,mlx5_1
 check "doctor: GID index" 1 "no RDMA device has the GID index 9" "${doctor[@]}" "$directory/sys" --gid-index 9
 MC_GID_INDEX=3 check "doctor: MC_GID_INDEX" 0 "GID 3 \(10.0.0.5\): the index that was named" "${doctor[@]}" "$directory/sys"
 MC_GID_INDEX=three check "doctor: bad MC_GID_INDEX" 0 "MC_GID_INDEX: 'three' is no GID index" "${doctor[@]}" "$directory/sys"

@@ -171,13 +171,17 @@ class Address(unittest.TestCase):
             (port / name).parent.mkdir(parents=True, exist_ok=True)
             (port / name).write_text(text + "\n")
         words = [KVCOVE, "owner", "--master", self.start_master(), *self.owner_words("--listen", "0.0.0.0:7401")]
-        for index, message in (
-            ({}, "payload moves by TCP; with --transport auto by RDMA through mlx5_0:1/3"),
-            ({"MC_GID_INDEX": "9"}, "RDMA, which --transport tcp does not use: no RDMA device has the GID index 9"),
+        up, down = "4: ACTIVE", "1: DOWN"
+        for state, index, transport, message in (
+            (up, {}, "tcp", "payload moves by TCP; with --transport auto by RDMA through mlx5_0:1/3"),
+            (up, {"MC_GID_INDEX": "9"}, "tcp", "--transport tcp does not use: no RDMA device has the GID index 9"),
+            (up, {"MC_GID_INDEX": "9"}, "auto", "payload moves by TCP: no RDMA device has the GID index 9"),
+            (down, {}, "auto", "payload moves by TCP: mlx5_0:1: its state is '1: DOWN'"),
         ):
+            (port / "state").write_text(state + "\n")
             owner = subprocess.Popen(
                 ["ip", "netns", "exec", NODE, "unshare", "-m", "sh", "-c",
-                 f'mount --bind {tree} /sys && exec "$0" "$@"', *words],
+                 f'mount --bind {tree} /sys && exec "$0" "$@"', *words, "--transport", transport],
                 text=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **index},
             )  # fmt: skip
             self.started.append(owner)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/owner/data/data_server.h"
 
+#include <fmt/core.h>
+
 #include <optional>
 
 #include "kvcove/base/mutex.h"
@@ -195,6 +197,15 @@ class DataServer::Impl final : public transport::Service {
   }
   rpc::CallLimits::Stat Load() const { return admission_->Count(clock_.NowNs()); }
 
+  Status MayEnd() const {
+    const std::optional<transport::LaneCounts> lanes = server_->Lanes();
+    if (!lanes || lanes->stuck == 0) return {};
+    return Fail(Code::kInProgress,
+                fmt::format("an RDMA device has not reported the end of {} queue pairs, and may "
+                            "still write to the memory; try again, or restart",
+                            lanes->stuck));
+  }
+
   const rpc::Address& address() const { return server_->address(); }
 
   void Collect(Metrics& metrics) const {
@@ -381,6 +392,7 @@ class DataServer::Impl final : public transport::Service {
 
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
+Status DataServer::MayEnd() const { return impl_->MayEnd(); }
 const rpc::Address& DataServer::address() const { return impl_->address(); }
 void DataServer::Collect(Metrics& metrics) const { impl_->Collect(metrics); }
 rpc::CallLimits::Stat DataServer::Load() const { return impl_->Load(); }

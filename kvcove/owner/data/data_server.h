@@ -44,6 +44,9 @@ class DataServer {
                                                   const Clock& clock);
   // Ends all connections, and waits until nothing can land in, or be read from, the owner's memory.
   ~DataServer();
+  // Errors: kInProgress; an RDMA device does not end a transfer, for which the destructor would
+  // wait.
+  Status MayEnd() const;
   // Returns where it listens, with the port that was chosen.
   const rpc::Address& address() const;
   // Adds the metrics of other hosts' calls.

@@ -50,7 +50,8 @@ class RdmaDataTest : public testing::Test {
     peer_ = requester.Connect(server_->address(), {}, clock_);
     registered_ = *requester.Register(buffer_);
   }
-  bool GetsTheValue() {
+  bool GetsTheValue() { return GetsTheValue(Soon()); }
+  bool GetsTheValue(std::int64_t until_ns) {
     std::ranges::fill(buffer_, std::byte{0});
     transport::Exchange call;
     call.to = peer_.get();
@@ -59,9 +60,17 @@ class RdmaDataTest : public testing::Test {
     call.on_reply = [this](std::span<const std::byte>) -> Result<std::vector<transport::Piece>> {
       return std::vector<transport::Piece>{{.data = buffer_.data(), .size = buffer_.size()}};
     };
-    transport::Run({&call, 1}, Soon(), clock_);
+    transport::Run({&call, 1}, until_ns, clock_);
     return call.status.has_value() &&
            std::ranges::all_of(buffer_, [](std::byte byte) { return byte == std::byte{'v'}; });
+  }
+  // Gets until payload has moved by the device.
+  void AwaitLane() {
+    EXPECT_TRUE(Becomes([&] {
+      EXPECT_TRUE(GetsTheValue());
+      return Scrape().find("kvcove_owner_rdma_bytes_total{direction=\"sent\"} 0\n") ==
+             std::string::npos;
+    }));
   }
   std::string Scrape() const {
     Metrics metrics;
@@ -82,12 +91,20 @@ class RdmaDataTest : public testing::Test {
 
 TEST_F(RdmaDataTest, PayloadOfAnOwnersMemoryMovesByTheDeviceAndIsCounted) {
   Serve(rdma_.owner(), rdma_.requester());
-  EXPECT_TRUE(Becomes([&] {
-    EXPECT_TRUE(GetsTheValue());
-    return Scrape().find("kvcove_owner_rdma_bytes_total{direction=\"sent\"} 0\n") ==
-           std::string::npos;
-  }));
+  AwaitLane();
   EXPECT_THAT(Scrape(), HasSubstr("kvcove_owner_rdma_lanes 1\n"));
+}
+
+TEST_F(RdmaDataTest, AnUpgradeDoesNotBeginWhileADeviceEndsNoTransfer) {
+  Serve(rdma_.owner(), rdma_.requester());
+  AwaitLane();
+  rdma_.HoldAfter(100);
+  EXPECT_TRUE(server_->MayEnd());
+  EXPECT_FALSE(GetsTheValue(clock_.NowNs() + 100 * kMillisecond));
+  EXPECT_TRUE(Becomes([&] { return !server_->MayEnd(); }));
+  EXPECT_EQ(server_->MayEnd().error().code, Code::kInProgress);
+  rdma_.Land();
+  EXPECT_TRUE(Becomes([&] { return server_->MayEnd().has_value(); }));
 }
 
 TEST_F(RdmaDataTest, AnOwnerWithoutADeviceHasNoMetricsOfOne) {

@@ -41,57 +41,66 @@ Result<TransportOptions::Kind> ParseTransport(std::string_view option, std::stri
               fmt::format("{} '{}': auto, verbs (RDMA) and tcp are known", option, text));
 }
 
-// ---- Devices
-
-Result<Transport*> Devices::Open(const TransportOptions& options) {
-  if (options.kind == TransportOptions::Kind::kTcp) return &Preferred();
-  // A mistake in a name is one on hosts without RDMA, too.
-  KVCOVE_ASSIGN([[maybe_unused]] const auto ports, PortsOf(options));
-  const auto verbs = verbs::VerbsOfProcess();
-  if (!verbs) return Without(options, verbs.error());
-  return Open(options, **verbs);
-}
-
-Result<Transport*> Devices::Open(const TransportOptions& options, verbs::Verbs& verbs) {
-  if (options.kind == TransportOptions::Kind::kTcp) return &Preferred();
-  verbs::FabricOptions fabric;
-  KVCOVE_ASSIGN(fabric.ports, PortsOf(options));
-  auto opened = OpenVerbs(options, fabric, verbs);
-  if (!opened) return Without(options, opened.error());
-  return opened;
-}
-
-Result<Transport*> Devices::Without(const TransportOptions& options, const Error& why) {
-  if (options.kind == TransportOptions::Kind::kVerbs) {
-    return Fail(Code::kUnavailable, "no RDMA: " + why.detail);
-  }
-  LogInfo("payload moves by TCP, for there is no RDMA: {}", why.detail);
+Result<Transport*> WithoutRdma(TransportOptions::Kind kind, const std::string& why) {
+  if (kind == TransportOptions::Kind::kVerbs) return Fail(Code::kUnavailable, "no RDMA: " + why);
+  LogInfo("payload moves by TCP: {}", why);
   return &Preferred();
 }
 
-Result<Transport*> Devices::OpenVerbs(const TransportOptions& options,
-                                      const verbs::FabricOptions& fabric, verbs::Verbs& verbs) {
-  const Key key(ForkCount(), options.devices);
-  {
-    const MutexLock lock(mutex_);
-    if (Transport* const found = Find(key, options.plaintext)) return found;
+// ---- Devices
+
+Result<Transport*> Devices::Open(const TransportOptions& options, verbs::Verbs* verbs) {
+  if (options.kind == TransportOptions::Kind::kTcp) return &Preferred();
+  // A mistake in a name is one on hosts without RDMA, too.
+  verbs::FabricOptions fabric;
+  KVCOVE_ASSIGN(fabric.ports, PortsOf(options));
+  if (options.tls && !options.plaintext) {
+    return WithoutRdma(options.kind,
+                       "TLS protects the payload, and devices do not encrypt (--rdma-plaintext and "
+                       "rdma_plaintext=1 permit that)");
   }
+  auto opened = OpenVerbs(options, fabric, verbs);
+  if (!opened) return WithoutRdma(options.kind, opened.error().detail);
+  return opened;
+}
+
+Result<Transport*> Devices::OpenVerbs(const TransportOptions& options,
+                                      const verbs::FabricOptions& fabric, verbs::Verbs* verbs) {
+  if (verbs == nullptr) {
+    KVCOVE_ASSIGN(verbs, verbs::VerbsOfProcess());
+  }
+  const Key key(ForkCount(), options.devices);
+  if (Transport* const found = Find(key, options.plaintext)) return found;
   Opened opened;
-  KVCOVE_ASSIGN(opened.fabric, verbs::Fabric::Open(verbs, fabric, SystemClock::Instance()));
+  KVCOVE_ASSIGN(opened.fabric, verbs::Fabric::Open(*verbs, fabric, SystemClock::Instance()));
   opened.encrypting = WithRdma(*opened.fabric, false);
   opened.plaintext = WithRdma(*opened.fabric, true);
   LogInfo("payload of registered memory moves by RDMA through {}, to hosts that have it, too",
           opened.fabric->device().name().ToString());
   const MutexLock lock(mutex_);
   // Another thread may have been faster. What this one has opened then ends behind the lock.
-  (void)opened_.try_emplace(key, std::move(opened));
-  return Find(key, options.plaintext);
+  const auto [at, added] = opened_.try_emplace(key, std::move(opened));
+  if (!added && at->second.fabric->device().gone()) {
+    removed_.push_back(std::exchange(at->second, std::move(opened)));
+  }
+  return TransportOf(at->second, options.plaintext);
+}
+
+Transport* Devices::TransportOf(const Opened& opened, bool plaintext) {
+  return plaintext ? opened.plaintext.get() : opened.encrypting.get();
 }
 
 Transport* Devices::Find(const Key& key, bool plaintext) {
-  const auto at = opened_.find(key);
-  if (at == opened_.end()) return nullptr;
-  return plaintext ? at->second.plaintext.get() : at->second.encrypting.get();
+  verbs::Fabric* fabric = nullptr;
+  Transport* found = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    const auto at = opened_.find(key);
+    if (at == opened_.end()) return nullptr;
+    fabric = at->second.fabric.get();
+    found = TransportOf(at->second, plaintext);
+  }
+  return fabric->DeviceGone() ? nullptr : found;
 }
 
 Result<Transport*> OpenTransport(const TransportOptions& options) {

@@ -44,22 +44,24 @@ struct TransportOptions {
   // RDMA devices with commas between, the first that works: "mlx5_0", "mlx5_0:2" (its second port),
   // "mlx5_0:2/3" (GID 3 of that). Empty: those of this host in their order.
   std::string devices;
+  bool tls = false;        // TLS protects the connections
   bool plaintext = false;  // see WithRdma
 };
 // Reads "auto", "verbs" or "tcp". `option` names the option in errors. Errors: kInvalid.
 Result<TransportOptions::Kind> ParseTransport(std::string_view option, std::string_view text);
+// Returns the transport where no device can be used, and logs why. Errors: for kVerbs kUnavailable.
+Result<Transport*> WithoutRdma(TransportOptions::Kind kind, const std::string& why);
 
 // The transports with a device that a process has opened. They, and their devices, live as long as
 // the process: registered memory, connections and threads refer to them, in objects that callers
-// may keep for as long. Equal options give the same transport; a forked child opens its own.
-// Thread-safe; one mutex, under which nothing is opened.
+// may keep for as long. Equal options give the same transport, until its device is removed; a
+// forked child opens its own. Thread-safe; one mutex, under which nothing is opened.
 class Devices {
  public:
   // Returns the transport for these options. Logs which device it uses, and for kAuto why none.
   // Errors: kInvalid for names that are none; for kVerbs kUnavailable with each device's reason.
-  Result<Transport*> Open(const TransportOptions& options) KVCOVE_EXCLUDES(mutex_);
-  // For tests: with the devices of `verbs`.
-  Result<Transport*> Open(const TransportOptions& options, verbs::Verbs& verbs)
+  // `verbs`: for tests; null: the process's.
+  Result<Transport*> Open(const TransportOptions& options, verbs::Verbs* verbs = nullptr)
       KVCOVE_EXCLUDES(mutex_);
 
  private:
@@ -70,12 +72,14 @@ class Devices {
   };
   using Key = std::tuple<unsigned, std::string>;  // forks before it, names of devices
   Result<Transport*> OpenVerbs(const TransportOptions& options, const verbs::FabricOptions& fabric,
-                               verbs::Verbs& verbs) KVCOVE_EXCLUDES(mutex_);
-  static Result<Transport*> Without(const TransportOptions& options, const Error& why);
-  Transport* Find(const Key& key, bool plaintext) KVCOVE_REQUIRES(mutex_);
+                               verbs::Verbs* verbs) KVCOVE_EXCLUDES(mutex_);
+  static Transport* TransportOf(const Opened& opened, bool plaintext);
+  // Returns the one that is open. Null: there is none, or its device was removed.
+  Transport* Find(const Key& key, bool plaintext) KVCOVE_EXCLUDES(mutex_);
 
   Mutex mutex_;
   std::map<Key, Opened> opened_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<Opened> removed_ KVCOVE_GUARDED_BY(mutex_);  // their devices were removed
 };
 
 // Returns the transport for these options, of the process's Devices. Errors: as Devices::Open.

@@ -34,36 +34,62 @@ TEST_F(DevicesTest, ReadsTheThreeKinds) {
 
 TEST_F(DevicesTest, TcpOpensNoDevice) {
   verbs_.FailCall(0);
-  EXPECT_EQ(*devices_.Open({}, verbs_), &Preferred());
+  EXPECT_EQ(*devices_.Open({}, &verbs_), &Preferred());
   EXPECT_FALSE(verbs_.failed());
 }
 
 TEST_F(DevicesTest, EqualOptionsHaveOneTransport) {
-  const auto one = devices_.Open({.kind = Kind::kAuto}, verbs_);
+  const auto one = devices_.Open({.kind = Kind::kAuto}, &verbs_);
   ASSERT_TRUE(one);
   EXPECT_EQ((*one)->name(), "verbs");
-  EXPECT_EQ(*devices_.Open({.kind = Kind::kVerbs}, verbs_), *one);
-  const auto plaintext = devices_.Open({.kind = Kind::kAuto, .plaintext = true}, verbs_);
+  EXPECT_EQ(*devices_.Open({.kind = Kind::kVerbs}, &verbs_), *one);
+  const auto plaintext = devices_.Open({.kind = Kind::kAuto, .plaintext = true}, &verbs_);
   EXPECT_NE(*plaintext, *one);
-  const auto named = devices_.Open({.kind = Kind::kVerbs, .devices = "fake1"}, verbs_);
+  const auto named = devices_.Open({.kind = Kind::kVerbs, .devices = "fake1"}, &verbs_);
   ASSERT_TRUE(named);
   EXPECT_NE(*named, *one);
 }
 
 TEST_F(DevicesTest, WithoutADeviceAutoIsTcpAndVerbsSaysWhy) {
   verbs_.SetPort("fake1", false);
-  EXPECT_EQ(*devices_.Open({.kind = Kind::kAuto, .devices = "fake1"}, verbs_), &Preferred());
-  const auto none = devices_.Open({.kind = Kind::kVerbs, .devices = "fake1"}, verbs_);
+  EXPECT_EQ(*devices_.Open({.kind = Kind::kAuto, .devices = "fake1"}, &verbs_), &Preferred());
+  const auto none = devices_.Open({.kind = Kind::kVerbs, .devices = "fake1"}, &verbs_);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::kUnavailable);
   EXPECT_THAT(none.error().detail, HasSubstr("port 1 of fake1 is down"));
   verbs_.SetPort("fake1", true);
-  EXPECT_EQ((*devices_.Open({.kind = Kind::kAuto, .devices = "fake1"}, verbs_))->name(), "verbs");
+  EXPECT_EQ((*devices_.Open({.kind = Kind::kAuto, .devices = "fake1"}, &verbs_))->name(), "verbs");
+}
+
+TEST_F(DevicesTest, TlsKeepsPayloadOnItsConnections) {
+  EXPECT_EQ(*devices_.Open({.kind = Kind::kAuto, .tls = true}, &verbs_), &Preferred());
+  const auto none = devices_.Open({.kind = Kind::kVerbs, .tls = true}, &verbs_);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kUnavailable);
+  EXPECT_THAT(none.error().detail, HasSubstr("TLS"));
+  const auto plaintext =
+      devices_.Open({.kind = Kind::kVerbs, .tls = true, .plaintext = true}, &verbs_);
+  ASSERT_TRUE(plaintext);
+  EXPECT_EQ((*plaintext)->name(), "verbs");
+}
+
+TEST_F(DevicesTest, ADeviceThatReturnsIsOpenedAgain) {
+  const TransportOptions options{.kind = Kind::kVerbs, .devices = "fake0"};
+  const auto one = devices_.Open(options, &verbs_);
+  ASSERT_TRUE(one);
+  verbs_.RemoveDevice("fake0");
+  EXPECT_FALSE(devices_.Open(options, &verbs_));
+  verbs_.ReturnDevice("fake0");
+  const auto other = devices_.Open(options, &verbs_);
+  ASSERT_TRUE(other);
+  EXPECT_NE(*other, *one);
+  EXPECT_EQ(*devices_.Open(options, &verbs_), *other);
+  EXPECT_EQ((*one)->name(), "verbs") << "whoever has it keeps it";
 }
 
 TEST_F(DevicesTest, ANameThatIsNoneIsAMistake) {
   for (const Kind kind : {Kind::kAuto, Kind::kVerbs}) {
-    const auto wrong = devices_.Open({.kind = kind, .devices = "fake0:0"}, verbs_);
+    const auto wrong = devices_.Open({.kind = kind, .devices = "fake0:0"}, &verbs_);
     ASSERT_FALSE(wrong);
     EXPECT_EQ(wrong.error().code, Code::kInvalid);
   }

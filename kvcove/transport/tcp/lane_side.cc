@@ -79,10 +79,12 @@ Status LaneSide::Start() {
   {
     const MutexLock lock(mutex_);
     ++busy_;
+    registering_ = true;
   }
   if (fabric_.workers().Post([this] { RegisterAll(); })) return {};
   const MutexLock lock(mutex_);
   --busy_;
+  registering_ = false;
   return Fail(Code::kLimit, "too much work waits for the RDMA device");
 }
 
@@ -105,6 +107,7 @@ void LaneSide::RegisterAll() {
   registered_.store(status.has_value(), std::memory_order_release);
   const MutexLock lock(mutex_);
   failure_ = std::move(status);
+  registering_ = false;
   --busy_;
   changed_.NotifyAll();
 }
@@ -131,12 +134,21 @@ bool LaneSide::AwaitIdle(std::chrono::milliseconds most) {
 }
 
 void LaneSide::NameDevice() {
+  const std::string device = fabric_.device().name().ToString();
+  bool registering = false;
+  {
+    const MutexLock lock(mutex_);
+    registering = registering_;
+  }
+  if (registering) {
+    LogWarn("the end of this server waits for the RDMA device {}, which registers memory", device);
+    return;
+  }
   const bool gone = fabric_.DeviceGone();
   LogWarn(
       "the end of this server waits for the RDMA device {}, which {}: it may still read or write "
-      "the "
-      "memory that is served. {}",
-      fabric_.device().name().ToString(),
+      "the memory that is served. {}",
+      device,
       gone ? "was removed, or has failed, in the middle of a transfer"
            : "has not reported the end of its transfers",
       gone ? "It does not come back for this process: end the process with SIGKILL, upon which the "

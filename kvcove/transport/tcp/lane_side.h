@@ -76,6 +76,7 @@ class LaneSide {
   mutable Mutex mutex_;
   CondVar changed_;
   std::size_t busy_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RegisterAll, and lanes that end in mid-move
+  bool registering_ KVCOVE_GUARDED_BY(mutex_) = false;  // of these, RegisterAll
   Status failure_ KVCOVE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Registered>> registrations_;  // of RegisterAll, then of Stop
 };

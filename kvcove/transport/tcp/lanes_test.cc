@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <thread>
 
@@ -135,6 +136,23 @@ class TcpLanesTest : public testing::Test {
       return works() > before;
     }));
     return (*transfer)->Abort();
+  }
+
+  // Stops the server, and returns what the log says once that waits. `let_end` lets it end.
+  std::string SaidByStop(const std::function<void()>& let_end) {
+    SetLogLevel(LogLevel::kWarn);
+    std::string said;
+    std::thread stopping([&] { server_->Stop(); });
+    EXPECT_TRUE(Becomes([&] {
+      testing::internal::CaptureStderr();
+      SleepNs(50 * kMillisecond);
+      said += testing::internal::GetCapturedStderr();
+      return said.find("the end of this server") != std::string::npos;
+    }));
+    SetLogLevel(LogLevel::kOff);
+    let_end();
+    stopping.join();
+    return said;
   }
 
   // Waits until a worker has done all that was posted to it before.
@@ -407,21 +425,20 @@ TEST_F(TcpLanesTest, AServerThatWaitsForItsDeviceNamesIt) {
   verbs_.HoldAfter(100);
   Exchange exchange = GetOf(buffer_);
   (void)AbortHalfWay(exchange);
-  SetLogLevel(LogLevel::kWarn);
   verbs_.RemoveDevice("fake0");
-  std::string said;
-  std::thread stopping([&] { server_->Stop(); });
-  EXPECT_TRUE(Becomes([&] {
-    testing::internal::CaptureStderr();
-    SleepNs(50 * kMillisecond);
-    said += testing::internal::GetCapturedStderr();
-    return said.find("the end of this server") != std::string::npos;
-  }));
-  SetLogLevel(LogLevel::kOff);
-  verbs_.ReturnDevice("fake0");
-  verbs_.Land();
-  stopping.join();
+  const std::string said = SaidByStop([&] {
+    verbs_.ReturnDevice("fake0");
+    verbs_.Land();
+  });
   EXPECT_NE(said.find("fake0:1, which was removed"), std::string::npos) << said;
+}
+
+TEST_F(TcpLanesTest, AServerThatWaitsForARegistrationSaysSo) {
+  std::promise<void> go_on;
+  ASSERT_TRUE(owners_->workers().Post([&] { go_on.get_future().wait(); }));
+  Start();
+  const std::string said = SaidByStop([&] { go_on.set_value(); });
+  EXPECT_NE(said.find("fake0:1, which registers memory"), std::string::npos) << said;
 }
 
 TEST_F(TcpLanesTest, WhatMovesByLanesIsCounted) {

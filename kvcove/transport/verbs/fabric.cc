@@ -112,15 +112,18 @@ Result<std::unique_ptr<Lane>> Fabric::OpenLane(Access peer_may) {
 Result<std::unique_ptr<Registered>> Fabric::Register(std::span<std::byte> memory, Access access,
                                                      const std::function<bool()>& go_on) {
   auto registered = std::make_shared<Memory>(device_->context(), memory, access, piece_bytes_);
-  const auto give_up = [&](Error error) {
-    (void)registered->Deregister();
-    return std::unexpected(std::move(error));
-  };
   while (true) {
-    auto over = registered->RegisterNext();
-    if (!over) return give_up(std::move(over).error());
+    const auto over = registered->RegisterNext();
+    if (!over) {
+      (void)registered->Deregister();
+      return std::unexpected(over.error());
+    }
     if (*over) break;
-    if (!go_on()) return give_up({Code::kUnavailable, "the registration was given up"});
+    if (!go_on()) {
+      // Without room in the queue it ends here, with the last reference.
+      (void)workers_->Post([registered] { (void)registered->Deregister(); });
+      return Fail(Code::kUnavailable, "the registration was given up");
+    }
   }
   {
     const MutexLock lock(mutex_);

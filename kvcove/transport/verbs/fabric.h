@@ -56,8 +56,9 @@ class Fabric {
 
   // Registers memory until the returned object is destroyed, which the device may refuse: then the
   // registration remains, and the object's memory must not be unmapped before the process ends.
-  // `go_on` is asked between pieces; false: the rest is not registered (kUnavailable). Pins some
-  // GiB a second. Errors: Context::Register's.
+  // `go_on` is asked between pieces; false: the rest is not registered (kUnavailable), and what is
+  // ends in the background, since its caller is in a hurry. Pins some GiB a second, and unpins them
+  // no faster. Errors: Context::Register's.
   Result<std::unique_ptr<Registered>> Register(
       std::span<std::byte> memory, Access access,
       const std::function<bool()>& go_on = [] { return true; });

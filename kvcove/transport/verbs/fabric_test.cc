@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <future>
+
 #include "kvcove/transport/verbs/fake_verbs.h"
 #include "kvcove/transport/verbs/lane_fixture.h"
 
@@ -88,11 +90,24 @@ TEST_F(FabricTest, ARegistrationThatFailsLeavesNothing) {
   verbs.FailCall(3);
   EXPECT_EQ(fabric->Register(bytes, Access::kLocal).error().code, Code::kLimit);
   EXPECT_EQ(verbs.counts().regions, 0U);
+  EXPECT_FALSE(Covers(*fabric, 0, 1, Access::kLocal));
+}
+
+// Who gives up is in a hurry, and to unpin large memory takes seconds.
+TEST_F(FabricTest, ARegistrationThatIsGivenUpEndsInTheBackground) {
+  const auto fabric = Open();
+  std::promise<void> free;
+  ASSERT_TRUE(fabric->workers().Post([&] { free.get_future().wait(); }));
   int asked = 0;
   const auto given_up = fabric->Register(bytes, Access::kLocal, [&] { return ++asked < 4; });
   EXPECT_EQ(given_up.error().code, Code::kUnavailable);
-  EXPECT_EQ(verbs.counts().regions, 0U);
   EXPECT_FALSE(Covers(*fabric, 0, 1, Access::kLocal));
+  EXPECT_EQ(verbs.counts().regions, 4U);
+  free.set_value();
+  std::promise<void> ended;
+  ASSERT_TRUE(fabric->workers().Post([&] { ended.set_value(); }));
+  ended.get_future().wait();
+  EXPECT_EQ(verbs.counts().regions, 0U);
 }
 
 TEST_F(FabricTest, ItsLanesReachEachOther) {

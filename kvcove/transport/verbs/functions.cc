@@ -79,6 +79,10 @@ Result<Functions> Functions::Open(const std::string& library) {
   return Fail(Code::kUnavailable, fmt::format("{} has no {}", library, finder.missing()));
 }
 
+bool MakesLanes(const ibv_device& device) {
+  return device.transport_type == IBV_TRANSPORT_IB && device.node_type == IBV_NODE_CA;
+}
+
 Status PrepareForForks(const std::function<int()>& fork_init, std::string_view release) {
   if (VersionOf(release) >= std::pair{5U, 12U}) return {};
   const int result = fork_init();

@@ -46,6 +46,9 @@ struct Functions {
   static Result<Functions> Open(const std::string& library);
 };
 
+// Returns whether a device has queue pairs as lanes need them: InfiniBand and RoCE. Those of iWARP
+// need another way to connect; EFA and usNIC have none.
+bool MakesLanes(const ibv_device& device);
 // Prepares registered memory for forks of this process. At a fork a kernel before 5.12 lets the
 // child keep the pages that the device has pinned, and gives the parent a copy with its next write:
 // the device would move other bytes than the parent sees. `fork_init` (ibv_fork_init) keeps

@@ -381,21 +381,25 @@ class Library final : public Verbs {
 
   Result<std::vector<std::string>> Devices() override {
     std::vector<std::string> names;
-    KVCOVE_TRY(
-        ForEach([&](ibv_device* device) { names.emplace_back(f_.get_device_name(device)); }));
+    KVCOVE_TRY(ForEach([&](ibv_device* device) {
+      if (MakesLanes(*device)) names.emplace_back(f_.get_device_name(device));
+    }));
     return names;
   }
   Result<std::shared_ptr<Context>> Open(const std::string& name) override {
     bool found = false;
+    bool fits = false;
     int number = 0;
     ibv_context* context = nullptr;
     KVCOVE_TRY(ForEach([&](ibv_device* device) {
       if (found || name != f_.get_device_name(device)) return;
       found = true;
-      context = f_.open_device(device);
+      fits = MakesLanes(*device);
+      if (fits) context = f_.open_device(device);
       number = errno;
     }));
     if (!found) return Fail(Code::kUnavailable, "no RDMA device " + name);
+    if (!fits) return Fail(Code::kUnavailable, name + " is neither InfiniBand nor RoCE");
     if (context == nullptr) return FailVerbs(number, name + " cannot be opened");
     ibv_pd* const domain = f_.alloc_pd(context);
     number = errno;

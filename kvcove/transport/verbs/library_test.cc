@@ -26,6 +26,21 @@ TEST(VerbsLibraryTest, AFunctionThatIsMissingIsNamed) {
   EXPECT_EQ(opened.error().detail, "libc.so.6 has no ibv_get_device_list@IBVERBS_1.1");
 }
 
+TEST(VerbsLibraryTest, OnlyInfiniBandAndRoceMakeLanes) {
+  ibv_device device{};
+  device.node_type = IBV_NODE_CA;
+  device.transport_type = IBV_TRANSPORT_IB;
+  EXPECT_TRUE(MakesLanes(device));
+  device.node_type = IBV_NODE_SWITCH;
+  EXPECT_FALSE(MakesLanes(device));
+  device.node_type = IBV_NODE_RNIC;
+  device.transport_type = IBV_TRANSPORT_IWARP;
+  EXPECT_FALSE(MakesLanes(device));
+  device.node_type = IBV_NODE_UNSPECIFIED;
+  device.transport_type = IBV_TRANSPORT_UNSPECIFIED;  // EFA
+  EXPECT_FALSE(MakesLanes(device));
+}
+
 TEST(VerbsLibraryTest, KernelsBefore512NeedTheLibrarysHelpWithForks) {
   int calls = 0;
   int result = 0;

@@ -202,7 +202,7 @@ class Context {
 class Verbs {
  public:
   virtual ~Verbs() = default;
-  // Returns the names of this host's devices ("mlx5_0").
+  // Returns the names of this host's devices ("mlx5_0") that make lanes: InfiniBand and RoCE.
   virtual Result<std::vector<std::string>> Devices() = 0;
   virtual Result<std::shared_ptr<Context>> Open(const std::string& device) = 0;
 };

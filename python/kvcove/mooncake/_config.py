@@ -272,11 +272,17 @@ def _port(value: object, name: str) -> int:
 
 def _devices(value: object) -> str:
     """Return the RDMA devices that setup() names, as a pool's address has them; empty: any."""
-    named = [part.strip() for part in str(value or "").split(",") if part.strip()]
-    if all(re.fullmatch(r"[0-9A-Za-z_.-]+(:[0-9]+(/[0-9]+)?)?", part) for part in named):
-        return ",".join(dict.fromkeys(named))
-    _log.warning("setup(): rdma_devices %r: mlx5_0,mlx5_1 are two; any device is used", value)
-    return ""
+    named = {}
+    for part in filter(None, map(str.strip, str(value or "").split(","))):
+        match = re.fullmatch(r"([0-9A-Za-z_.-]+)(?::([0-9]+)(?:/([0-9]+))?)?", part)
+        port, gid = (int(match[2] or 1), int(match[3] or 0)) if match else (0, 0)
+        if not match or not 1 <= port <= 255 or gid > 255:
+            _log.warning(
+                "setup(): rdma_devices %r: mlx5_0,mlx5_1 are two; any device is used", value
+            )
+            return ""
+        named.setdefault((match[1], port), part)
+    return ",".join(named.values())
 
 
 class ProtocolError(ValueError):
@@ -297,8 +303,8 @@ class Setup:
     prefetches : bool or None
         Whether look-ups start to read what is on a disk; None: nothing says it.
     transport : str
-        How payload moves between hosts, as in a pool's address: ``auto`` for the protocol ``rdma``,
-        else ``tcp``.
+        How payload moves between hosts, as in a pool's address: what that says, else ``auto`` for
+        the protocol ``rdma``, else ``tcp``.
     devices : str
         RDMA devices with commas between; empty: those of this host.
     """
@@ -356,11 +362,17 @@ class Setup:
         asked = named.startswith(POOL_SCHEMES) or os.environ.get("KVCOVE_TOKEN")
         if not asked and (token := _job.token_file()):
             pool += f"?token={token}"
-        transport = "auto" if protocol == "rdma" else "tcp"
-        devices = _devices(arguments.get("rdma_devices")) if transport == "auto" else ""
-        if transport != "tcp" and pool.startswith("kvcove://") and "transport=" not in pool:
-            pool += f"{'&' if '?' in pool else '?'}transport={transport}"
-            pool += f"&devices={devices}" if devices and "devices=" not in pool else ""
+        transport, devices = "tcp", ""
+        if pool.startswith("kvcove://"):
+            # What the address says counts for this store's own memory, too.
+            parts = [part.partition("=") for part in pool.partition("?")[2].split("&")]
+            keys = {key: value for key, _, value in parts}
+            transport = keys.get("transport", "auto" if protocol == "rdma" else "tcp")
+            if transport != "tcp":
+                devices = keys.get("devices", _devices(arguments.get("rdma_devices")))
+            for key, value in (("transport", transport), ("devices", devices)):
+                if key not in keys and value not in ("tcp", ""):
+                    pool += f"{'&' if '?' in pool else '?'}{key}={value}"
         http = _port(arguments.get("client_http_port", 9300), "client_http_port")
         prefetch = arguments.get("enable_ssd_prefetch")
         return Setup(

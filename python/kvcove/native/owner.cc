@@ -85,8 +85,10 @@ PyOwner OpenOwner(const std::string& master, std::uint64_t memory_bytes, const s
     const rpc::TlsFiles tls{
         .authority = tls_authority, .certificate = tls_certificate, .key = tls_key};
     if (!tls.empty()) member.tls = Unwrap(rpc::Tls::Open(tls));
-    member.transport = Unwrap(transport::OpenTransport(
-        {.kind = Unwrap(transport::ParseTransport("transport", transport)), .devices = devices}));
+    member.transport = Unwrap(
+        transport::OpenTransport({.kind = Unwrap(transport::ParseTransport("transport", transport)),
+                                  .devices = devices,
+                                  .tls = member.tls != nullptr}));
     options.host.cluster = member;
   }
   Result<std::unique_ptr<server::Daemon>> daemon =
