@@ -320,7 +320,10 @@ void LogLine(LogLevel level, const std::string& line) {
     Log::Instance().Write(Formatted(level, line));
 }
 
-void WriteStderr(const std::string& line) { Log::Instance().Write(line + "\n"); }
+void WriteStderr(const std::string& line) {
+  const bool as_it_is = line_format.load(std::memory_order_relaxed) == LogFormat::kText;
+  Log::Instance().Write(as_it_is ? line + "\n" : Formatted(LogLevel::kError, line));
+}
 
 bool FlushLog(milliseconds patience) { return Log::Instance().Flush(patience); }
 

@@ -52,7 +52,7 @@ Status LogToFile(const std::string& path);
 // Errors: as LogToFile; the log then continues in the file of before.
 Status ReopenLogFile();
 void LogLine(LogLevel level, const std::string& line);
-// A line as it is, whatever the level: for a program's last words.
+// A line as it is, whatever the level: for a program's last words. In JSON they are an error.
 void WriteStderr(const std::string& line);
 
 // Waits until every line is written. False: lines are still queued after `patience`.

@@ -117,6 +117,7 @@ TEST(LogTest, AJsonLineHoldsTheLineWhateverItsBytes) {
   SetLogFormat(LogFormat::kJson);
   LogWarn("a \"key\"\\ with\ttabs\n and ümlauts");
   LogWarn("no UTF-8: {}", "\xff");
+  WriteStderr("kvcove: the last words");
   SetLogFormat(LogFormat::kText);
   const std::string text = pipe.Read();
   EXPECT_THAT(text, HasSubstr(fmt::format("\"level\":\"warning\",\"program\":\"kvcove\",\"pid\":{},"
@@ -125,7 +126,9 @@ TEST(LogTest, AJsonLineHoldsTheLineWhateverItsBytes) {
                                           getpid())));
   EXPECT_THAT(text, HasSubstr("\\xff"));
   EXPECT_EQ(text.find('\xff'), std::string::npos);
-  EXPECT_EQ(std::ranges::count(text, '\n'), 2);
+  EXPECT_THAT(text, HasSubstr("\"level\":\"error\",\"program\":\"kvcove\",\"pid\":"));
+  EXPECT_THAT(text, HasSubstr(",\"message\":\"kvcove: the last words\"}\n"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3);
 }
 
 TEST(LogTest, AFileThatWasMovedAwayIsReplacedWhenItIsOpenedAgain) {
