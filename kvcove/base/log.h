@@ -57,7 +57,7 @@ void WriteStderr(const std::string& line);
 
 // Waits until every line is written. False: lines are still queued after `patience`.
 bool FlushLog(std::chrono::milliseconds patience);
-// Lines of this process that nobody will read: the queue was full, or stderr is closed.
+// Lines of this process that nobody will read: the queue was full, or stderr could not be written.
 std::uint64_t LogLinesDropped();
 
 // Which of many lines alike are written: the first, then one a period. Thread-safe.
