@@ -18,8 +18,11 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 echo "== Prometheus: fetching Debian's (20 MB)"
 cd build/prometheus
-apt-get download -qq prometheus >/dev/null
-rm -rf unpacked
+rm -rf unpacked prometheus_*.deb
+if ! apt-get download -qq prometheus >/dev/null; then
+  echo "== Prometheus: apt-get cannot fetch it: run 'apt-get update', or put 'prometheus' and 'promtool' into \$PATH" >&2
+  exit 1
+fi
 dpkg -x prometheus_*.deb unpacked
 ln -sf unpacked/usr/bin/prometheus unpacked/usr/bin/promtool .
 rm -f prometheus_*.deb

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
@@ -110,12 +111,11 @@ class Log {
       const MutexLock lock(mutex_);
       if (!writing_) DrainWithoutWaiting();
       if (queued_bytes_ + text.size() > kMaxQueuedBytes) {
-        ++untold_;
-        ++dropped_;
+        Drop({});
         return;
       }
       TellDropped();
-      Push(std::move(text));
+      Push({.text = std::move(text)});
       if (!writing_) DrainWithoutWaiting();
       if (queue_.empty()) return;
       changed_.NotifyAll();
@@ -157,36 +157,47 @@ class Log {
   }
   explicit Log(Log* parents) : parents_(parents) {}
 
-  void Push(std::string text) KVCOVE_REQUIRES(mutex_) {
-    queued_bytes_ += text.size();
-    queue_.push_back(std::move(text));
+  struct Line {
+    std::string text;
+    std::uint64_t tells = 0;  // number of dropped lines that it reports
+  };
+  void Push(Line line) KVCOVE_REQUIRES(mutex_) {
+    queued_bytes_ += line.text.size();
+    queue_.push_back(std::move(line));
   }
-  std::string Pop() KVCOVE_REQUIRES(mutex_) {
-    std::string text = std::move(queue_.front());
+  Line Pop() KVCOVE_REQUIRES(mutex_) {
+    Line line = std::move(queue_.front());
     queue_.pop_front();
-    queued_bytes_ -= text.size();
-    return text;
+    queued_bytes_ -= line.text.size();
+    return line;
+  }
+  void Drop(const Line& line) KVCOVE_REQUIRES(mutex_) {
+    // The lines that it reports are counted already, and are to be reported again.
+    untold_ += std::max<std::uint64_t>(line.tells, 1);
+    if (line.tells == 0) ++dropped_;
   }
   void TellDropped() KVCOVE_REQUIRES(mutex_) {
     if (untold_ == 0) return;
-    Push(Formatted(
-        LogLevel::kWarn,
-        fmt::format("{} lines dropped here: nobody read this log while they were due", untold_)));
+    Push({.text = Formatted(LogLevel::kWarn,
+                            fmt::format("{} lines dropped here: nobody read this log, or it could "
+                                        "not be written, while they were due",
+                                        untold_)),
+          .tells = untold_});
     untold_ = 0;
   }
 
   void DrainWithoutWaiting() KVCOVE_REQUIRES(mutex_) {
     while (!queue_.empty()) {
-      const ssize_t written = WriteWithoutWaiting(queue_.front());
+      std::string& text = queue_.front().text;
+      const ssize_t written = WriteWithoutWaiting(text);
       if (written < 0 && errno == EINTR) continue;
       if (written < 0 && errno == EAGAIN) return;
       if (written < 0) {
-        ++dropped_;
-        Pop();
-      } else if (static_cast<std::size_t>(written) == queue_.front().size()) {
+        Drop(Pop());
+      } else if (static_cast<std::size_t>(written) == text.size()) {
         Pop();
       } else {
-        queue_.front().erase(0, static_cast<std::size_t>(written));
+        text.erase(0, static_cast<std::size_t>(written));
         queued_bytes_ -= static_cast<std::size_t>(written);
       }
     }
@@ -204,21 +215,26 @@ class Log {
   }
 
   void RunWriter() KVCOVE_EXCLUDES(mutex_) {
+    bool written = true;
     while (true) {
-      std::string text;
+      Line line;
       {
         const MutexLock lock(mutex_);
         writing_ = false;
         while (queue_.empty()) {
-          TellDropped();
+          // Where nothing can be written, the next line tries again, and not this thread at once.
+          if (written) TellDropped();
           if (!queue_.empty()) break;
           changed_.NotifyAll();
           changed_.Wait(mutex_);
         }
-        text = Pop();
+        line = Pop();
         writing_ = true;
       }
-      if (!WriteAndWait(text)) ++dropped_;
+      written = WriteAndWait(line.text);
+      if (written) continue;
+      const MutexLock lock(mutex_);
+      Drop(line);
     }
   }
 
@@ -238,7 +254,7 @@ class Log {
   [[maybe_unused]] Log* const parents_;  // reachable, so that it is no leak
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::string> queue_ KVCOVE_GUARDED_BY(mutex_);
+  std::deque<Line> queue_ KVCOVE_GUARDED_BY(mutex_);
   std::size_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t untold_ KVCOVE_GUARDED_BY(mutex_) = 0;  // dropped, and no line says so yet
   bool has_writer_ KVCOVE_GUARDED_BY(mutex_) = false;
@@ -320,7 +336,10 @@ void LogLine(LogLevel level, const std::string& line) {
     Log::Instance().Write(Formatted(level, line));
 }
 
-void WriteStderr(const std::string& line) { Log::Instance().Write(line + "\n"); }
+void WriteStderr(const std::string& line) {
+  const bool as_it_is = line_format.load(std::memory_order_relaxed) == LogFormat::kText;
+  Log::Instance().Write(as_it_is ? line + "\n" : Formatted(LogLevel::kError, line));
+}
 
 bool FlushLog(milliseconds patience) { return Log::Instance().Flush(patience); }
 

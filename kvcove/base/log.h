@@ -52,12 +52,12 @@ Status LogToFile(const std::string& path);
 // Errors: as LogToFile; the log then continues in the file of before.
 Status ReopenLogFile();
 void LogLine(LogLevel level, const std::string& line);
-// A line as it is, whatever the level: for a program's last words.
+// A line as it is, whatever the level: for a program's last words. In JSON they are an error.
 void WriteStderr(const std::string& line);
 
 // Waits until every line is written. False: lines are still queued after `patience`.
 bool FlushLog(std::chrono::milliseconds patience);
-// Lines of this process that nobody will read: the queue was full, or stderr is closed.
+// Lines of this process that nobody will read: the queue was full, or stderr could not be written.
 std::uint64_t LogLinesDropped();
 
 // Which of many lines alike are written: the first, then one a period. Thread-safe.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -57,6 +58,7 @@ class PipeAsStderr {
     std::erase(text, kFilling);
     return text;
   }
+  void CloseReader() { read_end_.Reset(); }
   // Reads until all that is queued has been written.
   std::string ReadAll() {
     std::string text;
@@ -117,6 +119,7 @@ TEST(LogTest, AJsonLineHoldsTheLineWhateverItsBytes) {
   SetLogFormat(LogFormat::kJson);
   LogWarn("a \"key\"\\ with\ttabs\n and ümlauts");
   LogWarn("no UTF-8: {}", "\xff");
+  WriteStderr("kvcove: the last words");
   SetLogFormat(LogFormat::kText);
   const std::string text = pipe.Read();
   EXPECT_THAT(text, HasSubstr(fmt::format("\"level\":\"warning\",\"program\":\"kvcove\",\"pid\":{},"
@@ -125,7 +128,9 @@ TEST(LogTest, AJsonLineHoldsTheLineWhateverItsBytes) {
                                           getpid())));
   EXPECT_THAT(text, HasSubstr("\\xff"));
   EXPECT_EQ(text.find('\xff'), std::string::npos);
-  EXPECT_EQ(std::ranges::count(text, '\n'), 2);
+  EXPECT_THAT(text, HasSubstr("\"level\":\"error\",\"program\":\"kvcove\",\"pid\":"));
+  EXPECT_THAT(text, HasSubstr(",\"message\":\"kvcove: the last words\"}\n"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 3);
 }
 
 TEST(LogTest, AFileThatWasMovedAwayIsReplacedWhenItIsOpenedAgain) {
@@ -159,6 +164,37 @@ TEST(LogTest, AFileThatWasMovedAwayIsReplacedWhenItIsOpenedAgain) {
   EXPECT_FALSE(ReopenLogFile());
   EXPECT_FALSE(LogToFile(directory / "none" / "log"));
   std::filesystem::remove_all(directory);
+}
+
+TEST(LogTest, LinesThatADiskHadNoRoomForAreCountedWhereTheLogContinues) {
+  PipeAsStderr pipe;
+  const UniqueFd room(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  const UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  const std::uint64_t dropped_before = LogLinesDropped();
+  dup2(full.get(), STDERR_FILENO);
+  for (int i = 0; i < 3; ++i) LogInfo("no room");
+  dup2(room.get(), STDERR_FILENO);
+  EXPECT_EQ(LogLinesDropped() - dropped_before, 3U);
+  LogInfo("room");
+  const std::string text = pipe.Read();
+  EXPECT_THAT(text, HasSubstr(" 3 lines dropped here"));
+  EXPECT_LT(text.find("dropped here"), text.find("] room\n"));
+}
+
+TEST(LogTest, AReaderThatEndsLeavesTheLogsThreadIdle) {
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  {
+    PipeAsStderr pipe;
+    pipe.Fill();
+    LogInfo("nobody reads this");
+    pipe.CloseReader();
+    EXPECT_TRUE(FlushLog(kPatience));
+  }
+  std::signal(SIGPIPE, before);
+  PipeAsStderr pipe;
+  LogInfo("another reader");
+  EXPECT_THAT(pipe.Read(), HasSubstr(" 1 lines dropped here"));
 }
 
 TEST(LogTest, AFullPipeStopsNoCallerAndTheDroppedLinesAreCounted) {

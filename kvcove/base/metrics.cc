@@ -8,7 +8,7 @@
 #include <bit>
 #include <chrono>
 #include <fstream>
-#include <functional>
+#include <map>
 #include <sstream>
 
 #include "kvcove/base/control_group.h"
@@ -48,12 +48,14 @@ std::string Escaped(std::string_view text, bool quotes) {
   return escaped;
 }
 
+// Returns the label as a scrape has it.
+std::string Shown(const std::string& label) { return IsUtf8(label) ? label : Printable(label); }
+
 std::string Sample(const std::string& name, const Labels& labels, double value) {
   std::string text = name;
   char before = '{';
   for (const auto& [key, label] : labels) {
-    const std::string shown = IsUtf8(label) ? label : Printable(label);
-    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(shown, /*quotes=*/true));
+    text += fmt::format("{}{}=\"{}\"", before, key, Escaped(Shown(label), /*quotes=*/true));
     before = ',';
   }
   if (!labels.empty()) text += '}';
@@ -84,19 +86,23 @@ void Metrics::Counter(const std::string& name, const std::string& help, double v
 }
 
 void Metrics::Gauges(const std::string& name, const std::string& help,
-                     std::vector<NamedValue> values) {
-  if (values.size() > kMostNamedSeries) {
-    std::ranges::nth_element(values, values.begin() + kMostNamedSeries, std::ranges::greater(),
-                             &NamedValue::value);
-    NamedValue others = std::move(values[kMostNamedSeries]);
-    for (auto& [key, label] : others.labels) label = "(others)";
-    for (std::size_t i = kMostNamedSeries + 1; i < values.size(); ++i) {
-      others.value += values[i].value;
+                     std::vector<NamedValue> values, const Labels& labels) {
+  const std::size_t most = std::min(values.size(), kMostNamedSeries);
+  // Equal values have an order, too, so that one scrape shows the names of the one before.
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(most),
+                           [](const NamedValue& one, const NamedValue& other) {
+                             if (one.value != other.value) return one.value > other.value;
+                             return one.labels < other.labels;
+                           });
+  std::map<Labels, double> series;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    Labels all = labels;
+    for (const auto& [key, label] : values[i].labels) {
+      all[key] = i < most ? Shown(label) : "(others)";
     }
-    values.resize(kMostNamedSeries);
-    values.push_back(std::move(others));
+    series[std::move(all)] += values[i].value;
   }
-  for (const NamedValue& one : values) Gauge(name, help, one.value, one.labels);
+  for (const auto& [all, value] : series) Gauge(name, help, value, all);
 }
 
 void Metrics::Add(const std::string& name, const std::string& help, double value,
@@ -154,9 +160,10 @@ void Metrics::Process(const std::string& root) {
         static_cast<double>(OpenDescriptors()));
   Gauge("process_max_fds", "limit of open file descriptors of this process",
         static_cast<double>(DescriptorLimit()));
-  Counter("kvcove_log_lines_dropped_total",
-          "log lines that were dropped because nobody read stderr, or because it is closed",
-          static_cast<double>(LogLinesDropped()));
+  Counter(
+      "kvcove_log_lines_dropped_total",
+      "log lines that were dropped because nobody read stderr, or because it could not be written",
+      static_cast<double>(LogLinesDropped()));
   for (const ControlGroup& group : ControlGroups("memory", root)) {
     if (!group.version2 || group.Number("memory.high", ~0ULL) == ~0ULL) continue;
     Counter(

@@ -35,7 +35,7 @@ class Histogram {
 
 using Labels = std::map<std::string, std::string>;
 
-// A value of a metric whose series are named by clients.
+// A value of a metric whose series are named by clients. `labels`: the names that clients give.
 struct NamedValue {
   Labels labels;
   double value = 0;
@@ -52,9 +52,12 @@ class Metrics {
   void Counter(const std::string& name, const std::string& help, double value,
                const Labels& labels = {});
   // Adds a gauge whose series are named by clients, so that there may be any number: the
-  // kMostNamedSeries largest, and one for the sum of the others, whose labels are "(others)".
+  // kMostNamedSeries largest, and one for the sum of the others, whose names are "(others)".
+  // Names that read the same are one series, since Prometheus takes none twice. `labels`: those
+  // that every series has.
   static constexpr std::size_t kMostNamedSeries = 200;
-  void Gauges(const std::string& name, const std::string& help, std::vector<NamedValue> values);
+  void Gauges(const std::string& name, const std::string& help, std::vector<NamedValue> values,
+              const Labels& labels = {});
   // Adds a counter if the name ends in _total, as the names of counters do, and else a gauge: for
   // tables of metrics, which then have no column for the type.
   void Add(const std::string& name, const std::string& help, double value,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/base/metrics.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -59,10 +60,48 @@ TEST(MetricsTest, NamesOfClientsAreBoundedAndTheRestIsSummedUp) {
   EXPECT_THAT(text, Not(HasSubstr("namespace=\"3\"")));
   EXPECT_THAT(text, HasSubstr("a{namespace=\"(others)\",version=\"(others)\"} 6\n"));
 
+  // The sum keeps what tells two owners of one scrape apart.
+  Metrics owners;
+  owners.Gauges("a", "help", values, {{"socket", "/s1"}});
+  owners.Gauges("a", "help", values, {{"socket", "/s2"}});
+  for (const char* socket : {"/s1", "/s2"}) {
+    EXPECT_THAT(owners.Text(),
+                HasSubstr(fmt::format(
+                    "a{{namespace=\"(others)\",socket=\"{}\",version=\"(others)\"}} 6\n", socket)));
+  }
+
   values.resize(2);
   Metrics few;
   few.Gauges("a", "help", values);
   EXPECT_THAT(few.Text(), Not(HasSubstr("others")));
+}
+
+TEST(MetricsTest, NamesThatReadTheSameAreOneSeries) {
+  Metrics metrics;
+  metrics.Gauges("a", "help",
+                 {{.labels = {{"namespace", "x"}}, .value = 1},
+                  {.labels = {{"namespace", "caf\xe9"}}, .value = 2},
+                  {.labels = {{"namespace", "x"}}, .value = 3},
+                  {.labels = {{"namespace", "\"caf\\xe9\""}}, .value = 4}});
+  EXPECT_THAT(metrics.Text(), HasSubstr("a{namespace=\"x\"} 4\n"));
+  EXPECT_THAT(metrics.Text(), HasSubstr("a{namespace=\"\\\"caf\\\\xe9\\\"\"} 6\n"));
+
+  // A client's name for the sum of the others is part of that sum.
+  std::vector<NamedValue> values(Metrics::kMostNamedSeries + 2,
+                                 {.labels = {{"namespace", "(others)"}}, .value = 1});
+  for (std::size_t i = 1; i < values.size(); ++i)
+    values[i].labels["namespace"] = fmt::format("n{:03}", i);
+  Metrics others;
+  others.Gauges("a", "help", values);
+  const std::string text = others.Text();
+  EXPECT_THAT(text, HasSubstr("a{namespace=\"(others)\"} 3\n"));
+  EXPECT_EQ(text.find("(others)"), text.rfind("(others)"));
+
+  // Of equal values those stay that were there, whatever their order.
+  std::ranges::reverse(values);
+  Metrics again;
+  again.Gauges("a", "help", values);
+  EXPECT_EQ(again.Text(), text);
 }
 
 TEST(MetricsTest, AHistogramsBucketsAreCumulativeAndEndWithAll) {

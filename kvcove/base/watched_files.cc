@@ -39,10 +39,16 @@ WatchedFiles::Look WatchedFiles::Refresh(bool now, const Read& read) {
   if (!now && now_ns < next_ns) return Look::kNotDue;
   if (!next_ns_.compare_exchange_strong(next_ns, now_ns + kSecond) && !now) return Look::kNotDue;
   std::string stamp = Stamp();
+  bool same = false;
+  bool healed = false;
   {
     const MutexLock lock(mutex_);
-    if (stamp == stamp_) return Look::kSame;
+    same = stamp == stamp_;
+    // The files of before may be put back in place of those that could not be read.
+    if (same) healed = !std::exchange(said_, std::string()).empty();
   }
+  if (healed) LogWarn("{} are in order again: they are those of before", what_);
+  if (same) return Look::kSame;
   const Status done = read();
   const std::string error = done ? std::string() : done.error().ToString();
   bool changed = false;

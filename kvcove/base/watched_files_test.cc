@@ -81,6 +81,31 @@ TEST_F(WatchedFilesTest, WhatCannotBeReadIsReadAgainAndSaidOnce) {
   EXPECT_NE(log.find("the files are in order again", said), std::string::npos) << log;
 }
 
+TEST_F(WatchedFilesTest, AFileThatIsPutBackIsInOrderAgain) {
+  SetLogLevel(LogLevel::kWarn);
+  testing::internal::CaptureStderr();
+  const std::string file = directory_ + "/a";
+  broken_ = true;
+  for (int i = 0; i < 2; ++i) {
+    std::filesystem::rename(file, file + ".before");
+    EXPECT_EQ(Later(), Look::kFailed);
+    std::filesystem::rename(file + ".before", file);
+    EXPECT_EQ(Later(), Look::kSame);
+    EXPECT_EQ(Later(), Look::kSame);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  SetLogLevel(LogLevel::kInfo);
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (std::size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  EXPECT_EQ(count("are those of before: "), 2) << log;
+  EXPECT_EQ(count("the files are in order again"), 2) << log;
+}
+
 TEST_F(WatchedFilesTest, AFileThatIsGoneHasChanged) {
   std::filesystem::remove(directory_ + "/b");
   EXPECT_EQ(Later(), Look::kRead);

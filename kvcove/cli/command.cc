@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -174,10 +175,25 @@ Status UseLogLines(const LogOptions& options) {
   return {};
 }
 
-Status UseLogFile(const LogOptions& options, const std::string& command) {
+// Whether an option was given with the command, instead of in the file of --config.
+bool Given(const std::vector<std::string>& arguments, std::string_view option) {
+  return std::ranges::any_of(arguments, [&](std::string_view argument) {
+    return argument.starts_with(option) &&
+           (argument.size() == option.size() || argument[option.size()] == '=');
+  });
+}
+
+// The commands that SIGTERM ends, and for which SIGHUP is no end.
+bool IsServer(std::string_view command) {
+  return command == "master" || command == "owner" || command == "serve";
+}
+
+Status UseLogFile(const LogOptions& options, const std::string& command, bool given) {
   if (options.file.empty()) return {};
-  // stderr of other commands is a person's, or that of the engine that `run` starts.
-  if (command != "master" && command != "owner" && command != "serve") {
+  // stderr of other commands is a person's, or that of the engine that `run` starts. They may share
+  // the file of --config with a server.
+  if (!IsServer(command)) {
+    if (!given) return {};
     return Fail(Code::kInvalid,
                 "--log-file: only for master, owner and serve; here 2>FILE does it");
   }
@@ -189,23 +205,44 @@ Status UseLogFile(const LogOptions& options, const std::string& command) {
 Status ReadLogLevel(const CLI::App& app) {
   const auto path = app.get_config_ptr()->as<std::string>();
   std::string name = LogOptions().level;
+  // A pipe has nothing for a second reader, and opening one may wait for ever.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return Fail(Code::kInvalid, fmt::format("--config {}: no regular file", path));
+  }
   try {
     for (const CLI::ConfigItem& item : app.get_config_formatter()->from_file(path)) {
       const bool sets = item.parents.empty() && item.name == "log" && item.inputs.size() == 1;
       if (sets) name = item.inputs.front();
     }
-  } catch (const CLI::Error& error) {
-    return Fail(Code::kInvalid, fmt::format("--config {}: {}", path, error.what()));
+  } catch (const std::exception& thrown) {
+    return Fail(Code::kInvalid, fmt::format("--config {}: {}", path, thrown.what()));
   }
   KVCOVE_ASSIGN(const LogLevel level, ParseLogLevel(name));
   SetLogLevel(level);
   return {};
 }
 
-// What SIGHUP does about the log. Set by Main, called by StopSignal in the same thread.
-std::function<Status()>& RereadLog() {
+sigset_t SetOf(std::initializer_list<int> members) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : members) sigaddset(&signals, signal);
+  return signals;
+}
+
+// What SIGHUP does about the log's level. Set by Main, called by StopSignal in the same thread.
+std::function<Status()>& RereadLogLevel() {
   static std::function<Status()> reread;
   return reread;
+}
+
+// The file comes first, so that what follows is in the new one.
+void RereadLog() {
+  const Status file = ReopenLogFile();
+  const Status level = RereadLogLevel() ? RereadLogLevel()() : Status();
+  LogInfo("SIGHUP: looking at the files of tokens and certificates, at the log's file and level");
+  if (!file) LogError("the log's file is that of before: {}", file.error().detail);
+  if (!level) LogError("the log's level is that of before: {}", level.error().detail);
 }
 
 }  // namespace
@@ -246,9 +283,8 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddStore(app, chosen);
   for (const AddCommand add : more) add(app, chosen);
   std::vector<std::string> arguments = WithEnvironment(app, argc, argv);
-  const bool level_given = std::ranges::any_of(arguments, [](const std::string& argument) {
-    return argument == "--log" || argument.starts_with("--log=");
-  });
+  const bool level_given = Given(arguments, "--log");
+  const bool file_given = Given(arguments, "--log-file");
   try {
     app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {
@@ -267,12 +303,15 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
                used.config_to_str(/*default_also=*/true, /*write_description=*/false));
     return 0;
   }
-  if (const Status opened = UseLogFile(log, used.get_name()); !opened) {
+  // Once there is a log file, there may be a SIGHUP of logrotate: it waits for StopSignal, which a
+  // server makes when it has found its masters.
+  const sigset_t hangup = SetOf({SIGHUP});
+  if (IsServer(used.get_name())) pthread_sigmask(SIG_BLOCK, &hangup, nullptr);
+  if (const Status opened = UseLogFile(log, used.get_name(), file_given); !opened) {
     WriteStderr(fmt::format("kvcove: {}", opened.error().detail));
     return 2;
   }
-  RereadLog() = [&app, level_given]() -> Status {
-    KVCOVE_TRY(ReopenLogFile());
+  RereadLogLevel() = [&app, level_given]() -> Status {
     // A flag goes over the file, now as at the start.
     if (level_given || app.get_config_ptr()->count() == 0) return {};
     return ReadLogLevel(app);
@@ -463,12 +502,7 @@ void SecurityOptions::Loaded::Refresh() const {
 
 namespace {
 
-sigset_t ServedSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
-  return signals;
-}
+sigset_t ServedSignals() { return SetOf({SIGTERM, SIGINT, SIGHUP}); }
 
 }  // namespace
 
@@ -494,11 +528,7 @@ bool StopSignal::WaitFor(std::chrono::milliseconds duration) {
   const int signal = sigtimedwait(&signals, nullptr, &wait);
   if (signal < 0) return false;
   if (signal == SIGHUP) {
-    // The log comes first, so that what follows is in the new file.
-    const Status reread = RereadLog() ? RereadLog()() : Status();
-    LogInfo("SIGHUP: looking at the files of tokens and certificates, at the log's file and level");
-    if (!reread)
-      LogError("the log's file and level are those of before: {}", reread.error().detail);
+    RereadLog();
     security_.Refresh();
     return false;
   }

@@ -80,12 +80,12 @@ void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
                   static_cast<double>(stat.local.get_bytes), labels);
   std::vector<NamedValue> spaces;
   for (const wire::NamespaceStat& space : stat.namespaces) {
-    spaces.push_back({.labels = with("namespace", ReadableName(space.name)),
+    spaces.push_back({.labels = {{"namespace", ReadableName(space.name)}},
                       .value = static_cast<double>(space.bytes)});
   }
   metrics.Gauges("kvcove_owner_namespace_bytes",
                  "bytes of memory that a namespace, or all namespaces of a tenant, use",
-                 std::move(spaces));
+                 std::move(spaces), labels);
   metrics.Gauge("kvcove_owner_sessions", "sessions of this host's processes with this owner",
                 static_cast<double>(stat.sessions.size()), labels);
   metrics.Gauge("kvcove_owner_lease_seconds",

@@ -62,6 +62,12 @@ def test_sizes_are_whole_numbers() -> None:
     assert "master_key_count 77\n" in text
 
 
+def test_an_owners_name_is_escaped() -> None:
+    segments = [{**_SEGMENTS[0], "address": 'h"1\\:1\n'}]
+    text = master_metrics(_OWN, segments, {"objects": 77})
+    assert f'segment_total_capacity_bytes{{segment="h\\"1\\\\:1\\n"}} {1 << 40}\n' in text
+
+
 def test_each_metric_says_what_it_is() -> None:
     text = master_metrics(_OWN, _SEGMENTS, {"objects": 77})
     names = re.findall(r"^# TYPE (\w+) ", text, re.M)
@@ -69,7 +75,7 @@ def test_each_metric_says_what_it_is() -> None:
     assert names == re.findall(r"^# HELP (\w+) \w.*$", text, re.M)
 
 
-def test_a_namespaces_objects_are_those_of_all_its_versions() -> None:
+def test_samples_are_summed_by_their_labels() -> None:
     own = Own(_OWN)
     assert own.sum("kvcove_master_namespace_entries", namespace="mooncake") == 1_000_009
     assert own.sum("kvcove_master_namespace_entries", namespace='moon"cake"') == 4

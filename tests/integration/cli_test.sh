@@ -444,6 +444,12 @@ check "numa: ends cleanly" 1 "no owner at" "$kvcove" status --socket "$directory
 # ---- the log: its format, its file, and SIGHUP, which reads the level again and opens the file again
 check "wrong log format" 2 "--log-format: 'xml' is not a log format; use text or json" "$kvcove" --log-format xml serve
 check "a log file of another command" 2 "only for master, owner and serve" "$kvcove" --log-file "$directory/no.log" status
+echo "log-file = \"$directory/no.log\"" >"$directory/shared.toml"
+check "a log file of a server, in a configuration that others read, too" 1 "no owner at" \
+  "$kvcove" --config "$directory/shared.toml" status --socket "$directory/none/s"
+check "a log file of a server is not opened by others" 0 "unopened" sh -c "test -e $directory/no.log || echo unopened"
+check "last words in JSON" 2 '^\{"time":.*"level":"error",.*"message":"kvcove: .*--memory: .*lots.*"\}$' \
+  "$kvcove" --log-format json serve --memory lots --socket "$directory/a/s"
 check "a log file in no directory" 2 "--log-file: opening the log '.*none/log'" "$kvcove" serve --log-file "$directory/none/log"
 echo 'log = "error"' >"$directory/log.toml"
 "$kvcove" --config "$directory/log.toml" --log-format json --log-file "$directory/log" serve --socket "$directory/l/s" --memory 8MiB &
@@ -453,14 +459,32 @@ mv "$directory/log" "$directory/log.1"
 echo 'log = "info"' >"$directory/log.toml"
 kill -HUP $logged
 for _ in $(seq 3000); do grep -qs SIGHUP "$directory/log" && break; sleep 0.02; done
+# Neither can be read again now: a directory, and a pipe in which nobody writes.
+mv "$directory/log" "$directory/log.2"
+mkdir "$directory/log"
+rm "$directory/log.toml"
+mkfifo "$directory/log.toml"
+kill -HUP $logged
+for _ in $(seq 500); do grep -qs "level is that of before" "$directory/log.2" && break; sleep 0.02; done
 kill $logged
+for _ in $(seq 500); do kill -0 $logged 2>/dev/null || break; sleep 0.02; done
+kill -9 $logged 2>/dev/null
 wait $logged
-check "SIGHUP reads the level again and opens the log again" 0 "info SIGHUP.*info stopping on SIGTERM.*info stopped" python3 -c '
+check "SIGHUP reads the level again and opens the log again" 0 \
+  "info SIGHUP.*info SIGHUP.*error the log's file is that of before: .*Is a directory.*error the log's level is that of before: .*no regular file.*info stopping on SIGTERM.*info stopped" \
+  python3 -c '
 import datetime, json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 assert all(datetime.datetime.fromisoformat(line["time"]).tzinfo and line["pid"] == int(sys.argv[2]) for line in lines)
-print(" ".join(line["level"] + " " + line["message"] for line in lines))' "$directory/log" $logged
+print(" ".join(line["level"] + " " + line["message"] for line in lines))' "$directory/log.2" $logged
 check "what was moved away is no longer written" 0 "^0$" sh -c "wc -c <'$directory/log.1'"
+"$kvcove" owner --master etcd://127.0.0.1:1/p --log-file "$directory/waits" --memory 8MiB --socket "$directory/w/s" &
+waiting=$!
+for _ in $(seq 3000); do [ -e "$directory/waits" ] && break; sleep 0.02; done
+kill -HUP $waiting
+kill $waiting
+wait $waiting
+check "SIGHUP ends no owner that waits for its master" 0 "^$((128 + 15))$" echo $?
 
 echo "cli: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -335,6 +335,7 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   EXPECT_THAT(Ask("GET", "/metrics").body,
               testing::HasSubstr(
                   "kvcove_master_namespace_entries{namespace=\"acme/llama\",version=\"\"} 150\n"));
+  EXPECT_THAT(Json("GET", "/v1/namespaces").dump(), testing::HasSubstr("\"entries\":150"));
   // A removal and a reset reach every copy.
   EXPECT_EQ(
       Json("POST", "/v1/remove", {{"namespace", "acme/llama"}, {"prefix", "even-"}})["removed"],

@@ -100,6 +100,9 @@ class ClusterPool final : public AdminPool {
   std::vector<std::uint64_t> BytesBySlot() const override {
     return cluster_.master().shards().BytesBySlot();
   }
+  std::vector<std::uint64_t> EntriesBySlot() const override {
+    return cluster_.master().shards().EntriesBySlot();
+  }
   Result<EngineList> Engines(std::size_t at_most) const override {
     const GenerationKeeper& keeper = cluster_.master().generations();
     return EngineList{.engines = keeper.Engines(at_most), .registered = keeper.registrations()};

@@ -48,6 +48,8 @@ class AdminPool {
   virtual Result<std::vector<std::string>> VersionedNames() const = 0;
   // Returns the bytes of each slot's values, by slot; empty: it does not count them.
   virtual std::vector<std::uint64_t> BytesBySlot() const { return {}; }
+  // Returns the objects and replicas of each slot, by slot; empty: it does not count them.
+  virtual std::vector<std::uint64_t> EntriesBySlot() const { return {}; }
   struct EngineList {
     std::vector<EngineDescription> engines;
     std::size_t registered = 0;  // those beyond the limit, too

@@ -168,6 +168,7 @@ class PoolAnswers {
     json list = json::array();
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
     const std::vector<std::uint64_t> bytes = pool_->BytesBySlot();
+    const std::vector<std::uint64_t> entries = pool_->EntriesBySlot();
     for (const SlotDescription& slot : slots) {
       list.push_back({{"namespace", ReadableName(slot.name)},
                       {"version", slot.version},
@@ -177,6 +178,7 @@ class PoolAnswers {
                       {"named", slot.named},
                       {"dead", slot.dead}});
       if (!bytes.empty()) list.back()["bytes"] = bytes[slot.slot];
+      if (!entries.empty()) list.back()["entries"] = entries[slot.slot];
     }
     return json{{"namespaces", list}};
   }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/master/server/server_metrics.h"
 
+#include <map>
+#include <string_view>
+
 namespace kvcove::master {
 namespace {
 
@@ -10,7 +13,16 @@ double Number(auto value) { return static_cast<double>(value); }
 
 void CollectOwners(Metrics& metrics, std::span<const wire::OwnerStat> owners,
                    const Standings& standings, std::int64_t now_ns) {
+  // An owner that was started again, on a host that was, too, may be another member at the same
+  // address. Only the one that was heard last is shown: Prometheus takes no series twice, and would
+  // keep the ended one.
+  std::map<std::string_view, const wire::OwnerStat*> at;
   for (const wire::OwnerStat& owner : owners) {
+    const wire::OwnerStat*& last = at[owner.address];
+    if (last == nullptr || owner.lease_age_ns < last->lease_age_ns) last = &owner;
+  }
+  for (const wire::OwnerStat& owner : owners) {
+    if (at[owner.address] != &owner) continue;
     const Labels labels = {{"owner", owner.address}};
     const Labels tier = {{"owner", owner.address}, {"tier", "memory"}};
     metrics.Gauge("kvcove_master_owner_live", "1 while the owner's lease runs, else 0", owner.live,

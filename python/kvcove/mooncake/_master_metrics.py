@@ -22,6 +22,10 @@ def _unescaped(label: str) -> str:
     return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], label)
 
 
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
 class Own:
     """kvcove's metrics, as ``/metrics`` of its master says them."""
 
@@ -101,7 +105,7 @@ def master_metrics(
 
     capacities = [s["capacity_bytes"] for s in segments]
     used = [s["capacity_bytes"] - s["free_bytes"] for s in segments]
-    labels = [f'{{segment="{s["address"]}"}}' for s in segments]
+    labels = [f'{{segment="{_escaped(s["address"])}"}}' for s in segments]
     by_segment = list(zip(labels, used, strict=True))
     family("master_allocated_bytes", "gauge", "memory in use", [("", sum(used))])
     family("master_total_capacity_bytes", "gauge", "memory of the pool", [("", sum(capacities))])

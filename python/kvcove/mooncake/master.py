@@ -29,7 +29,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
-from kvcove.mooncake._master_metrics import Own, master_metrics
+from kvcove.mooncake._master_metrics import master_metrics
 from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._process import Child, StopSignals, allow_open, begin, credentials, insecure
 from kvcove.mooncake._types import Code
@@ -354,9 +354,14 @@ class AdminHttp:
             return "DRAINED"
         return "DRAINING"
 
-    def _namespaces(self) -> list[str]:
-        names = {entry["namespace"] for entry in self._ask("/v1/namespaces")["namespaces"]}
-        return sorted(name for name in names if name.split(":")[-1].split("/")[0] == "mooncake")
+    def _namespaces(self) -> dict[str, int]:
+        """Return that program's namespaces, in order, with their numbers of objects and replicas."""
+        found: dict[str, int] = {}
+        for entry in self._ask("/v1/namespaces")["namespaces"]:  # one for each weight version
+            name = entry["namespace"]
+            if name.split(":")[-1].split("/")[0] == "mooncake":
+                found[name] = found.get(name, 0) + entry["entries"]
+        return dict(sorted(found.items()))
 
     # ---- answers
 
@@ -620,14 +625,13 @@ class AdminHttp:
         wanted = self._namespaces()
         if tenant is not None:
             name = "mooncake" if tenant == "default" else f"mooncake/{tenant}"
-            wanted = [n for n in wanted if n.split(":")[-1] == name]
+            wanted = {n: entries for n, entries in wanted.items() if n.split(":")[-1] == name}
         removed = 0
-        for namespace in wanted:
+        for namespace, entries in wanted.items():
             if force:
                 # Counted before: a reset costs the same whatever it removes, and so counts nothing.
-                own = Own(self._fetch("/metrics")[1].decode())
                 self._ask("/v1/reset", {"namespace": namespace})
-                removed += int(own.sum("kvcove_master_namespace_entries", namespace=namespace))
+                removed += entries
             else:
                 body = {"namespace": namespace, "pattern": "*"}
                 removed += int(self._ask("/v1/remove", body).get("removed", 0))
