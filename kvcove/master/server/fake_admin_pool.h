@@ -42,6 +42,10 @@ class FakeAdminPool : public AdminPool {
     found.keys.resize(of.size(), {.reason = MissReason::kEvicted, .holders = {}});
     return found;
   }
+  void CountPrefix(const SlotDescription& /*slot*/, std::span<const std::string_view> /*keys*/,
+                   std::int64_t /*deadline_ns*/, PrefixCount& count) const override {
+    count.End(MissReason::kEvicted);
+  }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t /*deadline_ns*/) override {
     const MutexLock lock(mutex_);

@@ -145,8 +145,7 @@ void ShardCalls::CountPrefix(SlotId slot, std::span<const Id128> hashes, std::in
     const Found found = Find(part, deadline_ns);
     for (const wire::HeldKey& key : found.keys) {
       if (key.holders.empty()) {
-        // Without a reason: the last owner's lease has ended between the directory's two looks.
-        count.End(key.reason == MissReason::kNone ? MissReason::kOwnerGone : key.reason);
+        count.End(key.reason);
         break;
       }
       count.Add(key.holders);
