@@ -276,14 +276,14 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
               HasSubstr("at least 1"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": [["a"], "b"]})"), HasSubstr("list of values"));
   const auto named = [](const std::string& name) {
-    return json{{"namespace", name}, {"keys", {"a"}}}.dump();
+    return json{{"namespace", name}, {"keys", json::array({"a"})}}.dump();
   };
   EXPECT_THAT(refused(named(std::string(1 << 20, 'n')).c_str()), HasSubstr("at most 1024"));
   const std::string field(1 << 20, 'f');
   EXPECT_LT(refused(json{{field, 1}}.dump().c_str()).size(), 200U);
   // As keys, these would have 64 GiB.
   const json long_tag = {{"namespace", "m"},
-                         {"tags", {std::string(1 << 20, 't')}},
+                         {"tags", std::vector<std::string>{std::string(1 << 20, 't')}},
                          {"block_hashes", std::vector<std::string>(kMaxBatch, "00")}};
   EXPECT_THAT(refused(long_tag.dump().c_str()), HasSubstr("at most 1024"));
   // As a tree, this would have hundreds of megabytes.
