@@ -360,7 +360,8 @@ class Server::Impl {
   // connection would reset it, and the client might never read the answer.
   asio::awaitable<void> DropRest(Stream& stream) {
     error_code error;
-    (void)stream.socket().shutdown(Protocol::socket::shutdown_send, error);
+    // The end of one direction of a tunnel ends the other, too. The answer says how long it is.
+    if (!options_.tunnel) (void)stream.socket().shutdown(Protocol::socket::shutdown_send, error);
     std::array<char, 4096> rest{};
     const Wait wait(*this, stream);
     while (!error) {
