@@ -258,7 +258,7 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   };
   EXPECT_THAT(refused("[]"), HasSubstr("no JSON object"));
   EXPECT_THAT(refused("{"), HasSubstr("no JSON object"));
-  EXPECT_THAT(refused(R"({"keys": ["a"]})"), HasSubstr("'namespace' is empty"));
+  EXPECT_THAT(refused(R"({"keys": ["a"]})"), HasSubstr("'namespace' is missing"));
   EXPECT_THAT(refused(R"({"namespace": "m"})"), HasSubstr("'keys' or 'block_hashes'"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "block_hashes": ["00"]})"),
               HasSubstr("one of them"));
