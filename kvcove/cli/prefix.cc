@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kvcove/base/text.h"
 #include "kvcove/cli/admin_client.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/find_pool.h"
@@ -36,6 +37,12 @@ void PrintPrefix(const json& body) {
 }
 
 Result<int> RunPrefix(const PrefixOptions& options) {
+  for (const std::string& key : options.keys) {
+    if (IsUtf8(key)) continue;
+    return Fail(Code::kInvalid, fmt::format("the key {} is no UTF-8, which the endpoint's JSON "
+                                            "cannot carry; Session::Locate takes any bytes",
+                                            TextOf(key)));
+  }
   KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.endpoint, options.access));
   KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, options.access));
   json question{{"namespace", options.name}, {"keys", options.keys}};

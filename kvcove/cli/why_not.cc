@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kvcove/base/keys.h"
 #include "kvcove/cli/admin_client.h"
@@ -31,7 +32,12 @@ struct WhyNotOptions {
   AdminAccessOptions access;
   std::uint32_t timeout_ms = 3000;
   std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms); }
+  // Returns the pool that has the facts: as everywhere, a flag goes over a variable, and a socket
+  // over $KVCOVE_POOL.
   std::string address() const {
+    const char* const variable = std::getenv("KVCOVE_POOL");
+    const bool flag = !pool.empty() && (variable == nullptr || pool != variable);
+    if (!flag && !endpoint.socket.empty()) return std::string(kUnixScheme) + endpoint.socket;
     return pool.empty() ? std::string(kUnixScheme) + DefaultSocketPath() : pool;
   }
 };
@@ -111,7 +117,7 @@ Status AddWeights(const AdminClient& client, std::span<EngineFacts> engines) {
       // With credentials the name has the tenant before it.
       if (name != engine.name_space && !name.ends_with(":" + engine.name_space)) continue;
       engine.version = TextOf(row["version"]);
-      engine.open = row["open"].get<bool>();
+      engine.open = row.value("open", json(true)) != json(false);  // earlier builds do not say
     }
   }
   return {};
@@ -194,9 +200,12 @@ Result<EngineFacts> ParseFacts(const std::string& engine, std::string_view text)
                                             engine));
   };
   if (!parsed.is_object()) return corrupt();
+  const ordered_json kind = parsed.value("kind", ordered_json());
+  const ordered_json name_space = parsed.value("namespace", ordered_json());
+  if (!kind.is_string() || !name_space.is_string()) return corrupt();
   EngineFacts facts{.engine = engine,
-                    .kind = parsed.value("kind", ""),
-                    .name_space = parsed.value("namespace", ""),
+                    .kind = kind.get<std::string>(),
+                    .name_space = name_space.get<std::string>(),
                     .facts = parsed.value("facts", ordered_json()),
                     .advice = parsed.value("advice", ordered_json())};
   const auto strings = [](const ordered_json& map) {
@@ -246,7 +255,7 @@ void AddWhyNot(CLI::App& app, Action& chosen) {
   command->add_option("OTHER", options->engines[1], "another engine")->required();
   command->add_option("--pool", options->pool,
                       "address of the pool, as engines have it: unix:PATH or kvcove://HOST:PORT "
-                      "(default: this host's 'kvcove serve')");
+                      "(default: that of --socket, else this host's 'kvcove serve')");
   AddPoolChoice(*command, options->endpoint);
   AddAdminAccessOptions(*command, options->access);
   command->add_option("--timeout-ms", options->timeout_ms, "milliseconds to wait for each answer")

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -164,6 +165,7 @@ class Server::Impl {
 
  private:
   using Stream = beast::basic_stream<Protocol>;
+  using Parser = beast::http::request_parser<beast::http::string_body>;
   using HttpRequest = beast::http::request<beast::http::string_body>;
   using HttpResponse = beast::http::response<beast::http::string_body>;
 
@@ -328,36 +330,59 @@ class Server::Impl {
     --count_;
   }
 
-  // Serves one request. False: the connection ends.
-  asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
-    beast::http::request_parser<beast::http::string_body> parser;
+  // Reads one request, whose body remains unread where the caller may not send so much.
+  asio::awaitable<error_code> Read(Stream& stream, beast::flat_buffer& buffer, Parser& parser) {
     parser.header_limit(kMaxHeaderBytes);
     // The parser compares a length in the header with the limit that it has then, so the limit of
     // the path comes after that check.
     parser.body_limit(boost::none);
     error_code error;
-    {
-      const Wait wait(*this, stream);  // one deadline for all of the request
-      co_await beast::http::async_read_header(stream, buffer, parser,
-                                              asio::redirect_error(asio::use_awaitable, error));
-      if (!error) {
-        const std::size_t limit = BodyLimit(parser.get());
-        parser.body_limit(limit);
-        if (parser.content_length().value_or(0) > limit) error = beast::http::error::body_limit;
-      }
-      if (!error) {
-        co_await beast::http::async_read(stream, buffer, parser,
-                                         asio::redirect_error(asio::use_awaitable, error));
-      }
+    const Wait wait(*this, stream);  // one deadline for all of the request
+    co_await beast::http::async_read_header(stream, buffer, parser,
+                                            asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return error;
+    const std::size_t limit = BodyLimit(parser.get());
+    parser.body_limit(limit);
+    if (parser.content_length().value_or(0) > limit) co_return beast::http::error::body_limit;
+    // libcurl asks so before a long body, and waits a second for an answer.
+    if (beast::iequals(parser.get()[beast::http::field::expect], "100-continue")) {
+      HttpResponse go_on(beast::http::status::continue_, 11);
+      co_await beast::http::async_write(stream, go_on,
+                                        asio::redirect_error(asio::use_awaitable, error));
+      if (error) co_return error;
     }
+    co_await beast::http::async_read(stream, buffer, parser,
+                                     asio::redirect_error(asio::use_awaitable, error));
+    co_return error;
+  }
+
+  // Reads and drops what a client still sends, for `idle_ns` at most. Otherwise the end of the
+  // connection would reset it, and the client might never read the answer.
+  asio::awaitable<void> DropRest(Stream& stream) {
+    error_code error;
+    // The end of one direction of a tunnel ends the other, too. The answer says how long it is.
+    if (!options_.tunnel) (void)stream.socket().shutdown(Protocol::socket::shutdown_send, error);
+    std::array<char, 4096> rest{};
+    const Wait wait(*this, stream);
+    while (!error) {
+      co_await stream.async_read_some(asio::buffer(rest),
+                                      asio::redirect_error(asio::use_awaitable, error));
+    }
+  }
+
+  // Serves one request. False: the connection ends.
+  asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
+    Parser parser;
+    error_code error = co_await Read(stream, buffer, parser);
     if (error && !IsMalformed(error)) co_return false;
-    const bool malformed = error || HasTwoLengths(parser.get().base());
-    const HttpRequest request = parser.release();
+    const bool too_long = error == beast::http::error::body_limit;
+    const bool malformed = (error && !too_long) || HasTwoLengths(parser.get().base());
+    HttpRequest request = parser.release();
     Response answer;
     if (malformed) {
       answer = ErrorResponse({Code::kInvalid, "not an HTTP/1.1 request"});
     } else {
-      answer = co_await Answer(request);
+      answer = co_await Answer(request, too_long);
     }
     if (answer.status == 401 &&
         (request.count(beast::http::field::authorization) > 0 || PathOf(request) == kLoginPath)) {
@@ -373,12 +398,15 @@ class Server::Impl {
     response.set(beast::http::field::cache_control, "no-store");
     if (answer.status == 401) response.set(beast::http::field::www_authenticate, "Bearer");
     for (const auto& [name, value] : answer.headers) response.set(name, value);
-    response.keep_alive(request.keep_alive() && !malformed);
-    response.body() = answer.body;
+    response.keep_alive(request.keep_alive() && !malformed && !too_long);
+    response.body() = std::move(answer.body);
     response.prepare_payload();
-    const Wait wait(*this, stream);
-    co_await beast::http::async_write(stream, response,
-                                      asio::redirect_error(asio::use_awaitable, error));
+    {
+      const Wait wait(*this, stream);
+      co_await beast::http::async_write(stream, response,
+                                        asio::redirect_error(asio::use_awaitable, error));
+    }
+    if (!error && too_long) co_await DropRest(stream);
     co_return !error && response.keep_alive();
   }
 
@@ -394,27 +422,41 @@ class Server::Impl {
     const std::string_view method(request.method_string().data(), request.method_string().size());
     const Route* const route = RouteOf(method, PathOf(request));
     if (route == nullptr || route->body_bytes == 0) return kMaxBodyBytes;
-    const auto authorization = request[beast::http::field::authorization];
-    const std::string value(authorization.data(), authorization.size());
-    const bool admitted = !options_.authorize || options_.authorize(value, route->metrics);
-    return admitted ? route->body_bytes : kMaxBodyBytes;
+    return Admits(route, AuthorizationOf(request)) ? route->body_bytes : kMaxBodyBytes;
   }
 
-  asio::awaitable<Response> Answer(const HttpRequest& request) {
+  // Returns what the request shows: a bearer, which counts alone, or else that of its login.
+  std::string AuthorizationOf(const HttpRequest& request) const {
+    const auto shown = request[beast::http::field::authorization];
+    if (!shown.empty()) return {shown.data(), shown.size()};
+    const Cookie cookie = CookieOf(request);
+    if (cookie.value.empty()) return {};
+    return logins_.Find(cookie.value, clock_.NowNs()).authorization;
+  }
+
+  // Returns whether a caller that shows this may ask. A null route: there is none.
+  bool Admits(const Route* route, const std::string& authorization) const {
+    if (!options_.authorize || (route != nullptr && route->open)) return true;
+    return options_.authorize(authorization, route != nullptr && route->metrics);
+  }
+
+  // Takes the request's body. `too_long`: it was not read, so the answer is an error.
+  asio::awaitable<Response> Answer(HttpRequest& request, bool too_long) {
     const bool tls = options_.tunnel != nullptr;
     if (const Status origin = CheckOrigin(request, options_.loopback, tls); !origin) {
       co_return ErrorResponse(origin.error());
     }
-    Request asked{.method = std::string(request.method_string()), .body = request.body()};
-    const auto authorization = request[beast::http::field::authorization];
-    asked.authorization.assign(authorization.data(), authorization.size());
+    Request asked{.method = std::string(request.method_string()),
+                  .body = std::move(request.body()),
+                  .arrived_ns = clock_.NowNs()};
+    asked.authorization = AuthorizationOf(request);
     asked.path = PathOf(request);
     const std::string_view target(request.target().data(), request.target().size());
     const std::size_t mark = target.find('?');
     if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
     const Route* const found = RouteOf(asked.method, asked.path);
     const bool reads_body = found != nullptr && found->body_bytes > 0;
-    if (!asked.body.empty() && !reads_body) {
+    if (!asked.body.empty() && !reads_body && !too_long) {
       const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) {
         co_return ErrorResponse({Code::kInvalid, "the body is no JSON object"});
@@ -423,17 +465,10 @@ class Server::Impl {
         asked.query[key] = value.is_string() ? value.get<std::string>() : value.dump();
       }
     }
-    const Cookie cookie = CookieOf(request);
-    if (options_.logins && (asked.path == kLoginPath || asked.path == kLogoutPath)) {
-      co_return LogIn(asked, cookie);
-    }
-    // A request that shows a bearer is checked for that alone.
-    if (asked.authorization.empty() && !cookie.value.empty()) {
-      asked.authorization = logins_.Find(cookie.value, clock_.NowNs()).authorization;
-    }
-    const bool open = found != nullptr && found->open;
-    const bool metrics = found != nullptr && found->metrics;
-    if (!open && options_.authorize && !options_.authorize(asked.authorization, metrics)) {
+    const bool logs_in = asked.path == kLoginPath || asked.path == kLogoutPath;
+    if (options_.logins && logs_in && !too_long) co_return LogIn(asked, CookieOf(request));
+    if (!Admits(found, asked.authorization)) {
+      const bool metrics = found != nullptr && found->metrics;
       Response denied = JsonResponse(
           {{"error", "denied"},
            {"detail", fmt::format("this path asks for credentials with the scope \"admin\"{}: "
@@ -442,6 +477,11 @@ class Server::Impl {
                                   metrics ? " or \"metrics\"" : "")}});
       denied.status = 401;
       co_return denied;
+    }
+    if (too_long) {
+      const std::size_t limit = reads_body ? found->body_bytes : kMaxBodyBytes;
+      co_return ErrorResponse(
+          {Code::kLimit, fmt::format("the body is longer than {} bytes", limit)});
     }
     if (found == nullptr) {
       const bool known = std::ranges::find(routes_, asked.path, &Route::path) != routes_.end();

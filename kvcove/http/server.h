@@ -25,7 +25,8 @@ struct Request {
   std::string path;    // without the query, decoded
   std::map<std::string, std::string> query;
   std::string body;
-  std::string authorization;  // value of the header; empty: none
+  std::string authorization;    // value of the header, or of the login; empty: none
+  std::int64_t arrived_ns = 0;  // by SystemClock: a route that waits may begin much later
   // Returns a value of the query or of the body's JSON object, which counts first. Errors: kInvalid
   // when it is missing or empty.
   Result<std::string> Need(const std::string& name) const;

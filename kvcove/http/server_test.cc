@@ -349,23 +349,53 @@ TEST_F(ServerTest, ALongBodyIsForTheRouteThatWantsItAndForCallersThatMayAsk) {
   EXPECT_EQ(StatusOf(answer), 200);
   EXPECT_THAT(answer, testing::EndsWith("1048576")) << "not parsed, whatever it is";
   EXPECT_EQ(StatusOf(post("/long", 1000, "")), 401);
+  const std::string denied = post("/long", 1 << 20, "Authorization: out\r\n");
+  EXPECT_EQ(StatusOf(denied), 401) << denied;
+  const std::string too_long = post("/long", 4 << 20, in);
+  EXPECT_EQ(StatusOf(too_long), 400);
+  EXPECT_THAT(too_long, HasSubstr("longer than 1048576 bytes"));
 }
 
-// The server reads no body beyond the limit, so only its beginning is sent: else the connection is
-// reset, perhaps before the answer is read.
+TEST_F(ServerTest, AGuessBeforeALongBodyIsAnsweredLateToo) {
+  using std::chrono::steady_clock;
+  Start({.listener = {},
+         .authorize = [](const std::string& authorization, bool) { return authorization == "in"; },
+         .tunnel = {}});
+  const auto asked = steady_clock::now();
+  const UniqueFd fd = Connect(
+      "POST /long HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: 1\r\n"
+      "Authorization: out\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(StatusOf(ReadAll(fd)), 401);
+  EXPECT_GE(steady_clock::now() - asked, std::chrono::milliseconds(100));
+}
+
+TEST_F(ServerTest, AClientThatAsksWhetherToSendItsBodyIsToldTo) {
+  Start();
+  const UniqueFd fd = Connect(
+      "POST /long HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: 1\r\n"
+      "Connection: close\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+  std::string first(25, ' ');  // blocks until the server has asked for the body
+  ASSERT_EQ(recv(fd.get(), first.data(), first.size(), MSG_WAITALL), 25);
+  EXPECT_EQ(first, "HTTP/1.1 100 Continue\r\n\r\n");
+  ASSERT_TRUE(Send(fd, "abc"));
+  const std::string answer = ReadAll(fd);
+  EXPECT_EQ(StatusOf(answer), 200);
+  EXPECT_THAT(answer, testing::EndsWith("\r\n\r\n3"));
+}
+
 TEST_F(ServerTest, ABodyBeyondTheLimitIsRefusedAfterItsHead) {
   Start({.listener = {},
          .authorize = [](const std::string& authorization, bool) { return authorization == "in"; },
          .tunnel = {}});
   const std::string in = "Authorization: in\r\n";
-  for (const auto& [path, bytes, more] :
-       {std::tuple("/change", (64 << 10) + 1, in), std::tuple("/long", (1 << 20) + 1, in),
-        std::tuple("/long", 1 << 20, std::string())}) {
+  for (const auto& [path, bytes, more, status] :
+       {std::tuple("/change", (64 << 10) + 1, in, 400), std::tuple("/long", (1 << 20) + 1, in, 400),
+        std::tuple("/long", 1 << 20, std::string(), 401)}) {
     const UniqueFd fd =
         Connect(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: "
                             "1\r\nContent-Length: {}\r\n{}\r\n",
                             path, bytes, more));
-    EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 400")) << path << ' ' << bytes;
+    EXPECT_EQ(StatusOf(ReadAll(fd)), status) << path << ' ' << bytes;
   }
   EXPECT_EQ(changes_, 0);
 }

@@ -37,10 +37,12 @@ class PrefixCount {
   // Counts the next key. `holders`: all its owners, each once and at least one, with the tier in
   // which each has the key.
   void Add(std::span<const Holder> holders);
-  // Ends the prefix at a key that no owner has. A later reason replaces an earlier one.
+  // Ends the prefix at a key that no owner has. A later reason replaces an earlier one. kNone,
+  // where an owner's lease began or ended between the look for owners and the one for the reason,
+  // counts as kOwnerGone.
   void End(MissReason reason) {
     ended_ = true;
-    reason_ = reason;
+    reason_ = reason == MissReason::kNone ? MissReason::kOwnerGone : reason;
   }
   bool ended() const { return ended_; }
   std::uint64_t keys() const { return keys_; }

@@ -49,6 +49,13 @@ TEST(PrefixCountTest, OwnersWithEqualPrefixesAreOrderedByTheirMemory) {
   EXPECT_EQ(order, (std::vector<std::uint16_t>{3, 2, 1}));
 }
 
+TEST(PrefixCountTest, AnEndAlwaysHasAReason) {
+  PrefixCount count;
+  count.Add(Holders{{1, kMemory}});
+  count.End(MissReason::kNone);
+  EXPECT_EQ(count.Shares().reason, MissReason::kOwnerGone);
+}
+
 TEST(PrefixCountTest, APrefixWithoutItsFirstKeyHasNoOwners) {
   PrefixCount count;
   EXPECT_FALSE(count.ended());

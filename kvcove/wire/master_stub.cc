@@ -76,7 +76,10 @@ Result<PrefixShares> MasterStub::Locate(const Token& token, std::span<const Id12
     return Fail(Code::kIncompatible,
                 "the master is of an earlier version, which cannot locate prefixes; update it");
   }
-  return DecodePrefixShares(Bytes(*reply));
+  KVCOVE_ASSIGN(PrefixShares shares, DecodePrefixShares(Bytes(*reply)));
+  if (shares.keys > hashes.size())
+    return Fail(Code::kCorrupt, "a prefix longer than was asked for");
+  return shares;
 }
 
 Result<OwnersReply> MasterStub::Owners(std::int64_t deadline_ns, const RequesterReport& report) {

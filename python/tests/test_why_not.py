@@ -107,7 +107,21 @@ def test_an_unknown_engine_is_an_error_that_names_the_nearest(
     several = why_not(serve, "prefill-0", "prefill")
     assert several.returncode == 2
     assert "2 engines begin with 'prefill'" in several.stderr
-    facts.put(["engine broken"], [b"[1]"])
-    broken = why_not(serve, "prefill-0", "broken")
-    assert broken.returncode == 2
-    assert "cannot be read" in broken.stderr
+    garbage = [b"[1]", b'{"kind": 1, "namespace": "m", "facts": {}, "advice": {}}', b'{"facts": [1]}']
+    for i, text in enumerate(garbage):
+        facts.put([f"engine broken-{i}"], [text])
+        broken = why_not(serve, "prefill-0", f"broken-{i}")
+        assert broken.returncode == 2, broken
+        assert "cannot be read" in broken.stderr
+
+
+def test_a_socket_names_the_pool(serve: str, facts: kvcove.Session) -> None:
+    for engine in ("one", "two"):
+        engines.leave_own(facts, engine, "vLLM", "m@1", VLLM)
+    words = [command_path(), "why-not", "one", "two", "--socket", serve]
+
+    def shares() -> bool:
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+        return ran.returncode == 0 and "they share" in ran.stdout
+
+    assert wait_until(shares)

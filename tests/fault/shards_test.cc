@@ -138,6 +138,24 @@ TEST_F(ShardsTest, AFrozenShardIsReplacedAndAnswersNothingWhenItThaws) {
   EXPECT_EQ(CountOk(Get(*session_, kept)), kept.size() - gone.size());
 }
 
+// With a part missing, instead of an error when the caller's time is over.
+TEST_F(ShardsTest, APrefixIsAnsweredInTimeWhileAShardIsSilent) {
+  ASSERT_TRUE(AwaitServing(2));
+  const auto kept = Keys(200, "kept");
+  ASSERT_TRUE(PutAll(*session_, kept));
+  const std::vector<std::string_view> prefix(kept.begin(), kept.end());
+  const Slowness slowness;
+  EXPECT_TRUE(slowness.Holds([&] {
+    if (!AwaitServing(2) || Found(kept) < kept.size()) return false;
+    const auto shard = AShard();
+    if (!shard) return false;
+    Freeze(masters_[*shard]);
+    const auto located = session_->Locate(prefix, {.timeout = milliseconds(1000)});
+    kill(masters_[*shard], SIGCONT);
+    return located && located->keys < prefix.size() && located->reason == MissReason::kShardAway;
+  }));
+}
+
 TEST_F(ShardsTest, AKilledLeaderIsReplacedAndShared) {
   ASSERT_TRUE(AwaitServing(2));
   for (int i = 0; i < 3 && !HasFatalFailure(); ++i) Round(i, SIGKILL);

@@ -147,10 +147,15 @@ class ClusterPool final : public AdminPool {
 
   void CountPrefix(const SlotDescription& slot, std::span<const std::string_view> keys,
                    std::int64_t deadline_ns, PrefixCount& count) const override {
+    // In parts, as far as the prefix is found: a namespace may have thousands of versions.
     std::vector<Id128> hashes;
-    hashes.reserve(keys.size());
-    for (const std::string_view key : keys) hashes.push_back(DirectoryHash(slot.slot, key));
-    cluster_.CountPrefix(slot.slot, hashes, deadline_ns, count);
+    while (!keys.empty() && !count.ended()) {
+      const auto part = keys.first(std::min<std::size_t>(keys.size(), 1024));
+      hashes.clear();
+      for (const std::string_view key : part) hashes.push_back(DirectoryHash(slot.slot, key));
+      cluster_.CountPrefix(slot.slot, hashes, deadline_ns, count);
+      keys = keys.subspan(part.size());
+    }
   }
 
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,

@@ -495,8 +495,8 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });
   add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
-  add("POST", "/v1/prefix", true,
-      [pool, &clock](const Request& request) { return AnswerPrefix(*pool, request, clock); });
+  add("POST", kPrefixPath, true,
+      [pool](const Request& request) { return AnswerPrefix(*pool, request); });
   routes.back().body_bytes = kMaxPrefixBody;
   add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
   add("POST", "/v1/reset", true,

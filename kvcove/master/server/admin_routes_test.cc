@@ -200,6 +200,19 @@ TEST_F(AdminRoutesTest, APrefixIsThatOfTheVersionThatHasMostOfIt) {
   EXPECT_EQ(none["owners"], json::array());
 }
 
+TEST_F(AdminRoutesTest, APrefixOfAVersionThatNoEngineUsesIsForThoseWhoNameIt) {
+  Slot(1, "m", "v1");
+  Slot(2, "m", "v2");
+  pool_->prefixes = {{1, 3}, {2, 1}};
+  json ask = {{"namespace", "m"}, {"keys", {"a", "b", "c"}}};
+  EXPECT_EQ(json::parse(PostBody("/v1/prefix", ask.dump()).body)["version"], "v1")
+      << "none is used";
+  pool_->slots[1].named = true;
+  EXPECT_EQ(json::parse(PostBody("/v1/prefix", ask.dump()).body)["version"], "v2");
+  ask["version"] = "v1";
+  EXPECT_EQ(json::parse(PostBody("/v1/prefix", ask.dump()).body)["keys"], 3);
+}
+
 TEST_F(AdminRoutesTest, BlockHashesAreTheConnectorsKeys) {
   Slot(1, "m");
   pool_->prefixes = {{1, 3}};
@@ -228,7 +241,7 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   };
   EXPECT_THAT(refused("[]"), HasSubstr("no JSON object"));
   EXPECT_THAT(refused("{"), HasSubstr("no JSON object"));
-  EXPECT_THAT(refused(R"({"keys": ["a"]})"), HasSubstr("'namespace' is empty"));
+  EXPECT_THAT(refused(R"({"keys": ["a"]})"), HasSubstr("'namespace' is missing"));
   EXPECT_THAT(refused(R"({"namespace": "m"})"), HasSubstr("'keys' or 'block_hashes'"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "block_hashes": ["00"]})"),
               HasSubstr("one of them"));
@@ -244,6 +257,21 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   EXPECT_THAT(refused(R"({"namespace": "m", "block_hashes": ["00"], "tags": ["t"],
                           "hashes_per_chunk": 0})"),
               HasSubstr("at least 1"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": [["a"], "b"]})"), HasSubstr("list of values"));
+  const auto named = [](const std::string& name) {
+    return json{{"namespace", name}, {"keys", json::array({"a"})}}.dump();
+  };
+  EXPECT_THAT(refused(named(std::string(1 << 20, 'n')).c_str()), HasSubstr("at most 1024"));
+  const std::string field(1 << 20, 'f');
+  EXPECT_LT(refused(json{{field, 1}}.dump().c_str()).size(), 200U);
+  // As keys, these would have 64 GiB.
+  const json long_tag = {{"namespace", "m"},
+                         {"tags", std::vector<std::string>{std::string(1 << 20, 't')}},
+                         {"block_hashes", std::vector<std::string>(kMaxBatch, "00")}};
+  EXPECT_THAT(refused(long_tag.dump().c_str()), HasSubstr("at most 1024"));
+  // As a tree, this would have hundreds of megabytes.
+  EXPECT_THAT(refused(("{\"keys\":" + std::string(8 << 20, '[')).c_str()),
+              HasSubstr("no JSON object"));
   const json many = {{"namespace", "m"}, {"keys", std::vector<std::string>(kMaxBatch + 1, "k")}};
   EXPECT_THAT(refused(many.dump().c_str()), HasSubstr("at most 65536"));
   EXPECT_EQ(PostBody("/v1/prefix", R"({"namespace": "n", "keys": ["a"]})").status, 404);

@@ -44,7 +44,7 @@ class FakeAdminPool : public AdminPool {
   }
   void CountPrefix(const SlotDescription& /*slot*/, std::span<const std::string_view> /*keys*/,
                    std::int64_t /*deadline_ns*/, PrefixCount& count) const override {
-    count.End(MissReason::kNeverPut);
+    count.End(MissReason::kEvicted);
   }
   Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
                                    std::int64_t /*deadline_ns*/) override {

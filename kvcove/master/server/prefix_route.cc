@@ -13,7 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kPrefixNs = kSecond;  // for all versions of the namespace
+// For all versions of the namespace, from the request's arrival: while another master is silent,
+// requests that queue behind others must not each wait that long again.
+constexpr std::int64_t kPrefixNs = kSecond;
 
 // The keys of a prefix, and the namespace that they are looked up in.
 struct Question {
@@ -23,6 +25,22 @@ struct Question {
   std::size_t keys_per_chunk = 0;  // 0: the request names keys, not blocks
 };
 
+// Parses a body. Drops what is nested deeper than a request is: its memory would be many times that
+// of its text.
+Result<json> Parse(const std::string& text) {
+  bool nested = false;
+  const auto keep = [&](int depth, json::parse_event_t event, json& /*parsed*/) {
+    const bool begins =
+        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (begins && depth > 1) nested = true;
+    return depth < 2 || !begins;
+  };
+  json body = json::parse(text, keep, /*allow_exceptions=*/false);
+  if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
+  if (nested) return Fail(Code::kInvalid, "a field is neither a value nor a list of values");
+  return body;
+}
+
 Status CheckFields(const json& body) {
   constexpr std::string_view kFields[] = {
       "namespace", "version", "keys", "block_hashes", "tags", "adapter", "hashes_per_chunk"};
@@ -30,7 +48,7 @@ Status CheckFields(const json& body) {
     if (std::ranges::find(kFields, field) != std::end(kFields)) continue;
     const std::string_view nearest = NearestKey(field, kFields);
     return Fail(Code::kInvalid,
-                fmt::format("unknown field '{}'{}", field,
+                fmt::format("unknown field '{:.64}'{}", field,
                             nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
   }
   return {};
@@ -97,6 +115,7 @@ Status AddKeysOfBlocks(const json& body, Question& question) {
     for (const std::string_view tag : tags) {
       std::string& key = question.texts.emplace_back(tag);
       key.append("@").append(hash).append(end);
+      KVCOVE_TRY(CheckKey(key));  // now: thousands that are too long would fill the memory
     }
   }
   question.keys.assign(question.texts.begin(), question.texts.end());
@@ -105,14 +124,18 @@ Status AddKeysOfBlocks(const json& body, Question& question) {
 
 // `body` must outlive the result, which has views into it.
 Result<Question> QuestionIn(const json& body) {
-  if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
   KVCOVE_TRY(CheckFields(body));
   Question question;
-  KVCOVE_ASSIGN(question.where.query["namespace"], String(body, "namespace"));
-  KVCOVE_TRY(question.where.Need("namespace"));
-  if (body.contains("version")) {
-    KVCOVE_ASSIGN(question.where.query["version"], String(body, "version"));
+  for (const char* const field : {"namespace", "version"}) {
+    if (!body.contains(field)) continue;
+    KVCOVE_ASSIGN(std::string name, String(body, field));
+    if (name.size() > kMaxKeyBytes) {
+      return Fail(Code::kInvalid, fmt::format("'{}' has {} bytes; at most {} are allowed", field,
+                                              name.size(), kMaxKeyBytes));
+    }
+    question.where.query[field] = std::move(name);
   }
+  KVCOVE_TRY(question.where.Need("namespace"));
   if (body.contains("keys") == body.contains("block_hashes")) {
     return Fail(Code::kInvalid, "give 'keys' or 'block_hashes', one of them");
   }
@@ -126,6 +149,20 @@ Result<Question> QuestionIn(const json& body) {
   }
   for (const std::string_view key : question.keys) KVCOVE_TRY(CheckKey(key));
   return question;
+}
+
+// Returns the slots of the request's namespace and version; without a version, those of versions
+// that engines use, if any do: values of another one are of no use to them.
+Result<std::vector<SlotDescription>> SlotsOf(const AdminPool& pool, const http::Request& where) {
+  KVCOVE_ASSIGN(std::vector<SlotDescription> slots, SlotsIn(pool, where));
+  const auto versioned = [](const SlotDescription& slot) { return !slot.version.empty(); };
+  const bool used = std::ranges::any_of(
+      slots, [&](const SlotDescription& slot) { return versioned(slot) && slot.named; });
+  if (used && !where.query.contains("version")) {
+    std::erase_if(slots,
+                  [&](const SlotDescription& slot) { return versioned(slot) && !slot.named; });
+  }
+  return slots;
 }
 
 json OwnersOf(const PrefixShares& shares, const AdminPool& pool, std::size_t keys_per_chunk) {
@@ -149,11 +186,11 @@ json OwnersOf(const PrefixShares& shares, const AdminPool& pool, std::size_t key
 
 }  // namespace
 
-Result<json> AnswerPrefix(const AdminPool& pool, const http::Request& request, const Clock& clock) {
-  const json body = json::parse(request.body, nullptr, /*allow_exceptions=*/false);
+Result<json> AnswerPrefix(const AdminPool& pool, const http::Request& request) {
+  KVCOVE_ASSIGN(const json body, Parse(request.body));
   KVCOVE_ASSIGN(const Question question, QuestionIn(body));
-  KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, question.where));
-  const std::int64_t deadline_ns = clock.NowNs() + kPrefixNs;
+  KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsOf(pool, question.where));
+  const std::int64_t deadline_ns = request.arrived_ns + kPrefixNs;
   PrefixShares best;
   const SlotDescription* best_slot = nullptr;
   for (const SlotDescription& slot : slots) {

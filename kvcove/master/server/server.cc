@@ -81,11 +81,13 @@ Status MasterServer::Impl::Serve() {
   shard_calls_ = std::make_unique<ShardCalls>(*master_, access_, clock_);
   admission_->SetConnections(server_->connections().max());
   workers_ = std::make_unique<rpc::Workers>(kWorkers);
+  locators_ = std::make_unique<rpc::Workers>(kWorkers);
   // The ticks first: if a later start fails, Stop waits for the master's end, and only ticks end
   // that wait when the store hangs. The loops last: their calls use all of the above.
   KVCOVE_ASSIGN(tick_, StartThread("kvcove-tick", [this] { Tick(); }));
   KVCOVE_TRY(shard_calls_->Start());
   KVCOVE_TRY(workers_->Start());
+  KVCOVE_TRY(locators_->Start());
   return server_->Start();
 }
 
@@ -98,11 +100,12 @@ void MasterServer::Impl::StopTick() {
   if (tick_.joinable()) tick_.join();
 }
 
-// Ends the sources of calls first (loops, then the workers with the removals that loops have
-// queued), then the master, and the ticks after it.
+// Ends the sources of calls first (loops, then the workers with the calls that loops have queued),
+// then the master, and the ticks after it.
 void MasterServer::Impl::Stop() {
   if (server_ != nullptr) server_->Stop();
   workers_.reset();
+  locators_.reset();
   if (serves_) {
     const bool running = master_->control().LeaseRunning();
     const Status closed = Wait<void>([&](Reply<void> done) { master_->Stop(std::move(done)); });

@@ -11,7 +11,7 @@ namespace kvcove::master {
 namespace {
 
 constexpr std::int64_t kRegisterNs = 10 * kSecond;
-constexpr std::int64_t kLocateNs = kSecond;  // for which other masters are asked
+constexpr std::int64_t kLocateNs = kSecond;  // longest time for a prefix
 // Most keys of a removal, or of a prefix, that runs on the loop: it takes no longer than a look-up
 // of thousands of keys, and less time than to wake a worker.
 constexpr std::size_t kFewKeys = 128;
@@ -149,26 +149,39 @@ Result<std::string> MasterServer::Impl::Lookup(rpc::ConnectionId id, const rpc::
   return wire::Encode(std::span<const wire::Place>(places));
 }
 
+// Other masters have half of the caller's time, so that the caller gets what the others know
+// instead of nothing while one is silent. The time runs from the call's arrival: calls that waited
+// behind others for that long end at once, instead of each waiting for the silent master in turn.
 void MasterServer::Impl::Locate(const rpc::Caller& caller, std::span<const std::byte> body,
-                                const rpc::Responder& respond) {
+                                std::int64_t deadline_ns, const rpc::Responder& respond) {
   Result<wire::LookupRequest> request = wire::DecodeLookup(body);
   if (!request) return respond(FailedReply(request.error()));
+  const auto stale = [respond] {
+    respond(FailedReply({Code::kStale, "the generation is not the current one; register again"}));
+  };
   const Token& token = request->token;
   if (!MayTouch(caller, token.slot) ||
       !master_->standings().Current(token.slot, token.generation)) {
-    return respond(
-        FailedReply({Code::kStale, "the generation is not the current one; register again"}));
+    return stale();
   }
+  const std::int64_t now = clock_.NowNs();
+  const std::int64_t left_ns =
+      deadline_ns == 0 ? kLocateNs : std::clamp<std::int64_t>(deadline_ns - now, 0, kLocateNs);
   const bool waits = master_->shards().map() != nullptr;  // for other masters
   const bool small = request->hashes.size() <= kFewKeys;
-  auto locate = [this, request = std::move(*request), respond] {
+  auto locate = [this, request = std::move(*request), until_ns = now + left_ns / 2, respond,
+                 stale] {
+    if (clock_.NowNs() >= until_ns) {
+      return respond(FailedReply({Code::kTimeout, "too many prefixes are asked for; try again"}));
+    }
     PrefixCount count;
-    shard_calls_->CountPrefix(request.token.slot, request.hashes, clock_.NowNs() + kLocateNs,
-                              count);
+    shard_calls_->CountPrefix(request.token.slot, request.hashes, until_ns, count);
+    // After a reset or a prune meanwhile, the slot may even be another tenant's.
+    if (!master_->standings().Current(request.token.slot, request.token.generation)) return stale();
     respond(OkReply(wire::Encode(count.Shares())));
   };
   if (small && !waits) return locate();
-  const bool posted = workers_->Post(std::move(locate));
+  const bool posted = locators_->Post(std::move(locate));
   if (!posted) respond(rpc::ErrorReply({Code::kLimit, "too many calls are waiting"}));
 }
 

@@ -102,7 +102,7 @@ rpc::Reply MasterServer::Impl::Greet(rpc::ConnectionId id, wire::Method method,
 }
 
 void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
-                                   std::span<const std::byte> body, std::int64_t /*deadline_ns*/,
+                                   std::span<const std::byte> body, std::int64_t deadline_ns,
                                    rpc::Responder respond) {
   if (rpc::Gate::IsGreeting(method)) return respond(Greet(id, method, body));
   if (options_.leadership != nullptr) {
@@ -137,6 +137,7 @@ void MasterServer::Impl::OnRequest(rpc::ConnectionId id, wire::Method method,
       respond(std::move(reply));
     };
   }
+  if (method == wire::Method::kLocate) return Locate(*caller, body, deadline_ns, respond);
   Dispatch(id, *caller, method, body, respond);
 }
 
@@ -192,8 +193,6 @@ void MasterServer::Impl::Dispatch(rpc::ConnectionId id, const rpc::Caller& calle
       return FromShard(method, body, respond);
     case Method::kLookup:
       return answer(Lookup(id, caller, body));
-    case Method::kLocate:
-      return Locate(caller, body, respond);
     case Method::kOwners:
       return answer(OwnersFor(caller, body));
     case Method::kRegister:

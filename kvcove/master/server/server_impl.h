@@ -118,7 +118,7 @@ class MasterServer::Impl final : public rpc::Handler {
   rpc::LimitedCaller CallerOf(rpc::ConnectionId id) const override;
   rpc::Traffic TrafficOf(wire::Method method) const override;
   void OnRequest(rpc::ConnectionId id, wire::Method method, std::span<const std::byte> body,
-                 std::int64_t /*deadline_ns*/, rpc::Responder respond) override;
+                 std::int64_t deadline_ns, rpc::Responder respond) override;
 
  private:
   struct Connection {
@@ -171,7 +171,7 @@ class MasterServer::Impl final : public rpc::Handler {
       KVCOVE_EXCLUDES(connections_mutex_);
   Result<std::string> Lookup(rpc::ConnectionId id, const rpc::Caller& caller,
                              std::span<const std::byte> body);
-  void Locate(const rpc::Caller& caller, std::span<const std::byte> body,
+  void Locate(const rpc::Caller& caller, std::span<const std::byte> body, std::int64_t deadline_ns,
               const rpc::Responder& respond);
   Result<std::string> OwnersFor(const rpc::Caller& caller, std::span<const std::byte> body);
   // Encodes the list of the owners that serve this caller's tenant.
@@ -222,9 +222,10 @@ class MasterServer::Impl final : public rpc::Handler {
   std::unique_ptr<Master> master_;
   std::unique_ptr<ShardCalls> shard_calls_;
   std::unique_ptr<ControlStore> store_;
-  FileStore* file_ = nullptr;  // store_, if it is a FileStore
-  EtcdStore* etcd_ = nullptr;  // store_, if it is an EtcdStore
-  std::unique_ptr<rpc::Workers> workers_;
+  FileStore* file_ = nullptr;               // store_, if it is a FileStore
+  EtcdStore* etcd_ = nullptr;               // store_, if it is an EtcdStore
+  std::unique_ptr<rpc::Workers> workers_;   // for removals
+  std::unique_ptr<rpc::Workers> locators_;  // for prefixes, which no removal waits behind
   std::unique_ptr<rpc::Server> server_;
   std::thread tick_;
 };

@@ -16,6 +16,7 @@ constexpr std::int64_t kPullNs = 5 * kSecond;  // for one page, and for the give
 constexpr std::int64_t kPullPauseNs = 5 * kMillisecond;
 constexpr int kAttempts = 5;               // of a look-up, because slices may move meanwhile
 constexpr std::size_t kPrefixPart = 1024;  // keys of a prefix that are looked up at the same time
+constexpr std::chrono::microseconds kTurn(50);  // for those who wait for the directory's lock
 
 void Pause() { std::this_thread::sleep_for(std::chrono::nanoseconds(kPullPauseNs)); }
 
@@ -130,27 +131,34 @@ ShardCalls::Found ShardCalls::Find(std::span<const Key> keys, std::int64_t deadl
 
 void ShardCalls::CountPrefix(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
                              PrefixCount& count) {
-  if (master_.shards().map() == nullptr) {
-    master_.directory().CountPrefix(slot, hashes, count);
-    if (count.reason() == MissReason::kNeverPut && master_.control().Warming()) {
-      count.End(MissReason::kWarmingUp);
+  while (!hashes.empty() && !count.ended()) {
+    const auto part = hashes.first(std::min(kPrefixPart, hashes.size()));
+    hashes = hashes.subspan(part.size());
+    if (master_.shards().map() == nullptr) {
+      CountOwn(slot, part, count);
+    } else {
+      CountHeld(slot, part, deadline_ns, count);
     }
-    return;
+    // Look-ups of engines wait for the directory's lock, which is not fair. No loop of a server
+    // asks for so many keys.
+    if (part.size() == kPrefixPart) std::this_thread::sleep_for(kTurn);
   }
-  for (std::size_t begin = 0; begin < hashes.size() && !count.ended(); begin += kPrefixPart) {
-    std::vector<Key> part;
-    for (const Id128& hash : hashes.subspan(begin, std::min(kPrefixPart, hashes.size() - begin))) {
-      part.emplace_back(slot, hash);
-    }
-    const Found found = Find(part, deadline_ns);
-    for (const wire::HeldKey& key : found.keys) {
-      if (key.holders.empty()) {
-        // Without a reason: the last owner's lease has ended between the directory's two looks.
-        count.End(key.reason == MissReason::kNone ? MissReason::kOwnerGone : key.reason);
-        break;
-      }
-      count.Add(key.holders);
-    }
+}
+
+void ShardCalls::CountOwn(SlotId slot, std::span<const Id128> hashes, PrefixCount& count) {
+  master_.directory().CountPrefix(slot, hashes, count);
+  if (count.reason() == MissReason::kNeverPut && master_.control().Warming()) {
+    count.End(MissReason::kWarmingUp);
+  }
+}
+
+void ShardCalls::CountHeld(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                           PrefixCount& count) {
+  std::vector<Key> keys;
+  for (const Id128& hash : hashes) keys.emplace_back(slot, hash);
+  for (const wire::HeldKey& key : Find(keys, deadline_ns).keys) {
+    if (key.holders.empty()) return count.End(key.reason);
+    count.Add(key.holders);
   }
 }
 

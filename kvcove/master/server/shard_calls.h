@@ -57,6 +57,10 @@ class ShardCalls {
 
  private:
   using ChannelPtr = std::shared_ptr<rpc::TcpChannel>;
+  // Each counts the next part of a prefix: in this master's directory, or at all shards.
+  void CountOwn(SlotId slot, std::span<const Id128> hashes, PrefixCount& count);
+  void CountHeld(SlotId slot, std::span<const Id128> hashes, std::int64_t deadline_ns,
+                 PrefixCount& count);
   // Groups the keys at `which` by shard; a null map: all are the leader's.
   std::map<wire::ShardNumber, std::vector<std::size_t>> Split(std::span<const Key> keys,
                                                               const std::vector<std::size_t>& which,

@@ -5,6 +5,7 @@
 
 #include "kvcove/base/metrics.h"
 #include "kvcove/master/server/admin.h"
+#include "kvcove/master/server/prefix_route.h"
 #include "kvcove/rpc/leader.h"
 
 namespace kvcove::master {
@@ -265,6 +266,8 @@ Status Standby::OpenAdmin() {
                         }
                         return http::ErrorResponse(error);
                       }});
+    // Otherwise a long question is refused for its length, which names no leader.
+    if (path == kPrefixPath) routes.back().body_bytes = kMaxPrefixBody;
   }
   if (options_.metrics) {
     rpc::Address metrics = *options_.metrics;
