@@ -60,8 +60,9 @@ step "Build with tsan (clang-19)" 180
 # Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
 # the tortures stand for them.
 threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-# These of them have one thread, and take the longest: each place of a crash, a million objects. They run in the release and under asan.
-one_thread='^(disklog_(forgetting|moves|recovery)|master_file_store_recovery|owner_core_steps)_test$'
+# These of them have one thread, and take long: each place of a crash, a million objects, a locale that is made. They run in the release
+# and under asan.
+one_thread='^(base_size|disklog_(forgetting|moves|recovery)|master_file_store_recovery|owner_core_steps)_test$'
 build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
