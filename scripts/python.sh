@@ -56,11 +56,12 @@ run_tests() {
   # Sockets lie in the tests' directories, and their paths must be short.
   local directory workers
   directory=$(mktemp -d /tmp/kvt-XXXXXX)
-  workers=$(nproc)
+  # Tests wait longer than they compute.
+  workers=$(($(nproc) * 2))
   local status=0
   KVCOVE_TEST_WHEEL=$(ls "$PWD/$wheels"/kvcove-*.whl) scripts/run_test.py --name pytest --timeout 1500 -- \
     "$venv/bin/python" -m pytest -q --basetemp="$directory" --junitxml=build/pytest.xml \
-    -n $((workers < 4 ? workers : 4)) --dist loadfile python/tests "$@" || status=$?
+    -n $((workers < 8 ? workers : 8)) --dist loadfile python/tests "$@" || status=$?
   rm -rf "$directory"
   [ ! -f build/pytest.xml ] || scripts/ci_report.py tests build/pytest.xml || status=$?
   return $status

@@ -190,11 +190,11 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
   // The most that is found for some time: a moment at which it can be seen is enough.
   std::size_t MostFound(const std::vector<std::string>& keys) {
     std::size_t most = 0;
-    for (const std::int64_t until = NowMs() + 1000; NowMs() < until;) {
+    Throughout(milliseconds(1000), [&] {
       for (Session* session : {here_.get(), far_.get()}) {
         most = std::max({most, Get(*session, keys).keys.size(), Look(*session, keys).size()});
       }
-    }
+    });
     return most;
   }
   // Owner 0 is back, and what its disk has is found by others.

@@ -52,12 +52,11 @@ class ControlPlaneTest : public ClusterFaultTest {
     std::vector<SessionPtr> sessions;
     for (const auto& pool : pools) sessions.push_back(OpenSession(*pool));
     std::size_t most = 0;
-    const std::int64_t until = NowMs() + for_ms;
-    while (NowMs() < until) {
+    Throughout(milliseconds(for_ms), [&] {
       for (const auto& session : sessions) {
         most = std::max(most, CountOk(Get(*session, keys, milliseconds(500))));
       }
-    }
+    });
     return most;
   }
   // As the master's endpoint tells, which this starts with the next master.
@@ -137,15 +136,14 @@ TEST_F(ControlPlaneTest, AValueThatGaveWayDoesNotComeBackUnderAnotherMaster) {
   StartMaster();
   Thaw(1);
   WaitLive(1);
-  const std::int64_t end = NowMs() + 1500;
-  while (NowMs() < end) {
+  Throughout(milliseconds(1500), [&] {
     const std::vector<char> now = Filling(keys, milliseconds(1000));
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (seen[i] == '2') {
         EXPECT_NE(now[i], '1') << keys[i];
       }
     }
-  }
+  });
 }
 
 TEST_F(ControlPlaneTest, ARolledBackStoreVoidsWhatItDoesNotKnow) {
