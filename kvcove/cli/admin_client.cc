@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <optional>
 #include <vector>
 
@@ -119,12 +120,22 @@ Result<http::Response> AdminClient::Ask(const std::string& method, const std::st
                                         const std::map<std::string, std::string>& arguments) const {
   std::string body;
   KVCOVE_ASSIGN(const std::string target, TargetOf(method, path, arguments, body));
-  return Send(method, target, body);
+  return Send(method, target, body, AnswerTimeNs(arguments));
+}
+
+std::int64_t AdminClient::AnswerTimeNs(const std::map<std::string, std::string>& arguments) const {
+  const auto asked = arguments.find("timeout_ms");
+  if (asked == arguments.end()) return timeout_ns_;
+  // The endpoint refuses what is no number.
+  std::uint32_t asked_ms = 0;
+  const std::string& text = asked->second;
+  (void)std::from_chars(text.data(), text.data() + text.size(), asked_ms);
+  return timeout_ns_ + std::int64_t{asked_ms} * kMillisecond;
 }
 
 Result<http::Response> AdminClient::Send(const std::string& method, const std::string& target,
-                                         const std::string& body) const {
-  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns_;
+                                         const std::string& body, std::int64_t timeout_ns) const {
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns;
   const auto failed = [&](const Error& error) {
     return Fail(error.code, fmt::format("the admin endpoint {}: {}", endpoint_, error.detail));
   };
@@ -150,7 +161,8 @@ Result<json> AdminClient::Json(const std::string& method, const std::string& pat
 
 Result<json> AdminClient::Post(const std::string& path, const json& body) const {
   KVCOVE_ASSIGN(const http::Response response,
-                Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace)));
+                Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace),
+                     timeout_ns_));
   return JsonOf("POST", path, response);
 }
 

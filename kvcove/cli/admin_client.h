@@ -35,6 +35,9 @@ class AdminClient {
   // Returns the endpoint that is asked.
   const std::string& endpoint() const { return endpoint_; }
   void SetTimeout(std::int64_t timeout_ns) { timeout_ns_ = timeout_ns; }
+  // Returns how long an answer may take at most. The endpoint may wait for as long as it is asked
+  // to, by "timeout_ms", before it answers.
+  std::int64_t AnswerTimeNs(const std::map<std::string, std::string>& arguments) const;
   // Asks over a connection of its own. Errors: kUnavailable, kTimeout, kInvalid, kDenied.
   Result<http::Response> Ask(const std::string& method, const std::string& path,
                              const std::map<std::string, std::string>& arguments) const;
@@ -48,7 +51,7 @@ class AdminClient {
   static constexpr std::int64_t kCallNs = 30'000'000'000;
   Result<UniqueFd> Connect(std::int64_t deadline_ns) const;
   Result<http::Response> Send(const std::string& method, const std::string& target,
-                              const std::string& body) const;
+                              const std::string& body, std::int64_t timeout_ns) const;
   Result<nlohmann::json> JsonOf(std::string_view method, const std::string& path,
                                 const http::Response& response) const;
   void FindLeader(const std::string& endpoints);
