@@ -31,8 +31,9 @@ struct AdminOptions {
 };
 
 Result<AdminClient> OpenClient(const AdminOptions& options) {
-  if (!options.find) return AdminClient::Open(options.pool.admin, options.access);
-  KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.pool, options.access));
+  const bool nobody_named = !options.find && options.pool.admin.empty();
+  KVCOVE_ASSIGN(const Endpoint endpoint, nobody_named ? MasterHere(options.access)
+                                                      : FindEndpoint(options.pool, options.access));
   return AdminClient::Open(endpoint, options.access);
 }
 
@@ -175,9 +176,8 @@ Result<int> Follow(const AdminClient& client, const AdminOptions& options, std::
 
 using PrintJson = std::function<void(const json&)>;
 
-Result<int> Run(const AdminOptions& options, const std::string& method, const std::string& path,
-                const PrintJson& print) {
-  KVCOVE_ASSIGN(const AdminClient client, OpenClient(options));
+Result<int> RunAt(const AdminClient& client, const AdminOptions& options, const std::string& method,
+                  const std::string& path, const PrintJson& print) {
   if (path == "/metrics" || path == "/healthz") {
     KVCOVE_ASSIGN(const http::Response response, client.Ask(method, path, {}));
     fmt::print("{}", response.body);
@@ -203,6 +203,12 @@ Result<int> Run(const AdminOptions& options, const std::string& method, const st
     print(body);
   }
   return 0;
+}
+
+Result<int> Run(const AdminOptions& options, const std::string& method, const std::string& path,
+                const PrintJson& print) {
+  KVCOVE_ASSIGN(const AdminClient client, OpenClient(options));
+  return RunAt(client, options, method, path, print);
 }
 
 class Builder {
@@ -400,17 +406,17 @@ void AddOfCluster(Builder& add) {
 
 void AddAdmin(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AdminOptions>();
-  options->pool.admin = kMasterHere;
   CLI::App* admin = app.add_subcommand(
       "admin", "Show and change a pool through the admin endpoint that --admin names.");
   admin->require_subcommand(1);
   admin->fallthrough();
-  admin
-      ->add_option(
-          "--admin", options->pool.admin,
+  admin->add_option(
+      "--admin", options->pool.admin,
+      fmt::format(
           "host:port of the master's admin endpoint; with several masters all of them, separated "
-          "by commas: the one that leads is asked; or unix:PATH of a host's")
-      ->capture_default_str();
+          "by commas: the one that leads is asked; or unix:PATH of a host's (default: {}, which "
+          "is asked without a token)",
+          kMasterHere));
   AddAdminAccessOptions(*admin, options->access);
   Builder add(*admin, options, chosen);
   add.Add("health", "Check that the master answers.", "GET", "/healthz", {});
@@ -429,9 +435,10 @@ void AddPoolCommands(CLI::App& app, Action& chosen) {
   AddChanges(add);
 }
 
-Result<int> PrintPoolStatus(const std::string& endpoint, const AdminAccessOptions& access) {
-  return Run({.access = access, .pool = {.admin = endpoint, .socket = {}}, .arguments = {}}, "GET",
-             "/v1/status", [](const json& body) { PrintObject(body, kStatusFields); });
+Result<int> PrintPoolStatus(const Endpoint& endpoint, const AdminAccessOptions& access) {
+  KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, access));
+  return RunAt(client, {.access = access, .pool = {}, .arguments = {}}, "GET", "/v1/status",
+               [](const json& body) { PrintObject(body, kStatusFields); });
 }
 
 }  // namespace kvcove::cli

@@ -68,21 +68,25 @@ void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
   app.add_flag("--json", options.as_json, "print the endpoint's answer as it is");
 }
 
-Result<AdminClient> AdminClient::Open(const std::string& endpoint,
-                                      const AdminAccessOptions& options) {
+Result<std::string> AuthorizationOf(const AdminAccessOptions& options) {
+  if (options.token.empty()) return std::string();
+  KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
+  return "Bearer " + rpc::BearerOf(credential);
+}
+
+Result<AdminClient> AdminClient::Open(const Endpoint& endpoint, const AdminAccessOptions& options) {
   AdminClient client;
-  client.endpoint_ = endpoint;
-  if (!options.token.empty()) {
-    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
-    client.authorization_ = "Bearer " + rpc::BearerOf(credential);
-  }
-  if (endpoint.starts_with(kUnix)) return client;
+  client.endpoint_ = endpoint.address;
+  // Also for an endpoint that does not see it: a wrong file must not look like a missing token.
+  KVCOVE_ASSIGN(std::string authorization, AuthorizationOf(options));
+  if (endpoint.trusted) client.authorization_ = std::move(authorization);
+  if (endpoint.address.starts_with(kUnix)) return client;
   if (!options.tls.empty()) {
     KVCOVE_ASSIGN(client.tls_, rpc::Tls::Open(options.tls));
   }
-  KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(endpoint, kAdminPort));
+  KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(endpoint.address, kAdminPort));
   client.endpoint_ = addresses.front().ToString();
-  if (addresses.several()) client.FindLeader(endpoint);
+  if (addresses.several()) client.FindLeader(endpoint.address);
   return client;
 }
 
@@ -160,9 +164,9 @@ Result<json> AdminClient::Json(const std::string& method, const std::string& pat
 }
 
 Result<json> AdminClient::Post(const std::string& path, const json& body) const {
-  KVCOVE_ASSIGN(const http::Response response,
-                Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace),
-                     timeout_ns_));
+  KVCOVE_ASSIGN(
+      const http::Response response,
+      Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace), timeout_ns_));
   return JsonOf("POST", path, response);
 }
 

@@ -25,12 +25,25 @@ void AddAccessOptions(CLI::App& app, AdminAccessOptions& options);
 // Adds these and --json.
 void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options);
 
+// Returns the value of the header Authorization; empty without a token. Errors: as LoadCredential.
+Result<std::string> AuthorizationOf(const AdminAccessOptions& options);
+
+// Where a master's admin endpoint is by default.
+inline constexpr const char* kMasterHere = "127.0.0.1:7480";
+
+struct Endpoint {
+  std::string address;  // HOST:PORT, several with commas, unix:PATH, or unix:@NAME
+  // Whether it may see the user's token: the user has named it or its cluster, or its process is
+  // one of this user. Any other user of the host may listen at a port that was only looked at.
+  bool trusted = true;
+};
+
 // Belongs to one thread.
 class AdminClient {
  public:
-  // `endpoint`: HOST:PORT, several with commas (the one that leads is asked), unix:PATH, or
-  // unix:@NAME. Connects to nobody yet, unless there are several. Errors: kInvalid, kDenied.
-  static Result<AdminClient> Open(const std::string& endpoint, const AdminAccessOptions& options);
+  // Of several the one that leads is asked. Connects to nobody yet, unless there are several. An
+  // endpoint that is not trusted is asked without the token. Errors: kInvalid, kDenied.
+  static Result<AdminClient> Open(const Endpoint& endpoint, const AdminAccessOptions& options);
 
   // Returns the endpoint that is asked.
   const std::string& endpoint() const { return endpoint_; }

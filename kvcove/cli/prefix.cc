@@ -36,7 +36,7 @@ void PrintPrefix(const json& body) {
 }
 
 Result<int> RunPrefix(const PrefixOptions& options) {
-  KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.endpoint, options.access));
+  KVCOVE_ASSIGN(const Endpoint endpoint, FindEndpoint(options.endpoint, options.access));
   KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, options.access));
   json question{{"namespace", options.name}, {"keys", options.keys}};
   if (!options.version.empty()) question["version"] = options.version;

@@ -86,7 +86,7 @@ Result<EngineFacts> FactsOf(Session& session, const std::string& engine,
 // Returns the admin endpoint of the pool, if it is named or announced.
 Result<AdminClient> EndpointFor(const Pool& pool, const WhyNotOptions& options) {
   if (!options.endpoint.admin.empty() || !options.endpoint.socket.empty()) {
-    KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.endpoint, options.access));
+    KVCOVE_ASSIGN(const Endpoint endpoint, FindEndpoint(options.endpoint, options.access));
     return AdminClient::Open(endpoint, options.access);
   }
   const std::string address = options.address();
@@ -94,10 +94,10 @@ Result<AdminClient> EndpointFor(const Pool& pool, const WhyNotOptions& options) 
     const std::string socket =
         address.substr(kUnixScheme.size(), address.find('?') - kUnixScheme.size());
     KVCOVE_ASSIGN(const std::string endpoint, EndpointOf(socket));
-    return AdminClient::Open(endpoint, options.access);
+    return AdminClient::Open({endpoint}, options.access);
   }
   const std::string admin = pool.Settings().admin;
-  if (!admin.empty()) return AdminClient::Open(admin, options.access);
+  if (!admin.empty()) return AdminClient::Open({admin}, options.access);
   return Fail(Code::kUnavailable, "the pool announces no admin endpoint; name it with --admin");
 }
 
