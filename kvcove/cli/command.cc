@@ -96,7 +96,11 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
 
 }  // namespace
 
-std::string VariableOf(const std::string& option) {
+std::string VariableOf(const std::string& option, const std::string& command) {
+  constexpr std::string_view kServers[] = {"master", "owner", "serve", "run"};
+  if (option == "admin" && std::ranges::find(kServers, command) != std::end(kServers)) {
+    return "KVCOVE_ADMIN_LISTEN";
+  }
   std::string variable = "KVCOVE_" + option;
   for (char& letter : variable) {
     letter = letter == '-' ? '_' : ToUpper(letter);
@@ -125,9 +129,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
       if (option->get_lnames().empty() || option->get_group().empty()) continue;
       if (option->get_group() == kOfThisCall || option->get_group() == kEndpointTls) continue;
       const std::string& name = option->get_lnames().front();
-      // $KVCOVE_ADMIN names an endpoint to ask; a host opens no port because of it.
-      if (name == "admin" && chosen->get_name() == "serve") continue;
-      const char* value = std::getenv(VariableOf(name).c_str());
+      const char* value = std::getenv(VariableOf(name, chosen->get_name()).c_str());
       const std::string flag = "--" + name;
       const bool given = std::ranges::any_of(arguments, [&](const std::string& argument) {
         return argument == flag || argument.starts_with(flag + "=");
