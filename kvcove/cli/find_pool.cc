@@ -146,9 +146,14 @@ std::vector<std::string> EmbeddedEndpoints() {
 }
 
 Result<std::string> EndpointOf(const std::string& socket) {
-  const std::string admin = pool::AdminSocketOf(socket);
-  const auto connected = Connect(admin);
-  if (connected) return "unix:" + admin;
+  const std::vector<std::string> admins = pool::AdminSocketsOf(socket);
+  std::string failed;  // why the first does not answer
+  for (const std::string& admin : admins) {
+    const auto connected = Connect(admin);
+    if (connected) return "unix:" + admin;
+    if (failed.empty()) failed = connected.error().detail;
+  }
+  const std::string& admin = admins.front();
   const auto owners = pool::StatusOfOwners(socket, kProbeNs);
   if (owners.empty()) {
     return Fail(Code::kUnavailable, fmt::format("nobody serves the socket '{}'", socket));
@@ -168,7 +173,7 @@ Result<std::string> EndpointOf(const std::string& socket) {
     return Fail(Code::kUnavailable,
                 fmt::format("the owner at '{}' does not answer at its admin socket, where only the "
                             "owner's user and root may ask: {}",
-                            socket, connected.error().detail));
+                            socket, failed));
   }
   return Fail(Code::kUnavailable,
               fmt::format("the owner at '{}' has no admin socket '{}': it is of an earlier build, "
