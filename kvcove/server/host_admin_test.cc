@@ -337,6 +337,22 @@ TEST_F(HostAdminTest, ASocketThatCannotBeBoundEndsNothing) {
   EXPECT_EQ(without->endpoint(), "");
 }
 
+TEST_F(HostAdminTest, ASocketThatIsInUseAtTheStartIsBoundOnceItIsFree) {
+  Daemon* const daemon = daemon_.get();
+  const std::string path = directory_ + "/admin-late.sock";
+  UniqueFd other = Must(rpc::ListenUnix(path, {}));
+  HostAdminOptions options;
+  options.socket_path = path;
+  SetLogLevel(LogLevel::kOff);
+  const auto late =
+      Must(HostAdmin::Open(PoolOf({&daemon, 1}), std::move(options), SystemClock::Instance()));
+  other = {};
+  ASSERT_TRUE(Becomes([&] {
+    auto connected = rpc::ConnectUnix(path, InAMinute());
+    return connected && AskAt(std::move(*connected), "GET", "/healthz").body == "ok\n";
+  }));
+}
+
 // Over TCP: mutual TLS, and a token of the scope admin for what is more than health and metrics.
 TEST_F(HostAdminTest, OverTcpItHasCredentialsAndTls) {
   const std::string token(40, 'a');
