@@ -130,11 +130,9 @@ constexpr Column kEngineColumns[] = {{"ENGINE", "engine"},
                                      {"VERSION", "version", true},
                                      {"OPEN", "open"},
                                      {"PROCESSES", "processes"}};
-constexpr Column kKeyColumns[] = {{"KEY", "key"},
-                                  {"NAMESPACE", "namespace"},
-                                  {"SIZE", "bytes"},
-                                  {"OWNER", "owner"},
-                                  {"TIER", "tier"}};
+constexpr Column kKeyColumns[] = {
+    {"KEY", "key"},    {"NAMESPACE", "namespace"}, {"VERSION", "version", true},
+    {"SIZE", "bytes"}, {"OWNER", "owner"},         {"TIER", "tier"}};
 constexpr Column kTaskColumns[] = {{"TASK", "id"},
                                    {"KIND", "kind"},
                                    {"STATE", "state"},
