@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/cli/admin_client.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <fstream>
+#include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/cli/command.h"
 #include "kvcove/rpc/address.h"
 
 namespace kvcove::cli {
@@ -22,19 +25,21 @@ TEST(AdminClientTest, AnAnswerMayTakeLongerByWhatTheEndpointIsAskedToWait) {
   EXPECT_EQ(client->AnswerTimeNs({{"timeout_ms", "99999999999999999999"}}), usual_ns);
 }
 
-// An admin endpoint that notes whether it was shown a token.
+// An admin endpoint that answers with no field, and notes whether it was shown a token.
 class Listener {
  public:
   Listener() {
     rpc::Address address{.host = "127.0.0.1", .port = 0};
     auto listener = rpc::ListenTcp(address);
     address_ = address.ToString();
-    auto server = http::Server::Open(
-        {.listener = std::move(*listener)},
-        {{.method = "GET", .path = "/v1/status", .answer = [this](const http::Request& request) {
-            shows_ = request.authorization.starts_with("Bearer ");
-            return http::Response{.body = "{}"};
-          }}});
+    const auto answer = [this](const http::Request& request) {
+      shows_ = request.authorization.starts_with("Bearer ");
+      return http::Response{.body = "{}"};
+    };
+    auto server = http::Server::Open({.listener = std::move(*listener)},
+                                     {{.method = "GET", .path = "/v1/status", .answer = answer},
+                                      {.method = "GET", .path = "/v1/key", .answer = answer},
+                                      {.method = "GET", .path = "/v1/segments", .answer = answer}});
     server_ = std::move(*server);
   }
   const std::string& address() const { return address_; }
@@ -64,6 +69,23 @@ TEST(AdminClientTest, OnlyAnEndpointThatIsTrustedSeesTheToken) {
 TEST(AdminClientTest, AWrongTokenFileIsAnErrorAlsoWhereNobodyWouldSeeTheToken) {
   EXPECT_FALSE(AdminClient::Open({.address = "127.0.0.1:7480", .trusted = false},
                                  {.token = testing::TempDir() + "/no-such-file.toml"}));
+}
+
+// As an earlier master may answer.
+TEST(AdminClientTest, AnAnswerWithoutAFieldEndsTheCommandWithAReason) {
+  const Listener listener;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"key", "k"}, std::vector<std::string>{"segments"}}) {
+    std::vector<std::string> words{"kvcove", "admin", "--admin", listener.address()};
+    words.insert(words.end(), command.begin(), command.end());
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    testing::internal::CaptureStderr();
+    const int status = Main(static_cast<int>(arguments.size()), arguments.data(), {});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr("the endpoint may be of another version"));
+    EXPECT_EQ(status, 2);
+  }
 }
 
 }  // namespace

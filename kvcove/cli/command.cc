@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -210,6 +211,20 @@ std::function<Status()>& RereadLog() {
   return reread;
 }
 
+// Runs the command. An endpoint may answer as another version does, so the commands look up what
+// they print with at(), which throws.
+Result<int> Checked(const Action& chosen) {
+  try {
+    return chosen();
+  } catch (const nlohmann::json::exception& error) {
+    return Fail(
+        Code::kIncompatible,
+        fmt::format("the answer is none that kvcove {} can print, so the endpoint may be of "
+                    "another version (--json prints the answer as it is): {}",
+                    kvcove::Version(), error.what()));
+  }
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, std::span<const AddCommand> more) {
@@ -288,7 +303,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  const Result<int> status = chosen();
+  const Result<int> status = Checked(chosen);
   if (status) return *status;
   WriteStderr(fmt::format("kvcove: {}", status.error().ToString()));
   return 2;

@@ -27,12 +27,12 @@ constexpr Column kPrefixColumns[] = {{"OWNER", "owner"},           {"HOST", "hos
                                      {"KEYS IN MEMORY", "memory"}, {"ON DISK", "disk"}};
 
 void PrintPrefix(const json& body) {
-  fmt::print("{} of {} keys{}{}\n", TextOf(body["keys"]), TextOf(body["asked"]),
-             TextOf(body["version"]).empty() ? std::string()
-                                             : fmt::format(", weights {}", TextOf(body["version"])),
-             body.contains("reason") ? fmt::format("; the next one: {}", TextOf(body["reason"]))
+  const std::string version = TextOf(body.value("version", json("")));
+  fmt::print("{} of {} keys{}{}\n", TextOf(body.at("keys")), TextOf(body.at("asked")),
+             version.empty() ? std::string() : fmt::format(", weights {}", version),
+             body.contains("reason") ? fmt::format("; the next one: {}", TextOf(body.at("reason")))
                                      : std::string());
-  PrintList(body["owners"], kPrefixColumns, "no owner has the first key");
+  PrintList(body.at("owners"), kPrefixColumns, "no owner has the first key");
 }
 
 Result<int> RunPrefix(const PrefixOptions& options) {

@@ -104,14 +104,14 @@ Result<AdminClient> EndpointFor(const Pool& pool, const WhyNotOptions& options) 
 // Adds what the endpoint knows of the engines' weights.
 Status AddWeights(const AdminClient& client, std::span<EngineFacts> engines) {
   KVCOVE_ASSIGN(const json body, client.Json("GET", "/v1/engines", {{"limit", "1000000"}}));
-  for (const json& row : body["engines"]) {
-    const std::string name = TextOf(row["namespace"]);
+  for (const json& row : body.at("engines")) {
+    const std::string name = TextOf(row.at("namespace"));
     for (EngineFacts& engine : engines) {
-      if (TextOf(row["engine"]) != engine.engine) continue;
+      if (TextOf(row.at("engine")) != engine.engine) continue;
       // With credentials the name has the tenant before it.
       if (name != engine.name_space && !name.ends_with(":" + engine.name_space)) continue;
-      engine.version = TextOf(row["version"]);
-      engine.open = row["open"].get<bool>();
+      engine.version = TextOf(row.value("version", json("")));
+      if (const auto open = row.find("open"); open != row.end()) engine.open = open->get<bool>();
     }
   }
   return {};
