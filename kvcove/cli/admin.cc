@@ -31,8 +31,9 @@ struct AdminOptions {
 };
 
 Result<AdminClient> OpenClient(const AdminOptions& options) {
-  if (!options.find) return AdminClient::Open(options.pool.admin, options.access);
-  KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.pool, options.access));
+  const bool nobody_named = !options.find && options.pool.admin.empty();
+  KVCOVE_ASSIGN(const Endpoint endpoint, nobody_named ? MasterHere(options.access)
+                                                      : FindEndpoint(options.pool, options.access));
   return AdminClient::Open(endpoint, options.access);
 }
 
@@ -60,32 +61,33 @@ constexpr std::string_view kStatusFields[] = {"role",
 void PrintFields(const json& body) { PrintObject(body); }
 
 void PrintKey(const json& body) {
-  if (body["in"].empty()) fmt::print("no engine has registered a namespace that could have it\n");
-  for (const json& entry : body["in"]) {
-    fmt::print("{}{}: ", TextOf(entry["namespace"]),
-               entry["version"].empty() || TextOf(entry["version"]).empty()
-                   ? std::string()
-                   : fmt::format(" (version {})", TextOf(entry["version"])));
-    if (entry["found"].get<bool>()) {
+  if (body.at("in").empty())
+    fmt::print("no engine has registered a namespace that could have it\n");
+  for (const json& entry : body.at("in")) {
+    const std::string version = TextOf(entry.value("version", json("")));
+    fmt::print("{}{}: ", TextOf(entry.at("namespace")),
+               version.empty() ? std::string() : fmt::format(" (version {})", version));
+    if (entry.at("found").get<bool>()) {
       const bool sized = entry.contains("bytes");
-      fmt::print("{} at",
-                 sized ? FormatSize(entry["bytes"].get<std::uint64_t>()) : std::string("stored"));
-      for (const json& place : entry["locations"]) {
-        fmt::print(" {}{}", TextOf(place["owner"]), place["tier"] == "disk" ? " (disk)" : "");
+      fmt::print("{} at", sized ? FormatSize(entry.at("bytes").get<std::uint64_t>())
+                                : std::string("stored"));
+      for (const json& place : entry.at("locations")) {
+        fmt::print(" {}{}", TextOf(place.at("owner")), place.at("tier") == "disk" ? " (disk)" : "");
       }
       fmt::print("\n");
     } else if (entry.contains("away")) {
-      fmt::print("unknown: {}\n", TextOf(entry["away"]));
+      fmt::print("unknown: {}\n", TextOf(entry.at("away")));
     } else if (entry.contains("started_seconds_ago")) {
       fmt::print("nowhere: {} {:.1f} s ago; it does not know what was there before\n",
-                 TextOf(entry["reason"]), entry["started_seconds_ago"].get<double>());
+                 TextOf(entry.at("reason")), entry.at("started_seconds_ago").get<double>());
     } else {
-      fmt::print("nowhere: {}\n", TextOf(entry["reason"]));
+      fmt::print("nowhere: {}\n", TextOf(entry.at("reason")));
     }
     if (entry.contains("last_miss")) {
-      const json& miss = entry["last_miss"];
+      const json& miss = entry.at("last_miss");
       fmt::print("  missed {} times lately, the last time {:.1f} s ago: {}\n",
-                 TextOf(miss["count"]), miss["seconds_ago"].get<double>(), TextOf(miss["reason"]));
+                 TextOf(miss.at("count")), miss.at("seconds_ago").get<double>(),
+                 TextOf(miss.at("reason")));
     }
   }
 }
@@ -129,11 +131,9 @@ constexpr Column kEngineColumns[] = {{"ENGINE", "engine"},
                                      {"VERSION", "version", true},
                                      {"OPEN", "open"},
                                      {"PROCESSES", "processes"}};
-constexpr Column kKeyColumns[] = {{"KEY", "key"},
-                                  {"NAMESPACE", "namespace"},
-                                  {"SIZE", "bytes"},
-                                  {"OWNER", "owner"},
-                                  {"TIER", "tier"}};
+constexpr Column kKeyColumns[] = {
+    {"KEY", "key"},    {"NAMESPACE", "namespace"}, {"VERSION", "version", true},
+    {"SIZE", "bytes"}, {"OWNER", "owner"},         {"TIER", "tier"}};
 constexpr Column kTaskColumns[] = {{"TASK", "id"},
                                    {"KIND", "kind"},
                                    {"STATE", "state"},
@@ -149,14 +149,15 @@ constexpr Column kTaskColumns[] = {{"TASK", "id"},
 Result<int> Follow(const AdminClient& client, const AdminOptions& options, std::uint64_t id) {
   while (true) {
     KVCOVE_ASSIGN(const json body, client.Json("GET", "/v1/tasks", {}));
-    const json& tasks = body["tasks"];
-    const auto task = std::ranges::find_if(tasks, [&](const json& one) { return one["id"] == id; });
+    const json& tasks = body.at("tasks");
+    const auto task =
+        std::ranges::find_if(tasks, [&](const json& one) { return one.at("id") == id; });
     if (task == tasks.end()) {
       return Fail(Code::kMiss, fmt::format("the master does not know task {} any more: it was "
                                            "started again, or has begun many others since",
                                            id));
     }
-    const std::string state = TextOf((*task)["state"]);
+    const std::string state = TextOf(task->at("state"));
     if (state != "queued" && state != "running") {
       if (options.access.as_json) {
         fmt::print("{}\n", task->dump());
@@ -166,8 +167,8 @@ Result<int> Follow(const AdminClient& client, const AdminOptions& options, std::
       return state == "done" ? 0 : 1;
     }
     if (isatty(STDERR_FILENO) != 0) {
-      fmt::print(stderr, "\r{} objects, {}   ", TextOf((*task)["copied"]),
-                 FormatSize((*task)["copied_bytes"].get<std::uint64_t>()));
+      fmt::print(stderr, "\r{} objects, {}   ", TextOf(task->at("copied")),
+                 FormatSize(task->at("copied_bytes").get<std::uint64_t>()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
@@ -175,9 +176,8 @@ Result<int> Follow(const AdminClient& client, const AdminOptions& options, std::
 
 using PrintJson = std::function<void(const json&)>;
 
-Result<int> Run(const AdminOptions& options, const std::string& method, const std::string& path,
-                const PrintJson& print) {
-  KVCOVE_ASSIGN(const AdminClient client, OpenClient(options));
+Result<int> RunAt(const AdminClient& client, const AdminOptions& options, const std::string& method,
+                  const std::string& path, const PrintJson& print) {
   if (path == "/metrics" || path == "/healthz") {
     KVCOVE_ASSIGN(const http::Response response, client.Ask(method, path, {}));
     fmt::print("{}", response.body);
@@ -203,6 +203,12 @@ Result<int> Run(const AdminOptions& options, const std::string& method, const st
     print(body);
   }
   return 0;
+}
+
+Result<int> Run(const AdminOptions& options, const std::string& method, const std::string& path,
+                const PrintJson& print) {
+  KVCOVE_ASSIGN(const AdminClient client, OpenClient(options));
+  return RunAt(client, options, method, path, print);
 }
 
 class Builder {
@@ -258,14 +264,14 @@ void AddQuestions(Builder& add) {
   add.Add("metrics", "Print the metrics in Prometheus' text form.", "GET", "/metrics", {});
   add.Add("namespaces", "List the namespaces and their generations.", "GET", "/v1/namespaces",
           [](const json& body) {
-            PrintList(body["namespaces"], kNamespaceColumns, "no engine has registered");
+            PrintList(body.at("namespaces"), kNamespaceColumns, "no engine has registered");
           });
   CLI::App* versions =
       add.Add("versions",
               "List the weight versions of namespaces and the bytes of their values, the earliest "
               "first.",
               "GET", "/v1/versions", [](const json& body) {
-                PrintList(body["versions"], kVersionColumns, "no engine has named a version");
+                PrintList(body.at("versions"), kVersionColumns, "no engine has named a version");
               });
   add.Argument(versions, "--namespace", "namespace", "only versions of this namespace");
   versions->require_subcommand(0, 1);
@@ -273,20 +279,20 @@ void AddQuestions(Builder& add) {
   CLI::App* engines =
       add.Add("engines", "List the engines that are registered.", "GET", "/v1/engines",
               [](const json& body) {
-                PrintList(body["engines"], kEngineColumns, "no engine is registered");
+                PrintList(body.at("engines"), kEngineColumns, "no engine is registered");
               });
   add.Argument(engines, "--limit", "limit", "at most so many (1000)");
   CLI::App* keys = add.Add("keys", "List the keys that are stored, page by page.", "GET",
                            "/v1/keys", [](const json& body) {
-                             json list = body["keys"];
+                             json list = body.at("keys");
                              for (json& item : list) {
                                if (!item.contains("key_percent")) continue;
                                item["key"] =
-                                   http::UrlDecode(item["key_percent"].get<std::string>());
+                                   http::UrlDecode(item.at("key_percent").get<std::string>());
                              }
                              PrintList(list, kKeyColumns, "no such keys");
                              if (body.contains("next")) {
-                               fmt::print("more: --after {}, or --all\n", TextOf(body["next"]));
+                               fmt::print("more: --after {}, or --all\n", TextOf(body.at("next")));
                              }
                            });
   add.Argument(keys, "--namespace", "namespace", "only values of this namespace");
@@ -306,7 +312,7 @@ void AddQuestions(Builder& add) {
     add.Argument(key, "--version", "version", "only values of this version of the weights");
   }
   add.Add("tasks", "List copies, moves, drains and repairs, newest first.", "GET", "/v1/tasks",
-          [](const json& body) { PrintList(body["tasks"], kTaskColumns, "no tasks"); });
+          [](const json& body) { PrintList(body.at("tasks"), kTaskColumns, "no tasks"); });
 }
 
 void AddChanges(Builder& add) {
@@ -347,14 +353,15 @@ void AddChanges(Builder& add) {
 void AddOfCluster(Builder& add) {
   add.Add("segments", "List the owners and their memory.", "GET", "/v1/segments",
           [](const json& body) {
-            PrintList(body["segments"], kSegmentColumns, "no owner has said hello");
+            PrintList(body.at("segments"), kSegmentColumns, "no owner has said hello");
           });
-  add.Add(
-      "members", "List every owner that the pool knows, also absent ones.", "GET", "/v1/members",
-      [](const json& body) { PrintList(body["members"], kMemberColumns, "no owner has joined"); });
+  add.Add("members", "List every owner that the pool knows, also absent ones.", "GET",
+          "/v1/members", [](const json& body) {
+            PrintList(body.at("members"), kMemberColumns, "no owner has joined");
+          });
   add.Add("masters", "List the masters that serve the directory, and their parts of it.", "GET",
           "/v1/masters", [](const json& body) {
-            PrintList(body["masters"], kMasterColumns, "this master serves all of it");
+            PrintList(body.at("masters"), kMasterColumns, "this master serves all of it");
           });
   CLI::App* drain_master = add.Add(
       "drain-master", "Give a master's part of the directory to others, so that it may stop.",
@@ -370,7 +377,7 @@ void AddOfCluster(Builder& add) {
                "address, number or identity of the owner, as 'members' shows it")
       ->required();
   const auto print_task = [](const json& body) {
-    fmt::print("task {}; 'kvcove admin tasks' shows its progress\n", TextOf(body["task"]));
+    fmt::print("task {}; 'kvcove admin tasks' shows its progress\n", TextOf(body.at("task")));
   };
   CLI::App* drain = add.Add("drain", "Move all values off an owner, so that it may be stopped.",
                             "POST", "/v1/drain", print_task);
@@ -400,17 +407,17 @@ void AddOfCluster(Builder& add) {
 
 void AddAdmin(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AdminOptions>();
-  options->pool.admin = kMasterHere;
   CLI::App* admin = app.add_subcommand(
       "admin", "Show and change a pool through the admin endpoint that --admin names.");
   admin->require_subcommand(1);
   admin->fallthrough();
-  admin
-      ->add_option(
-          "--admin", options->pool.admin,
+  admin->add_option(
+      "--admin", options->pool.admin,
+      fmt::format(
           "host:port of the master's admin endpoint; with several masters all of them, separated "
-          "by commas: the one that leads is asked; or unix:PATH of a host's")
-      ->capture_default_str();
+          "by commas: the one that leads is asked; or unix:PATH of a host's (default: {}, which "
+          "is asked without a token)",
+          kMasterHere));
   AddAdminAccessOptions(*admin, options->access);
   Builder add(*admin, options, chosen);
   add.Add("health", "Check that the master answers.", "GET", "/healthz", {});
@@ -429,9 +436,10 @@ void AddPoolCommands(CLI::App& app, Action& chosen) {
   AddChanges(add);
 }
 
-Result<int> PrintPoolStatus(const std::string& endpoint, const AdminAccessOptions& access) {
-  return Run({.access = access, .pool = {.admin = endpoint, .socket = {}}, .arguments = {}}, "GET",
-             "/v1/status", [](const json& body) { PrintObject(body, kStatusFields); });
+Result<int> PrintPoolStatus(const Endpoint& endpoint, const AdminAccessOptions& access) {
+  KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, access));
+  return RunAt(client, {.access = access, .pool = {}, .arguments = {}}, "GET", "/v1/status",
+               [](const json& body) { PrintObject(body, kStatusFields); });
 }
 
 }  // namespace kvcove::cli

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <optional>
 #include <vector>
 
@@ -67,21 +68,25 @@ void AddAdminAccessOptions(CLI::App& app, AdminAccessOptions& options) {
   app.add_flag("--json", options.as_json, "print the endpoint's answer as it is");
 }
 
-Result<AdminClient> AdminClient::Open(const std::string& endpoint,
-                                      const AdminAccessOptions& options) {
+Result<std::string> AuthorizationOf(const AdminAccessOptions& options) {
+  if (options.token.empty()) return std::string();
+  KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
+  return "Bearer " + rpc::BearerOf(credential);
+}
+
+Result<AdminClient> AdminClient::Open(const Endpoint& endpoint, const AdminAccessOptions& options) {
   AdminClient client;
-  client.endpoint_ = endpoint;
-  if (!options.token.empty()) {
-    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.token));
-    client.authorization_ = "Bearer " + rpc::BearerOf(credential);
-  }
-  if (endpoint.starts_with(kUnix)) return client;
+  client.endpoint_ = endpoint.address;
+  // Also for an endpoint that does not see it: a wrong file must not look like a missing token.
+  KVCOVE_ASSIGN(std::string authorization, AuthorizationOf(options));
+  if (endpoint.trusted) client.authorization_ = std::move(authorization);
+  if (endpoint.address.starts_with(kUnix)) return client;
   if (!options.tls.empty()) {
     KVCOVE_ASSIGN(client.tls_, rpc::Tls::Open(options.tls));
   }
-  KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(endpoint, kAdminPort));
+  KVCOVE_ASSIGN(const rpc::Addresses addresses, rpc::ParseAddresses(endpoint.address, kAdminPort));
   client.endpoint_ = addresses.front().ToString();
-  if (addresses.several()) client.FindLeader(endpoint);
+  if (addresses.several()) client.FindLeader(endpoint.address);
   return client;
 }
 
@@ -119,12 +124,22 @@ Result<http::Response> AdminClient::Ask(const std::string& method, const std::st
                                         const std::map<std::string, std::string>& arguments) const {
   std::string body;
   KVCOVE_ASSIGN(const std::string target, TargetOf(method, path, arguments, body));
-  return Send(method, target, body);
+  return Send(method, target, body, AnswerTimeNs(arguments));
+}
+
+std::int64_t AdminClient::AnswerTimeNs(const std::map<std::string, std::string>& arguments) const {
+  const auto asked = arguments.find("timeout_ms");
+  if (asked == arguments.end()) return timeout_ns_;
+  // The endpoint refuses what is no number.
+  std::uint32_t asked_ms = 0;
+  const std::string& text = asked->second;
+  (void)std::from_chars(text.data(), text.data() + text.size(), asked_ms);
+  return timeout_ns_ + std::int64_t{asked_ms} * kMillisecond;
 }
 
 Result<http::Response> AdminClient::Send(const std::string& method, const std::string& target,
-                                         const std::string& body) const {
-  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns_;
+                                         const std::string& body, std::int64_t timeout_ns) const {
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + timeout_ns;
   const auto failed = [&](const Error& error) {
     return Fail(error.code, fmt::format("the admin endpoint {}: {}", endpoint_, error.detail));
   };
@@ -149,8 +164,9 @@ Result<json> AdminClient::Json(const std::string& method, const std::string& pat
 }
 
 Result<json> AdminClient::Post(const std::string& path, const json& body) const {
-  KVCOVE_ASSIGN(const http::Response response,
-                Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace)));
+  KVCOVE_ASSIGN(
+      const http::Response response,
+      Send("POST", path, body.dump(-1, ' ', false, json::error_handler_t::replace), timeout_ns_));
   return JsonOf("POST", path, response);
 }
 

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -97,7 +98,11 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
 
 }  // namespace
 
-std::string VariableOf(const std::string& option) {
+std::string VariableOf(const std::string& option, const std::string& command) {
+  constexpr std::string_view kServers[] = {"master", "owner", "serve", "run"};
+  if (option == "admin" && std::ranges::find(kServers, command) != std::end(kServers)) {
+    return "KVCOVE_ADMIN_LISTEN";
+  }
   std::string variable = "KVCOVE_" + option;
   for (char& letter : variable) {
     letter = letter == '-' ? '_' : ToUpper(letter);
@@ -126,9 +131,7 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, int argc, char** a
       if (option->get_lnames().empty() || option->get_group().empty()) continue;
       if (option->get_group() == kOfThisCall || option->get_group() == kEndpointTls) continue;
       const std::string& name = option->get_lnames().front();
-      // $KVCOVE_ADMIN names an endpoint to ask; a host opens no port because of it.
-      if (name == "admin" && chosen->get_name() == "serve") continue;
-      const char* value = std::getenv(VariableOf(name).c_str());
+      const char* value = std::getenv(VariableOf(name, chosen->get_name()).c_str());
       const std::string flag = "--" + name;
       const bool given = std::ranges::any_of(arguments, [&](const std::string& argument) {
         return argument == flag || argument.starts_with(flag + "=");
@@ -245,6 +248,20 @@ void RereadLog() {
   if (!level) LogError("the log's level is that of before: {}", level.error().detail);
 }
 
+// Runs the command. An endpoint may answer as another version does, so the commands look up what
+// they print with at(), which throws.
+Result<int> Checked(const Action& chosen) {
+  try {
+    return chosen();
+  } catch (const nlohmann::json::exception& error) {
+    return Fail(
+        Code::kIncompatible,
+        fmt::format("the answer is none that kvcove {} can print, so the endpoint may be of "
+                    "another version (--json prints the answer as it is): {}",
+                    kvcove::Version(), error.what()));
+  }
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, std::span<const AddCommand> more) {
@@ -325,7 +342,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
   }
-  const Result<int> status = chosen();
+  const Result<int> status = Checked(chosen);
   if (status) return *status;
   WriteStderr(fmt::format("kvcove: {}", status.error().ToString()));
   return 2;

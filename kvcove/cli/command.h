@@ -108,9 +108,10 @@ inline constexpr const char* kMetricsHelp =
 // The GID index that RDMA shall use: `text`, the option --gid-index, or $MC_GID_INDEX.
 Result<std::optional<int>> GidIndexOption(const std::string& text);
 
-// The variable that stands for an option where no such flag is given: KVCOVE_MAX_OBJECTS for
-// "max-objects".
-std::string VariableOf(const std::string& option);
+// Returns the variable that stands for an option of a command where no such flag is given:
+// KVCOVE_MAX_OBJECTS for "max-objects". KVCOVE_ADMIN names an endpoint to ask, so servers, whose
+// --admin is where they listen, have KVCOVE_ADMIN_LISTEN for it.
+std::string VariableOf(const std::string& option, const std::string& command);
 
 // Takes SIGTERM and SIGINT for this process, from construction on, in all threads started later;
 // and SIGHUP, upon which the files of `security` are read again, and the log's file and level: a

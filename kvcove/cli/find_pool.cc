@@ -47,15 +47,31 @@ bool IsServed(const std::string& abstract_name, std::int64_t deadline_ns) {
   return peer.pid == 0 || kill(peer.pid, 0) == 0 || errno != ESRCH;
 }
 
-// Returns whether a master answers there, be it that it wants a token.
-bool IsMaster(const AdminAccessOptions& access) {
-  Result<AdminClient> client = AdminClient::Open(kMasterHere, access);
-  if (!client) return false;
+Endpoint LookedFor() { return {.address = kMasterHere, .trusted = false}; }
+
+enum class Here { kNobody, kMaster, kMasterWithCredentials };
+
+// Returns who answers at kMasterHere, asked without a token.
+Here LookForMaster(const AdminAccessOptions& access) {
+  Result<AdminClient> client =
+      AdminClient::Open(LookedFor(), {.token = {}, .tls = access.tls, .as_json = false});
+  if (!client) return Here::kNobody;
   client->SetTimeout(kProbeNs);
   const Result<nlohmann::json> status = client->Json("GET", "/v1/status", {});
-  if (!status) return status.error().code == Code::kDenied;
+  if (!status) {
+    return status.error().code == Code::kDenied ? Here::kMasterWithCredentials : Here::kNobody;
+  }
   const std::string role = TextOf(status->value("role", nlohmann::json("")));
-  return role.starts_with("leader") || role.starts_with("standby");
+  return role.starts_with("leader") || role.starts_with("standby") ? Here::kMaster : Here::kNobody;
+}
+
+// Fails if a token is given, which this master wants: nobody has named it.
+Result<Endpoint> WithoutToken(Here here, const AdminAccessOptions& access) {
+  if (here != Here::kMasterWithCredentials || access.token.empty()) return LookedFor();
+  return Fail(Code::kDenied,
+              fmt::format("{0} wants a token, and is not shown yours: any user of this host may "
+                          "listen there. If it is your master, name it: --admin {0}",
+                          kMasterHere));
 }
 
 // The admin endpoint of the cluster that $KVCOVE_POOL names, as its master announces it.
@@ -85,12 +101,14 @@ std::unexpected<Error> None(const Error& error) {
 }
 
 // What is on this host.
-Result<std::string> LookAround(const AdminAccessOptions& access) {
+Result<Endpoint> LookAround(const AdminAccessOptions& access) {
   const Result<std::string> host = EndpointOf(DefaultSocketPath());
   std::vector<std::string> found = EmbeddedEndpoints();
   if (host) found.insert(found.begin(), *host);
-  if (IsMaster(access)) found.emplace_back(kMasterHere);
-  if (found.size() == 1) return found.front();
+  const Here here = LookForMaster(access);
+  if (here != Here::kNobody) found.emplace_back(kMasterHere);
+  if (found.size() == 1 && here != Here::kNobody) return WithoutToken(here, access);
+  if (found.size() == 1) return Endpoint{found.front()};
   if (found.size() > 1) return Several(found);
   // The error of an owner in a cluster says where to ask.
   if (host.error().code == Code::kInvalid) return std::unexpected(host.error());
@@ -128,9 +146,14 @@ std::vector<std::string> EmbeddedEndpoints() {
 }
 
 Result<std::string> EndpointOf(const std::string& socket) {
-  const std::string admin = pool::AdminSocketOf(socket);
-  const auto connected = Connect(admin);
-  if (connected) return "unix:" + admin;
+  const std::vector<std::string> admins = pool::AdminSocketsOf(socket);
+  std::string failed;  // why the first does not answer
+  for (const std::string& admin : admins) {
+    const auto connected = Connect(admin);
+    if (connected) return "unix:" + admin;
+    if (failed.empty()) failed = connected.error().detail;
+  }
+  const std::string& admin = admins.front();
   const auto owners = pool::StatusOfOwners(socket, kProbeNs);
   if (owners.empty()) {
     return Fail(Code::kUnavailable, fmt::format("nobody serves the socket '{}'", socket));
@@ -150,7 +173,7 @@ Result<std::string> EndpointOf(const std::string& socket) {
     return Fail(Code::kUnavailable,
                 fmt::format("the owner at '{}' does not answer at its admin socket, where only the "
                             "owner's user and root may ask: {}",
-                            socket, connected.error().detail));
+                            socket, failed));
   }
   return Fail(Code::kUnavailable,
               fmt::format("the owner at '{}' has no admin socket '{}': it is of an earlier build, "
@@ -169,14 +192,25 @@ Result<PoolChoice> ChosenOf(const PoolChoice& given) {
   return Fail(Code::kInvalid, "--admin and --socket name two endpoints; give one of them");
 }
 
-Result<std::string> FindEndpoint(const PoolChoice& given, const AdminAccessOptions& access) {
+Result<Endpoint> MasterHere(const AdminAccessOptions& access) {
+  return WithoutToken(access.token.empty() ? Here::kNobody : LookForMaster(access), access);
+}
+
+Result<Endpoint> FindEndpoint(const PoolChoice& given, const AdminAccessOptions& access) {
   KVCOVE_ASSIGN(const PoolChoice choice, ChosenOf(given));
-  if (!choice.admin.empty()) return choice.admin;
-  if (!choice.socket.empty()) return EndpointOf(choice.socket);
+  Endpoint endpoint{choice.admin};
+  if (!endpoint.address.empty()) return endpoint;
   const std::string pool = Variable("KVCOVE_POOL");
-  if (pool.starts_with("kvcove://")) return EndpointOfCluster(pool);
-  if (pool.starts_with("unix:")) return EndpointOf(pool.substr(5, pool.find('?') - 5));
-  return LookAround(access);
+  if (!choice.socket.empty()) {
+    KVCOVE_ASSIGN(endpoint.address, EndpointOf(choice.socket));
+  } else if (pool.starts_with("kvcove://")) {
+    KVCOVE_ASSIGN(endpoint.address, EndpointOfCluster(pool));
+  } else if (pool.starts_with("unix:")) {
+    KVCOVE_ASSIGN(endpoint.address, EndpointOf(pool.substr(5, pool.find('?') - 5)));
+  } else {
+    return LookAround(access);
+  }
+  return endpoint;
 }
 
 }  // namespace kvcove::cli

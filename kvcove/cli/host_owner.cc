@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 
 #include "kvcove/base/log.h"
@@ -20,7 +21,15 @@ constexpr std::int64_t kAskNs = 100 * kMillisecond;
 constexpr milliseconds kEndPatience{10'000};
 constexpr std::size_t kLogEndLines = 20;
 
-bool Lock(int fd) { return flock(fd, LOCK_EX | LOCK_NB) == 0; }
+// Returns false if another process has the lock. Errors: kInvalid, this file cannot be locked.
+Result<bool> Lock(int fd, const std::string& log) {
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  return FailErrno(Code::kInvalid,
+                   fmt::format("locking the owner's log '{}', which keeps two from starting an "
+                               "owner at once; name a file of a local file system with --owner-log",
+                               log));
+}
 
 }  // namespace
 
@@ -35,7 +44,8 @@ Status HostOwner::Look() {
     client_ = std::move(*connected);
     if (!process_) {
       const UniqueFd log(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-      others_ = !log.valid() || Lock(log.get());
+      // No `kvcove run` has started an owner with a log that cannot be locked.
+      others_ = !log.valid() || Lock(log.get(), options_.log).value_or(true);
     }
     (void)Ask();
     return {};
@@ -93,7 +103,8 @@ Status HostOwner::TryStart() {
   if (!log.valid()) {
     return FailErrno(Code::kInvalid, fmt::format("opening the owner's log '{}'", options_.log));
   }
-  if (!Lock(log.get())) return {};  // somebody else is starting it
+  KVCOVE_ASSIGN(const bool locked, Lock(log.get(), options_.log));
+  if (!locked) return {};  // somebody else is starting it
   if (starts_ == 0 && ftruncate(log.get(), 0) != 0) {
     return FailErrno(Code::kInternal, fmt::format("emptying the log '{}'", options_.log));
   }
@@ -115,7 +126,9 @@ Status HostOwner::AfterEnd(int status) {
     if (!was_ready_) return {};  // another was faster to take the socket
   } else {                       // one that was killed leaves its socket
     const UniqueFd lock(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (lock.valid() && Lock(lock.get())) unlink(options_.socket.c_str());
+    if (lock.valid() && Lock(lock.get(), options_.log).value_or(false)) {
+      unlink(options_.socket.c_str());
+    }
   }
   const std::string how = status > 128 ? fmt::format("by signal {}", status - 128)
                                        : fmt::format("with status {}", status);

@@ -28,12 +28,12 @@ constexpr Column kPrefixColumns[] = {{"OWNER", "owner"},           {"HOST", "hos
                                      {"KEYS IN MEMORY", "memory"}, {"ON DISK", "disk"}};
 
 void PrintPrefix(const json& body) {
-  fmt::print("{} of {} keys{}{}\n", TextOf(body["keys"]), TextOf(body["asked"]),
-             TextOf(body["version"]).empty() ? std::string()
-                                             : fmt::format(", weights {}", TextOf(body["version"])),
-             body.contains("reason") ? fmt::format("; the next one: {}", TextOf(body["reason"]))
+  const std::string version = TextOf(body.value("version", json("")));
+  fmt::print("{} of {} keys{}{}\n", TextOf(body.at("keys")), TextOf(body.at("asked")),
+             version.empty() ? std::string() : fmt::format(", weights {}", version),
+             body.contains("reason") ? fmt::format("; the next one: {}", TextOf(body.at("reason")))
                                      : std::string());
-  PrintList(body["owners"], kPrefixColumns, "no owner has the first key");
+  PrintList(body.at("owners"), kPrefixColumns, "no owner has the first key");
 }
 
 Result<int> RunPrefix(const PrefixOptions& options) {
@@ -43,7 +43,7 @@ Result<int> RunPrefix(const PrefixOptions& options) {
                                             "cannot carry; Session::Locate takes any bytes",
                                             TextOf(key)));
   }
-  KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.endpoint, options.access));
+  KVCOVE_ASSIGN(const Endpoint endpoint, FindEndpoint(options.endpoint, options.access));
   KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, options.access));
   json question{{"namespace", options.name}, {"keys", options.keys}};
   if (!options.version.empty()) question["version"] = options.version;

@@ -527,9 +527,7 @@ void AddRun(CLI::App& app, Action& chosen) {
                   "file for the owner's log, which remains (default: the socket's path and .log)");
   run->add_option("COMMAND", options->command, "command to run, behind --")->configurable(false);
   run->callback([options, passed_on, of_cluster, of_admin, of_host, &chosen] {
-    // The variable names an endpoint to ask, and may be there for other commands.
-    const char* const asked = std::getenv("KVCOVE_ADMIN");
-    const bool admin = !of_admin.front()->empty() && (asked == nullptr || options->admin != asked);
+    const bool admin = !of_admin.front()->empty();
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();
       const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end() ||
@@ -538,7 +536,7 @@ void AddRun(CLI::App& app, Action& chosen) {
       const bool alone = !kept && std::ranges::find(of_host, option) != of_host.end();
       if (!option->empty() && (options->master.empty() ? clustered : alone)) {
         // A variable may be there for other programs of kvcove.
-        if (std::getenv(VariableOf(name).c_str()) == nullptr) options->unfit = "--" + name;
+        if (std::getenv(VariableOf(name, "run").c_str()) == nullptr) options->unfit = "--" + name;
         continue;
       }
       for (const std::string& value : option->results()) {

@@ -280,13 +280,14 @@ void PrintOwners(const std::vector<pool::OwnerStatus>& owners, bool as_json) {
 
 Result<int> Run(const StatusOptions& options) {
   KVCOVE_ASSIGN(const PoolChoice chosen, ChosenOf(options.pool));
-  if (!chosen.admin.empty()) return PrintPoolStatus(chosen.admin, options.access);
+  if (!chosen.admin.empty()) return PrintPoolStatus({chosen.admin}, options.access);
   const std::string socket = SocketOf(chosen);
   const auto owners = pool::StatusOfOwners(socket, std::int64_t{options.timeout_ms} * kMillisecond);
   if (owners.empty() && chosen.socket.empty()) {
     const auto endpoint = FindEndpoint(chosen, options.access);
     if (endpoint) return PrintPoolStatus(*endpoint, options.access);
-    if (endpoint.error().code == Code::kInvalid) return std::unexpected(endpoint.error());
+    const Code code = endpoint.error().code;
+    if (code == Code::kInvalid || code == Code::kDenied) return std::unexpected(endpoint.error());
   }
   PrintOwners(owners, options.access.as_json);
   if (owners.empty() && !options.access.as_json) {

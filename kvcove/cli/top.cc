@@ -8,7 +8,6 @@
 
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/find_pool.h"
-#include "kvcove/rpc/access.h"
 
 namespace kvcove::cli {
 namespace {
@@ -27,13 +26,11 @@ struct TopOptions {
 Result<top::SourceOptions> SourceOf(const TopOptions& options) {
   top::SourceOptions source{.endpoints = {}, .authorization = {}, .tls = options.access.tls};
   // First: a wrong token must not look like a pool that is not found.
-  if (!options.access.token.empty()) {
-    KVCOVE_ASSIGN(const rpc::Credential credential, rpc::LoadCredential(options.access.token));
-    source.authorization = "Bearer " + rpc::BearerOf(credential);
-  }
-  KVCOVE_ASSIGN(std::string admin, FindEndpoint(options.pool, options.access));
-  source.all_expected = !options.pool.admin.empty() || admin != kMasterHere;
-  if (!source.all_expected) admin = kMasterAndOwnerHere;
+  KVCOVE_ASSIGN(std::string authorization, AuthorizationOf(options.access));
+  KVCOVE_ASSIGN(const Endpoint endpoint, FindEndpoint(options.pool, options.access));
+  source.all_expected = endpoint.trusted;
+  if (endpoint.trusted) source.authorization = std::move(authorization);
+  const std::string admin = endpoint.trusted ? endpoint.address : std::string(kMasterAndOwnerHere);
   std::string_view rest = admin;
   while (true) {
     const std::size_t comma = rest.find(',');

@@ -92,7 +92,7 @@ Result<EngineFacts> FactsOf(Session& session, const std::string& engine,
 // Returns the admin endpoint of the pool, if it is named or announced.
 Result<AdminClient> EndpointFor(const Pool& pool, const WhyNotOptions& options) {
   if (!options.endpoint.admin.empty() || !options.endpoint.socket.empty()) {
-    KVCOVE_ASSIGN(const std::string endpoint, FindEndpoint(options.endpoint, options.access));
+    KVCOVE_ASSIGN(const Endpoint endpoint, FindEndpoint(options.endpoint, options.access));
     return AdminClient::Open(endpoint, options.access);
   }
   const std::string address = options.address();
@@ -100,23 +100,23 @@ Result<AdminClient> EndpointFor(const Pool& pool, const WhyNotOptions& options) 
     const std::string socket =
         address.substr(kUnixScheme.size(), address.find('?') - kUnixScheme.size());
     KVCOVE_ASSIGN(const std::string endpoint, EndpointOf(socket));
-    return AdminClient::Open(endpoint, options.access);
+    return AdminClient::Open({endpoint}, options.access);
   }
   const std::string admin = pool.Settings().admin;
-  if (!admin.empty()) return AdminClient::Open(admin, options.access);
+  if (!admin.empty()) return AdminClient::Open({admin}, options.access);
   return Fail(Code::kUnavailable, "the pool announces no admin endpoint; name it with --admin");
 }
 
 // Adds what the endpoint knows of the engines' weights.
 Status AddWeights(const AdminClient& client, std::span<EngineFacts> engines) {
   KVCOVE_ASSIGN(const json body, client.Json("GET", "/v1/engines", {{"limit", "1000000"}}));
-  for (const json& row : body["engines"]) {
-    const std::string name = TextOf(row["namespace"]);
+  for (const json& row : body.at("engines")) {
+    const std::string name = TextOf(row.at("namespace"));
     for (EngineFacts& engine : engines) {
-      if (TextOf(row["engine"]) != engine.engine) continue;
+      if (TextOf(row.at("engine")) != engine.engine) continue;
       // With credentials the name has the tenant before it.
       if (name != engine.name_space && !name.ends_with(":" + engine.name_space)) continue;
-      engine.version = TextOf(row["version"]);
+      engine.version = TextOf(row.value("version", json("")));
       engine.open = row.value("open", json(true)) != json(false);  // earlier builds do not say
     }
   }

@@ -62,9 +62,10 @@ struct Superblock {
   std::uint64_t hash_seed = 0;
   std::uint64_t device_bytes = 0;
   std::uint64_t zone_bytes = 0;
-  std::uint64_t generation_counter = 0;  // highest generation that its owner has seen
-  bool clean = false;                    // every zone has its summary
-  std::vector<RemovalMark> removals;     // at most kMaxSlots
+  // This and `removals` are of the format alone: nothing sets them.
+  std::uint64_t generation_counter = 0;
+  bool clean = false;                 // every zone has its summary
+  std::vector<RemovalMark> removals;  // at most kMaxSlots
   // Zones that could not be freed. Nothing in them counts, and they are not used.
   std::vector<std::uint32_t> lost_zones;  // at most kMaxLostZones
   Id128 opening;                          // zero: written by a kvcove that draws no such number

@@ -320,13 +320,6 @@ void Log::WalkSummary(const Summary& summary, std::uint32_t zone,
   }
 }
 
-void Log::SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals,
-                    Done done) {
-  state_.super.generation_counter = std::max(state_.super.generation_counter, generation_counter);
-  state_.super.removals = std::move(removals);
-  WriteSuperblock(std::move(done));
-}
-
 void Log::SaveIdentity(const Id128& identity, Done done) {
   state_.super.identity = identity;
   WriteSuperblock(std::move(done));

@@ -153,9 +153,6 @@ class Log {
   // never complete, because only full chunks are written.
   void Flush() { writer_.Flush(); }
   void Sync(Done done) { writer_.Sync(std::move(done)); }
-  // Stores facts in the superblock. Removals that a mark covers must have completed before: the
-  // next start does not ask for them again.
-  void SaveFacts(std::uint64_t generation_counter, std::vector<RemovalMark> removals, Done done);
   void SaveIdentity(const Id128& identity, Done done);
   // Draws another opening number, so that a copy of this disk that was taken until now is another
   // disk. Once `done`, superblock().opening is to be noted. Until the last number is noted, none is

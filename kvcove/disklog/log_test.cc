@@ -430,17 +430,6 @@ TEST_F(LogTest, AWalkNamesEveryLiveObject) {
   EXPECT_FALSE(seen.contains(Key(10)));
 }
 
-TEST_F(LogTest, FactsAreThereAfterARestart) {
-  Open();
-  const std::vector<RemovalMark> marks = {
-      {.slot = kSlot, .generation = kGeneration, .term = 3, .number = 99}};
-  ASSERT_TRUE(
-      WaitFor(*log_, *device_, [&](Done done) { log_->SaveFacts(77, marks, std::move(done)); }));
-  Reopen();
-  EXPECT_EQ(log_->superblock().generation_counter, 77U);
-  EXPECT_EQ(log_->superblock().removals, marks);
-}
-
 // The header of Superblock lists the crash points.
 TEST_F(LogTest, EachOpeningAndCleanEndDrawsANumberBesideTheNotedOne) {
   Open();

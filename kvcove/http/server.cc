@@ -128,7 +128,9 @@ class Server::Impl {
     }
   }
   Status Start() {
-    KVCOVE_TRY(Listen(std::move(options_.listener)));
+    if (options_.listener.valid() || !options_.relisten) {
+      KVCOVE_TRY(Listen(std::move(options_.listener)));
+    }
     if (options_.relisten) LookForListener();
     while (workers_.size() < options_.workers) {
       KVCOVE_ASSIGN(std::thread worker, StartThread("kvcove-answer", [this] { answers_.run(); }));
@@ -184,7 +186,7 @@ class Server::Impl {
   void LookForListener() {
     look_.expires_after(kLookEvery);
     look_.async_wait([this](const error_code& stopped) {
-      if (stopped || !acceptor_.is_open()) return;
+      if (stopped) return;
       if (UniqueFd listener = options_.relisten(); listener.valid()) {
         error_code ignored;
         (void)acceptor_.close(ignored);

@@ -61,7 +61,8 @@ struct Route {
 std::vector<Route> MonitoringRoutes(const std::vector<Route>& routes);
 
 struct ServerOptions {
-  UniqueFd listener;        // of rpc::ListenTcp or rpc::ListenUnix
+  // Of rpc::ListenTcp or rpc::ListenUnix; may be invalid where `relisten` returns one later.
+  UniqueFd listener;
   bool loopback = true;     // it listens on loopback, so only requests to a loopback address pass
   std::size_t workers = 4;  // threads for routes that wait
   // Longest time in which a whole request must arrive, and a whole answer must be taken.
@@ -77,7 +78,7 @@ struct ServerOptions {
   // socket.
   std::function<bool(int fd)> admit;
   // Called on the loop once a second. Returns a listener in place of the one that is served, whose
-  // name was removed; an invalid one: nothing has changed. Null: nobody looks.
+  // name was removed, or the first one; an invalid one: nothing has changed. Null: nobody looks.
   std::function<UniqueFd()> relisten;
   // Called on the loop once a second. Null: nothing is.
   std::function<void()> tick;

@@ -38,6 +38,13 @@ void AddShare(std::vector<DiskShareStat>& all, const DiskShareStat& more) {
 
 std::string AdminSocketOf(const std::string& socket) { return requester::AdminSocket(socket); }
 
+std::vector<std::string> AdminSocketsOf(const std::string& socket) {
+  std::vector<std::string> sockets{requester::AdminSocket(socket)};
+  const std::string first = requester::SocketOfPool(socket);
+  if (!first.empty()) sockets.push_back(requester::AdminSocket(first));
+  return sockets;
+}
+
 std::vector<OwnerStatus> StatusOfOwners(const std::string& socket, std::int64_t timeout_ns) {
   const Clock& clock = SystemClock::Instance();
   std::vector<OwnerStatus> all;

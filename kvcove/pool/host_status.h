@@ -11,8 +11,12 @@
 
 namespace kvcove::pool {
 
-// Returns the socket of the admin interface of the process that serves `socket`.
+// Returns the socket of the admin interface of a process whose first data socket is `socket`.
 std::string AdminSocketOf(const std::string& socket);
+// Returns where the admin interface of the process that serves `socket` may be: as above, then that
+// of the socket after which a sibling is named (requester/local/local_owners.h), since a process
+// with several owners has one.
+std::vector<std::string> AdminSocketsOf(const std::string& socket);
 
 struct OwnerStatus {
   std::string socket;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <utility>
 
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
@@ -56,12 +57,12 @@ Result<UniqueFd> ListenEmbedded(std::string& name) {
   }
 }
 
-// Returns a new listener if the name of the socket was removed.
+// Returns a new listener if the name of the socket was removed, or was never this process's.
 UniqueFd ListenAgain(rpc::SocketFile& file, const rpc::UnixAccess& directory) {
   if (file.Mine()) return {};
   auto listener = ListenAlone(file.path(), directory);
   if (!listener) {
-    LogDebug("the admin socket cannot be bound again: {}", listener.error().detail);
+    LogDebug("the admin socket cannot be bound: {}", listener.error().detail);
     return {};
   }
   file.Take();
@@ -85,18 +86,23 @@ Status HostAdmin::ServeUnix(const HostAdminOptions& options, const std::vector<h
     KVCOVE_ASSIGN(server.listener, ListenEmbedded(name));
     endpoint_ = "unix:@" + name;
   } else {
-    auto listener = ListenWithin(options, clock);
-    if (!listener) {
-      LogWarn("no admin socket: {}", listener.error().ToString());
-      return {};
-    }
-    server.listener = std::move(*listener);
     file_ = std::make_unique<rpc::SocketFile>(options.socket_path);
-    file_->Take();
-    server.relisten = [file = file_.get(), directory = options.directory_access] {
-      return ListenAgain(*file, directory);
+    auto listener = ListenWithin(options, clock);
+    if (listener) {
+      server.listener = std::move(*listener);
+      file_->Take();
+      endpoint_ = "unix:" + options.socket_path;
+    } else {
+      LogWarn("no admin socket until its path is free: {}", listener.error().ToString());
+    }
+    server.relisten = [file = file_.get(), directory = options.directory_access,
+                       without = !listener.has_value()]() mutable {
+      UniqueFd again = ListenAgain(*file, directory);
+      if (again.valid() && std::exchange(without, false)) {
+        LogInfo("the admin socket is {}", file->path());
+      }
+      return again;
     };
-    endpoint_ = "unix:" + options.socket_path;
   }
   KVCOVE_ASSIGN(unix_, http::Server::Open(std::move(server), routes));
   return {};

@@ -18,8 +18,8 @@ namespace kvcove::server {
 
 struct HostAdminOptions {
   // Path of the Unix socket, at which this process's user and root may ask; empty: none. It is
-  // bound again when its name is removed, and an interface that cannot have it is without: no
-  // owner ends because of it.
+  // bound again when its name is removed. An interface that cannot have it is without, and tries
+  // again each second: no owner ends because of it.
   std::string socket_path;
   // Of the data socket, which is in the same directory.
   rpc::UnixAccess directory_access;
@@ -45,8 +45,8 @@ class HostAdmin {
   static std::unique_ptr<HostAdmin> OpenEmbedded(HostPoolOptions pool, const Clock& clock);
   // Waits for the requests under way, and removes the socket.
   ~HostAdmin();
-  // Returns where a command finds the Unix socket: "unix:PATH" or "unix:@NAME"; empty: there is
-  // none.
+  // Returns where a command finds the Unix socket: "unix:PATH" or "unix:@NAME"; empty: there was
+  // none when Open returned.
   const std::string& endpoint() const { return endpoint_; }
 
  private:

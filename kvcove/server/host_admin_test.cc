@@ -45,14 +45,17 @@ http::Response AskAt(UniqueFd fd, const std::string& method, const std::string& 
       InAMinute()));
 }
 
-void PutValue(Session& session, const std::string& key, std::size_t size = 3000) {
+void PutValue(Session& session, const std::string& key, std::size_t size, const Token& token) {
   const std::string value(size, 'v');
   const ConstBuffer pieces[] = {{value.data(), value.size()}};
   const PutItem item{.key = key, .value = pieces};
   ItemResult result;
-  const Token token = Must(session.Capture({.timeout = kCallTime}));
   ASSERT_TRUE(session.Put(token, {&item, 1}, {&result, 1}, {.timeout = kCallTime}));
   ASSERT_EQ(result.code, Code::kOk);
+}
+
+void PutValue(Session& session, const std::string& key, std::size_t size = 3000) {
+  PutValue(session, key, size, Must(session.Capture({.timeout = kCallTime})));
 }
 
 class HostAdminTest : public testing::Test {
@@ -158,6 +161,26 @@ TEST_F(HostAdminTest, ListsKeysInPages) {
   }
   EXPECT_THAT(found, testing::ElementsAre("key0", "key1", "key2", "key3", "key4"));
   EXPECT_GT(pages, 1);
+}
+
+TEST_F(HostAdminTest, ListsTheKeysOfAllVersions) {
+  for (const char* version : {"v1", "v2", "v3"}) {
+    const Token token = Must(session_->Capture({.timeout = kCallTime, .version = version}));
+    for (const char* key : {"a", "b"}) PutValue(*session_, key, 3000, token);
+  }
+  std::multiset<std::string> found;
+  std::string after;
+  for (int pages = 0; pages < 20; ++pages) {
+    const json page = Get("/v1/keys?namespace=acme%2Fllama&limit=1" + after);
+    EXPECT_LE(page["keys"].size(), 1U);
+    for (const json& key : page["keys"]) {
+      found.insert(key["version"].get<std::string>() + key["key"].get<std::string>());
+    }
+    if (!page.contains("next")) break;
+    after = "&after=" + page["next"].get<std::string>();
+  }
+  EXPECT_THAT(found, testing::ElementsAre("v1a", "v1b", "v2a", "v2b", "v3a", "v3b"));
+  EXPECT_EQ(Get("/v1/keys?namespace=acme%2Fllama&version=v2")["keys"].size(), 2U);
 }
 
 TEST_F(HostAdminTest, SaysWhereAKeyIsOrWhyItIsNowhere) {
@@ -335,6 +358,22 @@ TEST_F(HostAdminTest, ASocketThatCannotBeBoundEndsNothing) {
   const auto without =
       Must(HostAdmin::Open(PoolOf({&daemon, 1}), std::move(options), SystemClock::Instance()));
   EXPECT_EQ(without->endpoint(), "");
+}
+
+TEST_F(HostAdminTest, ASocketThatIsInUseAtTheStartIsBoundOnceItIsFree) {
+  Daemon* const daemon = daemon_.get();
+  const std::string path = directory_ + "/admin-late.sock";
+  UniqueFd other = Must(rpc::ListenUnix(path, {}));
+  HostAdminOptions options;
+  options.socket_path = path;
+  SetLogLevel(LogLevel::kOff);
+  const auto late =
+      Must(HostAdmin::Open(PoolOf({&daemon, 1}), std::move(options), SystemClock::Instance()));
+  other = {};
+  ASSERT_TRUE(Becomes([&] {
+    auto connected = rpc::ConnectUnix(path, InAMinute());
+    return connected && AskAt(std::move(*connected), "GET", "/healthz").body == "ok\n";
+  }));
 }
 
 // Over TCP: mutual TLS, and a token of the scope admin for what is more than health and metrics.

@@ -125,6 +125,11 @@ check "another's data" 2 "no generation file" "$kvcove" serve --memory 1MiB --so
 printf 'kvcovegn\011\0\0\0%080d' 0 >"$directory/data/generations"
 check "another version's data" 2 "format version 9" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
 
+# $KVCOVE_ADMIN names an endpoint to ask; no server listens there.
+for server in master owner serve; do
+  check "$server listens at its own place" 0 'admin="(127\.0\.0\.1:748[01]|off)"' env KVCOVE_ADMIN=192.0.2.1:1 "$kvcove" "$server" --print-config
+  check "a variable for where $server listens" 0 'admin="127\.0\.0\.1:1"' env KVCOVE_ADMIN=192.0.2.1:1 KVCOVE_ADMIN_LISTEN=127.0.0.1:1 "$kvcove" "$server" --print-config
+done
 # The variables are for other commands and for engines: without --admin nothing reads their files.
 KVCOVE_CREDENTIALS=/nowhere KVCOVE_TLS_AUTHORITY=/nowhere KVCOVE_ADMIN=192.0.2.1:1 "$kvcove" --log off serve --memory 8MiB --socket "$directory/run/s" &
 daemon=$!

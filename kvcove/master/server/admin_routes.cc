@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -94,6 +95,23 @@ json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own, const AdminPool
                           {"count", last.misses},
                           {"seconds_ago", static_cast<double>(last.missed_age_ns) * 1e-9}};
   }
+  return entry;
+}
+
+// Describes a value that an owner has.
+json HeldJson(const wire::HeldObject& object, const SlotDescription& slot,
+              const wire::OwnerStat& owner) {
+  json entry{{"key", object.key},
+             {"namespace", ReadableName(slot.name)},
+             {"bytes", object.size_bytes},
+             {"owner", owner.address},
+             {"copies", object.copies},
+             {"tier", object.tier == Tier::kDisk ? "disk"
+                      : object.on_disk           ? "memory+disk"
+                                                 : "memory"},
+             {"hard_pinned", object.hard_pinned}};
+  if (!slot.version.empty()) entry["version"] = slot.version;
+  AddPercent(object.key, entry);
   return entry;
 }
 
@@ -218,63 +236,50 @@ class PoolAnswers {
     return json{{"engines", list}, {"registered", engines.registered}};
   }
 
-  // Lists keys, a page at a time, from one owner after the other. `after`: the index of an owner
-  // and a cursor at that owner, as `next` of the page before; if owners join or end between two
-  // pages, keys may be missed or repeated. For a named namespace the disks are listed, too; a key
-  // in both tiers is one entry. Among many other keys a page may have fewer than it could, or none.
+  // Lists keys, a page at a time, from one owner after the other, of a named namespace in one
+  // weight version after the other. `after`, as `next` of the page before: the index of an owner, a
+  // cursor at that owner, and the slot; if owners join or end between two pages, keys may be missed
+  // or repeated. For a named namespace the disks are listed, too; a key in both tiers is one entry.
+  // Among many other keys a page may have fewer than it could, or none.
   Result<json> Keys(const Request& request) const {
     wire::InventoryRequest page{.with_keys = true};
+    page.prefix = request.Get("prefix");
+    std::vector<std::optional<SlotId>> slots{std::nullopt};  // all of them in one walk
     if (!request.Get("namespace").empty()) {
-      KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
-      page.slot = slot.slot;
+      KVCOVE_ASSIGN(const std::vector<SlotDescription> named, SlotsIn(*pool_, request));
+      slots.clear();
+      for (const SlotDescription& slot : named) slots.emplace_back(slot.slot);
+      std::ranges::sort(slots);
       page.disks = true;
     }
-    page.prefix = request.Get("prefix");
     KVCOVE_ASSIGN(const std::uint64_t limit, NumberIn(request, "limit", 100));
-    const std::string after = request.Get("after", "0.0.0.0");
-    std::size_t which = 0;
-    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64, &which, &page.cursor,
-                    &page.within, &page.since) < 3) {
+    const std::string after = request.Get("after", "0.0.0.0.0");
+    KeyWalk walk{.page = page};
+    SlotId from = 0;
+    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64 ".%" SCNu16, &walk.owner,
+                    &walk.page.cursor, &walk.page.within, &walk.page.since, &from) < 3) {
       return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
     }
-    std::map<SlotId, std::string> names;
-    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
-    for (const SlotDescription& slot : slots) {
-      names[slot.slot] = ReadableName(slot.name);
-    }
-    json keys = json::array();
-    const std::vector<wire::OwnerStat> owners = pool_->Owners();
-    const std::uint64_t most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
-    const std::int64_t walk_until_ns = clock_.NowNs() + kPageWalkNs;
-    const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
-    for (; which < owners.size(); ++which, page.cursor = 0, page.within = 0, page.since = 0) {
-      if (!owners[which].live) continue;
-      KVCOVE_ASSIGN(const AdminPool::AskPage ask, pool_->PagesOf(owners[which]));
-      while (page.cursor != wire::kInventoryDone && keys.size() < most &&
-             clock_.NowNs() < walk_until_ns) {
-        page.at_most = static_cast<std::uint32_t>(most - keys.size());
-        KVCOVE_ASSIGN(const wire::InventoryReply got, ask(page, deadline_ns));
-        for (const wire::HeldObject& object : got.objects) {
-          keys.push_back({{"key", object.key},
-                          {"namespace", names[object.slot]},
-                          {"bytes", object.size_bytes},
-                          {"owner", owners[which].address},
-                          {"copies", object.copies},
-                          {"tier", object.tier == Tier::kDisk ? "disk"
-                                   : object.on_disk           ? "memory+disk"
-                                                              : "memory"},
-                          {"hard_pinned", object.hard_pinned}});
-          AddPercent(object.key, keys.back());
-        }
-        page.cursor = got.cursor;
-        page.within = got.within;
-        page.since = got.since;
+    std::erase_if(slots,
+                  [from](const std::optional<SlotId>& slot) { return slot && *slot < from; });
+    walk.most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
+    walk.until_ns = clock_.NowNs() + kPageWalkNs;
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> known, pool_->Namespaces());
+    for (const SlotDescription& slot : known) walk.names[slot.slot] = slot;
+    walk.owners = pool_->Owners();
+    json answer{{"keys", json::array()}};
+    for (const std::optional<SlotId> slot : slots) {
+      // The position that `after` has is one in its own slot, which may be gone by now.
+      if (slot && *slot != from) {
+        walk.owner = 0;
+        walk.page = page;
       }
-      if (page.cursor != wire::kInventoryDone) break;
-    }
-    json answer{{"keys", keys}};
-    if (which < owners.size()) {
-      answer["next"] = fmt::format("{}.{}.{}.{}", which, page.cursor, page.within, page.since);
+      walk.page.slot = slot;
+      KVCOVE_ASSIGN(const bool whole, AddKeys(walk, answer["keys"]));
+      if (whole) continue;
+      answer["next"] = fmt::format("{}.{}.{}.{}.{}", walk.owner, walk.page.cursor, walk.page.within,
+                                   walk.page.since, slot.value_or(0));
+      break;
     }
     return answer;
   }
@@ -378,6 +383,42 @@ class PoolAnswers {
   }
 
  private:
+  // Where a page of keys is, and what its entries need.
+  struct KeyWalk {
+    wire::InventoryRequest page;
+    std::size_t owner = 0;
+    std::uint64_t most = 0;
+    std::int64_t until_ns = 0;
+    std::vector<wire::OwnerStat> owners;
+    std::map<SlotId, SlotDescription> names;
+  };
+
+  // Adds keys until the page is full or its time is over. Returns whether all owners were asked for
+  // all of theirs.
+  Result<bool> AddKeys(KeyWalk& walk, json& keys) const {
+    wire::InventoryRequest& page = walk.page;
+    const std::int64_t deadline_ns = clock_.NowNs() + 5 * kSecond;
+    for (; walk.owner < walk.owners.size();
+         ++walk.owner, page.cursor = 0, page.within = 0, page.since = 0) {
+      const wire::OwnerStat& owner = walk.owners[walk.owner];
+      if (!owner.live) continue;
+      KVCOVE_ASSIGN(const AdminPool::AskPage ask, pool_->PagesOf(owner));
+      while (page.cursor != wire::kInventoryDone && keys.size() < walk.most &&
+             clock_.NowNs() < walk.until_ns) {
+        page.at_most = static_cast<std::uint32_t>(walk.most - keys.size());
+        KVCOVE_ASSIGN(const wire::InventoryReply got, ask(page, deadline_ns));
+        for (const wire::HeldObject& object : got.objects) {
+          keys.push_back(HeldJson(object, walk.names[object.slot], owner));
+        }
+        page.cursor = got.cursor;
+        page.within = got.within;
+        page.since = got.since;
+      }
+      if (page.cursor != wire::kInventoryDone) return false;
+    }
+    return true;
+  }
+
   // Returns the namespace of a request, qualified by its tenant. It may have no slot now: its
   // versions have an order all the same.
   Result<std::string> PrunedName(const Request& request) const {

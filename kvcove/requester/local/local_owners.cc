@@ -60,6 +60,13 @@ std::string SiblingSocket(const std::string& socket, const std::string& word) {
   return std::filesystem::path(socket).replace_filename(stem + "." + word + suffix);
 }
 
+std::string SocketOfPool(const std::string& socket) {
+  const auto [stem, suffix] = Split(socket);
+  const std::size_t dot = stem.rfind('.');
+  if (dot == std::string::npos || dot == 0) return {};
+  return std::filesystem::path(socket).replace_filename(stem.substr(0, dot) + suffix);
+}
+
 std::string AdminSocket(const std::string& socket) {
   const std::filesystem::path path(socket);
   return std::filesystem::path(socket).replace_filename("admin-" + path.filename().string());

@@ -46,7 +46,10 @@ class LocalOwners {
 // Returns the name of a sibling. Owners that form one pool of this host have sockets with one stem
 // in one directory: `kvcove.sock`, `kvcove.node1.sock`, or with other words than node1.
 std::string SiblingSocket(const std::string& socket, const std::string& word);
-// Returns the socket of the admin interface of the process that serves `socket`:
+// Returns the socket after which this one is named, if it is a sibling: `kvcove.sock` of
+// `kvcove.node1.sock`; empty: it is named after none.
+std::string SocketOfPool(const std::string& socket);
+// Returns the socket of the admin interface of a process that serves `socket`, its first one:
 // `admin-kvcove.sock` beside `kvcove.sock`, which is no sibling's name.
 std::string AdminSocket(const std::string& socket);
 // Returns `socket` and its siblings, as far as they are sockets now; `socket` first, the others in

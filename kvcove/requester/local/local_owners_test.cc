@@ -61,6 +61,10 @@ TEST_F(SocketsTest, ANameWithoutSuffixHasSiblingsToo) {
   EXPECT_THAT(Names("pool"), ElementsAre("pool", "pool.1"));
   EXPECT_EQ(SiblingSocket("/run/pool", "1"), "/run/pool.1");
   EXPECT_EQ(SiblingSocket("/run/kvcove.sock", "node1"), "/run/kvcove.node1.sock");
+  EXPECT_EQ(SocketOfPool("/run/kvcove.node1.sock"), "/run/kvcove.sock");
+  EXPECT_EQ(SocketOfPool("/run/pool.1"), "/run/pool");
+  EXPECT_EQ(SocketOfPool("/run/v1.2/kvcove.sock"), "");
+  EXPECT_EQ(SocketOfPool("/run/.sock"), "");
 }
 
 TEST(LocalOwnersTest, ThereIsRoomForSoManyAndNoMore) {

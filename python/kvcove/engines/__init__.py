@@ -11,7 +11,15 @@ from __future__ import annotations
 
 from kvcove._native import EngineShape, SchedulerRole, WorkerRole, fingerprint, told_of
 from kvcove.engines._explain import explain
-from kvcove.engines._facts import advice_of, differences, leave, leave_own, left
+from kvcove.engines._facts import (
+    FACTS,
+    advice_of,
+    differences,
+    leave,
+    leave_own,
+    left,
+    warn_of_differences,
+)
 from kvcove.engines._host import affordable, available_memory
 from kvcove.engines._pool import (
     ADDRESSES,
@@ -21,12 +29,17 @@ from kvcove.engines._pool import (
     no_pool,
     refusals,
 )
+from kvcove.engines._settings import STRICT, settings_of
 from kvcove.engines._sockets import remove_dead
+from kvcove.engines._versions import KnownVersions, installed_version
 
 __all__ = [
     "ADDRESSES",
+    "FACTS",
+    "STRICT",
     "Embedded",
     "EngineShape",
+    "KnownVersions",
     "SchedulerRole",
     "WorkerRole",
     "advice_of",
@@ -36,6 +49,7 @@ __all__ = [
     "directory",
     "explain",
     "fingerprint",
+    "installed_version",
     "leave",
     "leave_own",
     "left",
@@ -43,5 +57,7 @@ __all__ = [
     "no_pool",
     "refusals",
     "remove_dead",
+    "settings_of",
     "told_of",
+    "warn_of_differences",
 ]

@@ -7,7 +7,7 @@ import itertools
 import sys
 
 import kvcove
-from kvcove.engines._facts import advice_of, differences, left
+from kvcove.engines._facts import FACTS, advice_of, differences, left
 from kvcove.engines._pool import named_pool
 
 __all__ = ["explain"]
@@ -30,15 +30,13 @@ def _text_of(found: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def explain(words: list[str], namespace: str, usage: str) -> int:
+def explain(words: list[str], usage: str) -> int:
     """Run the command.
 
     Parameters
     ----------
     words : list of str
         Its arguments.
-    namespace : str
-        Where engines leave their facts.
     usage : str
         What ``--help`` prints.
     """
@@ -47,7 +45,7 @@ def explain(words: list[str], namespace: str, usage: str) -> int:
         return 0 if "--help" in words else 2
     try:
         address = words[2] if len(words) == 3 else named_pool()[0]
-        with kvcove.open(address) as pool, pool.session(namespace) as session:
+        with kvcove.open(address) as pool, pool.session(FACTS) as session:
             found = left(session, words[1])
     except (kvcove.Error, ValueError) as error:
         print(error, file=sys.stderr)

@@ -8,11 +8,15 @@ and no reason, so the second one says what differs, with both values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["advice_of", "differences", "leave", "leave_own", "left"]
+import kvcove
 
+__all__ = ["FACTS", "advice_of", "differences", "leave", "leave_own", "left", "warn_of_differences"]
+
+FACTS = "kvcove-facts"  # the namespace in which engines leave what must be equal to share
 _SLOTS = 16  # engines of one model that differ; more are not told apart
 
 # What to do about each fact, in the order in which they are told.
@@ -114,6 +118,49 @@ def leave_own(
     if there is not None:
         session.remove([key])
     session.put([key], [text])
+
+
+def warn_of_differences(
+    log: logging.Logger,
+    open_session: Callable[[], Any],
+    model: str,
+    mine: Mapping[str, str],
+    *,
+    own: Callable[[Any], None] = lambda session: None,
+    others: str = "engines",
+) -> None:
+    """Leave this engine's facts in the pool, and warn in one line each of what others of its model have otherwise.
+
+    Parameters
+    ----------
+    log : logging.Logger
+        The adapter's own.
+    open_session : callable
+        Returns a session of :data:`FACTS`.
+    model, mine
+        As :func:`leave` takes them.
+    own : callable
+        Leaves more, in the same session.
+    others : str
+        What the others are called.
+    """
+    try:
+        with open_session() as session:
+            found = leave(session, model, mine)
+            own(session)
+    except kvcove.Error as error:
+        log.debug("kvcove: how others are is not known: %s", error)
+        return
+    for fact, theirs, here in sorted({each for one in found for each in differences(mine, one)}):
+        log.warning(
+            "kvcove: %s of %s with another %s share nothing with this one: %s there, %s here; %s",
+            others,
+            model,
+            fact,
+            theirs,
+            here,
+            advice_of(fact),
+        )
 
 
 def left(session: Any, model: str) -> list[dict[str, str]]:

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from kvcove.engines import ADDRESSES, named_pool
+from kvcove.engines import ADDRESSES, STRICT, named_pool, settings_of
 
-__all__ = ["FACTS", "Config"]
+__all__ = ["Config"]
 
 _LONGEST_NAMESPACE = 100  # bytes; the pool's names have 512, with those of the model and the salt
-FACTS = "kvcove-facts"  # namespace in which servers leave what must be equal to share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,15 +69,9 @@ class Config:
         ValueError
             With the key, the given value and the right form.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        values: dict[str, Any] = {}
-        for key, value in given.items():
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, 1)
-                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
-                raise ValueError(f"kvcove: {where}: unknown key '{key}'{hint}")
-            values[key] = _converted(where, key, value, str(fields[key].type))
-        config = cls(**values)
+        # _check refuses tenants that are no such mapping, with what to give.
+        converters = {**STRICT, "Mapping[str, str]": lambda value: value}
+        config = settings_of(cls, given, f"kvcove: {where}", converters)
         config._check(where)
         return dataclasses.replace(
             config,
@@ -96,6 +88,10 @@ class Config:
             refuse("pool", "give auto, unix:/PATH or kvcove://HOST:7400")
         if self.on_unreachable not in ("fallback", "crash"):
             refuse("on_unreachable", "give 'fallback' or 'crash'")
+        if not isinstance(self.tenants, Mapping) or not all(
+            isinstance(file, str) for file in self.tenants.values()
+        ):
+            refuse("tenants", "give a token file for each salt")
         if self.tenants and not self.pool.startswith("kvcove://"):
             refuse(
                 "tenants",
@@ -108,17 +104,3 @@ class Config:
                 refuse(key, "give 1 to 600000 milliseconds")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
-
-
-def _converted(where: str, key: str, value: Any, kind: str) -> Any:
-    if kind.startswith("Mapping"):
-        if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
-            return dict(value)
-        raise ValueError(f"kvcove: {where}: {key}: {value!r}: give a token file for each salt")
-    right = {
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-        "str": isinstance(value, str),
-    }[kind]
-    if not right:
-        raise ValueError(f"kvcove: {where}: {key}: {value!r} is no {kind}")
-    return float(value) if kind == "float" else value

@@ -15,7 +15,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 import kvcove
 from kvcove import Memory, _native
 from kvcove.lmcache import _clear
-from kvcove.lmcache._config import FACTS, Config
+from kvcove.lmcache._config import Config
 from kvcove.lmcache._spaces import Begun, Space, Spaces, leave_facts
 from kvcove.lmcache._versions import installed_version
 
@@ -108,7 +108,7 @@ class KvcoveConnector(RemoteConnector):
             "LMCache": installed_version(),
         }
         if metadata.worker_id == 0:
-            leave_facts(self._spaces, facts, FACTS)
+            leave_facts(self._spaces, facts)
 
     # ---- keys
 

@@ -22,7 +22,7 @@ import kvcove
 from kvcove import Memory, _native
 from kvcove.lmcache import _clear
 from kvcove.lmcache._account import Account
-from kvcove.lmcache._config import FACTS, Config
+from kvcove.lmcache._config import Config
 from kvcove.lmcache._spaces import Begun, Spaces, leave_facts
 from kvcove.lmcache._tasks import Part, Task, Tasks
 from kvcove.lmcache._versions import installed_version
@@ -523,7 +523,7 @@ class KvcoveL2Adapter(L2AdapterInterface):
             "chunk hash": f"of LMCache's server, {len(key.chunk_hash) * 8} bits",
             "LMCache": installed_version(),
         }
-        leave_facts(self._spaces, facts, FACTS)
+        leave_facts(self._spaces, facts)
 
     def close(self) -> None:
         """End the sessions, once no byte moves between the pool and LMCache's buffers any more."""

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import kvcove
 from kvcove import _native, engines
@@ -255,24 +255,15 @@ def _with_token(address: str, token: str) -> str:
     return f"{address}{'&' if '?' in address else '?'}token={token}"
 
 
-def leave_facts(spaces: Spaces, facts: dict[str, str], namespace: str) -> None:
+def leave_facts(spaces: Spaces, facts: dict[str, str]) -> None:
     """Leave the facts that must be equal to share in the pool, and log each difference to others' in one line."""
-    if spaces.pool is None:
+    pool = spaces.pool
+    if pool is None:
         return
-    model = facts["model name"]
-    try:
-        with spaces.pool.session(namespace, follow_always=True) as session:
-            others = engines.leave(session, model, facts)
-    except kvcove.Error as error:
-        _log.debug("kvcove: how others are is not known: %s", error)
-        return
-    told: set[Any] = {each for other in others for each in engines.differences(facts, other)}
-    for fact, theirs, here in sorted(told):
-        _log.warning(
-            "kvcove: others of %s with another %s share nothing with this one: %s there, %s here; %s",
-            model,
-            fact,
-            theirs,
-            here,
-            engines.advice_of(fact),
-        )
+    engines.warn_of_differences(
+        _log,
+        lambda: pool.session(engines.FACTS, follow_always=True),
+        facts["model name"],
+        facts,
+        others="others",
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 from kvcove.engines import explain
-from kvcove.sglang._config import FACTS
 
 _USAGE = """\
 python -m kvcove.sglang explain MODEL [POOL]
@@ -20,7 +19,7 @@ python -m kvcove.sglang explain MODEL [POOL]
 
 def main(words: list[str]) -> int:
     """Run the command."""
-    return explain(words, FACTS, _USAGE)
+    return explain(words, _USAGE)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from kvcove.engines import ADDRESSES, named_pool
+from kvcove.engines import ADDRESSES, named_pool, settings_of
 
-__all__ = ["FACTS", "Config"]
-
-FACTS = "kvcove-facts"  # namespace in which engines leave what must be equal to share
+__all__ = ["Config"]
 
 # Keys of SGLang's own in the same object; it takes some of them out before a backend sees it.
 _OF_SGLANG = frozenset(
@@ -74,17 +71,8 @@ class Config:
         ValueError
             With the key, what was given and what would be right.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        given: dict[str, Any] = {}
-        for key, value in extra.items():
-            if key in _OF_SGLANG:
-                continue
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, 1)
-                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
-                raise ValueError(f"kvcove: extra config: unknown key '{key}'{hint}")
-            given[key] = _converted(key, value, str(fields[key].type))
-        config = cls(**given)
+        given = {key: value for key, value in extra.items() if key not in _OF_SGLANG}
+        config = settings_of(cls, given, "kvcove: extra config")
         config._check()
         return dataclasses.replace(
             config,
@@ -112,14 +100,3 @@ class Config:
                 refuse(key, f"give 1 to {most} milliseconds")
         if not 0 <= self.hold_s <= 60:
             refuse("hold_s", "give 0 to 60 seconds")
-
-
-def _converted(key: str, value: Any, kind: str) -> Any:
-    right = {
-        "bool": isinstance(value, bool),
-        "float": isinstance(value, int | float) and not isinstance(value, bool),
-        "str": isinstance(value, str),
-    }[kind]
-    if not right:
-        raise ValueError(f"kvcove: extra config: {key}: {value!r} is no {kind}")
-    return float(value) if kind == "float" else value

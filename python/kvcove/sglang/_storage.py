@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 import kvcove
 from kvcove import _native, engines
 from kvcove.sglang import _weights
-from kvcove.sglang._config import FACTS, Config
+from kvcove.sglang._config import Config
 from kvcove.sglang._pages import HostPages, Shard
 from kvcove.sglang._versions import installed_version
 
@@ -132,24 +132,15 @@ class KvcoveStorage(HiCacheStorage):
         if self._pool is None or not self._speaks:
             return
         mine, model = {**self._facts, **pages.facts}, self._facts["model name"]
-        try:
-            with self._pool.session(FACTS, engine=self._engine) as session:
-                others = engines.leave(session, model, mine)
-                namespace = _namespace_of(self._facts, self.config)
-                engines.leave_own(session, self._engine, "SGLang", namespace, mine)
-        except kvcove.Error as error:
-            _log.debug("kvcove: how others are is not known: %s", error)
-            return
-        told = {each for other in others for each in engines.differences(mine, other)}
-        for fact, theirs, here in sorted(told):
-            _log.warning(
-                "kvcove: engines of %s with another %s share nothing with this one: %s there, %s here; %s",
-                model,
-                fact,
-                theirs,
-                here,
-                engines.advice_of(fact),
-            )
+        namespace = _namespace_of(self._facts, self.config)
+        pool = self._pool
+        engines.warn_of_differences(
+            _log,
+            lambda: pool.session(engines.FACTS, engine=self._engine),
+            model,
+            mine,
+            own=lambda session: engines.leave_own(session, self._engine, "SGLang", namespace, mine),
+        )
 
     # ---- pools
 

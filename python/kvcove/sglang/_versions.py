@@ -4,25 +4,19 @@
 from __future__ import annotations
 
 import logging
-import re
-from importlib import metadata
 
-from kvcove import __version__
+from kvcove import engines
 
 __all__ = ["check_version", "installed_version"]
 
 _log = logging.getLogger("sglang.kvcove")
 # pyproject.toml has the same oldest one (extra "sglang").
-OLDEST, NEWEST = (0, 5, 21), (0, 5, 23)
-_warned: set[str] = set()
+_KNOWN = engines.KnownVersions("SGLang", (0, 5, 21), (0, 5, 23), upgrade="upgrade SGLang")
 
 
 def installed_version() -> str:
     """Return the version of the SGLang of this environment, empty where nobody can say. SGLang is not imported."""
-    try:
-        return metadata.version("sglang")
-    except metadata.PackageNotFoundError:
-        return ""
+    return engines.installed_version("sglang")
 
 
 def check_version(version: str | None = None) -> None:
@@ -38,18 +32,4 @@ def check_version(version: str | None = None) -> None:
     ValueError
         With the versions that are known and what to do.
     """
-    if version is None:
-        version = installed_version()
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if numbers is None or numbers[0] == "0.0.0":
-        return  # a checkout without tags: nobody can say
-    found = tuple(map(int, numbers.groups()))
-    known = (
-        f"kvcove {__version__} knows SGLang {'.'.join(map(str, OLDEST))} to "
-        f"{'.'.join(map(str, NEWEST))}; this is {version}"
-    )
-    if found < OLDEST:
-        raise ValueError(f"{known}: upgrade SGLang")
-    if found > NEWEST and version not in _warned:
-        _warned.add(version)
-        _log.warning("kvcove: %s: it is tried; look for a newer kvcove if the engine fails", known)
+    _KNOWN.check(installed_version() if version is None else version, _log)

@@ -157,7 +157,7 @@ def release() -> str:
     """
     found = _versions.installed()
     if found is not None:
-        return _versions.text_of(found)
+        return ".".join(map(str, found))
     import vllm
 
     return str(getattr(vllm, "__version__", "unknown"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import kvcove
 from kvcove import _native
-from kvcove.engines import ADDRESSES, named_pool
+from kvcove.engines import ADDRESSES, named_pool, settings_of
 from kvcove.mooncake._offload import Offload
 
 __all__ = ["Config", "named_pool"]
@@ -180,23 +180,9 @@ class Config:
         ValueError
             With the key, what was given and what would be right.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        given: dict[str, Any] = {}
-        for key, value in extra.items():
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, 1)
-                hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(fields)}"
-                raise ValueError(f"kv_connector_extra_config: unknown key '{key}'{hint}")
-            convert = _CONVERT[str(fields[key].type)]
-            try:
-                given[key] = convert(value)
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"kv_connector_extra_config: {key}: {value!r} is no {fields[key].type}"
-                ) from error
-        config = cls(**given)
+        config = settings_of(cls, extra, "kv_connector_extra_config", _CONVERT)
         config._check()
-        config._check_pool("memory" in given)
+        config._check_pool("memory" in extra)
         config._check_disk()
         return (
             dataclasses.replace(config, pool=named_pool()[0]) if config.pool == "auto" else config

