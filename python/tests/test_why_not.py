@@ -107,7 +107,11 @@ def test_an_unknown_engine_is_an_error_that_names_the_nearest(
     several = why_not(serve, "prefill-0", "prefill")
     assert several.returncode == 2
     assert "2 engines begin with 'prefill'" in several.stderr
-    garbage = [b"[1]", b'{"kind": 1, "namespace": "m", "facts": {}, "advice": {}}', b'{"facts": [1]}']
+    garbage = [
+        b"[1]",
+        b'{"kind": 1, "namespace": "m", "facts": {}, "advice": {}}',
+        b'{"facts": [1]}',
+    ]
     for i, text in enumerate(garbage):
         facts.put([f"engine broken-{i}"], [text])
         broken = why_not(serve, "prefill-0", f"broken-{i}")
