@@ -272,7 +272,7 @@ def _port(value: object, name: str) -> int:
 
 def _devices(value: object) -> str:
     """Return the RDMA devices that setup() names, as a pool's address has them; empty: any."""
-    named = {}
+    named: dict[tuple[str, int], str] = {}
     for part in filter(None, map(str.strip, str(value or "").split(","))):
         match = re.fullmatch(r"([0-9A-Za-z_.-]+)(?::([0-9]+)(?:/([0-9]+))?)?", part)
         port, gid = (int(match[2] or 1), int(match[3] or 0)) if match else (0, 0)
