@@ -21,8 +21,10 @@ if(KVCOVE_SANITIZE)
   add_compile_options(-fsanitize=${KVCOVE_SANITIZE} -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${KVCOVE_SANITIZE})
 endif()
-# Modules whose coverage guides the fuzzers. It takes a quarter of the compile time, so others and tests have none.
-set(fuzzed base connector disklog http lab master master_server owner rpc server wire)
+# Modules whose coverage guides the fuzzers. It takes a quarter of the compile time, and each comparison becomes a call, so others and
+# tests have none; of a module whose parser alone is fuzzed, the parser alone has it (FUZZED).
+set(fuzzed base disklog http master master_server owner rpc wire)
+set(coverage -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
 
 # Only what a header marks with KVCOVE_API is seen outside of the shared library.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
@@ -84,14 +86,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND KVCOVE_PRECOMPILED)
   add_compile_options(--param=ggc-min-heapsize=786432)
 endif()
 
-# kvcove_module(NAME DEPS a b c PACKAGES X::Y ALONE x_test.cc PRECOMPILED t)
+# kvcove_module(NAME DEPS a b c PACKAGES X::Y ALONE x_test.cc PRECOMPILED t FUZZED x.cc)
 # One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; each `*_test.cc` beside
 # the code becomes part of the program NAME_tests and a test NAME_x_test of its own, with the label `unit`. DEPS are modules
 # further down only. ALONE names tests that need a program of their own, because they replace a function of the whole program.
-# PRECOMPILED names other headers than the standard ones (kvcove_precompile). FOLDERS, of a folder that is made into several targets,
-# are those of this one; `.` is the folder itself.
+# PRECOMPILED names other headers than the standard ones (kvcove_precompile). FUZZED names sources whose coverage guides a fuzzer. FOLDERS,
+# of a folder that is made into several targets, are those of this one; `.` is the folder itself.
 function(kvcove_module name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE;FOLDERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE;FOLDERS;FUZZED" ${ARGN})
   if(NOT ARG_FOLDERS)
     set(ARG_FOLDERS . *)
   endif()
@@ -113,7 +115,9 @@ function(kvcove_module name)
   list(TRANSFORM ARG_DEPS PREPEND kvcove::)
   target_link_libraries(kvcove_${name} ${scope} ${ARG_DEPS} ${ARG_PACKAGES} Threads::Threads)
   if(sources AND KVCOVE_FUZZ AND name IN_LIST fuzzed)
-    target_compile_options(kvcove_${name} PRIVATE -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
+    target_compile_options(kvcove_${name} PRIVATE ${coverage})
+  elseif(KVCOVE_FUZZ AND ARG_FUZZED)
+    set_source_files_properties(${ARG_FUZZED} PROPERTIES COMPILE_OPTIONS ${coverage})
   endif()
   if(sources AND KVCOVE_UNITY)
     set_target_properties(kvcove_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${KVCOVE_UNITY})

@@ -10,7 +10,7 @@ trap stop_background EXIT
 build_asan() { scripts/build.sh asan instrumented_tests; }
 build_tsan() {
   scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
-    {base,connector,disklog,http,master,master_server,owner,pool,requester,rpc,segment,server,transport,uring}_tests
+    {base,connector,http,master,master_server,owner,pool,requester,rpc,segment,server,transport,uring}_tests
 }
 build_fuzzers() { scripts/build.sh asan fuzzers; }
 if [ "${1:-}" = build ]; then
@@ -57,12 +57,11 @@ build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 -
 stop_background
 
 step "Build with tsan (clang-19)" 180
-# Cores have none; simulations run them in one. Programs with processes of their own run in the release and under asan; here
-# the tortures stand for them.
-threads='^(base|connector|disklog|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-# These of them have one thread, and take long: each place of a crash, a million objects, a locale that is made. They run in the release
-# and under asan.
-one_thread='^(base_size|disklog_(forgetting|moves|recovery)|master_file_store_recovery|owner_core_steps)_test$'
+# Cores and the log of a disk have none: simulations run them in one, and uring_tests have the threads of a disk's device. Programs with
+# processes of their own run in the release and under asan; here the tortures stand for them.
+threads='^(base|connector|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
+# These of them have one thread, too, and take long: a locale that is made, each place of a crash, a million objects.
+one_thread='^(base_size|master_file_store_recovery|owner_core_steps)_test$'
 build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
