@@ -31,7 +31,7 @@ from kvcove.engines._pool import (
 )
 from kvcove.engines._settings import STRICT, settings_of
 from kvcove.engines._sockets import remove_dead
-from kvcove.engines._versions import KnownVersions, installed_version
+from kvcove.engines._versions import KnownVersions
 
 __all__ = [
     "ADDRESSES",
@@ -49,7 +49,6 @@ __all__ = [
     "directory",
     "explain",
     "fingerprint",
-    "installed_version",
     "leave",
     "leave_own",
     "left",

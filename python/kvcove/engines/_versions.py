@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of an engine an adapter knows. The engine need not be there."""
+"""Which versions of an engine an adapter knows. Neither the engine nor kvcove's extension need be there."""
 
 from __future__ import annotations
 

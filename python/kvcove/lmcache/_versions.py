@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import logging
 
-from kvcove import engines
+from kvcove.engines import _versions
 
 __all__ = ["check_version", "installed_version"]
 
 _log = logging.getLogger("lmcache.kvcove")
 # pyproject.toml has the same bounds (extra "lmcache").
-_KNOWN = engines.KnownVersions(
+_KNOWN = _versions.KnownVersions(
     "LMCache", (0, 5, 4), (0, 5, 6), upgrade="upgrade LMCache", failing="it fails"
 )
 
 
 def installed_version() -> str:
     """Return the version of the LMCache of this environment, empty where nobody can say. LMCache is not imported."""
-    return engines.installed_version("lmcache")
+    return _versions.installed_version("lmcache")
 
 
 def check_version(version: str | None = None) -> None:

