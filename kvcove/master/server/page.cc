@@ -205,8 +205,8 @@ std::optional<std::uint64_t> ObjectsOf(const TaskStat& task,
 
 json TasksJson(std::vector<TaskStat> tasks, const std::vector<wire::OwnerStat>& owners) {
   // Tasks run in their order, so many that wait would hide the one that runs.
-  std::ranges::stable_partition(
-      tasks, [](const TaskStat& task) { return task.state == TaskState::kRunning; });
+  const auto running = std::ranges::find(tasks, TaskState::kRunning, &TaskStat::state);
+  if (running != tasks.end()) std::rotate(tasks.begin(), running, running + 1);
   json rows = json::array();
   for (const TaskStat& task : tasks) {
     if (rows.size() == kTaskRows) break;
