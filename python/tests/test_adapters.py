@@ -33,9 +33,9 @@ def test_settings_that_are_not_given_have_their_defaults() -> None:
     [
         ({"pol": "auto"}, "^settings: unknown key 'pol'; did you mean 'pool'\\?$"),
         ({"xyz": 1}, "^settings: unknown key 'xyz'; known: pool, hold_s, fast$"),
-        ({"hold_s": "3"}, "^settings: hold_s: '3' is no float$"),
-        ({"hold_s": True}, "^settings: hold_s: True is no float$"),
-        ({"fast": 1}, "^settings: fast: 1 is no bool$"),
+        ({"hold_s": "3"}, "^settings: hold_s: '3' is no number$"),
+        ({"hold_s": True}, "^settings: hold_s: True is no number$"),
+        ({"fast": 1}, "^settings: fast: 1 is no boolean$"),
     ],
 )
 def test_a_wrong_setting_is_named(given: dict[str, Any], words: str) -> None:

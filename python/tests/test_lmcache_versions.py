@@ -43,7 +43,7 @@ def test_the_pool_and_the_segment_come_from_the_environment(
         ({"namespac": "a"}, "adapter_params: unknown key 'namespac'; did you mean 'namespace'"),
         ({"pool": "embedded"}, "give auto, unix:/PATH or kvcove://HOST:7400"),
         ({"on_unreachable": "wait"}, "give 'fallback' or 'crash'"),
-        ({"hold_s": "long"}, "is no float"),
+        ({"hold_s": "long"}, "is no number"),
         ({"hold_s": 61}, "give 0 to 60 seconds"),
         ({"timeout_ms": 0}, "milliseconds"),
         ({"namespace": "n" * 101}, "give at most 100 bytes"),

@@ -42,11 +42,11 @@ def test_the_pool_and_the_segment_come_from_the_environment(
         ({"weight_version_source": "salt"}, "give 'fingerprint' or 'none'"),
         ({"pool": "embedded"}, "give auto, unix:/PATH or kvcove://HOST:7400"),
         ({"on_unreachable": "wait"}, "give 'fallback' or 'crash'"),
-        ({"hold_s": "long"}, "is no float"),
+        ({"hold_s": "long"}, "is no number"),
         ({"hold_s": 61}, "give 0 to 60 seconds"),
         ({"timeout_ms": 0}, "milliseconds"),
         ({"lookup_timeout_ms": 10_000}, "1 to 8000 milliseconds"),
-        ({"assume_weights": 1}, "is no bool"),
+        ({"assume_weights": 1}, "is no boolean"),
     ],
 )
 def test_a_wrong_setting_is_one_line(extra: dict[str, object], words: str) -> None:

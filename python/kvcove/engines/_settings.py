@@ -28,12 +28,15 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
     return checked
 
 
-# Take a value of a field's type only, by the type's name: "1" is no float.
+# Take a value of a field's type only, by the type's name: "1" is no number.
 STRICT: Mapping[str, Callable[[Any], Any]] = {
     "bool": _exactly(bool),
     "float": _float,
     "str": _exactly(str),
 }
+
+# A field's type as a message calls it; others are called by their own names.
+_SPOKEN = {"bool": "boolean", "float": "number", "int": "whole number", "str": "string"}
 
 
 def settings_of(
@@ -71,5 +74,6 @@ def settings_of(
         try:
             values[key] = converters[fields[key]](value)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}: {key}: {value!r} is no {fields[key]}") from error
+            right = _SPOKEN.get(fields[key], fields[key])
+            raise ValueError(f"{where}: {key}: {value!r} is no {right}") from error
     return kind(**values)
