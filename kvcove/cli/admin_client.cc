@@ -144,7 +144,10 @@ Result<http::Response> AdminClient::Send(const std::string& method, const std::s
     return Fail(error.code, fmt::format("the admin endpoint {}: {}", endpoint_, error.detail));
   };
   auto fd = Connect(deadline_ns);
-  if (!fd) return failed(fd.error());
+  if (!fd) {
+    return failed({fd.error().code, fd.error().detail + "; --admin HOST:PORT or --admin unix:PATH "
+                                                        "names another endpoint"});
+  }
   http::Connection connection(std::move(*fd));
   auto answer = connection.Ask(
       {.method = method,

@@ -42,7 +42,12 @@ Result<TransportOptions::Kind> ParseTransport(std::string_view option, std::stri
 }
 
 Result<Transport*> WithoutRdma(TransportOptions::Kind kind, const std::string& why) {
-  if (kind == TransportOptions::Kind::kVerbs) return Fail(Code::kUnavailable, "no RDMA: " + why);
+  if (kind == TransportOptions::Kind::kVerbs) {
+    return Fail(Code::kUnavailable,
+                fmt::format("the transport 'verbs' needs RDMA: {}; 'kvcove doctor' checks the "
+                            "devices, and 'auto' takes TCP where none works",
+                            why));
+  }
   LogInfo("payload moves by TCP: {}", why);
   return &Preferred();
 }

@@ -414,6 +414,10 @@ class Library final : public Verbs {
   Status ForEach(F&& act) {
     int count = 0;
     ibv_device** const devices = f_.get_device_list(&count);
+    if (devices == nullptr && errno == ENOSYS) {
+      return Fail(Code::kUnavailable,
+                  "this host has no RDMA device, or no driver of one is loaded");
+    }
     if (devices == nullptr) return FailVerbs(errno, "the list of RDMA devices");
     for (int i = 0; i < count; ++i) act(devices[i]);
     f_.free_device_list(devices);
