@@ -29,10 +29,10 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
-// Returns the beginning of the identity that a host has by default, "BOOT ID-net:[N]", of which one
+// Returns the beginning of the identity that a host has by default, "BOOT ID/net:[N]", of which one
 // part may tell two pods of a host apart; another name is shown whole.
 std::string HostText(const std::string& host) {
-  const std::size_t net = host.find("-net:[");
+  const std::size_t net = host.find("/net:[");
   if (net == std::string::npos || net < 8) return Printable(host);
   return host.substr(0, 8) + "-" + host.substr(net + 6, host.size() - net - 7);
 }

@@ -308,6 +308,7 @@ owner=$!
 admin=("$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml")
 for _ in $(seq 600); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
 check "admin segments" 0 "live" "${admin[@]}" segments
+check "admin segments: the beginning of the host's identity" 0 " [0-9a-f]{8}-[0-9]+ +live" "${admin[@]}" segments
 look=("$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:0 --advertise "127.0.0.1:7401" --master "127.0.0.1:$port")
 check "doctor: a master that it has proven itself to" 0 "ok +master 127.0.0.1:$port: .* lets this host in" "${look[@]}" --credentials "$directory/servers.toml"
 check "doctor: a master that asks for credentials" 0 "warn +master 127.0.0.1:$port: does not let this host in" "${look[@]}"
