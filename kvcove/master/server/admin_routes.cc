@@ -129,8 +129,8 @@ json TaskJson(const TaskStat& task) {
           {"message", task.message}};
 }
 
-// Returns an error with the name that is meant, if one is near. An engine calls its namespace by
-// the name within its tenant. `known`: qualified names.
+// Returns an error with the name that is meant, if another one is near. An engine calls its
+// namespace by the name within its tenant. `known`: qualified names.
 std::unexpected<Error> NoSuchName(const std::string& name, const std::vector<std::string>& known,
                                   const std::string& with = {}) {
   std::vector<std::string> readable;
@@ -143,9 +143,13 @@ std::unexpected<Error> NoSuchName(const std::string& name, const std::vector<std
     const std::vector<std::string_view> views(readable.begin(), readable.end());
     nearest = NearestKey(name, views);
   }
-  return Fail(Code::kMiss,
-              fmt::format("no namespace '{}'{}{}", name, with,
-                          nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
+  // A name that is known has no such version.
+  const bool other = !nearest.empty() && nearest != name;
+  return Fail(Code::kMiss, fmt::format("no namespace{}{}; {}",
+                                       name.empty() ? "" : fmt::format(" '{}'", name), with,
+                                       other          ? fmt::format("did you mean '{}'?", nearest)
+                                       : with.empty() ? "'kvcove namespaces' lists them"
+                                                      : "'kvcove versions' lists them"));
 }
 
 // Checks that the qualified names, which read the same, are of one namespace: 'a:b' may be that of

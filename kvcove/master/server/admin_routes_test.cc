@@ -198,6 +198,9 @@ TEST_F(AdminRoutesTest, APrefixIsThatOfTheVersionThatHasMostOfIt) {
   EXPECT_EQ(none["keys"], 0);
   EXPECT_EQ(none["reason"], "never put");
   EXPECT_EQ(none["owners"], json::array());
+  named["version"] = "v4";
+  EXPECT_THAT(PostBody("/v1/prefix", named.dump()).body,
+              HasSubstr("no namespace 'm' with version 'v4'; 'kvcove versions' lists them"));
 }
 
 TEST_F(AdminRoutesTest, APrefixOfAVersionThatNoEngineUsesIsForThoseWhoNameIt) {
