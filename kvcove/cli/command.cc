@@ -221,8 +221,12 @@ Status ReadLogLevel(const CLI::App& app) {
   } catch (const std::exception& thrown) {
     return Fail(Code::kInvalid, fmt::format("--config {}: {}", path, thrown.what()));
   }
-  KVCOVE_ASSIGN(const LogLevel level, ParseLogLevel(name));
-  SetLogLevel(level);
+  const Result<LogLevel> level = ParseLogLevel(name);
+  if (!level) {
+    return Fail(level.error().code,
+                fmt::format("--config {}: log: {}", path, level.error().detail));
+  }
+  SetLogLevel(*level);
   return {};
 }
 
@@ -244,8 +248,8 @@ void RereadLog() {
   const Status file = ReopenLogFile();
   const Status level = RereadLogLevel() ? RereadLogLevel()() : Status();
   LogInfo("SIGHUP: looking at the files of tokens and certificates, at the log's file and level");
-  if (!file) LogError("the log's file is that of before: {}", file.error().detail);
-  if (!level) LogError("the log's level is that of before: {}", level.error().detail);
+  if (!file) LogError("the log's file remains the same: {}", file.error().detail);
+  if (!level) LogError("the log's level remains the same: {}", level.error().detail);
 }
 
 // Runs the command. An endpoint may answer as another version does, so the commands look up what
@@ -410,7 +414,8 @@ void AddLimitOptions(CLI::App& app, LimitOptions& options) {
       "--max-total-calls", options.limits.all.calls_per_second,
       "calls a second of all callers; an eighth is reserved for owners' leases and administrators");
   size("--max-connection-bytes", options.connection_bytes,
-       "bytes of requests and answers that are under way for one connection");
+       "bytes of requests and answers that are under way for one connection; a call of an "
+       "owner moves at most so much, and at most 512MiB in any case");
   size("--max-tenant-bytes", options.tenant_bytes,
        "bytes under way of one tenant, unless --credentials has another limit");
   size("--max-total-bytes", options.total_bytes,

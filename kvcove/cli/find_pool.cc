@@ -77,7 +77,11 @@ Result<Endpoint> WithoutToken(Here here, const AdminAccessOptions& access) {
 // The admin endpoint of the cluster that $KVCOVE_POOL names, as its master announces it.
 Result<std::string> EndpointOfCluster(const std::string& pool) {
   auto opened = Pool::Open(pool, kAskCluster);
-  if (!opened) return Fail(opened.error().code, "$KVCOVE_POOL: " + opened.error().detail);
+  if (!opened) {
+    return Fail(opened.error().code,
+                fmt::format("$KVCOVE_POOL: {}; --admin HOST:7480 names the master's admin endpoint",
+                            opened.error().detail));
+  }
   std::string admin = (*opened)->Settings().admin;
   if (!admin.empty()) return admin;
   return Fail(Code::kUnavailable,

@@ -273,8 +273,10 @@ void PrintOwners(const std::vector<pool::OwnerStatus>& owners, bool as_json) {
   for (const pool::OwnerStatus& owner : owners) Print(owner);
   constexpr std::string_view kMaster = "master:";
   if (!owners.empty() && owners.front().authority.starts_with(kMaster)) {
-    fmt::print("the pool is the cluster of the master {}; 'kvcove admin status' asks it\n",
-               owners.front().authority.substr(kMaster.size()));
+    fmt::print(
+        "this is a part of the cluster of the master {}; 'kvcove status --admin HOST:7480' "
+        "asks the master about all of it (with --token FILE where it has credentials)\n",
+        owners.front().authority.substr(kMaster.size()));
   }
 }
 
@@ -313,11 +315,9 @@ void AddStatus(CLI::App& app, Action& chosen) {
   status->footer(
       "The pool is, in this order: --admin or --socket; $KVCOVE_ADMIN or $KVCOVE_SOCKET; the one "
       "that $KVCOVE_POOL names; what is on this host: the owner at the default socket, an embedded "
-      "pool of this user, a master at 127.0.0.1:7480. 'top', 'namespaces', 'engines', 'keys', "
-      "'key', "
-      "'why', 'tasks', 'metrics', 'reset', 'prune', 'remove', 'pin' and 'unpin' find it in the "
-      "same "
-      "way.");
+      "pool of this user, a master at 127.0.0.1:7480. 'top', 'namespaces', 'versions', 'engines', "
+      "'keys', 'key', 'why', 'prefix', 'tasks', 'metrics', 'reset', 'prune', 'remove', 'pin' and "
+      "'unpin' find it in the same way.");
   status->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

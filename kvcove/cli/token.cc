@@ -160,8 +160,9 @@ void AddToken(CLI::App& app, Action& chosen) {
           "--strike", options->strike,
           "remove all tokens of the tenant but the last from --credentials, once clients have it")
       ->excludes(exchange);
-  token->add_option("--bearer", options->bearer,
-                    "print the bearer of the token in this client's file, for the admin port");
+  token->add_option(
+      "--bearer", options->bearer,
+      "print the bearer of the token in this client's file, for the admin endpoint and its page");
   token->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

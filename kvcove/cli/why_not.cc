@@ -69,8 +69,8 @@ Result<std::string> EngineNamed(Session& session, const std::string& named,
   return Fail(
       Code::kMiss,
       fmt::format("no engine '{}' has left its facts in this pool{}; 'kvcove engines' lists "
-                  "those that are registered. The facts of an engine without a write to this "
-                  "pool, or of before an eviction, are not here: start the engine again",
+                  "those that are registered. A registered engine without facts may not write to "
+                  "this pool, or its facts were evicted: start it again",
                   named, nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
 }
 
@@ -255,7 +255,7 @@ void AddWhyNot(CLI::App& app, Action& chosen) {
   command->add_option("OTHER", options->engines[1], "another engine")->required();
   command->add_option("--pool", options->pool,
                       "address of the pool, as engines have it: unix:PATH or kvcove://HOST:PORT "
-                      "(default: that of --socket, else this host's 'kvcove serve')");
+                      "(default: that of --socket, else this host's owner)");
   AddPoolChoice(*command, options->endpoint);
   AddAdminAccessOptions(*command, options->access);
   command->add_option("--timeout-ms", options->timeout_ms, "milliseconds to wait for each answer")

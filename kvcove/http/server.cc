@@ -474,8 +474,8 @@ class Server::Impl {
       Response denied = JsonResponse(
           {{"error", "denied"},
            {"detail", fmt::format("this path asks for credentials with the scope \"admin\"{}: "
-                                  "'kvcove admin --token FILE', or the header 'Authorization: "
-                                  "Bearer X', X from 'kvcove token --bearer FILE'",
+                                  "'kvcove admin --admin HOST:PORT --token FILE', or the header "
+                                  "'Authorization: Bearer X', X from 'kvcove token --bearer FILE'",
                                   metrics ? " or \"metrics\"" : "")}});
       denied.status = 401;
       co_return denied;

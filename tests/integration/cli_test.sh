@@ -479,7 +479,7 @@ for _ in $(seq 500); do kill -0 $logged 2>/dev/null || break; sleep 0.02; done
 kill -9 $logged 2>/dev/null
 wait $logged
 check "SIGHUP reads the level again and opens the log again" 0 \
-  "info SIGHUP.*info SIGHUP.*error the log's file is that of before: .*Is a directory.*error the log's level is that of before: .*no regular file.*info stopping on SIGTERM.*info stopped" \
+  "info SIGHUP.*info SIGHUP.*error the log's file remains the same: .*Is a directory.*error the log's level remains the same: .*no regular file.*info stopping on SIGTERM.*info stopped" \
   python3 -c '
 import datetime, json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
