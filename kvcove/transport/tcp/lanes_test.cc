@@ -444,6 +444,9 @@ TEST_F(TcpLanesTest, AServerThatWaitsForARegistrationSaysSo) {
 TEST_F(TcpLanesTest, WhatMovesByLanesIsCounted) {
   Start();
   ASSERT_TRUE(AwaitLane());
+  // The owner counts the bytes of a get once its device has moved them: perhaps after the
+  // requester's end.
+  ASSERT_TRUE(Becomes([&] { return server_->Lanes()->sent_bytes == kBytes; }));
   const auto before = server_->Lanes();
   ASSERT_TRUE(before);
   EXPECT_EQ(before->lanes, 1U);
