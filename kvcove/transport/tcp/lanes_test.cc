@@ -489,13 +489,18 @@ TEST_F(TcpLanesTest, APortThatGoesDownLeavesTheSockets) {
   Start();
   ASSERT_TRUE(AwaitLane());
   verbs_.SetPort("fake0", false);
-  // The exchange that finds out may fail; from then on TCP carries them.
-  (void)Run(GetOf(buffer_));
-  for (int round = 0; round < 3; ++round) {
+  // The exchange that takes the lane may fail, which need not be the first one; TCP carries the
+  // others.
+  int failed = 0;
+  for (int round = 0; round < 5; ++round) {
     std::fill(buffer_.begin(), buffer_.end(), Random_());
-    ASSERT_TRUE(Run(GetOf(buffer_)));
+    if (!Run(GetOf(buffer_))) {
+      ++failed;
+      continue;
+    }
     EXPECT_EQ(buffer_, service_.value);
   }
+  EXPECT_LE(failed, 1);
   verbs_.SetPort("fake0", true);
   EXPECT_TRUE(AwaitLane());
 }
