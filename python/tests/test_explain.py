@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -143,3 +144,20 @@ def test_the_cache_is_planned_as_each_version_does(
     (made,) = explain._compat.kv_cache_configs_of("config", ["specs"], [7])
     assert made[:3] == ("config", ["specs"], [7])
     assert made[3:] == ((("groups", "config", ["specs"]),) if newer else ())
+
+
+def test_without_vllm_one_line_says_where_to_run_it() -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.modules['vllm'] = None; "
+            "from kvcove.vllm.__main__ import main; sys.exit(main(['explain', 'm']))",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("explain plans an engine with vLLM")
+    assert ran.stderr.count("\n") == 1

@@ -56,7 +56,17 @@ def main(words: list[str]) -> int:
     asked = _engines_in(words[2:] if as_json else words[1:])
     # vLLM's own lines go to where the answer goes.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from kvcove.vllm import _explain
+    try:
+        from kvcove.vllm import _explain
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "vllm":
+            raise
+        print(
+            f"explain plans an engine with vLLM, which {sys.executable} does not have: "
+            "run it with the Python of the engine",
+            file=sys.stderr,
+        )
+        return 1
 
     if len(asked) == 1:
         try:
