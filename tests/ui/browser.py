@@ -92,7 +92,7 @@ class Browser:
 
 
 class Tab:
-    """A page, with what went wrong in it and what it asked for."""
+    """A tab of the browser, which also reports the errors of its page and the addresses that the page has asked."""
 
     def __init__(self, browser, width=1280, height=900):
         self.browser = browser
