@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "kvcove/master/server/fake_admin_pool.h"
 
@@ -60,20 +61,19 @@ class AdminRoutesTest : public testing::Test {
  protected:
   http::Response Post(const std::string& path,
                       const std::map<std::string, std::string>& arguments) {
-    const auto route = std::ranges::find(routes_, path, &http::Route::path);
     http::Request request;
-    request.method = "POST";
-    request.path = path;
     request.query = arguments;
-    return route->answer(request);
+    return Answer(path, std::move(request));
   }
   http::Response PostBody(const std::string& path, const std::string& body) {
-    const auto route = std::ranges::find(routes_, path, &http::Route::path);
     http::Request request;
+    request.body = body;
+    return Answer(path, std::move(request));
+  }
+  http::Response Answer(const std::string& path, http::Request request) {
     request.method = "POST";
     request.path = path;
-    request.body = body;
-    return route->answer(request);
+    return std::ranges::find(routes_, path, &http::Route::path)->answer(request);
   }
   void Slot(SlotId slot, const std::string& name, const std::string& version = {}) {
     pool_->slots.push_back({.slot = slot, .name = name, .version = version});
