@@ -381,3 +381,14 @@ def test_what_the_metadata_server_keeps_has_a_bound(monkeypatch: pytest.MonkeyPa
     assert http(url + "a", method="DELETE")[0] == 200
     assert http(url + "b", b"1234567890", "PUT")[0] == 200
     server.close()
+
+
+def test_a_port_that_a_connection_left_says_what_keeps_it_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        connection = socket.create_connection(other.getsockname())
+        port = connection.getsockname()[1]
+        accepted, _ = other.accept()
+        connection.close()  # the first to close holds the port
+        accepted.close()
+        with pytest.raises(OSError, match=f"ip_local_reserved_ports={port}"):
+            _http.HttpServers(["127.0.0.1"], port, {})

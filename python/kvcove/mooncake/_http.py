@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import inspect
 import ipaddress
 import json
@@ -394,12 +395,22 @@ class HttpServers:
                 self.port = self._servers[0].port
         except OSError as error:
             self.close()
-            raise OSError(f"{join_address(host, port)}: {error}") from error
+            raise OSError(f"{join_address(host, port)}: {error}{_way_out(error, port)}") from error
 
     def close(self) -> None:
         """Stop."""
         for server in self._servers:
             server.close()
+
+
+def _way_out(error: OSError, port: int) -> str:
+    """Return what frees a port that nobody listens at: this host's connections are given such ports, too."""
+    if error.errno != errno.EADDRINUSE:
+        return ""
+    return (
+        f"; another program listens there, or a connection of this host was given the port: "
+        f"`sysctl net.ipv4.ip_local_reserved_ports={port}` keeps it free"
+    )
 
 
 def _seconds_for(count: int) -> float:

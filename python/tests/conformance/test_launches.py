@@ -107,6 +107,9 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
         for name in names:
             _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
+            # The servers' usual ports lie among those of passing connections, which hold them for a minute after their end.
+            reserve = "echo 50051-50099 >/proc/sys/net/ipv4/ip_local_reserved_ports"
+            _ip("netns", "exec", name, "sh", "-c", reserve)
         links = [f"kv{os.getpid()}{n}" for n in (1, 2)]
         _ip("link", "add", links[0], "type", "veth", "peer", "name", links[1])
         for host, link in zip(made, links, strict=True):
