@@ -2,6 +2,8 @@
 // A successor's process that ends or hangs in the middle of a take-over, for tests of faults.
 #pragma once
 
+#include <poll.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "kvcove/base/posix.h"
 #include "kvcove/server/upgrade.h"
 
 namespace kvcove {
@@ -35,6 +38,16 @@ inline void Stop(pid_t pid) {
   while (!Stands(pid)) std::this_thread::yield();
 }
 
+// Returns when the process has ended. On a busy machine its threads need time of a processor for
+// that, during which its sockets are open, and a deadline of the successor may pass first.
+inline void Kill(pid_t pid) {
+  kill(pid, SIGKILL);
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  pollfd ended{.fd = process.get(), .events = POLLIN, .revents = 0};
+  while (process.valid() && poll(&ended, 1, -1) < 0) {
+  }
+}
+
 // At the stage `at` the successor does `what`: "die", "kill" (the process `running`, which it takes
 // over), "stop" (that process; it goes on when all its threads stand), "hang", or nothing for any
 // other word.
@@ -43,7 +56,7 @@ inline server::UpgradeTaker::OnStage Misbehave(server::UpgradeStage at, std::str
   return [at, what = std::move(what), running](server::UpgradeStage stage) {
     if (stage != at) return;
     if (what == "die") raise(SIGKILL);
-    if (what == "kill") kill(running, SIGKILL);
+    if (what == "kill") Kill(running);
     if (what == "stop") Stop(running);
     while (what == "hang") pause();
   };

@@ -136,7 +136,10 @@ class Session:
         return termios.tcgetattr(self.fd)
 
     def read(self, seconds=0.0):
-        """Take what the program has written; a terminal whose programs have ended is no error."""
+        """Take what the program has written; a terminal whose programs have ended is no error.
+
+        What they have written just before may come late, on a busy machine: only the terminal's own end tells that nothing more comes.
+        """
         while select.select([self.fd], [], [], seconds)[0]:
             try:
                 got = os.read(self.fd, 65536)
@@ -146,7 +149,8 @@ class Session:
                 return
             self.bytes += got
             self.screen.feed(got.decode(errors="replace"))
-            seconds = 0.0
+            if self.status is None:
+                seconds = 0.0
 
     def shows(self, text, seconds=60.0):
         """Whether the text is on the screen, now or soon."""
@@ -179,6 +183,7 @@ class Session:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
                     self.status = os.waitstatus_to_exitcode(status)
+                    self.read(10.0)
             return self.status is not None
 
         return until(look)
