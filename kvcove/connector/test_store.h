@@ -27,6 +27,7 @@ struct TestPool {
   FakeClock* clock = nullptr;  // goes on with every value that is loaded:
   std::int64_t get_ns = 0;     // from memory
   std::int64_t disk_get_ns = 0;
+  std::int64_t exists_ns = 0;   // with every Exists
   std::int64_t reset_ns = 0;    // and with a reset
   std::size_t most_pieces = 0;  // of one value that was asked for
   std::uint64_t asked = 0;      // keys of Exists
@@ -36,6 +37,9 @@ struct TestPool {
   int announcements = 0;               // calls
   std::function<void()> on_announce;   // called by each of them
   std::atomic<bool> slow{false};       // Exists does not answer in time
+  // Called by each such Exists with its timeout.
+  std::function<void(std::chrono::milliseconds)> on_slow;
+  std::chrono::milliseconds exists_timeout{0};  // of the last Exists
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
   std::atomic<Code> refuses{Code::kOk};     // else Capture fails so
@@ -65,7 +69,12 @@ class TestStore : public Store {
     if (pool_.call_throws) throw std::runtime_error("exists");
     const MutexLock lock(pool_.mutex);
     pool_.asked += keys.size();
-    if (pool_.slow) return Fail(Code::kTimeout, "slow");
+    pool_.exists_timeout = options.timeout;
+    if (pool_.clock != nullptr) pool_.clock->AdvanceNs(pool_.exists_ns);
+    if (pool_.slow) {
+      if (pool_.on_slow) pool_.on_slow(options.timeout);
+      return Fail(Code::kTimeout, "slow");
+    }
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const bool disk = pool_.on_disk || pool_.disk.contains(Name(keys[i]));
       if (disk && pool_.values.contains(Name(keys[i]))) {

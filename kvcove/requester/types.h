@@ -55,7 +55,8 @@ struct ItemResult {
   bool listed = true;  // puts: false if the master has not listed it yet, so other hosts miss it
   // Borrows and reservations in a cluster: not possible on this host. Get or Put reaches others.
   bool elsewhere = false;
-  // Look-ups with CallOptions::under_way: a miss whose save somebody has announced.
+  // Look-ups with CallOptions::under_way: a miss whose save somebody has announced, or may have: an
+  // owner of this host that knows of saves did not answer in time.
   bool under_way = false;
   bool ok() const { return code == Code::kOk; }
 };

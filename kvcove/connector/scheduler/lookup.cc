@@ -25,6 +25,9 @@ constexpr std::uint64_t kWindow = 8;        // strides of the second question, a
 // in milliseconds; without progress the pauses get longer, as a busy one may not have begun.
 constexpr std::int64_t kFirstWaitNs = 5 * kMillisecond;
 constexpr std::int64_t kMostWaitNs = 20 * kMillisecond;
+// Time of a step of the engine's scheduler in which a look-up that waits may ask. Most answers are
+// "not yet", and the step's other requests need the rest.
+constexpr std::int64_t kPollNs = kMillisecond;
 
 // Copies in a few moves of fixed sizes, the last of which overlaps the one before. For keys this
 // takes half the time of memcpy(3), and a look-up writes thousands.
@@ -113,12 +116,14 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
   results.assign(views.size(), {});
   const std::int64_t left_ms =
       std::max<std::int64_t>((LeftNs(deadline_ns, clock) + kMillisecond - 1) / kMillisecond, 1);
+  const std::int64_t began_ns = clock.NowNs();
   const Status status = store.Exists(views, results,
                                      {.timeout = std::chrono::milliseconds(left_ms),
                                       .version = question_.version,
                                       .after = {},
                                       .hold = hold,
                                       .under_way = MayWait(clock)});
+  ask_ns_ = clock.NowNs() - began_ns;
   asked_ += views.size();
   if (!status && status.error().code == Code::kTimeout) return false;
   // An owner was late. The chunks are asked for again with the next budget: to take the value for
@@ -166,15 +171,33 @@ void Lookup::Count(std::size_t i, const ChunkId& chunk, bool present) {
                    .tier = present ? slowest : Tier::kUnknown});
 }
 
-void Lookup::Wait(const Clock& clock, std::uint64_t tokens) {
+bool Lookup::Wait(const Clock& clock, std::uint64_t tokens) {
   const std::int64_t now = clock.NowNs();
+  // The last question begins early enough to be answered in time, with as much time again to spare.
+  const std::int64_t last_ns = question_.wait_until_ns - 2 * ask_ns_;
+  wait_over_ = now >= last_ns;
+  if (wait_over_) return false;
   if (waits_from_ns_ == 0) {
     waits_from_ns_ = now;
     waits_from_tokens_ = tokens;
   }
   pause_ns_ = pause_ns_ == 0 ? kFirstWaitNs : std::min(2 * pause_ns_, kMostWaitNs);
   // At the end of its time it asks a last time, and takes what is missing then for missing.
-  again_ns_ = std::min(now + pause_ns_, question_.wait_until_ns);
+  again_ns_ = std::min(now + pause_ns_, last_ns);
+  return true;
+}
+
+void Lookup::WaitUnanswered(const Clock& clock, std::uint64_t tokens) {
+  if (waits()) (void)Wait(clock, tokens);
+}
+
+void Lookup::EndWait() {
+  if (!full_done_) {
+    candidate_ = std::min(candidate_, cursor_);
+    Shorten();
+  }
+  // Nothing ends where chunks of the other groups are not known to be there.
+  End(shape_.all_full() ? candidate_ : question_.from_tokens);
 }
 
 Lookup::Waited Lookup::waited() const {
@@ -223,7 +246,10 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
       }
     }
     std::vector<Answer> answers(chunks.size());
-    if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) return false;
+    if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) {
+      WaitUnanswered(clock, cursor_);
+      return false;
+    }
     const std::size_t per_stride = chunks.size() / std::max<std::uint64_t>(strides, 1);
     const auto of_stride = [&](std::uint64_t s) {
       return std::span(answers).subspan(s * per_stride, per_stride);
@@ -232,15 +258,15 @@ bool Lookup::StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns
     while (found < strides && std::ranges::all_of(of_stride(found), &Answer::present)) ++found;
     cursor_ += found * stride;
     if (found > 0) pause_ns_ = 0;
-    const bool waits =
+    const bool comes =
         found < strides &&
         std::ranges::all_of(
             of_stride(found), [](const Answer& answer) { return answer.present || answer.comes; });
+    const bool waits = comes && Wait(clock, cursor_);
     // The chunks behind the missing one are asked for again, and counted then.
     const std::size_t counted = waits ? found * per_stride : chunks.size();
     for (std::size_t i = 0; i < counted; ++i) Count(i, chunks[i], answers[i].present);
     if (waits) {
-      Wait(clock, cursor_);
       window_ = kWindow;
       return false;
     }
@@ -273,14 +299,14 @@ bool Lookup::StepOthers(Store& store, const Clock& clock, std::int64_t deadline_
             if (!known_.contains({g, c - 1})) chunks.emplace_back(g, c - 1);
           }
           std::vector<Answer> answers(chunks.size());
-          if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) return false;
-          if (answers[0].comes) {
-            Wait(clock, question_.from_tokens);
+          if (!Ask(store, clock, deadline_ns, hold, chunks, answers)) {
+            WaitUnanswered(clock, question_.from_tokens);
             return false;
           }
+          if (answers[0].comes && Wait(clock, question_.from_tokens)) return false;
           for (std::size_t i = 0; i < chunks.size(); ++i) {
             // A chunk that comes may be there when the end has moved to it.
-            if (answers[i].comes) continue;
+            if (answers[i].comes && i > 0) continue;
             Count(i, chunks[i], answers[i].present);
             known_[chunks[i]] = answers[i].present;
           }
@@ -303,9 +329,18 @@ bool Lookup::Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
   if (clock.NowNs() < again_ns_) return false;
   again_ns_ = 0;
   try {
-    const bool done = TryStep(store, clock, deadline_ns, hold);
-    if (done) ended_ns_ = clock.NowNs();
-    return done;
+    // A pool that is slow, because of saves perhaps, does not make the wait longer. A question that
+    // begins late, as the engine's step was long, is one for what this host's memory has.
+    if (waits()) {
+      deadline_ns =
+          std::min(deadline_ns, std::max(question_.wait_until_ns, clock.NowNs() + kPollNs));
+    }
+    if (!TryStep(store, clock, deadline_ns, hold)) {
+      if (!waits() || MayWait(clock)) return false;
+      EndWait();
+    }
+    ended_ns_ = clock.NowNs();
+    return true;
   } catch (const std::exception& error) {
     // Uncaught on kvcove-lookup, it would end the engine's process.
     static std::atomic<std::uint64_t> failed{0};
@@ -333,7 +368,8 @@ class Here final : public LookupRunner {
       : store_(store), clock_(clock), hold_(hold) {}
   bool Run(const std::shared_ptr<Lookup>& lookup, std::chrono::milliseconds budget) override {
     // A call of the pool is not cut short by the budget, so no call begins in its last fifth.
-    const std::int64_t budget_ns = budget.count() * kMillisecond * 8 / 10;
+    std::int64_t budget_ns = budget.count() * kMillisecond * 8 / 10;
+    if (lookup->waits()) budget_ns = std::min(budget_ns, kPollNs);
     return lookup->Step(store_, clock_, clock_.NowNs() + budget_ns, hold_);
   }
 

@@ -9,7 +9,8 @@
 //    that ends there needs: one joint length.
 //
 // A chunk that is missing while its save is under way (Session::Announce) ends neither: the look-up
-// asks for it again some milliseconds later, until its question's time for that is over.
+// asks for it again some milliseconds later. When its question's time for that is over, it ends
+// with what it has found, also while the pool has not answered its last question.
 #pragma once
 
 #include <array>
@@ -65,6 +66,8 @@ class Lookup {
             std::chrono::milliseconds hold);
 
   bool done() const { return done_; }
+  // Returns true once it has waited for a save.
+  bool waits() const { return waits_from_ns_ != 0; }
   // Returns when it asks again for a chunk that is being saved; 0: it does not wait. A Step before
   // that does nothing.
   std::int64_t again_ns() const { return again_ns_; }
@@ -110,8 +113,15 @@ class Lookup {
   // Counts the answer to the i-th chunk of the last question, and notes where it was seen.
   void Count(std::size_t i, const ChunkId& chunk, bool present);
   // Lets the look-up ask again later for a chunk that is being saved; `tokens` are found so far.
-  void Wait(const Clock& clock, std::uint64_t tokens);
-  bool MayWait(const Clock& clock) const { return clock.NowNs() < question_.wait_until_ns; }
+  // False: no further question would be answered in time.
+  bool Wait(const Clock& clock, std::uint64_t tokens);
+  // Lets a look-up that waits ask again, because the pool has not answered in time.
+  void WaitUnanswered(const Clock& clock, std::uint64_t tokens);
+  // Ends a look-up whose wait is over while a question has no answer, with what it has found.
+  void EndWait();
+  bool MayWait(const Clock& clock) const {
+    return !wait_over_ && clock.NowNs() < question_.wait_until_ns;
+  }
   bool TryStep(Store& store, const Clock& clock, std::int64_t deadline_ns,
                std::chrono::milliseconds hold);
   bool StepFull(Store& store, const Clock& clock, std::int64_t deadline_ns,
@@ -133,6 +143,8 @@ class Lookup {
   std::map<ChunkId, bool> known_;  // of the other groups
   std::int64_t again_ns_ = 0;
   std::int64_t pause_ns_ = 0;       // before it asks again
+  std::int64_t ask_ns_ = 0;         // that the last question took
+  bool wait_over_ = false;          // no further question would be answered in time
   std::int64_t waits_from_ns_ = 0;  // 0: it has not waited
   std::int64_t ended_ns_ = 0;
   std::uint64_t waits_from_tokens_ = 0;

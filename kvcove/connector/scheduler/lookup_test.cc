@@ -245,6 +245,86 @@ TEST_F(LookupWaitTest, AWindowAndAStateAreWaitedForToo) {
   EXPECT_EQ(vain->hit_tokens(), 128U);
 }
 
+// A busy pool must not make the wait longer than it may be, nor take what was found before.
+TEST_F(LookupWaitTest, AWaitEndsAtItsTimeAlsoWithoutAnAnswer) {
+  Use({{}});
+  for (std::uint64_t c = 0; c < 5; ++c) Have(0, c);
+  for (std::uint64_t c = 5; c < 20; ++c) Coming(0, c);
+  pool_.on_slow = [&](std::chrono::milliseconds timeout) {
+    clock_.AdvanceNs(timeout.count() * kMillisecond);
+  };
+  const auto lookup = Ask(16 * 20);
+  EXPECT_FALSE(Step(*lookup));
+  pool_.slow = true;
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_EQ(clock_.NowNs(), wait_until_ns_);
+  EXPECT_TRUE(lookup->done());
+  EXPECT_EQ(lookup->hit_tokens(), 16 * 5U);
+  EXPECT_EQ(lookup->waited().ns, 200 * kMillisecond);
+}
+
+// Of a window or a state it is not known whether the hit's end has it.
+TEST_F(LookupWaitTest, AWaitWithoutAnAnswerFindsNothingThatOtherGroupsNeed) {
+  Use({{.chunk_tokens = 16}, {.kind = GroupKind::kState, .chunk_tokens = 64}});
+  for (std::uint64_t c = 0; c < 16; ++c) Have(0, c);
+  Have(1, 1);
+  Coming(1, 3);
+  pool_.on_slow = [&](std::chrono::milliseconds timeout) {
+    clock_.AdvanceNs(timeout.count() * kMillisecond);
+  };
+  const auto lookup = Ask(16 * 16);
+  EXPECT_FALSE(Step(*lookup));
+  pool_.slow = true;
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_EQ(lookup->hit_tokens(), 0U);
+}
+
+// The runner would give it up, and with it what was found.
+TEST_F(LookupWaitTest, AQuestionWithoutAnAnswerIsAskedAgain) {
+  Use({{}});
+  for (std::uint64_t c = 0; c < 5; ++c) Have(0, c);
+  for (std::uint64_t c = 5; c < 20; ++c) Coming(0, c);
+  const auto lookup = Ask(16 * 20);
+  EXPECT_FALSE(Step(*lookup));
+  pool_.slow = true;
+  EXPECT_FALSE(StepAgain(*lookup));
+  EXPECT_GT(lookup->again_ns(), clock_.NowNs());
+  pool_.slow = false;
+  for (std::uint64_t c = 5; c < 20; ++c) Have(0, c);
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_EQ(lookup->hit_tokens(), 16 * 20U);
+}
+
+// Its last question is answered in time: it begins as long before the end as answers take, twice.
+TEST_F(LookupWaitTest, TheLastQuestionLeavesTimeForItsAnswer) {
+  Use({{}});
+  Have(0, 0);
+  for (std::uint64_t c = 1; c < 20; ++c) Coming(0, c);
+  pool_.clock = &clock_;
+  pool_.exists_ns = 30 * kMillisecond;
+  const auto lookup = Ask(16 * 20);
+  EXPECT_FALSE(Step(*lookup));
+  std::size_t questions = 1;
+  while (questions < 100 && !StepAgain(*lookup)) ++questions;
+  EXPECT_LE(clock_.NowNs(), wait_until_ns_);
+  EXPECT_GT(clock_.NowNs(), wait_until_ns_ - 60 * kMillisecond);
+  EXPECT_EQ(lookup->hit_tokens(), 16U);
+}
+
+// The requests of a step share its time, and most answers to a look-up that waits are "not yet".
+TEST_F(LookupWaitTest, ALookUpThatWaitsTakesLittleOfAStep) {
+  Use({{}});
+  Have(0, 0);
+  Coming(0, 1);
+  const auto runner = RunHere(store_, clock_, kHold);
+  const auto lookup = Ask(16 * 2);
+  EXPECT_FALSE(runner->Run(lookup, std::chrono::milliseconds(5)));
+  EXPECT_EQ(pool_.exists_timeout, std::chrono::milliseconds(4));
+  clock_.AdvanceNs(lookup->again_ns() - clock_.NowNs());
+  EXPECT_FALSE(runner->Run(lookup, std::chrono::milliseconds(5)));
+  EXPECT_EQ(pool_.exists_timeout, std::chrono::milliseconds(1));
+}
+
 TEST_F(LookupWaitTest, AThreadsSchedulerIsNotHeldWhileALookUpWaits) {
   Use({{}});
   Coming(0, 0);

@@ -122,9 +122,12 @@ void OwnerClient::FindUnderWay(const Scope& scope, std::span<const std::string_v
   }
   const auto codes =
       scope.attachment->service().NoteSaves(TokenOf(scope), hashes, SaveNotice::kNone, deadline_ns);
-  if (!codes) return;
+  // An owner that a save keeps busy is late with its answer. "No" would end the look-up while the
+  // value is being stored; its caller bounds the wait.
+  const bool late = !codes && codes.error().code == Code::kTimeout;
+  if (!codes && !late) return;
   for (std::size_t k = 0; k < which.size(); ++k) {
-    results[which[k]].under_way = (*codes)[k] == Code::kInProgress;
+    results[which[k]].under_way = late || (*codes)[k] == Code::kInProgress;
   }
 }
 

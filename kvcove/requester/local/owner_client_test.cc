@@ -88,6 +88,12 @@ class FakeOwner final : public wire::HostService {
                                     std::int64_t deadline_ns) override {
     return Late(deadline_ns);
   }
+  Result<std::vector<Code>> NoteSaves(const Token&, std::span<const Id128> hashes, SaveNotice,
+                                      std::int64_t) override {
+    if (saves != Code::kMiss && saves != Code::kInProgress) return Fail(saves, "as told");
+    return std::vector<Code>(hashes.size(), saves);
+  }
+  Code saves = Code::kMiss;             // its answer for each, or its refusal
   std::vector<std::int64_t> deadlines;  // of calls that it takes long to refuse
   Code refusal = Code::kUnavailable;
   bool stats = false;                   // it answers StatObjects
@@ -128,6 +134,9 @@ class FakeSegmentAttachment final : public Attachment {
   wire::HostService& service() override { return owner_; }
   void SetLease(std::int64_t deadline_ns) {
     segment::HeaderView(header()).header().lease_deadline_ns.store(deadline_ns);
+  }
+  void SetSavesUntil(std::int64_t until_ns) {
+    segment::HeaderView(header()).header().saves_until_ns.store(until_ns);
   }
   FakeOwner& owner() { return owner_; }
 
@@ -190,6 +199,28 @@ TEST(OwnerClientTest, ALookUpAsksNothingOfAnOwnerWithoutALease) {
   ASSERT_TRUE(session.Exists({&key, 1}, {&result, 1}, {}));
   EXPECT_EQ(result.reason, MissReason::kNeverPut);
   EXPECT_EQ(owner.registrations(), 1);
+}
+
+// A saver that takes all processors delays the owner's answer, too: the look-up would end while its
+// values are being stored.
+TEST(OwnerClientTest, AnOwnerThatIsLateDeniesNoSave) {
+  AttachedSession attached;
+  FakeOwner& owner = attached.attachment->owner();
+  attached.attachment->SetLease(SystemClock::Instance().NowNs() + 60 * kSecond);
+  const auto under_way = [&](Code answer) {
+    owner.saves = answer;
+    const std::string_view key = "k";
+    ItemResult result;
+    EXPECT_TRUE(attached.session.Exists({&key, 1}, {&result, 1}, {.under_way = true}));
+    EXPECT_EQ(result.code, Code::kMiss);
+    return result.under_way;
+  };
+  EXPECT_FALSE(under_way(Code::kTimeout)) << "no save was announced: it is not asked";
+  attached.attachment->SetSavesUntil(SystemClock::Instance().NowNs() + 60 * kSecond);
+  EXPECT_TRUE(under_way(Code::kInProgress));
+  EXPECT_TRUE(under_way(Code::kTimeout));
+  EXPECT_FALSE(under_way(Code::kMiss));
+  EXPECT_FALSE(under_way(Code::kUnavailable)) << "its end is that of the saves that it knew";
 }
 
 // Each request waits for the one before it: a batch that would need several is reserved instead.
