@@ -67,6 +67,7 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   std::vector<MutableBuffer> pieces;   // those of the batch that runs
   std::atomic<bool> cancelled{false};  // set by any thread; only stops work, and orders no memory
   std::int64_t since_ns = 0;           // when it could begin
+  std::uint64_t number = 0;            // in the order in which jobs could begin
   std::size_t next = 0;                // first item that has not been moved
   std::shared_ptr<const transport::DeviceMark> after;  // for a load to a device
   std::shared_ptr<const std::atomic<std::int64_t>>

@@ -8,6 +8,7 @@ namespace kvcove::connector {
 
 void JobQueue::Add(JobPtr job, std::int64_t now_ns) {
   job->since_ns = now_ns;
+  job->number = ++last_number_;
   (job->load ? loads_ : saves_).push_back(std::move(job));
 }
 
@@ -16,17 +17,26 @@ JobQueue::JobPtr JobQueue::Next(Share share, bool loads_blocked, bool saves_bloc
     const bool loads = queue == &loads_;
     const bool theirs = share == Share::kAll || (share == Share::kLoads) == loads;
     if (!theirs || queue->empty() || (loads ? loads_blocked : saves_blocked)) continue;
-    JobPtr job = std::move(queue->front());
-    queue->pop_front();
+    const auto next = loads ? queue->begin() : NextSave();
+    JobPtr job = std::move(*next);
+    queue->erase(next);
     running_.insert(job);
     return job;
   }
   return nullptr;
 }
 
+std::deque<JobQueue::JobPtr>::iterator JobQueue::NextSave() {
+  if (++saves_taken_ % kOldestEvery == 0) return saves_.begin();
+  return std::ranges::find(saves_, saves_.back()->request,
+                           [](const JobPtr& job) -> const std::string& { return job->request; });
+}
+
 void JobQueue::PutBack(const JobPtr& job) {
   running_.erase(job);
-  (job->load ? loads_ : saves_).push_front(job);
+  std::deque<JobPtr>& queue = job->load ? loads_ : saves_;
+  const auto number = [](const JobPtr& one) { return one->number; };
+  queue.insert(std::ranges::lower_bound(queue, job->number, {}, number), job);
 }
 
 std::vector<JobQueue::JobPtr> JobQueue::TakeLoads(const Matches& matches) {

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs of one rank that wait for a mover or are run by one, and steps whose saves are not due yet.
-// Loads precede saves, and the oldest job of each kind is first.
+// Loads precede saves, and the oldest load is first.
 //
 //   load  Add --Next--> running --PutBack--> waits again, before newer ones --Next--> ... --Ran-->
 //   save  a step's (ComputedSteps) --Add when it is computed--> as above
+//
+// Saves: three of four batches are of the newest request, whose next turn may be asked for at once,
+// and one is the oldest's. Oldest first, a saver that is a second behind would store every turn a
+// second after somebody has looked for it, and none in time. The jobs of one request keep their
+// order, as a chunk without those before it is of no use.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +41,10 @@ class JobQueue {
     return (load ? loads_.size() : saves_.size() + undue_saves) >= most_queued_;
   }
   void Add(JobPtr job, std::int64_t now_ns);
-  // Takes the oldest job of the share that is not blocked, loads first; it is running from now on.
-  // Null: there is none.
+  // Takes the next job of the share that is not blocked, loads first; it is running from now on.
+  // Null: there is none. Cost for a save: a look at each that waits, one for each batch.
   JobPtr Next(Share share, bool loads_blocked, bool saves_blocked);
-  // Puts a running job that has more to move back to the front of its queue.
+  // Puts a running job that has more to move back, before all that were added after it.
   void PutBack(const JobPtr& job);
   // Takes note that a job runs no more.
   void Ran(const JobPtr& job) { running_.erase(job); }
@@ -65,8 +70,14 @@ class JobQueue {
   void CancelSync();
 
  private:
+  // One batch of so many is that of the oldest save.
+  static constexpr std::uint64_t kOldestEvery = 4;
+  std::deque<JobPtr>::iterator NextSave();
+
   const std::uint32_t most_queued_;
-  std::deque<JobPtr> loads_;
+  std::uint64_t last_number_ = 0;
+  std::uint64_t saves_taken_ = 0;
+  std::deque<JobPtr> loads_;  // both by Job::number
   std::deque<JobPtr> saves_;
   std::set<JobPtr> running_;
   std::set<JobPtr> sync_;

@@ -66,6 +66,44 @@ TEST_F(JobQueueTest, AJobThatWasPutBackIsNext) {
   EXPECT_EQ(queue_.size(), 1U);
 }
 
+// Three of four batches are of the newest request, and one is the oldest's.
+TEST_F(JobQueueTest, ABusySaverStoresTheNewestRequestFirst) {
+  const auto save = [&](JobId id, const std::string& request) {
+    auto job = QueuedJob(id, /*load=*/false);
+    job->request = request;
+    queue_.Add(std::move(job), 1);
+  };
+  // Each has more to store.
+  const auto batch = [&] {
+    const auto job = queue_.Next(Share::kAll, false, false);
+    queue_.PutBack(job);
+    return job->id;
+  };
+  save(1, "old");
+  save(2, "middle");
+  save(3, "new");
+  save(4, "new");
+  std::vector<JobId> batches;
+  for (int i = 0; i < 8; ++i) batches.push_back(batch());
+  EXPECT_EQ(batches, (std::vector<JobId>{3, 3, 3, 1, 3, 3, 3, 1})) << "in a request's own order";
+  EXPECT_EQ(Next(), 3U);
+  save(5, "newer");
+  EXPECT_EQ(Next(), 5U);
+  EXPECT_EQ(Next(), 4U);
+  EXPECT_EQ(Next(), 1U);
+  EXPECT_EQ(Next(), 2U);
+  EXPECT_EQ(Next(), 0U);
+}
+
+TEST_F(JobQueueTest, ALoadThatWasPutBackGoesBeforeNewerOnes) {
+  Add(1, true);
+  const auto job = queue_.Next(Share::kAll, false, false);
+  Add(2, true);
+  queue_.PutBack(job);
+  EXPECT_EQ(Next(), 1U);
+  EXPECT_EQ(Next(), 2U);
+}
+
 TEST_F(JobQueueTest, EachKindHasItsBound) {
   EXPECT_FALSE(queue_.Full(/*load=*/false, /*undue_saves=*/2));
   EXPECT_TRUE(queue_.Full(false, 3));

@@ -4,7 +4,7 @@
 //
 //   Begin(plan)   queues the plan's loads at once. FinishStep() queues the step's saves as soon as
 //                 the KV that they read is computed: the thread kvcove-steps waits for that, so no
-//                 mover does. Loads precede saves, and the oldest job is first.
+//                 mover does. Loads precede saves; JobQueue has their order.
 //   A job ends exactly once, whatever happens: done, failed, cancelled, or its thread threw. A load
 //   that has ended writes nothing any more; a save that has ended reads nothing any more.
 //
