@@ -222,6 +222,19 @@ class ClusterTierTest : public testing::Test {
     Join(*facts, generation);
   }
 
+  // As Restart, but `held` is set, so that the disks do not open.
+  void BeginHeld(std::atomic<bool>& held) {
+    End();
+    hang_ns_ = kSecond;
+    held = true;
+    const auto facts = Begin();
+    ASSERT_TRUE(facts) << facts.error().ToString();
+    owner_->link_side().Follow(facts_);
+    owner_->link_side().Publish(
+        facts_.incarnation, {{.slot = kTierSlot, .generation = kGeneration, .name = "m"}});
+    owner_->link_side().TableKnown();
+  }
+
   static std::string ValueOf(const std::string& key) {
     std::string value(kTierValue, '\0');
     Random random(std::hash<std::string>()(key));
@@ -955,6 +968,93 @@ TEST_F(ClusterTierTest, NoRemovalWaitsForADiskThatHangsWhileASuccessorOpensIt) {
   EXPECT_TRUE(proven.get());
   ASSERT_TRUE(Becomes([&] { return owner_->Stat().disk_aside == 0; }));
   EXPECT_FALSE(OnDisk(Inventory()).contains("key-0"));
+}
+
+// Nor where it hangs as the process starts. Nothing is known of the disk then, so the removal is
+// proven once the master has stored that no later process uses it.
+TEST_F(ClusterTierTest, NoRemovalWaitsForADiskThatHangsAtTheStart) {
+  Fill(60);
+  ASSERT_TRUE(OnDisk(Inventory()).contains("key-0"));
+  ASSERT_NO_FATAL_FAILURE(BeginHeld(held_));
+  EXPECT_TRUE(AwaitHeld());
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout)
+      << "this master has not stored it yet";
+  EXPECT_TRUE(owner_->data_side().Awaits(kToken)) << "a put would replace what the disk holds";
+  ObjectId cursor = 0;
+  EXPECT_TRUE(owner_->link_side().Inventory(cursor, 7).empty());
+  EXPECT_EQ(cursor, 0U);
+  owner_->link_side().SetDisksVoid(true);
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  EXPECT_TRUE(Becomes([&] { return !owner_->data_side().Awaits(kToken); })) << "memory serves";
+  EXPECT_EQ(Put("key-1"), Code::kOk);
+  EXPECT_TRUE(OnDisk(Inventory()).empty());
+
+  // The file system answers after all: the disk is used as any that was set aside.
+  held_ = false;
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  ASSERT_TRUE(Becomes([&] { return owner_->link_side().ReportAgainFrom().has_value(); }));
+  const auto there = OnDisk(Inventory(*owner_->link_side().ReportAgainFrom()));
+  EXPECT_FALSE(there.contains("key-0")) << "it was removed";
+  EXPECT_FALSE(there.contains("key-1")) << "it was replaced";
+  EXPECT_TRUE(there.contains("key-2"));
+}
+
+// What must be written before the disks may be opened is no reason to wait, either.
+TEST_F(ClusterTierTest, NoRemovalWaitsForFactsThatCannotBeWrittenAtTheStart) {
+  Fill(60);
+  facts_.incarnation = {.high = 7, .low = 7};
+  ASSERT_NO_FATAL_FAILURE(BeginHeld(facts_held_));
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-0")); });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  owner_->link_side().SetDisksVoid(true);
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  EXPECT_FALSE(owner_->disks().open());
+  facts_held_ = false;
+  lane.join();
+  EXPECT_TRUE(proven.get());
+  EXPECT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  EXPECT_TRUE(AwaitEmpty());
+}
+
+// A master that has not stored it may let the next process use the disk.
+TEST_F(ClusterTierTest, AStrikeThatHangsIsToldToTheNextMasterToo) {
+  Fill(60);
+  HeldNote note(*owner_->disks().note());
+  ASSERT_NO_FATAL_FAILURE(Break());
+  std::promise<bool> applied;
+  auto proven = applied.get_future();
+  std::thread lane([&] { applied.set_value(RemoveKey("key-1")); });
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  for (int masters = 0; masters < 3; ++masters) {
+    facts_.seen.term += 1;
+    owner_->link_side().Follow(facts_);
+    EXPECT_TRUE(owner_->link_side().Report().disks_void);
+    EXPECT_EQ(proven.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  }
+  owner_->link_side().SetDisksVoid(true);
+  EXPECT_TRUE(Becomes(
+      [&] { return proven.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }));
+  // The proof under the last master is none under the next.
+  facts_.seen.term += 1;
+  owner_->link_side().Follow(facts_);
+  std::promise<bool> again;
+  auto next = again.get_future();
+  lane.join();
+  lane = std::thread([&] { again.set_value(RemoveKey("key-2")); });
+  EXPECT_EQ(next.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  note.End();
+  lane.join();
+  EXPECT_TRUE(next.get()) << "the note was written without the disk";
+  EXPECT_TRUE(proven.get());
 }
 
 TEST_F(ClusterTierTest, NorDoesItBeginBehindAStrikeThatHangs) {

@@ -56,6 +56,7 @@ std::vector<OpenedTier> OpenTiers(std::span<const disklog::DiskSpec> specs, cons
                         .data_directory = place.known->directory()};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     auto disk = FindDisk(specs[i], whose, options.open);
+    tiers[i].use().NoteProgress();
     if (disk) {
       found[i] = *std::move(disk);
     } else {

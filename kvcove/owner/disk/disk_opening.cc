@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -16,6 +17,8 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kEndNs = 500 * kMillisecond;  // for the write of the clean end's opening
+// At most this time counts between two ticks: this process may have been stopped.
+constexpr std::int64_t kLongestLookNs = 100 * kMillisecond;
 
 }  // namespace
 
@@ -106,6 +109,7 @@ bool DiskOpening::MayOpen() const {
 // Starts the thread here and not in TableKnown, which the link calls under a lock of its own.
 void DiskOpening::Tick() {
   TakeSaved();
+  GiveUpIfItHangs();
   {
     const MutexLock lock(mutex_);
     // While nothing has changed, a copy of the directory with its disks equals them. The count is
@@ -128,6 +132,50 @@ void DiskOpening::Tick() {
   if (!opener) state_ = State::kMayOpen;  // the next tick tries again
   starts_opener_ = false;
   changed_.NotifyAll();
+}
+
+// kWaits lasts as long as the master sends generations, which no file delays.
+bool DiskOpening::Hangs() {
+  const std::int64_t now_ns = clock_.NowNs();
+  const std::int64_t elapsed_ns =
+      std::clamp<std::int64_t>(now_ns - std::exchange(looked_ns_, now_ns), 0, kLongestLookNs);
+  const bool unsaved = state_ == State::kMayOpen && !opening_.awaits(now_ns);
+  unsaved_ns_ = unsaved ? unsaved_ns_ + elapsed_ns : 0;
+  if (gave_up_) return false;
+  return state_ == State::kOpens ? disks_.opening_hangs()
+                                 : unsaved_ns_ > disks_.options().tier.hang_ns;
+}
+
+// The next process would use the disks by the note, which cannot be written, so this waits for the
+// master's store. Then values may be stored over what the disks hold, and removals that the disks
+// miss are proven (OwnerDisks::AwaitStruck).
+void DiskOpening::GiveUpIfItHangs() {
+  {
+    const MutexLock lock(mutex_);
+    if (!Hangs()) return;
+  }
+  known_->WantVoid();
+  if (!known_->is_void()) return;
+  for (std::size_t i = 0; i < disks_.set().size(); ++i) {
+    (void)disks_.set()[i].use().SetAside("its file system hangs");
+  }
+  ReleaseGenerations();
+  LogError(
+      "the file system of '{}' or of a disk hangs: memory serves alone, and the disks start empty "
+      "with the next process",
+      directory_);
+  const MutexLock lock(mutex_);
+  gave_up_ = true;
+  changed_.NotifyAll();
+}
+
+void DiskOpening::ReleaseGenerations() {
+  const MutexLock lock(memory_.mutex);
+  if (!std::exchange(holds_back_, false)) return;
+  std::vector<SlotUpdate> updates;
+  for (const auto& [slot, update] : held_) updates.push_back(update);
+  held_.clear();
+  memory_.SetSlots(held_incarnation_, updates);
 }
 
 void DiskOpening::Stop() {
@@ -156,14 +204,7 @@ TierPlace DiskOpening::Place() const {
 // such a key is answered `exists`.
 void DiskOpening::Run() {
   disks_.OpenEach(Place(), promoter_, stops_);
-  {
-    const MutexLock lock(memory_.mutex);
-    std::vector<SlotUpdate> updates;
-    for (const auto& [slot, update] : held_) updates.push_back(update);
-    held_.clear();
-    holds_back_ = false;
-    memory_.SetSlots(held_incarnation_, updates);
-  }
+  ReleaseGenerations();
   const MutexLock lock(mutex_);
   state_ = State::kSettled;
   if (Voids()) Save();
@@ -175,9 +216,14 @@ bool DiskOpening::settled() const {
   return state_ == State::kSettled;
 }
 
+bool DiskOpening::waits() const {
+  const MutexLock lock(mutex_);
+  return Waits();
+}
+
 bool DiskOpening::AwaitSettled() {
   const MutexLock lock(mutex_);
-  while (state_ != State::kSettled) {
+  while (Waits()) {
     if (link_ends_) return false;
     // Polls, because no call notifies `changed_` when the link ends.
     changed_.WaitFor(mutex_, std::chrono::nanoseconds(kDiskLookNs));
@@ -209,7 +255,7 @@ void DiskOpening::Follow(const OwnerFacts& from_link) {
     // none.
     voids = other && (state_ == State::kOpens || state_ == State::kSettled);
     other_master = facts.seen.term != facts_.seen.term || facts.seen.tag != facts_.seen.tag;
-    misses = state_ == State::kSettled && other_master;
+    misses = !Waits() && other_master;
     facts_ = facts;
   }
   // The current master has not confirmed that the disks of the current identity are void.

@@ -6,8 +6,14 @@
 //         --> settled: each is open, or set aside
 //
 // Until the disks are settled the core knows no generation, so no value can be put that a disk may
-// hold, and nothing is reported to the master. Generations that are published meanwhile are kept
-// here.
+// hold, nothing is reported to the master, and no removal is proven. Generations that are published
+// meanwhile are kept here.
+//
+// That must not last as long as a file system hangs: no owner of the cluster could remove anything.
+// An opening, or a write of the facts before it, that makes no progress for TierOptions::hang_ns is
+// given up. The master stores that no later process may use the disks; then they are set aside, and
+// memory serves alone. Should the file system answer after all, the disks are used again as any
+// that were set aside.
 //
 // An identity, pool or incarnation other than before voids what the disks hold. Another master
 // voids what disks that were away hold, because that master does not know what they have missed.
@@ -18,7 +24,7 @@
 //         durable --> Tick: the disks open, or are emptied and used again
 //
 // Threads. The link calls Follow and TableKnown, which wait for no file, and AwaitSettled, which
-// may wait. The janitor calls Tick, which starts the opener.
+// waits until the disks are settled or given up. The janitor calls Tick, which starts the opener.
 #pragma once
 
 #include <atomic>
@@ -77,7 +83,9 @@ class DiskOpening {
   void EndOpening();
 
   bool settled() const;
-  // Waits until the disks are settled. False: the link ends.
+  // Returns true until the disks are settled or given up.
+  bool waits() const;
+  // Waits until then. False: the link ends.
   bool AwaitSettled();
 
   // ---- the janitor
@@ -110,6 +118,10 @@ class DiskOpening {
 
  private:
   enum class State : std::uint8_t { kWaits, kMayOpen, kOpens, kSettled };
+  bool Waits() const KVCOVE_REQUIRES(mutex_) { return state_ != State::kSettled && !gave_up_; }
+  bool Hangs() KVCOVE_REQUIRES(mutex_);
+  void GiveUpIfItHangs();
+  void ReleaseGenerations();
   Result<Id128> CheckDisks(const std::string& directory) const;
   Status OpenNote(const std::string& directory);
   Status StartWriter();
@@ -151,6 +163,10 @@ class DiskOpening {
   std::uint64_t voided_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t struck_ KVCOVE_GUARDED_BY(mutex_) = 0;
   bool starts_opener_ KVCOVE_GUARDED_BY(mutex_) = false;
+  bool gave_up_ KVCOVE_GUARDED_BY(mutex_) = false;
+  // The janitor's: how long kMayOpen has lasted for the facts alone, and the time of the last look.
+  std::int64_t unsaved_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::int64_t looked_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
 
   // Generations that the master has published, until the disks are settled.
   bool holds_back_ KVCOVE_GUARDED_BY(memory_.mutex) = false;

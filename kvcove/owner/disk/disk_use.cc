@@ -239,6 +239,12 @@ bool DiskUse::Tick(std::int64_t now_ns) {
   return wake;
 }
 
+bool DiskUse::DeviceHangs() const {
+  return std::ranges::any_of(kDiskOperations, [this](DiskOperation kind) {
+    return ages_->AgeNs(kind) > parts_.options.hang_ns;
+  });
+}
+
 std::optional<std::string> DiskUse::Hangs() const {
   if (parts_.state.aside()) return std::nullopt;
   if (stalled_ns_ > parts_.options.hang_ns) return "its thread hangs in a call for seconds";

@@ -98,6 +98,9 @@ class DiskUse {
   bool Tick(std::int64_t now_ns);
   // Shows Tick that the disk's thread hangs in no call.
   void NoteProgress() { progress_.fetch_add(1, std::memory_order_relaxed); }
+  std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  // Returns true if the device has not answered an operation for TieringOptions::hang_ns.
+  bool DeviceHangs() const;
   // Returns the ages of the operations under way, for the WatchedDevice of this disk.
   const std::shared_ptr<OperationAges>& ages() const { return ages_; }
   // Adds to the count of writes that have changed the disk. The disk's thread calls it.

@@ -67,7 +67,7 @@ bool InventoryWalk::TakeGoneOverflow() {
 // ---- the inventory
 
 std::vector<InventoryItem> InventoryWalk::Next(ObjectId& cursor, std::size_t at_most) {
-  if (!opening_.settled()) return {};
+  if (opening_.waits()) return {};
   // Another reason began this epoch while a disk was away. It ends with the strike
   // (TakeGoneOverflow).
   if (disks_.set().Any(&DiskState::unstruck)) return {};

@@ -164,5 +164,24 @@ TEST_F(KnownDisksTest, WhatCannotBeWrittenIsForgottenOnceItIsStoredElsewhere) {
   EXPECT_FALSE(known.Forget(kAllTierShares));
 }
 
+// The file may have the change, which a crash would undo: what it says now proves no strike.
+TEST_F(KnownDisksTest, AfterAChangeThatFailedAStrikeIsWrittenEvenIfItChangesNothing) {
+  constexpr std::uint64_t kHalf = kAllTierShares >> 32;
+  KnownDisks known(directory_);
+  ASSERT_TRUE(known.Note({.disk = {.high = 1, .low = 1}, .shares = kHalf}));
+  EXPECT_TRUE(known.Forget(~kHalf)) << "it names none of them";
+  const std::uint64_t writes = known.writes();
+  EXPECT_TRUE(known.Forget(~kHalf));
+  EXPECT_EQ(known.writes(), writes);
+  std::filesystem::create_directories(directory_ + "/disk.new/in the way");
+  EXPECT_FALSE(known.Note({.disk = {.high = 2, .low = 2}, .shares = ~kHalf}));
+  EXPECT_FALSE(known.Forget(~kHalf));
+  EXPECT_TRUE(known.wants_void());
+  std::filesystem::remove_all(directory_ + "/disk.new");
+  EXPECT_TRUE(known.Forget(~kHalf));
+  EXPECT_GT(known.writes(), writes + 2);
+  EXPECT_EQ(known.Read()->size(), 1U);
+}
+
 }  // namespace
 }  // namespace kvcove::owner

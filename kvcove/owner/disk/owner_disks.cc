@@ -75,8 +75,11 @@ void OwnerDisks::Wake() const {
 }
 
 void OwnerDisks::Tick() {
-  WatchStrikes();
-  if (!open_) return;
+  const std::int64_t now_ns = clock_.NowNs();
+  const std::int64_t elapsed_ns =
+      std::clamp<std::int64_t>(now_ns - std::exchange(watched_ns_, now_ns), 0, kLongestWatchNs);
+  WatchStrikes(elapsed_ns);
+  if (!open_) return WatchOpening(elapsed_ns);
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     if (threads_[i] == nullptr) continue;
     Tiering& tiering = (*set_)[i];
@@ -100,13 +103,27 @@ void OwnerDisks::Tick() {
 }
 
 // A file system that hangs is no better than one that fails.
-void OwnerDisks::WatchStrikes() {
-  const std::int64_t now_ns = clock_.NowNs();
-  const std::int64_t elapsed_ns =
-      std::clamp<std::int64_t>(now_ns - std::exchange(watched_ns_, now_ns), 0, kLongestWatchNs);
+void OwnerDisks::WatchStrikes(std::int64_t elapsed_ns) {
   const std::uint64_t strike = strikes_.under_way();
   strike_age_ns_ = std::exchange(strike_, strike) == strike ? strike_age_ns_ + elapsed_ns : 0;
   if (strike != 0 && strike_age_ns_ >= options_.tier.strike_ns) known_->WantVoid();
+}
+
+// A disk may take minutes to read, with progress all the time. The opener waits for all disks and
+// for the note, so one that hangs is enough.
+void OwnerDisks::WatchOpening(std::int64_t elapsed_ns) {
+  if (!opens_) return;
+  std::uint64_t progress = 0;
+  bool hangs = false;
+  for (std::size_t i = 0; i < set_->size(); ++i) {
+    const DiskUse& use = (*set_)[i].use();
+    use.ages()->Advance(elapsed_ns);
+    progress += use.progress();
+    hangs = hangs || use.DeviceHangs();
+  }
+  const bool stalls = std::exchange(opening_progress_, progress) == progress;
+  opening_age_ns_ = stalls ? opening_age_ns_ + elapsed_ns : 0;
+  opening_hangs_ = hangs || opening_age_ns_ > options_.tier.hang_ns;
 }
 
 void OwnerDisks::Unmount() {
@@ -130,6 +147,7 @@ Status OwnerDisks::Open(const TierPlace& place, Promoter& promoter) {
 
 void OwnerDisks::OpenEach(const TierPlace& place, Promoter& promoter,
                           const std::atomic<bool>& stops) {
+  opens_ = true;
   StartAgain([&] { return stops ? Status() : StartStrikes(); });
   for (OpenedTier& one : OpenTiers(options_.disks, place, *set_, promoter, clock_, options_.tier)) {
     StartAgain([&] { return stops ? Status() : one.tier->Start(); });

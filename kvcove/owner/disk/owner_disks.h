@@ -73,6 +73,9 @@ class OwnerDisks {
   // Ends calls at their deadlines, sets disks aside that hang, and logs that. Belongs to the
   // janitor.
   void Tick();
+  // Returns true once OpenEach has made no progress for TierOptions::hang_ns. Belongs to the
+  // janitor.
+  bool opening_hangs() const { return opening_hangs_; }
   // Sets all disks aside: memory continues alone, and values that only a disk has are misses. The
   // next start, or a successor's process, empties and uses the disks.
   void Unmount();
@@ -132,7 +135,8 @@ class OwnerDisks {
   std::unique_ptr<DiskSet> MakeSet() const;
   Status StartStrikes();
   bool noting() const;
-  void WatchStrikes();
+  void WatchStrikes(std::int64_t elapsed_ns);
+  void WatchOpening(std::int64_t elapsed_ns);
 
   const DisksOptions options_;
   Memory& memory_;
@@ -143,6 +147,7 @@ class OwnerDisks {
   // Set once `threads_` is complete: other threads read `threads_` only after they have seen it
   // set.
   std::atomic<bool> open_{false};
+  std::atomic<bool> opens_{false};  // OpenEach has begun
   std::shared_ptr<KnownDisks> known_;
   Strikes strikes_;
   bool paused_ = false;
@@ -152,9 +157,12 @@ class OwnerDisks {
   std::vector<std::size_t> hanging_;  // disks whose threads hang and are not left behind yet
   // The janitor's:
   std::vector<bool> logged_aside_;  // by disk
-  std::int64_t watched_ns_ = 0;     // when WatchStrikes was called last
+  std::int64_t watched_ns_ = 0;     // when Tick was called last
   std::uint64_t strike_ = 0;        // the strike that was under way then
   std::int64_t strike_age_ns_ = 0;
+  std::uint64_t opening_progress_ = 0;  // of the opening that is under way
+  std::int64_t opening_age_ns_ = 0;     // since it has changed
+  bool opening_hangs_ = false;
 };
 
 }  // namespace kvcove::owner

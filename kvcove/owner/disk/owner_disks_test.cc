@@ -424,6 +424,70 @@ TEST_F(OwnerDisksTest, ANoteThatCannotBeWrittenAtTheStartMayNameTheDisk) {
   EXPECT_EQ(place.known->Read()->size(), 1U);
 }
 
+// A disk may take minutes to be read, and is not given up while it is. One that answers nothing, or
+// a file system that lets nobody open it, is.
+TEST_F(OwnerDisksTest, AnOpeningHangsOnceItMakesNoProgress) {
+  FakeClock clock;
+  const std::unique_ptr<Memory> memory = MakeMemory(1024);
+  std::atomic<bool> held{true};
+  std::atomic<bool> waits{false};
+  OwnerDisks disks({.disks = {{.path = directory_ + "/file", .size_bytes = 24 << 20}},
+                    .quotas = {},
+                    .tier = {.hang_ns = 10 * kSecond,
+                             .open = [&](const std::string&)
+                                 -> Result<std::unique_ptr<disklog::Device>> {
+                               waits = true;
+                               while (held) {
+                                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                               }
+                               return Fail(Code::kUnavailable, "a test");
+                             }},
+                    .memory_bytes = 1 << 20,
+                    .cluster = true},
+                   *memory, clock);
+  OpenCore(*memory, disks);
+  Promotions promotions(disks, *memory, clock);
+  promotions.Open();
+  const TierPlace place{.pool = {.high = 5, .low = 5},
+                        .incarnation = kHistory,
+                        .known = std::make_shared<KnownDisks>(directory_)};
+  disks.SetNote(place.known);
+  const auto tick = [&](int ticks) {
+    for (int i = 0; i < ticks; ++i) {
+      clock.AdvanceNs(100 * kMillisecond);
+      disks.Tick();
+    }
+    return disks.opening_hangs();
+  };
+  EXPECT_FALSE(tick(200)) << "no opening has begun";
+  const std::atomic<bool> stops{false};
+  std::thread opener([&] { disks.OpenEach(place, promotions, stops); });
+  EXPECT_TRUE(Becomes([&] { return waits.load(); }));
+  DiskUse& use = disks.set()[0].use();
+  use.NoteProgress();
+  EXPECT_FALSE(tick(99));
+  clock.AdvanceNs(60 * kSecond);
+  EXPECT_FALSE(tick(1)) << "this process was stopped";
+  use.NoteProgress();
+  EXPECT_FALSE(tick(99)) << "it goes on";
+  EXPECT_TRUE(tick(5));
+  use.NoteProgress();
+  EXPECT_FALSE(tick(1));
+  use.ages()->NoteOldest(DiskOperation::kRead, use.ages()->now_ns());
+  bool hangs = false;
+  for (int i = 0; i < 105; ++i) {
+    use.NoteProgress();
+    hangs = tick(1);
+    EXPECT_TRUE(i < 99 ? !hangs : true);
+  }
+  EXPECT_TRUE(hangs) << "a read has no answer";
+  held = false;
+  opener.join();
+  EXPECT_TRUE(disks.open());
+  EXPECT_TRUE(disks.set().Any(&DiskState::aside));
+  disks.Stop();
+}
+
 // Other owners may store the keys of a disk that is away in any new epoch, whatever has begun it.
 TEST_F(OwnerDisksTest, NoEpochBeginsBeforeEachDiskThatIsAwayIsStruck) {
   const Clock& clock = SystemClock::Instance();
