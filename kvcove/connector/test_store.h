@@ -39,6 +39,8 @@ struct TestPool {
   std::atomic<bool> slow{false};       // Exists does not answer in time
   // Called by each such Exists with its timeout.
   std::function<void(std::chrono::milliseconds)> on_slow;
+  // Called by each other one; false: it does not answer in time, either.
+  std::function<bool(std::chrono::milliseconds)> on_exists;
   std::chrono::milliseconds exists_timeout{0};  // of the last Exists
   std::atomic<bool> deaf{false};       // Capture does not answer in time
   std::atomic<int> captures{0};
@@ -73,6 +75,9 @@ class TestStore : public Store {
     if (pool_.clock != nullptr) pool_.clock->AdvanceNs(pool_.exists_ns);
     if (pool_.slow) {
       if (pool_.on_slow) pool_.on_slow(options.timeout);
+      return Fail(Code::kTimeout, "slow");
+    }
+    if (pool_.on_exists && !pool_.on_exists(options.timeout)) {
       return Fail(Code::kTimeout, "slow");
     }
     for (std::size_t i = 0; i < keys.size(); ++i) {

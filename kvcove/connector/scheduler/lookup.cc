@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -28,6 +29,8 @@ constexpr std::int64_t kMostWaitNs = 20 * kMillisecond;
 // Time of a step of the engine's scheduler in which a look-up that waits may ask. Most answers are
 // "not yet", and the step's other requests need the rest.
 constexpr std::int64_t kPollNs = kMillisecond;
+// Limit for a question of a look-up whose wait is over, and that finds more with each question.
+constexpr std::int64_t kMostLateNs = 50 * kMillisecond;
 
 // Copies in a few moves of fixed sizes, the last of which overlaps the one before. For keys this
 // takes half the time of memcpy(3), and a look-up writes thousands.
@@ -111,6 +114,7 @@ bool Lookup::Ask(Store& store, const Clock& clock, std::int64_t deadline_ns,
                  std::chrono::milliseconds hold, const std::vector<ChunkId>& chunks,
                  std::vector<Answer>& answers) {
   WriteKeys(chunks);
+  deadline_ns = std::min(deadline_ns, QuestionEnds(clock));
   std::vector<std::string_view>& views = scratch_.keys;
   std::vector<ItemResult>& results = scratch_.results;
   results.assign(views.size(), {});
@@ -188,7 +192,16 @@ bool Lookup::Wait(const Clock& clock, std::uint64_t tokens) {
 }
 
 void Lookup::WaitUnanswered(const Clock& clock, std::uint64_t tokens) {
+  unanswered_ = true;
   if (waits()) (void)Wait(clock, tokens);
+}
+
+// A pool that is slow, because of saves perhaps, does not make the wait longer. What is there is
+// found to its end, also after the wait.
+std::int64_t Lookup::QuestionEnds(const Clock& clock) const {
+  if (!waits()) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t late_ns = std::clamp(2 * ask_ns_, kPollNs, kMostLateNs);
+  return std::max(question_.wait_until_ns, clock.NowNs() + late_ns);
 }
 
 void Lookup::EndWait() {
@@ -329,14 +342,9 @@ bool Lookup::Step(Store& store, const Clock& clock, std::int64_t deadline_ns,
   if (clock.NowNs() < again_ns_) return false;
   again_ns_ = 0;
   try {
-    // A pool that is slow, because of saves perhaps, does not make the wait longer. A question that
-    // begins late, as the engine's step was long, is one for what this host's memory has.
-    if (waits()) {
-      deadline_ns =
-          std::min(deadline_ns, std::max(question_.wait_until_ns, clock.NowNs() + kPollNs));
-    }
+    unanswered_ = false;
     if (!TryStep(store, clock, deadline_ns, hold)) {
-      if (!waits() || MayWait(clock)) return false;
+      if (!unanswered_ || !waits() || MayWait(clock)) return false;
       EndWait();
     }
     ended_ns_ = clock.NowNs();

@@ -117,6 +117,8 @@ class Lookup {
   bool Wait(const Clock& clock, std::uint64_t tokens);
   // Lets a look-up that waits ask again, because the pool has not answered in time.
   void WaitUnanswered(const Clock& clock, std::uint64_t tokens);
+  // Returns when a question that begins now must be answered, beside the caller's own limit.
+  std::int64_t QuestionEnds(const Clock& clock) const;
   // Ends a look-up whose wait is over while a question has no answer, with what it has found.
   void EndWait();
   bool MayWait(const Clock& clock) const {
@@ -145,6 +147,7 @@ class Lookup {
   std::int64_t pause_ns_ = 0;       // before it asks again
   std::int64_t ask_ns_ = 0;         // that the last question took
   bool wait_over_ = false;          // no further question would be answered in time
+  bool unanswered_ = false;         // this step's last question
   std::int64_t waits_from_ns_ = 0;  // 0: it has not waited
   std::int64_t ended_ns_ = 0;
   std::uint64_t waits_from_tokens_ = 0;

@@ -311,6 +311,28 @@ TEST_F(LookupWaitTest, TheLastQuestionLeavesTimeForItsAnswer) {
   EXPECT_EQ(lookup->hit_tokens(), 16U);
 }
 
+// The wait is over, and each answer still finds more: nothing is being waited for.
+TEST_F(LookupWaitTest, WhatIsThereIsFoundToItsEndAlsoAfterTheWait) {
+  Use({{}});
+  Have(0, 0);
+  for (std::uint64_t c = 1; c < 400; ++c) Coming(0, c);
+  pool_.clock = &clock_;
+  pool_.exists_ns = 10 * kMillisecond;
+  pool_.on_exists = [&](std::chrono::milliseconds timeout) {
+    return timeout >= std::chrono::milliseconds(10);
+  };
+  const auto lookup = Ask(16 * 400);
+  EXPECT_FALSE(Step(*lookup));
+  // The last question of the wait finds all of its window.
+  while (lookup->again_ns() + 20 * kMillisecond < wait_until_ns_) {
+    ASSERT_FALSE(StepAgain(*lookup));
+  }
+  for (std::uint64_t c = 1; c < 400; ++c) Have(0, c);
+  EXPECT_TRUE(StepAgain(*lookup));
+  EXPECT_GT(clock_.NowNs(), wait_until_ns_);
+  EXPECT_EQ(lookup->hit_tokens(), 16 * 400U);
+}
+
 // The requests of a step share its time, and most answers to a look-up that waits are "not yet".
 TEST_F(LookupWaitTest, ALookUpThatWaitsTakesLittleOfAStep) {
   Use({{}});
