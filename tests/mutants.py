@@ -245,7 +245,7 @@ MUTANTS = [
     ("disk: what is given up takes the generations that were held back", "owner/disk/disk_opening.cc",
      "  ReleaseGenerations();\n  LogError(", "  LogError("),
     ("disk: an opening that makes progress hangs for no time", "owner/disk/owner_disks.cc",
-     "  opening_age_ns_ = stalls ? opening_age_ns_ + elapsed_ns : 0;\n", "  opening_age_ns_ += stalls ? elapsed_ns : elapsed_ns;\n"),
+     "  opening_age_ns_ = stalls ? opening_age_ns_ + elapsed_ns : 0;\n", "  opening_age_ns_ += elapsed_ns;\n  (void)stalls;\n"),
     ("disk: one whose disk does not answer hangs", "owner/disk/owner_disks.cc",
      "    hangs = hangs || use.DeviceHangs();\n", "    (void)use.DeviceHangs();\n"),
     ("disk: one that hangs is known by its oldest operation of each kind", "owner/disk/disk_use.cc",
