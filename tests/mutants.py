@@ -240,6 +240,8 @@ MUTANTS = [
      "  GiveUpIfItHangs();\n  {\n", "  {\n"),
     ("disk: not before the master has stored that the disks are void", "owner/disk/disk_opening.cc",
      "  if (!known_->is_void()) return;\n", ""),
+    ("disk: what is given up starts empty", "owner/disk/disk_opening.cc",
+     "    (void)disks_.set()[i].use().MissAll(kWhy);\n", ""),
     ("disk: facts that cannot be written at the start are a reason, too", "owner/disk/disk_opening.cc",
      "  unsaved_ns_ = unsaved ? unsaved_ns_ + elapsed_ns : 0;\n", "  unsaved_ns_ = unsaved ? 0 : elapsed_ns;\n"),
     ("disk: what is given up takes the generations that were held back", "owner/disk/disk_opening.cc",

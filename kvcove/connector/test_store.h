@@ -42,7 +42,7 @@ struct TestPool {
   // Called by each other one; false: it does not answer in time, either.
   std::function<bool(std::chrono::milliseconds)> on_exists;
   std::chrono::milliseconds exists_timeout{0};  // of the last Exists
-  std::atomic<bool> deaf{false};       // Capture does not answer in time
+  std::atomic<bool> deaf{false};                // Capture does not answer in time
   std::atomic<int> captures{0};
   std::atomic<Code> refuses{Code::kOk};     // else Capture fails so
   std::atomic<std::thread::id> named_by{};  // the thread that last told versions

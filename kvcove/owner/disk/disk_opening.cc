@@ -148,7 +148,8 @@ bool DiskOpening::Hangs() {
 
 // The next process would use the disks by the note, which cannot be written, so this waits for the
 // master's store. Then values may be stored over what the disks hold, and removals that the disks
-// miss are proven (OwnerDisks::AwaitStruck).
+// miss are proven (OwnerDisks::AwaitStruck). This process empties the disks, too: before the opener
+// has divided the keys among them, none of them remembers which of its keys are stored or removed.
 void DiskOpening::GiveUpIfItHangs() {
   {
     const MutexLock lock(mutex_);
@@ -156,13 +157,15 @@ void DiskOpening::GiveUpIfItHangs() {
   }
   known_->WantVoid();
   if (!known_->is_void()) return;
+  constexpr const char* kWhy = "a file system hung while the disks were opened";
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
-    (void)disks_.set()[i].use().SetAside("its file system hangs");
+    (void)disks_.set()[i].use().SetAside(kWhy);
+    (void)disks_.set()[i].use().MissAll(kWhy);
   }
   ReleaseGenerations();
   LogError(
       "the file system of '{}' or of a disk hangs: memory serves alone, and the disks start empty "
-      "with the next process",
+      "once it answers",
       directory_);
   const MutexLock lock(mutex_);
   gave_up_ = true;

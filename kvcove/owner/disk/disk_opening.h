@@ -12,8 +12,7 @@
 // That must not last as long as a file system hangs: no owner of the cluster could remove anything.
 // An opening, or a write of the facts before it, that makes no progress for TierOptions::hang_ns is
 // given up. The master stores that no later process may use the disks; then they are set aside, and
-// memory serves alone. Should the file system answer after all, the disks are used again as any
-// that were set aside.
+// memory serves alone. Should the file system answer after all, the disks are emptied and used.
 //
 // An identity, pool or incarnation other than before voids what the disks hold. Another master
 // voids what disks that were away hold, because that master does not know what they have missed.

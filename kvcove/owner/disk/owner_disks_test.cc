@@ -431,20 +431,20 @@ TEST_F(OwnerDisksTest, AnOpeningHangsOnceItMakesNoProgress) {
   const std::unique_ptr<Memory> memory = MakeMemory(1024);
   std::atomic<bool> held{true};
   std::atomic<bool> waits{false};
-  OwnerDisks disks({.disks = {{.path = directory_ + "/file", .size_bytes = 24 << 20}},
-                    .quotas = {},
-                    .tier = {.hang_ns = 10 * kSecond,
-                             .open = [&](const std::string&)
-                                 -> Result<std::unique_ptr<disklog::Device>> {
-                               waits = true;
-                               while (held) {
-                                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                               }
-                               return Fail(Code::kUnavailable, "a test");
-                             }},
-                    .memory_bytes = 1 << 20,
-                    .cluster = true},
-                   *memory, clock);
+  OwnerDisks disks(
+      {.disks = {{.path = directory_ + "/file", .size_bytes = 24 << 20}},
+       .quotas = {},
+       .tier = {.hang_ns = 10 * kSecond,
+                .open = [&](const std::string&) -> Result<std::unique_ptr<disklog::Device>> {
+                  waits = true;
+                  while (held) {
+                    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                  }
+                  return Fail(Code::kUnavailable, "a test");
+                }},
+       .memory_bytes = 1 << 20,
+       .cluster = true},
+      *memory, clock);
   OpenCore(*memory, disks);
   Promotions promotions(disks, *memory, clock);
   promotions.Open();
