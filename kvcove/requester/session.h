@@ -48,7 +48,7 @@ class KVCOVE_API Session {
   // its first token: the token must be as old as the oldest KV that the value depends on. Errors:
   // kClosed (this engine must reset first), kInvalid, kLimit (no slot is free), kUnavailable,
   // kTimeout. Cost: no call if the pool is on this host and the session knows the version; else
-  // one.
+  // one. `options.leased`: kUnavailable also if nothing proves that the generation is current.
   virtual Result<Token> Capture(const CallOptions& options) = 0;
 
   // Stores values. A stored value is kept: all values of one key are the same by contract.

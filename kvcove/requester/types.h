@@ -112,6 +112,10 @@ struct CallOptions {
   // Look-ups also report which missing values are being saved (Session::Announce). Costs one call
   // if the pool is on this host, a key is missing and a save was announced within 2 s; else none.
   bool under_way = false;
+  // Captures also prove that their generation is the present one: by the lease of an owner of this
+  // host, else by a call to the master. For callers that put it into keys, and look up by these. A
+  // put needs no proof, because the owner that stores checks the token.
+  bool leased = false;
 };
 
 struct ResetOptions {

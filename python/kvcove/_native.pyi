@@ -460,7 +460,7 @@ class Session:
     """
 
     def __repr__(self) -> str: ...
-    def capture(self, version: str = "", *, timeout: float = 1.0) -> Token:
+    def capture(self, version: str = "", *, timeout: float = 1.0, leased: bool = False) -> Token:
         """
         Return what a put must carry: namespace, weight version, generation.
 
@@ -473,6 +473,9 @@ class Session:
             Of the weights; empty: the namespace has no versions.
         timeout : float
             Seconds.
+        leased : bool
+            Also prove that the generation is the present one, by the lease of this host's owner or by the master;
+            UnavailableError where neither can. For keys that contain the generation; a put's token needs no proof.
 
         Raises
         ------

@@ -7,14 +7,17 @@ import asyncio
 import ctypes
 import dataclasses
 import importlib
+import signal
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Program, command_path
 
 import kvcove
 
@@ -311,6 +314,47 @@ def test_evicted_objects_that_nobody_asks_for_are_counted_no_more(
         with lmcache.pool.session("lmcache/m", follow_always=True) as session:
             session.remove([each.key for each in session.stored()])
     assert len(server.adapter._account) <= 10
+
+
+def test_beside_a_frozen_owner_nothing_is_found_that_another_servers_clear_has_voided(
+    cluster: Any, tmp_path: Path
+) -> None:
+    from kvcove.lmcache import _config, _spaces
+
+    owners = []
+    for host in ("near", "far"):
+        words = [command_path(), "owner", "--master", cluster.address, "--listen", "127.0.0.1:0"]
+        words += ["--memory", "64MiB", "--admin", "off", "--socket", str(tmp_path / host / "o")]
+        owners.append(Program(words, tmp_path / f"{host}.log", KVCOVE_HOST_ID=host))
+        owners[-1].wait_for("knows this owner as number")
+
+    def spaces(host: str) -> Any:
+        pool = f"kvcove://{cluster.address}?host={host}"
+        return _spaces.Spaces(_config.Config.of({"pool": pool}, "adapter_params"))
+
+    def finds(one: Any) -> bool:
+        found = one.at("m", "acme")
+        return found is not None and found[0].session.exists([found[1] + b"k"]).all_ok
+
+    near, far, clearing = (spaces(host) for host in ("near", "far", "elsewhere"))
+    space, epoch = far.at("m", "acme")
+    assert space.session.put([epoch + b"k"], [b"kv"]).all_ok
+    assert finds(near) and finds(far)
+    owners[0].process.send_signal(signal.SIGSTOP)
+    try:
+        # This server knows no such salt, so it resets the root alone. The frozen owner's table still shows the root's
+        # generation of before.
+        clearing.reset()
+        assert not finds(far)
+        assert not finds(near)
+        # The master proves the generation in the frozen owner's place.
+        assert near.at("m", "acme")[1] == far.at("m", "acme")[1] != epoch
+    finally:
+        owners[0].process.send_signal(signal.SIGCONT)
+        for one in (near, far, clearing):
+            one.close()
+        for owner in owners:
+            owner.stop()
 
 
 def test_objects_of_two_sizes_of_tensor_parallelism_are_deleted(lmcache: Any) -> None:

@@ -8,6 +8,12 @@ namespace {
 
 constexpr std::int64_t kAskAgainNs = 50 * kMillisecond;
 
+std::unexpected<Error> NotLeased() {
+  return Fail(Code::kUnavailable,
+              "the owner's lease has run out, so nothing proves which generation is current; it is "
+              "renewed once the owner reaches the master again");
+}
+
 }  // namespace
 
 OwnerClient::OwnerClient(std::shared_ptr<OwnerTie> host, SessionOptions options, const Clock& clock)
@@ -107,8 +113,12 @@ bool OwnerClient::HoldsLease() const {
 
 Result<Token> OwnerClient::Capture(const CallOptions& options) {
   KVCOVE_ASSIGN(const auto attachment, Attached());
+  // As Enter does: a registration at a stopped owner would wait until the deadline.
+  if (options.leased && !attachment->header().LeaseHolds(clock_.NowNs())) return NotLeased();
   KVCOVE_ASSIGN(const Binding binding,
                 Bind(*attachment, options.version, DeadlineOf(clock_, options.timeout)));
+  // After Bind has read the generation: the owner writes generations first, then the deadline.
+  if (options.leased && !attachment->header().LeaseHolds(clock_.NowNs())) return NotLeased();
   if (!binding.open) return MustReset();
   return Token{
       .incarnation = binding.incarnation, .generation = binding.generation, .slot = binding.slot};

@@ -223,6 +223,24 @@ TEST(OwnerClientTest, AnOwnerThatIsLateDeniesNoSave) {
   EXPECT_FALSE(under_way(Code::kUnavailable)) << "its end is that of the saves that it knew";
 }
 
+// The header of an owner without a lease may show a generation that a reset has ended.
+TEST(OwnerClientTest, ACaptureThatMustBeProvenAsksNothingOfAnOwnerWithoutALease) {
+  AttachedSession attached;
+  OwnerClient& session = attached.session;
+  FakeOwner& owner = attached.attachment->owner();
+  const auto lease_for = [&](std::int64_t ns) {
+    attached.attachment->SetLease(SystemClock::Instance().NowNs() + ns);
+  };
+  EXPECT_EQ(session.Capture({.leased = true}).error().code, Code::kUnavailable);
+  EXPECT_EQ(owner.registrations(), 0);
+  lease_for(60 * kSecond);
+  EXPECT_TRUE(session.Capture({.leased = true}));
+  lease_for(-1);
+  EXPECT_EQ(session.Capture({.leased = true}).error().code, Code::kUnavailable)
+      << "also of a version that the session knows";
+  EXPECT_TRUE(session.Capture({})) << "puts go on, and the owner checks the token";
+}
+
 // Each request waits for the one before it: a batch that would need several is reserved instead.
 TEST(OwnerClientTest, AValueTravelsWithItsRequestWhileOneRequestCarriesTheBatch) {
   AttachedSession attached;

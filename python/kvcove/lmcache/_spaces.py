@@ -80,7 +80,9 @@ class _Tenant:
 
     def epoch(self) -> bytes:
         """Return the name of the time since the last clear. Raises kvcove.Error where nobody knows."""
-        token = self._root.capture(timeout=self._config.lookup_timeout_ms / 1e3)
+        # Keys begin with it, and the namespaces that they are in may not have been reset: a look-up under an older
+        # epoch would find what the clear has voided.
+        token = self._root.capture(timeout=self._config.lookup_timeout_ms / 1e3, leased=True)
         now = self._now
         if now is None or now[0] != token:
             now = token, hashlib.blake2b(str(token).encode(), digest_size=8).digest()

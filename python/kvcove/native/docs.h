@@ -92,6 +92,9 @@ version : str
     Of the weights; empty: the namespace has no versions.
 timeout : float
     Seconds.
+leased : bool
+    Also prove that the generation is the present one, by the lease of this host's owner or by the master;
+    UnavailableError where neither can. For keys that contain the generation; a put's token needs no proof.
 
 Raises
 ------

@@ -530,14 +530,16 @@ void BindSession(nb::module_& module) {
       .def("__repr__", &DescribeSession)
       .def(
           "capture",
-          [](const PySession& self, const Text& version, double timeout) {
-            return Released(self, timeout, version,
-                            [&](Session& session, const CallOptions& options) {
-                              return session.Capture(options);
-                            });
+          [](const PySession& self, const Text& version, double timeout, bool leased) {
+            return Released(self, timeout, version, [&](Session& session, CallOptions options) {
+              options.leased = leased;
+              return session.Capture(options);
+            });
           },
           nb::arg("version") = "", nb::kw_only(), nb::arg("timeout") = 1.0,
-          nb::sig("def capture(self, version: str = '', *, timeout: float = 1.0) -> Token"),
+          nb::arg("leased") = false,
+          nb::sig("def capture(self, version: str = '', *, timeout: float = 1.0, leased: bool = "
+                  "False) -> Token"),
           docs::kCapture)
       .def("put", &Put, nb::arg("keys"), nb::arg("values"), nb::kw_only(),
            nb::arg("token") = nb::none(), nb::arg("after") = nb::none(),
