@@ -389,7 +389,8 @@ void AddOfCluster(Builder& add) {
     CLI::App* copy = add.Add(name, help, "POST", path, print_task);
     add.Argument(copy, "from", "from", "address of the owner that has the objects")->required();
     add.Argument(copy, "to,--to", "to", "address of the other owner (default: one that has room)");
-    add.Argument(copy, "--namespace", "namespace", "only values of this namespace");
+    add.Argument(copy, "--namespace", "namespace",
+                 "only values of this namespace, in all versions of the weights that it has now");
     add.Argument(copy, "--version", "version", "only values of this version of the weights");
     add.Argument(copy, "--prefix", "prefix", "only keys with this prefix");
     copy->add_flag("--wait", add.options().wait, "wait until it is done; fails if the task fails");

@@ -346,6 +346,41 @@ TEST_F(OperationsTest, CopiesAndMovesByPrefix) {
   EXPECT_FALSE(Get(*session, "odd-1").ok());
 }
 
+TEST_F(OperationsTest, ACopyOfANamespaceHasAllItsWeightVersions) {
+  auto pool = Open("host0");
+  auto session = OpenSession(*pool);
+  auto other = Must(pool->OpenSession({.name = "other", .engine = "e1"}));
+  const auto put = [](Session& into, const std::string& version, const std::string& key) {
+    const auto token = into.Capture({.timeout = kCallTime, .version = version});
+    ASSERT_TRUE(token) << token.error().ToString();
+    ASSERT_EQ(Put(into, key, 5000, *token), Code::kOk);
+  };
+  for (const char* version : {"v1", "v2", "v3"}) {
+    for (const char* key : {"a", "b"}) put(*session, version, key);
+  }
+  put(*other, "v1", "a");
+  const auto copied = [&](json body) {
+    body["from"] = AddressOf(0);
+    body["to"] = AddressOf(1);
+    const json started = Json("POST", "/v1/copy", body);
+    const master::TaskStat task = Finish(started["task"].get<std::uint64_t>());
+    EXPECT_EQ(task.state, master::TaskState::kDone) << task.message;
+    return task.copied;
+  };
+  EXPECT_EQ(copied({{"namespace", "acme/llama"}, {"version", "v2"}}), 2U);
+  EXPECT_EQ(copied({{"namespace", "acme/llama"}, {"key", "a"}}), 2U) << "v2 has been copied";
+  EXPECT_EQ(copied({{"namespace", "acme/llama"}}), 2U) << "b of v1 and v3";
+  EXPECT_EQ(copied({{"version", "v1"}}), 1U) << "that of the other namespace";
+  EXPECT_EQ(ObjectsOf(1), 7U);
+  json move = {{"from", AddressOf(0)}, {"to", AddressOf(1)}, {"namespace", "acme/llama"}};
+  (void)Json("POST", "/v1/move", move);
+  EXPECT_TRUE(Becomes([&] { return ObjectsOf(0) == 1; })) << "all versions have moved";
+  move["version"] = "v4";
+  const http::Response refused = Ask("POST", "/v1/move", move);
+  EXPECT_EQ(refused.status, 404);
+  EXPECT_THAT(refused.body, testing::HasSubstr("with version 'v4'"));
+}
+
 TEST_F(OperationsTest, APrefixIsLocatedByOwner) {
   auto pool = Open();
   auto near0 = Open("host0");

@@ -275,9 +275,12 @@ class ClusterAnswers {
       KVCOVE_ASSIGN(task.from, request.Need("from"));
       task.to = request.Get("to");
       task.prefix = request.Get("prefix");
-      if (!request.Get("namespace").empty()) {
-        KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
-        task.slot = slot.slot;
+      // Without any of the two the task covers all slots, those that are taken later, too.
+      const bool named = request.query.contains("namespace");
+      if (named) KVCOVE_TRY(request.Need("namespace"));
+      if (named || request.query.contains("version")) {
+        KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+        for (const SlotDescription& slot : slots) task.slots.push_back(slot.slot);
       }
       if (!request.Get("key").empty()) {
         KVCOVE_TRY(request.Need("namespace"));

@@ -121,8 +121,5 @@ Result<std::uint64_t> NumberIn(const http::Request& request, const std::string& 
 // without a namespace those of all. Errors: kMiss if that leaves none; kInvalid if two tenants'
 // namespaces are called so.
 Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const http::Request& request);
-// Returns the slot of the request's `namespace`, and `version` if it names one. Errors: kMiss with
-// the nearest name; kInvalid if two tenants' namespaces are called so.
-Result<SlotDescription> SlotIn(const AdminPool& pool, const http::Request& request);
 
 }  // namespace kvcove::master

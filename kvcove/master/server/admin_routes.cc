@@ -311,8 +311,9 @@ class PoolAnswers {
 
   Result<json> Reset(const Request& request) {
     KVCOVE_TRY(request.Need("namespace"));
-    KVCOVE_ASSIGN(const SlotDescription slot, SlotIn(*pool_, request));
-    wire::ResetRequest reset{.name = slot.name, .engine = {}, .version = {}, .id = RandomId()};
+    KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
+    wire::ResetRequest reset{
+        .name = slots.front().name, .engine = {}, .version = {}, .id = RandomId()};
     KVCOVE_ASSIGN(const std::int64_t timeout_ns, ProofTimeIn(request));
     const std::int64_t began = clock_.NowNs();
     KVCOVE_ASSIGN(const wire::ResetOutcome outcome, pool_->Reset(reset, began + timeout_ns));
@@ -491,11 +492,6 @@ Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Reques
   return NoSuchName(
       name, known,
       versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
-}
-
-Result<SlotDescription> SlotIn(const AdminPool& pool, const Request& request) {
-  KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(pool, request));
-  return slots.front();
 }
 
 void AddRoute(std::vector<http::Route>& routes, const char* method, const std::string& path,

@@ -409,13 +409,21 @@ Result<std::string> Tasks::Call(const std::string& address, wire::Method method,
 
 Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   KVCOVE_TRY(rpc::ParseAddress(from.address, 0));
+  const std::vector<SlotId>& named = task.stat.request.slots;
+  Walked walked;
+  if (named.empty()) KVCOVE_TRY(WalkSlot(task, from, std::nullopt, walked));
+  for (const SlotId slot : named) KVCOVE_TRY(WalkSlot(task, from, slot, walked));
+  return walked;
+}
+
+Status Tasks::WalkSlot(Task& task, const wire::OwnerStat& from, std::optional<SlotId> slot,
+                       Walked& walked) {
   const bool repair = task.stat.request.kind == TaskKind::kRepair;
   wire::InventoryRequest request{.at_most = kPage,
-                                 .slot = task.stat.request.slot,
+                                 .slot = slot,
                                  .prefix = task.stat.request.prefix,
                                  .replicated_only = repair,
                                  .disks = !repair};
-  Walked walked;
   while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
     KVCOVE_ASSIGN(const std::string reply,
                   Call(from.address, wire::Method::kInventory, wire::Encode(request),
@@ -423,7 +431,7 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
     KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
     // The prefix of one key also matches longer keys.
     if (task.stat.request.one_key) {
-      const Id128 wanted = DirectoryHash(*request.slot, request.prefix);
+      const Id128 wanted = DirectoryHash(*slot, request.prefix);
       std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
     }
     {
@@ -442,7 +450,7 @@ Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
     request.within = page.within;
     request.since = page.since;
   }
-  return walked;
+  return {};
 }
 
 // Waits for a shard that does not answer: it is lost when its lease ends, and owners then list its

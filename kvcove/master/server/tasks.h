@@ -36,11 +36,11 @@ std::string_view TaskStateName(TaskState state);
 
 struct TaskRequest {
   TaskKind kind = TaskKind::kCopy;
-  std::string from;            // the owner's address; empty for a repair, which covers all owners
-  std::string to;              // of a copy or move; empty: any owner with room
-  std::optional<SlotId> slot;  // not set: all
-  std::string prefix;          // of the keys
-  bool one_key = false;        // the prefix is a whole key, and the slot is named
+  std::string from;           // the owner's address; empty for a repair, which covers all owners
+  std::string to;             // of a copy or move; empty: any owner with room
+  std::vector<SlotId> slots;  // a namespace's weight versions, say; empty: all
+  std::string prefix;         // of the keys
+  bool one_key = false;       // the prefix is a whole key, and slots are named
 };
 
 struct TaskStat {
@@ -116,8 +116,10 @@ class Tasks {
     bool disks = false;        // the walk covered the owner's disks, too
   };
   // Walks once over the owner's inventory, and copies or moves the objects that should be
-  // elsewhere.
+  // elsewhere. WalkSlot adds one slot's part, or that of all slots.
   Result<Walked> Walk(Task& task, const wire::OwnerStat& from);
+  Status WalkSlot(Task& task, const wire::OwnerStat& from, std::optional<SlotId> slot,
+                  Walked& walked);
   // Returns the objects of a page that should be copied or moved. Errors: kInProgress if the
   // holders of an object are not known within 10 s.
   Result<std::vector<Move>> Wanted(const Task& task, const wire::OwnerStat& from,
