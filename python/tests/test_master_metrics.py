@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from kvcove.mooncake._master_metrics import Own, master_metrics
+from kvcove.mooncake._master_metrics import Own, OwnerSums, master_metrics
 
 _OWN = """\
 # HELP kvcove_master_owner_puts_total values stored at an owner
@@ -34,12 +34,13 @@ _SEGMENTS = [
 
 
 def _values() -> dict[str, float]:
-    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77})
+    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77}, OwnerSums())
     return {name: float(value) for name, value in re.findall(r"^([^# ]\S*) (\S+)$", text, re.M)}
 
 
 def test_requests_items_and_failures_have_that_programs_names() -> None:
     values = _values()
+    assert values["mem_cache_hit_nums_"] == 50
     assert values["master_put_start_requests_total"] == 33
     assert values["master_put_end_requests_total"] == 33
     assert values["master_put_end_failures_total"] == 3
@@ -55,8 +56,29 @@ def test_requests_items_and_failures_have_that_programs_names() -> None:
     assert values["master_ping_requests_total"] == 6
 
 
+def test_counters_do_not_fall_when_an_owner_ends_or_starts_again() -> None:
+    sums = OwnerSums()
+
+    def stored(**puts: int) -> float:
+        own = Own("".join(f'p_total{{owner="{owner}"}} {n}\n' for owner, n in puts.items()))
+        return sums.add(own, "p_total")
+
+    assert stored(a=10, b=20) == 30
+    assert stored(a=11) == 31, "b has ended"
+    assert stored(a=0, b=25) == 36, "b is back, and a new leader has not heard from a"
+    assert stored(a=12, b=1) == 38, "b has started again"
+    assert sums.add(Own(""), "other_total") == 0
+
+
+def test_owners_with_ever_new_addresses_take_no_room_without_bound() -> None:
+    sums = OwnerSums()
+    for i in range(3000):
+        assert sums.add(Own(f'p_total{{owner="{i}"}} 1\n'), "p_total") == i + 1
+    assert len(sums._last["p_total"]) == 1024
+
+
 def test_sizes_are_whole_numbers() -> None:
-    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77})
+    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77}, OwnerSums())
     assert f'segment_total_capacity_bytes{{segment="h1:1"}} {1 << 40}\n' in text
     assert f"master_allocated_bytes {(1 << 40) - 1 + 600}\n" in text
     assert "master_key_count 77\n" in text
@@ -64,12 +86,12 @@ def test_sizes_are_whole_numbers() -> None:
 
 def test_an_owners_name_is_escaped() -> None:
     segments = [{**_SEGMENTS[0], "address": 'h"1\\:1\n'}]
-    text = master_metrics(_OWN, segments, {"objects": 77})
+    text = master_metrics(_OWN, segments, {"objects": 77}, OwnerSums())
     assert f'segment_total_capacity_bytes{{segment="h\\"1\\\\:1\\n"}} {1 << 40}\n' in text
 
 
 def test_each_metric_says_what_it_is() -> None:
-    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77})
+    text = master_metrics(_OWN, _SEGMENTS, {"objects": 77}, OwnerSums())
     names = re.findall(r"^# TYPE (\w+) ", text, re.M)
     assert len(names) == len(set(names)) > 20
     assert names == re.findall(r"^# HELP (\w+) \w.*$", text, re.M)

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Own", "master_metrics"]
+__all__ = ["OwnerSums", "Own", "master_metrics"]
 
+_MOST_OWNERS = 1024  # whose last counts are remembered
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # What a miss is where nothing fails.
@@ -43,6 +44,13 @@ class Own:
             if all(labels.get(label) == text for label, text in wanted.items())
         )
 
+    def by_owner(self, name: str) -> dict[str, float]:
+        """Return each owner's sum of the samples."""
+        sums: dict[str, float] = {}
+        for labels, value in self._samples.get(name, []):
+            sums[labels["owner"]] = sums.get(labels["owner"], 0) + value
+        return sums
+
     def calls(self, call: str) -> float:
         """Return how many calls of this kind the master has answered."""
         return self.sum("kvcove_master_call_seconds_count", call=call)
@@ -56,11 +64,41 @@ class Own:
         )
 
 
-def _requests(own: Own) -> list[tuple[str, str, float]]:
+class OwnerSums:
+    """Sums of the owners' counters that never fall: an owner that ends, or starts again, leaves what it had counted.
+
+    Not thread-safe: a text of ``/metrics`` must be added before a newer one.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[str, float] = {}
+        self._last: dict[str, dict[str, float]] = {}  # by counter and owner, the owner heard last at the end
+
+    def add(self, own: Own, name: str) -> float:
+        """Return the sum of a counter over all owners that were ever seen."""
+        last = self._last.setdefault(name, {})
+        for owner, value in own.by_owner(name).items():
+            # 0 also means that the master, which leads anew, has not heard from the owner yet.
+            if value == 0:
+                continue
+            before = last.pop(owner, 0.0)
+            if value < before:
+                self._end(name, before)
+            last[owner] = value
+        # An owner that is missing now may come back as the same process, so its count remains its own.
+        while len(last) > _MOST_OWNERS:
+            self._end(name, last.pop(next(iter(last))))
+        return self._ended.get(name, 0.0) + sum(last.values())
+
+    def _end(self, name: str, count: float) -> None:
+        self._ended[name] = self._ended.get(name, 0.0) + count
+
+
+def _requests(own: Own, sums: OwnerSums) -> list[tuple[str, str, float]]:
     """Return name, help and value of the counters of requests, items and failures."""
-    puts = own.sum("kvcove_master_owner_puts_total")
-    stale = own.sum("kvcove_master_owner_stale_puts_total")
-    hits = own.sum("kvcove_master_owner_hits_total")
+    puts = sums.add(own, "kvcove_master_owner_puts_total")
+    stale = sums.add(own, "kvcove_master_owner_stale_puts_total")
+    hits = sums.add(own, "kvcove_master_owner_hits_total")
     misses = own.sum("kvcove_requester_misses_total")
     keys = own.sum("kvcove_master_lookups_total")
     resets = own.sum("kvcove_master_resets_total")
@@ -84,23 +122,29 @@ def _requests(own: Own) -> list[tuple[str, str, float]]:
 
 
 def master_metrics(
-    own: str, segments: Sequence[Mapping[str, Any]], status: Mapping[str, Any]
+    text: str,
+    segments: Sequence[Mapping[str, Any]],
+    status: Mapping[str, Any],
+    sums: OwnerSums,
 ) -> str:
     """Return the metrics by that program's names.
 
     Parameters
     ----------
-    own : str
+    text : str
         kvcove's own, in Prometheus' text form.
     segments : sequence of mappings
         What ``/v1/segments`` says of the owners that are not gone.
     status : mapping
         What ``/v1/status`` says.
+    sums : OwnerSums
+        Of the texts before; this one is added.
     """
+    own = Own(text)
     lines: list[str] = []
 
-    def family(name: str, kind: str, text: str, samples: list[tuple[str, float]]) -> None:
-        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+    def family(name: str, kind: str, help_: str, samples: list[tuple[str, float]]) -> None:
+        lines.extend((f"# HELP {name} {help_}", f"# TYPE {name} {kind}"))
         lines.extend(f"{name}{labels} {value:.17g}" for labels, value in samples)
 
     capacities = [s["capacity_bytes"] for s in segments]
@@ -112,17 +156,18 @@ def master_metrics(
     family("segment_allocated_bytes", "gauge", "memory in use, by owner", by_segment)
     by_segment = list(zip(labels, capacities, strict=True))
     family("segment_total_capacity_bytes", "gauge", "memory that an owner gives", by_segment)
-    for name, text, value in (
+    for name, help_, value in (
         ("master_key_count", "objects and replicas", status["objects"]),
         ("master_active_clients", "owners that are not gone", len(segments)),
         ("master_soft_pin_key_count", "always 0: owners do not count soft pins", 0),
     ):
-        family(name, "gauge", text, [("", value)])
-    for name, key, text in (
+        family(name, "gauge", help_, [("", value)])
+    for name, counter, help_ in (
         ("master_evicted_key_count", "evictions", "values evicted to make room"),
         ("mem_cache_hit_nums_", "hits", "values read from memory"),
     ):
-        family(name, "counter", text, [("", sum(s[key] for s in segments))])
-    for name, text, value in _requests(Own(own)):
-        family(f"master_{name}_total", "counter", text, [("", value)])
+        value = sums.add(own, f"kvcove_master_owner_{counter}_total")
+        family(name, "counter", help_, [("", value)])
+    for name, help_, value in _requests(own, sums):
+        family(f"master_{name}_total", "counter", help_, [("", value)])
     return "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ from kvcove.mooncake._http import (
     text_answer,
     with_loopback,
 )
-from kvcove.mooncake._master_metrics import master_metrics
+from kvcove.mooncake._master_metrics import OwnerSums, master_metrics
 from kvcove.mooncake._mixed import check_commands
 from kvcove.mooncake._process import Child, StopSignals, allow_open, begin, credentials, insecure
 from kvcove.mooncake._types import Code
@@ -213,6 +213,8 @@ class AdminHttp:
         self._caller = threading.local()  # each request has a thread of its own
         self._jobs: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._scrape_lock = threading.Lock()
+        self._sums = OwnerSums()
         get = {
             "/metrics": self._metrics,
             "/metrics/summary": self._summary,
@@ -366,10 +368,12 @@ class AdminHttp:
     # ---- answers
 
     def _metrics(self, _request: Request) -> Answer:
-        own = self._fetch("/metrics")[1].decode()
-        if self._role()[0] != "leader":
-            return text_answer(own)  # a standby knows nothing of the rest
-        return text_answer(master_metrics(own, self._segments(), self._ask("/v1/status")) + own)
+        with self._scrape_lock:  # a text that is overtaken by a newer one would count as restarts
+            own = self._fetch("/metrics")[1].decode()
+            if self._role()[0] != "leader":
+                return text_answer(own)  # a standby knows nothing of the rest
+            status = self._ask("/v1/status")
+            return text_answer(master_metrics(own, self._segments(), status, self._sums) + own)
 
     def _summary(self, _request: Request) -> Answer:
         role, state = self._role()
