@@ -10,7 +10,12 @@
 namespace kvcove {
 namespace {
 
-std::size_t Edits(std::string_view a, std::string_view b) {
+constexpr std::size_t kMostEdits = 32;  // of a name that is near
+
+// Returns the number of edits that make `b` of `a`; `enough` if it takes so many or more. At
+// most (length of `b` + enough)^2 steps, however long `a` is.
+std::size_t Edits(std::string_view a, std::string_view b, std::size_t enough) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= enough) return enough;
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -20,6 +25,8 @@ std::size_t Edits(std::string_view a, std::string_view b) {
       diagonal = row[j + 1];
       row[j + 1] = std::min({kept, row[j] + 1, row[j + 1] + 1});
     }
+    // The least of a row is never more than that of the next one.
+    if (std::ranges::min(row) >= enough) return enough;
   }
   return row.back();
 }
@@ -28,9 +35,9 @@ std::size_t Edits(std::string_view a, std::string_view b) {
 
 std::string_view NearestKey(std::string_view text, std::span<const std::string_view> known) {
   std::string_view nearest;
-  std::size_t fewest = std::max<std::size_t>(text.size() / 2, 1) + 1;
+  std::size_t fewest = std::clamp<std::size_t>(text.size() / 2, 1, kMostEdits) + 1;
   for (const std::string_view key : known) {
-    const std::size_t edits = Edits(text.substr(0, 64), key);
+    const std::size_t edits = Edits(text, key, fewest);
     if (edits < fewest) {
       fewest = edits;
       nearest = key;
