@@ -56,6 +56,13 @@ std::string UnknownSection(const CLI::App& app, const std::string& section) {
                      section, nearest.empty() ? "" : fmt::format("; did you mean [{}]?", nearest));
 }
 
+// Names what is there instead of a command: the parser only says that there is none.
+std::string NoCommand(const std::string& of, const std::vector<std::string>& extras) {
+  if (extras.empty()) return fmt::format("'{}' needs a command", of);
+  const bool option = extras.front().starts_with('-');
+  return fmt::format("'{}' is no {} of '{}'", extras.front(), option ? "option" : "command", of);
+}
+
 // What the parser did not know, with the nearest thing that it does.
 std::string Explain(const CLI::App& app, const CLI::Error& error) {
   const CLI::App* at = &app;
@@ -68,7 +75,16 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
     if (!subcommand->get_group().empty()) names.push_back(subcommand->get_name());
   }
   const std::vector<std::string_view> known(names.begin(), names.end());
+  std::string path;
+  for (const CLI::App* part = at; part != &app; part = part->get_parent()) {
+    path.insert(0, " " + part->get_name());
+  }
+  path.insert(0, "kvcove");
+  const bool command = at->get_require_subcommand_min() > 0;
   std::string text = error.what();
+  if (command && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    text = NoCommand(path, app.remaining(/*recurse=*/true));
+  }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     // The parser's own text has them in reverse.
     text = fmt::format("not expected: {}", fmt::join(app.remaining(/*recurse=*/true), " "));
@@ -84,16 +100,12 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
     return text;
   }
   for (const std::string& extra : app.remaining(/*recurse=*/true)) {
-    const bool command = at->get_require_subcommand_min() > 0;
     if (extra.empty() || (!command && extra[0] != '-')) continue;
     const std::string_view nearest = NearestKey(extra.substr(0, extra.find('=')), known);
     if (!nearest.empty()) text += fmt::format("\n  '{}': did you mean '{}'?", extra, nearest);
   }
-  std::string path;
-  for (const CLI::App* part = at; part != &app; part = part->get_parent()) {
-    path.insert(0, part->get_name() + " ");
-  }
-  return text + fmt::format("\nRun 'kvcove {}--help' for what there is.", path);
+  return text + fmt::format("\nRun '{} --help' for {}.", path,
+                            command ? "the list of commands" : "what there is");
 }
 
 }  // namespace

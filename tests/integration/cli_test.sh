@@ -47,7 +47,11 @@ echo "no backup" >"$directory/backup"
 check "no backup" 2 "is no whole backup" "$kvcove" store restore "$directory/backup" --data "$directory/restored"
 check "unknown command" 2 "did you mean 'replay'" "$kvcove" reply
 check "unknown option of a subcommand's command" 2 "Run 'kvcove admin keys --help'" "$kvcove" admin keys acme
-check "no command" 2 "help" "$kvcove"
+check "an unknown command without a near name" 2 "'frobnicate' is no command of 'kvcove'$" "$kvcove" frobnicate now
+check "it says how to list commands" 2 "Run 'kvcove --help' for the list of commands" "$kvcove" frobnicate
+check "an unknown command of a command" 2 "'frobnicate' is no command of 'kvcove admin'$" "$kvcove" admin frobnicate
+check "an unknown option instead of a command" 2 "'--frobnicate' is no option of 'kvcove'$" "$kvcove" --frobnicate
+check "no command" 2 "'kvcove' needs a command" "$kvcove"
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
 check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
 for policy in best s3fifo; do
