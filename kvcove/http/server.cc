@@ -21,6 +21,7 @@
 #include <boost/beast/http.hpp>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/clock.h"
@@ -43,6 +44,7 @@ using Acceptor = asio::basic_socket_acceptor<Protocol>;
 
 constexpr std::size_t kMaxBodyBytes = 64U << 10;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
+constexpr auto kNoRoom = boost::system::errc::not_enough_memory;
 constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
 constexpr std::chrono::seconds kLookEvery(1);            // whether the listener's name is there
 constexpr const char* kLoginPath = "/v1/login";
@@ -332,8 +334,30 @@ class Server::Impl {
     --count_;
   }
 
-  // Reads one request, whose body remains unread where the caller may not send so much.
-  asio::awaitable<error_code> Read(Stream& stream, beast::flat_buffer& buffer, Parser& parser) {
+  // The part of `long_bodies_bytes` that one request has. Belongs to the loop's thread.
+  class LongBody {
+   public:
+    explicit LongBody(Impl& server) : server_(server) {}
+    LongBody(const LongBody&) = delete;
+    ~LongBody() { GiveBack(); }
+    // False: there is no room for so much now.
+    bool Take(std::size_t bytes) {
+      if (bytes > server_.options_.long_bodies_bytes - server_.long_bodies_bytes_) return false;
+      server_.long_bodies_bytes_ += bytes;
+      bytes_ += bytes;
+      return true;
+    }
+    void GiveBack() { server_.long_bodies_bytes_ -= std::exchange(bytes_, 0); }
+
+   private:
+    Impl& server_;
+    std::size_t bytes_ = 0;
+  };
+
+  // Reads one request. Its body remains unread where the caller may not send so much (body_limit),
+  // and where too many others are in memory (kNoRoom).
+  asio::awaitable<error_code> Read(Stream& stream, beast::flat_buffer& buffer, Parser& parser,
+                                   LongBody& long_body) {
     parser.header_limit(kMaxHeaderBytes);
     // The parser compares a length in the header with the limit that it has then, so the limit of
     // the path comes after that check.
@@ -345,7 +369,10 @@ class Server::Impl {
     if (error) co_return error;
     const std::size_t limit = BodyLimit(parser.get());
     parser.body_limit(limit);
-    if (parser.content_length().value_or(0) > limit) co_return beast::http::error::body_limit;
+    // Without a length, which a body in chunks has not, it may be as long as the limit.
+    const std::uint64_t length = parser.content_length().value_or(parser.chunked() ? limit : 0);
+    if (length > limit) co_return beast::http::error::body_limit;
+    if (length > kMaxBodyBytes && !long_body.Take(length)) co_return make_error_code(kNoRoom);
     // libcurl asks so before a long body, and waits a second for an answer.
     if (beast::iequals(parser.get()[beast::http::field::expect], "100-continue")) {
       HttpResponse go_on(beast::http::status::continue_, 11);
@@ -375,17 +402,22 @@ class Server::Impl {
   // Serves one request. False: the connection ends.
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     Parser parser;
-    error_code error = co_await Read(stream, buffer, parser);
-    if (error && !IsMalformed(error)) co_return false;
-    const bool too_long = error == beast::http::error::body_limit;
-    const bool malformed = (error && !too_long) || HasTwoLengths(parser.get().base());
+    LongBody long_body(*this);
+    error_code error = co_await Read(stream, buffer, parser, long_body);
+    Body body = Body::kRead;
+    if (error == beast::http::error::body_limit) body = Body::kTooLong;
+    if (error == make_error_code(kNoRoom)) body = Body::kNoRoom;
+    const bool unread = body != Body::kRead;
+    if (error && !unread && !IsMalformed(error)) co_return false;
+    const bool malformed = (error && !unread) || HasTwoLengths(parser.get().base());
     HttpRequest request = parser.release();
     Response answer;
     if (malformed) {
       answer = ErrorResponse({Code::kInvalid, "not an HTTP/1.1 request"});
     } else {
-      answer = co_await Answer(request, too_long);
+      answer = co_await Answer(request, body);
     }
+    long_body.GiveBack();  // Answer has dropped the body
     if (answer.status == 401 &&
         (request.count(beast::http::field::authorization) > 0 || PathOf(request) == kLoginPath)) {
       // Delays the answer to a wrong bearer, so that guesses are bounded. Meanwhile a newer client
@@ -400,7 +432,7 @@ class Server::Impl {
     response.set(beast::http::field::cache_control, "no-store");
     if (answer.status == 401) response.set(beast::http::field::www_authenticate, "Bearer");
     for (const auto& [name, value] : answer.headers) response.set(name, value);
-    response.keep_alive(request.keep_alive() && !malformed && !too_long);
+    response.keep_alive(request.keep_alive() && !malformed && !unread);
     response.body() = std::move(answer.body);
     response.prepare_payload();
     {
@@ -408,7 +440,7 @@ class Server::Impl {
       co_await beast::http::async_write(stream, response,
                                         asio::redirect_error(asio::use_awaitable, error));
     }
-    if (!error && too_long) co_await DropRest(stream);
+    if (!error && unread) co_await DropRest(stream);
     co_return !error && response.keep_alive();
   }
 
@@ -442,8 +474,9 @@ class Server::Impl {
     return options_.authorize(authorization, route != nullptr && route->metrics);
   }
 
-  // Takes the request's body. `too_long`: it was not read, so the answer is an error.
-  asio::awaitable<Response> Answer(HttpRequest& request, bool too_long) {
+  enum class Body { kRead, kTooLong, kNoRoom };
+  // Takes the request's body. If it was not read, the answer is an error.
+  asio::awaitable<Response> Answer(HttpRequest& request, Body body) {
     const bool tls = options_.tunnel != nullptr;
     if (const Status origin = CheckOrigin(request, options_.loopback, tls); !origin) {
       co_return ErrorResponse(origin.error());
@@ -458,7 +491,7 @@ class Server::Impl {
     if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
     const Route* const found = RouteOf(asked.method, asked.path);
     const bool reads_body = found != nullptr && found->body_bytes > 0;
-    if (!asked.body.empty() && !reads_body && !too_long) {
+    if (!asked.body.empty() && !reads_body && body == Body::kRead) {
       const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
       if (!json.is_object()) {
         co_return ErrorResponse({Code::kInvalid, "the body is no JSON object"});
@@ -468,7 +501,9 @@ class Server::Impl {
       }
     }
     const bool logs_in = asked.path == kLoginPath || asked.path == kLogoutPath;
-    if (options_.logins && logs_in && !too_long) co_return LogIn(asked, CookieOf(request));
+    if (options_.logins && logs_in && body == Body::kRead) {
+      co_return LogIn(asked, CookieOf(request));
+    }
     if (!Admits(found, asked.authorization)) {
       const bool metrics = found != nullptr && found->metrics;
       Response denied = JsonResponse(
@@ -480,7 +515,15 @@ class Server::Impl {
       denied.status = 401;
       co_return denied;
     }
-    if (too_long) {
+    if (body == Body::kNoRoom) {
+      Response later = ErrorResponse(
+          {Code::kUnavailable,
+           fmt::format("long bodies of other requests are under way, {} bytes of {}; try again",
+                       long_bodies_bytes_, options_.long_bodies_bytes)});
+      later.headers.emplace_back("Retry-After", "1");
+      co_return later;
+    }
+    if (body == Body::kTooLong) {
       const std::size_t limit = reads_body ? found->body_bytes : kMaxBodyBytes;
       co_return ErrorResponse(
           {Code::kLimit, fmt::format("the body is longer than {} bytes", limit)});
@@ -571,6 +614,7 @@ class Server::Impl {
   Logins logins_;
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;
+  std::size_t long_bodies_bytes_ = 0;  // of all LongBody
   asio::io_context loop_{1};
   Acceptor acceptor_;
   std::uint64_t listeners_ = 0;  // so far: a callback of an earlier one does nothing

@@ -356,6 +356,34 @@ TEST_F(ServerTest, ALongBodyIsForTheRouteThatWantsItAndForCallersThatMayAsk) {
   EXPECT_THAT(too_long, HasSubstr("longer than 1048576 bytes"));
 }
 
+// Else each of the connections could keep a whole body in memory.
+TEST_F(ServerTest, LongBodiesHaveOneBudget) {
+  Start({.listener = {}, .long_bodies_bytes = 3 << 19, .tunnel = {}});
+  const std::string head = "POST /long HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: 1\r\n";
+  const std::string first_head = head + "Content-Length: 1048576\r\n";
+  const UniqueFd first = Connect(first_head + "Expect: 100-continue\r\nConnection: close\r\n\r\n");
+  std::string go_on(25, ' ');  // blocks until the server has room for the body
+  ASSERT_EQ(recv(first.get(), go_on.data(), go_on.size(), MSG_WAITALL), 25);
+  for (const char* length : {"Content-Length: 1048576", "Transfer-Encoding: chunked"}) {
+    const std::string refused = ReadAll(Connect(head + length + "\r\n\r\n"));
+    EXPECT_EQ(StatusOf(refused), 503) << length;
+    EXPECT_THAT(refused, HasSubstr("Retry-After: 1")) << length;
+    EXPECT_THAT(refused, HasSubstr("1048576 bytes of 1572864; try again")) << length;
+  }
+  const auto post = [&](std::size_t bytes) {
+    return StatusOf(Ask("POST",
+                        fmt::format("Host: localhost\r\nX-Kvcove-Request: 1\r\n"
+                                    "Content-Length: {}\r\n",
+                                    bytes),
+                        "/long", std::string(bytes, ' ')));
+  };
+  EXPECT_EQ(post(64 << 10), 200) << "short ones pass";
+  EXPECT_EQ(post(512 << 10), 200) << "so does one that there is room for";
+  ASSERT_TRUE(Send(first, std::string(1 << 20, ' ')));
+  EXPECT_EQ(StatusOf(ReadAll(first)), 200);
+  EXPECT_EQ(post(1 << 20), 200) << "the first one has been answered";
+}
+
 TEST_F(ServerTest, AGuessBeforeALongBodyIsAnsweredLateToo) {
   using std::chrono::steady_clock;
   Start({.listener = {},
