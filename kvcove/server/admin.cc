@@ -119,9 +119,11 @@ Result<std::unique_ptr<http::Server>> ServeAdmin(pool::LocalHost& host, AdminOpt
       {.method = "GET",
        .path = "/metrics",
        .metrics = true,
+       .waits = true,
        .answer = [&host, &clock, text](const Request&) { return text(MetricsOf(host, clock)); }},
       {.method = "GET",
        .path = "/v1/stat",
+       .waits = true,
        .answer = [&host](const Request&) { return http::JsonResponse(Stat(host)); }},
   };
   if (options.metrics_only) routes = http::MonitoringRoutes(routes);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP endpoint of one owner for operators: /healthz, /readyz, /metrics, /v1/stat. Its routes
-// run on the server's loop (kvcove-http) and answer from this process alone. host_admin.h has the
-// admin interface of a pool of one host.
+// The HTTP endpoint of one owner for operators: /healthz, /readyz, /metrics, /v1/stat, answered
+// from this process alone. The last two run on a worker (kvcove-answer): they take the core's lock,
+// which a hand-over to another process holds while it writes the owner's state. host_admin.h has
+// the admin interface of a pool of one host.
 #pragma once
 
 #include <memory>

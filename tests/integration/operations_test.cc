@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operating a cluster: drains, copies, moves, repairs, the admin endpoint, placement.
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -738,6 +740,38 @@ TEST_F(OperationsTest, OwnersHaveAnEndpointToo) {
   (void)Becomes([&] { return get("/readyz").status != 200; });
   EXPECT_EQ(get("/readyz").status, 503);
   EXPECT_EQ(get("/healthz").status, 200);
+}
+
+// A hand-over to another process writes the owner's state under this lock.
+TEST_F(OperationsTest, AScrapeThatWaitsForAnOwnersLockHoldsNoOtherQuestionUp) {
+  rpc::Address address{.host = "127.0.0.1", .port = 0};
+  auto listener = Must(rpc::ListenTcp(address));
+  pool::LocalHost& host = owners_[0]->host();
+  const auto server = Must(server::ServeAdmin(
+      host, {.listener = std::move(listener), .address = address, .credentials = {}, .tls = {}},
+      SystemClock::Instance()));
+  std::promise<void> held;
+  std::promise<void> go;
+  std::thread holder([&] {
+    const MutexLock lock(host.owner().memory().mutex);
+    held.set_value();
+    go.get_future().wait();
+  });
+  held.get_future().wait();
+  const UniqueFd scrape =
+      Must(rpc::ConnectTcp(address, SystemClock::Instance().NowNs() + 60 * kSecond));
+  const std::string ask = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(write(scrape.get(), ask.data(), ask.size()), static_cast<ssize_t>(ask.size()));
+  const auto alive = http::Call({.port = address.port, .target = "/healthz"});
+  go.set_value();
+  holder.join();
+  ASSERT_TRUE(alive) << alive.error().ToString();
+  EXPECT_EQ(alive->body, "ok\n");
+  pollfd answered{.fd = scrape.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&answered, 1, 60'000), 1) << "the lock is free";
+  std::string first(15, ' ');
+  EXPECT_EQ(recv(scrape.get(), first.data(), first.size(), 0), 15);
+  EXPECT_EQ(first, "HTTP/1.1 200 OK");
 }
 
 TEST_F(OperationsTest, ThePreferredSegmentIsTheOptionsThenKvcovesThenTheOthers) {

@@ -520,6 +520,7 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
   });
   metrics.open = false;
   metrics.metrics = true;
+  metrics.waits = true;  // for the lock of an owner that is handed over
   routes.push_back(std::move(metrics));
   const auto add = [&](const char* method, const char* path, bool waits,
                        std::function<Result<json>(const Request&)> answer) {
