@@ -32,8 +32,8 @@ void Objects::SetGeneration(SlotId number, Generation generation) {
   unnamed_.erase({slot.generation, number});
   slot.voided = slot.current();
   slot.voided_bytes = std::exchange(slot.current_bytes, 0);
-  slot.dead.Append(objects_, slot.live);
   slot.dead.Append(objects_, slot.pinned);
+  slot.dead.Append(objects_, slot.live);
   slot.dead_count += slot.live_count + slot.pinned_count;
   dead_ += slot.voided;
   slot.live_count = 0;

@@ -7,9 +7,10 @@
 //
 // A slot has three lists, so that each search takes the front of a list and skips nothing: `live`
 // (the current generation), `pinned` (the same, hard-pinned) and `dead` (earlier generations). A
-// reset appends the first two to the third, in O(1). An object's list follows from its entry's
-// generation and from its pin. An entry's record and extents remain unchanged after Withdraw, until
-// Index::Release: readers may still be reading them.
+// reset appends the first two to the third, in O(1): `pinned` first, because a space's pinned bytes
+// count, and may keep it from pinning others, until these are swept. An object's list follows from
+// its entry's generation and from its pin. An entry's record and extents remain unchanged after
+// Withdraw, until Index::Release: readers may still be reading them.
 #pragma once
 
 #include <set>

@@ -43,13 +43,14 @@ TEST_F(ObjectsTest, AResetMovesAllOfASlotAndNothingElse) {
   EXPECT_EQ(objects_.dead(), 2U);
   EXPECT_FALSE(objects_.Current(plain));
   EXPECT_TRUE(objects_.Current(other));
-  EXPECT_EQ(objects_.AnyDead(), plain);
-  EXPECT_TRUE(objects_.Withdraw(plain, objects_.HashOf(plain), MissReason::kReset).dead);
   EXPECT_EQ(objects_.AnyDead(), pinned) << "a reset voids hard pins, too";
   const Objects::Removed removed =
       objects_.Withdraw(pinned, objects_.HashOf(pinned), MissReason::kReset);
+  EXPECT_TRUE(removed.dead);
   EXPECT_TRUE(removed.hard_pinned);
   EXPECT_EQ(removed.space, 4);
+  EXPECT_EQ(objects_.AnyDead(), plain);
+  EXPECT_FALSE(objects_.Withdraw(plain, objects_.HashOf(plain), MissReason::kReset).hard_pinned);
   EXPECT_EQ(objects_.AnyDead(), kNoObject);
   EXPECT_EQ(objects_.dead(), 0U);
 }

@@ -317,7 +317,11 @@ Code Room::PinHard(ObjectId id, std::optional<std::int64_t> until_ns) {
   const std::uint64_t bytes = objects_.Bytes(id);
   const bool endless = objects_[id].hard_pinned && !timed_pins_.EndOf(id);
   if (!objects_[id].hard_pinned) {
-    if (!spaces_.MayPin(objects_[id].space, bytes)) {
+    const auto may_pin = [&] { return spaces_.MayPin(objects_[id].space, bytes); };
+    for (int i = 0; i < kSweepsBeforePin && !may_pin(); ++i) {
+      if (Sweep(kSweepSlice, /*unnamed=*/false) == 0) break;
+    }
+    if (!may_pin()) {
       ++refused_pins_;
       return Code::kLimit;
     }

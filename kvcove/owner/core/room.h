@@ -51,6 +51,7 @@ class Room {
   static constexpr std::uint32_t kMaxRefused = 256;  // spared objects passed over a round
   static constexpr std::uint32_t kMaxChosen = 32;    // objects chosen before they are withdrawn
   static constexpr std::uint32_t kSweepSlice = 64;   // objects swept at once while a put waits
+  static constexpr int kSweepsBeforePin = 8;         // slices swept before a pin is refused
 
   Room(const CoreOptions& options, const Parts& parts, const segment::Payload& payload,
        const Clock& clock);
@@ -94,6 +95,7 @@ class Room {
 
   // Hard-pins a current object until `until_ns`, or without an end. Of two pins of an object the
   // one that ends later holds. kLimit: the space's hard pins would exceed their bound (spaces.h).
+  // Pins of dead generations count only if more objects are dead than this call may sweep.
   Code PinHard(ObjectId id, std::optional<std::int64_t> until_ns);
   void PinSoft(ObjectId id, std::int64_t until_ns);
   // Returns whether a soft pin of the object has not ended yet.

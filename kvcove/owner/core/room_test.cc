@@ -69,6 +69,22 @@ TEST_F(RoomTest, HardPinsStayAndTakeAtMostHalf) {
   test_.core->CheckInvariants();
 }
 
+TEST_F(RoomTest, HardPinsOfADeadGenerationLeaveTheirHalfToOthersBeforeTheyAreSwept) {
+  Fill(kRoomSlot, 0, 32);
+  for (std::uint64_t i = 0; i < 32; ++i) {
+    ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(i), PinKind::kHard, 0), Code::kOk);
+  }
+  test_.SetSlot(kRoomSlot, kLater);
+  Fill(kRoomSlot, 32, kObjects);
+  ASSERT_EQ(test_.core->Stat().pinned_bytes, 32 * kSize) << "no put had to sweep";
+  for (std::uint64_t i = 32; i < kObjects; ++i) {
+    EXPECT_EQ(test_.core->Pin(kRoomSlot, Key(i), PinKind::kHard, 0), Code::kOk) << i;
+  }
+  EXPECT_EQ(test_.core->Stat().refused_pins, 0U);
+  EXPECT_EQ(test_.core->Stat().pinned_bytes, 32 * kSize);
+  test_.core->CheckInvariants();
+}
+
 TEST_F(RoomTest, AHardPinEndsWithItsTimeToLiveUnlessItIsRenewed) {
   Fill(kRoomSlot, 0, kObjects);
   for (std::uint64_t i = 0; i < 32; ++i) {
