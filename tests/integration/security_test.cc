@@ -459,6 +459,15 @@ TEST_F(SecurityTest, ScopesAreKeptApart) {
       Code::kDenied);
 }
 
+// 'kvcove status' with $KVCOVE_POOL: the endpoint wants this scope alone.
+TEST_F(SecurityTest, AnAdministratorLearnsWhereTheAdminEndpointIsAndReadsNothing) {
+  auto pool = OpenAs("cluster");
+  EXPECT_THAT(pool->Settings().scopes, testing::UnorderedElementsAre("admin", "owner"));
+  const auto captured = OpenSession(*pool)->Capture({.timeout = kCallTime});
+  ASSERT_FALSE(captured);
+  EXPECT_EQ(captured.error().code, Code::kDenied) << captured.error().ToString();
+}
+
 TEST_F(SecurityTest, ATenantsBytesAreBounded) {
   auto acme = OpenAs("acme");
   auto globex = OpenAs("globex");
