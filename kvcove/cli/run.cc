@@ -40,6 +40,7 @@ struct RunOptions : OwnerOptions {
   unsigned restarts = 5;
   std::string owner_log;
   Words command;
+  Words log;        // --log and --log-format, if they were given: the owner's, too
   Words passed_on;  // options of the owner, as they were given
   // One that the owner which would be started does not have: --listen without --master, --data
   // with it and no disk.
@@ -315,6 +316,7 @@ HostOwnerOptions OwnerOf(const RunOptions& options) {
       .words = {SelfPath()},
       .shared = options.shared,
       .restarts = options.restarts};
+  owner.words.insert(owner.words.end(), options.log.begin(), options.log.end());
   if (options.master.empty()) {
     owner.words.emplace_back("serve");
   } else {
@@ -526,7 +528,12 @@ void AddRun(CLI::App& app, Action& chosen) {
   run->add_option("--owner-log", options->owner_log,
                   "file for the owner's log, which remains (default: the socket's path and .log)");
   run->add_option("COMMAND", options->command, "command to run, behind --")->configurable(false);
-  run->callback([options, passed_on, of_cluster, of_admin, of_host, &chosen] {
+  run->callback([options, passed_on, of_cluster, of_admin, of_host, &app, &chosen] {
+    for (const char* name : {"--log", "--log-format"}) {
+      for (const std::string& value : app.get_option(name)->results()) {
+        options->log.push_back(fmt::format("{}={}", name, value));
+      }
+    }
     const bool admin = !of_admin.front()->empty();
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();

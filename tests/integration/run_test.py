@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kvcove run -- COMMAND`, with real owners and masters: tests/integration/run_test.py KVCOVE"""
 
+import json
 import os
 import pathlib
 import random
@@ -134,6 +135,16 @@ class Run(unittest.TestCase):
         _, output, _ = self.run_command("--", "env")
         self.assertIn(f"KVCOVE_POOL=unix:{self.socket}\n", output)
         self.assertNotIn("PREFERRED_SEGMENT", output)
+
+    def test_the_owner_logs_as_the_run_does(self):
+        status, _, errors = self.run_command("--log-format", "json", "--", "true")
+        self.assertEqual(status, 0, errors)
+        lines = self.log.read_text().splitlines()
+        self.assertTrue(lines)
+        for line in lines:
+            self.assertIn("message", json.loads(line))
+        self.run_command("--log", "error", "--", "true")
+        self.assertEqual(self.log.read_text(), "")
 
     def test_a_host_of_a_cluster(self):
         _, master = self.start_master()
