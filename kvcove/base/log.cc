@@ -14,6 +14,7 @@
 #include <ctime>
 #include <deque>
 #include <thread>
+#include <utility>
 
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
@@ -160,6 +161,8 @@ class Log {
   struct Line {
     std::string text;
     std::uint64_t tells = 0;  // number of dropped lines that it reports
+    std::size_t written = 0;  // bytes, which `text` may still have
+    bool ends_torn = false;   // it begins with the end of a torn line
   };
   void Push(Line line) KVCOVE_REQUIRES(mutex_) {
     queued_bytes_ += line.text.size();
@@ -175,6 +178,14 @@ class Log {
     // The lines that it reports are counted already, and are to be reported again.
     untold_ += std::max<std::uint64_t>(line.tells, 1);
     if (line.tells == 0) ++dropped_;
+    torn_ =
+        torn_ || line.written > (line.ends_torn ? 1U : 0U) || (line.ends_torn && line.written == 0);
+  }
+  // Lets a line end the one before it, of which the disk had room for a part only.
+  void EndTorn(Line& line) KVCOVE_REQUIRES(mutex_) {
+    if (!std::exchange(torn_, false)) return;
+    line.text.insert(0, 1, '\n');
+    line.ends_torn = true;
   }
   void TellDropped() KVCOVE_REQUIRES(mutex_) {
     if (untold_ == 0) return;
@@ -188,7 +199,11 @@ class Log {
 
   void DrainWithoutWaiting() KVCOVE_REQUIRES(mutex_) {
     while (!queue_.empty()) {
-      std::string& text = queue_.front().text;
+      Line& line = queue_.front();
+      queued_bytes_ -= line.text.size();
+      EndTorn(line);
+      queued_bytes_ += line.text.size();
+      std::string& text = line.text;
       const ssize_t written = WriteWithoutWaiting(text);
       if (written < 0 && errno == EINTR) continue;
       if (written < 0 && errno == EAGAIN) return;
@@ -199,6 +214,7 @@ class Log {
       } else {
         text.erase(0, static_cast<std::size_t>(written));
         queued_bytes_ -= static_cast<std::size_t>(written);
+        line.written += static_cast<std::size_t>(written);
       }
     }
   }
@@ -229,26 +245,31 @@ class Log {
           changed_.Wait(mutex_);
         }
         line = Pop();
+        EndTorn(line);
         writing_ = true;
       }
-      written = WriteAndWait(line.text);
+      const std::size_t bytes = WriteAndWait(line.text);
+      written = bytes == line.text.size();
       if (written) continue;
+      line.written += bytes;
       const MutexLock lock(mutex_);
       Drop(line);
     }
   }
 
-  static bool WriteAndWait(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-      if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  // Returns how many bytes were written: fewer than all after an error.
+  static std::size_t WriteAndWait(std::string_view text) {
+    std::size_t done = 0;
+    while (done < text.size()) {
+      const ssize_t written = write(STDERR_FILENO, text.data() + done, text.size() - done);
+      if (written > 0) done += static_cast<std::size_t>(written);
       if (written >= 0 || errno == EINTR) continue;
-      if (errno != EAGAIN) return false;
+      if (errno != EAGAIN) return done;
       // Another process made stderr non-blocking.
       pollfd room{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
       (void)poll(&room, 1, -1);
     }
-    return true;
+    return done;
   }
 
   [[maybe_unused]] Log* const parents_;  // reachable, so that it is no leak
@@ -257,6 +278,7 @@ class Log {
   std::deque<Line> queue_ KVCOVE_GUARDED_BY(mutex_);
   std::size_t queued_bytes_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t untold_ KVCOVE_GUARDED_BY(mutex_) = 0;  // dropped, and no line says so yet
+  bool torn_ KVCOVE_GUARDED_BY(mutex_) = false;         // the last line that was begun has no end
   bool has_writer_ KVCOVE_GUARDED_BY(mutex_) = false;
   // The thread writes a line that it has taken from the queue: none may overtake it.
   bool writing_ KVCOVE_GUARDED_BY(mutex_) = false;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <fstream>
 #include <iterator>
 #include <regex>
+#include <vector>
 
 #include "kvcove/base/posix.h"
 
@@ -180,6 +182,38 @@ TEST(LogTest, LinesThatADiskHadNoRoomForAreCountedWhereTheLogContinues) {
   const std::string text = pipe.Read();
   EXPECT_THAT(text, HasSubstr(" 3 lines dropped here"));
   EXPECT_LT(text.find("dropped here"), text.find("] room\n"));
+}
+
+// Else a reader of JSON lines loses the line behind the torn one, too.
+TEST(LogTest, ALineBehindOneThatTheDiskHadRoomForAPartOfBeginsOnItsOwn) {
+  std::string path = std::filesystem::temp_directory_path() / "kvcove-log-XXXXXX";
+  const UniqueFd file(mkostemp(path.data(), O_APPEND | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  EXPECT_EQ(InChild([&] {
+              dup2(file.get(), STDERR_FILENO);
+              SetLogLevel(LogLevel::kInfo);
+              std::signal(SIGXFSZ, SIG_IGN);
+              LogInfo("first");
+              rlimit room{};
+              getrlimit(RLIMIT_FSIZE, &room);
+              const rlim_t before = room.rlim_cur;
+              room.rlim_cur = std::filesystem::file_size(path) + 20;
+              setrlimit(RLIMIT_FSIZE, &room);
+              LogInfo("torn");
+              LogInfo("lost");
+              room.rlim_cur = before;
+              setrlimit(RLIMIT_FSIZE, &room);
+              LogInfo("last");
+              return 0;
+            }),
+            0);
+  std::vector<std::string> lines;
+  std::ifstream log(path);
+  for (std::string line; std::getline(log, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  EXPECT_THAT(lines, testing::ElementsAre(testing::EndsWith("] first"), testing::SizeIs(20),
+                                          HasSubstr("] 2 lines dropped here"),
+                                          testing::EndsWith("] last")));
 }
 
 TEST(LogTest, AReaderThatEndsLeavesTheLogsThreadIdle) {
