@@ -26,6 +26,23 @@ bool Before(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
 
+bool IsSocket(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_socket(path, ignored);
+}
+
+// Finds the sockets that servers give their owners, one a NUMA node, without listing the directory:
+// members of --engine-group may only enter it.
+std::vector<std::string> SocketsByNode(const std::string& socket) {
+  std::vector<std::string> found;
+  if (IsSocket(socket)) found.push_back(socket);
+  for (std::size_t node = 0; node < LocalOwners::kMost; ++node) {
+    std::string sibling = SiblingSocket(socket, fmt::format("node{}", node));
+    if (IsSocket(sibling)) found.push_back(std::move(sibling));
+  }
+  return found;
+}
+
 }  // namespace
 
 bool LocalOwners::Has(const std::string& socket) const {
@@ -80,6 +97,7 @@ std::vector<std::string> SocketsOf(const std::string& socket) {
   bool itself = false;
   std::error_code error;
   std::filesystem::directory_iterator at(directory, error);
+  if (error == std::errc::permission_denied) return SocketsByNode(socket);
   for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
     std::error_code ignored;
     if (!at->is_socket(ignored)) continue;

@@ -53,7 +53,7 @@ std::string SocketOfPool(const std::string& socket);
 // `admin-kvcove.sock` beside `kvcove.sock`, which is no sibling's name.
 std::string AdminSocket(const std::string& socket);
 // Returns `socket` and its siblings, as far as they are sockets now; `socket` first, the others in
-// natural order.
+// natural order. Who may not list the directory finds the siblings of NUMA nodes alone.
 std::vector<std::string> SocketsOf(const std::string& socket);
 
 // The owners at one socket and its siblings. A thread looks for new ones once a second.

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -65,6 +68,21 @@ TEST_F(SocketsTest, ANameWithoutSuffixHasSiblingsToo) {
   EXPECT_EQ(SocketOfPool("/run/pool.1"), "/run/pool");
   EXPECT_EQ(SocketOfPool("/run/v1.2/kvcove.sock"), "");
   EXPECT_EQ(SocketOfPool("/run/.sock"), "");
+}
+
+// As a member of --engine-group: the directory's mode is 0710.
+TEST_F(SocketsTest, OwnersOfNodesAreFoundInADirectoryThatMayOnlyBeEntered) {
+  for (const char* name : {"kvcove.sock", "kvcove.node10.sock", "kvcove.node2.sock",
+                           "kvcove.other.sock", "kvcoves.sock"}) {
+    Listen(name);
+  }
+  ASSERT_EQ(chmod(directory_.c_str(), 0111), 0);
+  // Root may list every directory. setfsuid changes this thread alone.
+  const int before = setfsuid(geteuid() == 0 ? 65'534 : geteuid());
+  const std::vector<std::string> found = Names("kvcove.sock");
+  setfsuid(static_cast<uid_t>(before));
+  ASSERT_EQ(chmod(directory_.c_str(), 0700), 0);
+  EXPECT_THAT(found, ElementsAre("kvcove.sock", "kvcove.node2.sock", "kvcove.node10.sock"));
 }
 
 TEST(LocalOwnersTest, ThereIsRoomForSoManyAndNoMore) {
