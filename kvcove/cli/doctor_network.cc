@@ -100,10 +100,17 @@ Finding Advertising(const DoctorOptions& options, const Result<rpc::Addresses>& 
     finding.change = "name the master with --master";
     return finding;
   }
-  const auto chosen = master ? net::ChooseAdvertised({.advertise = options.advertise,
-                                                      .listen = {.host = "::", .port = kOwnerPort},
-                                                      .master = *master})
-                             : Result<net::Advertised>(std::unexpected(master.error()));
+  const auto listening = [&](const char* all) {
+    return master ? net::ChooseAdvertised({.advertise = options.advertise,
+                                           .listen = {.host = all, .port = kOwnerPort},
+                                           .master = *master})
+                  : Result<net::Advertised>(std::unexpected(master.error()));
+  };
+  Result<net::Advertised> chosen = listening("0.0.0.0");
+  // Only the route to a master at an IPv6 address needs this one. An error is about the first.
+  if (!chosen) {
+    if (auto six = listening("::")) chosen = std::move(six);
+  }
   if (!chosen) {
     finding.verdict = Verdict::kFail;
     finding.seen = chosen.error().detail;

@@ -380,6 +380,7 @@ if [ "$(id -u)" = 0 ] && "${other[@]}" test -x "$kvcove" 2>/dev/null; then
   rm -rf "$shared"
 fi
 check "doctor" 0 "This host can run kvcove" "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
+check "doctor: all addresses as people write them" 1 "listen 0.0.0.0:7401: the route" "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port" --master 127.0.0.1:1
 check "doctor json" 1 '"verdict":"FAIL"' "$kvcove" doctor --memory 190GiB --data "$directory" --listen "127.0.0.1:$port" --json
 if grep -q '^flags.* hypervisor' /proc/cpuinfo; then
   check "doctor: a virtual machine" 0 "machine.*a virtual one .*--strict" sh -c '"$@" | tr "\n" " "' sh "$kvcove" doctor --memory 16MiB --data "$directory" --listen "127.0.0.1:$port"
