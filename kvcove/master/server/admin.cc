@@ -10,6 +10,7 @@
 
 #include "kvcove/base/keys.h"
 #include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/admin_request.h"
 #include "kvcove/master/server/page.h"
 #include "kvcove/rpc/channel.h"
 #include "kvcove/rpc/load_report.h"

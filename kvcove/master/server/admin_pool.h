@@ -114,12 +114,5 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
 // Adds a route with a JSON answer. `waits`: see http::Route.
 void AddRoute(std::vector<http::Route>& routes, const char* method, const std::string& path,
               bool waits, std::function<Result<nlohmann::json>(const http::Request&)> answer);
-// Returns a number of the request, or `otherwise` when it is missing. Errors: kInvalid.
-Result<std::uint64_t> NumberIn(const http::Request& request, const std::string& name,
-                               std::uint64_t otherwise);
-// Returns all weight versions of the request's `namespace`, or its `version` if it names one;
-// without a namespace those of all. Errors: kMiss if that leaves none; kInvalid if two tenants'
-// namespaces are called so.
-Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const http::Request& request);
 
 }  // namespace kvcove::master

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -12,11 +11,10 @@
 #include <set>
 #include <tuple>
 
-#include "kvcove/base/keys.h"
 #include "kvcove/base/random.h"
-#include "kvcove/base/text.h"
-#include "kvcove/http/url.h"
+#include "kvcove/master/server/admin_json.h"
 #include "kvcove/master/server/admin_pool.h"
+#include "kvcove/master/server/admin_request.h"
 #include "kvcove/master/server/prefix_route.h"
 
 namespace kvcove::master {
@@ -29,150 +27,6 @@ using nlohmann::json;
 
 constexpr std::uint32_t kMaxPage = 1000;
 constexpr std::int64_t kPageWalkNs = 2 * kSecond;  // for which a page looks for keys
-constexpr std::uint64_t kProofMs = 2500;           // for which a change waits for its proof
-constexpr std::uint64_t kMostProofMs = 60'000;     // it keeps a thread of the endpoint meanwhile
-
-// JSON can only show a key that is UTF-8: in "key", U+FFFD replaces the other bytes. This adds the
-// whole key, encoded as in a URL, so that a caller can ask for it again.
-void AddPercent(std::string_view key, json& object) {
-  if (!IsUtf8(key)) object["key_percent"] = http::UrlEncode(key);
-}
-
-json OwnerJson(const wire::OwnerStat& owner) {
-  return {{"address", owner.address},
-          {"host", owner.host},
-          {"tenant", owner.tenant},
-          {"state", !owner.live      ? "gone"
-                    : owner.draining ? "draining"
-                                     : "live"},
-          {"capacity_bytes", owner.capacity_bytes},
-          {"free_bytes", owner.free_bytes},
-          {"objects", owner.objects},
-          {"hits", owner.hits},
-          {"hit_bytes", owner.hit_bytes},
-          {"puts", owner.puts},
-          {"put_bytes", owner.put_bytes},
-          {"evictions", owner.evictions},
-          {"stale_puts", owner.stale_puts},
-          {"disks", owner.disks},
-          {"disks_aside", owner.disks_aside},
-          {"disk_capacity_bytes", owner.disk_capacity_bytes},
-          {"disk_bytes", owner.disk_bytes},
-          {"disk_hits", owner.disk_hits},
-          {"disk_hit_bytes", owner.disk_hit_bytes},
-          {"lease_age_ms", owner.lease_age_ns / kMillisecond}};
-}
-
-// Describes a key. `own`: the leader's own answer about the same key. Misses that requesters report
-// are remembered by the leader, and by a shard for the keys that it is asked for, so the later one
-// of the two is shown.
-json KeyJson(const wire::HeldKey& key, const wire::HeldKey& own, const AdminPool::Found& found_in,
-             const std::vector<wire::OwnerStat>& owners) {
-  const bool found = key.reason == MissReason::kNone;
-  json entry{{"found", found}, {"locations", json::array()}};
-  // The size of a value that only a disk has may not be known.
-  if (found && key.size_bytes != 0) entry["bytes"] = key.size_bytes;
-  if (key.reason == MissReason::kNeverPut) {
-    entry["reason"] = "not put since " + found_in.since;
-    entry["started_seconds_ago"] = static_cast<double>(found_in.since_age_ns) * 1e-9;
-  } else if (!found) {
-    entry["reason"] = MissReasonName(key.reason);
-  }
-  for (const wire::OwnerStat& owner : owners) {
-    const auto at =
-        std::ranges::find(key.holders, owner.number, &std::pair<wire::OwnerNumber, Tier>::first);
-    if (at == key.holders.end()) continue;
-    entry["locations"].push_back({{"owner", owner.address},
-                                  {"host", owner.host},
-                                  {"tier", at->second == Tier::kDisk ? "disk" : "memory"}});
-  }
-  const bool own_is_later =
-      key.missed == MissReason::kNone ||
-      (own.missed != MissReason::kNone && own.missed_age_ns < key.missed_age_ns);
-  const wire::HeldKey& last = own_is_later ? own : key;
-  if (last.missed != MissReason::kNone) {
-    entry["last_miss"] = {{"reason", MissReasonName(last.missed)},
-                          {"count", last.misses},
-                          {"seconds_ago", static_cast<double>(last.missed_age_ns) * 1e-9}};
-  }
-  return entry;
-}
-
-// Describes a value that an owner has.
-json HeldJson(const wire::HeldObject& object, const SlotDescription& slot,
-              const wire::OwnerStat& owner) {
-  json entry{{"key", object.key},
-             {"namespace", ReadableName(slot.name)},
-             {"bytes", object.size_bytes},
-             {"owner", owner.address},
-             {"copies", object.copies},
-             {"tier", object.tier == Tier::kDisk ? "disk"
-                      : object.on_disk           ? "memory+disk"
-                                                 : "memory"},
-             {"hard_pinned", object.hard_pinned}};
-  if (!slot.version.empty()) entry["version"] = slot.version;
-  AddPercent(object.key, entry);
-  return entry;
-}
-
-json TaskJson(const TaskStat& task) {
-  return {{"id", task.id},
-          {"kind", TaskKindName(task.request.kind)},
-          {"state", TaskStateName(task.state)},
-          {"from", task.request.from},
-          {"to", task.request.to},
-          {"looked_at", task.looked_at},
-          {"copied", task.copied},
-          {"copied_bytes", task.copied_bytes},
-          {"left", task.left},
-          {"seconds", task.seconds},
-          {"message", task.message}};
-}
-
-// Returns an error with the name that is meant, if another one is near. An engine calls its
-// namespace by the name within its tenant. `known`: qualified names.
-std::unexpected<Error> NoSuchName(const std::string& name, const std::vector<std::string>& known,
-                                  const std::string& with = {}) {
-  std::vector<std::string> readable;
-  for (const std::string& one : known) readable.push_back(ReadableName(one));
-  std::string nearest;
-  for (std::size_t i = 0; i < known.size() && nearest.empty(); ++i) {
-    if (readable[i] != name && NameWithinTenant(known[i]) == name) nearest = readable[i];
-  }
-  if (nearest.empty()) {
-    const std::vector<std::string_view> views(readable.begin(), readable.end());
-    nearest = NearestKey(name, views);
-  }
-  // A name that is known has no such version.
-  const bool other = !nearest.empty() && nearest != name;
-  return Fail(Code::kMiss, fmt::format("no namespace{}{}; {}",
-                                       name.empty() ? "" : fmt::format(" '{}'", name), with,
-                                       other          ? fmt::format("did you mean '{}'?", nearest)
-                                       : with.empty() ? "'kvcove namespaces' lists them"
-                                                      : "'kvcove versions' lists them"));
-}
-
-// Checks that the qualified names, which read the same, are of one namespace: 'a:b' may be that of
-// the tenant a, and one without a tenant. Errors: kInvalid.
-Status CheckOne(const std::set<std::string>& names) {
-  if (names.size() <= 1) return {};
-  std::string all;
-  for (const std::string& name : names) {
-    const std::string_view tenant = TenantOf(name);
-    all += fmt::format("{}'{}' {}", all.empty() ? "" : " and ", NameWithinTenant(name),
-                       tenant.empty() ? "without a tenant" : fmt::format("of tenant '{}'", tenant));
-  }
-  return Fail(Code::kInvalid,
-              fmt::format("'{}' may be {}; a session of an engine has only the one of its tenant",
-                          ReadableName(*names.begin()), all));
-}
-
-// Returns how long a change waits for its proof.
-Result<std::int64_t> ProofTimeIn(const Request& request) {
-  KVCOVE_ASSIGN(const std::uint64_t timeout_ms, NumberIn(request, "timeout_ms", kProofMs));
-  if (timeout_ms <= kMostProofMs) return static_cast<std::int64_t>(timeout_ms) * kMillisecond;
-  return Fail(Code::kInvalid, fmt::format("timeout_ms={}: at most {}", timeout_ms, kMostProofMs));
-}
 
 // Answers the paths; http::Server calls it from its threads. Thread-safe.
 class PoolAnswers {
@@ -460,39 +314,6 @@ http::Route Text(const char* path, std::function<Response(const Request&)> answe
 }
 
 }  // namespace
-
-Result<std::uint64_t> NumberIn(const Request& request, const std::string& name,
-                               std::uint64_t otherwise) {
-  const std::string text = request.Get(name);
-  if (text.empty()) return otherwise;
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return Fail(Code::kInvalid, fmt::format("{}='{}' is not a number", name, text));
-  }
-  return value;
-}
-
-Result<std::vector<SlotDescription>> SlotsIn(const AdminPool& pool, const Request& request) {
-  const std::string name = request.Get("namespace");
-  const bool versioned = request.query.contains("version");
-  std::vector<SlotDescription> found;
-  std::vector<std::string> known;
-  std::set<std::string> meant;
-  KVCOVE_ASSIGN(const std::vector<SlotDescription> all, pool.Namespaces());
-  for (const SlotDescription& slot : all) {
-    known.push_back(slot.name);
-    if (!name.empty() && ReadableName(slot.name) != name) continue;
-    if (versioned && slot.version != request.Get("version")) continue;
-    if (!name.empty()) meant.insert(slot.name);
-    found.push_back(slot);
-  }
-  KVCOVE_TRY(CheckOne(meant));
-  if (!found.empty() || (name.empty() && !versioned)) return found;
-  return NoSuchName(
-      name, known,
-      versioned ? fmt::format(" with version '{}'", request.Get("version")) : std::string());
-}
 
 void AddRoute(std::vector<http::Route>& routes, const char* method, const std::string& path,
               bool waits, std::function<Result<json>(const Request&)> answer) {

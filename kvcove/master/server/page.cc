@@ -13,6 +13,8 @@
 
 #include "kvcove/base/random.h"
 #include "kvcove/base/text.h"
+#include "kvcove/master/server/admin_json.h"
+#include "kvcove/master/server/admin_request.h"
 #include "kvcove/master/server/page_files.h"
 #include "kvcove/master/server/page_history.h"
 #include "kvcove/master/server/page_verdict.h"
@@ -210,17 +212,7 @@ json TasksJson(std::vector<TaskStat> tasks, const std::vector<wire::OwnerStat>& 
   json rows = json::array();
   for (const TaskStat& task : tasks) {
     if (rows.size() == kTaskRows) break;
-    rows.push_back({{"id", task.id},
-                    {"kind", TaskKindName(task.request.kind)},
-                    {"state", TaskStateName(task.state)},
-                    {"from", task.request.from},
-                    {"to", task.request.to},
-                    {"looked_at", task.looked_at},
-                    {"copied", task.copied},
-                    {"bytes", task.copied_bytes},
-                    {"left", task.left},
-                    {"seconds", std::llround(task.seconds)},
-                    {"message", task.message}});
+    rows.push_back(TaskJson(task));
     if (const auto objects = ObjectsOf(task, owners)) rows.back()["objects"] = *objects;
   }
   return rows;

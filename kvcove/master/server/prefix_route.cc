@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kvcove/base/keys.h"
+#include "kvcove/master/server/admin_request.h"
 
 namespace kvcove::master {
 namespace {

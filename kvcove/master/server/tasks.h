@@ -38,7 +38,7 @@ struct TaskRequest {
   TaskKind kind = TaskKind::kCopy;
   std::string from;           // the owner's address; empty for a repair, which covers all owners
   std::string to;             // of a copy or move; empty: any owner with room
-  std::vector<SlotId> slots;  // a namespace's weight versions, say; empty: all
+  std::vector<SlotId> slots{};  // a namespace's weight versions, say; empty: all
   std::string prefix;         // of the keys
   bool one_key = false;       // the prefix is a whole key, and slots are named
 };

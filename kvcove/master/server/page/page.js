@@ -459,7 +459,7 @@ function showTasks(tasks) {
       const of = row.objects > 0 && unfinished ? ` of ${number(row.objects)}` : "";
       const left = row.left > 0 ? `, ${number(row.left)} left behind` : "";
       const message = row.message === "" ? "" : `. ${row.message}`;
-      setText(text, `${number(row.copied)}${of} values copied (${bytes(row.bytes)}) in ${number(row.seconds)} s${left}${message}`);
+      setText(text, `${number(row.copied)}${of} values copied (${bytes(row.copied_bytes)}) in ${number(Math.round(row.seconds))} s${left}${message}`);
       // The owner of a drain takes values again when its task is cancelled, also when it is done or
       // has failed.
       const drained = row.kind === "drain" && (row.state === "done" || row.state === "failed");
