@@ -63,11 +63,18 @@ void Directory::Count(const Entry& entry, int sign) {
     // is its successor.
     if (sign < 0 || !standings_.Current(entry.slot, entry.generation())) return;
     slot.generation = entry.generation();
+    slot.current = 0;
     slot.bytes = 0;
   }
   // An entry that was loaded before its generation was current here has not been counted.
+  slot.current += sign > 0 ? 1 : slot.current > 0 ? -1 : 0;
   slot.bytes = sign > 0 ? slot.bytes + entry.size_bytes
                         : slot.bytes - std::min<std::uint64_t>(slot.bytes, entry.size_bytes);
+}
+
+std::uint64_t Directory::CurrentOf(SlotId slot) const {
+  const OfSlot& of = of_slot_[slot];
+  return standings_.Current(slot, of.generation) ? of.current : 0;
 }
 
 std::uint64_t Directory::BytesOf(SlotId slot) const {

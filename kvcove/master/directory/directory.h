@@ -73,6 +73,9 @@ class Directory {
   // Returns the slot's entries. Includes dead ones, of earlier generations and of owners that have
   // ended, until a sweep.
   std::uint64_t EntriesOf(SlotId slot) const { return of_slot_[slot].entries; }
+  // Returns the slot's entries of its current generation. Includes those of owners that have ended,
+  // until a sweep.
+  std::uint64_t CurrentOf(SlotId slot) const;
   // Returns the bytes of the slot's values of its current generation, each copy by itself. Includes
   // those of owners that have ended, until a sweep.
   std::uint64_t BytesOf(SlotId slot) const;
@@ -149,6 +152,7 @@ class Directory {
   // entries of earlier ones may remain for long, and nobody can read their values.
   struct OfSlot {
     std::uint32_t entries = 0;
+    std::uint32_t current = 0;  // of these, those of `generation`; `bytes`: of their values
     Generation generation = 0;
     std::uint64_t bytes = 0;
   };

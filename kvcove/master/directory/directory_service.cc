@@ -136,6 +136,13 @@ std::vector<std::uint64_t> DirectoryService::EntriesBySlot() const {
   return entries;
 }
 
+std::vector<std::uint64_t> DirectoryService::CurrentBySlot() const {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> entries;
+  for (SlotId slot = 0; slot < kMaxSlots; ++slot) entries.push_back(directory_.CurrentOf(slot));
+  return entries;
+}
+
 std::vector<std::uint64_t> DirectoryService::BytesBySlot() const {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> bytes;

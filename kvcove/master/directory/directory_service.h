@@ -124,6 +124,8 @@ class DirectoryService {
   void SetFull(Full full);
   // Returns the entries of each slot, including dead ones that are not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
+  // Returns the entries of each slot's current generation, as Directory::CurrentOf.
+  std::vector<std::uint64_t> CurrentBySlot() const;
   // Returns the bytes of each slot's values, as Directory::BytesOf.
   std::vector<std::uint64_t> BytesBySlot() const;
   // Returns the number of listings that were refused as beyond a share or the directory's limit.

@@ -176,7 +176,7 @@ TEST_F(DirectoryTest, EntriesOfOldEpochsAndGenerationsDoNotCount) {
   EXPECT_EQ(List(Item(1, 100, 6), 0, 2), Code::kOk);
 }
 
-TEST_F(DirectoryTest, BytesAreThoseOfTheCurrentGenerationWhetherTheEarlierOneIsSweptOrNot) {
+TEST_F(DirectoryTest, EntriesAndBytesAreThoseOfTheCurrentGenerationWhetherTheEarlierIsSwept) {
   const auto sized = [](wire::ListItem item, std::uint32_t size_bytes) {
     item.size_bytes = size_bytes;
     return item;
@@ -185,16 +185,21 @@ TEST_F(DirectoryTest, BytesAreThoseOfTheCurrentGenerationWhetherTheEarlierOneIsS
   ASSERT_EQ(List(Item(2), 0, 1), Code::kOk);
   ASSERT_EQ(List(Item(1), 1, 1), Code::kOk);
   EXPECT_EQ(directory_.BytesOf(0), 300U) << "each copy counts";
+  EXPECT_EQ(directory_.CurrentOf(0), 3U);
   ASSERT_EQ(List(sized(Item(2), 40), 0, 1), Code::kOk);
   EXPECT_EQ(directory_.BytesOf(0), 240U) << "its owner has listed another size";
   ASSERT_TRUE(directory_.Unlist(0, Hash(2), 0));
   EXPECT_EQ(directory_.BytesOf(0), 200U);
+  EXPECT_EQ(directory_.CurrentOf(0), 2U);
   EXPECT_EQ(directory_.BytesOf(1), 0U);
   SetGeneration(6);
   EXPECT_EQ(directory_.BytesOf(0), 0U);
+  EXPECT_EQ(directory_.CurrentOf(0), 0U);
+  EXPECT_EQ(directory_.EntriesOf(0), 2U) << "they have their places until a sweep";
   ASSERT_EQ(List(Item(3, 1, 6), 0, 1), Code::kOk);
   for (std::size_t i = 0; i < Directory::kShards; ++i) directory_.SweepNext();
   EXPECT_EQ(directory_.EntriesOf(0), 1U);
+  EXPECT_EQ(directory_.CurrentOf(0), 1U);
   EXPECT_EQ(directory_.BytesOf(0), 100U) << "the sweep has taken nothing off the new generation's";
 }
 

@@ -82,8 +82,8 @@ class Shards {
 
   // ---- administration
   std::vector<ShardDescription> Describe() const;
-  // Returns the entries of each slot at all shards, as each has reported lately, including dead
-  // ones that are not swept yet.
+  // Returns the entries of each slot: those of its current generation at this master, and at other
+  // shards as each has reported lately, including dead ones that are not swept yet.
   std::vector<std::uint64_t> EntriesBySlot() const;
   // Returns the bytes of each slot's values, likewise.
   std::vector<std::uint64_t> BytesBySlot() const;

@@ -34,7 +34,7 @@ void Shards::AddEntriesElsewhere(std::vector<std::uint64_t>& to) const {
 }
 
 std::vector<std::uint64_t> Shards::EntriesBySlot() const {
-  std::vector<std::uint64_t> entries = directory_.EntriesBySlot();
+  std::vector<std::uint64_t> entries = directory_.CurrentBySlot();
   const MutexLock lock(mutex_);
   AddEntriesElsewhere(entries);
   return entries;
