@@ -52,6 +52,8 @@ check "it says how to list commands" 2 "Run 'kvcove --help' for the list of comm
 check "an unknown command of a command" 2 "'frobnicate' is no command of 'kvcove admin'$" "$kvcove" admin frobnicate
 check "an unknown option instead of a command" 2 "'--frobnicate' is no option of 'kvcove'$" "$kvcove" --frobnicate
 check "no command" 2 "'kvcove' needs a command" "$kvcove"
+check "no number" 2 "--interval: 'x' is not a number" "$kvcove" top --interval x
+check "a number below zero" 2 "--timeout-ms: '-5' is not a whole number, 0 or more" "$kvcove" status --timeout-ms=-5
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
 check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
 for policy in best s3fifo; do
