@@ -18,6 +18,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::int64_t kAskNs = 100 * kMillisecond;
+// The last question decides whether the owner is ended, so a busy one has time to answer it.
+constexpr std::int64_t kLastAskNs = 3 * kSecond;
 constexpr milliseconds kEndPatience{10'000};
 constexpr std::size_t kLogEndLines = 20;
 
@@ -37,7 +39,7 @@ Status HostOwner::Look() {
   if (process_) {
     if (const std::optional<int> status = process_->Status()) KVCOVE_TRY(AfterEnd(*status));
   }
-  if (client_ && Ask()) return {};
+  if (client_ && Ask(kAskNs)) return {};
   ready_ = false;
   auto connected = rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs);
   if (connected) {
@@ -47,7 +49,7 @@ Status HostOwner::Look() {
       // No `kvcove run` has started an owner with a log that cannot be locked.
       others_ = !log.valid() || Lock(log.get(), options_.log).value_or(true);
     }
-    (void)Ask();
+    (void)Ask(kAskNs);
     return {};
   }
   if (connected.error().code == Code::kTimeout) return {};
@@ -56,20 +58,27 @@ Status HostOwner::Look() {
   return TryStart();
 }
 
-Status HostOwner::Ask() {
-  Result<std::string> reply = client_->Call(wire::Method::kAttend, {}, clock_.NowNs() + kAskNs);
+Status HostOwner::Ask(std::int64_t wait_ns) {
+  Result<std::string> reply = client_->Call(wire::Method::kAttend, {}, clock_.NowNs() + wait_ns);
   Result<wire::Attendance> attendance =
       reply ? wire::DecodeAttendance(std::as_bytes(std::span(*reply)))
             : Result<wire::Attendance>(std::unexpected(reply.error()));
   if (!attendance) {
-    client_.reset();
     const bool silent = attendance.error().code == Code::kTimeout;
+    // No other answer can be read from this connection. It goes on to attend the owner, which is
+    // busy, until the next one does: without it the owner would end.
+    if (silent && attends_) late_ = std::move(client_);
+    client_.reset();
+    attends_ = false;
     if (silent && !std::exchange(silent_, true)) {
       LogWarn("the owner at {} does not answer; it may be frozen or busy", options_.socket);
     }
     return std::unexpected(attendance.error());
   }
   seen_ = *attendance;
+  attends_ = true;
+  if (late_) --seen_.attendants;
+  late_.reset();
   if (std::exchange(silent_, false)) LogInfo("the owner at {} answers again", options_.socket);
   const bool had_lease = std::exchange(ready_, seen_.lease_left_ns > 0);
   if (was_ready_ && had_lease != ready_) {
@@ -121,6 +130,8 @@ Status HostOwner::TryStart() {
 Status HostOwner::AfterEnd(int status) {
   process_.reset();
   client_.reset();
+  late_.reset();
+  attends_ = false;
   ready_ = false;
   if (rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs)) {
     if (!was_ready_) return {};  // another was faster to take the socket
@@ -161,9 +172,16 @@ std::string HostOwner::Waiting() const {
 }
 
 void HostOwner::Leave() {
-  if (client_ && process_ && !options_.shared) (void)Ask();
-  const bool attended = client_ && seen_.attendants > 1;
+  bool attended = false;
+  if (process_ && !options_.shared) {
+    if (!client_ && late_) {
+      auto connected = rpc::Client::Connect(options_.socket, clock_.NowNs() + kLastAskNs);
+      if (connected) client_ = std::move(*connected);
+    }
+    attended = client_ && Ask(kLastAskNs) && seen_.attendants > 1;
+  }
   client_.reset();
+  late_.reset();
   if (!process_ || options_.shared) return;
   if (attended) {
     LogInfo("the owner (process {}) goes on for another 'kvcove run'", process_->pid());

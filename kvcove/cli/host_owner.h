@@ -58,13 +58,15 @@ class HostOwner {
   void Leave();
 
  private:
-  Status Ask();
+  Status Ask(std::int64_t wait_ns);
   Status TryStart();
   Status AfterEnd(int status);
 
   const HostOwnerOptions options_;
   const Clock& clock_;
   std::optional<rpc::Client> client_;
+  bool attends_ = false;             // client_ does
+  std::optional<rpc::Client> late_;  // attends, and its answer did not come in time
   std::optional<Process> process_;
   wire::Attendance seen_;
   bool ready_ = false;

@@ -430,6 +430,23 @@ class Run(unittest.TestCase):
         run.terminate()
         run.communicate(timeout=60)
 
+    def test_a_run_that_leaves_a_silent_owner_leaves_it_to_others(self):
+        first, _ = self.command("exec sleep 60")
+        second, _ = self.command("exec sleep 60")
+        (owner,) = self.owners()
+        os.kill(owner, signal.SIGSTOP)
+        for run in (first, second):
+            self.says(run, "does not answer")
+        first.terminate()
+        time.sleep(1)
+        os.kill(owner, signal.SIGCONT)
+        self.assertEqual(first.wait(60), 143)
+        self.says(second, "answers again")
+        self.assertEqual(self.owners(), [owner])
+        second.terminate()
+        self.assertEqual(second.wait(60), 143)
+        self.assertTrue(self.until(lambda: not self.owners()))
+
     def test_the_limit_of_restarts(self):
         goes = self.directory / "goes"
         run, _ = self.command(f"while [ ! -e {goes} ]; do sleep 0.05; done", "--restarts", "0")
