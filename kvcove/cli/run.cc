@@ -17,6 +17,7 @@
 #include "kvcove/cli/host_owner.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/run_summaries.h"
+#include "kvcove/transport/pick/transports.h"
 
 namespace kvcove::cli {
 namespace {
@@ -227,8 +228,30 @@ void AddAdapter(const Words& settings, const std::string& pool, Words& words) {
   words.insert(words.end(), {"--l2-adapter", config.dump()});
 }
 
+// The devices of --devices for a pool's address, which has no other place for --gid-index: each
+// that names no GID itself gets that one.
+std::string DevicesOf(const RunOptions& options) {
+  std::string names;
+  for (const std::string& device : options.rdma_devices) {
+    const bool port = device.find(':') != std::string::npos;
+    const bool gid = options.gid_index.empty() || device.find('/') != std::string::npos;
+    names += fmt::format("{}{}{}", names.empty() ? "" : ",", device,
+                         gid ? "" : (port ? "/" : ":1/") + options.gid_index);
+  }
+  return names;
+}
+
+// The command moves payload as the owner does: it is the other end of the same network.
 std::string PoolOf(const RunOptions& options) {
-  return options.master.empty() ? "unix:" + options.socket : "kvcove://" + options.master;
+  if (options.master.empty()) return "unix:" + options.socket;
+  std::string pool = "kvcove://" + options.master;
+  if (options.transport == "tcp") return pool;
+  pool += "?transport=" + options.transport;
+  if (const std::string devices = DevicesOf(options); !devices.empty()) {
+    pool += "&devices=" + devices;
+  }
+  if (options.rdma_plaintext) pool += "&rdma_plaintext=1";
+  return pool;
 }
 
 // How COMMAND is started. `segment`: the owner's address in a cluster. Without a pool it is started
@@ -352,8 +375,12 @@ Status Check(const RunOptions& options) {
                 "--credentials: name the one tenant that the owner serves with --tenant; an owner "
                 "for several tenants is started with 'kvcove owner', and used with --no-owner");
   }
-  // The owner reads them again. Its error would come late, and --on-failure fallback would start
-  // the command without a pool.
+  // The owner reads these again. Its error would come late, and --on-failure fallback would start
+  // the command without a pool. With --no-owner no owner reads them.
+  if (!options.master.empty()) {
+    KVCOVE_TRY(transport::ParseTransport("--transport", options.transport));
+    if (!options.gid_index.empty()) KVCOVE_TRY(GidIndexOption(options.gid_index));
+  }
   pool::LocalHostOptions host;
   return ReadFields(options, host);
 }

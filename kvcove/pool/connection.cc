@@ -278,20 +278,37 @@ constexpr std::array<std::string_view, 13> kClusterKeys = {
     "tls_authority", "tls_certificate", "tls_key", "warm",  "transport", "devices",
     "rdma_plaintext"};
 
-// Reads a key about transports. False: it is none.
-Result<bool> ReadTransport(std::string_view key, std::string_view value,
-                           transport::TransportOptions& options) {
-  if (key == "transport") {
-    KVCOVE_ASSIGN(options.kind, transport::ParseTransport(key, value));
-  } else if (key == "devices") {
-    options.devices = value;
-  } else if (key == "rdma_plaintext") {
-    KVCOVE_ASSIGN(options.plaintext, ParseSwitch(key, value));
-  } else {
-    return false;
+// The keys of an address about transports.
+struct TransportKeys {
+  transport::TransportOptions options;
+  bool named = false;  // the address has transport=
+
+  // Reads one of them. False: `key` is none.
+  Result<bool> Read(std::string_view key, std::string_view value) {
+    if (key == "transport") {
+      KVCOVE_ASSIGN(options.kind, transport::ParseTransport(key, value));
+      named = true;
+    } else if (key == "devices") {
+      options.devices = value;
+    } else if (key == "rdma_plaintext") {
+      KVCOVE_ASSIGN(options.plaintext, ParseSwitch(key, value));
+    } else {
+      return false;
+    }
+    return true;
   }
-  return true;
-}
+  // Refuses keys of RDMA without transport=, with which payload would move by TCP and nothing would
+  // say so. Beside transport=tcp they have no effect, either, but the address says that itself.
+  Status Check() const {
+    if (named || (options.devices.empty() && !options.plaintext)) return {};
+    return Fail(
+        Code::kInvalid,
+        fmt::format("{} is for RDMA, and without transport= payload moves by TCP: add "
+                    "transport=auto (RDMA where a device works, else TCP) or "
+                    "transport=verbs (RDMA, else an error), or leave it out",
+                    options.devices.empty() ? "rdma_plaintext=1" : "devices=" + options.devices));
+  }
+};
 
 // Connects to the master. A leader that was killed remains named in etcd until its lease ends (2 s
 // by default). So where etcd names the leader, a failed attempt is repeated until the deadline:
@@ -318,7 +335,7 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
   const std::int64_t deadline_ns = clock.NowNs() + timeout.count() * kMillisecond;
   requester::ClusterHostOptions options;
   KVCOVE_ASSIGN(options.warm, DefaultWarm());
-  transport::TransportOptions transport;
+  TransportKeys transport;
   std::string token = Environment("KVCOVE_TOKEN");
   rpc::TlsFiles tls{.authority = Environment("KVCOVE_TLS_AUTHORITY"),
                     .certificate = Environment("KVCOVE_TLS_CERTIFICATE"),
@@ -345,14 +362,15 @@ Result<std::unique_ptr<Connection>> OpenCluster(std::string_view address, std::s
     } else if (key == "tls_key") {
       tls.key = value;
     } else {
-      KVCOVE_ASSIGN(const bool known, ReadTransport(key, value, transport));
+      KVCOVE_ASSIGN(const bool known, transport.Read(key, value));
       if (!known) return UnknownKey("key of a cluster's address", key, kClusterKeys);
     }
     return {};
   }));
+  KVCOVE_TRY(transport.Check());
   KVCOVE_ASSIGN(options.access, rpc::LoadAccess(token, tls));
-  transport.tls = options.access.tls != nullptr;
-  KVCOVE_ASSIGN(options.transport, transport::OpenTransport(transport));
+  transport.options.tls = options.access.tls != nullptr;
+  KVCOVE_ASSIGN(options.transport, transport::OpenTransport(transport.options));
   KVCOVE_ASSIGN(options.master, FindMasters(address, deadline_ns, clock));
   KVCOVE_ASSIGN(auto host, ConnectCluster(options, deadline_ns, clock));
   return std::make_unique<ClusterConnection>(std::move(host));

@@ -56,7 +56,8 @@ class KVCOVE_API Pool {
   //                           warm= as above, of this host's owner; transport=tcp|auto|verbs (how
   //                           payload of registered memory moves: auto and verbs by RDMA, with
   //                           devices=mlx5_0,mlx5_1 those, else any; rdma_plaintext=1 also where
-  //                           TLS protects the rest), else tcp (docs/rdma.md)
+  //                           TLS protects the rest; both only beside transport=), else tcp
+  //                           (docs/rdma.md)
   //   auto                    the pool that $KVCOVE_POOL names; else the daemon at the default
   //                           socket, if a process listens there; else embedded (auto?memory=... as
   //                           above)

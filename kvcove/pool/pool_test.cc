@@ -30,6 +30,8 @@ TEST(PoolTest, AnAddressThatIsNotUnderstoodSaysWhatIsRight) {
         std::pair{"kvcove://host:7400?local=0&local=1", "more than once"},
         std::pair{"kvcove://host:7400?transport=rdma", "verbs (RDMA)"},
         std::pair{"kvcove://host:7400?transport=auto&devices=mlx5_0:0", "names no RDMA port"},
+        std::pair{"kvcove://host:7400?devices=mlx5_0", "devices=mlx5_0 is for RDMA"},
+        std::pair{"kvcove://host:7400?rdma_plaintext=1", "add transport=auto"},
         std::pair{"kvcove://host:port", "port"}}) {
     const auto pool = Pool::Open(address);
     ASSERT_FALSE(pool) << address;

@@ -154,6 +154,25 @@ class Run(unittest.TestCase):
         self.assertIn(f"\nKVCOVE_PREFERRED_SEGMENT={options[3]}\n", output)
         self.assertIn(f"\nMOONCAKE_PREFERRED_SEGMENT={options[3]}\n", output)
 
+    def test_the_command_moves_payload_as_its_owner_does(self):
+        _, master = self.start_master()
+        options = ["--master", master, "--no-owner"]
+        for given, query in (
+            ([], ""),
+            (["--transport", "tcp", "--devices", "mlx5_0"], ""),
+            (["--transport", "auto"], "?transport=auto"),
+            (["--transport", "verbs", "--devices", "mlx5_0,mlx5_1:2", "--gid-index", "3", "--rdma-plaintext"],
+             "?transport=verbs&devices=mlx5_0:1/3,mlx5_1:2/3&rdma_plaintext=1"),
+        ):  # fmt: skip
+            status, output, errors = self.run_command(*options, *given, "--", "env")
+            self.assertEqual(status, 0, errors)
+            self.assertIn(f"KVCOVE_POOL=kvcove://{master}{query}\n", output)
+        for given, text in ((["--transport", "rdma"], "auto, verbs (RDMA) and tcp are known"),
+                            (["--gid-index", "x"], "'x' is no GID index")):  # fmt: skip
+            status, output, errors = self.run_command(*options, *given, "--", "echo", "ran")
+            self.assertEqual((status, output), (2, ""), errors)
+            self.assertIn(text, errors)
+
     def test_an_engine_gets_the_connector_unless_it_brings_one(self):
         engine = self.directory / "vllm"
         engine.write_text("#!/bin/sh\necho \"$@\"\n")
