@@ -223,12 +223,9 @@ Status LocalHost::JoinCluster(const LocalHostOptions& options, const Clock& cloc
   return {};
 }
 
-void LocalHost::CloseData() {
-  std::unique_ptr<owner::DataServer> server;
-  {
-    const MutexLock lock(data_mutex_);
-    server.swap(data_server_);
-  }
+std::unique_ptr<owner::DataServer> LocalHost::TakeData() {
+  const MutexLock lock(data_mutex_);
+  return std::move(data_server_);
 }
 
 std::string LocalHost::address() const {
@@ -384,7 +381,8 @@ LocalHost::~LocalHost() {
   if (owner_ == nullptr || !started_) return;
   if (link_ != nullptr) link_->Stop();  // from here on no put is listed any more
   owner_->disks().set().EndLoads();
-  CloseData();
+  TakeData().reset();
+  ending_.reset();
   owner_->Stop();  // ends the lease
   if (alone_ != nullptr) alone_->RemoveOwner(*owner_);
 }

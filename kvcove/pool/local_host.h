@@ -105,10 +105,12 @@ class LocalHost final {
   // Ends the calls that wait for the master, a disk, a lease or the store now.
   void EndWaits();
   // Closes the store, or the link and the data server: only one process may have them open. No call
-  // may be under way. The lease continues to run; in a cluster nobody renews it any more.
+  // may be under way. The lease continues to run; in a cluster nobody renews it any more. Errors:
+  // kInProgress after 200 ms; an RDMA device does not end a transfer. Call Resume then.
   Status Pause();
-  // Returns whether Pause would end. Errors: as DataServer::MayEnd.
-  Status MayPause() const;
+  // Returns whether a device is known that keeps Pause from its end. Errors: as DataServer::MayEnd,
+  // and those of an earlier Pause whose transfer has not ended yet.
+  Status MayPause();
   // Waits, in a cluster, until the lease was renewed just now; call it before Pause. Errors:
   // kUnavailable after 1 s.
   Status AwaitFreshLease();
@@ -169,7 +171,9 @@ class LocalHost final {
   Status JoinCluster(const LocalHostOptions& options, const Clock& clock);
   Status ConnectToMaster(owner::LinkOptions& link);
   Status OpenData();
-  void CloseData();
+  std::unique_ptr<owner::DataServer> TakeData();
+  // Errors: as DataServer::EndWithin.
+  Status CloseData();
   bool data_open() const {
     const MutexLock lock(data_mutex_);
     return data_server_ != nullptr;
@@ -195,6 +199,9 @@ class LocalHost final {
   // data server's own locks.
   mutable Mutex data_mutex_;
   std::unique_ptr<owner::DataServer> data_server_ KVCOVE_GUARDED_BY(data_mutex_);
+  // One that a hand-over has closed, and whose device has not ended its transfers. Belongs to
+  // kvcove-upgrade; the destructor waits for it.
+  std::unique_ptr<owner::DataServer> ending_;
   net::Advertised advertised_;
   std::unique_ptr<owner::Lineage> lineage_;
   std::unique_ptr<owner::Link> link_;

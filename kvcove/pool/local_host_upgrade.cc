@@ -16,6 +16,10 @@ constexpr std::int64_t kUpgradeRepeatNs = 2 * kSecond;
 // until the successor does, and all would be a miss if it ran out.
 constexpr std::int64_t kLeaseShare = 8;
 constexpr std::int64_t kFreshNs = kSecond;  // longest wait for that renewal
+// Longest wait for RDMA devices, which end transfers in milliseconds. MayPause finds one that has
+// been silent for a second; this bounds the wait for one that has frozen since. It is a part of the
+// lease that nobody renews meanwhile.
+constexpr std::int64_t kDeviceNs = 200 * kMillisecond;
 
 }  // namespace
 
@@ -41,9 +45,23 @@ Status LocalHost::AwaitFreshLease() {
   return {};
 }
 
-Status LocalHost::MayPause() const {
+Status LocalHost::MayPause() {
+  if (ending_ != nullptr) {
+    KVCOVE_TRY(ending_->EndWithin(0));
+    ending_.reset();
+  }
   const MutexLock lock(data_mutex_);
   return data_server_ == nullptr ? Status() : data_server_->MayEnd();
+}
+
+// A server that does not end is kept, with the loans and reservations of its transfers: Resume
+// opens another one beside it.
+Status LocalHost::CloseData() {
+  std::unique_ptr<owner::DataServer> server = TakeData();
+  if (server == nullptr) return {};
+  Status ended = server->EndWithin(kDeviceNs);
+  if (!ended) ending_ = std::move(server);
+  return ended;
 }
 
 Status LocalHost::Pause() {
@@ -53,7 +71,7 @@ Status LocalHost::Pause() {
     listeners_ = rpc::CopyTcpListeners();
     link_->Pause();
     owner_->outbox().ForgetCallers();
-    CloseData();
+    KVCOVE_TRY(CloseData());
     engines_->Pause();
     return {};
   }

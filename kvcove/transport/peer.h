@@ -95,6 +95,12 @@ class Server {
   // Ends every connection, and returns when nothing can land in, or be read from, the pieces of any
   // exchange: until then each `Served` lives. Later wakes of a visit have no effect.
   virtual void Stop() = 0;
+  // As Stop(), but waits for a device for so long only. False: it still moves bytes, so service and
+  // memory must live on; the connections have ended, and another call waits again.
+  [[nodiscard]] virtual bool StopWithin(std::int64_t /*most_ns*/) {
+    Stop();  // of a transport that waits for no device
+    return true;
+  }
   // Returns the address with the port that was chosen.
   virtual const rpc::Address& address() const = 0;
   virtual ConnectionCounts Connections() const = 0;

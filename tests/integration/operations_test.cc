@@ -16,6 +16,9 @@
 #include "kvcove/owner/link/link.h"
 #include "kvcove/rpc/server.h"
 #include "kvcove/server/admin.h"
+#include "kvcove/transport/peer.h"
+#include "kvcove/transport/pick/fake_rdma.h"
+#include "kvcove/wire/cluster.h"
 #include "tests/herd.h"
 #include "tests/integration/cluster_fixture.h"
 
@@ -106,6 +109,78 @@ TEST_F(OperationsTest, MetricsAreReadWhileAnOwnerIsHandedOver) {
   }
   ends = true;
   scraper.join();
+  WaitLive(2);
+}
+
+// Owners with RDMA, on a device of the tests.
+class RdmaOperationsTest : public ClusterFixture {
+ protected:
+  static constexpr std::size_t kBytes = 256 << 10;
+
+  void Configure(std::size_t /*number*/, server::DaemonOptions& options) override {
+    options.host.cluster->transport = &rdma_.owner();
+  }
+  // Stores a value at the first owner, and makes it known to `Gets`.
+  void Store() {
+    const auto pool = Open("host0");
+    const SessionPtr session = OpenSession(*pool);
+    ASSERT_EQ(Put(*session, "k", kBytes), Code::kOk);
+    const auto token = session->Capture({.timeout = kCallTime});
+    ASSERT_TRUE(token);
+    token_ = *token;
+  }
+  // Returns how a get of the value from the first owner ends.
+  Status Gets(transport::Peer& peer, milliseconds most = kCallTime) {
+    const Clock& clock = SystemClock::Instance();
+    transport::Exchange call;
+    call.to = &peer;
+    call.method = wire::Method::kDataGet;
+    call.head = wire::Encode(wire::DataGet{.token = token_, .keys = {"k"}, .room = {kBytes}});
+    call.on_reply = [this](std::span<const std::byte>) -> Result<std::vector<transport::Piece>> {
+      return std::vector<transport::Piece>{{.data = buffer_.data(), .size = buffer_.size()}};
+    };
+    transport::Run({&call, 1}, clock.NowNs() + most.count() * kMillisecond, clock);
+    return call.status;
+  }
+  std::shared_ptr<transport::Peer> PeerBy(transport::Transport& transport) {
+    const auto address = rpc::ParseAddress(owners_[0]->host().address(), 0);
+    return transport.Connect(*address, {}, SystemClock::Instance());
+  }
+  bool HasMovedByDevice() {
+    Metrics metrics;
+    owners_[0]->host().Collect(metrics);
+    return metrics.Text().find("kvcove_owner_rdma_bytes_total{direction=\"sent\"} 0\n") ==
+           std::string::npos;
+  }
+
+  Token token_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kBytes);
+  transport::FakeRdma rdma_;
+};
+
+// The device is silent for less than the second after which MayPause knows it.
+TEST_F(RdmaOperationsTest, AHandOverEndsThoughADeviceHasJustFrozen) {
+  ASSERT_NO_FATAL_FAILURE(Store());
+  const auto registered = *rdma_.requester().Register(buffer_);
+  const auto peer = PeerBy(rdma_.requester());
+  ASSERT_TRUE(Becomes([&] { return Gets(*peer) && HasMovedByDevice(); }));
+  pool::LocalHost& host = owners_[0]->host();
+  rdma_.HoldAfter(100);
+  EXPECT_FALSE(Gets(*peer, milliseconds(50)));
+  const Status paused = host.Pause();
+  ASSERT_FALSE(paused);
+  EXPECT_EQ(paused.error().code, Code::kInProgress);
+  EXPECT_NE(paused.error().detail.find("RDMA device"), std::string::npos) << paused.error().detail;
+  host.Resume();
+  // Others get values all the same, and no hand-over begins until the transfer has ended.
+  WaitLive(2);
+  const Status got = Gets(*PeerBy(transport::Preferred()));
+  EXPECT_TRUE(got) << got.error().ToString();
+  EXPECT_EQ(host.MayPause().error().code, Code::kInProgress);
+  rdma_.Land();
+  EXPECT_TRUE(Becomes([&] { return host.MayPause().has_value(); }));
+  EXPECT_TRUE(host.Pause());
+  host.Resume();
   WaitLive(2);
 }
 

@@ -206,6 +206,13 @@ class DataServer::Impl final : public transport::Service {
                             lanes->stuck));
   }
 
+  Status EndWithin(std::int64_t most_ns) {
+    if (server_->StopWithin(most_ns)) return {};
+    return Fail(Code::kInProgress,
+                "an RDMA device has not reported the end of a transfer, and may still write to the "
+                "memory; try again, or restart");
+  }
+
   const rpc::Address& address() const { return server_->address(); }
 
   void Collect(Metrics& metrics) const {
@@ -393,6 +400,7 @@ class DataServer::Impl final : public transport::Service {
 DataServer::DataServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataServer::~DataServer() = default;
 Status DataServer::MayEnd() const { return impl_->MayEnd(); }
+Status DataServer::EndWithin(std::int64_t most_ns) { return impl_->EndWithin(most_ns); }
 const rpc::Address& DataServer::address() const { return impl_->address(); }
 void DataServer::Collect(Metrics& metrics) const { impl_->Collect(metrics); }
 rpc::CallLimits::Stat DataServer::Load() const { return impl_->Load(); }

@@ -47,6 +47,10 @@ class DataServer {
   // Errors: kInProgress; an RDMA device does not end a transfer, for which the destructor would
   // wait.
   Status MayEnd() const;
+  // Ends all connections as the destructor does, but waits for an RDMA device for so long only.
+  // Errors: kInProgress; a transfer has not ended. This object and the owner must live on then,
+  // until another call succeeds or the destructor has waited.
+  Status EndWithin(std::int64_t most_ns);
   // Returns where it listens, with the port that was chosen.
   const rpc::Address& address() const;
   // Adds the metrics of other hosts' calls.

@@ -107,6 +107,19 @@ TEST_F(RdmaDataTest, AnUpgradeDoesNotBeginWhileADeviceEndsNoTransfer) {
   EXPECT_TRUE(Becomes([&] { return server_->MayEnd().has_value(); }));
 }
 
+TEST_F(RdmaDataTest, AServerDoesNotEndInTimeWhileItsDeviceMovesBytes) {
+  Serve(rdma_.owner(), rdma_.requester());
+  AwaitLane();
+  rdma_.HoldAfter(100);
+  EXPECT_FALSE(GetsTheValue(clock_.NowNs() + 100 * kMillisecond));
+  const Status ended = server_->EndWithin(50 * kMillisecond);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, Code::kInProgress);
+  rdma_.Land();
+  EXPECT_TRUE(Becomes([&] { return server_->EndWithin(0).has_value(); }));
+  EXPECT_TRUE(server_->EndWithin(0));
+}
+
 TEST_F(RdmaDataTest, AnOwnerWithoutADeviceHasNoMetricsOfOne) {
   Serve(transport::Preferred(), rdma_.requester());
   EXPECT_TRUE(GetsTheValue());

@@ -115,6 +115,17 @@ void LaneSide::RegisterAll() {
 void LaneSide::Stop() {
   stopping_.store(true);
   for (auto pause = kNameAfter; !AwaitIdle(pause); pause = kNameAgain) NameDevice();
+  EndRegistrations();
+}
+
+bool LaneSide::StopWithin(std::chrono::nanoseconds most) {
+  stopping_.store(true);
+  if (!AwaitIdle(most)) return false;
+  EndRegistrations();
+  return true;
+}
+
+void LaneSide::EndRegistrations() {
   if (registrations_.empty()) return;
   const auto left =
       std::make_shared<std::vector<std::unique_ptr<Registered>>>(std::move(registrations_));
@@ -124,7 +135,7 @@ void LaneSide::Stop() {
   (void)fabric_.workers().Post([left] { left->clear(); });
 }
 
-bool LaneSide::AwaitIdle(std::chrono::milliseconds most) {
+bool LaneSide::AwaitIdle(std::chrono::nanoseconds most) {
   const auto until = std::chrono::steady_clock::now() + most;
   const MutexLock lock(mutex_);
   while (busy_ > 0) {

@@ -40,6 +40,9 @@ class LaneSide {
   // large memory takes longer than an upgrade may (docs/upgrade.md). A device that does not end is
   // named in the log, again and again.
   void Stop();
+  // The same, but waits for so long only, and names no device. False: a lane still touches memory,
+  // or the device is registering some.
+  bool StopWithin(std::chrono::nanoseconds most);
 
   // Takes a place for a lane, which GiveBack() returns, or End() once the lane is gone. Errors: why
   // no lane can be made now; kLimit for more than kMaxLanes.
@@ -59,7 +62,8 @@ class LaneSide {
  private:
   void RegisterAll();
   // Waits until `busy_` is 0. False: it is not, by then.
-  bool AwaitIdle(std::chrono::milliseconds most);
+  bool AwaitIdle(std::chrono::nanoseconds most);
+  void EndRegistrations();
   void NameDevice();
   Status Ready() const;
 

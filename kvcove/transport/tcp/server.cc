@@ -246,14 +246,13 @@ class Server::Impl {
     }
     return {};
   }
-  // Stops loop 0 first: its listener posts new connections to the other loops until it is closed.
   void Stop() {
-    for (const auto& loop : loops_) {
-      loop->Stop([this, first = loop == loops_[0]] {
-        if (first) listener_->Close();
-      });
-    }
+    StopLoops();
     if (lanes_) lanes_->Stop();
+  }
+  bool StopWithin(std::int64_t most_ns) {
+    StopLoops();
+    return !lanes_ || lanes_->StopWithin(std::chrono::nanoseconds(most_ns));
   }
   const rpc::Address& address() const { return options_.listen; }
   const rpc::Listener& listener() const { return *listener_; }
@@ -262,6 +261,14 @@ class Server::Impl {
   }
 
  private:
+  // Stops loop 0 first: its listener posts new connections to the other loops until it is closed.
+  void StopLoops() {
+    for (const auto& loop : loops_) {
+      loop->Stop([this, first = loop == loops_[0]] {
+        if (first) listener_->Close();
+      });
+    }
+  }
   Loop& LoopOf(std::uint64_t id) { return *loops_[id % loops_.size()]; }
 
   ServerOptions options_;
@@ -273,6 +280,7 @@ class Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { Stop(); }
 void Server::Stop() { impl_->Stop(); }
+bool Server::StopWithin(std::int64_t most_ns) { return impl_->StopWithin(most_ns); }
 const rpc::Address& Server::address() const { return impl_->address(); }
 ConnectionCounts Server::Connections() const {
   const ConnectionLimit& limit = impl_->listener().connections();

@@ -34,6 +34,7 @@ class Server final : public transport::Server {
   ~Server() override;
   // Ends the connections and joins the loops.
   void Stop() override;
+  [[nodiscard]] bool StopWithin(std::int64_t most_ns) override;
 
   const rpc::Address& address() const override;
   ConnectionCounts Connections() const override;
