@@ -365,6 +365,15 @@ void AddDoctor(CLI::App& app, Action& chosen) {
           "--sysfs", options->sysfs,
           "directory of the kernel's tree of devices; in a container the host's may be elsewhere")
       ->capture_default_str();
+  doctor
+      ->add_option("--peer", options->peers,
+                   "host:port of an owner's data port on another host (default port 7401): measure "
+                   "TCP and each RDMA port of this host with it, by at most 21 MiB each way, and "
+                   "say how data moves and why; repeated or with commas")
+      ->delimiter(',');
+  doctor->add_flag("--rdma-plaintext", options->rdma_plaintext,
+                   "with TLS: measure RDMA all the same, as --rdma-plaintext of an owner permits "
+                   "it");
   AddSecurityOptions(*doctor, options->security);
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });

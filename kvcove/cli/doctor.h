@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `kvcove doctor` finds. Its checks of the network have a file of their own.
+// What `kvcove doctor` finds. Its checks of the network and of peers have files of their own.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/rpc/access.h"
+#include "kvcove/rpc/address.h"
 
 namespace kvcove::cli {
 
@@ -20,6 +22,8 @@ struct DoctorOptions {
   std::vector<std::string> rdma_devices;
   std::string gid_index;
   std::string near;
+  std::vector<std::string> peers;  // host:port of owners on other hosts
+  bool rdma_plaintext = false;
   std::vector<std::string> disks;  // PATH:SIZE
   std::string sysfs = "/sys";
   SecurityOptions security;  // of the owner, for the master's port
@@ -41,7 +45,15 @@ void AddNumaFindings(const DoctorOptions& options, std::uint64_t memory_bytes,
                      std::vector<Finding>& findings);
 // Of --disk, if it is given. Errors: kInvalid when it is not PATH:SIZE.
 Status AddDiskFindings(const DoctorOptions& options, std::vector<Finding>& findings);
-// Errors: kInvalid for options that do not fit together.
+// Whether a server answers at the address and lets this host in. `start`: what to do if nobody
+// answers.
+Finding Reaching(const std::string& what, const rpc::Address& address, const rpc::Access& access,
+                 const std::string& start);
+// Of --peer, if it is given. `ports`: the RDMA ports of this host, as "mlx5_0:1/3". Errors: kInvalid
+// for an address that is none; those of the files.
+Status AddPeerFindings(const DoctorOptions& options, const SecurityOptions::Loaded& security,
+                       const std::vector<std::string>& ports, std::vector<Finding>& findings);
+// With those of --peer. Errors: kInvalid for options that do not fit together.
 Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& findings);
 
 }  // namespace kvcove::cli

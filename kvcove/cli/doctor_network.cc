@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `kvcove doctor`: addresses, RDMA devices, the master.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 
@@ -60,34 +61,11 @@ Finding Addresses() {
 
 // As an owner would: with TLS and with the proof that it knows the cluster's token.
 Finding Master(const std::string& text, const rpc::Access& access) {
-  Finding finding{.what = "master " + text};
+  const std::string what = "master " + text;
   const Result<rpc::Address> address = rpc::ParseAddress(text, kMasterPort);
-  if (!address) {
-    return {.what = finding.what, .verdict = Verdict::kFail, .seen = address.error().detail};
-  }
-  const std::int64_t began = SystemClock::Instance().NowNs();
-  const auto fd = rpc::ConnectTcp(*address, began + kSecond);
-  if (!fd) {
-    return {.what = finding.what,
-            .verdict = Verdict::kFail,
-            .seen = fd.error().detail,
-            .change = "start 'kvcove master', and let this host reach it through firewalls"};
-  }
-  const std::int64_t said_ns = SystemClock::Instance().NowNs();
-  const auto let_in = rpc::Client::Connect(*address, access, said_ns + 2 * kSecond);
-  if (let_in) {
-    finding.seen = fmt::format("answers in {:.2f} ms, and lets this host in",
-                               static_cast<double>(said_ns - began) * 1e-6);
-    return finding;
-  }
-  const bool shown = access.credentials || access.tls != nullptr;
-  finding.verdict = shown ? Verdict::kFail : Verdict::kWarn;
-  finding.seen = "does not let this host in: " + let_in.error().detail;
-  finding.change =
-      shown ? "give the files that the owner gets; its host's clock and the name in the "
-              "certificate count, too"
-            : "give --credentials and the --tls-... files as the owner gets them: they are tried";
-  return finding;
+  if (!address) return {.what = what, .verdict = Verdict::kFail, .seen = address.error().detail};
+  return Reaching(what, *address, access,
+                  "start 'kvcove master', and let this host reach it through firewalls");
 }
 
 // What an owner here that listens on all addresses would advertise. `host` becomes it.
@@ -128,12 +106,9 @@ std::string Describe(const net::RdmaPath& path) {
 }
 
 // Opens the device as --transport verbs would.
-Finding OpeningRdma(const net::RdmaChoice& choice) {
-  transport::TransportOptions options{.kind = transport::TransportOptions::Kind::kVerbs};
-  for (const net::RdmaPath& path : choice.paths) {
-    options.devices += fmt::format("{}{}/{}", options.devices.empty() ? "" : ",", path.port.Name(),
-                                   path.gid.gid.index);
-  }
+Finding OpeningRdma(const std::vector<std::string>& ports) {
+  const transport::TransportOptions options{.kind = transport::TransportOptions::Kind::kVerbs,
+                                            .devices = fmt::format("{}", fmt::join(ports, ","))};
   const auto opened = transport::OpenTransport(options);
   if (opened) return {.what = "opening an RDMA device", .seen = "it opens"};
   return {.what = "opening an RDMA device",
@@ -144,8 +119,9 @@ Finding OpeningRdma(const net::RdmaChoice& choice) {
               "process /dev/infiniband"};
 }
 
+// `ports` become those of this host that can be used.
 Status AddRdma(const DoctorOptions& options, const std::string& advertised,
-               std::vector<Finding>& findings) {
+               std::vector<std::string>& ports, std::vector<Finding>& findings) {
   const net::Sysfs sysfs(options.sysfs);
   net::RdmaRequest request{
       .devices = options.rdma_devices, .near = std::nullopt, .routed = advertised};
@@ -175,8 +151,10 @@ Status AddRdma(const DoctorOptions& options, const std::string& advertised,
   int place = 0;
   for (const net::RdmaPath& path : choice->paths) {
     findings.push_back({.what = fmt::format("RDMA device {}", ++place), .seen = Describe(path)});
+    ports.push_back(fmt::format("{}/{}", path.port.Name(), path.gid.gid.index));
   }
-  if (!choice->paths.empty() && options.sysfs == "/sys") findings.push_back(OpeningRdma(*choice));
+  if (options.sysfs != "/sys") ports.clear();  // of another host, for all that is known
+  if (!ports.empty()) findings.push_back(OpeningRdma(ports));
   for (const std::string& line : choice->left_out) {
     findings.push_back({.what = "RDMA device left out", .verdict = Verdict::kNote, .seen = line});
   }
@@ -193,6 +171,34 @@ Status AddRdma(const DoctorOptions& options, const std::string& advertised,
 
 }  // namespace
 
+Finding Reaching(const std::string& what, const rpc::Address& address, const rpc::Access& access,
+                 const std::string& start) {
+  Finding finding{.what = what};
+  const std::int64_t began = SystemClock::Instance().NowNs();
+  const auto fd = rpc::ConnectTcp(address, began + kSecond);
+  if (!fd) {
+    finding.verdict = Verdict::kFail;
+    finding.seen = fd.error().detail;
+    finding.change = start;
+    return finding;
+  }
+  const std::int64_t said_ns = SystemClock::Instance().NowNs();
+  const auto let_in = rpc::Client::Connect(address, access, said_ns + 2 * kSecond);
+  if (let_in) {
+    finding.seen = fmt::format("answers in {:.2f} ms, and lets this host in",
+                               static_cast<double>(said_ns - began) * 1e-6);
+    return finding;
+  }
+  const bool shown = access.credentials || access.tls != nullptr;
+  finding.verdict = shown ? Verdict::kFail : Verdict::kWarn;
+  finding.seen = "does not let this host in: " + let_in.error().detail;
+  finding.change =
+      shown ? "give the files that the owner gets; its host's clock and the name in the "
+              "certificate count, too"
+            : "give --credentials and the --tls-... files as the owner gets them: they are tried";
+  return finding;
+}
+
 Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& findings) {
   if (!options.advertise.empty() && options.master.empty()) {
     return Fail(Code::kInvalid, "--advertise: name the master, too, with --master");
@@ -203,11 +209,13 @@ Status AddNetworkFindings(const DoctorOptions& options, std::vector<Finding>& fi
   std::string host;
   findings.push_back(Addresses());
   findings.push_back(Advertising(options, masters, host));
-  KVCOVE_TRY(AddRdma(options, host, findings));
+  std::vector<std::string> ports;
+  KVCOVE_TRY(AddRdma(options, host, ports, findings));
   for (const std::string& listen : options.listen) {
     findings.push_back(Listening(listen, options.security));
   }
   KVCOVE_ASSIGN(const SecurityOptions::Loaded security, options.security.Load());
+  KVCOVE_TRY(AddPeerFindings(options, security, ports, findings));
   if (options.master.empty()) return {};
   KVCOVE_ASSIGN(const rpc::Access access,
                 rpc::ServerAccess(security.credentials, /*tenant=*/"", security.tls));

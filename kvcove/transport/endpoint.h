@@ -82,6 +82,8 @@ struct Exchange {
   std::function<void(std::uint64_t bytes)> on_bytes;
   // Called once, by any thread, after a status of kBufferBusy: nothing can land any more.
   std::function<void()> on_quiet;
+  // Whether a device has moved the payload; false until the exchange has ended well.
+  bool by_device = false;
   // kTimeout: late, and nothing lands any more. kBufferBusy: late, and bytes may land until
   // `on_quiet` is called. Else the peer's error, or kUnavailable or kCorrupt with the reason.
   Status status = Fail(Code::kTimeout, "the owner did not answer in time");

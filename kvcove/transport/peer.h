@@ -49,6 +49,13 @@ class Peer : public Endpoint {
   virtual std::int64_t ProbeDueNs() const = 0;
   // Tries to reach the peer, for some milliseconds. A peer that answers is trusted again.
   virtual void Probe() = 0;
+  // Makes a way for a device to this peer now, which the next exchange takes; exchanges have theirs
+  // made in the background. Waits for the peer and for the device, for seconds. Returns the time
+  // of its first packet to the peer and back, in nanoseconds. For diagnoses. Errors: the reason why
+  // payload takes the connection.
+  virtual Result<std::int64_t> TryDevice() {
+    return Fail(Code::kUnavailable, "no RDMA device is open for this peer");
+  }
 };
 
 struct ServerOptions {

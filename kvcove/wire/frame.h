@@ -82,6 +82,9 @@ enum class Method : std::uint16_t {
   // To an owner's data server, from a requester with an RDMA device (wire/lanes.h).
   kLane = 55,
   kLanePieces = 56,
+  // To an owner's data server: a measurement of the way to it (wire/probe.h). Payload may follow
+  // request and reply.
+  kProbe = 57,
   // To an engine (connector/scheduler/engine_server.h).
   kEngineLookup = 61,
   kEngineReset = 62,

@@ -7,6 +7,7 @@
 #include "kvcove/wire/auth.h"
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/lanes.h"
+#include "kvcove/wire/probe.h"
 #include "kvcove/wire/shards.h"
 #include "kvcove/wire/tasks.h"
 
@@ -50,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)DecodeAuthChallenge(body);
       (void)DecodeLaneEnd(body);
       if (const auto pieces = DecodeLanePieces(body)) (void)Encode(*pieces);
+      (void)DecodeProbe(body);
       return (void)DecodeProof(body), 0;
     case 13:
       return (void)DecodeReport(body), 0;

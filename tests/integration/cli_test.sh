@@ -321,6 +321,15 @@ check "doctor: a master that asks for credentials" 0 "warn +master 127.0.0.1:$po
 sed 's/tokens = .*/tokens = ["0123456789012345678901234567890123456789"]/' "$directory/servers.toml" >"$directory/wrong.toml"
 chmod 600 "$directory/wrong.toml"
 check "doctor: a master of other tokens" 1 "FAIL +master 127.0.0.1:$port: .*is the token in '$directory/wrong.toml' right" "${look[@]}" --credentials "$directory/wrong.toml"
+peer=("$kvcove" doctor --memory 16MiB --data "$directory" --listen 127.0.0.1:0 --peer)
+check "doctor: a peer" 0 "ok +peer 127.0.0.1:$((port + 2)) by TCP: [0-9.]+ us there and back; [0-9.]+ GB/s from it, [0-9.]+ GB/s to it" "${peer[@]}" "127.0.0.1:$((port + 2))" --credentials "$directory/servers.toml"
+check "doctor: how data moves" 0 "data with 127.0.0.1:$((port + 2)): by " "${peer[@]}" "127.0.0.1:$((port + 2))" --credentials "$directory/servers.toml"
+KVCOVE_TOKEN="$directory/acme.toml" check "doctor: a peer with a tenant's token" 0 "peer 127.0.0.1:$((port + 2)) by TCP: .* GB/s" "${peer[@]}" "127.0.0.1:$((port + 2))"
+check "doctor: a peer that asks for credentials" 0 "warn +peer 127.0.0.1:$((port + 2)): does not let this host in" "${peer[@]}" "127.0.0.1:$((port + 2))"
+check "doctor: a peer of other tokens" 1 "FAIL +peer 127.0.0.1:$((port + 2)): does not let this host in" "${peer[@]}" "127.0.0.1:$((port + 2))" --credentials "$directory/wrong.toml"
+check "doctor: a peer that is a master" 0 "warn +peer 127.0.0.1:$port by TCP: answers no measurement" "${peer[@]}" "127.0.0.1:$port" --credentials "$directory/servers.toml"
+check "doctor: a peer that is not there" 1 "start 'kvcove owner' there" "${peer[@]}" "127.0.0.1:$((port + 4))"
+check "doctor: a peer that is no address" 2 "--peer: " "${peer[@]}" "127.0.0.1:port"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
 check "top with a tenant's token" 2 'scope "admin"' "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml"

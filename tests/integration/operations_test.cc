@@ -176,7 +176,7 @@ TEST_F(RdmaOperationsTest, AHandOverEndsThoughADeviceHasJustFrozen) {
   WaitLive(2);
   const Status got = Gets(*PeerBy(transport::Preferred()));
   EXPECT_TRUE(got) << got.error().ToString();
-  EXPECT_EQ(host.MayPause().error().code, Code::kInProgress);
+  EXPECT_FALSE(host.MayPause());
   rdma_.Land();
   EXPECT_TRUE(Becomes([&] { return host.MayPause().has_value(); }));
   EXPECT_TRUE(host.Pause());

@@ -8,6 +8,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/data/copier.h"
 #include "kvcove/owner/data/data_service.h"
+#include "kvcove/owner/data/probe_call.h"
 #include "kvcove/rpc/gate.h"
 #include "kvcove/rpc/load_report.h"
 #include "kvcove/rpc/workers.h"
@@ -22,6 +23,7 @@ using transport::Step;
 
 // Longest time of a call on a worker, with the wait in the queue.
 constexpr std::int64_t kTaskNs = 90 * kSecond;
+constexpr std::size_t kProbeBytes = 1 << 20;  // of the memory that measurements read
 
 // Serves pins, statistics and loads of one caller, who has no mapping of this owner's memory.
 class ObjectService final : public wire::ObjectService {
@@ -174,7 +176,7 @@ class DataServer::Impl final : public transport::Service {
                        .hello_ns = options_.hello_ns,
                        .stall_ns = options_.stall_ns,
                        .tls = options_.tls,
-                       .memory = {owner_.memory().payload_memory()},
+                       .memory = {owner_.memory().payload_memory(), probe_bytes_},
                        .admission = admission_},
                       gate_, *this, clock_));
     return {};
@@ -289,10 +291,10 @@ class DataServer::Impl final : public transport::Service {
                   "bytes of this owner's memory that the RDMA device has registered",
                   number(lanes->pinned_bytes));
     metrics.Counter("kvcove_owner_rdma_bytes_total",
-                    "bytes of values that moved to and from other hosts by RDMA",
-                    number(lanes->sent_bytes), {{"direction", "sent"}});
+                    "bytes that moved to and from other hosts by RDMA", number(lanes->sent_bytes),
+                    {{"direction", "sent"}});
     metrics.Counter("kvcove_owner_rdma_bytes_total",
-                    "bytes of values that moved to and from other hosts by RDMA",
+                    "bytes that moved to and from other hosts by RDMA",
                     number(lanes->received_bytes), {{"direction", "received"}});
   }
 
@@ -307,6 +309,8 @@ class DataServer::Impl final : public transport::Service {
         case wire::Method::kDataGet:
         case wire::Method::kDataPut:
           return impl_.data_.Begin(session_, caller, method, head, deadline_ns, std::move(wake));
+        case wire::Method::kProbe:
+          return ProbeCall::Begin(session_, head, impl_.probe_bytes_);
         case wire::Method::kPin:
         case wire::Method::kStatObjects:
           return impl_.Small(caller, method, head, deadline_ns);
@@ -343,7 +347,10 @@ class DataServer::Impl final : public transport::Service {
 
     std::optional<std::uint64_t> PayloadOf(wire::Method method,
                                            std::span<const std::byte> head) const override {
-      return method == wire::Method::kDataPut ? DataService::PayloadOf(head) : 0;
+      if (method == wire::Method::kDataPut) return DataService::PayloadOf(head);
+      if (method != wire::Method::kProbe) return 0;
+      const Result<wire::Probe> probe = wire::DecodeProbe(head);
+      return probe ? std::optional(probe->payload_bytes) : std::nullopt;
     }
     void SetPermit(Permit permit) override { session_.SetPermit(std::move(permit)); }
 
@@ -390,6 +397,9 @@ class DataServer::Impl final : public transport::Service {
   const Clock& clock_;
   rpc::Gate gate_;
   const std::uint64_t own_tag_;
+  // What measurements read: a device knows it beside the owner's memory, which holds values that
+  // the caller may not have.
+  std::vector<std::byte> probe_bytes_ = std::vector<std::byte>(kProbeBytes);
   Copier copier_;
   DataService data_;
   const std::shared_ptr<rpc::CallLimits> admission_;

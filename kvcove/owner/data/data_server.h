@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The endpoint of an owner for other hosts and for the master's tasks, over the transport of the
-// options: batches of values (DataService), small calls (pins, statistics, loads ahead), and calls
-// that may wait (inventories, copies).
+// options: batches of values (DataService), small calls (pins, statistics, loads ahead),
+// measurements of the way to it, and calls that may wait (inventories, copies).
 //
 // The transport's loops (kvcove-data) serve connections and never wait. Calls that may wait run on
 // two workers of this object.

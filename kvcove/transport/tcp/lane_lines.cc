@@ -84,6 +84,13 @@ void LaneLines::Make() {
   if (news) Log(reason);
 }
 
+Result<std::int64_t> LaneLines::TryNow() {
+  KVCOVE_ASSIGN(LaneLine line, Connect());
+  const std::int64_t round_trip_ns = line.lane->round_trip_ns();
+  Keep(std::move(line));
+  return round_trip_ns;
+}
+
 // Failures within a pause are mostly of one cause, such as a cable: they do not make it longer.
 void LaneLines::Pause() {
   const std::int64_t now_ns = clock_.NowNs();

@@ -37,6 +37,9 @@ class LaneLines : public std::enable_shared_from_this<LaneLines> {
   // Returns an idle connection that has not ended. Nothing: there is none, and one is being made
   // unless that, or a lane, has failed lately.
   std::optional<LaneLine> Take();
+  // Makes one now, whatever has failed lately, and keeps it. Returns the time of its first packet
+  // and the acknowledgement. Errors: why none can be made; nothing is logged.
+  Result<std::int64_t> TryNow();
   // Keeps a connection for later exchanges, or ends it where kMaxIdle are idle already.
   void Keep(LaneLine line);
   // Ends the idle ones, and makes none for a pause: a lane, the server or the network has failed.

@@ -131,9 +131,15 @@ void Peer::Probe() {
   if (fd) Keep(std::move(*fd));
 }
 
+Result<std::int64_t> Peer::TryDevice() {
+  return lanes_ == nullptr ? transport::Peer::TryDevice() : lanes_->TryNow();
+}
+
 bool Peer::WantsLane(const Exchange& exchange) const {
   if (lanes_ == nullptr || !fabric_->exposes()) return false;
   if (exchange.method == wire::Method::kDataGet) return true;
+  // A measurement of what comes back.
+  if (exchange.method == wire::Method::kProbe && exchange.out.empty()) return true;
   std::uint64_t bytes = 0;
   for (const ConstPiece& piece : exchange.out) bytes += piece.size;
   return bytes >= verbs::kLeastBytes;

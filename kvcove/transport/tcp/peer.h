@@ -69,6 +69,7 @@ class Peer final : public transport::Peer {
   bool broken() const override { return link_.breaker().broken(); }
   std::int64_t ProbeDueNs() const override { return link_.breaker().ProbeDueNs(); }
   void Probe() override;
+  Result<std::int64_t> TryDevice() override;
 
  private:
   static constexpr std::size_t kMaxIdle = 16;

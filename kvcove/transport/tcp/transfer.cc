@@ -128,7 +128,8 @@ void SocketTransfer::End(Status status) {
       status ? rpc::Breaker::Outcome::kAnswered : rpc::OutcomeOf(status.error());
   peer_.End(pass_, outcome, teaches());
   if (!status) peer_.NoteError(status.error());
-  if (status && ByLane()) peer_.lanes().Moved();
+  exchange_.by_device = status && ByLane();
+  if (exchange_.by_device) peer_.lanes().Moved();
   // An error that the peer has answered leaves the connection usable, unless part of the request is
   // unsent: the peer would take the next frame for the rest of it.
   if (fd_.valid() && (status || (status.error().answered && out_.empty()))) {

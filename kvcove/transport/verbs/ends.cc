@@ -53,10 +53,14 @@ wire::LaneEnd RequesterEnd::hello() const { return HelloOf(lane_->own()); }
 Status RequesterEnd::Connect(const wire::LaneEnd& owner, std::int64_t until_ns,
                              const Clock& clock) {
   KVCOVE_TRY(lane_->Connect(AddressOf(owner)));
+  const std::int64_t sent_ns = clock.NowNs();
   KVCOVE_TRY(lane_->Post({.operation = Operation::kSend}));
   while (true) {
     KVCOVE_TRY(Take());
-    if (lane_->idle()) return {};
+    if (lane_->idle()) {
+      round_trip_ns_ = clock.NowNs() - sent_ns;
+      return {};
+    }
     KVCOVE_ASSIGN(const bool more, ArmAndLook());
     if (more) continue;
     KVCOVE_TRY(SleepUntilReadable(descriptor(), until_ns, clock));

@@ -40,6 +40,8 @@ class RequesterEnd {
   // ways. Waits for the network, until `until_ns` for the acknowledgement. Errors: kInvalid for an
   // address that is none, kTimeout, the device's.
   Status Connect(const wire::LaneEnd& owner, std::int64_t until_ns, const Clock& clock);
+  // Returns, after Connect, the time of that message and its acknowledgement.
+  std::int64_t round_trip_ns() const { return round_trip_ns_; }
 
   // Returns the keys to the pieces. Nothing: some of them is not registered, or there are too many.
   template <typename AnyPiece>
@@ -65,6 +67,7 @@ class RequesterEnd {
 
   Fabric& fabric_;
   std::unique_ptr<Lane> lane_;
+  std::int64_t round_trip_ns_ = 0;
   std::vector<Received> received_;
   std::optional<std::uint32_t> expected_;  // immediate
   bool arrived_ = false;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcove/transport/peer_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "kvcove/base/size.h"
+
+namespace kvcove::transport {
+namespace {
+
+constexpr int kProbeCalls = 64;  // of calls without payload
+constexpr int kProbeLanes = 3;   // each of which measures one round trip
+constexpr std::array<std::uint64_t, 3> kProbeSizes = {kMiB, 4 * kMiB, wire::kMaxProbeBytes};
+// A transfer that has taken this long is the last one: a larger one would show no other rate.
+constexpr std::int64_t kEnoughNs = 250 * kMillisecond;
+constexpr std::int64_t kProbeCallNs = 5 * kSecond;
+
+// What transfers read and write. Never freed: a device that is late may still write to it.
+std::span<std::byte> ProbeBytes() {
+  static auto* const buffer = new std::vector<std::byte>(wire::kMaxProbeBytes);
+  return *buffer;
+}
+
+}  // namespace
+
+PeerProbe::PeerProbe(Transport& transport, const rpc::Address& address, const rpc::Access& access,
+                     const Clock& clock)
+    : transport_(transport),
+      clock_(clock),
+      peer_(transport.Connect(address, {.access = access}, clock)) {}
+
+Result<std::int64_t> PeerProbe::TimeOf(const wire::Probe& probe, bool by_device) {
+  Exchange call;
+  call.to = peer_.get();
+  call.method = wire::Method::kProbe;
+  call.head = wire::Encode(probe);
+  if (probe.payload_bytes > 0) call.out = {{ProbeBytes().data(), probe.payload_bytes}};
+  call.on_reply = [&](std::span<const std::byte>) -> Result<std::vector<Piece>> {
+    if (probe.wanted_bytes == 0) return std::vector<Piece>();
+    return std::vector<Piece>{{ProbeBytes().data(), probe.wanted_bytes}};
+  };
+  const std::int64_t began_ns = clock_.NowNs();
+  Run({&call, 1}, began_ns + kProbeCallNs, clock_);
+  const std::int64_t ended_ns = clock_.NowNs();
+  if (!call.status) return std::unexpected(std::move(call.status).error());
+  if (by_device && !call.by_device) {
+    return Fail(Code::kUnavailable,
+                "a lane was made, but the payload took the connection: the owner's device does not "
+                "know the memory that was to be sent, or the lane has failed");
+  }
+  return std::max<std::int64_t>(ended_ns - began_ns, 1);
+}
+
+Result<double> PeerProbe::RateOf(Way way, bool by_device) {
+  double best = 0;
+  for (const std::uint64_t bytes : kProbeSizes) {
+    const wire::Probe probe{.payload_bytes = way == Way::kToPeer ? bytes : 0,
+                            .wanted_bytes = way == Way::kFromPeer ? bytes : 0};
+    KVCOVE_ASSIGN(const std::int64_t took_ns, TimeOf(probe, by_device));
+    best = std::max(best, static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns));
+    if (took_ns > kEnoughNs) break;
+  }
+  return best;
+}
+
+Result<WayFigures> PeerProbe::ByConnection() {
+  WayFigures figures{.round_trip_ns = std::numeric_limits<std::int64_t>::max()};
+  for (int i = 0; i < kProbeCalls; ++i) {
+    KVCOVE_ASSIGN(const std::int64_t took_ns, TimeOf({}, /*by_device=*/false));
+    figures.round_trip_ns = std::min(figures.round_trip_ns, took_ns);
+  }
+  KVCOVE_ASSIGN(figures.from_peer, RateOf(Way::kFromPeer, /*by_device=*/false));
+  KVCOVE_ASSIGN(figures.to_peer, RateOf(Way::kToPeer, /*by_device=*/false));
+  return figures;
+}
+
+Result<WayFigures> PeerProbe::ByDevice() {
+  WayFigures figures{.round_trip_ns = std::numeric_limits<std::int64_t>::max()};
+  for (int i = 0; i < kProbeLanes; ++i) {
+    KVCOVE_ASSIGN(const std::int64_t took_ns, peer_->TryDevice());
+    figures.round_trip_ns = std::min(figures.round_trip_ns, took_ns);
+  }
+  KVCOVE_ASSIGN(auto registered, transport_.Register(ProbeBytes()));
+  if (registered == nullptr) {
+    return Fail(Code::kLimit, "the device registers no memory of this process: see locked memory");
+  }
+  auto rate = RateOf(Way::kFromPeer, /*by_device=*/true);
+  if (!rate && rate.error().code == Code::kBufferBusy) {
+    (void)registered.release();  // the device may still use it
+    return Fail(Code::kTimeout, "the device did not end a transfer within 5 s");
+  }
+  if (!rate) return std::unexpected(std::move(rate).error());
+  figures.from_peer = *rate;
+  return figures;
+}
+
+}  // namespace kvcove::transport
