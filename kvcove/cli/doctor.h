@@ -49,8 +49,8 @@ Status AddDiskFindings(const DoctorOptions& options, std::vector<Finding>& findi
 // answers.
 Finding Reaching(const std::string& what, const rpc::Address& address, const rpc::Access& access,
                  const std::string& start);
-// Of --peer, if it is given. `ports`: the RDMA ports of this host, as "mlx5_0:1/3". Errors: kInvalid
-// for an address that is none; those of the files.
+// Of --peer, if it is given. `ports`: the RDMA ports of this host, as "mlx5_0:1/3". Errors:
+// kInvalid for an address that is none; those of the files.
 Status AddPeerFindings(const DoctorOptions& options, const SecurityOptions::Loaded& security,
                        const std::vector<std::string>& ports, std::vector<Finding>& findings);
 // With those of --peer. Errors: kInvalid for options that do not fit together.

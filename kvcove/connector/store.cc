@@ -10,7 +10,8 @@ namespace {
 
 class SessionStore final : public Store {
  public:
-  explicit SessionStore(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  SessionStore(std::shared_ptr<Session> session, std::shared_ptr<Pool> pool)
+      : pool_(std::move(pool)), session_(std::move(session)) {}
   Result<Token> Capture(std::string_view version, std::chrono::milliseconds timeout) override {
     ExpectNoLock("a call of the pool");
     return session_->Capture({.timeout = timeout, .version = version});
@@ -54,6 +55,14 @@ class SessionStore final : public Store {
     ExpectNoLock("a call of the pool");
     return session_->Segments(options);
   }
+  Status Register(std::span<std::byte> memory) override {
+    ExpectNoLock("a call of the pool");
+    if (pool_ == nullptr) return {};
+    KVCOVE_ASSIGN(auto registered, pool_->Register(memory));
+    const MutexLock lock(mutex_);
+    registered_.push_back(std::move(registered));
+    return {};
+  }
   Status Reset(const ResetOptions& options) override {
     ExpectNoLock("a call of the pool");
     return session_->Reset(options);
@@ -77,7 +86,10 @@ class SessionStore final : public Store {
     return status;
   }
 
+  const std::shared_ptr<Pool> pool_;
   const std::shared_ptr<Session> session_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<void>> registered_ KVCOVE_GUARDED_BY(mutex_);  // ends first
 };
 
 constexpr const char* kNotHere = "this store has no memory of this host";
@@ -98,8 +110,8 @@ Result<std::vector<SegmentRange>> Store::Segments(const CallOptions& /*options*/
   return std::vector<SegmentRange>();
 }
 
-std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session) {
-  return std::make_unique<SessionStore>(std::move(session));
+std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session, std::shared_ptr<Pool> pool) {
+  return std::make_unique<SessionStore>(std::move(session), std::move(pool));
 }
 
 }  // namespace kvcove::connector

@@ -35,13 +35,17 @@ class Store {
   virtual Result<Reserved> Reserve(const Token& token, std::span<const ReserveItem> items,
                                    const CallOptions& options);
   virtual Result<std::vector<SegmentRange>> Segments(const CallOptions& options);
+  // Registers memory that Get and Put will name, as Pool::Register, until this store ends. The
+  // default is that of a store whose calls move no bytes by a device.
+  virtual Status Register(std::span<std::byte> /*memory*/) { return {}; }
   virtual Status Reset(const ResetOptions& options) = 0;
   virtual Status NameVersions(std::span<const std::string> versions,
                               std::chrono::milliseconds timeout) = 0;
   virtual bool closed() const = 0;
 };
 
-// Returns the store of a pool's session, and keeps the session.
-std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session);
+// Returns the store of a pool's session, and keeps both. `pool`: registers memory; null: none is.
+std::unique_ptr<Store> StoreOf(std::shared_ptr<Session> session,
+                               std::shared_ptr<Pool> pool = nullptr);
 
 }  // namespace kvcove::connector

@@ -76,6 +76,8 @@ class DeviceQueue {
   ~DeviceQueue();
 
   std::string Describe() const;
+  // Returns the memory of the rings, most of what is lent, which never moves.
+  std::span<const std::span<std::byte>> rings() const { return ring_memory_; }
   // Lends one extent of pinned memory; waits until the ring has room. A loan larger than the ring
   // is pinned by itself, one at a time. Errors: kTimeout; kLimit where the host pins no more.
   Result<std::shared_ptr<const HostMemory>> Lend(DeviceWay way, std::uint64_t bytes,

@@ -89,6 +89,7 @@ Status WorkerRole::Register(const std::vector<LayerMemory>& layers) {
     changed_.NotifyAll();
   }
   StartPins();
+  RegisterRings();
   return {};
 }
 
@@ -171,11 +172,13 @@ void WorkerRole::Connect(std::unique_ptr<Store> store, bool ask_first) {
     ask_first_ = ask_first;
     before = std::exchange(store_, std::move(store));
     pins = std::move(pins_);
+    rings_of_ = nullptr;
     changed_.NotifyAll();
     stepped_.NotifyAll();
   }
   // After `pins` of the former store has ended: its thread called that store.
   StartPins();
+  RegisterRings();
 }
 
 void WorkerRole::FailWaiting() {

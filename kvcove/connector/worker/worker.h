@@ -13,7 +13,8 @@
 // behind the mark that Begin has set in the engine's stream. A batch of a save returns to a mover
 // when its bytes are on the host. Where the pool's memory on this host is pinned, the device copies
 // out of it and into it, without a ring in between (worker_in_place.cc). docs/device.md has the
-// picture.
+// picture. The rings are registered with the pool, so that RDMA moves values of other hosts into
+// them and out of them.
 //
 // Threads: kvcove-mover, kvcove-saver and kvcove-steps; callbacks run on kvcove-device. The role
 // has the order of calls, the lock, the threads, and the calls of the pool and of the device. Its
@@ -49,6 +50,7 @@
 #include "kvcove/connector/worker/segment_pins.h"
 #include "kvcove/connector/worker/shards.h"
 #include "kvcove/transport/device_queue.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove::connector {
 
@@ -79,6 +81,9 @@ struct WorkerOptions {
   // Limit for a device that makes no progress: then a batch fails for want of pinned memory, and
   // Unregister returns although bytes are under way.
   std::chrono::milliseconds device_timeout{10000};
+  // Limit for the wait behind a call whose RDMA transfer could not be stopped. Pinned memory that
+  // it may still touch is kept for longer.
+  std::chrono::milliseconds settle{transport::kSettle};
   // Most bytes of the pool's memory on this host that are pinned for the device; 0: all transfers
   // take pinned buffers.
   std::uint64_t pin_bytes = ~std::uint64_t{0};
@@ -212,6 +217,9 @@ class WorkerRole {
   void EndBatch(Batch& batch, LinesAfterLock& lines) KVCOVE_REQUIRES(mutex_);
   // Stores a save's batch whose bytes are on the host. False: there is none.
   bool RunFetched();
+  // Registers the rings with the store, once for each two of them. The caller waits for the pool's
+  // device, some 40 to 170 ms a GiB.
+  void RegisterRings();
   void StoreFetched(Batch& batch, Store& store);
 
   // ---- in place
@@ -315,6 +323,8 @@ class WorkerRole {
   // queue needs no lock; only Register changes it.
   std::atomic<transport::DeviceQueue*> queue_{nullptr};
   std::shared_ptr<SegmentPins> pins_ KVCOVE_GUARDED_BY(mutex_);  // of store_, for queue_
+  // The queue whose rings are registered with store_, or are being registered. Null: none.
+  transport::DeviceQueue* rings_of_ KVCOVE_GUARDED_BY(mutex_) = nullptr;
   // Shared: transfers on a hanging device outlive the role.
   const std::array<std::shared_ptr<InPlaceBudget>, transport::kDeviceWays> in_place_;
   std::int64_t save_in_place_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;

@@ -13,10 +13,47 @@
 #include <exception>
 
 #include "kvcove/connector/worker/worker.h"
+#include "kvcove/transport/landing.h"
 
 namespace kvcove::connector {
 
 using transport::DeviceWay;
+
+namespace {
+
+// Makes a call of the pool that reads or writes memory of the ring. Where an RDMA device may still
+// touch a piece behind the call, the piece returns to the ring once it cannot any more: no other
+// value gets it before.
+template <typename Call>
+void KeepWhileBusy(const std::shared_ptr<const transport::HostMemory>& host,
+                   std::chrono::milliseconds settle, const Call& call) {
+  const auto busy = transport::Settle(settle, call);
+  if (busy == nullptr) return;
+  LogError("an RDMA transfer does not end; the pinned memory that it moves is kept until it does");
+  busy->Then([host] {});
+}
+
+}  // namespace
+
+void WorkerRole::RegisterRings() {
+  std::shared_ptr<Store> store;
+  transport::DeviceQueue* const queue = queue_;
+  {
+    const MutexLock lock(mutex_);
+    if (queue == nullptr || store_ == nullptr || rings_of_ == queue) return;
+    rings_of_ = queue;
+    store = store_;
+  }
+  for (const std::span<std::byte> ring : queue->rings()) {
+    const Status registered = store->Register(ring);
+    if (registered) continue;
+    LogWarn(
+        "{}: rank {}: values of other hosts move by TCP, since the pinned memory is not "
+        "registered: {}",
+        options_.engine, options_.number, registered.error().detail);
+    return;
+  }
+}
 
 std::int64_t WorkerRole::DeviceDeadline() const {
   return clock_.NowNs() + options_.device_timeout.count() * kMillisecond;
@@ -71,7 +108,9 @@ void WorkerRole::LoadByRing(Job& job, Store& store, const std::vector<std::size_
     gets[k] = {.key = job.items[items[k]].key, .into = into[k]};
   }
   std::vector<ItemResult> results(items.size());
-  (void)store.Get(gets, results, {.timeout = options_.timeout, .version = job.version});
+  KeepWhileBusy(batch->host, options_.settle, [&] {
+    (void)store.Get(gets, results, {.timeout = options_.timeout, .version = job.version});
+  });
   for (const std::size_t k : JudgeLoad(job, store, items, results)) {
     batch->values.push_back(
         {.item = items[k], .tier = results[k].tier, .host = std::move(places[k])});
@@ -251,8 +290,10 @@ void WorkerRole::StoreFetched(Batch& batch, Store& store) {
     }
     ends.push_back(pieces.size());
   }
-  batch.tally.counters.existing_keys +=
-      PutValues(job, batch.tally, store, batch.Items(), pieces, ends).size();
+  KeepWhileBusy(batch.host, options_.settle, [&] {
+    batch.tally.counters.existing_keys +=
+        PutValues(job, batch.tally, store, batch.Items(), pieces, ends).size();
+  });
 }
 
 void WorkerRole::StepReached(const std::shared_ptr<const transport::DeviceMark>& mark,

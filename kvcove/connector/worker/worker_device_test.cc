@@ -428,6 +428,85 @@ TEST_F(WorkerDeviceTest, AnInterruptedWaitForALayerEndsItsLoadsAndThenItself) {
   EXPECT_THAT(worker.TakeEnded().failed_blocks, ElementsAre(10));
 }
 
+// A store between which and the pool an RDMA device moves the bytes.
+class RdmaStore final : public TestStore {
+ public:
+  struct Device {
+    std::vector<std::span<std::byte>> registered;
+    bool late = false;  // calls end before the device has
+    std::vector<std::shared_ptr<transport::Landing>> landing;
+  };
+  RdmaStore(TestPool& pool, Device& device) : TestStore(pool), device_(device) {}
+  Status Register(std::span<std::byte> memory) override {
+    device_.registered.push_back(memory);
+    return {};
+  }
+  Status Get(std::span<const GetItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    return Late(results, TestStore::Get(items, results, options));
+  }
+  Status Put(const Token& token, std::span<const PutItem> items, std::span<ItemResult> results,
+             const CallOptions& options) override {
+    return Late(results, TestStore::Put(token, items, results, options));
+  }
+
+ private:
+  Status Late(std::span<ItemResult> results, Status status) {
+    if (!device_.late) return status;
+    device_.landing.push_back(transport::Landing::Current());
+    device_.landing.back()->Begin();
+    for (ItemResult& result : results) result = {.code = Code::kBufferBusy};
+    return status;
+  }
+  Device& device_;
+};
+
+TEST_F(WorkerDeviceTest, TheRingsAreRegisteredOnceWithEachStore) {
+  RdmaStore::Device rdma;
+  const auto rings = device_->queue->rings();
+  for (const std::size_t stores : {1, 2}) {
+    workers_[0]->Connect(std::make_unique<RdmaStore>(pool_, rdma));
+    ASSERT_TRUE(workers_[0]->Register(Layers(0)));
+    ASSERT_EQ(rdma.registered.size(), stores * rings.size());
+    for (std::size_t i = 0; i < rings.size(); ++i) {
+      EXPECT_EQ(rdma.registered[i].data(), rings[i].data());
+      EXPECT_EQ(rdma.registered[i].size(), rings[i].size());
+    }
+  }
+}
+
+TEST_F(WorkerDeviceTest, MemoryOfTheHostIsNotRegistered) {
+  RdmaStore::Device rdma;
+  WorkerOptions options{.threads = 0};
+  options.shape = {.model = "m", .hash_tokens = 4};
+  options.shape.groups = {{.chunk_tokens = 4, .heads = 1}};
+  WorkerRole worker(options, clock_);
+  worker.Connect(std::make_unique<RdmaStore>(pool_, rdma));
+  ASSERT_TRUE(worker.Register(BlocksAt(AddressOf(memory_[0]))));
+  EXPECT_THAT(rdma.registered, IsEmpty());
+}
+
+TEST_F(WorkerDeviceTest, APieceThatAnRdmaDeviceMayTouchReturnsToTheRingWhenItCannot) {
+  UseDevice({.settle = std::chrono::milliseconds(0)});
+  RdmaStore::Device rdma;
+  for (auto& worker : workers_) worker->Connect(std::make_unique<RdmaStore>(pool_, rdma));
+  StoreAll(12);
+  const auto lent = [&] { return device_->queue->stats().lent_bytes; };
+  EXPECT_EQ(lent(), 0U);
+  rdma.late = true;
+  (void)Load("r", 14, 10);
+  EXPECT_THAT(Step()[0].failed_blocks, UnorderedElementsAre(10, 11, 12));
+  EXPECT_FALSE(Same(0, 10, 1, 1)) << "nothing of a busy piece reaches the KV memory";
+  const std::uint64_t loads = lent();
+  EXPECT_GE(loads, 6 * kBlockBytes);
+  pool_.values.clear();
+  Compute("again", 0, 12, 30);
+  (void)Step();
+  EXPECT_GE(lent(), loads + 6 * kBlockBytes) << "and saves keep theirs";
+  for (const auto& landing : rdma.landing) landing->End();
+  EXPECT_EQ(lent(), 0U);
+}
+
 // On real threads and time.
 TEST_F(WorkerDeviceTest, ManyThreadsMoveEverythingOnce) {
   OneDevice device({.ring_bytes = 4096, .poison = true}, SystemClock::Instance());

@@ -33,8 +33,8 @@ class ProbeCall final : public transport::Served {
   }
 
   transport::Step Next() override {
-    if (const std::uint64_t payload = std::exchange(probe_.payload_bytes, 0); payload > 0) {
-      return {.kind = transport::Step::Kind::kReceive, .into = {{.data = nullptr, .size = payload}}};
+    if (const std::uint64_t bytes = std::exchange(probe_.payload_bytes, 0); bytes > 0) {
+      return {.kind = transport::Step::Kind::kReceive, .into = {{.data = nullptr, .size = bytes}}};
     }
     transport::Step reply = transport::ReplyStep(Code::kOk, {});
     for (std::uint64_t left = probe_.wanted_bytes; left > 0;) {

@@ -527,19 +527,19 @@ class PyWorker {
     }
   }
   Status Connect(connector::WorkerRole& role, const std::string& address) const {
-    auto pool = Pool::Open(address, std::chrono::seconds(2));
-    if (!pool) {
-      return Fail(pool.error().code,
-                  fmt::format("the pool at {} cannot be opened: {}", address, pool.error().detail));
+    auto opened = Pool::Open(address, std::chrono::seconds(2));
+    if (!opened) {
+      return Fail(opened.error().code, fmt::format("the pool at {} cannot be opened: {}", address,
+                                                   opened.error().detail));
     }
-    auto session = (*pool)->OpenSession(
+    const std::shared_ptr<Pool> pool = std::move(*opened);
+    auto session = pool->OpenSession(
         {.name = shape_.Namespace(), .engine = engine_, .preferred_segment = preferred_segment_});
     if (!session) {
       return Fail(session.error().code,
                   fmt::format("no session of the pool at {}: {}", address, session.error().detail));
     }
-    const bool ask_first = (*pool)->form() == "cluster";
-    role.Connect(connector::StoreOf(std::move(*session)), ask_first);
+    role.Connect(connector::StoreOf(std::move(*session), pool), pool->form() == "cluster");
     return {};
   }
 
