@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "kvcove/base/metrics.h"
+#include "kvcove/transport/peer_probe.h"
 #include "kvcove/transport/pick/transports.h"
 #include "kvcove/transport/verbs/library.h"
 #include "tests/integration/cluster_fixture.h"
@@ -113,6 +115,28 @@ TEST_F(RdmaClusterTest, PayloadOfRegisteredMemoryMovesByTheDevice) {
   EXPECT_GT(Sum(sent), 0);
   EXPECT_GT(Sum(received), 0);
   EXPECT_EQ(Sum("kvcove_owner_rdma_stuck_lanes"), 0);
+}
+
+// As 'kvcove doctor --peer' does.
+TEST_F(RdmaClusterTest, TheWayToAnOwnerIsMeasuredByTheDevice) {
+  transport::Transport* const requester = Must(transport::OpenTransport(
+      {.kind = transport::TransportOptions::Kind::kVerbs, .devices = devices_.back()}));
+  const auto address = rpc::ParseAddress(owners_[0]->host().address(), 0);
+  ASSERT_TRUE(address);
+  transport::PeerProbe probe(*requester, *address, {}, SystemClock::Instance());
+  Result<transport::WayFigures> figures;
+  // A guest may be too slow for a lane's first packet, and the owner registers its memory.
+  EXPECT_TRUE(Becomes(
+      [&] {
+        figures = probe.ByDevice();
+        return figures.has_value();
+      },
+      kGuestTime));
+  ASSERT_TRUE(figures) << figures.error().ToString();
+  EXPECT_GT(figures->round_trip_ns, 0);
+  EXPECT_GT(figures->from_peer, 0);
+  std::printf("first packet %.1f us, %.1f MB/s from the owner\n",
+              static_cast<double>(figures->round_trip_ns) * 1e-3, figures->from_peer * 1e-6);
 }
 
 }  // namespace
