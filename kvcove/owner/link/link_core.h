@@ -13,13 +13,16 @@
 // Where several masters serve shards of the directory, the list lane is that of the leader's shard,
 // and each other shard has one more (shard_lanes.h).
 //
+// The lanes' state is in parts without a lock of their own, each with its rules and its tests:
+// Membership, GenerationTable, RemovalProgress, InventoryReport, ListRounds, AnsweredBatches and
+// ShardLanes. LinkCore has the locks, the order of the calls of its target, and the lanes.
+//
 // Each lane has at most one call under way. An answer has an effect only in the epoch in which its
 // call was made (`asked_under_`), so a late answer of an earlier epoch changes nothing.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,24 +30,17 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/mutex.h"
+#include "kvcove/owner/link/generation_table.h"
+#include "kvcove/owner/link/inventory_report.h"
 #include "kvcove/owner/link/link_target.h"
+#include "kvcove/owner/link/list_progress.h"
+#include "kvcove/owner/link/membership.h"
+#include "kvcove/owner/link/removal_progress.h"
 #include "kvcove/owner/link/shard_lanes.h"
 #include "kvcove/wire/frame.h"
 #include "kvcove/wire/owner_link.h"
 
 namespace kvcove::owner {
-
-struct LinkIdentity {
-  Id128 owner;    // names the memory; changes when the master has forgotten it
-  Id128 process;  // names this process
-  std::string address;
-  std::string socket;
-  std::string host;
-  std::string tenant;
-  bool disk = false;  // the identity outlives the process
-  // The facts on its disk; unset if it has none, or has followed no master yet.
-  std::optional<OwnerFacts> before;
-};
 
 // Pause of a lane after an error, and while it has no call to make.
 inline constexpr std::int64_t kLanePauseNs = 20 * kMillisecond;
@@ -126,6 +122,9 @@ class LinkCore {
   std::set<std::uint64_t> Asked() const;
 
  private:
+  static constexpr std::int64_t kWatchNs = 5 * kSecond;
+  static constexpr std::size_t Index(Lane lane) { return static_cast<std::size_t>(lane); }
+
   template <typename Ar>
   void CarryMembers(Ar& ar) KVCOVE_REQUIRES(mutex_);
   // A List request that has no answer yet: it is repeated unchanged.
@@ -140,11 +139,10 @@ class LinkCore {
     bool last = false;
   };
 
+  // ---- hello, lease and generations (link_core.cc)
   Step NextLease() KVCOVE_EXCLUDES(mutex_);
-  Step NextList() KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  Batch MakeBatch(bool reported, std::uint32_t credit);
-  bool ReportsAgain();
-  bool Walked(const Batch& batch);
+  Step NextWatch() KVCOVE_EXCLUDES(mutex_);
+  void AnswerLease(const Result<std::string>& reply);
   void Welcomed(const wire::OwnerWelcome& welcome);
   void ForgetIdentity(const wire::OwnerWelcome& welcome);
   void Renewed(const wire::RenewReply& reply);
@@ -152,43 +150,36 @@ class LinkCore {
   void SetLease(std::int64_t deadline_ns) KVCOVE_EXCLUDES(mutex_);
   // `asked_under`: the epoch in which the call was made that the changes answer.
   void Apply(const wire::Changes& changes, std::uint32_t asked_under);
-  void ApplyRemovals(const wire::RemovalsPage& page);
+  // ---- removals (link_core_removals.cc)
+  Step NextRemovals() KVCOVE_EXCLUDES(mutex_);
   void NoteEndedPatterns() KVCOVE_EXCLUDES(mutex_);
   // Returns how many removals by pattern may be begun now: the target has room for them, and so has
   // a request.
   std::size_t PatternRoom() KVCOVE_EXCLUDES(mutex_);
   // Returns true while the next removal is a pattern for which there is no room.
   bool AwaitsRoom() KVCOVE_EXCLUDES(mutex_);
-  wire::RemovalsRequest NextRemovals() KVCOVE_REQUIRES(mutex_);
-  // Returns the last removal up to which all are proven here.
-  std::uint64_t Acknowledged() const KVCOVE_REQUIRES(mutex_) {
-    return open_.empty() ? removals_ : std::min(removals_, open_.begin()->first - 1);
-  }
-  void Listed(const wire::ListReply& reply);
-  void AnswerLease(const Result<std::string>& reply);
+  void ApplyRemovals(const wire::RemovalsPage& page);
+  // ---- listings at a single master (link_core_list.cc)
+  Step NextList() KVCOVE_EXCLUDES(mutex_, route_mutex_);
+  Batch MakeBatch(bool reported, std::uint32_t credit);
+  bool ReportsAgain();
   void AnswerList(const Result<std::string>& reply);
-  // ---- link_core_shards.cc
+  void Listed(const wire::ListReply& reply);
+  bool Walked(const Batch& batch);
+  // ---- listings at shards (link_core_shards.cc)
   void NoteMap(const std::shared_ptr<const wire::ShardMap>& map) KVCOVE_EXCLUDES(mutex_);
   std::uint64_t MapRevision() const KVCOVE_REQUIRES(mutex_);
   void UseMap() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   void Route() KVCOVE_EXCLUDES(mutex_, route_mutex_);
-  bool IsReported(const InventoryItem& item) const KVCOVE_REQUIRES(mutex_);
-  void NoteReportAgain(std::optional<ObjectId> from) KVCOVE_REQUIRES(mutex_);
-  void CheckRounds() KVCOVE_REQUIRES(mutex_);
   bool EndsWalk() KVCOVE_EXCLUDES(mutex_, route_mutex_);
   bool ShardsReported() KVCOVE_REQUIRES(route_mutex_) KVCOVE_EXCLUDES(mutex_);
   std::vector<Listing> EndShards() KVCOVE_REQUIRES(mutex_);
-  // Mark the time in which the owner acts on a batch's answers. Begin returns the batch's number.
-  // `stale`: an item of the inventory was refused as kStale.
-  std::uint64_t BeginCompleting() KVCOVE_REQUIRES(mutex_);
+  // ---- both
+  // Ends the use of shards, and drops the batch. Returns all puts that have no answer.
+  std::vector<Listing> TakeUnanswered() KVCOVE_REQUIRES(mutex_);
+  // Notes that the owner has acted on a batch's answers (AnsweredBatches). `stale`: an item of the
+  // inventory was refused as kStale.
   void EndCompleting(std::uint64_t batch, std::size_t gave_way, bool stale) KVCOVE_EXCLUDES(mutex_);
-  // Returns false while another lane completes puts that were answered under an earlier map or
-  // epoch. The shard that listed them may have lost its slices, and a walk that passes before the
-  // owner shows these objects would leave them unlisted.
-  bool MayWalk() const KVCOVE_REQUIRES(mutex_);
-  bool Unwelcome() const KVCOVE_REQUIRES(mutex_) { return epoch_ == 0 || hello_wanted_; }
-  void SayHelloAgain(bool new_epoch) KVCOVE_REQUIRES(mutex_);
-  OwnerFacts Facts() const KVCOVE_REQUIRES(mutex_);
 
   LinkTarget& target_;
   // Only the lease lane changes these:
@@ -198,86 +189,27 @@ class LinkCore {
   const Clock& clock_;
 
   mutable Mutex mutex_;
-  // ---- facts from the master
-  bool fresh_ KVCOVE_GUARDED_BY(mutex_) = true;  // the identity was never admitted
-  Id128 predecessor_ KVCOVE_GUARDED_BY(mutex_);
-  Id128 sent_predecessor_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
-  Id128 pool_ KVCOVE_GUARDED_BY(mutex_);
-  Id128 incarnation_ KVCOVE_GUARDED_BY(mutex_);
-  wire::Position seen_ KVCOVE_GUARDED_BY(mutex_);
-  wire::Position sent_seen_ KVCOVE_GUARDED_BY(mutex_);  // in the hello that is under way
-  // The last revision of `seen_` that FollowPosition has passed on, and the time of the next one.
-  std::uint64_t followed_revision_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t next_follow_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  wire::OwnerNumber number_ KVCOVE_GUARDED_BY(mutex_) = wire::kNoOwner;
-  std::uint32_t epoch_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // ---- lease lane
-  bool hello_wanted_ KVCOVE_GUARDED_BY(mutex_) = true;
-  bool new_epoch_wanted_ KVCOVE_GUARDED_BY(mutex_) = false;
-  bool saying_hello_ KVCOVE_GUARDED_BY(mutex_) = false;  // the call under way is a hello
-  std::int64_t sent_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t leased_until_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t lease_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // ---- generations
-  std::uint64_t table_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  bool partial_ KVCOVE_GUARDED_BY(mutex_) = false;  // see wire::WatchRequest
-  std::uint64_t naming_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::map<SlotId, SlotUpdate> slots_ KVCOVE_GUARDED_BY(mutex_);
-  // ---- removals
-  std::uint64_t removals_ KVCOVE_GUARDED_BY(mutex_) = 0;  // all up to it are applied, but `open_`
-  // Removals by pattern that are not acknowledged yet, by number: the list lane's round before
-  // which they must not be, as acknowledge_at_round_. Nothing: disks are still being walked. Others
-  // are acknowledged meanwhile.
-  std::map<std::uint64_t, std::optional<std::uint64_t>> open_ KVCOVE_GUARDED_BY(mutex_);
-  // The last page began with a removal by pattern for which there was no room.
-  bool awaits_room_ KVCOVE_GUARDED_BY(mutex_) = false;
-  std::uint64_t dropped_ KVCOVE_GUARDED_BY(mutex_) = 0;  // RemovalsPage::drop_number
-  std::vector<wire::RemovalsRequest::Count> matched_ KVCOVE_GUARDED_BY(mutex_);
-  // The list lane's round before which removals are not acknowledged: the objects that a pattern
-  // removed must be unlisted first.
-  std::uint64_t acknowledge_at_round_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // ---- listings
-  bool reported_ KVCOVE_GUARDED_BY(mutex_) = false;
-  ObjectId cursor_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // Items were refused as kStale: walk again.
-  bool stale_reported_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Although reported, the inventory from `again_from_` on is walked once more. Not handed over: a
-  // successor begins such a walk anew.
-  bool reporting_again_ KVCOVE_GUARDED_BY(mutex_) = false;
-  ObjectId again_from_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  Membership member_ KVCOVE_GUARDED_BY(mutex_);
+  PositionPace pace_ KVCOVE_GUARDED_BY(mutex_);
+  GenerationTable table_ KVCOVE_GUARDED_BY(mutex_);
+  RemovalProgress removals_ KVCOVE_GUARDED_BY(mutex_);
+  InventoryReport report_ KVCOVE_GUARDED_BY(mutex_);
+  ListRounds rounds_ KVCOVE_GUARDED_BY(mutex_);
+  AnsweredBatches answered_ KVCOVE_GUARDED_BY(mutex_);
+  std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  // ---- listings at a single master
   std::uint32_t credit_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::uint64_t sequence_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::optional<Batch> batch_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t applied_at_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;  // ListRequest::applied of batch_
-  // Batches, also empty ones, that the master has answered and that took all removed keys that were
-  // queued.
-  std::uint64_t rounds_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::int64_t list_wait_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t gave_way_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  // ---- shards
+  // ---- at shards
   ShardLanes shards_ KVCOVE_GUARDED_BY(mutex_);  // active from the first map with others on
-  // Batches whose answers were taken and are being acted on: their numbers, and the restart
-  // (ShardLanes::restarts) under which each was taken. See MayWalk and ShardsReported.
-  std::map<std::uint64_t, std::uint64_t> completing_ KVCOVE_GUARDED_BY(mutex_);
-  std::uint64_t next_batch_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const wire::ShardMap> next_map_ KVCOVE_GUARDED_BY(mutex_);  // not in use yet
   std::uint64_t lane_session_ KVCOVE_GUARDED_BY(mutex_) = 0;  // of the list lane's call under way
-  // Map revisions: all was reported under `reported_map_`; the current walk began under
-  // `walk_map_`.
-  std::uint64_t reported_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::uint64_t walk_map_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  std::int64_t walk_from_ns_ KVCOVE_GUARDED_BY(mutex_) = 0;  // not before
-  // `reporting_again_` concerns the slices that began anew since `reported_map_`.
-  bool only_fresh_ KVCOVE_GUARDED_BY(mutex_) = false;
-  // Marks of the lanes: reached when all of a walk, or of a round, is answered.
-  std::optional<std::vector<std::uint64_t>> walk_end_ KVCOVE_GUARDED_BY(mutex_);
-  // The next batch's number when `walk_end_` was reached: lanes may still act on those before it,
-  // and note refusals.
-  std::optional<std::uint64_t> walk_last_ KVCOVE_GUARDED_BY(mutex_);
-  std::optional<std::vector<std::uint64_t>> round_marks_ KVCOVE_GUARDED_BY(mutex_);
-  // ---- epochs of the calls under way
-  std::array<std::uint32_t, 4> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};
-  std::array<bool, 4> pause_ KVCOVE_GUARDED_BY(mutex_) = {};  // after an error
+  // ---- by lane: the epochs of the calls under way
+  std::array<std::uint32_t, kLanes.size()> asked_under_ KVCOVE_GUARDED_BY(mutex_) = {};
+  std::array<bool, kLanes.size()> pause_ KVCOVE_GUARDED_BY(mutex_) = {};  // after an error
 
   // Pages of changes arrive on two lanes; the lock lets them be applied one after the other. Taken
   // before `mutex_` or the owner's lock.

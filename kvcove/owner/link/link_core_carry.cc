@@ -12,9 +12,8 @@ void CarryFields(Ar& ar, InventoryItem& item) {
 
 template <typename Ar>
 void LinkCore::CarryMembers(Ar& ar) {
-  CarryAll(ar, identity_.owner, hidden_, fresh_, pool_, incarnation_, seen_, number_, epoch_,
-           table_, partial_, naming_, slots_, removals_, dropped_, matched_, acknowledge_at_round_,
-           reported_, cursor_, stale_reported_, credit_, sequence_, rounds_, gave_way_);
+  CarryAll(ar, identity_.owner, hidden_, member_, table_, removals_, report_, credit_, sequence_,
+           rounds_, gave_way_);
   // A List request that has no answer is repeated unchanged: the master knows its sequence number,
   // so it acts on it once.
   bool asked = batch_.has_value();
@@ -49,12 +48,10 @@ void LinkCore::ForgetCallers() {
     const MutexLock lock(mutex_);
     if (shards_.active()) {
       listings = EndShards();
-      reported_ = reporting_again_ = stale_reported_ = false;
-      cursor_ = 0;
+      report_.Begin();
       credit_ = 0;
       sequence_ = 0;
-      epoch_ = 0;
-      SayHelloAgain(/*new_epoch=*/true);
+      member_.EndEpoch();
     }
   }
   for (Listing& listing : listings) listing.done = [](std::span<const Code>) {};
@@ -63,8 +60,7 @@ void LinkCore::ForgetCallers() {
   // are asked for again.
   target_.ForgetPatterns();
   const MutexLock lock(mutex_);
-  removals_ = Acknowledged();
-  open_.clear();
+  removals_.AskOpenAgain();
   if (!batch_) return;
   for (Listing& listing : batch_->listings) listing.done = [](std::span<const Code>) {};
 }

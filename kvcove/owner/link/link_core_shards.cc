@@ -31,7 +31,7 @@ std::string LinkCore::ShardAddress(std::size_t number) const {
 // `route_mutex_`.
 void LinkCore::NoteMap(const std::shared_ptr<const wire::ShardMap>& map) {
   const MutexLock lock(mutex_);
-  if (map == nullptr || map->term != seen_.term || map->revision <= MapRevision()) return;
+  if (map == nullptr || map->term != member_.seen().term || map->revision <= MapRevision()) return;
   next_map_ = map;
 }
 
@@ -46,14 +46,9 @@ std::uint64_t LinkCore::MapRevision() const {
 void LinkCore::UseMap() {
   const MutexLock lock(mutex_);
   const std::shared_ptr<const wire::ShardMap> map = std::exchange(next_map_, nullptr);
-  if (map == nullptr || epoch_ == 0 || map->term != seen_.term) return;
+  if (map == nullptr || member_.epoch() == 0 || map->term != member_.seen().term) return;
   const bool first = !shards_.active();
   if (!first && map->revision <= shards_.map()->revision) return;
-  // A slice that began without entries after the last walk's map (`fresh`): the inventory must be
-  // walked for it.
-  const std::uint64_t since = std::max(reported_map_, walk_map_);
-  const bool restart =
-      std::ranges::any_of(map->fresh, [&](std::uint64_t revision) { return revision > since; });
   shards_.SetMap(map);
   if (first && batch_) {
     for (InventoryItem& item : batch_->gone) {
@@ -71,30 +66,9 @@ void LinkCore::UseMap() {
     }
     batch_.reset();
   }
-  if (first) {
-    shards_.lane(0).credit = credit_;
-    walk_map_ = reported_map_ = 0;
-  }
-  walk_end_.reset();
-  walk_last_.reset();
-  round_marks_.reset();
-  if (!restart) {
-    // No slice began anew: all reports remain valid.
-    (reported_ && !reporting_again_ ? reported_map_ : walk_map_) = shards_.map()->revision;
-    return;
-  }
-  walk_map_ = shards_.map()->revision;
-  cursor_ = 0;
-  stale_reported_ = false;
-  if (reported_) {
-    only_fresh_ = !reporting_again_ || only_fresh_;
-    reporting_again_ = true;
-    again_from_ = 0;
-  }
-}
-
-bool LinkCore::IsReported(const InventoryItem& item) const {
-  return only_fresh_ && shards_.map()->fresh[wire::SliceOf(item.item.hash)] <= reported_map_;
+  if (first) shards_.lane(0).credit = credit_;
+  report_.UseMap(*map, first);
+  rounds_.Abandon();
 }
 
 // Takes the owner's news and queues it, and a page of the inventory if every shard has taken the
@@ -108,24 +82,24 @@ void LinkCore::Route() {
   bool room = false;
   {
     const MutexLock lock(mutex_);
-    if (epoch_ == 0 || !shards_.active()) return;
-    epoch = epoch_;
-    reported = reported_;
+    if (member_.epoch() == 0 || !shards_.active()) return;
+    epoch = member_.epoch();
+    reported = report_.reported();
     room = shards_.queued() < kListingsQueued;
-    asked_under_[static_cast<std::size_t>(Lane::kList)] = epoch_;
+    asked_under_[Index(Lane::kList)] = epoch;
   }
   bool again = target_.TakeGoneOverflow();
   if (reported && !again) {
     const std::optional<ObjectId> from = target_.ReportAgainFrom();
     const MutexLock lock(mutex_);
-    if (epoch_ == epoch) NoteReportAgain(from);
+    if (member_.epoch() == epoch) report_.ReportAgainToShards(from);
   }
   // Before the items are taken: a shard may refuse an item for a removal after this number, so a
   // later number would claim that this owner has applied it to them.
   std::uint64_t applied = 0;
   {
     const MutexLock lock(mutex_);
-    applied = removals_;
+    applied = removals_.applied();
   }
   std::vector<Listing> listings;
   if (room) listings = target_.TakeListings(kListPageItems);
@@ -143,18 +117,18 @@ void LinkCore::Route() {
   bool behind_walk = false;
   {
     const MutexLock lock(mutex_);
-    const bool walking = epoch_ == epoch && shards_.active() && (!reported_ || reporting_again_);
-    cursor = cursor_;
-    behind_walk = walking && cursor == Core::kWalkDone;
+    const bool walking = member_.epoch() == epoch && shards_.active() && report_.walking();
+    cursor = report_.cursor();
+    behind_walk = walking && report_.passed();
     walks = walking && !behind_walk && shards_.Empty() && shards_.lane(0).credit > 0 &&
-            clock_.NowNs() >= walk_from_ns_ && MayWalk();
+            report_.Due(clock_.NowNs()) && answered_.MayWalk(shards_.restarts());
   }
   std::vector<InventoryItem> inventory;
   if (walks && !again) inventory = target_.Inventory(cursor, kListPageItems);
   {
     const MutexLock lock(mutex_);
     again = again || shards_.queued() > kMaxQueued;
-    if (epoch_ == epoch && shards_.active() && !again) {
+    if (member_.epoch() == epoch && shards_.active() && !again) {
       using Kind = ShardLanes::Kind;
       for (InventoryItem& item : gone) {
         shards_.Add({.kind = Kind::kGone, .reported = std::move(item), .applied = applied});
@@ -162,39 +136,19 @@ void LinkCore::Route() {
       for (Listing& listing : listings) shards_.AddListing(std::move(listing), applied);
       listings.clear();
       for (InventoryItem& item : inventory) {
-        if (IsReported(item)) continue;
+        if (report_.Skips(item, *shards_.map())) continue;
         shards_.Add({.kind = Kind::kInventory, .reported = std::move(item), .applied = applied});
       }
-      if (walks) cursor_ = cursor;
+      if (walks) report_.Advance(cursor);
       // The walk's cursor was at the end before TakeGone, so `gone` has all objects that moved
       // behind it: with these the walk is complete.
-      if (behind_walk && !walk_end_) walk_end_ = shards_.Marks();
-      if (!round_marks_) round_marks_ = shards_.Marks();
-    } else if (again && epoch_ == epoch) {
-      SayHelloAgain(/*new_epoch=*/true);
+      if (behind_walk) report_.NotePassed(shards_);
+      rounds_.Begin(shards_);
+    } else if (again && member_.epoch() == epoch) {
+      member_.SayHelloAgain(/*new_epoch=*/true);
     }
   }
   if (!listings.empty()) target_.ReturnListings(std::move(listings));
-}
-
-// Begins, changes or ends the second walk for a disk that was set aside and works again: its
-// objects of all slices are reported, not only those of fresh ones (`only_fresh_`).
-void LinkCore::NoteReportAgain(std::optional<ObjectId> from) {
-  if (from && (!reporting_again_ || only_fresh_)) {
-    cursor_ = again_from_ = only_fresh_ && reporting_again_ ? 0 : *from;
-    reporting_again_ = true;
-    only_fresh_ = false;
-    walk_end_.reset();
-    walk_last_.reset();
-  } else if (!from && reporting_again_ && !only_fresh_) {
-    // The disk failed again, or all of it is reported. Slices that began anew must be reported all
-    // the same, and their objects may be before the cursor.
-    reporting_again_ = only_fresh_ = walk_map_ > reported_map_;
-    cursor_ = reporting_again_ ? 0 : cursor_;
-    again_from_ = reporting_again_ ? 0 : again_from_;
-    walk_end_.reset();
-    walk_last_.reset();
-  }
 }
 
 LinkCore::Step LinkCore::NextShard(std::size_t number) {
@@ -202,11 +156,11 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
   // A walk that found no objects gets no answer, so AnswerShard would never end it.
   if (EndsWalk()) target_.Reported();
   const MutexLock lock(mutex_);
-  if (epoch_ == 0 || !shards_.active() || number >= shards_.size()) {
+  if (member_.epoch() == 0 || !shards_.active() || number >= shards_.size()) {
     return {.wait_ns = kLanePauseNs};
   }
   if (number != 0 && shards_.map()->addresses[number].empty()) return {.wait_ns = kLanePauseNs};
-  CheckRounds();
+  rounds_.Check(shards_);
   ShardLanes::Lane& lane = shards_.lane(number);
   if (std::exchange(lane.pause, false)) return {.wait_ns = kLanePauseNs};
   if (const std::int64_t wait_ns = std::exchange(lane.wait_ns, 0); wait_ns > 0) {
@@ -215,12 +169,12 @@ LinkCore::Step LinkCore::NextShard(std::size_t number) {
   if (!lane.batch) {
     // The leader gives the credit for all shards: two shards might give it to different owners,
     // which would wait for each other.
-    const bool asks = number == 0 && (!reported_ || reporting_again_) && lane.credit == 0;
+    const bool asks = number == 0 && report_.walking() && lane.credit == 0;
     if (lane.queue.empty() && !asks) return {.wait_ns = kLanePauseNs};
-    wire::ListRequest request{.number = number_,
-                              .epoch = epoch_,
+    wire::ListRequest request{.number = member_.number(),
+                              .epoch = member_.epoch(),
                               .sequence = lane.sequence + 1,
-                              .applied = removals_,
+                              .applied = removals_.applied(),
                               .session = lane.session,
                               .items = {}};
     for (const ShardLanes::Entry& entry : shards_.Take(lane, kShardBatchItems)) {
@@ -245,7 +199,7 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     if (lane.session != session || !lane.batch) return;  // a new map or epoch asks again
     if (!reply) {
       lane.pause = true;
-      if (reply.error().code == Code::kStale) SayHelloAgain(/*new_epoch=*/true);
+      if (reply.error().code == Code::kStale) member_.SayHelloAgain(/*new_epoch=*/true);
       return;
     }
     auto listed = wire::DecodeListReply(wire::AsBytes(*reply), lane.batch->size());
@@ -256,10 +210,9 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
     codes = std::move(listed->codes);
     ++lane.sequence;
     lane.credit = listed->credit;
-    if (number == 0 && lane.credit == 0 && (!reported_ || reporting_again_))
-      lane.wait_ns = kLanePauseNs;
+    if (number == 0 && lane.credit == 0 && report_.walking()) lane.wait_ns = kLanePauseNs;
     answered = shards_.Answer(lane, codes);
-    batch = BeginCompleting();
+    batch = answered_.Begin(shards_.restarts());
   }
   std::vector<InventoryItem> second;
   bool stale = false;
@@ -279,12 +232,6 @@ void LinkCore::AnswerShard(std::size_t number, std::uint64_t session,
   if (EndsWalk()) target_.Reported();
 }
 
-void LinkCore::CheckRounds() {
-  if (!round_marks_ || !shards_.Reached(*round_marks_)) return;
-  round_marks_.reset();
-  ++rounds_;
-}
-
 // Ends the walk and notes it at the owner, in one hold of `route_mutex_`: another lane's Route may
 // begin the next walk as soon as this one has ended, and WalkEnds would count the next one's
 // reports as accepted.
@@ -295,58 +242,41 @@ bool LinkCore::EndsWalk() {
   return true;
 }
 
-// Returns whether the walk over the inventory has ended: the shards have answered all of it, and no
-// lane still acts on such an answer. A lane that does may still have refused objects to drop, which
-// must not be shown when the owner counts as reported.
+// Returns whether a walk over all of the inventory, or of a disk, has ended.
 bool LinkCore::ShardsReported() {
   const MutexLock lock(mutex_);
   if (!shards_.active()) return false;
-  CheckRounds();
-  if ((reported_ && !reporting_again_) || !walk_end_ || !shards_.Reached(*walk_end_)) return false;
-  if (!walk_last_) walk_last_ = next_batch_;
-  if (!completing_.empty() && completing_.begin()->first < *walk_last_) return false;
-  walk_end_.reset();
-  walk_last_.reset();
-  if (std::exchange(stale_reported_, false)) {
-    cursor_ = reported_ ? again_from_ : 0;
-    walk_from_ns_ = clock_.NowNs() + kLanePauseNs;
-    return false;
-  }
-  const bool all = !reported_ || !only_fresh_;
-  reported_ = true;
-  reporting_again_ = false;
-  only_fresh_ = false;
-  reported_map_ = std::max(reported_map_, walk_map_);
-  lease_wait_ns_ = 0;
-  return all;
-}
-
-std::uint64_t LinkCore::BeginCompleting() {
-  completing_.emplace(next_batch_, shards_.restarts());
-  return next_batch_++;
+  rounds_.Check(shards_);
+  using Ended = InventoryReport::Ended;
+  const Ended ended = report_.EndAtShards(shards_, answered_, clock_.NowNs() + kLanePauseNs);
+  if (ended != Ended::kNo) member_.Wait(0);
+  return ended == Ended::kAll;
 }
 
 void LinkCore::EndCompleting(std::uint64_t batch, std::size_t gave_way, bool stale) {
   const MutexLock lock(mutex_);
-  completing_.erase(batch);
+  answered_.End(batch);
   gave_way_ += gave_way;
-  stale_reported_ = stale_reported_ || stale;
-}
-
-bool LinkCore::MayWalk() const {
-  return completing_.empty() || completing_.begin()->second == shards_.restarts();
+  if (stale) report_.NoteStale();
 }
 
 // Ends the use of shards. Returns the puts that have no answer, for the owner's queue.
 std::vector<Listing> LinkCore::EndShards() {
-  walk_end_.reset();
-  walk_last_.reset();
-  round_marks_.reset();
-  reported_map_ = walk_map_ = 0;
-  only_fresh_ = false;
+  report_.LeaveShards();
+  rounds_.Abandon();
   next_map_ = nullptr;
   if (!shards_.active()) return {};
   return shards_.Clear();
+}
+
+std::vector<Listing> LinkCore::TakeUnanswered() {
+  std::vector<Listing> listings = EndShards();
+  if (batch_) {
+    listings.insert(listings.end(), std::make_move_iterator(batch_->listings.begin()),
+                    std::make_move_iterator(batch_->listings.end()));
+  }
+  batch_.reset();
+  return listings;
 }
 
 }  // namespace kvcove::owner
