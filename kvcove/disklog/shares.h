@@ -2,7 +2,7 @@
 // Shares: maximum and guarantee of one namespace, or of all namespaces of a tenant, in bytes of
 // live records on the disk. Belongs to the Log's thread once the log is open.
 //
-// A log does not refuse objects beyond a maximum: its owner does (owner/disk/tiering.h). The log
+// A log does not refuse objects beyond a maximum: its owner does (owner/tier/tiering.h). The log
 // decides which zones are freed first:
 //
 //   1. zones of which half or more belongs to shares near their maximum, so that new objects of a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All disks below an owner's memory, as one tier; an owner without disks has an empty set. Each
-// disk has a log, a thread, a queue and fences of its own (owner/disk/tiering.h), so a disk that is
+// disk has a log, a thread, a queue and fences of its own (owner/tier/tiering.h), so a disk that is
 // slow, hangs or breaks does not slow the others.
 //
 // Each key is on one disk, which its share names (segment/tier_table.h), so a call that concerns a
@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/owner/disk/disk_shared.h"
 #include "kvcove/owner/disk/strikes.h"
-#include "kvcove/owner/disk/tiering.h"
+#include "kvcove/owner/tier/disk_shared.h"
+#include "kvcove/owner/tier/tiering.h"
 
 namespace kvcove::owner {
 

@@ -20,9 +20,9 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/owner/disk/disk_path.h"
 #include "kvcove/owner/disk/disk_set.h"
-#include "kvcove/owner/disk/disk_worker.h"
 #include "kvcove/owner/disk/known_disks.h"
 #include "kvcove/owner/disk/owner_facts.h"
+#include "kvcove/owner/tier/disk_worker.h"
 
 namespace kvcove::owner {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/owner/disk/disk_shared.h"
+#include "kvcove/owner/tier/disk_shared.h"
 
 namespace kvcove::owner {
 namespace {
