@@ -28,6 +28,8 @@ declare -A allowed=(
 )
 # The same for the folders of a module; `top` is the module's own. lab/ may use all modules. Tests, fixtures and fakes may use any of them.
 declare -A folders=(
+  [base/top]="top"
+  [base/host]="top host"
   [owner/core]="core"
   [owner/memory]="core memory"
   [owner/tier]="core memory tier"

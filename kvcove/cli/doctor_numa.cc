@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/numa.h"
+#include "kvcove/base/host/numa.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/cli/doctor.h"

@@ -2,8 +2,8 @@
 #include <fmt/core.h>
 
 #include "kvcove/base/descriptors.h"
+#include "kvcove/base/host/virtual_machine.h"
 #include "kvcove/base/log.h"
-#include "kvcove/base/virtual_machine.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"

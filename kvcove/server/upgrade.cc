@@ -11,8 +11,8 @@
 #include <map>
 #include <optional>
 
+#include "kvcove/base/host/priority.h"
 #include "kvcove/base/log.h"
-#include "kvcove/base/priority.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
 #include "kvcove/rpc/client.h"

@@ -33,7 +33,7 @@
 
 #include "kvcove/base/carry.h"
 #include "kvcove/base/clock.h"
-#include "kvcove/base/priority.h"
+#include "kvcove/base/host/priority.h"
 #include "kvcove/rpc/fd_message.h"
 #include "kvcove/rpc/server.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which NUMA nodes an owner may live on, and how a host's memory is split over several owners.
-// Reads the kernel's trees, whose roots are inputs; changes nothing (kvcove/base/numa.h does).
+// Reads the kernel's trees, whose roots are inputs; changes nothing (kvcove/base/host/numa.h does).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kvcove/base/numa.h"
+#include "kvcove/base/host/numa.h"
 #include "kvcove/base/result.h"
 #include "kvcove/net/devices/sysfs.h"
 

@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "kvcove/base/host/numa.h"
 #include "kvcove/base/left_behind.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/memory_file.h"
 #include "kvcove/base/mutex.h"
-#include "kvcove/base/numa.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/owner/core/core.h"
 #include "kvcove/owner/memory/populator.h"

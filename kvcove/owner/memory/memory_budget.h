@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
-#include "kvcove/base/memory.h"
+#include "kvcove/base/host/memory.h"
 #include "kvcove/base/result.h"
 #include "kvcove/segment/leftovers.h"
 

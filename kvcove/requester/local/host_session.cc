@@ -5,8 +5,8 @@
 #include <map>
 #include <optional>
 
+#include "kvcove/base/host/numa.h"
 #include "kvcove/base/interrupt.h"
-#include "kvcove/base/numa.h"
 
 namespace kvcove::requester {
 namespace {

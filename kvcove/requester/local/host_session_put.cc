@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "kvcove/base/host/numa.h"
 #include "kvcove/base/interrupt.h"
-#include "kvcove/base/numa.h"
 #include "kvcove/requester/local/host_session.h"
 
 namespace kvcove::requester {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/base/numa.h"
+#include "kvcove/base/host/numa.h"
 
 #include <fmt/core.h>
 #include <sys/syscall.h>

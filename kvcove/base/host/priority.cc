@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/base/priority.h"
+#include "kvcove/base/host/priority.h"
 
 #include <sched.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/base/memory.h"
+#include "kvcove/base/host/memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcove/base/virtual_machine.h"
+#include "kvcove/base/host/virtual_machine.h"
 
 #include <fmt/core.h>
 
