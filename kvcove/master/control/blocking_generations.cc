@@ -34,6 +34,8 @@ class BlockingGenerations::Sink final : public GenerationSink {
     }
     if (!changed.empty()) owner_.Publish(incarnation_, changed);
   }
+  // Publish is the proof: the only owner has published when it returns, and no other owner can have
+  // a lease.
   void Await(std::int64_t /*deadline_ns*/, Reply<void> proven) override { proven({}); }
 
  private:
@@ -91,12 +93,15 @@ Result<std::unique_ptr<BlockingGenerations>> BlockingGenerations::Open(const Opt
               first ? 0 : std::max(plan.leases_until_ns, plan.unknown_leases_until_ns),
           .log_resets = options.log_resets},
       plan.state, *blocking->commits_, *blocking->sink_, clock);
+  // Stored before the keeper answers any call: nobody may learn of a pool or a term that a crash
+  // takes back.
   KVCOVE_TRY(blocking->Wait<void>(clock.NowNs() + 10 * kSecond, [&](const Reply<void>& ready) {
     blocking->commits_->Add(plan.changes, [ready](const Result<std::uint64_t>& revision) {
       ready(revision ? Result<void>() : std::unexpected(revision.error()));
     });
     blocking->commits_->Flush();
   }));
+  // Only now does the store have all that the first format had.
   if (file != nullptr && opened.from_v1) file->RetireV1();
   blocking->keeper_->Start();
   return blocking;

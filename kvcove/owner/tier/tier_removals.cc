@@ -43,6 +43,8 @@ void TierRemovals::Remove(SlotId slot, Generation generation,
     for (const std::string_view key : keys) parts_.fences.Remember(slot, generation, key);
     return;
   }
+  // In the hold that queues the order: in between, a load could promote the value, or the worker
+  // could write a queued one, behind a removal that is later proven.
   for (const std::uint64_t tag : tags) parts_.Fence(tag);
   parts_.fences.Remove(std::move(order), tags);
 }
@@ -55,6 +57,8 @@ void TierRemovals::RemoveUnreported(SlotId slot, Generation generation, std::str
 void TierRemovals::BeginMatching(SlotId slot, std::string_view pattern) {
   const MutexLock lock(parts_.mutex);
   parts_.fences.BeginMatching(slot, pattern);
+  // Loads that began before the fence: one that ends behind the walk over memory would promote a
+  // value that the walk does not see.
   parts_.loads.FenceMatching(slot, pattern);
 }
 
@@ -63,6 +67,8 @@ void TierRemovals::RemoveMatching(SlotId slot, Generation generation, std::strin
   const MutexLock lock(parts_.mutex);
   if (!parts_.fences.Join(*removal, parts_.state.era(), parts_.state.aside())) {
     parts_.fences.EndMatching(slot, pattern);
+    // The keys that match are not known without the disk, so none can be remembered, as Remove
+    // remembers keys: the disk starts empty when it is used again.
     parts_.fences.Miss();
     return;
   }
@@ -84,6 +90,7 @@ void TierRemovals::EndMatching(SlotId slot, std::string_view pattern) {
 Status TierRemovals::Await(const TierRemoval& removal, std::int64_t deadline_ns) {
   const MutexLock lock(parts_.mutex);
   while (removal.open > 0) {
+    // A part of an earlier era was queued at a log that is closed: no Proven will come for it.
     if (parts_.state.aside() || removal.missed || removal.era != parts_.state.era()) {
       return Fail(Code::kUnavailable, "the disk has missed a removal while it was set aside");
     }
