@@ -133,6 +133,7 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     transfer = SimpleNamespace(
         kv_connector_extra_config={"load_async": False, "load_layers": 4},
         kv_load_failure_policy="recompute",
+        is_kv_consumer=True,
     )
 
     def init(self: Any, *args: Any) -> None:
@@ -145,7 +146,7 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     roles.SCHEDULER, roles.WORKER = "scheduler", "worker"
     cache = cache_of(connector, *specs)
     vllm = SimpleNamespace(
-        scheduler_config=SimpleNamespace(async_scheduling=overlaps),
+        scheduler_config=SimpleNamespace(async_scheduling=overlaps, policy="fcfs"),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
     )
     made = [
@@ -156,6 +157,46 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     lines = [line for line in caplog.messages if "load_async" in line]
     assert len(lines) == bool(why), "told once, by the scheduler's side"
     assert all(why in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("extra", "loads", "asked"),
+    [
+        ({}, True, [True]),
+        ({"load_async": False}, True, [False]),
+        ({"lookup": False}, True, []),
+        ({}, False, []),  # kv_producer
+    ],
+)
+def test_an_engine_that_loads_nothing_may_have_any_policy(
+    connector: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    extra: dict[str, Any],
+    loads: bool,
+    asked: list[bool],
+) -> None:
+    transfer = SimpleNamespace(
+        kv_connector_extra_config=extra,
+        kv_load_failure_policy="recompute",
+        is_kv_consumer=loads,
+    )
+
+    def init(self: Any, *args: Any) -> None:
+        self._kv_transfer_config = transfer
+
+    monkeypatch.setattr(connector.KVConnectorBase_V1, "__init__", init)
+    monkeypatch.setattr(connector, "_WorkerSide", lambda self, config, vllm: config)
+    connector.KVConnectorRole.SCHEDULER = "scheduler"
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        connector._compat, "check_policy", lambda vllm, cache, load_async: seen.append(load_async)
+    )
+    vllm = SimpleNamespace(
+        scheduler_config=SimpleNamespace(async_scheduling=False, policy="priority"),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+    )
+    connector.KvcoveConnector(vllm, "worker", cache_of(connector, "FullAttentionSpec"))
+    assert seen == asked
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,12 @@ class VllmConfig:
         cache: Any = None,
         parallel: Any = None,
         outputs: Any = None,
+        policy: str = "fcfs",
     ) -> None:
         if outputs is not None:  # since 0.31
             self.aux_output_config = outputs
         self.kv_transfer_config = transfer
+        self.scheduler_config = SimpleNamespace(policy=policy)
         self.model_config = model() if of is None else of
         self.cache_config = SimpleNamespace(
             **{"enable_prefix_caching": True, "kv_offloading_size": None, **(cache or {})}
@@ -234,6 +236,19 @@ def test_windows_are_refused_where_vllm_cannot_be_told_of_failed_loads(
             assert (why_not(VllmConfig(of=model(window=128))) is None) is served
             chunked = VllmConfig(of=model(attention_chunk_size=8192))
             assert (why_not(chunked) is None) is served
+
+
+def test_priorities_are_refused_where_loaded_requests_wait_behind_others(
+    switch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVCOVE_VLLM_CONNECTOR", "auto")
+    compat = module_of("_compat")
+    for first in (False, True):
+        monkeypatch.setattr(compat, "runs_loaded_first", lambda first=first: first)
+        assert switch.why_not(VllmConfig()) is None
+        reason = switch.why_not(VllmConfig(policy="priority"))
+        assert (reason is None) is first
+        assert first or ("Use fcfs" in reason and "\n" not in reason)
 
 
 def test_a_vllm_that_lacks_what_the_plugin_needs_runs_without_it(

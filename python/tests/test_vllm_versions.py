@@ -251,6 +251,43 @@ def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
     assert gave_back == ["fails"]
 
 
+@pytest.mark.parametrize(
+    ("promote", "policy", "load_async", "overlaps", "specs", "served"),
+    [
+        ("_handle_blocked_waiting_request", "priority", True, True, ["FullAttentionSpec"], True),
+        ("_try_promote_blocked_waiting_request", "fcfs", True, True, ["FullAttentionSpec"], True),
+        ("_try_promote_blocked_waiting_request", "priority", True, True, ["FullAttentionSpec"], False),
+        # Synchronous loads keep no request waiting, where they are taken for such.
+        ("_try_promote_blocked_waiting_request", "priority", False, False, ["FullAttentionSpec"], True),
+        ("_try_promote_blocked_waiting_request", "priority", False, True, ["FullAttentionSpec"], False),
+        ("_try_promote_blocked_waiting_request", "priority", False, False, ["SlidingWindowSpec"], False),
+    ],
+)  # fmt: skip
+def test_priorities_are_refused_where_loaded_requests_wait_behind_others(
+    old: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    promote: str,
+    policy: str,
+    load_async: bool,
+    overlaps: bool,
+    specs: list[str],
+    served: bool,
+) -> None:
+    schedules_with(type("Scheduler", (), {promote: None}), monkeypatch)
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(policy=policy, async_scheduling=overlaps),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+    )
+    groups = [SimpleNamespace(kv_cache_spec=getattr(old, spec)()) for spec in specs]
+    kv_cache = SimpleNamespace(kv_cache_groups=groups)
+    if served:
+        old.check_policy(config, kv_cache, load_async)
+        return
+    with pytest.raises(ValueError, match=r"priority vLLM 0\.24 .* fcfs, .* 0\.31") as told:
+        old.check_policy(config, kv_cache, load_async)
+    assert "\n" not in str(told.value)
+
+
 def test_its_block_hashes_get_a_seed_that_others_have(
     old: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

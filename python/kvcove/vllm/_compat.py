@@ -81,6 +81,7 @@ __all__ = [
     "cacheable_group_ids",
     "cacheable_groups",
     "check_model",
+    "check_policy",
     "communicators",
     "current_config",
     "dcp_ranks_of",
@@ -103,10 +104,12 @@ __all__ = [
     "platform",
     "release",
     "request_status",
+    "runs_loaded_first",
     "settle_interleave",
     "settle_layout",
     "use_eagle_block_drop",
     "why_loads_run_beside",
+    "why_not_policy",
     "worker_base",
 ]
 
@@ -187,6 +190,52 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
             f"kvcove: prefill context parallelism ({pcp} ranks) cuts blocks otherwise in vLLM "
             f"{release()}: upgrade to vLLM 0.26 or later, or do without it"
         )
+
+
+def check_policy(vllm_config: Any, kv_cache_config: Any, load_async: bool) -> None:
+    """Refuse priorities of requests where an engine may wait for ever with them.
+
+    A request that waits for its load keeps blocks. Since 0.31 vLLM lets such requests go before all
+    others. In older versions a new request of a higher priority goes before them; where it needs
+    more blocks than are free, vLLM looks at no request behind it, so none of those that keep blocks
+    ever runs and gives them back. A synchronous load keeps no request waiting.
+
+    Parameters
+    ----------
+    vllm_config, kv_cache_config
+        Of the engine.
+    load_async : bool
+        As configured; :func:`why_loads_run_beside` says where that is taken for true.
+
+    Raises
+    ------
+    ValueError
+        With the ways out.
+    """
+    policy = str(vllm_config.scheduler_config.policy)
+    if policy == "fcfs" or runs_loaded_first():
+        return
+    if not load_async and why_loads_run_beside(vllm_config, kv_cache_config) is None:
+        return
+    raise ValueError(
+        f"kvcove: {why_not_policy(policy)}; a model with full attention alone may have "
+        '"load_async": false, with --no-async-scheduling'
+    )
+
+
+def runs_loaded_first() -> bool:
+    """Return whether requests that keep blocks for their loads run before all others (0.31 and later)."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    return hasattr(Scheduler, "_handle_blocked_waiting_request")
+
+
+def why_not_policy(policy: str) -> str:
+    """Return what is wrong with a policy other than fcfs where :func:`runs_loaded_first` is false."""
+    return (
+        f"with --scheduling-policy {policy} vLLM {release()} may wait for ever: a request that finds no "
+        "room goes before those that keep blocks for their loads. Use fcfs, or upgrade to vLLM 0.31 or later"
+    )
 
 
 # ---- the KV cache's configuration
@@ -424,8 +473,9 @@ def let_failed_loads_go() -> None:
     schedule = Scheduler.schedule
     if getattr(schedule, "_kvcove", False):
         return
-    give_back = getattr(Scheduler, "_handle_blocked_waiting_request", None)
-    if give_back is None:  # 0.30 and older
+    if runs_loaded_first():
+        give_back = Scheduler._handle_blocked_waiting_request
+    else:
         give_back = Scheduler._try_promote_blocked_waiting_request
 
     @functools.wraps(schedule)

@@ -71,9 +71,15 @@ def explain(arguments: Sequence[str]) -> Explained:
     ValueError
         What vLLM or the connector would refuse at the engine's start.
     """
+    from kvcove.vllm._config import Config
+
     vllm_config = _configured(arguments)
     cache = _cache_of(vllm_config)
     _compat.check_model(vllm_config, cache)
+    transfer = vllm_config.kv_transfer_config
+    config = Config.of(transfer.kv_connector_extra_config or {})
+    if config.lookup and transfer.is_kv_consumer:
+        _compat.check_policy(vllm_config, cache, config.load_async)
     return explained(vllm_config, cache)
 
 

@@ -152,7 +152,12 @@ def why_not(config: Any) -> str | None:
     outputs = getattr(config, "aux_output_config", model)
     if getattr(outputs, "enable_return_routed_experts", False):
         return "KV from a pool brings no routed experts with it; leave out enable_return_routed_experts"
-    return _why_not_ranks(config.parallel_config) or _why_not_memory(model) or _why_not_model(model)
+    return (
+        _why_not_ranks(config.parallel_config)
+        or _why_not_memory(model)
+        or _why_not_model(model)
+        or _why_not_policy(config)
+    )
 
 
 def _why_not_ranks(parallel: Any) -> str | None:
@@ -164,6 +169,16 @@ def _why_not_ranks(parallel: Any) -> str | None:
         f"with distributed_executor_backend external_launcher each of its {ranks} ranks schedules by "
         "itself, and hits in a pool would make them schedule otherwise; give each engine one rank, or "
         "let vLLM start the ranks (mp, ray)"
+    )
+
+
+def _why_not_policy(config: Any) -> str | None:
+    """Return what :func:`kvcove.vllm._compat.check_policy` would refuse."""
+    from kvcove.vllm import _compat
+
+    policy = str(config.scheduler_config.policy)
+    return (
+        None if policy == "fcfs" or _compat.runs_loaded_first() else _compat.why_not_policy(policy)
     )
 
 

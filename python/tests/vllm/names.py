@@ -128,7 +128,7 @@ USED: tuple[tuple[str, str, str], ...] = (
         "kv_connector kv_connector_module_path kv_role kv_connector_extra_config kv_load_failure_policy engine_id "
         "is_kv_consumer is_kv_producer",
     ),
-    ("vllm.config.scheduler", "SchedulerConfig", "async_scheduling"),
+    ("vllm.config.scheduler", "SchedulerConfig", "async_scheduling policy"),
     (
         "vllm.config.cache",
         "CacheConfig",
@@ -148,7 +148,7 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         "vllm.config",
         "VllmConfig",
-        "__post_init__() kv_transfer_config model_config cache_config parallel_config aux_output_config",
+        "__post_init__() kv_transfer_config model_config cache_config parallel_config scheduler_config aux_output_config",
     ),
     ("vllm.config.aux_output", "AuxOutputConfig", "enable_return_routed_experts"),
     (
