@@ -54,9 +54,22 @@ class Routers:
     def _new(self, clears: Clears, most_waiting: int = 0) -> Subscriber:
         return Subscriber(Index(clears), *self._sockets, most_waiting)
 
+    def look_after_steps_of(self, engine: Engine) -> None:
+        """Let the steady routers look after each step, also while saves and loads are waited for.
+
+        A publisher with a short queue drops batches when its thread is late, and some keep those of the
+        last 20 steps alone for a replay: a router that looks less often has to begin anew.
+        """
+        step = engine.step
+
+        def looked(hold: float = 0.0) -> None:
+            step(hold)
+            for each in self.steady.values():
+                each.poll()
+
+        engine.step = looked  # type: ignore[method-assign]
+
     def look(self, step: int) -> None:
-        for each in self.steady.values():
-            each.poll()
         if step == 60:
             self.late = self._new(Clears.DEVICE)
         if self.late is not None and self._pick.random() < 0.5:
@@ -121,6 +134,8 @@ def compare(engine: Engine, routers: Routers, lost: set[Any], when: str) -> None
         if index.clears is not Clears.NOTHING and (false := index.claimed(GPU) - own):
             raise Fault(f"{what}: {len(false)} blocks of the own cache are claimed and not there")
     steady = routers.steady[Clears.DEVICE]
+    if steady.counts["anew"] > 0:
+        return  # on a machine that is late with 20 steps: what was told before is not known to it
     # A load that failed takes a block back that somebody may have stored meanwhile; with windows the next
     # look-up need not come across it.
     missing = pool - steady.index.claimed("cpu")
@@ -176,6 +191,7 @@ def route(seed: int, model: Path, directory: Path) -> dict[str, Any]:
     pool = engines.Embedded(directory / "p.sock", 64 << 20)
     engine = engine_of(world, model, pool.address, f"e{seed}", seed, events=told)
     routers = Routers(events, replay, pick)
+    routers.look_after_steps_of(engine)
     life = Life(engine, world, seed)
     lost: set[bytes] = set()
     forget = engine.forget
