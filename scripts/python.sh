@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
-# vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |
+# vllm [DIRECTORY [PART...]] | vllm-matrix [PART...] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |
 # sglang [pytest arguments] | lmcache [pytest arguments] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
 # Works in build/venv (PyPI), or for `smoke`, `trainers` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
@@ -261,6 +261,20 @@ vllm() {
   "$environment/bin/python" python/tests/vllm/run.py "$work" "$@"
 }
 
+# A version's cells of the table in docs/connector.md: the parts of `vllm` that fit into $MINUTES (25), which the wheel and
+# the environment count for, too. The next call continues with parts that have no result yet, in out/vllm-$VLLM.
+vllm_matrix() {
+  local environment=${KVCOVE_VLLM_ENV:-$HOME/.cache/kvcove/vllm-$version} work=out/vllm-$version status=0
+  wheel
+  vllm_environment all
+  "$venv/bin/pip" --python "$environment/bin/python" install -q --no-deps --force-reinstall "$wheels"/*.whl
+  "$environment/bin/python" python/tests/vllm/within.py "$work" $((60 * ${MINUTES:-25} - SECONDS)) "$@" || status=$?
+  if [ -e "$work/results.json" ]; then
+    "$environment/bin/python" python/tests/vllm/matrix.py --write docs/connector.md "$work"
+  fi
+  return "$status"
+}
+
 # Engines as RL trainers make them, with the trainers' packages from PyPI in build/trainers, beside vLLM. With
 # KVCOVE_WHEELS=DIRECTORY it takes the wheel there.
 trainers() {
@@ -401,6 +415,7 @@ case $action in
   abi3) abi3 ;;
   smoke) smoke "$@" ;;
   vllm) vllm "$@" ;;
+  vllm-matrix) vllm_matrix "$@" ;;
   trainers) trainers "$@" ;;
   verl) verl "$@" ;;
   sglang) sglang "$@" ;;
@@ -411,7 +426,7 @@ case $action in
   slurm) slurm "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
-      "vllm [DIRECTORY [PART...]] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |" \
+      "vllm [DIRECTORY [PART...]] | vllm-matrix [PART...] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |" \
       "sglang [pytest arguments] | lmcache [pytest arguments] |" \
       "names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
     exit 2

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -441,3 +442,106 @@ def test_a_table_of_what_was_seen_keeps_what_is_not_run_again(
         matrix.END,
         "after",
     ]
+
+
+def test_what_the_connector_costs_is_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "vllm"))
+    measure, matrix = script("measure"), script("matrix")
+    turns = {"cold, pairs": 1.0212, "again, pairs": 0.99}
+    checks = list(measure.checks(turns, {"median of 20": 1.2}, {"p50_us": 31.4}))
+    told = {"vllm": "0.32", "date": "2026-12-01", "parts": {"overhead": checks}}
+    (tmp_path / "results.json").write_text(json.dumps(told))
+    assert matrix.main([str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:6]
+    assert [row.rpartition(" | ")[2] for row in rows] == [
+        *("1.021 |", "0.990 |", "1.200, too much |", "31 us |")
+    ]
+    assert rows[0].startswith(
+        "| cold, with saves, beside an engine without connector (at most 1.05) |"
+    )
+    ended = {**told, "parts": {"overhead": [[False, "overhead: SystemExit(1)"]]}}
+    (tmp_path / "results.json").write_text(json.dumps(ended))
+    assert matrix.main([str(tmp_path)]) == 0
+    assert "| overhead | 1 of 1 failed |" in capsys.readouterr().out
+
+
+class Runs:
+    """Parts of a test of vLLM, and the seconds that each takes."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds, self.now = seconds, 1000.0
+        self.ran: list[str] = []
+
+    def __call__(self, directory: Path, part: str, left: float) -> int | None:
+        self.ran.append(part)
+        self.now += min(left, self.seconds[part])
+        return None if self.seconds[part] > left else int(part == "wrong")
+
+    def within(self, module: Any, directory: Path, seconds: float) -> Any:
+        self.ran = []
+        return module.run_within(
+            directory, list(self.seconds), self.now + seconds, self, lambda: self.now
+        )
+
+
+def test_parts_that_have_no_result_run_first_and_none_that_would_not_end(tmp_path: Path) -> None:
+    within = script("within")
+    runs = Runs(first=200.0, wrong=100.0, third=150.0)
+    assert runs.within(within, tmp_path, 500.0) == (["wrong"], ["third"])
+    assert runs.ran == ["first", "wrong"], "nobody knows how long the third one takes"
+    assert runs.within(within, tmp_path, 450.0) == ([], ["wrong"])
+    assert runs.ran == ["third", "first"], "the third had no result, the first one's is the oldest"
+    assert runs.within(within, tmp_path, 120.0) == (["wrong"], ["first", "third"])
+    assert runs.within(within, tmp_path, 1.0) == ([], ["first", "wrong", "third"])
+
+
+def test_a_part_that_did_not_end_begins_where_there_is_more_time(tmp_path: Path) -> None:
+    within = script("within")
+    runs = Runs(long=400.0)
+    assert runs.within(within, tmp_path, 300.0) == ([], ["long"])
+    assert runs.ran == ["long"]
+    assert runs.within(within, tmp_path, 300.0) == ([], ["long"])
+    assert runs.ran == []
+    assert runs.within(within, tmp_path, 500.0) == ([], [])
+
+
+def test_a_part_that_is_late_is_ended_with_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within = script("within")
+    (tmp_path / "run.py").write_text(
+        "import os, pathlib, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+        "told = pathlib.Path(sys.argv[1], 'told')\n"
+        "told.write_text(f\"{child.pid} {sys.argv[2]} {os.environ.get('KVCOVE_SHAPES')}\")\n"
+        "if sys.argv[2] == 'late': child.wait()\n"
+        "child.kill()\n"
+        "sys.exit(int(sys.argv[2] == 'wrong'))\n"
+    )
+    monkeypatch.setattr(within, "HERE", tmp_path)
+    assert within.run_part(tmp_path, "wrong", 60.0) == 1
+    assert within.run_part(tmp_path, "shapes: TP 2, PP 2", 60.0) == 0
+    told = tmp_path / "told"
+    assert told.read_text().endswith(" shapes TP 2, PP 2")
+    told.unlink()
+    assert within.run_part(tmp_path, "late", 5.0) is None
+    if not told.exists():
+        return  # Python had not begun within these seconds: there is no child
+    child = Path(f"/proc/{told.read_text().split()[0]}/stat")
+    for _ in range(100):
+        if not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("the part's child still runs")
+
+
+def test_older_versions_run_what_trainers_need_of_them() -> None:
+    within = script("within")
+    parts, shapes = ["own", "shapes", "kinds"], ["TP 4", "MLA, TP 1"]
+    assert within.wanted((0, 32), parts, shapes) == [
+        *("own", "shapes: TP 4", "shapes: MLA, TP 1", "kinds")
+    ]
+    assert "shapes: windows, TP 2" not in within.wanted((0, 29), parts, shapes)
+    assert "shapes: windows, TP 2" in within.wanted((0, 30), parts, shapes)

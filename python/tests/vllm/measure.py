@@ -16,10 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from run import ENGINE_ENVIRONMENT
+from engine_environment import ENGINE_ENVIRONMENT
 from tiny_models import model_of
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ HOOKS = {
     ),
     "worker": (
         "bind_connector_metadata handle_preemptions start_load_kv wait_for_layer_load save_kv_layer "
-        "wait_for_save get_transfer_results get_block_ids_with_load_errors get_kv_connector_stats "
+        "wait_for_save get_finished get_transfer_results get_block_ids_with_load_errors get_kv_connector_stats "
         "get_kv_connector_kv_cache_events build_connector_worker_meta clear_connector_metadata"
     ),
 }
@@ -117,7 +118,9 @@ def steps(engine: Any) -> dict[str, Any]:
     by_hook: dict[str, list[float]] = {}
 
     def wrap(target: Any, name: str) -> None:
-        inner = getattr(target, name)
+        inner = getattr(target, name, None)
+        if inner is None:  # this version has no such hook
+            return
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             nonlocal spent
@@ -276,6 +279,32 @@ def warm(directory: Path, model: Path) -> Any:
         "of the least": round(min(pool) / min(own), 3),
         "own_seconds": round(statistics.median(own), 4),
     }
+
+
+# What a figure may be at most.
+MOST_RATIO = 1.05
+MOST_US = 40.0
+
+
+def checks(
+    turns: dict[str, Any], warm: dict[str, Any], steps: dict[str, Any]
+) -> Iterator[tuple[bool, str]]:
+    """Yield the figures of docs/connector.md: what is measured, a colon, the figure and its unit.
+
+    A ratio is the median of pairs that were measured one after the other, so that a machine that
+    becomes slower in the middle counts in both.
+    """
+    for what, ratio in (
+        ("cold, with saves, beside an engine without connector", turns["cold, pairs"]),
+        ("from the own cache, beside an engine without connector", turns["again, pairs"]),
+        ("from the pool, beside the own cache", warm["median of 20"]),
+    ):
+        yield ratio <= MOST_RATIO, f"{what} (at most {MOST_RATIO}): {ratio:.3f}"
+    us = steps["p50_us"]
+    yield (
+        us <= MOST_US,
+        f"all hooks of a step with nothing to move (at most {MOST_US:.0f} us): {us:.0f} us",
+    )
 
 
 def one(what: str, directory: Path, model: Path) -> Any:

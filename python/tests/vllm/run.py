@@ -23,9 +23,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import measure
 import queued
 import router
 from disaggregated import run_disaggregated
+from engine_environment import ENGINE_ENVIRONMENT
 from kinds import run_kinds
 from matrix import name_of
 from pauses import run_pauses
@@ -100,19 +102,6 @@ def configuration(directory: Path, master: Master, memory: str = "512MB") -> str
         )
     )
     return str(path)
-
-
-# Of a process that runs one engine.
-ENGINE_ENVIRONMENT = {
-    # vLLM 0.28 and older compile for a minute and more at each start on a CPU, whatever the engine is told.
-    **({"TORCHDYNAMO_DISABLE": "1"} if vllm_release() < (0, 29) else {}),
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 def drive(
@@ -857,6 +846,17 @@ def own_experts(directory: Path, model: Path) -> None:
         )
 
 
+def overhead(directory: Path, model: Path) -> None:
+    """What the connector costs, beside an engine without it; for a machine that does nothing else."""
+    print("== what the connector costs")
+    turns = measure.turns(directory, model)
+    warm = measure.warm(directory, model)
+    steps = measure.one("steps", directory, model)
+    print(f"  {json.dumps({'turns': turns, 'warm': warm, 'steps': steps})}", flush=True)
+    for right, text in measure.checks(turns, warm, steps):
+        check(right, text)
+
+
 def explained(directory: Path, model: Path) -> None:
     print("== python -m kvcove.vllm explain")
     words = [str(model), "--skip-tokenizer-init", "--dtype", "float32", "--max-model-len", "2048"]
@@ -905,6 +905,7 @@ PARTS: dict[str, Callable[[Path, Path, dict[str, Any]], None]] = {
     "cascade": lambda directory, model, ref: cascade(directory, model),
     "queued": lambda directory, model, ref: queued_puts(directory, model),
     "own": own_connector,
+    "overhead": lambda directory, model, ref: overhead(directory, model),
     "explain": lambda directory, model, ref: explained(directory, model),
     "trainers": own_trainers,
     "pauses": lambda directory, model, ref: run_pauses(directory, model, ref, check, drive),
@@ -941,7 +942,24 @@ def keep(directory: Path) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "parts": {**before, **CHECKS, "shapes": kept + CHECKS.get("shapes", [])},
     }
-    path.write_text(json.dumps(told, indent=1))
+    whole = path.with_suffix(".new")  # within.py may end this process at any time
+    whole.write_text(json.dumps(told, indent=1))
+    whole.replace(path)
+
+
+def reference_of(directory: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the model, and what an engine without connector makes of it.
+
+    With $KVCOVE_REFERENCE another process has just asked that engine (within.py).
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    model, out = model_of(directory, "four heads"), directory / "reference.json"
+    if os.environ.get("KVCOVE_REFERENCE"):
+        return model, dict(json.loads(out.read_text()))
+    print("== reference: an engine without connector")
+    ref = drive("reference", model, out)
+    check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
+    return model, ref
 
 
 def main() -> None:
@@ -949,11 +967,7 @@ def main() -> None:
     parts = sys.argv[2:]
     if unknown := set(parts) - set(PARTS):
         raise SystemExit(f"no part is called {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
-    directory.mkdir(parents=True, exist_ok=True)
-    model = model_of(directory, "four heads")
-    print("== reference: an engine without connector")
-    ref = drive("reference", model, directory / "reference.json")
-    check(ref["w0"] != ref["w1"], "the two sets of weights give different outputs")
+    model, ref = reference_of(directory)
 
     global PART
     CHECKS.clear()

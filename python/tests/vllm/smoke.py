@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from run import ENGINE_ENVIRONMENT, Owner
+from engine_environment import ENGINE_ENVIRONMENT
+from run import Owner
 
 HERE = Path(__file__).parent
 MARK = "KVCOVE_SMOKE_DIRECTORY"

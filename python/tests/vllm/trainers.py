@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run import ENGINE_ENVIRONMENT, Owner
+from engine_environment import ENGINE_ENVIRONMENT
+from run import Owner
 from tiny_models import model_of
 from trainer_engines import TRAINERS
 
