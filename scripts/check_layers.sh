@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 declare -A allowed=(
   [base]="base"
   [model]="base model"
+  [kvevents]="base model kvevents"
   [wire]="base model wire"
   [segment]="base model segment"
   [disklog]="base model disklog"
@@ -21,10 +22,10 @@ declare -A allowed=(
   [owner]="base model wire segment disklog policy rpc transport owner"
   [requester]="base model wire segment rpc transport requester"
   [pool]="base model wire segment disklog policy rpc transport net master owner requester pool"
-  [server]="base model wire segment rpc net http master owner requester pool server"
+  [server]="base model kvevents wire segment rpc net http master owner requester pool server"
   [connector]="base model wire rpc transport requester pool connector"
   [top]="base rpc http top"
-  [cli]="base model wire segment disklog uring policy rpc transport net http master pool server connector top cli"
+  [cli]="base model kvevents wire segment disklog uring policy rpc transport net http master pool server connector top cli"
 )
 # The same for the folders of a module; `top` is the module's own. lab/ may use all modules. Tests, fixtures and fakes may use any of them.
 declare -A folders=(

@@ -18,6 +18,7 @@ packages=(
   "libxxhash-dev:xxHash 0.8.1"
   "liburing-dev:liburing 2.1, reading and writing disks"
   "libibverbs-dev:libibverbs 44, the header; the library is opened at run time"
+  "libzmq5:ZeroMQ 4.2 or later, opened at run time: KV events, and their tests"
   "libcli11-dev:CLI11 2.1"
   "nlohmann-json3-dev:nlohmann-json 3.11"
   "openssl:certificates for the tests of TLS"
