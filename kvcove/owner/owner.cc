@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
 // The segment's table of the disks' objects has one place for so many bytes of disk.
 constexpr std::uint64_t kDiskBytesAnObject = 2048;
+// Tags lost by disks that wait for KV events: 512 KiB. Beyond it all of them are looked at.
+constexpr std::size_t kLostTags = 1 << 16;
 
 }  // namespace
 
@@ -98,7 +100,9 @@ Status Owner::OpenCore() {
                                 .quotas = options_.quotas,
                                 .clear_foreign = options_.tenants,
                                 .listed = options_.cluster,
-                                .lower = disks_.lower()}));
+                                .lower = disks_.lower(),
+                                .key_changes_bytes = options_.key_changes_bytes}));
+  if (options_.key_changes_bytes != 0) disks_.set().common().tags.Watch(kLostTags);
   MakeReport();
   return {};
 }

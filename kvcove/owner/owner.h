@@ -66,6 +66,8 @@ struct OwnerOptions {
   // Shares of all disks together, by namespace or tenant as `quotas`.
   DiskQuotas disk_quotas = {};
   TierOptions tier = {};  // how disks are opened, and tried again
+  // Most bytes of changes of keys that wait for TakeChanges. 0: none is kept, and nothing is noted.
+  std::uint64_t key_changes_bytes = 0;
   // Log a line for each reset. An embedded pool does not: the log is another program's.
   bool log_resets = true;
 };
@@ -187,6 +189,17 @@ class Owner {
                                     std::int64_t deadline_ns) {
     return ListObjects(disks_, *memory_, clock_, request, deadline_ns);
   }
+  // ---- KV events, if OwnerOptions::key_changes_bytes is set (owner_objects.cc)
+  // Takes the changes of keys in memory and of slots since the last call, or begins anew with the
+  // slots if `all` (KeyChanges::Take).
+  void TakeKeyChanges(KeyChanges::Batch& into, bool all);
+  // Takes the tags that disks have lost since the last call.
+  TierTags::Changes TakeDiskChanges() { return disks_.set().common().tags.TakeChanges(); }
+  // Returns the tag by which a disk has the key now; 0: none has it. Needs no lock.
+  std::uint64_t DiskTag(SlotId slot, Generation generation, std::string_view key) const;
+  // Returns whether a disk has the tag. Needs no lock.
+  bool DiskHas(std::uint64_t tag) const { return memory_->header().tier().Holds(tag); }
+
   // Collects the statistics in slices and sleeps 50 us between two of them, so that other callers
   // get the lock. Not for an event loop.
   PoolStat Stat();

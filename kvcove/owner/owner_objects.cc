@@ -69,4 +69,16 @@ Result<std::vector<std::optional<ObjectStat>>> Owner::StatObjects(
   return stats;
 }
 
+void Owner::TakeKeyChanges(KeyChanges::Batch& into, bool all) {
+  const MutexLock lock(memory_->mutex);
+  memory_->core().TakeKeyChanges(into, all);
+}
+
+std::uint64_t Owner::DiskTag(SlotId slot, Generation generation, std::string_view key) const {
+  if (disks_.none() || generation == 0) return 0;
+  const std::uint64_t seed = disks_.set().common().tags.seed();
+  const std::uint64_t tag = segment::TierTag(segment::TierHash(seed, slot, key), generation);
+  return DiskHas(tag) ? tag : 0;
+}
+
 }  // namespace kvcove::owner

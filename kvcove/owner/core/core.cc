@@ -38,11 +38,15 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
       spaces_(options.policy, options.payload_bytes, options.quotas),
       reservations_(steps_),
       holds_(options.payload_bytes / 10),
+      key_changes_(options.key_changes_bytes == 0
+                       ? std::nullopt
+                       : std::optional<KeyChanges>(options.key_changes_bytes)),
       room_(options_,
             {.objects = objects_,
              .spaces = spaces_,
              .reservations = reservations_,
              .listings = listings_,
+             .key_changes = key_changes_ ? &*key_changes_ : nullptr,
              .counters = counters_,
              .steps = steps_},
             payload_, clock) {}
@@ -104,6 +108,7 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
   }
   for (const SlotUpdate& update : updates) {
     objects_.SetNamed(update.slot, update.named);
+    if (key_changes_) key_changes_->SetSlot(update);
     if (objects_.slot(update.slot).generation == update.generation) continue;
     // The slot's dead objects count for the former space until they are swept. Attach before
     // Detach: both may name the same space, whose entry Detach frees once no slot uses it.
@@ -132,10 +137,15 @@ void Core::SetHidden(std::span<const SlotId> slots) {
   // A slot that remains hidden is not touched: shown for a moment, it would answer with objects
   // that may have been removed.
   for (const SlotId slot : hidden_) {
-    if (std::ranges::find(slots, slot) == slots.end()) objects_.SetHidden(slot, false);
+    if (std::ranges::find(slots, slot) != slots.end()) continue;
+    objects_.SetHidden(slot, false);
+    if (key_changes_) key_changes_->SetHidden(slot, false);
   }
   hidden_.assign(slots.begin(), slots.end());
-  for (const SlotId slot : hidden_) objects_.SetHidden(slot, true);
+  for (const SlotId slot : hidden_) {
+    objects_.SetHidden(slot, true);
+    if (key_changes_) key_changes_->SetHidden(slot, true);
+  }
 }
 
 // Release: a reader that loads this deadline (HeaderView::LeaseHolds, acquire) also sees every

@@ -10,6 +10,7 @@
 //   Room          free memory, eviction, sweeps; with Withdrawn: objects that are still being read
 //   Holds         objects that sessions are about to load
 //   Listings      in a cluster: reports for the master
+//   KeyChanges    for KV events, if they are asked for: which keys come and go
 //
 // A reservation:  reserved -> committed | given up | its process proven to have ended
 //                 (its deadline frees only the key; its bytes remain reserved until its end)
@@ -28,6 +29,7 @@
 
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/core/holds.h"
+#include "kvcove/owner/core/key_changes.h"
 #include "kvcove/owner/core/listings.h"
 #include "kvcove/owner/core/objects.h"
 #include "kvcove/owner/core/reservations.h"
@@ -166,6 +168,12 @@ class Core {
   // Stores the checksum of a lent object, in a cluster. No effect if it was withdrawn meanwhile.
   void SetChecksum(const Loan& loan, std::uint64_t checksum);
 
+  // ---- KV events
+  // As KeyChanges::Take. Nothing unless CoreOptions::key_changes_bytes is set.
+  void TakeKeyChanges(KeyChanges::Batch& into, bool all) {
+    if (key_changes_) key_changes_->Take(into, all);
+  }
+
   // ---- removals
   // One walk over the pending puts, then over all objects, a slice a call. A put that was begun
   // before the walk is refused or removed, whenever it commits.
@@ -270,6 +278,7 @@ class Core {
     return {.key = key, .hash = objects_.view().HashKey(slot, key)};
   }
   void TellPoliciesAll();
+  void TellSlotsAll();
   void CountVoided(const SlotUpdate& update);
   void StatTotals(PoolStat& stat) const;
   // Returns the key's live entry, or nothing. Withdraws an entry of a dead generation.
@@ -341,6 +350,7 @@ class Core {
   Reservations reservations_;
   Holds holds_;
   Listings listings_;
+  std::optional<KeyChanges> key_changes_;
   Room room_;
 
   Id128 incarnation_;

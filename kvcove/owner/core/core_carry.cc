@@ -168,9 +168,24 @@ Result<bool> Core::Load(StateReader& ar, StateReader& policies,
   }
   for (const Reservation* waiter : reservations_.Waiters()) listings_.Await(*waiter);
   if (!room_.Consistent()) return Fail(Code::kCorrupt, "the state that was handed over has a gap");
+  TellSlotsAll();
   if (spaces_.LoadPolicies(policies)) return true;
   TellPoliciesAll();
   return false;
+}
+
+// The state has no names of namespaces: those of their spaces are the same, but for tenants.
+void Core::TellSlotsAll() {
+  if (!key_changes_) return;
+  for (SlotId number = 0; number < kMaxSlots; ++number) {
+    const Objects::Slot& slot = objects_.slot(number);
+    if (slot.generation == 0) continue;
+    key_changes_->SetSlot({.slot = number,
+                           .generation = slot.generation,
+                           .name = slot.space == Spaces::kNone ? "" : spaces_.name(slot.space),
+                           .named = slot.named});
+    if (slot.hidden) key_changes_->SetHidden(number, true);
+  }
 }
 
 // In the order of their numbers, which is roughly that in which they were put.

@@ -259,6 +259,9 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
   if (options_.lower != nullptr) {
     options_.lower->Stored(object.slot, object.generation, object.key.key, event, object.comes_up);
   }
+  if (key_changes_) {
+    key_changes_->Add(KeyChanges::Kind::kStored, object.slot, object.key.key);
+  }
   TellPolicy(*id, object.hints, object.ends_request);
   ++counters_.puts;
   counters_.put_bytes += object.size_bytes;

@@ -59,6 +59,8 @@ struct CoreOptions {
   // reports evicted and removed objects to the master.
   bool listed = false;
   LowerTier* lower = nullptr;  // takes evicted objects; ~Core makes no call of it
+  // Most bytes of changes that wait for TakeKeyChanges. 0: nobody takes them, and none is kept.
+  std::uint64_t key_changes_bytes = 0;
 };
 
 // A committed put that waits for the master to list it.

@@ -16,6 +16,7 @@ Room::Room(const CoreOptions& options, const Parts& parts, const segment::Payloa
       spaces_(parts.spaces),
       reservations_(parts.reservations),
       listings_(parts.listings),
+      key_changes_(parts.key_changes),
       counters_(parts.counters),
       steps_(parts.steps),
       clock_(clock),
@@ -256,6 +257,10 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
     } else {
       listings_.AddGone(listed, slot, listings_.FactsOf(id).group);
     }
+  }
+  // Objects of an earlier generation were gone when it ended (KeyChanges::SetSlot).
+  if (key_changes_ != nullptr && objects_.Current(id)) {
+    key_changes_->Add(KeyChanges::Kind::kWithdrawn, objects_[id].slot, objects_.KeyOf(id));
   }
   const Objects::Removed removed = objects_.Withdraw(id, hash, reason);
   withdrawn_.Add(removed.place, removed.size_bytes);

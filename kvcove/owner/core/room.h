@@ -27,6 +27,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/owner/core/foreign_memory.h"
+#include "kvcove/owner/core/key_changes.h"
 #include "kvcove/owner/core/listings.h"
 #include "kvcove/owner/core/objects.h"
 #include "kvcove/owner/core/reservations.h"
@@ -44,6 +45,7 @@ class Room {
     Spaces& spaces;
     Reservations& reservations;
     Listings& listings;
+    KeyChanges* key_changes;  // null: nobody asks for them
     Counters& counters;
     Steps& steps;
   };
@@ -158,6 +160,7 @@ class Room {
   Spaces& spaces_;
   Reservations& reservations_;
   Listings& listings_;
+  KeyChanges* const key_changes_;
   Counters& counters_;
   Steps& steps_;
   const Clock& clock_;

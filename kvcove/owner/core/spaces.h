@@ -52,6 +52,9 @@ class Spaces {
   // Counts one slot less. The entry remains while the space has objects or reservations.
   void Detach(Number number);
 
+  // Returns the name of the namespace, or of the tenant.
+  const std::string& name(Number number) const { return At(number).name; }
+
   // ---- room
   bool Fits(Number number, std::uint64_t bytes) const {
     return At(number).used() + bytes <= At(number).quota.maximum_bytes;

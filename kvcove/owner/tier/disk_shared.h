@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcove/base/mutex.h"
@@ -31,6 +32,27 @@ class TierTags {
     seed_ = seed;
   }
   std::uint64_t seed() const { return seed_; }
+
+  // ---- for KV events
+  struct Changes {
+    std::vector<std::uint64_t> removed;
+    // More tags were removed than are kept, or a disk is used from now on, or not any more.
+    bool others = false;
+  };
+  // Keeps the tags that are removed, up to `at_most`, for TakeChanges. Call once, before any other
+  // thread uses this.
+  void Watch(std::size_t at_most) {
+    const MutexLock lock(mutex_);
+    kept_ = at_most;
+  }
+  // Returns the changes since the last call.
+  Changes TakeChanges() {
+    const MutexLock lock(mutex_);
+    Changes changes{.removed = std::exchange(removed_, {}), .others = false};
+    changes.others = others_.exchange(false);
+    return changes;
+  }
+
   bool Add(std::uint64_t tag) {
     const MutexLock lock(mutex_);
     return table_.Add(tag);
@@ -38,6 +60,12 @@ class TierTags {
   void Remove(std::uint64_t tag) {
     const MutexLock lock(mutex_);
     table_.Remove(tag);
+    if (kept_ == 0) return;
+    if (removed_.size() < kept_) {
+      removed_.push_back(tag);
+    } else {
+      others_ = true;
+    }
   }
   // Removes the tags of these shares, in steps, so that other disks get the lock in between.
   void Clear(std::uint64_t shares) {
@@ -46,14 +74,24 @@ class TierTags {
       at = table_.Clear(shares, *at);
     }
   }
-  void SetOn(std::uint64_t shares) { switch_.SetOn(shares); }
-  void SetOff(std::uint64_t shares) { switch_.SetOff(shares); }
+  void SetOn(std::uint64_t shares) {
+    switch_.SetOn(shares);
+    others_ = true;
+  }
+  void SetOff(std::uint64_t shares) {
+    switch_.SetOff(shares);
+    others_ = true;
+  }
 
  private:
   mutable Mutex mutex_;
   segment::TierTableWriter table_ KVCOVE_GUARDED_BY(mutex_);
   segment::TierTableWriter switch_;     // of the same table; its one atomic word needs no lock
   std::atomic<std::uint64_t> seed_{0};  // set once; read without the lock
+  std::size_t kept_ KVCOVE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> removed_ KVCOVE_GUARDED_BY(mutex_);
+  // Set after the switch (sequentially consistent): whoever takes it sees the disks as they are.
+  std::atomic<bool> others_{false};
 };
 
 class TierLoads;
