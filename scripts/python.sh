@@ -31,10 +31,10 @@ make_venv() {
 
 wheel() {
   make_venv "$venv"
-  local stamp=$venv/.tools-7
+  local stamp=$venv/.tools-8
   if [ ! -f "$stamp" ]; then
     echo "== Python: tools from PyPI, into $venv"
-    "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja msgpack \
+    "$venv/bin/pip" install -q 'scikit-build-core>=0.10' 'nanobind>=2.2' 'flit_core>=3.9' ninja msgpack msgspec pyzmq \
       pytest pytest-xdist numpy auditwheel mypy ruff wheel 'pydantic>=2.7' 'PyYAML>=6' types-PyYAML 'hydra-core>=1.3' jinja2
     touch "$stamp"
   fi

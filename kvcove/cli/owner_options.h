@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/kv_events.h"
 #include "kvcove/pool/local_host.h"
 #include "kvcove/pool/pool.h"
 
@@ -25,6 +26,7 @@ struct ServeOptions {
   std::string engine_group;
   std::string metrics = "off";
   std::string admin = "off";
+  KvEventsTexts kv_events;
   SecurityOptions security;
   bool take_over = false;
   bool exit_with_parent = false;

@@ -377,6 +377,9 @@ Status Check(const RunOptions& options) {
   }
   // The owner reads these again. Its error would come late, and --on-failure fallback would start
   // the command without a pool. With --no-owner no owner reads them.
+  if (!options.no_owner) {
+    KVCOVE_TRY(KvEventsOf(options.kv_events, options.security.insecure, /*owners=*/1));
+  }
   if (!options.master.empty()) {
     KVCOVE_TRY(transport::ParseTransport("--transport", options.transport));
     if (!options.gid_index.empty()) KVCOVE_TRY(GidIndexOption(options.gid_index));
@@ -561,7 +564,8 @@ void AddRun(CLI::App& app, Action& chosen) {
         options->log.push_back(fmt::format("{}={}", name, value));
       }
     }
-    const bool admin = !of_admin.front()->empty();
+    // KV events need --insecure where other hosts are to hear them.
+    const bool admin = !of_admin.front()->empty() || options->kv_events.events != "off";
     for (const CLI::Option* option : passed_on) {
       const std::string& name = option->get_lnames().front();
       const bool clustered = std::ranges::find(of_cluster, option) != of_cluster.end() ||

@@ -39,6 +39,9 @@ Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   KVCOVE_ASSIGN(daemon.unix_access,
                 rpc::ParseUnixAccess(options.engine_user, options.engine_group));
   KVCOVE_TRY(ReadFields(options, daemon.host));
+  if (options.kv_events.events != "off") {
+    daemon.host.owner.key_changes_bytes = server::KvEvents::kKeyChangesBytes;
+  }
   daemon.take_over = options.take_over;
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
@@ -170,6 +173,16 @@ void ListenAfterTakeOver(std::vector<AdminPlace>& places) {
   std::erase_if(places, [](const AdminPlace& place) { return !place.listener.valid(); });
 }
 
+// After a take-over an error ends nothing: the memory would be lost.
+Result<std::vector<std::unique_ptr<server::KvEvents>>> KvEventsAfterStart(
+    std::span<const std::unique_ptr<server::Daemon>> daemons,
+    const std::optional<server::KvEventsOptions>& kv_events, const ServeOptions& options) {
+  auto all = ServeKvEvents(daemons, kv_events, options.take_over ? kPredecessorNs : 0);
+  if (all || !options.take_over) return all;
+  LogError("no KV events: {}", all.error().ToString());
+  return std::vector<std::unique_ptr<server::KvEvents>>();
+}
+
 // The admin interface of this host, over all its owners. One that is asked for over TCP has its
 // listener already: a port in use is noticed before there is an owner.
 Result<std::unique_ptr<server::HostAdmin>> ServeHostAdmin(
@@ -216,12 +229,15 @@ Result<int> RunServe(const ServeOptions& options) {
     KVCOVE_ASSIGN(security, options.security.Load());
   }
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, 1, !options.take_over));
+  KVCOVE_ASSIGN(const auto kv_events_options,
+                KvEventsOf(options.kv_events, options.security.insecure, parts.size()));
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   if (options.take_over) ListenAfterTakeOver(admin_places);
+  KVCOVE_ASSIGN(auto kv_events, KvEventsAfterStart(daemons, kv_events_options, options));
   const SecurityOptions::Loaded monitoring = local_metrics ? SecurityOptions::Loaded() : security;
   KVCOVE_ASSIGN(auto metrics, ServeAdmins(daemons, metrics_places,
                                           {.credentials = monitoring.credentials,
@@ -241,6 +257,7 @@ Result<int> RunServe(const ServeOptions& options) {
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
   if (admin) admin->reset();
   metrics.clear();
+  kv_events.clear();
   daemons.clear();
   LogInfo("stopped");
   return 0;
@@ -350,11 +367,14 @@ Result<int> RunOwner(const OwnerOptions& options) {
   KVCOVE_ASSIGN(auto admin_places, AdminPlaces(admin_address, parts.size(), !options.take_over));
   KVCOVE_ASSIGN(auto metrics_places,
                 AdminPlaces(metrics_address, parts.size(), !options.take_over));
+  KVCOVE_ASSIGN(const auto kv_events_options,
+                KvEventsOf(options.kv_events, options.security.insecure, parts.size()));
   RaiseDescriptorLimit();
   StopSignal stop(security);
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, clock));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   if (options.take_over) ListenAfterTakeOver(metrics_places);
+  KVCOVE_ASSIGN(auto kv_events, KvEventsAfterStart(daemons, kv_events_options, options));
   rpc::DropInherited();
   KVCOVE_ASSIGN(auto admins, ServeAdmins(daemons, admin_places,
                                          {.credentials = security.credentials, .tls = {}}));
@@ -378,6 +398,7 @@ Result<int> RunOwner(const OwnerOptions& options) {
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
   admins.clear();
   metrics.clear();
+  kv_events.clear();
   daemons.clear();
   LogInfo("stopped");
   return 0;
@@ -436,6 +457,7 @@ void AddServeOptions(CLI::App& app, ServeOptions& options) {
                  "--memory) or the number of one node (default: one owner, bound to none)");
   app.add_option("--sysfs", options.sysfs)->group("")->configurable(false);
   AddFields(app, options, /*only_daemons=*/false);
+  AddKvEventsOptions(app, options.kv_events);
   app.add_option(
          "--metrics", options.metrics,
          std::string(kMetricsHelp) +

@@ -270,6 +270,7 @@ void LocalHost::Collect(Metrics& metrics, const Labels& labels) const {
                       "seconds from the arrival of a call of this host's processes to its answer",
                       call_times_[i], with_call);
   }
+  for (const auto& collect : more_metrics_) collect(metrics, labels);
   const MutexLock lock(data_mutex_);
   if (data_server_ != nullptr) data_server_->Collect(metrics);
 }

@@ -9,9 +9,12 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kvcove/net/advertise.h"
 #include "kvcove/owner/data/data_server.h"
@@ -96,6 +99,11 @@ class LocalHost final {
   // Adds the metrics of resets, of calls at the socket and, in a cluster, of other hosts' calls.
   // `labels`: of the first.
   void Collect(Metrics& metrics, const Labels& labels = {}) const;
+  // Adds metrics to what Collect adds. Call before anything can call Collect; what `collect` uses
+  // must outlive that.
+  void AddMetrics(std::function<void(Metrics&, const Labels&)> collect) {
+    more_metrics_.push_back(std::move(collect));
+  }
   // Returns the durations of the resets that this host's processes have asked for.
   Histogram::Counts ResetTimes() const { return reset_time_.Count(); }
   // Returns the limits of other hosts' calls and their use.
@@ -186,6 +194,7 @@ class LocalHost final {
   const Clock* clock_ = nullptr;
   Histogram reset_time_;                 // of resets that this host's processes asked for
   std::array<Histogram, 6> call_times_;  // in the order of kTimedLocalCalls
+  std::vector<std::function<void(Metrics&, const Labels&)>> more_metrics_;
   bool started_ = false;                 // false: the memory is another process's
   std::shared_ptr<owner::Owner> owner_;  // shared with HostControl, whose calls may outlive this
   std::string authority_;
