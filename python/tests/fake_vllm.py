@@ -86,6 +86,7 @@ def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
     if "KVConnectorTransferResults" not in LACKING:
         base.KVConnectorTransferResults = KVConnectorTransferResults
     events: Any = sys.modules["vllm.distributed.kv_events"]
+    events.MEDIUM_CPU = "CPU"
     events.MEDIUM_STORAGE = "STORAGE"
     if "CacheHitSource" in LACKING:
         monkeypatch.delitem(sys.modules, "vllm.v1.metrics.cache_hit_source")

@@ -126,7 +126,7 @@ def compare(engine: Engine, routers: Routers, lost: set[Any], when: str) -> None
     lost = {told(each) for each in lost}
     for router in routers.all():
         index, what = router.index, f"{when}: {router.index.clears.value}"
-        claimed = index.claimed("cpu") | index.claimed("STORAGE")
+        claimed = index.claimed("CPU") | index.claimed("STORAGE")
         # The pool tells nobody what it loses: an index learns of it when the engine asks for the block.
         false = {key for key in claimed - pool if key[1] not in lost}
         if false:
@@ -138,7 +138,7 @@ def compare(engine: Engine, routers: Routers, lost: set[Any], when: str) -> None
         return  # on a machine that is late with 20 steps: what was told before is not known to it
     # A load that failed takes a block back that somebody may have stored meanwhile; with windows the next
     # look-up need not come across it.
-    missing = pool - steady.index.claimed("cpu")
+    missing = pool - steady.index.claimed("CPU")
     if len(missing) > (0 if engine.worker._worker._by_block else 2):
         raise Fault(f"{when}: {len(missing)} of {len(pool)} blocks in the pool are not claimed")
     # Of the own cache vLLM itself forgets some: it removes a hash with the first of two equal blocks.
@@ -217,7 +217,7 @@ def route(seed: int, model: Path, directory: Path) -> dict[str, Any]:
         settle(engine, routers)
         compare(engine, routers, set(), "after a reset")
         for each in routers.all():
-            if each.index.claimed("cpu"):
+            if each.index.claimed("CPU"):
                 raise Fault("after a reset something of the pool is claimed")
         counts = [each.counts for each in routers.all()]
         return {key: [each[key] for each in counts] for key in counts[0]}

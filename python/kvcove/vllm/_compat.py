@@ -53,6 +53,7 @@ from kvcove.vllm import _versions
 __all__ = [
     "FIXED_HASH_SEED",
     "LAYOUTS_BY_AXES",
+    "MEDIUM_CPU",
     "MEDIUM_STORAGE",
     "AllBlocksCleared",
     "AttentionSpec",
@@ -113,7 +114,8 @@ __all__ = [
     "worker_base",
 ]
 
-# 0.26 and older have no word for a disk.
+# 0.26 and older have no word for a disk, and the oldest none for memory.
+MEDIUM_CPU = getattr(_kv_events, "MEDIUM_CPU", "CPU")
 MEDIUM_STORAGE = getattr(_kv_events, "MEDIUM_STORAGE", "STORAGE")
 
 try:

@@ -23,6 +23,7 @@ from kvcove.engines import _digest
 from kvcove.vllm import _adapters, _compat, _experts, _watch, _weights
 from kvcove.vllm._check import LoadCheck
 from kvcove.vllm._compat import (
+    MEDIUM_CPU,
     MEDIUM_STORAGE,
     AllBlocksCleared,
     BlockRemoved,
@@ -62,9 +63,9 @@ __all__ = ["KvcoveConnector"]
 
 _log = logging.getLogger("vllm.kvcove")
 _MOST_FINISHED = 1024  # requests kept for KV events that come after them
-# vLLM's words for where a block lies. Mooncake's store connector says "cpu", in small letters, of
-# memory, and routers that know it expect that; of a disk it says nothing.
-_MEDIA = {"memory": "cpu", "disk": MEDIUM_STORAGE}
+# vLLM's words for where a block lies, as owners use them, too (docs/kv-events.md). Mooncake's store
+# connector says "cpu", in small letters: Dynamo does not know that word, and drops the event.
+_MEDIA = {"memory": MEDIUM_CPU, "disk": MEDIUM_STORAGE}
 _SOURCES = (
     CacheHitSource.EXTERNAL_UNSPECIFIED,
     CacheHitSource.HOST,

@@ -115,7 +115,7 @@ def told(model: str, out: str) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     seen["cold"], _, _ = engine.measured()
     engine.settle()
-    stored = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "cpu"]
+    stored = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "CPU"]
     seen["stored_blocks"] = sum(len(event.block_hashes) for event in stored)
     prompts = {tuple(prompt[128 * i : 128 * (i + 1)]) for prompt in PROMPTS for i in range(11)}
     told_tokens = [
@@ -127,7 +127,7 @@ def told(model: str, out: str) -> dict[str, Any]:
     seen["parents"] = sum(event.parent_block_hash is not None for event in stored)
     engine.run(PROMPTS[:1], salt="tenant")
     engine.settle()
-    salted = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "cpu"]
+    salted = [e for e in heard() if type(e).__name__ == "BlockStored" and e.medium == "CPU"]
     seen["salts_told"] = [
         list(event.extra_keys[0]) for event in salted if event.extra_keys and event.extra_keys[0]
     ]

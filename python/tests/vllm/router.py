@@ -70,7 +70,7 @@ class Routed:
             router.poll()
             router.catch_up()
             index = router.index
-            claimed = index.claimed("cpu") | index.claimed("STORAGE")
+            claimed = index.claimed("CPU") | index.claimed("STORAGE")
             own = set() if index.clears is Clears.NOTHING else index.claimed(GPU) - self._own()
             seen[name] = {
                 "claimed": len(claimed),

@@ -267,7 +267,7 @@ async def parts(directory: Path, report: Report) -> None:
         "the first engine computes all of the prompts",
     )
     events = listener.heard()
-    stored = named(events, "BlockStored", "cpu")
+    stored = named(events, "BlockStored", "CPU")
     told = {
         tuple(event.token_ids[at : at + event.block_size])
         for event in stored
