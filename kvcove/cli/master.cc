@@ -110,8 +110,10 @@ Result<int> RunElected(const MasterOptions& options, const SecurityOptions::Load
           master->admin() ? "http://" + master->admin()->ToString() : "off");
   if (elected.metrics) LogMetrics(*elected.metrics, security);
   SayMachine(options);
-  NotifyReady();
+  ServiceManager manager;
+  manager.Ready();
   stop.Wait();
+  manager.Stopping();
   master.reset();
   LogInfo("stopped");
   return 0;
@@ -155,8 +157,10 @@ Result<int> Run(const MasterOptions& options) {
   LogInfo("master at {} (data in '{}', admin {})", master->address().ToString(),
           options.data_directory, admin_address ? "http://" + admin->address().ToString() : "off");
   SayMachine(options);
-  NotifyReady();
+  ServiceManager manager;
+  manager.Ready();
   stop.Wait();
+  manager.Stopping();
   admin.reset();
   tasks.reset();
   master.reset();

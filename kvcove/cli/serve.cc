@@ -253,8 +253,10 @@ Result<int> RunServe(const ServeOptions& options) {
             FormatSize(part.host.owner.memory_bytes), NodeText(part), part.socket_path,
             part.host.owner.policy, daemon_options.host.data_directory, DiskText(part));
   }
-  NotifyReady();
+  ServiceManager manager;
+  manager.Ready();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
+  manager.Stopping();
   if (admin) admin->reset();
   metrics.clear();
   kv_events.clear();
@@ -394,8 +396,10 @@ Result<int> RunOwner(const OwnerOptions& options) {
             options.master,
             admin_places.empty() ? "off" : "http://" + admin_places[i].address.ToString());
   }
-  NotifyReady();
+  ServiceManager manager;
+  manager.Ready();
   if (LogMemory(daemons, stop)) WaitForEnd(options, stop, *daemons.front());
+  manager.Stopping();
   admins.clear();
   metrics.clear();
   kv_events.clear();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/loop_beat.h"
 #include "kvcove/base/size.h"
 #include "kvcove/owner/disk/disks_report.h"
 
@@ -201,8 +202,10 @@ void Owner::Stop() {
 
 // A thread of its own, so that no expensive request delays a renewal and ends the lease.
 void Owner::RunLease() {
+  LoopBeat beat("kvcove-lease");
   const MutexLock lock(stop_mutex_);
   while (!stopping_ && !lease_over_) {
+    beat.Turn();
     // One atomic store into the header, without the core's lock, which others may hold for long.
     memory_->SetLease(clock_.NowNs() + options_.lease_ns);
     stop_changed_.WaitFor(stop_mutex_, std::chrono::nanoseconds(options_.lease_renewal_ns));
@@ -210,7 +213,9 @@ void Owner::RunLease() {
 }
 
 void Owner::RunJanitor() {
+  LoopBeat beat("kvcove-janitor");
   while (true) {
+    beat.Turn();
     bool more = false;
     wire::RenewRequest report;
     Core::Voided voided;

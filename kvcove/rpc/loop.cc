@@ -11,6 +11,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/rpc/pulse.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/rpc/unix_access.h"
 
@@ -80,8 +81,9 @@ void Server::Loop::LookAtSocket() {
 
 Status Server::Loop::Start(const std::string& name) {
   if (thread_.joinable()) return {};
-  KVCOVE_ASSIGN(thread_, StartThread(name, [this] {
+  KVCOVE_ASSIGN(thread_, StartThread(name, [this, name] {
                   loop_thread_ = std::this_thread::get_id();
+                  const Pulse pulse(loop_, name);
                   RunSpinning(loop_, SystemClock::Instance());
                 }));
   return {};

@@ -2,6 +2,7 @@
 #include "kvcove/master/server/server.h"
 
 #include "kvcove/base/log.h"
+#include "kvcove/base/loop_beat.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/master/server/server_impl.h"
 #include "kvcove/master/store/memory_store.h"
@@ -125,8 +126,10 @@ void MasterServer::Impl::Stop() {
 }
 
 void MasterServer::Impl::Tick() {
+  LoopBeat beat("kvcove-tick");
   const MutexLock lock(tick_mutex_);
   while (!stopping_) {
+    beat.Turn();
     // No part is called under the lock: Tick runs replies, which may take any other lock.
     tick_mutex_.unlock();
     master_->Tick();

@@ -14,6 +14,7 @@
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/rpc/listener.h"
+#include "kvcove/rpc/pulse.h"
 #include "kvcove/rpc/spin.h"
 #include "kvcove/transport/tcp/connection.h"
 
@@ -51,7 +52,10 @@ class Server::Loop {
 
   Status Start(const std::string& name) {
     Sweep();
-    KVCOVE_ASSIGN(thread_, StartThread(name, [this] { rpc::RunSpinning(context_, clock_); }));
+    KVCOVE_ASSIGN(thread_, StartThread(name, [this, name] {
+                    const rpc::Pulse pulse(context_, name);
+                    rpc::RunSpinning(context_, clock_);
+                  }));
     return {};
   }
   // Ends the loop's connections and joins its thread. `before` runs on that thread. Afterwards no
