@@ -51,7 +51,6 @@ and shares it between engines. This package has the command with the units of it
 a pool of one host (kvcove-serve), an owner of a cluster (kvcove-owner@) and its master
 (kvcove-master). None is started before you start it.")
 set(CPACK_PACKAGE_FILE_NAME kvcove-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
-set(CPACK_PACKAGE_CHECKSUM "")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/packages_by_kind.cmake)
 set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
