@@ -27,6 +27,7 @@ class Lru final : public EvictionPolicy {
     }
     return kNoObject;
   }
+  std::size_t bytes() const override { return nodes_.bytes(); }
   void Save(StateWriter& ar) override { Carry(ar); }
   void Load(StateReader& ar) override { Carry(ar); }
   std::string_view name() const override { return "lru"; }

@@ -7,6 +7,7 @@
 // at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -54,6 +55,12 @@ class EvictionPolicy {
   // An object to give up, kNoObject when `evictable` refuses all. It stays known until OnRemove. An
   // object that is refused may be moved to a better place.
   virtual ObjectId Victim(const std::function<bool(ObjectId)>& evictable) = 0;
+
+  // The events are those of this share of a cache's objects, 1 at first: the bounds of what the
+  // policy remembers follow it.
+  virtual void OnShare(double /*share*/) {}
+  // Of memory, all together.
+  virtual std::size_t bytes() const = 0;
 
   // Its knowledge, for a successor of this name (base/carry.h): `Load` into a new one. A change of
   // what is carried raises kCarriedVersion: another version's knowledge is not read.

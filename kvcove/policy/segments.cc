@@ -211,8 +211,11 @@ void SegmentPolicy::CloseRequest(Request& request, bool ended) {
   open_steps_ -= n;
   steps.clear();
   if (ended) request = {.steps = std::move(steps)};
-  const std::size_t keep =
-      std::clamp(options_.ghost_share * most_, options_.least_ghost, options_.most_ghost);
+  const auto shared = [this](std::size_t keys) {
+    return static_cast<std::size_t>(share_ * static_cast<double>(keys));
+  };
+  const std::size_t keep = std::clamp(options_.ghost_share * most_, shared(options_.least_ghost),
+                                      shared(options_.most_ghost));
   while (const std::optional<Ghost::Entry> oldest = ghost_.TakeOldest(keep)) Forget(*oldest);
   PrefetchOldest();
   if (counted_ != kNoSegment || asked_ >= next_update_) UpdateTables();

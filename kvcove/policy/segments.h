@@ -78,12 +78,16 @@ class SegmentPolicy final : public EvictionPolicy {
   ObjectId Victim(const std::function<bool(ObjectId)>& evictable) override;
   void OnHints(ObjectId id, const Hints& hints) override;
   void EndRequest(ObjectId last) override;
+  void OnShare(double share) override {
+    share_ = share;
+    most_ = 0;
+  }
   void Save(StateWriter& ar) override { Carry(ar); }
   void Load(StateReader& ar) override { Carry(ar); }
   std::string_view name() const override { return "default"; }
 
-  // Of memory, all together: objects, segments, ghost, tables.
-  std::size_t bytes() const;
+  // Objects, segments, ghost, tables.
+  std::size_t bytes() const override;
   // For tests: what the bookkeeping contradicts itself in; empty when it does not. Linear.
   std::string Contradiction() const;
 
@@ -192,6 +196,7 @@ class SegmentPolicy final : public EvictionPolicy {
   std::uint64_t AgeNow(const Segment& segment) const;
 
   const SegmentOptions options_;
+  double share_ = 1;  // not carried: a policy of a sample is not handed over
   Nodes nodes_;
   Segments segments_;
   std::deque<SegmentId> free_segments_;  // a million at once after a reset: none is copied to grow

@@ -21,6 +21,9 @@ class S3Fifo final : public policy::EvictionPolicy {
   void OnHit(policy::ObjectId id) override;
   void OnRemove(policy::ObjectId id, bool evicted) override;
   policy::ObjectId Victim(const std::function<bool(policy::ObjectId)>& evictable) override;
+  std::size_t bytes() const override {
+    return nodes_.bytes() + ghost_.size() * (sizeof(std::uint64_t) + sizeof(*ghost_keys_.begin()));
+  }
   // A simulation has no successor.
   void Save(StateWriter& /*ar*/) override {}
   void Load(StateReader& /*ar*/) override {}
