@@ -26,6 +26,12 @@ void Histogram::Add(std::int64_t duration_ns) {
   sum_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
+void LongTimes::Add(std::uint64_t seconds) {
+  const auto bucket = static_cast<std::size_t>((std::bit_width(seconds) + 1) / 2);
+  ++counts[std::min(bucket, kBuckets - 1)];
+  sum_s += seconds;
+}
+
 Histogram::Counts Histogram::Count() const {
   Counts counts{};
   for (std::size_t i = 0; i < kBuckets; ++i) counts[i] = counts_[i].load(std::memory_order_relaxed);
@@ -125,6 +131,21 @@ void Metrics::Histogram(const std::string& name, const std::string& help,
   }
   text += Sample(name + "_sum", labels,
                  static_cast<double>(values.sum_ns_.load(std::memory_order_relaxed)) * 1e-9);
+  text += Sample(name + "_count", labels, static_cast<double>(count));
+}
+
+void Metrics::Histogram(const std::string& name, const std::string& help, const LongTimes& values,
+                        const Labels& labels) {
+  std::string& text = SamplesOf(name, help, "histogram");
+  std::uint64_t count = 0;
+  Labels with_bound = labels;
+  for (std::size_t i = 0; i < LongTimes::kBuckets; ++i) {
+    count += values.counts[i];
+    with_bound["le"] =
+        i + 1 == LongTimes::kBuckets ? "+Inf" : fmt::format("{}", std::uint64_t{1} << (2 * i));
+    text += Sample(name + "_bucket", with_bound, static_cast<double>(count));
+  }
+  text += Sample(name + "_sum", labels, static_cast<double>(values.sum_s));
   text += Sample(name + "_count", labels, static_cast<double>(count));
 }
 

@@ -33,6 +33,16 @@ class Histogram {
   std::atomic<std::uint64_t> sum_ns_{0};
 };
 
+// Durations of seconds to days, in buckets of powers of four. Plain values.
+struct LongTimes {
+  // Bucket i has those of less than 4^i s that have no earlier one, the last one all others.
+  static constexpr std::size_t kBuckets = 12;
+  std::array<std::uint64_t, kBuckets> counts{};
+  std::uint64_t sum_s = 0;
+
+  void Add(std::uint64_t seconds);
+};
+
 using Labels = std::map<std::string, std::string>;
 
 // A value of a metric whose series are named by clients. `labels`: the names that clients give.
@@ -63,6 +73,8 @@ class Metrics {
   void Add(const std::string& name, const std::string& help, double value,
            const Labels& labels = {});
   void Histogram(const std::string& name, const std::string& help, const kvcove::Histogram& values,
+                 const Labels& labels = {});
+  void Histogram(const std::string& name, const std::string& help, const LongTimes& values,
                  const Labels& labels = {});
   // Adds this process's descriptors and start, as Prometheus' own clients do, its build, its
   // dropped log lines, and how often memory.high of its control groups has slowed their processes.

@@ -60,6 +60,30 @@ constexpr std::string_view kStatusFields[] = {"role",
 
 void PrintFields(const json& body) { PrintObject(body); }
 
+// Returns "half 21.8 %, same 28.4 %, ..."; empty while nothing was asked for.
+std::string SizesText(const json& ratios) {
+  std::string text;
+  for (const char* const size : {"half", "same", "double", "quadruple", "any"}) {
+    const auto ratio = ratios.find(size);
+    if (ratio == ratios.end() || !ratio->is_number()) continue;
+    text +=
+        fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", size, 100 * ratio->get<double>());
+  }
+  return text;
+}
+
+void PrintStatus(const json& body) {
+  json shown = body;
+  shown.erase("expected");
+  const json ratios = body.value(json::json_pointer("/expected/hit_ratio"), json::object());
+  for (const auto& [tier, sizes] : ratios.items()) {
+    if (std::string text = SizesText(sizes); !text.empty()) {
+      shown["expected_hits_" + tier] = std::move(text);
+    }
+  }
+  PrintObject(shown, kStatusFields);
+}
+
 void PrintKey(const json& body) {
   if (body.at("in").empty())
     fmt::print("no engine has registered a namespace that could have it\n");
@@ -423,7 +447,7 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   Builder add(*admin, options, chosen);
   add.Add("health", "Check that the master answers.", "GET", "/healthz", {});
   add.Add("status", "Print the pool in a few numbers.", "GET", "/v1/status",
-          [](const json& body) { PrintObject(body, kStatusFields); });
+          PrintStatus);
   AddOfCluster(add);
   AddQuestions(add);
   AddChanges(add);
@@ -440,7 +464,7 @@ void AddPoolCommands(CLI::App& app, Action& chosen) {
 Result<int> PrintPoolStatus(const Endpoint& endpoint, const AdminAccessOptions& access) {
   KVCOVE_ASSIGN(const AdminClient client, AdminClient::Open(endpoint, access));
   return RunAt(client, {.access = access, .pool = {}, .arguments = {}}, "GET", "/v1/status",
-               [](const json& body) { PrintObject(body, kStatusFields); });
+               PrintStatus);
 }
 
 }  // namespace kvcove::cli

@@ -14,6 +14,7 @@
 #include "kvcove/cli/tables.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/server/expected.h"
 
 namespace kvcove::cli {
 namespace {
@@ -40,6 +41,7 @@ nlohmann::json JsonOf(const DiskStat& disk) {
   json["read_amplification"] = JsonOf(disk.read_amplification());
   json["served_per_written"] = JsonOf(disk.served_per_written());
   json["tombstone_share"] = JsonOf(disk.tombstone_share());
+  json["wears_for_nothing"] = disk.wears_for_nothing();
   json["written_bytes_per_day"] = JsonOf(disk.written_bytes_per_day());
   return json;
 }
@@ -144,6 +146,12 @@ void PrintWorth(const wire::PoolStat& stat) {
         disk.path, WrittenText(disk), FigureText(disk.write_amplification()),
         FigureText(disk.read_amplification()), FigureText(disk.served_per_written()),
         100 * disk.tombstone_share().value_or(0));
+    if (disk.wears_for_nothing()) {
+      fmt::print(
+          "  disk {} COSTS MORE THAN IT BRINGS: little of what is written is read again; use "
+          "--disk-admit policy, a larger disk, or none\n",
+          disk.path);
+    }
   }
 }
 
@@ -203,6 +211,24 @@ std::uint64_t MissesOf(const wire::PoolStat& stat) {
   return sum;
 }
 
+// Prints what memory of other sizes, and disks below it, would have found.
+void PrintExpected(const wire::PoolStat& stat) {
+  if (stat.asked == 0) return;
+  const auto sizes = [&](std::uint64_t PoolStat::* ExpectedSize::* hits) {
+    std::string text;
+    for (const ExpectedSize& size : kExpectedSizes) {
+      text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", size.text,
+                          100 * *stat.expected_ratio(size.*hits));
+    }
+    return text;
+  };
+  fmt::print("  expected hit ratio of memory: {}; of any size: {:.1f} % at most\n",
+             sizes(&ExpectedSize::hits), 100 * *stat.most_ratio());
+  if (stat.disk_capacity_bytes == 0) return;
+  fmt::print("  expected hit ratio of memory and disk, if the disk is: {}\n",
+             sizes(&ExpectedSize::hits_with_disk));
+}
+
 nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   nlohmann::json json = {{"socket", owner.socket}, {"reached", owner.reached.has_value()}};
   if (!owner.reached) {
@@ -218,6 +244,7 @@ nlohmann::json JsonOf(const pool::OwnerStatus& owner) {
   json["hits"] = owner.stat.hits;
   json["misses"] = MissesOf(owner.stat);
   json["evictions"] = owner.stat.evictions;
+  json["expected"] = server::ExpectedJson(owner.stat);
   json["disk"] = DiskOf(owner.stat);
   json["disks"] = DisksOf(owner.stat);
   json["disk_shares"] = SharesOf(owner.stat);
@@ -250,6 +277,7 @@ void Print(const pool::OwnerStatus& owner) {
              stat.objects, stat.evictions, DiskText(stat));
   fmt::print("  hit ratio {}: {} hits, {} misses{}\n", RatioText(stat.hits, MissesOf(stat)),
              stat.hits, MissesOf(stat), ReasonsText(stat));
+  PrintExpected(stat);
   PrintDisks(stat);
   PrintWorth(stat);
   PrintShares(stat);

@@ -214,6 +214,11 @@ struct DiskStat {
   std::optional<double> read_amplification() const;
   // Bytes of promoted values for each byte written to the device: the gain for its wear.
   std::optional<double> served_per_written() const;
+  // Returns whether it wears out for next to nothing: less than kLeastServed of what was written
+  // was served. Never before an hour was counted, and the disk was written in full: a disk that
+  // fills has nothing to serve.
+  static constexpr double kLeastServed = 0.05;
+  bool wears_for_nothing() const;
   // Share of the disk that needed tombstones occupy, 0 to 1.
   std::optional<double> tombstone_share() const;
   // At the rate since the counts began. None in their first hour: the load of a start would be

@@ -7,6 +7,8 @@
 namespace kvcove {
 namespace {
 
+constexpr std::uint64_t kHourMs = 3'600'000;
+
 template <typename Stat, std::size_t count>
 void AddAll(Stat& sum, const Stat& more, const std::array<DiskFigure<Stat>, count>& figures) {
   for (const DiskFigure<Stat>& figure : figures) sum.*figure.value += more.*figure.value;
@@ -41,13 +43,24 @@ std::optional<double> DiskStat::read_amplification() const {
 std::optional<double> DiskStat::served_per_written() const {
   return Ratio(promoted_bytes, log.written_bytes);
 }
+bool DiskStat::wears_for_nothing() const {
+  return counted_ms >= kHourMs && space.total_bytes > 0 && log.written_bytes >= space.total_bytes &&
+         served_per_written().value_or(0) < kLeastServed;
+}
 std::optional<double> DiskStat::tombstone_share() const {
   return Ratio(space.tombstone_bytes, space.total_bytes);
 }
 std::optional<double> DiskStat::written_bytes_per_day() const {
-  constexpr std::uint64_t kHourMs = 3'600'000;
   if (counted_ms < kHourMs) return std::nullopt;
   return static_cast<double>(log.written_bytes) * 24 * kHourMs / static_cast<double>(counted_ms);
+}
+
+std::optional<double> PoolStat::expected_ratio(std::uint64_t PoolStat::* expected_hits) const {
+  return Ratio(this->*expected_hits, asked);
+}
+
+std::optional<double> PoolStat::most_ratio() const {
+  return Ratio(asked - std::min(asked, distinct), asked);
 }
 
 void PoolStat::AddDisk(DiskStat disk) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,10 +134,42 @@ struct PoolStat {
   // Of memory now:
   std::uint64_t pinned_bytes = 0;     // of hard-pinned values, whole granules
   std::uint64_t timed_pin_bytes = 0;  // of those whose pin has a time to live
+  // Estimates since the process's start (policy/what_if.h). Of values that were asked for in
+  // memory, those that were stored for want of them too, how many memory of another size would have
+  // had.
+  std::uint64_t asked = 0;
+  std::uint64_t half_hits = 0;
+  std::uint64_t same_hits = 0;
+  std::uint64_t double_hits = 0;
+  std::uint64_t quadruple_hits = 0;
+  // The same of this memory with a disk of another size.
+  std::uint64_t half_disk_hits = 0;
+  std::uint64_t same_disk_hits = 0;
+  std::uint64_t double_disk_hits = 0;
+  std::uint64_t quadruple_disk_hits = 0;
+  std::uint64_t distinct = 0;  // different values that were asked for
 
   // Adds a disk to `disks` and to the sums.
   void AddDisk(DiskStat disk);
+  // Returns the part of `asked` that `hits` are, or that memory of any size would have had. None:
+  // nothing was asked for.
+  std::optional<double> expected_ratio(std::uint64_t PoolStat::* expected_hits) const;
+  std::optional<double> most_ratio() const;
 };
+
+// The sizes whose hits are estimated.
+struct ExpectedSize {
+  std::uint64_t PoolStat::* hits;            // of memory of this size
+  std::uint64_t PoolStat::* hits_with_disk;  // of this memory with a disk of this size
+  std::string_view name;                     // in /metrics and JSON
+  std::string_view text;
+};
+inline constexpr auto kExpectedSizes = std::to_array<ExpectedSize>({
+    {&PoolStat::half_hits, &PoolStat::half_disk_hits, "half", "half as large"},
+    {&PoolStat::same_hits, &PoolStat::same_disk_hits, "same", "as it is"},
+    {&PoolStat::double_hits, &PoolStat::double_disk_hits, "double", "twice as large"},
+    {&PoolStat::quadruple_hits, &PoolStat::quadruple_disk_hits, "quadruple", "four times"},
+});
 
 // A figure of an owner's memory. The frame between an owner and its host's processes, the sum over
 // several owners, /metrics and /v1/stat are made of the rows. A metric whose name ends in _total is
@@ -145,8 +178,15 @@ struct PoolFigure {
   std::uint64_t PoolStat::* value;
   std::string_view metric;
   std::string_view help;
+  std::string_view tier = "memory";
+  // Of one of several series of the metric: the value of its label `size`, and its name in
+  // /v1/stat.
+  std::string_view size = {};
+  std::string_view name = {};
   // Returns the name in /v1/stat.
-  constexpr std::string_view key() const { return metric.substr(sizeof("kvcove_owner_") - 1); }
+  constexpr std::string_view key() const {
+    return name.empty() ? metric.substr(sizeof("kvcove_owner_") - 1) : name;
+  }
 };
 
 inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
@@ -190,6 +230,44 @@ inline constexpr auto kPoolFigures = std::to_array<PoolFigure>({
     {&PoolStat::ended_pins, "kvcove_owner_ended_pins_total",
      "hard pins whose time to live was over"},
     {&PoolStat::hit_bytes, "kvcove_owner_hit_bytes_total", "bytes of values read"},
+    {&PoolStat::asked, "kvcove_owner_expected_asked_total",
+     "values that were read from memory, or stored because nobody had them: the divisor of "
+     "kvcove_owner_expected_hits_total"},
+    {&PoolStat::distinct, "kvcove_owner_distinct_values",
+     "different values that were asked for since the start, as estimated: memory of any size had "
+     "missed each once"},
+    {&PoolStat::half_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "memory", "half", "expected_half_hits"},
+    {&PoolStat::same_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "memory", "same", "expected_same_hits"},
+    {&PoolStat::double_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "memory", "double", "expected_double_hits"},
+    {&PoolStat::quadruple_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "memory", "quadruple", "expected_quadruple_hits"},
+    {&PoolStat::half_disk_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "disk", "half", "expected_half_disk_hits"},
+    {&PoolStat::same_disk_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "disk", "same", "expected_same_disk_hits"},
+    {&PoolStat::double_disk_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "disk", "double", "expected_double_disk_hits"},
+    {&PoolStat::quadruple_disk_hits, "kvcove_owner_expected_hits_total",
+     "values that memory, or memory with the disk, of this size would have had, as estimated from "
+     "a sample",
+     "disk", "quadruple", "expected_quadruple_disk_hits"},
 });
 
 }  // namespace kvcove

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/model/stats.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -74,6 +75,48 @@ TEST(DiskStatTest, BytesPerDayAreKnownAfterAnHour) {
   EXPECT_FALSE(disk.written_bytes_per_day());
   disk.counted_ms = kHourMs;
   EXPECT_DOUBLE_EQ(disk.written_bytes_per_day().value(), 24);
+}
+
+TEST(DiskStatTest, ADiskThatServesNextToNothingOfWhatItWritesWearsForNothing) {
+  const DiskStat wears{.path = "/a",
+                       .space = {.total_bytes = 1000},
+                       .log = {.written_bytes = 1000},
+                       .promoted_bytes = 49,
+                       .counted_ms = kHourMs};
+  EXPECT_TRUE(wears.wears_for_nothing());
+  DiskStat disk = wears;
+  disk.promoted_bytes = 50;
+  EXPECT_FALSE(disk.wears_for_nothing());
+  disk = wears;
+  disk.counted_ms = kHourMs - 1;
+  EXPECT_FALSE(disk.wears_for_nothing()) << "the first hour";
+  disk = wears;
+  disk.log.written_bytes = 999;
+  EXPECT_FALSE(disk.wears_for_nothing()) << "it still fills";
+  EXPECT_FALSE(DiskStat().wears_for_nothing()) << "it was never opened";
+}
+
+TEST(PoolStatTest, ExpectedHitsAreRatiosOfWhatWasAskedFor) {
+  PoolStat stat;
+  EXPECT_FALSE(stat.expected_ratio(&PoolStat::double_hits));
+  EXPECT_FALSE(stat.most_ratio());
+  stat.asked = 200;
+  stat.double_hits = 50;
+  stat.distinct = 80;
+  EXPECT_DOUBLE_EQ(*stat.expected_ratio(&PoolStat::double_hits), 0.25);
+  EXPECT_DOUBLE_EQ(*stat.most_ratio(), 0.6);
+  stat.distinct = 201;  // it is an estimate
+  EXPECT_DOUBLE_EQ(*stat.most_ratio(), 0);
+}
+
+TEST(PoolStatTest, EachRowHasItsOwnKeyAndItsOwnSeries) {
+  std::set<std::string_view> keys;
+  std::set<std::string> series;
+  for (const PoolFigure& figure : kPoolFigures) {
+    EXPECT_TRUE(keys.insert(figure.key()).second) << figure.key();
+    const std::string one = fmt::format("{} {} {}", figure.metric, figure.tier, figure.size);
+    EXPECT_TRUE(series.insert(one).second) << one;
+  }
 }
 
 // The disks of an owner share their time: their sum must not be divided by the sum of their times.

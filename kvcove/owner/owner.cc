@@ -14,6 +14,7 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kJanitorPeriodNs = 5 * kMillisecond;
+constexpr std::int64_t kWearPeriodNs = 60 * kSecond;
 // The segment's table of the disks' objects has one place for so many bytes of disk.
 constexpr std::uint64_t kDiskBytesAnObject = 2048;
 // Tags lost by disks that wait for KV events: 512 KiB. Beyond it all of them are looked at.
@@ -104,6 +105,9 @@ Status Owner::OpenCore() {
                                 .lower = disks_.lower(),
                                 .key_changes_bytes = options_.key_changes_bytes}));
   if (options_.key_changes_bytes != 0) disks_.set().common().tags.Watch(kLostTags);
+  std::uint64_t disk_bytes = 0;
+  for (const disklog::DiskSpec& disk : options_.disks) disk_bytes += disk.size_bytes;
+  KVCOVE_TRY(expected_.Open(options_.policy, options_.memory_bytes, disk_bytes));
   MakeReport();
   return {};
 }
@@ -214,6 +218,8 @@ void Owner::RunLease() {
 
 void Owner::RunJanitor() {
   LoopBeat beat("kvcove-janitor");
+  std::int64_t look_ns = clock_.NowNs() + kWearPeriodNs;
+  std::vector<bool> wear_said;
   while (true) {
     beat.Turn();
     bool more = false;
@@ -230,6 +236,7 @@ void Owner::RunJanitor() {
       memory_->PublishRoom();
     }
     // All below runs without the core's lock: it logs, calls done callbacks, or asks the disks.
+    expected_.Update(*memory_, clock_.NowNs());
     SayVoided(voided);
     outbox_.Trim(gave_way, [this](const Pending& pending) {
       const MutexLock lock(memory_->mutex);
@@ -239,6 +246,10 @@ void Owner::RunJanitor() {
     opening_.Tick();
     disks_.Tick();
     removals_.waits().Settle();  // after Tick, which sets disks aside
+    if (clock_.NowNs() >= look_ns) {
+      look_ns = clock_.NowNs() + kWearPeriodNs;
+      WarnOfWear(disks_, wear_said);
+    }
     AddDisks(disks_, report);
     link_side_.SetReport(report);
     // A round that left work over gives other callers a short turn only, not the whole period.
@@ -260,7 +271,23 @@ PoolStat Owner::Stat() {
     }
     Memory::LetOthersIn();
   }
+  expected_.Add(stat);
   AddDisks(disks_, stat);
+  return stat;
+}
+
+LongTimes Owner::Residence() const {
+  const MutexLock lock(memory_->mutex);
+  return memory_->core().asks().residence();
+}
+
+PoolStat Owner::Estimates() {
+  PoolStat stat;
+  {
+    const MutexLock lock(memory_->mutex);
+    stat.distinct = memory_->core().asks().distinct();
+  }
+  expected_.Add(stat);
   return stat;
 }
 

@@ -36,6 +36,7 @@
 #include "kvcove/owner/disk/owner_disks.h"
 #include "kvcove/owner/disk/promotions.h"
 #include "kvcove/owner/disk/removals.h"
+#include "kvcove/owner/expected_hits.h"
 #include "kvcove/owner/link/outbox.h"
 #include "kvcove/owner/link_side.h"
 #include "kvcove/owner/memory/memory.h"
@@ -203,6 +204,10 @@ class Owner {
   // Collects the statistics in slices and sleeps 50 us between two of them, so that other callers
   // get the lock. Not for an event loop.
   PoolStat Stat();
+  // Returns how long evicted values had been in memory, since the start.
+  LongTimes Residence() const;
+  // Returns what Stat says of other sizes, and nothing else. Does not wait.
+  PoolStat Estimates();
   // Returns the bytes of memory that each slot's values of its current generation occupy, by slot.
   // Collects them as Stat does.
   std::vector<std::uint64_t> BytesBySlot() const;
@@ -251,6 +256,7 @@ class Owner {
   Outbox outbox_;
   LinkSide link_side_;
   DataSide data_side_;
+  ExpectedHits expected_;
   TierPlace disk_place_;  // outside a cluster
   HandedDisks handed_;    // from the process that this one takes over from, after Restore
 

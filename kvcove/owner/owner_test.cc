@@ -105,6 +105,39 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
   EXPECT_EQ(room(), 12 * kMiB);
 }
 
+// A loop over more than memory has: LRU finds nothing of it, and twice the memory finds all.
+TEST(OwnerTest, EstimatesWhatMoreMemoryWouldBring) {
+  constexpr std::uint64_t kKeys = 6000;
+  const std::vector<std::byte> value(4096);
+  const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB, .policy = "lru"},
+                                  SystemClock::Instance());
+  owner->link_side().Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
+  ASSERT_TRUE(owner->Start());
+  const SessionNumber session = owner->memory().AddSession(getpid())->number;
+  const Token token{.incarnation = {1, 1}, .generation = 1ULL << 24, .slot = 3};
+  const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 60 * kSecond;
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t i = 0; i < kKeys; ++i) {
+      const std::string key = std::to_string(i);
+      const PutItem item{.key = key, .size_bytes = 4096, .value = value, .after = {}};
+      ASSERT_EQ(owner->Put(session, token, {&item, 1}, deadline_ns).front().code, Code::kOk);
+    }
+  }
+  // The janitor estimates.
+  PoolStat stat = owner->Stat();
+  while (stat.asked < 2 * kKeys && SystemClock::Instance().NowNs() < deadline_ns) {
+    Memory::LetOthersIn();
+    stat = owner->Stat();
+  }
+  EXPECT_EQ(stat.asked, 2 * kKeys);
+  EXPECT_EQ(stat.half_hits, 0U);
+  EXPECT_EQ(stat.same_hits, 0U);
+  EXPECT_EQ(stat.double_hits, kKeys);
+  EXPECT_EQ(stat.quadruple_hits, kKeys);
+  EXPECT_NEAR(*stat.most_ratio(), 0.5, 0.05);
+  owner->Stop();
+}
+
 // an operator sees whether new weights voided nothing or millions of values.
 TEST(OwnerTest, SaysWhatAResetVoided) {
   const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB}, SystemClock::Instance());

@@ -61,9 +61,15 @@ void CollectOwner(pool::LocalHost& host, const Clock& clock, Metrics& metrics,
   };
   const Labels memory = with("tier", "memory");
   for (const PoolFigure& figure : kPoolFigures) {
+    if (figure.tier == "disk" && stat.disk_capacity_bytes == 0) continue;
+    Labels more = with("tier", std::string(figure.tier));
+    if (!figure.size.empty()) more["size"] = figure.size;
     metrics.Add(std::string(figure.metric), std::string(figure.help),
-                static_cast<double>(stat.*figure.value), memory);
+                static_cast<double>(stat.*figure.value), more);
   }
+  metrics.Histogram("kvcove_owner_residence_seconds",
+                    "seconds that evicted values had been in memory", host.owner().Residence(),
+                    memory);
   for (std::size_t i = 1; i < kMissReasons; ++i) {
     metrics.Counter("kvcove_owner_local_misses_total",
                     "keys that this host's processes did not find in its own memory",

@@ -127,6 +127,14 @@ TEST_F(HostAdminTest, ShowsThePoolInTheWordsOfAMasters) {
   EXPECT_EQ(status["registrations"], 1);
   EXPECT_EQ(status["pool"].get<std::string>().size(), 32U);
   EXPECT_FALSE(status.contains("members"));
+  json expected;
+  ASSERT_TRUE(Becomes([&] {
+    expected = Get("/v1/status")["expected"];
+    return expected["asked"] == 2;
+  })) << expected;
+  EXPECT_EQ(expected["hit_ratio"]["memory"]["double"], 0) << "both were stored, and none read";
+  EXPECT_EQ(expected["hit_ratio"]["memory"]["any"], 0);
+  EXPECT_EQ(expected["hit_ratio"]["disk"], json::object());
   const json segments = Get("/v1/segments")["segments"];
   ASSERT_EQ(segments.size(), 1U);
   EXPECT_EQ(segments[0]["address"], directory_ + "/kvcove.sock");

@@ -11,8 +11,10 @@
 
 #include "kvcove/master/control/wait_for.h"
 #include "kvcove/owner/disk/disks_report.h"
+#include "kvcove/pool/host_status.h"
 #include "kvcove/server/admin.h"
 #include "kvcove/server/daemon.h"
+#include "kvcove/server/expected.h"
 
 namespace kvcove::server {
 namespace {
@@ -162,6 +164,12 @@ json HostPool::Status() const {
               {"disks_aside", sum.disks_aside},
               {"disk_capacity_bytes", sum.disk_capacity_bytes},
               {"disk_bytes", sum.disk_bytes}};
+  wire::PoolStat estimates;
+  for (pool::LocalHost* const host : options_.hosts) {
+    pool::AddStat(estimates, host->owner().Estimates());
+  }
+  estimates.disk_capacity_bytes = sum.disk_capacity_bytes;
+  status["expected"] = ExpectedJson(estimates);
   // Without the generations, while another process takes over, the rest is true all the same.
   if (const auto control = this->control().Describe()) {
     status["pool"] = ToHex(control->pool.pool);

@@ -150,6 +150,7 @@ struct Figures {
   std::map<std::string, std::uint64_t> local_misses;
   std::map<std::string, Times> calls;
   std::map<std::string, std::uint64_t> counters;
+  Expected expected;
   bool has_owner = false;
   Owner owner;
   // Each owner of a host follows the same resets.
@@ -212,6 +213,32 @@ void AddToOwner(std::string_view name, const Labels& labels, double value, Owner
   if (figure == "lease_seconds") owner.lease_left_s = value;
 }
 
+void AddToExpected(std::string_view name, const Labels& labels, std::uint64_t count,
+                   Expected& expected) {
+  if (name == "kvcove_owner_expected_asked_total") expected.asked += count;
+  if (name == "kvcove_owner_distinct_values") expected.distinct += count;
+  if (name != "kvcove_owner_expected_hits_total") return;
+  const bool disk = LabelOf(labels, "tier") == "disk";
+  (disk ? expected.disk : expected.memory)[LabelOf(labels, "size")] += count;
+}
+
+void Add(const Expected& more, Expected& sum) {
+  sum.asked += more.asked;
+  sum.distinct += more.distinct;
+  for (const auto& [size, hits] : more.memory) sum.memory[size] += hits;
+  for (const auto& [size, hits] : more.disk) sum.disk[size] += hits;
+}
+
+std::map<std::string, double> RatiosOf(const std::map<std::string, std::uint64_t>& hits,
+                                       std::uint64_t asked) {
+  std::map<std::string, double> ratios;
+  if (asked == 0) return ratios;
+  for (const auto& [size, count] : hits) {
+    ratios[size] = static_cast<double>(count) / static_cast<double>(asked);
+  }
+  return ratios;
+}
+
 Figures FiguresOf(const std::string& metrics) {
   Figures figures;
   const auto wanted = [](std::string_view name) {
@@ -239,6 +266,7 @@ Figures FiguresOf(const std::string& metrics) {
     if (name.starts_with("kvcove_owner_")) {
       figures.has_owner = true;
       AddToOwner(name, labels, value, figures.owner);
+      AddToExpected(name, labels, count, figures.expected);
     }
   });
   return figures;
@@ -335,6 +363,18 @@ Times Times::Since(const Times& before) const {
   return since;
 }
 
+std::map<std::string, double> Expected::OfMemory() const {
+  std::map<std::string, double> ratios = RatiosOf(memory, asked);
+  // Each value is missed once, when it is asked for first.
+  if (!ratios.empty()) {
+    ratios["any"] =
+        static_cast<double>(asked - std::min(asked, distinct)) / static_cast<double>(asked);
+  }
+  return ratios;
+}
+
+std::map<std::string, double> Expected::OfDisk() const { return RatiosOf(disk, asked); }
+
 Result<Sample> MakeSample(const std::vector<Answers>& endpoints) {
   Sample sample;
   const Answers* const leader = LeaderOf(endpoints);
@@ -350,6 +390,7 @@ Result<Sample> MakeSample(const std::vector<Answers>& endpoints) {
     sample.summed.push_back(one.endpoint);
     for (const auto& [call, times] : figures.calls) sample.calls[call].Add(times);
     for (const auto& [name, count] : figures.counters) sample.counters[name] += count;
+    Add(figures.expected, sample.expected);
     for (const auto& [reason, count] : figures.requester_misses) sample.misses[reason] += count;
     for (const auto& [reason, count] : figures.local_misses) local_misses[reason] += count;
     if (!figures.has_owner) continue;

@@ -83,6 +83,21 @@ struct Task {
   bool unfinished() const { return state == "queued" || state == "running"; }
 };
 
+// How many values owners would have found with more or less memory, or a larger or smaller disk
+// below it, as they estimate: sums over owners, since the start of each.
+struct Expected {
+  std::uint64_t asked = 0;
+  std::uint64_t distinct = 0;  // different values asked for; 0 where nobody estimates
+  // Hits by size ("half", "same", "double", "quadruple").
+  std::map<std::string, std::uint64_t> memory;
+  std::map<std::string, std::uint64_t> disk;  // together with memory
+
+  // Returns the part of what was asked for, by size, with "any" for memory of any size; empty where
+  // nobody estimates.
+  std::map<std::string, double> OfMemory() const;
+  std::map<std::string, double> OfDisk() const;
+};
+
 struct Sample {
   std::string role;  // as the endpoint calls itself: "leader", "standby"; "owner" where none does
   std::uint64_t term = 0;
@@ -96,6 +111,7 @@ struct Sample {
   std::map<std::string, std::uint64_t> misses;    // keys, by reason
   std::map<std::string, Times> calls;             // by name
   std::map<std::string, std::uint64_t> counters;  // "resets", "resets not proven", ...
+  Expected expected;
 };
 
 // The bodies of one endpoint's answers, by path; paths that it does not know are missing.

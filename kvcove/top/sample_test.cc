@@ -59,6 +59,10 @@ Answers OwnerAnswers() {
                "kvcove_owner_disk_aside{disk=\"/d2\"} 1\n"
                "kvcove_owner_disk_hits_total{disk=\"/d1\"} 3\n"
                "kvcove_owner_hits_total{tier=\"memory\"} 12\n"
+               "kvcove_owner_expected_asked_total{tier=\"memory\"} 40\n"
+               "kvcove_owner_expected_hits_total{size=\"double\",tier=\"memory\"} 20\n"
+               "kvcove_owner_expected_hits_total{size=\"double\",tier=\"disk\"} 30\n"
+               "kvcove_owner_distinct_values{tier=\"memory\"} 8\n"
                "kvcove_owner_lease_seconds 0.75\n"
                "kvcove_owner_local_misses_total{reason=\"evicted\"} 8\n"
                "kvcove_owner_call_seconds_bucket{call=\"get\",le=\"+Inf\"} 9\n"},
@@ -108,6 +112,8 @@ TEST(SampleTest, AnOwnerAloneTellsOfItself) {
   EXPECT_EQ(sample->engines->front().name, "process 77");
   EXPECT_THAT(sample->misses, ElementsAre(Pair("evicted", 8U)));
   EXPECT_EQ(sample->calls.at("remote get").count(), 9U);
+  EXPECT_THAT(sample->expected.OfMemory(), ElementsAre(Pair("any", 0.8), Pair("double", 0.5)));
+  EXPECT_THAT(sample->expected.OfDisk(), ElementsAre(Pair("double", 0.75)));
   EXPECT_FALSE(sample->tasks) << "it knows none";
 }
 

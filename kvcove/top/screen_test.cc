@@ -201,6 +201,19 @@ TEST_F(ScreenTest, NamesCannotControlTheTerminal) {
   EXPECT_THAT(Text(), Not(HasSubstr("\a")));
 }
 
+TEST_F(ScreenTest, ShowsWhatOtherSizesWouldFind) {
+  EXPECT_THAT(Text(), Not(HasSubstr("expected")));
+  now_.expected = {.asked = 1000,
+                   .distinct = 400,
+                   .memory = {{"half", 250}, {"same", 300}, {"double", 350}, {"quadruple", 400}},
+                   .disk = {{"double", 500}}};
+  frame_.width = 120;
+  EXPECT_THAT(Text(), HasSubstr("expected  memory x1/2 25.0 %  x1 30.0 %  x2 35.0 %  x4 40.0 %  "
+                                "any 60.0 %  disk x2 50.0 %"));
+  frame_.height = 19;
+  EXPECT_THAT(Text(), Not(HasSubstr("expected"))) << "the lists need the lines";
+}
+
 TEST_F(ScreenTest, BytesThatNobodyCountsAreNoZero) {
   now_.namespaces = {{.name = "n", .version = "1", .bytes = {}, .dead = false}};
   now_.owners.reset();

@@ -64,6 +64,24 @@ std::vector<Part> TrafficParts(const View& view) {
   return parts;
 }
 
+// "memory x2 55.1 %": the hit ratio that memory of another size would have had.
+std::vector<Part> ExpectedParts(const Expected& expected) {
+  constexpr std::pair<const char*, const char*> kSizes[] = {
+      {"half", "x1/2"}, {"same", "x1"}, {"double", "x2"}, {"quadruple", "x4"}, {"any", "any"}};
+  std::vector<Part> parts;
+  for (const auto& [tier, ratios] : {std::pair("memory ", expected.OfMemory()),
+                                     std::pair("disk ", expected.OfDisk())}) {
+    const char* before = tier;
+    for (const auto& [name, shown] : kSizes) {
+      const auto ratio = ratios.find(name);
+      if (ratio == ratios.end()) continue;
+      parts.push_back({.text = fmt::format("{}{} {}", before, shown, PercentText(ratio->second))});
+      before = "";
+    }
+  }
+  return parts;
+}
+
 std::string UsedText(std::uint64_t used, std::uint64_t capacity) {
   if (capacity == 0) return "none";
   return fmt::format("{} of {} ({:.0f} %)", FormatSize(used), FormatSize(capacity),
@@ -150,6 +168,9 @@ void AddSummary(const View& view, const Frame& frame, std::vector<std::string>& 
     Flow("hits", HitParts(view.hits), 1, frame, lines);
     Flow("bytes", TrafficParts(view), 1, frame, lines);
     Flow("memory", MemoryParts(view), most, frame, lines);
+    // The tables need the lines of a small screen more.
+    const std::vector<Part> expected = ExpectedParts(view.now.expected);
+    if (most > 1 && !expected.empty()) Flow("expected", expected, most, frame, lines);
   }
   Flow("p50 p99", CallParts(view), most, frame, lines);
   Flow("misses/s", MissParts(view), most, frame, lines);

@@ -250,6 +250,9 @@ json JsonOf(const View& view) {
     answer["disks"] = view.disks;
     answer["disks_aside"] = view.disks_aside;
   }
+  if (const auto ratios = view.now.expected.OfMemory(); !ratios.empty()) {
+    answer["expected_hit_ratio"] = {{"memory", ratios}, {"disk", view.now.expected.OfDisk()}};
+  }
   AddLists(view.now, answer);
   return answer;
 }

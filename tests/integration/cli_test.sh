@@ -146,6 +146,7 @@ check "replay on a pool" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 1
 for _ in $(seq 1200); do [ -S "$directory/run/admin-s" ] && break; sleep 0.05; done
 # The pool of one host, by its admin socket: named by a flag, by a variable, by the pool's address.
 check "status of one host" 0 "hit ratio" "$kvcove" status --socket "$directory/run/s"
+check "status: what more memory would bring" 0 '"expected":\{"asked":[0-9]+,"distinct":[0-9]+,"hit_ratio"' "$kvcove" status --socket "$directory/run/s" --json
 check "status by the endpoint" 0 '"role":"host"' "$kvcove" status --admin "unix:$directory/run/admin-s" --json
 check "status in its order" 0 "^role +host" "$kvcove" admin --admin "unix:$directory/run/admin-s" status
 check "namespaces of one host" 0 "^NAMESPACE" "$kvcove" namespaces --socket "$directory/run/s"

@@ -47,6 +47,7 @@ Core::Core(const CoreOptions& options, segment::HeaderView header, std::byte* pa
              .reservations = reservations_,
              .listings = listings_,
              .key_changes = key_changes_ ? &*key_changes_ : nullptr,
+             .asks = asks_,
              .counters = counters_,
              .steps = steps_},
             payload_, clock) {}
@@ -118,7 +119,9 @@ void Core::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& upd
     spaces_.Detach(before);
     const Generation ended = objects_.slot(update.slot).generation;
     objects_.SetGeneration(update.slot, update.generation);
-    if (ended != 0) CountVoided(update);
+    if (ended == 0) continue;
+    asks_.SlotVoided(update.slot);
+    CountVoided(update);
   }
 }
 
@@ -193,7 +196,13 @@ segment::Found Core::FindLive(SlotId slot, const segment::PreparedKey& key) {
 }
 
 // The policy does not know hard-pinned objects: PinHard has removed them.
-void Core::CountHit(ObjectId id) {
+void Core::CountHit(ObjectId id, bool asked) {
+  const Asks::Object object{.id = id,
+                            .hash = asks_.Knows(id) ? 0 : objects_.HashOf(id),
+                            .bytes = objects_.Bytes(id),
+                            .slot = static_cast<SlotId>(objects_[id].slot),
+                            .generation = objects_.GenerationOf(id)};
+  asked ? asks_.Hit(object) : asks_.Touched(object);
   if (options_.lower != nullptr) options_.lower->Asked(id);
   if (objects_[id].hard_pinned) return;
   spaces_.policy(objects_[id].space).OnHit(id);
@@ -238,6 +247,7 @@ void Core::StatTotals(PoolStat& stat) const {
   stat.resets = counters_.resets;
   stat.voided = counters_.voided;
   stat.voided_bytes = counters_.voided_bytes;
+  stat.distinct = asks_.distinct();
   stat.local = counters_.local;
 }
 
@@ -298,7 +308,7 @@ std::uint32_t Core::DrainPage(SessionNumber session, segment::SessionPage& page,
     if (event.kind == segment::EventKind::kHit) {
       ++counters_.hits;
       hit_bytes_ += objects_.SizeBytes(id);
-      CountHit(id);
+      CountHit(id, /*asked=*/true);
     }
     if (event.hold_until_ms * kMillisecond > now) {
       AddHold(session, id, event.version, event.hold_until_ms * kMillisecond);
@@ -350,6 +360,7 @@ bool Core::EndHolds(std::uint32_t at_most) {
 }
 
 bool Core::Tick() {
+  asks_.SetNow(clock_.NowNs());
   bool more = DrainEvents(kEventSlice);
   more |= EndHolds(kHoldSlice);
   more |= room_.EndPins(kPinSlice);

@@ -11,6 +11,7 @@
 //   Holds         objects that sessions are about to load
 //   Listings      in a cluster: reports for the master
 //   KeyChanges    for KV events, if they are asked for: which keys come and go
+//   Asks          which objects are asked for, to estimate what more memory would bring
 //
 // A reservation:  reserved -> committed | given up | its process proven to have ended
 //                 (its deadline frees only the key; its bytes remain reserved until its end)
@@ -27,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvcove/owner/core/asks.h"
 #include "kvcove/owner/core/core_types.h"
 #include "kvcove/owner/core/holds.h"
 #include "kvcove/owner/core/key_changes.h"
@@ -232,6 +234,8 @@ class Core {
     return slot < kMaxSlots ? objects_.slot(slot).generation : 0;
   }
   const Steps& steps() const { return steps_; }
+  // Which objects are asked for: the shell takes it from time to time, and estimates.
+  Asks& asks() { return asks_; }
 
   // Takes the hits and holds that sessions have put into their rings so far.
   void DrainEvents();
@@ -283,7 +287,8 @@ class Core {
   void StatTotals(PoolStat& stat) const;
   // Returns the key's live entry, or nothing. Withdraws an entry of a dead generation.
   segment::Found FindLive(SlotId slot, const segment::PreparedKey& key);
-  void CountHit(ObjectId id);
+  // `asked`: it was read; else it was put again.
+  void CountHit(ObjectId id, bool asked);
   // Passes a put's hints for the object that it stored or found to the policy.
   void TellPolicy(ObjectId id, const Hints& hints, bool ends_request);
   // Sets the space's priority from the first item that has one.
@@ -351,6 +356,7 @@ class Core {
   Holds holds_;
   Listings listings_;
   std::optional<KeyChanges> key_changes_;
+  Asks asks_;
   Room room_;
 
   Id128 incarnation_;

@@ -102,7 +102,7 @@ void Core::Return(std::span<const Loan> loans) {
     // object may have been withdrawn while it was lent.
     if (loan.hit) {
       if (const ObjectId id = objects_.Named(loan.place, loan.version); id != kNoObject) {
-        CountHit(id);
+        CountHit(id, /*asked=*/true);
       }
     }
     if (room_.withdrawn().Return(loan.place)) waited_for = true;

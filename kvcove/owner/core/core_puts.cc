@@ -36,6 +36,7 @@ bool StillStaged(const segment::Staging& staging, std::uint64_t sequence) {
 }  // namespace
 
 void Core::TellPolicy(ObjectId id, const Hints& hints, bool ends_request) {
+  if (ends_request) asks_.RequestEnded(id);
   if (objects_[id].hard_pinned) return;
   policy::EvictionPolicy& policy = spaces_.policy(objects_[id].space);
   policy.OnHints(id, hints);
@@ -127,7 +128,7 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     // In a hidden slot the object may have been removed, and be withdrawn when the slot catches up.
     // `exists` would promise a value: a copy that moves would drop its source for it.
     if (slot.hidden) return {.code = Code::kInProgress, .extents = {}};
-    CountHit(found.object);
+    CountHit(found.object, /*asked=*/false);
     TellPolicy(found.object, item.hints, mode.ends_request);
     return {.code = Code::kExists, .extents = {}};
   }
@@ -262,6 +263,13 @@ Result<ObjectId> Core::Publish(const NewObject& object) {
   if (key_changes_) {
     key_changes_->Add(KeyChanges::Kind::kStored, object.slot, object.key.key);
   }
+  const Asks::Object stored{.id = *id,
+                            .hash = object.key.hash,
+                            .bytes = bytes,
+                            .slot = object.slot,
+                            .generation = object.generation};
+  object.comes_up ? asks_.CameUp(stored, parent, parent_key)
+                  : asks_.Stored(stored, parent, parent_key);
   TellPolicy(*id, object.hints, object.ends_request);
   ++counters_.puts;
   counters_.put_bytes += object.size_bytes;

@@ -17,6 +17,7 @@ Room::Room(const CoreOptions& options, const Parts& parts, const segment::Payloa
       reservations_(parts.reservations),
       listings_(parts.listings),
       key_changes_(parts.key_changes),
+      asks_(parts.asks),
       counters_(parts.counters),
       steps_(parts.steps),
       clock_(clock),
@@ -187,6 +188,7 @@ void Room::ChooseVictims(policy::EvictionPolicy& policy, std::uint64_t bytes,
     if (id == kNoObject) break;
     policy.OnRemove(id, /*evicted=*/true);
     objects_.PrefetchObject(id);
+    asks_.Prefetch(id);
     chosen_.push_back({.id = id});
   }
   if (chosen_.size() == 1) {
@@ -262,6 +264,8 @@ void Room::WithdrawForgotten(const Chosen& object, MissReason reason) {
   if (key_changes_ != nullptr && objects_.Current(id)) {
     key_changes_->Add(KeyChanges::Kind::kWithdrawn, objects_[id].slot, objects_.KeyOf(id));
   }
+  asks_.Gone({.id = id, .bytes = bytes, .slot = static_cast<SlotId>(objects_[id].slot)}, reason,
+             kept);
   const Objects::Removed removed = objects_.Withdraw(id, hash, reason);
   withdrawn_.Add(removed.place, removed.size_bytes);
   spaces_.RemoveObject(removed.space, bytes, removed.hard_pinned);

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/owner/core/asks.h"
 #include "kvcove/owner/core/foreign_memory.h"
 #include "kvcove/owner/core/key_changes.h"
 #include "kvcove/owner/core/listings.h"
@@ -46,6 +47,7 @@ class Room {
     Reservations& reservations;
     Listings& listings;
     KeyChanges* key_changes;  // null: nobody asks for them
+    Asks& asks;
     Counters& counters;
     Steps& steps;
   };
@@ -161,6 +163,7 @@ class Room {
   Reservations& reservations_;
   Listings& listings_;
   KeyChanges* const key_changes_;
+  Asks& asks_;
   Counters& counters_;
   Steps& steps_;
   const Clock& clock_;

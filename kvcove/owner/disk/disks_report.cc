@@ -3,6 +3,9 @@
 
 #include <string>
 
+#include "kvcove/base/log.h"
+#include "kvcove/base/size.h"
+
 namespace kvcove::owner {
 namespace {
 
@@ -72,6 +75,22 @@ Histogram::Counts DiskReadTimes(const OwnerDisks& disks) {
   return all;
 }
 
+void WarnOfWear(const OwnerDisks& disks, std::vector<bool>& said) {
+  said.resize(disks.set().size());
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    const DiskStat disk = StatOf(disks, i);
+    const bool wears = disk.wears_for_nothing();
+    if (wears && !said[i]) {
+      LogWarn(
+          "disk {} costs more than it brings: {} were written in {} h, and {} served; use "
+          "--disk-admit policy, a larger disk, or none (docs/ssd.md, 'What the tier is worth')",
+          disk.path, FormatSize(disk.log.written_bytes), disk.counted_ms / 3'600'000,
+          FormatSize(disk.promoted_bytes));
+    }
+    said[i] = wears;
+  }
+}
+
 void AddDisks(const OwnerDisks& disks, PoolStat& stat) {
   if (disks.set().size() == 0) return;
   for (std::size_t i = 0; i < disks.set().size(); ++i) stat.AddDisk(StatOf(disks, i));
@@ -88,6 +107,10 @@ void CollectDisks(const OwnerDisks& disks, Metrics& metrics, const Labels& label
       Collect(figure.metric, value, disk, metrics);
       Collect(figure.second, value, disk, metrics);
     });
+    metrics.Gauge("kvcove_owner_disk_wears_for_nothing",
+                  "1 while the disk has served less than a twentieth of what was written to it, in "
+                  "an hour or more and once its size or more",
+                  stat.wears_for_nothing() ? 1 : 0, {{"disk", disk}});
     CollectShares(set[i], set.common(), disk, metrics);
     const TierTimes& times = set[i].log().times();
     metrics.Histogram("kvcove_owner_disk_read_seconds", "how long reads of a record took",
