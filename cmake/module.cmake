@@ -20,6 +20,12 @@ if(KVCOVE_SANITIZE)
   # The address sanitizer catches null and short objects itself; both checks and that of vtables took a fifth of the compile time.
   add_compile_options(-fsanitize=${KVCOVE_SANITIZE} -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${KVCOVE_SANITIZE})
+  # GNU ld takes seconds for each of these programs, which have the debug information of all libraries in them.
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=lld KVCOVE_LLD)
+  if(KVCOVE_LLD)
+    add_link_options(-fuse-ld=lld)
+  endif()
 endif()
 # Modules whose coverage guides the fuzzers. It takes a quarter of the compile time, and each comparison becomes a call, so others and
 # tests have none; of a module whose parser alone is fuzzed, the parser alone has it (FUZZED).

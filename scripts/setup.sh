@@ -40,6 +40,7 @@ if [ "${1:-}" = "--checks" ]; then
   packages+=(
     "clang-19:second compiler, sanitizers, thread-safety analysis"
     "libclang-rt-19-dev:sanitizers' and libFuzzer's runtime"
+    "lld-19:linker of the sanitized builds"
     "clang-format-19:format check"
     "clang-tidy-19:static analysis"
     "git:finding what changed"
