@@ -6,7 +6,11 @@
 
 int main(int argc, char** argv) {
   using kvcove::cli::AddCommand;
+#ifdef KVCOVE_LAB_COMMANDS
   constexpr std::array<AddCommand, 3> kLab = {kvcove::lab::AddBench, kvcove::lab::AddReplay,
                                               kvcove::lab::AddPolicy};
+#else
+  constexpr std::array<AddCommand, 0> kLab = {};
+#endif
   return kvcove::cli::Main(argc, argv, kLab);
 }
