@@ -86,36 +86,6 @@ export KVCOVE_FUZZ_SECONDS
 printf '%s\n' build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'
 
 step "Tidy (clang-tidy-19) on what changed" 180
-# Against KVCOVE_BASE, else against the main that this one grew from, else the last commit.
-base=${KVCOVE_BASE:-$(git merge-base HEAD origin/main 2>/dev/null || true)}
-if [ -z "$base" ] || [ "$(git rev-parse "$base")" = "$(git rev-parse HEAD)" ]; then
-  base=$(git rev-parse HEAD~1 2>/dev/null || git hash-object -t tree /dev/null)
-fi
-# Its commands are those of a build whose units are single sources, without precompiled headers: so it notices a missing include, too.
-cmake --preset asan -B build/tidy -DKVCOVE_UNITY=0 -DKVCOVE_PRECOMPILED=OFF -DKVCOVE_TESTS=OFF -DKVCOVE_FUZZ=OFF >/dev/null
-ninja -C build/tidy generated/kvcove/wire/{host,cluster}_generated.h >/dev/null
-# A source whose comments and includes alone differ, or that has only moved, says nothing new.
-code() { g++ -fpreprocessed -dD -E -P -x c++ - 2>/dev/null | grep -v '^ *# *include' | tr -d ' \t\n'; }
-mapfile -t changed < <(
-  git diff -M --name-status --diff-filter=d "$base" -- 'kvcove/*.cc' 'lab/*.cc' | while IFS=$'\t' read -r kind from to; do
-    to=${to:-$from}
-    if [[ $kind == A* ]] || [ "$(git show "$base:$from" | code | cksum)" != "$(code <"$to" | cksum)" ]; then echo "$to"; fi
-  done
-)
-if [ ${#changed[@]} -gt 0 ]; then
-  # The analyzer loses its way in Boost's coroutines: their users get the other checks only.
-  plain=()
-  coroutines=()
-  for file in "${changed[@]}"; do
-    case $file in *_test.cc) continue ;; esac
-    if grep -q '<boost/asio/awaitable.hpp>' "$file"; then coroutines+=("$file"); else plain+=("$file"); fi
-  done
-  # The analyzer takes as long as all other checks together; after a large change they must do.
-  few=()
-  if [ ${#plain[@]} -gt 30 ]; then few=(--checks='-clang-analyzer-*'); fi
-  printf '%s\n' "${plain[@]}" | xargs -r -P "$(nproc)" -n 2 clang-tidy-19 -p build/tidy --quiet "${few[@]}" 2>/dev/null
-  printf '%s\n' "${coroutines[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy-19 -p build/tidy --quiet --checks='-clang-analyzer-*' 2>/dev/null
-fi
-echo "tidy: ${#changed[@]} files clean"
+scripts/tidy.py
 echo
 echo "Checks: all passed"
