@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The checks behind the tests: format, layers, tidy on what changed, sanitizers, fuzzers. `check.sh build` only builds what they run.
-# KVCOVE_FUZZ_SECONDS shortens or lengthens the last ones.
+# The checks behind the tests: format, layers, tidy on what changed, sanitizers, fuzzers. `check.sh TASK` does one of those that need
+# nobody's attention; `check.sh background` does them all, for finish_task (scripts/step.sh). KVCOVE_FUZZ_SECONDS shortens or lengthens
+# the fuzzers' time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
-trap stop_background EXIT
 
 build_asan() { scripts/build.sh asan instrumented_tests; }
 build_tsan() {
@@ -13,18 +13,36 @@ build_tsan() {
     {base,connector,http,master,master_server,owner,pool,requester,rpc,segment,server,transport,uring}_tests
 }
 build_fuzzers() { scripts/build.sh asan fuzzers; }
-if [ "${1:-}" = build ]; then
-  build_asan
-  build_tsan
-  build_fuzzers
-  exit
-fi
+tidy() { scripts/tidy.py; }
+tasks=(build_asan build_tsan tidy build_fuzzers)
+case ${1:-} in
+  '') ;;
+  background)
+    for task in "${tasks[@]}"; do
+      status=0
+      scripts/check.sh "$task" >"$results/$task.log" 2>&1 || status=$?
+      echo "$status" >"$results/$task.status"
+    done
+    exit
+    ;;
+  build_asan | build_tsan | tidy | build_fuzzers)
+    "$1"
+    exit
+    ;;
+  *)
+    echo "check.sh [${tasks[*]}]" >&2
+    exit 2
+    ;;
+esac
 
 step "Set-up for the checks" 30
 scripts/setup.sh --checks
+# .ci/run has begun them beside the tests.
+if [ -z "$background" ]; then
+  trap stop_background EXIT
+  begin_background
+fi
 
-# The next steps leave time for builds.
-in_background build/check-build.log scripts/check.sh build
 step "Format (clang-format-19)" 20
 git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run -Werror
 echo "format: clean"
@@ -38,11 +56,8 @@ scripts/python.sh abi3
 step "Layers" 5
 scripts/check_layers.sh
 
-stop_background
 step "Build with asan + ubsan, thread-safety as errors (clang-19)" 240
-build_asan
-# The tests leave time for the next builds.
-in_background build/check-build.log scripts/check.sh build
+finish_task build_asan
 step "Tests under asan + ubsan" 330
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -54,15 +69,14 @@ JOBS=$(($(nproc) * 3 / 2)) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' K
 step "Tortures under asan + ubsan" 60
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
-stop_background
 
 step "Build with tsan (clang-19)" 180
+finish_task build_tsan
 # Cores and the log of a disk have none: simulations run them in one, and uring_tests have the threads of a disk's device. Programs with
 # processes of their own run in the release and under asan; here the tortures stand for them.
 threads='^(base|connector|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
 # These of them have one thread, too, and take long: a locale that is made, each place of a crash, a million objects.
 one_thread='^(base_size|master_file_store_recovery|owner_core_steps)_test$'
-build_tsan
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 . scripts/symbolizer.sh
@@ -71,8 +85,11 @@ step "Tortures under tsan" 60
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
+step "Tidy (clang-tidy-19) on what changed" 180
+finish_task tidy
+
 step "Fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=15} s each" 120
-build_fuzzers
+finish_task build_fuzzers
 fuzz() {
   local name=${1##*/} new
   new=$(mktemp -d)
@@ -84,8 +101,5 @@ fuzz() {
 export -f fuzz
 export KVCOVE_FUZZ_SECONDS
 printf '%s\n' build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'
-
-step "Tidy (clang-tidy-19) on what changed" 180
-scripts/tidy.py
 echo
 echo "Checks: all passed"
