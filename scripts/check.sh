@@ -88,18 +88,30 @@ build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 -
 step "Tidy (clang-tidy-19) on what changed" 180
 finish_task tidy
 
-step "Fuzzers (libFuzzer), ${KVCOVE_FUZZ_SECONDS:=15} s each" 120
+step "Fuzzers (libFuzzer): ${KVCOVE_FUZZ_SECONDS:=15} s each where what they exercise has changed" 90
 finish_task build_fuzzers
+base=$(scripts/base.sh)
+# Each says what it exercises in its source. Where nothing of that has changed, its corpus is replayed.
 fuzz() {
-  local name=${1##*/} new
+  local name=${1##*/fuzz_} paths length new
+  mapfile -t paths < <(sed -n 's/^\/\/ Fuzzes: //p' "tests/fuzz/fuzz_$name.cc" | tr ' ' '\n')
+  if ! git ls-files --error-unmatch -- "${paths[@]:-no line}" >/dev/null; then
+    echo "tests/fuzz/fuzz_$name.cc: a line \`// Fuzzes: PATH...\` must name the sources and folders that it exercises"
+    return 1
+  fi
+  if git diff --quiet "$base" -- "tests/fuzz/fuzz_$name.cc" "tests/fuzz/corpus/$name" "${paths[@]}"; then
+    length=-runs=0
+  else
+    length=-max_total_time=$KVCOVE_FUZZ_SECONDS
+  fi
   new=$(mktemp -d)
   # Of a crash the stack and the input, as base64: a reader of the log may have nothing else.
-  "$1" -max_total_time="$KVCOVE_FUZZ_SECONDS" -max_len=4096 -print_final_stats=1 -rss_limit_mb=2048 -artifact_prefix="$new/" "$new" "tests/fuzz/corpus/${name#fuzz_}" 2>&1 |
+  "$1" "$length" -max_len=4096 -print_final_stats=1 -rss_limit_mb=2048 -artifact_prefix="$new/" "$new" "tests/fuzz/corpus/$name" 2>&1 |
     grep -E 'stat::number_of_executed_units|ERROR|SUMMARY|^ +#[0-9]|Base64' | sed "s/^/$name: /"
   rm -rf "$new"
 }
 export -f fuzz
-export KVCOVE_FUZZ_SECONDS
+export KVCOVE_FUZZ_SECONDS base
 printf '%s\n' build/asan/bin/fuzz_* | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'
 echo
 echo "Checks: all passed"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as any message between owners, requesters and the master. The first byte chooses.
+// Fuzzes: kvcove/wire kvcove/rpc/address.cc
 #include <cstring>
 #include <vector>
 

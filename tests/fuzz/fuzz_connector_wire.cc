@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What travels between an engine's processes: whatever decodes is coded to the same again.
+// Fuzzes: kvcove/connector/plan.cc
 #include <cstdlib>
 
 #include "kvcove/connector/plan.h"

@@ -2,6 +2,7 @@
 // Any bytes as the file `control`: a start never crashes, and what it accepts is there after a
 // commit and another start. The first byte chooses between raw bytes and bodies that get right
 // checksums; without these nothing would come through.
+// Fuzzes: kvcove/master/store
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -2,6 +2,7 @@
 // Any bytes as what lies on a disk: a superblock, a zone of records, a trailer with its summary.
 // The first byte chooses which, and whether checksums are made right: without these nothing would
 // come through. What is accepted must be sound, and encode to the same bytes again.
+// Fuzzes: kvcove/disklog
 #include <cstdint>
 #include <cstdlib>
 #include <string>

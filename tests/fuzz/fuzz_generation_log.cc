@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a file of the first format: a start that accepts them plans facts that the next
 // start reads.
+// Fuzzes: kvcove/master/store kvcove/master/control
 #include <cstdlib>
 
 #include "kvcove/base/clock.h"

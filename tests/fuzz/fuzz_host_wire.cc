@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as frame header, and as the body of any method, against a real pool of 1 MiB. The first
 // byte chooses.
+// Fuzzes: kvcove/wire kvcove/owner/core kvcove/pool/local_host.cc
 #include <cstring>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // A master, with its two event loops, against clients that send what the input says: frames behind
 // frames in one packet, calls that move a connection to the other loop, large frames, garbage, on
 // four connections at once, closed at any time. When all are closed, the master must have none.
+// Fuzzes: kvcove/master kvcove/rpc kvcove/wire
 #include <poll.h>
 #include <sys/socket.h>
 

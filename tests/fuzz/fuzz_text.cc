@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as what people and programs write: the admin endpoint's queries, credentials,
 // addresses, sizes, tokens. The first byte chooses.
+// Fuzzes: kvcove/base/size.cc kvcove/http/url.cc kvcove/model/ids.cc
+// Fuzzes: kvcove/rpc/address.cc kvcove/rpc/credentials.cc
 #include <string>
 
 #include "kvcove/base/size.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Fuzzes: lab/replay/trace.cc
 #include "lab/replay/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
