@@ -64,7 +64,7 @@ export UBSAN_OPTIONS=print_stacktrace=1
 . scripts/symbolizer.sh
 # The filter leaves out simulations that must notice a broken rule: they test the oracle, not memory. Instrumented tests
 # compute for longer than those of the release, so fewer of them run at a time.
-JOBS=$(($(nproc) * 3 / 2)) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=10 KVCOVE_SIM_LOADS=5000 \
+JOBS=$(($(nproc) * 3 / 2)) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=5 KVCOVE_SIM_LOADS=2500 \
   scripts/test.sh asan -L 'unit|integration|fault' -LE release
 step "Tortures under asan + ubsan" 60
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
