@@ -27,6 +27,11 @@ if(KVCOVE_SANITIZE)
     add_link_options(-fuse-ld=lld)
   endif()
 endif()
+# Code whose speed is nobody's concern, such as a test's own, calls the sanitizer's checks: inlined, they are most of its instructions.
+set(outlined_checks)
+if(KVCOVE_SANITIZE MATCHES address AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  set(outlined_checks -fsanitize-address-outline-instrumentation)
+endif()
 # Coverage guides the fuzzers. It takes a quarter of the compile time, and each comparison becomes a call, so only sources that a fuzzer
 # exercises have it (FUZZED), and no test.
 set(coverage -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
@@ -195,6 +200,7 @@ if(KVCOVE_TESTS)
   if(NOT KVCOVE_SANITIZE)  # instrumented fakes that are not optimised answer later than the library waits
     list(PREPEND test_options -O0)
   endif()
+  list(APPEND test_options ${outlined_checks})
   if(KVCOVE_PRECOMPILED)
     kvcove_precompile(kvcove_test_precompiled PROGRAM HEADERS <gmock/gmock.h> <gtest/gtest.h> ${standard_headers} <filesystem> <fstream>
                       OPTIONS ${test_options} PACKAGES GTest::gmock)
