@@ -96,14 +96,15 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND KVCOVE_PRECOMPILED)
   add_compile_options(--param=ggc-min-heapsize=786432)
 endif()
 
-# kvcove_module(NAME DEPS a b c PACKAGES X::Y ALONE x_test.cc PRECOMPILED t FUZZED x.cc)
+# kvcove_module(NAME DEPS a b c PACKAGES X::Y ALONE x_test.cc PRECOMPILED t FUZZED x.cc [RELEASE])
 # One folder, one namespace, one target kvcove::NAME. Sources are all *.cc (of its folders, too) but tests; each `*_test.cc` beside
 # the code becomes part of the program NAME_tests and a test NAME_x_test of its own, with the label `unit`. DEPS are modules
 # further down only. ALONE names tests that need a program of their own, because they replace a function of the whole program.
 # PRECOMPILED names other headers than the standard ones (kvcove_precompile). FUZZED names sources whose coverage guides a fuzzer, by
-# patterns; `*` is all. FOLDERS, of a folder that is made into several targets, are those of this one; `.` is the folder itself.
+# patterns; `*` is all. FOLDERS, of a folder that is made into several targets, are those of this one; `.` is the folder itself. RELEASE:
+# CI runs its tests without sanitizers only.
 function(kvcove_module name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PACKAGES;ALONE;FOLDERS;FUZZED" ${ARGN})
+  cmake_parse_arguments(ARG "RELEASE" "PRECOMPILED" "DEPS;PACKAGES;ALONE;FOLDERS;FUZZED" ${ARGN})
   if(NOT ARG_FOLDERS)
     set(ARG_FOLDERS . *)
   endif()
@@ -174,17 +175,21 @@ function(kvcove_module name)
     endif()
   endforeach()
   list(REMOVE_ITEM together ${ARG_ALONE})
+  set(release)
+  if(ARG_RELEASE)
+    set(release RELEASE)
+  endif()
   if(together)
-    kvcove_test_program(${name}_tests SOURCES ${together} DEPS ${name})
+    kvcove_test_program(${name}_tests SOURCES ${together} DEPS ${name} ${release})
   endif()
   foreach(test ${tests})
     get_filename_component(test_name ${test} NAME_WE)
     set(program ${name}_tests)
     if(test IN_LIST ARG_ALONE)
       set(program ${name}_${test_name})
-      kvcove_test_program(${program} SOURCES ${test} DEPS ${name})
+      kvcove_test_program(${program} SOURCES ${test} DEPS ${name} ${release})
     endif()
-    kvcove_test(${name}_${test_name} PROGRAM ${program} FILE ${test} LABEL unit)
+    kvcove_test(${name}_${test_name} PROGRAM ${program} FILE ${test} LABEL unit ${release})
   endforeach()
 endfunction()
 
