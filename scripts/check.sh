@@ -80,7 +80,7 @@ one_thread='^(base_size|master_file_store_recovery|owner_core_steps)_test$'
 step "Tests of what has threads under tsan" 180
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 . scripts/symbolizer.sh
-scripts/test.sh tsan -R "$threads" -E "$one_thread"
+JOBS=$(($(nproc) * 2)) scripts/test.sh tsan -R "$threads" -E "$one_thread"
 step "Tortures under tsan" 60
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20

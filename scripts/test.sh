@@ -25,8 +25,8 @@ done
 export KVCOVE_SKIPS=$PWD/$build/skips.tsv
 : >"$KVCOVE_SKIPS"
 status=0
-# Tests wait for processes, leases and disks as long as they compute: twice as many as there are cores.
-ctest --test-dir "$build" --output-on-failure -j "${JOBS:-$(($(nproc) * 2))}" --no-tests=error \
+# Tests wait for processes, leases and disks for longer than they compute: three times as many as there are cores.
+ctest --test-dir "$build" --output-on-failure -j "${JOBS:-$(($(nproc) * 3))}" --no-tests=error \
   --output-junit ctest.xml "$@" || status=$?
 python3 scripts/ci_report.py tests "$build/ctest.xml" --skips "$KVCOVE_SKIPS" || status=$?
 exit $status
