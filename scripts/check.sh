@@ -35,7 +35,7 @@ case ${1:-} in
     ;;
 esac
 
-step "Set-up for the checks" 30
+step "Set-up for the checks" 10
 scripts/setup.sh --checks
 # .ci/run has begun them beside the tests.
 if [ -z "$background" ]; then
@@ -43,22 +43,22 @@ if [ -z "$background" ]; then
   begin_background
 fi
 
-step "Format (clang-format-19)" 20
+step "Format (clang-format-19)" 15
 git ls-files '*.cc' '*.h' | xargs clang-format-19 --dry-run -Werror
 echo "format: clean"
 
-step "ruff and mypy" 40
+step "ruff and mypy" 30
 scripts/python.sh check
 
-step "Wheel of the limited API" 90
+step "Wheel of the limited API" 60
 scripts/python.sh abi3
 
 step "Layers" 5
 scripts/check_layers.sh
 
-step "Build with asan + ubsan, thread-safety as errors (clang-19)" 240
+step "Build with asan + ubsan, thread-safety as errors (clang-19)" 140
 finish_task build_asan
-step "Tests under asan + ubsan" 330
+step "Tests under asan + ubsan" 240
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0
 export UBSAN_OPTIONS=print_stacktrace=1
 . scripts/symbolizer.sh
@@ -66,29 +66,29 @@ export UBSAN_OPTIONS=print_stacktrace=1
 # compute for longer than those of the release, so fewer of them run at a time.
 JOBS=$(($(nproc) * 3 / 2)) GTEST_FILTER='-*.Notices*:ShardsSimTest.*IsNoticed' KVCOVE_SIM_SEEDS=5 KVCOVE_SIM_LOADS=2500 \
   scripts/test.sh asan -L 'unit|integration|fault' -LE release
-step "Tortures under asan + ubsan" 60
+step "Tortures under asan + ubsan" 50
 build/asan/bin/torture --kvcove build/asan/bin/kvcove --reads 20000 --at-least 20
 build/asan/bin/torture --cluster 1 --kvcove build/asan/bin/kvcove --reads 5000 --at-least 20
 
-step "Build with tsan (clang-19)" 180
+step "Build with tsan (clang-19)" 90
 finish_task build_tsan
 # Cores and the log of a disk have none: simulations run them in one, and uring_tests have the threads of a disk's device. Programs with
 # processes of their own run in the release and under asan; here the tortures stand for them.
 threads='^(base|connector|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
 # These of them have one thread, too, and take long: a locale that is made, each place of a crash, a million objects.
 one_thread='^(base_size|master_file_store_recovery|owner_core_steps)_test$'
-step "Tests of what has threads under tsan" 180
+step "Tests of what has threads under tsan" 100
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 . scripts/symbolizer.sh
 JOBS=$(($(nproc) * 2)) scripts/test.sh tsan -R "$threads" -E "$one_thread"
-step "Tortures under tsan" 60
+step "Tortures under tsan" 50
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
 
-step "Tidy (clang-tidy-19) on what changed" 180
+step "Tidy (clang-tidy-19) on what changed" 30
 finish_task tidy
 
-step "Fuzzers (libFuzzer): ${KVCOVE_FUZZ_SECONDS:=15} s each where what they exercise has changed" 90
+step "Fuzzers (libFuzzer): ${KVCOVE_FUZZ_SECONDS:=15} s each where what they exercise has changed" 70
 finish_task build_fuzzers
 base=$(scripts/base.sh)
 # Each says what it exercises in its source. Where nothing of that has changed, its corpus is replayed.

@@ -49,10 +49,10 @@ wheel() {
 }
 
 run_tests() {
-  step "Python: wheels" 120
+  step "Python: wheels" 70
   wheel
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
-  step "Python: tests" 240
+  step "Python: tests" 200
   # Sockets lie in the tests' directories, and their paths must be short.
   local directory workers
   directory=$(mktemp -d /tmp/kvt-XXXXXX)

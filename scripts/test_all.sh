@@ -4,14 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
-step "Set-up" 60
+step "Set-up" 20
 make --no-print-directory setup
 scripts/etcd.sh
-step "Build of the product (release)" 300
+step "Build of the product (release)" 260
 scripts/build.sh release kvcove kvcove_static kvcove_shared kvcove_server_static
-step "Build of the tests (release)" 300
+step "Build of the tests (release)" 240
 scripts/build.sh release
-step "Tests of the core (release)" 480
+step "Tests of the core (release)" 330
 scripts/test.sh release
 scripts/python.sh test
 echo
