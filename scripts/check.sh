@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 build_asan() { scripts/build.sh asan instrumented_tests; }
 build_tsan() {
-  scripts/build.sh tsan kvcove torture integration_tests connector_{plan,worker_allocations}_test \
+  scripts/build.sh tsan kvcove torture integration_tests \
     {base,connector,http,master,master_server,owner,pool,requester,rpc,segment,server,transport,uring}_tests
 }
 build_fuzzers() { scripts/build.sh asan fuzzers; }
@@ -74,13 +74,12 @@ step "Build with tsan (clang-19)" 90
 finish_task build_tsan
 # Cores and the log of a disk have none: simulations run them in one, and uring_tests have the threads of a disk's device. Programs with
 # processes of their own run in the release and under asan; here the tortures stand for them.
+# Unit tests of one thread are not even built (ONE_THREAD in each module's CMakeLists.txt).
 threads='^(base|connector|http|master|owner|pool|requester|rpc|segment|server|transport|uring)_.*_test$|^(borrow|cluster|connector|pool)_behaviour$|^(disk_retry|disk_tasks|etcd|operations|security|several_owners)$'
-# These of them have one thread, too, and take long: a locale that is made, each place of a crash, a million objects.
-one_thread='^(base_size|master_file_store_recovery|owner_core_steps)_test$'
 step "Tests of what has threads under tsan" 100
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 . scripts/symbolizer.sh
-JOBS=$(($(nproc) * 2)) scripts/test.sh tsan -R "$threads" -E "$one_thread"
+JOBS=$(($(nproc) * 2)) scripts/test.sh tsan -R "$threads"
 step "Tortures under tsan" 50
 build/tsan/bin/torture --kvcove build/tsan/bin/kvcove --reads 5000 --at-least 20
 build/tsan/bin/torture --cluster 1 --kvcove build/tsan/bin/kvcove --reads 1000 --at-least 20
