@@ -446,8 +446,7 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   AddAdminAccessOptions(*admin, options->access);
   Builder add(*admin, options, chosen);
   add.Add("health", "Check that the master answers.", "GET", "/healthz", {});
-  add.Add("status", "Print the pool in a few numbers.", "GET", "/v1/status",
-          PrintStatus);
+  add.Add("status", "Print the pool in a few numbers.", "GET", "/v1/status", PrintStatus);
   AddOfCluster(add);
   AddQuestions(add);
   AddChanges(add);

@@ -109,8 +109,8 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
 TEST(OwnerTest, EstimatesWhatMoreMemoryWouldBring) {
   constexpr std::uint64_t kKeys = 6000;
   const std::vector<std::byte> value(4096);
-  const auto owner = *Owner::Open({.memory_bytes = 16 * kMiB, .policy = "lru"},
-                                  SystemClock::Instance());
+  const auto owner =
+      *Owner::Open({.memory_bytes = 16 * kMiB, .policy = "lru"}, SystemClock::Instance());
   owner->link_side().Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
   ASSERT_TRUE(owner->Start());
   const SessionNumber session = owner->memory().AddSession(getpid())->number;

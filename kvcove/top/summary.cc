@@ -69,8 +69,8 @@ std::vector<Part> ExpectedParts(const Expected& expected) {
   constexpr std::pair<const char*, const char*> kSizes[] = {
       {"half", "x1/2"}, {"same", "x1"}, {"double", "x2"}, {"quadruple", "x4"}, {"any", "any"}};
   std::vector<Part> parts;
-  for (const auto& [tier, ratios] : {std::pair("memory ", expected.OfMemory()),
-                                     std::pair("disk ", expected.OfDisk())}) {
+  for (const auto& [tier, ratios] :
+       {std::pair("memory ", expected.OfMemory()), std::pair("disk ", expected.OfDisk())}) {
     const char* before = tier;
     for (const auto& [name, shown] : kSizes) {
       const auto ratio = ratios.find(name);

@@ -36,11 +36,11 @@ std::string_view TaskStateName(TaskState state);
 
 struct TaskRequest {
   TaskKind kind = TaskKind::kCopy;
-  std::string from;           // the owner's address; empty for a repair, which covers all owners
-  std::string to;             // of a copy or move; empty: any owner with room
+  std::string from;             // the owner's address; empty for a repair, which covers all owners
+  std::string to;               // of a copy or move; empty: any owner with room
   std::vector<SlotId> slots{};  // a namespace's weight versions, say; empty: all
-  std::string prefix;         // of the keys
-  bool one_key = false;       // the prefix is a whole key, and slots are named
+  std::string prefix;           // of the keys
+  bool one_key = false;         // the prefix is a whole key, and slots are named
 };
 
 struct TaskStat {

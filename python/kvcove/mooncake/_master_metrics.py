@@ -72,7 +72,8 @@ class OwnerSums:
 
     def __init__(self) -> None:
         self._ended: dict[str, float] = {}
-        self._last: dict[str, dict[str, float]] = {}  # by counter and owner, the owner heard last at the end
+        # By counter and owner, the owner heard last at the end.
+        self._last: dict[str, dict[str, float]] = {}
 
     def add(self, own: Own, name: str) -> float:
         """Return the sum of a counter over all owners that were ever seen."""
