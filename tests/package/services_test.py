@@ -58,8 +58,9 @@ ln -s /proc/self/fd dev/fd
 mount -t tmpfs -o mode=755 run run
 ip link set lo up
 hostname guest
-exec env -i container=kvcove PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /lib/systemd/systemd --unit=kvcove-test.service \
-  --log-target=journal --show-status=0
+mkdir -p host && pivot_root . host
+exec env -i container=kvcove PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . sh -c "
+  umount -l host && exec /lib/systemd/systemd --unit=kvcove-test.service --log-target=journal --show-status=0"
 '
 """
 
@@ -94,20 +95,23 @@ class ServicesTest(unittest.TestCase):
             print(printed.splitlines()[-1], file=sys.stderr)
 
     def test_a_real_systemd_starts_kills_watches_and_upgrades_them(self):
+        guest = Guest(ROOT)  # of its own: the package does not outlive the test
+        self.addCleanup(guest.close)
+        guest.run("dpkg", "-i", guest.put(DEB))
         group = unified() / f"kvcove-guest-{os.getpid()}"
         group.mkdir()
         self.addCleanup(self.remove_group, group)
-        system = self.guest.root / "etc/systemd/system"
+        system = guest.root / "etc/systemd/system"
         (system / "kvcove-test.service").write_text(TEST_UNIT)
         for unit in MASKED:
             (system / unit).unlink(missing_ok=True)
             (system / unit).symlink_to("/dev/null")
-        (self.guest.root / "etc/machine-id").write_text(f"{1:032x}\n")
-        test = self.guest.root / "test"
+        (guest.root / "etc/machine-id").write_text(f"{1:032x}\n")
+        test = guest.root / "test"
         test.mkdir()
         for path in ("tests/package/services_inside.py", "traces/conversation_trace.jsonl"):
             shutil.copy(SOURCES / path, test)
-        with subprocess.Popen(["sh", "-ec", SETUP, self.guest.root, group], stdin=subprocess.DEVNULL) as systemd:
+        with subprocess.Popen(["sh", "-ec", SETUP, guest.root, group], stdin=subprocess.DEVNULL) as systemd:
             try:
                 systemd.wait(timeout=480)
             except subprocess.TimeoutExpired:
