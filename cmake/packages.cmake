@@ -7,8 +7,9 @@
 if(NOT TARGET kvcove_old_glibc)
   add_subdirectory(cmake/old_glibc EXCLUDE_FROM_ALL)
 endif()
+# Its file has another name until it is installed: ninja would take `kvcove`, the target, for this file.
 add_executable(kvcove_packaged EXCLUDE_FROM_ALL kvcove/cli/main/main.cc)
-set_target_properties(kvcove_packaged PROPERTIES OUTPUT_NAME kvcove RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/packaged)
+set_target_properties(kvcove_packaged PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/packaged)
 target_link_libraries(kvcove_packaged kvcove::cli kvcove::lab_commands)
 kvcove_old_glibc(kvcove_packaged)
 
@@ -25,7 +26,7 @@ add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/packaged/changelog.gz
 add_custom_target(packaged DEPENDS kvcove_packaged ${pages}.made ${PROJECT_BINARY_DIR}/packaged/changelog.gz)
 
 set(doc ${CMAKE_INSTALL_DATADIR}/doc/kvcove)
-install(TARGETS kvcove_packaged RUNTIME COMPONENT packaged EXCLUDE_FROM_ALL)
+install(PROGRAMS $<TARGET_FILE:kvcove_packaged> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME kvcove COMPONENT packaged EXCLUDE_FROM_ALL)
 install(DIRECTORY ${pages}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT packaged EXCLUDE_FROM_ALL)
 install(FILES NOTICE DESTINATION ${doc} COMPONENT packaged EXCLUDE_FROM_ALL)
 

@@ -44,6 +44,7 @@ Status HostOwner::Look() {
   auto connected = rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs);
   if (connected) {
     client_ = std::move(*connected);
+    asked_ = false;
     if (!process_) {
       const UniqueFd log(open(options_.log.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
       // No `kvcove run` has started an owner with a log that cannot be locked.
@@ -64,21 +65,20 @@ Status HostOwner::Ask(std::int64_t wait_ns) {
       reply ? wire::DecodeAttendance(std::as_bytes(std::span(*reply)))
             : Result<wire::Attendance>(std::unexpected(reply.error()));
   if (!attendance) {
-    const bool silent = attendance.error().code == Code::kTimeout;
-    // No other answer can be read from this connection. It goes on to attend the owner, which is
-    // busy, until the next one does: without it the owner would end.
-    if (silent && attends_) late_ = std::move(client_);
     client_.reset();
-    attends_ = false;
+    const bool silent = attendance.error().code == Code::kTimeout;
+    // An owner that is busy is attended until the next connection does: without one it would end.
+    if (!silent) attending_.Reset();
     if (silent && !std::exchange(silent_, true)) {
       LogWarn("the owner at {} does not answer; it may be frozen or busy", options_.socket);
     }
     return std::unexpected(attendance.error());
   }
   seen_ = *attendance;
-  attends_ = true;
-  if (late_) --seen_.attendants;
-  late_.reset();
+  if (!std::exchange(asked_, true)) {
+    if (attending_.valid()) --seen_.attendants;
+    attending_ = UniqueFd(fcntl(client_->fd(), F_DUPFD_CLOEXEC, 0));
+  }
   if (std::exchange(silent_, false)) LogInfo("the owner at {} answers again", options_.socket);
   const bool had_lease = std::exchange(ready_, seen_.lease_left_ns > 0);
   if (was_ready_ && had_lease != ready_) {
@@ -130,8 +130,7 @@ Status HostOwner::TryStart() {
 Status HostOwner::AfterEnd(int status) {
   process_.reset();
   client_.reset();
-  late_.reset();
-  attends_ = false;
+  attending_.Reset();
   ready_ = false;
   if (rpc::Client::Connect(options_.socket, clock_.NowNs() + kAskNs)) {
     if (!was_ready_) return {};  // another was faster to take the socket
@@ -174,14 +173,15 @@ std::string HostOwner::Waiting() const {
 void HostOwner::Leave() {
   bool attended = false;
   if (process_ && !options_.shared) {
-    if (!client_ && late_) {
+    if (!client_ && attending_.valid()) {
       auto connected = rpc::Client::Connect(options_.socket, clock_.NowNs() + kLastAskNs);
       if (connected) client_ = std::move(*connected);
+      asked_ = false;
     }
     attended = client_ && Ask(kLastAskNs) && seen_.attendants > 1;
   }
   client_.reset();
-  late_.reset();
+  attending_.Reset();
   if (!process_ || options_.shared) return;
   if (attended) {
     LogInfo("the owner (process {}) goes on for another 'kvcove run'", process_->pid());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/posix.h"
 #include "kvcove/cli/process.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/wire/host_wire.h"
@@ -65,8 +66,9 @@ class HostOwner {
   const HostOwnerOptions options_;
   const Clock& clock_;
   std::optional<rpc::Client> client_;
-  bool attends_ = false;             // client_ does
-  std::optional<rpc::Client> late_;  // attends, and its answer did not come in time
+  bool asked_ = false;  // client_ attends the owner
+  UniqueFd
+      attending_;  // holds the connection that does open, when a late answer has ended its client
   std::optional<Process> process_;
   wire::Attendance seen_;
   bool ready_ = false;
