@@ -17,7 +17,7 @@ SERVE = "kvcove-serve.service"
 OWNER = "kvcove-owner@main.service"
 MASTER = "kvcove-master.service"
 SOCKETS = {SERVE: "/run/kvcove/serve/kvcove.sock", OWNER: "/run/kvcove/owner-main/kvcove.sock"}
-WATCHDOG_S = 6
+WATCHDOG_S = 10
 CAP_SYS_RESOURCE = 1 << 24
 
 
@@ -49,7 +49,7 @@ def until(condition, seconds=30.0):
 
 def status(unit):
     """What the owner behind a unit's socket says."""
-    said = done("kvcove", "status", "--socket", SOCKETS[unit], "--json", KVCOVE_OWNER_USER="kvcove")
+    said = done("kvcove", "status", "--socket", SOCKETS[unit], "--json", "--timeout-ms", "30000", KVCOVE_OWNER_USER="kvcove")
     return json.loads(said)
 
 
