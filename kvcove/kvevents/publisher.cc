@@ -14,6 +14,9 @@ namespace {
 constexpr std::size_t kMostFrames = 4;
 constexpr std::int64_t kMostRequestBytes = 1024;  // of a frame from a subscriber
 constexpr int kQueuedRequests = 64;               // by subscriber
+// Most messages of a kind that one call of Serve reads: peers that send without end must not keep
+// its caller.
+constexpr int kMostReceived = 256;
 
 std::array<char, 8> BigEndianOf(std::uint64_t number) {
   std::array<char, 8> bytes{};
@@ -165,24 +168,30 @@ bool Publisher::Receive(void* socket, std::vector<std::string>& frames) const {
 // ends is told as the end of each of its subscriptions.
 void Publisher::CountSubscribers() {
   std::vector<std::string> frames;
-  while (Receive(events_, frames)) {
+  for (int i = 0; i < kMostReceived && Receive(events_, frames); ++i) {
     if (frames.size() != 1 || frames[0].empty()) continue;
-    if (frames[0][0] == 1) counts_.subscribers.fetch_add(1, std::memory_order_relaxed);
+    if (frames[0][0] == 1) {
+      ++subscriptions_;
+      counts_.subscribers.fetch_add(1, std::memory_order_relaxed);
+    }
     if (frames[0][0] == 0) counts_.subscribers.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
 void Publisher::TakeRequests() {
   std::vector<std::string> frames;
-  while (replays_.size() < kReplays && Receive(replay_, frames)) {
+  for (int i = 0; i < kMostReceived && replays_.size() < kReplays && Receive(replay_, frames);
+       ++i) {
     // The name of the connection, an empty frame, the first number that is wanted.
     if (frames.size() != 3 || !frames[1].empty() || frames[2].size() != 8) {
       counts_.bad.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
     counts_.replays.fetch_add(1, std::memory_order_relaxed);
+    // A number that is to come is one of a process before this, whose blocks are not known here.
+    const std::uint64_t number = NumberIn(frames[2]);
     replays_.push_back({.subscriber = frames[0],
-                        .next = NumberIn(frames[2]),
+                        .next = number > buffer_.next() ? 0 : number,
                         .until_ns = clock_.NowNs() + kReplayNs});
   }
 }

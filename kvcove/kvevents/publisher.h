@@ -6,7 +6,8 @@
 //
 // vLLM answers with what it still has. Here a subscriber that asks for batches that are gone first
 // gets a snapshot: one batch, under the last number that is gone, that clears its index and names
-// each block. So any subscriber can begin at any time.
+// each block. So any subscriber can begin at any time. One that asks for a number that is still to
+// come has heard a process before this one, and gets all as if it began.
 //
 // No call waits for a subscriber. A subscriber that is slow loses batches once kQueuedBatches wait
 // for it, sees the gap in the numbers, and asks for a replay. A replay that cannot go on is
@@ -66,7 +67,7 @@ class Publisher {
 
   // Publishes a batch under the next number.
   void Publish(std::string batch);
-  // Answers requests for replays for `wait_ms`, and returns early after each. `snapshot` makes the
+  // Answers requests for replays for `wait_ms`, and returns early after some. `snapshot` makes the
   // batch that stands for all earlier ones; what it contains has been published.
   void Serve(long wait_ms, const std::function<std::string()>& snapshot);
 
@@ -74,6 +75,8 @@ class Publisher {
   const std::string& events_endpoint() const { return events_endpoint_; }
   const std::string& replay_endpoint() const { return replay_endpoint_; }
   const ReplayBuffer& buffer() const { return buffer_; }
+  // Returns how many subscriptions have come since the start.
+  std::uint64_t subscriptions() const { return subscriptions_; }
   const Counts& counts() const { return counts_; }
 
  private:
@@ -118,6 +121,7 @@ class Publisher {
   // has lost batches that came after it, so that requests cannot make many.
   ReplayBuffer::Payload snapshot_;
   std::uint64_t snapshot_next_ = 0;
+  std::uint64_t subscriptions_ = 0;
   Counts counts_;
 };
 

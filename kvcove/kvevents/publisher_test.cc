@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kvcove/kvevents/test_subscriber.h"
@@ -88,9 +90,33 @@ TEST_F(PublisherTest, AReplayBeginsAtTheNumberThatIsAskedFor) {
   EXPECT_EQ(Replay(1), (Batches{{1, "b"}, {2, "c"}}));
   EXPECT_EQ(Replay(0).size(), 3U);
   EXPECT_TRUE(Replay(3).empty());
-  EXPECT_TRUE(Replay(99).empty());
   EXPECT_EQ(snapshots_, 0);
-  EXPECT_EQ(publisher_->counts().replays, 4U);
+  EXPECT_EQ(publisher_->counts().replays, 3U);
+}
+
+TEST_F(PublisherTest, ANumberOfAProcessBeforeGetsAllBatches) {
+  Open({.kept_batches = 2});
+  publisher_->Publish("a");
+  using Batches = std::vector<TestSubscriber::Numbered>;
+  EXPECT_EQ(Replay(99), (Batches{{0, "a"}}));
+  for (const char* const text : {"b", "c"}) publisher_->Publish(text);
+  EXPECT_EQ(Replay(99), (Batches{{0, "snapshot"}, {1, "b"}, {2, "c"}}));
+}
+
+TEST_F(PublisherTest, PeersThatSendWithoutEndDoNotKeepItsCaller) {
+  Open();
+  void* const socket = router_->Connect(zmq::kDealer, publisher_->replay_endpoint());
+  constexpr std::uint64_t kSent = 900;  // as many as wait at a connection
+  for (std::uint64_t i = 0; i < kSent; ++i) router_->Send(socket, "bad", 0);
+  std::uint64_t most = 0;
+  const std::int64_t until_ns = SystemClock::Instance().NowNs() + kPatienceMs * kMillisecond;
+  for (std::uint64_t before = 0; before < kSent && SystemClock::Instance().NowNs() < until_ns;) {
+    Serve(/*wait_ms=*/100);
+    const std::uint64_t bad = publisher_->counts().bad;
+    most = std::max(most, bad - std::exchange(before, bad));
+  }
+  EXPECT_EQ(publisher_->counts().bad, kSent);
+  EXPECT_LE(most, 256U) << "in one call";
 }
 
 TEST_F(PublisherTest, ASnapshotStandsForBatchesThatAreGone) {
