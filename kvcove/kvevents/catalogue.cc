@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <span>
 
 #include "kvcove/base/hash.h"
+#include "kvcove/base/random.h"
 
 namespace kvcove::kvevents {
 namespace {
@@ -20,9 +22,10 @@ std::uint64_t AdapterOf(std::string_view digest) {
 
 }  // namespace
 
+Catalogue::HashId::HashId() : seed(RandomU64()) {}
+
 std::size_t Catalogue::HashId::operator()(const BlockId& id) const {
-  // The hash of a block is one already, so its last bytes are as good as any.
-  return id.hash.AsNumber() ^ (std::size_t{id.group} * 0x9E3779B97F4A7C15ULL);
+  return Hash64(std::span(id.hash.bytes).first(id.hash.size), seed ^ id.group);
 }
 
 void Catalogue::SetSlot(SlotId slot, Generation generation, bool shown) {
@@ -66,6 +69,10 @@ Catalogue::Value* Catalogue::Find(SlotId slot, const BlockPart& part, bool add) 
   });
   if (value != values.end()) return &*value;
   if (!add) return nullptr;
+  if (values.size() >= kMostValues) {
+    ++left_out_;
+    return nullptr;
+  }
   ++slots_[slot].values;
   return &values.emplace_back(
       Value{.adapter = adapter, .slot = slot, .parts = static_cast<std::uint8_t>(part.parts)});

@@ -30,6 +30,9 @@ namespace kvcove::kvevents {
 
 class Catalogue {
  public:
+  // Most values of one block, of different slots and adapters; further ones are left out. There are
+  // few, as vLLM's hashes depend on the adapter.
+  static constexpr std::size_t kMostValues = 64;
   // `most_blocks`: further blocks are left out until others go.
   explicit Catalogue(std::size_t most_blocks) : most_blocks_(most_blocks), slots_(kMaxSlots) {}
 
@@ -58,7 +61,8 @@ class Catalogue {
   std::vector<Event> Snapshot() const;
 
   std::size_t blocks() const { return entries_.size(); }
-  // Returns how many stored values were left out: beyond `most_blocks`, and keys of other forms.
+  // Returns how many stored values were left out: beyond `most_blocks` and kMostValues, and keys of
+  // other forms.
   std::uint64_t left_out() const { return left_out_; }
   std::uint64_t foreign() const { return foreign_; }
 
@@ -82,8 +86,11 @@ class Catalogue {
     bool in_memory = false;     // as routers were told
     bool on_disk = false;
   };
+  // An engine could choose hashes that all fall into one bucket, but for the seed.
   struct HashId {
+    HashId();
     std::size_t operator()(const BlockId& id) const;
+    std::uint64_t seed;
   };
   struct DiskPart {
     BlockId block;

@@ -249,5 +249,21 @@ TEST_F(CatalogueTest, AnIndexOfEventsAloneIsWhatThereIs) {
   }
 }
 
+TEST_F(CatalogueTest, ABlockOfManyAdaptersHasABound) {
+  const std::string key = "g0.h0of1@0000000000000007+";
+  for (std::size_t i = 0; i < Catalogue::kMostValues + 10; ++i) {
+    catalogue_.PutMemory(kSlot, key + std::to_string(i));
+  }
+  EXPECT_EQ(catalogue_.left_out(), 10U);
+  EXPECT_TRUE(InMemory(7));
+  catalogue_.DropMemory(kSlot, key + std::to_string(Catalogue::kMostValues));
+  EXPECT_TRUE(InMemory(7)) << "one that was left out takes nothing with it";
+  for (std::size_t i = 0; i < Catalogue::kMostValues; ++i) {
+    catalogue_.DropMemory(kSlot, key + std::to_string(i));
+  }
+  EXPECT_FALSE(InMemory(7));
+  EXPECT_EQ(catalogue_.blocks(), 0U);
+}
+
 }  // namespace
 }  // namespace kvcove::kvevents
