@@ -16,10 +16,15 @@ namespace kvcove::cli {
 namespace {
 
 constexpr const char* kOfKvEvents = "KV events for routers";
+constexpr std::size_t kMostBlocks = 1'000'000'000;  // a negative number is read as a large one
 
 // ZeroMQ binds to addresses of this host alone, and asks no DNS.
 Result<rpc::Address> BoundAddress(const char* option, const std::string& text, bool insecure) {
-  KVCOVE_ASSIGN(rpc::Address address, rpc::ParseAddress(text, 0));
+  Result<rpc::Address> parsed = rpc::ParseAddress(text, 0);
+  if (!parsed) {
+    return Fail(Code::kInvalid, fmt::format("{}: {}", option, parsed.error().detail));
+  }
+  rpc::Address& address = *parsed;
   if (address.host == "localhost") address.host = "127.0.0.1";
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
   if (inet_pton(AF_INET, address.host.c_str(), bytes.data()) != 1 &&
@@ -49,10 +54,17 @@ Result<bool> OneOf(const char* option, const std::string& text, const char* firs
 Result<std::optional<server::KvEventsOptions>> KvEventsOf(const KvEventsTexts& texts, bool insecure,
                                                           std::size_t owners) {
   if (texts.events == "off") {
-    if (texts.replay == "off") return std::nullopt;
+    const KvEventsTexts none;
+    const char* const given = texts.replay != none.replay             ? "--kv-events-replay"
+                              : texts.topic != none.topic             ? "--kv-events-topic"
+                              : texts.namespaces != none.namespaces   ? "--kv-events-namespace"
+                              : texts.hashes != none.hashes           ? "--kv-events-hashes"
+                              : texts.form != none.form               ? "--kv-events-form"
+                              : texts.most_blocks != none.most_blocks ? "--kv-events-blocks"
+                                                                      : nullptr;
+    if (given == nullptr) return std::nullopt;
     return Fail(Code::kInvalid,
-                "--kv-events-replay: there are no events to replay; name their "
-                "address with --kv-events");
+                fmt::format("{}: there are no events; name their address with --kv-events", given));
   }
   server::KvEventsOptions options;
   KVCOVE_ASSIGN(options.events, BoundAddress("--kv-events", texts.events, insecure));
@@ -70,8 +82,11 @@ Result<std::optional<server::KvEventsOptions>> KvEventsOf(const KvEventsTexts& t
   }
   options.topic = texts.topic;
   options.namespaces = texts.namespaces;
-  if (texts.most_blocks == 0) {
-    return Fail(Code::kInvalid, "--kv-events-blocks 0: give the most blocks to follow, 1 at least");
+  if (texts.most_blocks == 0 || texts.most_blocks > kMostBlocks) {
+    return Fail(Code::kInvalid,
+                fmt::format("--kv-events-blocks: give the most blocks to follow, 1 at least and {} "
+                            "at most",
+                            kMostBlocks));
   }
   options.most_blocks = texts.most_blocks;
   KVCOVE_ASSIGN(options.form.whole_hashes,
@@ -143,13 +158,16 @@ Result<std::vector<std::unique_ptr<server::KvEvents>>> ServeKvEvents(
       events = server::KvEvents::Open(host.owner(), own, walk, clock);
     }
     if (!events) return std::unexpected(events.error());
-    host.AddMetrics([one = events->get()](Metrics& metrics, const Labels& labels) {
-      one->Collect(metrics, labels);
-    });
     LogInfo("KV events at {}{}", (*events)->events_endpoint(),
             own.replay ? ", replayed at " + (*events)->replay_endpoint()
                        : ", without a replay: routers that miss one learn of it too late");
     all.push_back(std::move(*events));
+  }
+  // Not before all are there: an error ends those of before, and their owners may go on.
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    daemons[i]->host().AddMetrics([one = all[i].get()](Metrics& metrics, const Labels& labels) {
+      one->Collect(metrics, labels);
+    });
   }
   return all;
 }
