@@ -19,6 +19,13 @@ constexpr std::int64_t kPageNs = 200 * kMillisecond;
 // What one call reads: 16,384 objects in memory, and no more once this time is over.
 constexpr int kPagesACall = 32;
 constexpr std::int64_t kCallNs = 20 * kMillisecond;
+// Routers that a process before this one had come back so long after the start, behind its first
+// events. Without those they would keep the blocks of that process; so it begins again for them, so
+// often at most.
+constexpr std::int64_t kReturnNs = 10 * kSecond;
+constexpr std::int64_t kBeginAgainNs = kSecond;
+// Most keys that may change while pages are read; about 40 bytes each.
+constexpr std::size_t kMostChanged = 1 << 20;
 // A walk that a disk has stopped is continued after this time.
 constexpr std::int64_t kWalkAgainNs = kSecond;
 // A batch may have 1,024 hashes of 35 bytes and the last event of the one before.
@@ -58,7 +65,9 @@ KvEvents::KvEvents(owner::Owner& owner, const KvEventsOptions& options, Post wal
       clock_(clock),
       encoder_(options.form),
       publisher_(std::move(publisher)),
-      catalogue_(options.most_blocks) {}
+      catalogue_(options.most_blocks),
+      untold_(kMaxSlots),
+      opened_ns_(clock.NowNs()) {}
 
 KvEvents::~KvEvents() {
   stopping_ = true;
@@ -67,13 +76,19 @@ KvEvents::~KvEvents() {
 
 void KvEvents::Run() {
   while (!stopping_) {
+    const std::int64_t until_ns = clock_.NowNs() + kRoundNs;
     Round();
-    publisher_->Serve(kRoundNs / kMillisecond, [this] { return Snapshot(); });
+    // Requests end a call of Serve, and must not make the rounds, which take the owner's lock,
+    // more.
+    do {
+      const std::int64_t left_ms = (until_ns - clock_.NowNs()) / kMillisecond;
+      publisher_->Serve(std::max<std::int64_t>(left_ms, 0), [this] { return Snapshot(); });
+    } while (!stopping_ && clock_.NowNs() + kMillisecond < until_ns);
   }
 }
 
 void KvEvents::Round() {
-  if (std::exchange(begin_anew_, false)) BeginAnew();
+  if (std::exchange(begin_anew_, false) || NewcomersMissedTheBeginning()) BeginAnew();
   Follow();
   FollowDisks();
   if (walk_.active) {
@@ -83,9 +98,18 @@ void KvEvents::Round() {
   Flush();
 }
 
+bool KvEvents::NewcomersMissedTheBeginning() const {
+  const std::int64_t now_ns = clock_.NowNs();
+  return now_ns < opened_ns_ + kReturnNs + kBeginAgainNs && now_ns >= begun_ns_ + kBeginAgainNs &&
+         publisher_->subscriptions() > begun_with_;
+}
+
 // Begins with what the slots are now. All values are read by a walk.
 void KvEvents::BeginAnew() {
   catalogue_.Clear();
+  untold_.assign(kMaxSlots, 0);
+  begun_ns_ = clock_.NowNs();
+  begun_with_ = publisher_->subscriptions();
   (void)owner_.TakeDiskChanges();
   owner_.TakeKeyChanges(changes_, /*all=*/true);
   for (const auto& [number, slot] : changes_.slots) {
@@ -112,7 +136,11 @@ void KvEvents::Follow() {
   }
   changes_.Each([this](const owner::KeyChanges::Change& change) {
     if (walk_.asked != nullptr && change.kind != owner::KeyChanges::Kind::kSlot) {
-      walk_.changed.insert(KeyNumber(change.slot, change.text));
+      if (walk_.changed.size() < kMostChanged) {
+        walk_.changed.insert(KeyNumber(change.slot, change.text));
+      } else {
+        walk_.changed_much = true;
+      }
     }
     Apply(change);
   });
@@ -135,9 +163,15 @@ void KvEvents::Apply(const owner::KeyChanges::Change& change) {
 }
 
 void KvEvents::SetSlot(SlotId slot, Generation generation, bool shown, std::string_view name) {
+  if (slot >= untold_.size()) return;
   const bool told =
       options_.namespaces == "*" || GlobMatches(options_.namespaces, NameWithinTenant(name));
-  catalogue_.SetSlot(slot, generation, shown && told);
+  // A namespace that is not told takes no room from those that are.
+  const Generation untold = std::exchange(untold_[slot], told ? 0 : generation);
+  catalogue_.SetSlot(slot, told ? generation : 0, shown);
+  // Behind a take-over the name comes later, if tenants share the owner: its values were passed
+  // over.
+  if (told && generation != 0 && generation == untold) BeginWalk();
 }
 
 void KvEvents::PutDisk(SlotId slot, std::string_view key) {
@@ -164,6 +198,7 @@ void KvEvents::AskForPages() {
   auto pages = std::make_shared<Pages>();
   pages->next = walk_.next;
   walk_.changed.clear();
+  walk_.changed_much = false;
   walk_.asked = pages;
   const bool posted = post_([pages, owner = &owner_, clock = &clock_] {
     ReadPages(*owner, *clock, *pages);
@@ -191,8 +226,8 @@ void KvEvents::ReadPages(owner::Owner& owner, const Clock& clock, Pages& pages) 
 // change says how it is. This round has taken all changes of before their end.
 void KvEvents::TakePages() {
   Follow();
-  if (begin_anew_) return;
   const std::shared_ptr<Pages> pages = std::exchange(walk_.asked, nullptr);
+  if (pages == nullptr || walk_.changed_much) return;  // the walk begins anew, or this step
   for (const wire::HeldObject& object : pages->objects) {
     if (object.generation != catalogue_.GenerationOf(object.slot)) continue;
     if (walk_.changed.contains(KeyNumber(object.slot, object.key))) continue;

@@ -6,8 +6,9 @@
 //   workers --pages of the inventory---> |
 //
 // At the start, and when changes were lost, it publishes AllBlocksCleared and walks over the
-// owner's inventory; so it does, without the event, when a disk is used from now on. Pages are read
-// where the daemon's walks run, so that none is read while the owner is handed over to a successor.
+// owner's inventory; so it does again for routers that subscribe in its first seconds, and, without
+// the event, when a disk is used from now on. Pages are read where the daemon's walks run, so that
+// none is read while the owner is handed over to a successor.
 // A key that changes between the request for a page and its use is taken from its change.
 #pragma once
 
@@ -74,11 +75,13 @@ class KvEvents {
     wire::InventoryRequest next;
     std::shared_ptr<Pages> asked;
     std::unordered_set<std::uint64_t> changed;  // hashes of the keys that changed since
+    bool changed_much = false;                  // in more keys than are kept: read the pages again
   };
   KvEvents(owner::Owner& owner, const KvEventsOptions& options, Post walk,
            std::unique_ptr<kvevents::Publisher> publisher, const Clock& clock);
   void Run();
   void Round();
+  bool NewcomersMissedTheBeginning() const;
   void BeginAnew();
   void BeginWalk();
   // Applies the changes since the last call.
@@ -102,9 +105,13 @@ class KvEvents {
   std::unique_ptr<kvevents::Publisher> publisher_;
   // ---- the thread's
   kvevents::Catalogue catalogue_;
+  std::vector<Generation> untold_;  // of slots whose namespace is not told, by slot; 0: it is told
   owner::KeyChanges::Batch changes_;
   Walk walk_;
   bool begin_anew_ = true;
+  const std::int64_t opened_ns_;
+  std::int64_t begun_ns_ = 0;     // when it last began
+  std::uint64_t begun_with_ = 0;  // subscriptions that had come by then
   // ---- for Collect
   struct Counts {
     std::atomic<std::uint64_t> stored[2] = {};  // blocks, by kvevents::Medium

@@ -102,6 +102,14 @@ class Router:
                 self.catch_up()
             self._take(at, payload)
 
+    def hear_all(self) -> Router:
+        """Take what comes, whatever its number is."""
+        while self._socket.poll(0):
+            _, number, payload = self._socket.recv_multipart()
+            self.next = int.from_bytes(number, "big")
+            self._take(self.next, payload)
+        return self
+
     def catch_up(self) -> None:
         dealer = self._context.socket(zmq.DEALER)
         dealer.connect(self._replay)
@@ -281,6 +289,21 @@ def test_an_owner_that_was_killed_begins_anew(owner: Owner) -> None:
     router.close()
 
 
+def test_a_router_without_replays_forgets_an_owner_that_was_killed(owner: Owner) -> None:
+    router = owner.router()
+    with kvcove.open(f"unix:{owner.socket}") as pool, pool.session(NAME) as session:
+        put(session, range(20))
+        assert router.hears(lambda: len(router.blocks) == 20)
+    owner.program.kill()
+    starts = router.starts
+    owner.start()
+    with kvcove.open(f"unix:{owner.socket}") as pool, pool.session(NAME) as session:
+        put(session, range(30, 33))
+        assert wait_until(lambda: router.hear_all().starts > starts)
+        assert wait_until(lambda: router.hear_all().on("CPU") == {(0, b) for b in range(30, 33)})
+    router.close()
+
+
 def test_a_disk_is_told_also_after_a_restart(tmp_path: Path) -> None:
     options = ["--disk", f"{tmp_path}/disk:256MiB", "--disk-admit", "all"]
     owner = Owner(tmp_path, *options)
@@ -341,11 +364,14 @@ def test_an_owner_of_a_cluster_tells_its_own(cluster: Any, tmp_path: Path) -> No
     [
         (["--kv-events", "0.0.0.0:5557"], "--insecure"),
         (["--kv-events", "example.org:5557"], "is no IP address"),
-        (["--kv-events", "127.0.0.1"], "127.0.0.1"),
+        (["--kv-events", "127.0.0.1"], "--kv-events: '127.0.0.1' names no port"),
         (["--kv-events-replay", "127.0.0.1:5558"], "--kv-events"),
+        (["--kv-events-topic", "kv@pod@model"], "--kv-events-topic: there are no events"),
+        (["--kv-events-hashes", "bytes"], "--kv-events-hashes: there are no events"),
         (["--kv-events", "127.0.0.1:0", "--kv-events-hashes", "hex"], "int or bytes"),
         (["--kv-events", "127.0.0.1:0", "--kv-events-form", "json"], "map or array"),
         (["--kv-events", "127.0.0.1:0", "--kv-events-blocks", "0"], "1 at least"),
+        (["--kv-events", "127.0.0.1:0", "--kv-events-blocks", "-1"], "1 at least"),
         (["--kv-events", "127.0.0.1:77", "--kv-events-replay", "127.0.0.1:77"], "give port 78"),
     ],
 )
