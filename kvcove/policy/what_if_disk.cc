@@ -24,7 +24,7 @@ void WhatIfDisk::Ask(const Access& access) {
 }
 
 void WhatIfDisk::Write(const Access& access) {
-  if (objects_.size() >= options_.most_sampled) Sweep();
+  if (objects_.size() >= sweep_at_) Sweep();
   if (!WhatIf::Sampled(access.key, shift_)) return;
   auto [object, added] = objects_.try_emplace(access.key);
   if (added) object->second.at.fill(kNever);
@@ -37,8 +37,11 @@ void WhatIfDisk::Write(const Access& access) {
   }
 }
 
-// Drops what no size has any more; every second key, too, while that does not free a quarter.
+// Drops what no size has any more; every second key, too, while that does not free a quarter. A
+// disk that is too large for the thinnest sample has more objects than `most_sampled`: the next
+// sweep waits for a third more, or each write would look at all of them.
 void WhatIfDisk::Sweep() {
+  swept_ += objects_.size();
   std::erase_if(objects_, [this](const auto& object) {
     for (std::size_t size = 0; size < kWhatIfSizes.size(); ++size) {
       if (Has(object.second, size)) return false;
@@ -48,6 +51,7 @@ void WhatIfDisk::Sweep() {
   while (objects_.size() > options_.most_sampled / 4 * 3 && shift_ < WhatIf::kMostShift) {
     SetShift(shift_ + 1);
   }
+  sweep_at_ = std::max(options_.most_sampled, objects_.size() / 3 * 4);
 }
 
 void WhatIfDisk::SetShift(unsigned shift) {

@@ -26,12 +26,16 @@ class WhatIfDisk {
     std::uint64_t capacity_bytes = 0;
     std::size_t most_sampled = 32'768;
   };
-  explicit WhatIfDisk(const Options& options) : options_(options) {}
+  explicit WhatIfDisk(const Options& options)
+      : options_(options), sweep_at_(options.most_sampled) {}
 
   // As WhatIf's. `least_shift`: of the caller's sample.
   void Apply(std::span<const Access> accesses, std::uint64_t asked, unsigned least_shift);
   WhatIfCounts Read();
   unsigned shift() const { return shift_; }
+  std::size_t sampled() const { return objects_.size(); }
+  // How many objects all sweeps together have looked at. For tests.
+  std::uint64_t swept() const { return swept_; }
 
  private:
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
@@ -48,8 +52,10 @@ class WhatIfDisk {
 
   const Options options_;
   unsigned shift_ = 0;
+  std::size_t sweep_at_;  // objects
   std::unordered_map<std::uint32_t, Written> objects_;
   std::array<std::uint64_t, kWhatIfSizes.size()> written_{};  // bytes of the sample
+  std::uint64_t swept_ = 0;
   WhatIfTally tally_;
 };
 

@@ -100,6 +100,21 @@ TEST(WhatIfDiskTest, ASampleHasABound) {
   EXPECT_GT(what_if.shift(), 3U);
 }
 
+// The thinnest sample of 2 TiB in values of 64 KiB has more objects than `most_sampled`. A write
+// that looked at all of them each time would take the janitor's whole core.
+TEST(WhatIfDiskTest, ADiskThatIsTooLargeForTheThinnestSampleIsSweptSeldom) {
+  constexpr std::uint32_t kWrites = 20'000;
+  WhatIfDisk what_if({.capacity_bytes = std::uint64_t{1} << 50, .most_sampled = 1024});
+  for (std::uint32_t i = 1; i <= kWrites; ++i) {
+    const Access down{
+        .key = i << WhatIf::kMostShift, .bytes = 4096, .kind = Access::Kind::kWentDown};
+    what_if.Apply({&down, 1}, 0, 0);
+  }
+  EXPECT_EQ(what_if.shift(), WhatIf::kMostShift);
+  EXPECT_EQ(what_if.sampled(), kWrites);
+  EXPECT_LT(what_if.swept(), 5 * kWrites);
+}
+
 TEST(WhatIfDiskTest, NobodyFindsWhatWasRemovedOrVoided) {
   WhatIfDisk what_if({.capacity_bytes = 100});
   std::vector<Access> down;
