@@ -14,6 +14,16 @@ std::uint64_t HashOf(std::uint32_t key) { return std::uint64_t{key} << 32; }
 
 }  // namespace
 
+std::vector<std::uint16_t> TakeVoided(std::span<const Access>& accesses) {
+  std::vector<std::uint16_t> slots;
+  while (!accesses.empty() && accesses.front().kind == Access::Kind::kVoided) {
+    slots.push_back(accesses.front().slot);
+    accesses = accesses.subspan(1);
+  }
+  std::ranges::sort(slots);
+  return slots;
+}
+
 WhatIf::WhatIf(const Options& options) : options_(options) {
   std::size_t heads = 1;
   while (heads < 2 * options.most_sampled) heads *= 2;
@@ -147,11 +157,13 @@ void WhatIf::Thin() {
 
 void WhatIf::Apply(std::span<const Access> accesses, std::uint64_t asked) {
   tally_.asked += asked;
-  for (const Access& access : accesses) {
-    if (access.kind == Access::Kind::kVoided) {
-      DropAll([&](const Entry& entry) { return entry.slot == access.slot; });
+  while (!accesses.empty()) {
+    if (const std::vector<std::uint16_t> slots = TakeVoided(accesses); !slots.empty()) {
+      DropAll([&](const Entry& entry) { return std::ranges::binary_search(slots, entry.slot); });
       continue;
     }
+    const Access& access = accesses.front();
+    accesses = accesses.subspan(1);
     // The caller may not know the latest shift yet.
     if (!Sampled(access.key, shift_)) continue;
     if (access.asked() || access.kind == Access::Kind::kTouched) {

@@ -55,6 +55,10 @@ struct Access {
 };
 static_assert(sizeof(Access) == 16);
 
+// Takes all kVoided at the front, and returns their slots, sorted. A new incarnation voids each
+// slot: who looks at all objects for each of thousands does nothing else for seconds.
+std::vector<std::uint16_t> TakeVoided(std::span<const Access>& accesses);
+
 // The sizes that are estimated, as multiples of the cache's own.
 struct WhatIfSize {
   std::string_view name;

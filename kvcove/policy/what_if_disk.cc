@@ -70,12 +70,15 @@ void WhatIfDisk::Apply(std::span<const Access> accesses, std::uint64_t asked,
                        unsigned least_shift) {
   tally_.asked += asked;
   if (shift_ < least_shift) SetShift(least_shift);
-  for (const Access& access : accesses) {
-    if (access.kind == Access::Kind::kVoided) {
-      std::erase_if(objects_,
-                    [&](const auto& object) { return object.second.slot == access.slot; });
+  while (!accesses.empty()) {
+    if (const std::vector<std::uint16_t> slots = TakeVoided(accesses); !slots.empty()) {
+      std::erase_if(objects_, [&](const auto& object) {
+        return std::ranges::binary_search(slots, object.second.slot);
+      });
       continue;
     }
+    const Access& access = accesses.front();
+    accesses = accesses.subspan(1);
     if (!WhatIf::Sampled(access.key, shift_)) continue;
     if (access.asked()) Ask(access);
     if (access.kind == Access::Kind::kWentDown) Write(access);

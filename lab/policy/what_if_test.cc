@@ -75,6 +75,18 @@ TEST(WhatIfTest, NobodyFindsWhatWasRemovedOrVoided) {
   for (const std::uint64_t hits : counts.hits) EXPECT_EQ(hits, 1U) << "key 2 alone";
 }
 
+TEST(WhatIfTest, SlotsThatAreVoidedTogetherAreTakenTogether) {
+  const auto voided = [](std::uint16_t slot) {
+    return Access{.slot = slot, .kind = Access::Kind::kVoided};
+  };
+  const std::vector<Access> accesses = {voided(7), voided(3), voided(5), {.key = 1}, voided(4)};
+  std::span<const Access> rest = accesses;
+  EXPECT_EQ(policy::TakeVoided(rest), (std::vector<std::uint16_t>{3, 5, 7}));
+  EXPECT_EQ(rest.size(), 2U);
+  EXPECT_TRUE(policy::TakeVoided(rest).empty());
+  EXPECT_EQ(rest.size(), 2U);
+}
+
 TEST(WhatIfTest, AnObjectThatNoSizeHasRoomForIsForgotten) {
   const auto what_if = *WhatIf::Make({.policy = "lru", .capacity_bytes = 10});
   const std::vector<Access> accesses(2, Access{.key = 1, .bytes = 25});
