@@ -2,6 +2,7 @@
 #include "kvcove/policy/what_if.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "kvcove/base/random.h"
@@ -9,8 +10,11 @@
 namespace kvcove::policy {
 namespace {
 
-// Policies look at the upper half of a hash.
-std::uint64_t HashOf(std::uint32_t key) { return std::uint64_t{key} << 32; }
+// Policies look at the upper half of a hash, `default` for parents at the lower 16 bits of that
+// half: the bits that are 0 in each sampled key are not there. 0 stays 0.
+std::uint64_t HashOf(std::uint32_t key) {
+  return std::uint64_t{std::rotr(key, static_cast<int>(WhatIf::kMostShift))} << 32;
+}
 
 }  // namespace
 
