@@ -4,7 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
+
+#include "kvcove/base/size.h"
 
 namespace kvcove::owner {
 namespace {
@@ -16,6 +19,14 @@ std::int64_t ThreadTimeNs() {
   return std::int64_t{time.tv_sec} * kSecond + time.tv_nsec;
 }
 
+constexpr std::size_t kAccessesAtOnce = 64;  // accesses: some 0.2 ms where each is sampled
+constexpr std::int64_t kMostAtOnceNs = kMillisecond;
+constexpr std::int64_t kRestForWork = 4;  // ns of rest for each of work
+
+constexpr std::uint64_t kBytesASampledObject = 8 * kKiB;
+constexpr std::size_t kLeastSampled = 1024;
+constexpr std::size_t kMostSampled = 32'768;
+
 }  // namespace
 
 bool WorkBudget::Exceeded(std::int64_t now_ns) {
@@ -26,33 +37,54 @@ bool WorkBudget::Exceeded(std::int64_t now_ns) {
          kMostShare * static_cast<double>(period_ns);
 }
 
+std::size_t ExpectedHits::MostSampled(std::uint64_t payload_bytes) {
+  return std::clamp<std::size_t>(payload_bytes / kBytesASampledObject, kLeastSampled, kMostSampled);
+}
+
 Status ExpectedHits::Open(const std::string& policy, std::uint64_t payload_bytes,
                           std::uint64_t disk_bytes) {
-  KVCOVE_ASSIGN(auto what_if,
-                policy::WhatIf::Make({.policy = policy, .capacity_bytes = payload_bytes}));
+  const std::size_t most_sampled = MostSampled(payload_bytes);
+  KVCOVE_ASSIGN(auto what_if, policy::WhatIf::Make({.policy = policy,
+                                                    .capacity_bytes = payload_bytes,
+                                                    .most_sampled = most_sampled}));
   const MutexLock lock(mutex_);
   memory_ = std::move(what_if);
-  if (disk_bytes > 0) disk_.emplace(policy::WhatIfDisk::Options{.capacity_bytes = disk_bytes});
+  if (disk_bytes > 0) {
+    disk_.emplace(
+        policy::WhatIfDisk::Options{.capacity_bytes = disk_bytes, .most_sampled = most_sampled});
+  }
   return {};
 }
 
 void ExpectedHits::Update(Memory& memory, std::int64_t now_ns) {
-  const bool too_much = budget_.Exceeded(now_ns);
-  std::uint64_t asked = 0;
-  {
+  if (now_ns < rest_until_ns_) return;
+  bool too_much = budget_.Exceeded(now_ns);
+  if (applied_ == accesses_.size()) {
+    applied_ = 0;
     const MutexLock lock(memory.mutex);
-    asked = memory.core().asks().Take(accesses_);
+    asked_ = memory.core().asks().Take(accesses_);
+    too_much |= accesses_.size() >= Asks::kMostNoted;
   }
-  if (asked == 0 && accesses_.empty()) return;
+  if (asked_ == 0 && accesses_.empty()) return;
   unsigned shift = 0;
   {
     const MutexLock lock(mutex_);
     const std::int64_t began_ns = ThreadTimeNs();
+    std::int64_t spent_ns = 0;
     if (too_much) memory_->Thin();
-    memory_->Apply(accesses_, asked);
-    shift = memory_->shift();
-    if (disk_) disk_->Apply(accesses_, asked, shift);
-    budget_.Add(ThreadTimeNs() - began_ns);
+    do {
+      const std::span<const policy::Access> slice(
+          accesses_.data() + applied_, std::min(kAccessesAtOnce, accesses_.size() - applied_));
+      applied_ += slice.size();
+      // With the last slice: before, the estimate would take what was not sampled yet for hits.
+      const std::uint64_t asked = applied_ == accesses_.size() ? std::exchange(asked_, 0) : 0;
+      memory_->Apply(slice, asked);
+      shift = memory_->shift();
+      if (disk_) disk_->Apply(slice, asked, shift);
+      spent_ns = ThreadTimeNs() - began_ns;
+    } while (applied_ < accesses_.size() && spent_ns < kMostAtOnceNs);
+    budget_.Add(spent_ns);
+    rest_until_ns_ = now_ns + (1 + kRestForWork) * spent_ns;
   }
   if (shift == std::exchange(shift_, shift)) return;
   const MutexLock lock(memory.mutex);
@@ -73,8 +105,13 @@ void ExpectedHits::Add(PoolStat& stat) {
       stat.*kExpectedSizes[i].hits_with_disk = together.hits[i];
     }
   }
-  // The core may have counted more since.
-  stat.distinct = std::min(stat.distinct, counts.asked);
+  // What a size has is no first question. The count of different values is off by one or two
+  // percent of them, and may have more since: memory of any size would find less than of this one.
+  std::uint64_t hits = 0;
+  for (const ExpectedSize& size : kExpectedSizes) {
+    hits = std::max({hits, stat.*size.hits, stat.*size.hits_with_disk});
+  }
+  stat.distinct = std::min(stat.distinct, counts.asked - std::min(counts.asked, hits));
 }
 
 }  // namespace kvcove::owner

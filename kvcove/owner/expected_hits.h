@@ -37,12 +37,18 @@ class WorkBudget {
 
 class ExpectedHits {
  public:
+  // Returns how many objects an estimate for memory of this size follows: that of an owner with
+  // little memory takes less, at the cost of its accuracy.
+  static std::size_t MostSampled(std::uint64_t payload_bytes);
+
   // Call once, before any other function. Errors: kInvalid for an unknown policy.
   // `disk_bytes`: of all disks together; 0: there is none.
   Status Open(const std::string& policy, std::uint64_t payload_bytes, std::uint64_t disk_bytes)
       KVCOVE_EXCLUDES(mutex_);
-  // Takes what was asked for since the last call, and estimates. Belongs to one thread. Samples
-  // half as many objects, for good, each time that its WorkBudget is exceeded.
+  // Takes what was asked for since the last call, and estimates. Belongs to one thread, which has
+  // other work: returns after a millisecond of it, and goes on in a later call, so that it never
+  // takes more than a fifth of the thread's time. Samples half as many objects, for good, each time
+  // that its WorkBudget is exceeded, or that the core's list was full.
   void Update(Memory& memory, std::int64_t now_ns) KVCOVE_EXCLUDES(mutex_);
   // Sets the estimates as of the last Update.
   void Add(PoolStat& stat) KVCOVE_EXCLUDES(mutex_);
@@ -50,8 +56,11 @@ class ExpectedHits {
  private:
   // Of Update alone:
   std::vector<policy::Access> accesses_;  // kept for its capacity
-  unsigned shift_ = 0;                    // as the core has it
-  WorkBudget budget_;                     // of the thread's processor time
+  std::size_t applied_ = 0;               // of them
+  std::uint64_t asked_ = 0;               // together with them, as long as it is not applied
+  std::int64_t rest_until_ns_ = 0;
+  unsigned shift_ = 0;  // as the core has it
+  WorkBudget budget_;   // of the thread's processor time
 
   Mutex mutex_;  // taken alone
   std::unique_ptr<policy::WhatIf> memory_ KVCOVE_GUARDED_BY(mutex_);

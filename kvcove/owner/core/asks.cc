@@ -92,9 +92,16 @@ void Asks::Gone(const Object& object, MissReason reason, bool went_down) {
   record.key = 0;
 }
 
-// At most one for each slot and call of SetSlots, and a lost one would leave its objects in the
-// estimate as hits to come: it has no bound but that.
+// A lost one would leave its objects in the estimate as hits to come. Beyond the bound nothing else
+// is noted, so one for each slot says all.
 void Asks::SlotVoided(SlotId slot) {
+  const auto same = [slot](const Access& access) {
+    return access.kind == Access::Kind::kVoided && access.slot == slot;
+  };
+  if (!noted_.empty() && same(noted_.back())) return;  // resets one after the other
+  if (noted_.size() > kMostNoted && std::any_of(noted_.begin() + kMostNoted, noted_.end(), same)) {
+    return;
+  }
   noted_.push_back({.slot = slot, .kind = Access::Kind::kVoided});
 }
 

@@ -89,6 +89,19 @@ TEST_F(AsksTest, WhatIsBeyondTheBoundCountsNowhere) {
   EXPECT_EQ(asked_, Asks::kMostNoted);
 }
 
+// A lost one would leave hits in the estimate that nobody can have.
+TEST_F(AsksTest, ResetsBeyondTheBoundAreNotedOnceForEachSlot) {
+  for (std::size_t i = 0; i < Asks::kMostNoted; ++i) Store(7);
+  for (int i = 0; i < 1000; ++i) {
+    asks_.SlotVoided(3);
+    asks_.SlotVoided(4);
+    Store(7);
+  }
+  EXPECT_EQ(Take().size(), Asks::kMostNoted + 2);
+  for (int i = 0; i < 1000; ++i) asks_.SlotVoided(3);
+  EXPECT_EQ(Take().size(), 1U) << "resets of which nobody stored anything";
+}
+
 TEST_F(AsksTest, AnObjectThatIsNotKnownIsLearnedWhenItIsRead) {
   EXPECT_FALSE(asks_.Knows(5));
   asks_.Hit(Object(5));
