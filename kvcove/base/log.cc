@@ -44,6 +44,7 @@ std::string_view NameOf(LogLevel level) {
 }
 
 std::atomic<LogFormat> line_format = LogFormat::kText;
+std::atomic<bool> files_may_hang = false;
 
 // Returns the local time with its offset: logs of hosts in several zones are read side by side.
 std::string TimeText() {
@@ -86,7 +87,13 @@ std::string Formatted(LogLevel level, std::string_view line) {
 ssize_t WriteWithoutWaiting(std::string_view text) {
   struct stat status{};
   if (fstat(STDERR_FILENO, &status) != 0) return -1;
-  if (S_ISREG(status.st_mode)) return write(STDERR_FILENO, text.data(), text.size());
+  if (S_ISREG(status.st_mode)) {
+    if (!files_may_hang.load(std::memory_order_relaxed)) {
+      return write(STDERR_FILENO, text.data(), text.size());
+    }
+    errno = EAGAIN;
+    return -1;
+  }
   if (S_ISSOCK(status.st_mode)) {
     return send(STDERR_FILENO, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -350,6 +357,8 @@ Status ReopenLogFile() {
   }
   return path.empty() ? Status() : OpenAsStderr(path);
 }
+
+void LeaveLogToItsThread() { files_may_hang = true; }
 
 void LogLine(LogLevel level, const std::string& line) {
   // Also for lines that the level leaves out: a test at any level finds them all.

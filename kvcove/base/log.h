@@ -7,7 +7,8 @@
 // No caller waits for the reader of stderr: the reader may stand still (a pager, a container's log
 // driver, a terminal after Ctrl-S), and the caller may be the thread that renews a lease.
 // - A pipe, a terminal or a socket that has room takes the line in the caller's thread, so the line
-//   is out before the process can crash. A file takes it in the caller's thread always.
+//   is out before the process can crash. A file takes it in the caller's thread, too, unless
+//   LeaveLogToItsThread was called.
 // - A line that finds no room is queued. The first one starts the thread kvcove-log, which waits
 //   for room. Later lines follow it through the queue until the queue is empty, in order.
 // - A full queue (1 MiB) drops further lines. A line with their number follows once there is room.
@@ -51,6 +52,10 @@ Status LogToFile(const std::string& path);
 // Opens the file of LogToFile again: something has moved it away. Does nothing before LogToFile.
 // Errors: as LogToFile; the log then continues in the file of before.
 Status ReopenLogFile();
+// From now on the thread kvcove-log alone writes to a file: its file system may hang, and a
+// watchdog ends a process in which a loop waits for it. A process that is killed loses lines of the
+// queue.
+void LeaveLogToItsThread();
 void LogLine(LogLevel level, const std::string& line);
 // A line as it is, whatever the level: for a program's last words. In JSON they are an error.
 void WriteStderr(const std::string& line);

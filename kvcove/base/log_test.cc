@@ -168,6 +168,28 @@ TEST(LogTest, AFileThatWasMovedAwayIsReplacedWhenItIsOpenedAgain) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(LogTest, AFileIsWrittenByTheLogsThreadAloneWhereItMayHang) {
+  const std::string path = std::filesystem::temp_directory_path() / "kvcove-log-left-to-its-thread";
+  const int more_threads = InChild([&] {
+    const std::size_t before = Threads();
+    if (!LogToFile(path)) return -1;
+    SetLogLevel(LogLevel::kInfo);
+    LogInfo("in the caller's thread");
+    if (Threads() != before) return -2;
+    LeaveLogToItsThread();
+    LogInfo("in its own");
+    LogInfo("behind it");
+    return FlushLog(kPatience) ? static_cast<int>(Threads() - before) : -3;
+  });
+  EXPECT_EQ(more_threads, 1);
+  std::ifstream file(path);
+  const std::string written((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_TRUE(std::regex_search(
+      written, std::regex("in the caller's thread\n.* in its own\n.* behind it\n$")))
+      << written;
+  std::filesystem::remove(path);
+}
+
 TEST(LogTest, LinesThatADiskHadNoRoomForAreCountedWhereTheLogContinues) {
   PipeAsStderr pipe;
   const UniqueFd room(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));

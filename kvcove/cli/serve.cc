@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 
@@ -47,6 +48,7 @@ Result<server::DaemonOptions> DaemonOptionsOf(const ServeOptions& options) {
   daemon.on_taken_over = [](std::int32_t pid) {
     LogInfo("process {} has taken over; this one ends", pid);
     NotifySuccessor(pid);
+    FlushLog(std::chrono::milliseconds(100));  // the log's thread may still have that line
     // Threads that still run use descriptors that are closed now: one that ends registrations of
     // an RDMA device would report an error.
     SetLogLevel(LogLevel::kOff);

@@ -103,6 +103,7 @@ void ServiceManager::Ready() {
       WatchedWithin(std::getenv("WATCHDOG_USEC"), std::getenv("WATCHDOG_PID"), getpid());
   if (!within) LogWarn("the service manager's watchdog: {}", within.error().detail);
   if (!within || !*within) return;
+  LeaveLogToItsThread();
   auto thread =
       StartThread("kvcove-watchdog", [this, pace = PaceOf(**within)] { RunWatchdog(pace); });
   if (thread) {
