@@ -144,7 +144,8 @@ def roff_term(term):
     """Names in bold, the rest as it is."""
     first, _, rest = term.partition(" ")
     bold = ", ".join(f"\\fB{roff(name)}\\fR" for name in first.split(","))
-    return f"{bold} {roff(rest)}".rstrip()
+    rest = re.sub(",(?=[^ ])", r",\\:", roff(rest))  # a long list without blanks may be broken there
+    return f"{bold} {rest}".rstrip()
 
 
 def roff_items(items):
