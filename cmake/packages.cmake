@@ -61,8 +61,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
-# Everything else is linked in (dependencies.cmake); a test compares this with what the command asks for.
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "adduser, libc6 (>= 2.28), libgcc-s1")
+# libgcc1 is the name in Debian 10. Everything else is linked in (dependencies.cmake); a test compares this with what the command asks for.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "adduser, libc6 (>= 2.28), libgcc-s1 | libgcc1")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "bash-completion, ibverbs-providers")
 foreach(script conffiles postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/deploy/debian/${script})
