@@ -167,6 +167,7 @@ void Visit(V& visit, T& value) {
     visit(value.version);
     Visit(visit, value.adapter);
     visit(value.chunks);
+    visit(value.behind);
     visit(value.hints.output_tokens);
     visit(value.hints.ephemeral_from);
     visit(value.hints.session_ends);

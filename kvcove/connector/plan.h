@@ -87,6 +87,7 @@ struct SaveOrder {
   std::string version;
   AdapterPrint adapter;
   std::vector<ChunkPlace> chunks;
+  JobId behind = 0;  // saves the chunk before the first one, and has not ended; 0: none
   RequestHints hints;
   bool goes_on = false;  // more of its request is to be saved
   bool operator==(const SaveOrder&) const = default;

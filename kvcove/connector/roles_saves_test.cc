@@ -79,6 +79,24 @@ TEST_F(SavesUnderWayTest, AnnouncementsDoNotKeepVersionsFromBeingBound) {
   scheduler_.reset();
 }
 
+// Savers store the newest request first, but not before what it follows.
+TEST_F(SavesUnderWayTest, ASaveNamesTheOneThatItFollows) {
+  ComputeAndDelaySave();
+  const JobId first = plan_.saves.at(0).job;
+  EXPECT_EQ(plan_.saves.at(0).behind, 0U);
+  Compute("next", 8, 8, 1);
+  (void)Step(/*move=*/false);
+  EXPECT_EQ(plan_.saves.at(0).behind, first) << "the engine's own cache had the first turn";
+  const JobId next = plan_.saves.at(0).job;
+  Compute("next", 16, 4, 1, /*started=*/false);
+  (void)Step(/*move=*/false);
+  EXPECT_EQ(plan_.saves.at(0).behind, next);
+  EndSaves();
+  Compute("third", 16, 8, 1);
+  (void)Step(/*move=*/false);
+  EXPECT_EQ(plan_.saves.at(0).behind, 0U) << "that one has ended";
+}
+
 // NIXL, say, brings it from the engine that saves it, and sooner.
 TEST_F(SavesUnderWayTest, ARequestThatAnotherConnectorServesDoesNotWait) {
   ComputeAndDelaySave();

@@ -50,6 +50,10 @@ class Marks {
   bool MayBeginOn(BlockId block, std::uint64_t adapter_tag, JobId own_load);
   // Begins a save. True once an epoch, if the block may be stored; it counts as stored from now on.
   bool BeginSave(BlockId block);
+  // Notes the job of the save, and returns that of the last one since the block was computed; 0:
+  // none. The job may have ended.
+  void NoteSave(BlockId block, JobId job) { At(block).save = job; }
+  JobId SaveOf(BlockId block) { return At(block).save; }
   // Takes the save back, as it has failed: another request may store the block.
   void Unstored(BlockId block);
 
@@ -58,6 +62,7 @@ class Marks {
     std::uint64_t epoch = 0;        // in which it was computed or loaded; 0: it may not be stored
     std::uint64_t stored = 0;       // the epoch in which it was, or is being, stored
     std::uint64_t adapter_tag = 0;  // of the adapter with which it was computed
+    JobId save = 0;                 // the last one
     JobId awaits = 0;               // the synchronous load whose report says whether it is right
   };
   Mark& At(BlockId block);

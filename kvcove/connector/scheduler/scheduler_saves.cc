@@ -214,7 +214,14 @@ void SchedulerRole::OrderSave(Request& request, const ScheduledPart& part,
       options_.save_decoded || part.computed_tokens + part.scheduled_tokens < request.prompt_tokens;
   order.job = ++last_job_;
   for (const ChunkPlace& place : order.chunks) {
-    if (place.block == kNullBlock) continue;
+    if (place.block == kNullBlock) {
+      // Another request's save may be under way there.
+      const BlockId before = tables[place.group][place.chunk];
+      const JobId save = before == kNullBlock ? 0 : marks_.SaveOf(before);
+      if (saves_.contains(save)) order.behind = std::max(order.behind, save);
+      continue;
+    }
+    marks_.NoteSave(place.block, order.job);
     pins_.push_back(place.block);
     ++stats_.pinned_blocks;
   }

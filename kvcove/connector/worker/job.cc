@@ -26,6 +26,7 @@ std::shared_ptr<Job> Job::Of(SaveOrder& order, std::shared_ptr<const Shards> sha
   job->adapter = std::move(order.adapter.digest);
   job->token = order.token;
   job->chunks = std::move(order.chunks);
+  job->behind = order.behind;
   job->hints = order.hints;
   job->goes_on = order.goes_on;
   job->shards = std::move(shards);

@@ -58,6 +58,7 @@ struct Job : Tally, std::enable_shared_from_this<Job> {
   std::string adapter;  // its digest
   Token token;
   std::vector<ChunkPlace> chunks;
+  JobId behind = 0;  // a save: see SaveOrder
   RequestHints hints;
   bool goes_on = false;
   std::shared_ptr<const Shards> shards;

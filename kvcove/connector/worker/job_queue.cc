@@ -2,6 +2,7 @@
 #include "kvcove/connector/worker/job_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace kvcove::connector {
@@ -26,10 +27,16 @@ JobQueue::JobPtr JobQueue::Next(Share share, bool loads_blocked, bool saves_bloc
   return nullptr;
 }
 
+// The count is that of batches that were moved. Jobs that are taken for nothing, as another's bytes
+// are stored first or the pinned memory is full, could be each fourth.
 std::deque<JobQueue::JobPtr>::iterator JobQueue::NextSave() {
-  if (++saves_taken_ % kOldestEvery == 0) return saves_.begin();
-  return std::ranges::find(saves_, saves_.back()->request,
-                           [](const JobPtr& job) -> const std::string& { return job->request; });
+  if (save_batches_ % kOldestEvery == kOldestEvery - 1) return saves_.begin();
+  auto next = std::prev(saves_.end());
+  for (auto at = next; at != saves_.begin();) {
+    --at;
+    if ((*at)->request == (*next)->request || (*at)->id == (*next)->behind) next = at;
+  }
+  return next;
 }
 
 void JobQueue::PutBack(const JobPtr& job) {

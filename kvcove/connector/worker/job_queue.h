@@ -7,8 +7,9 @@
 //
 // Saves: three of four batches are of the newest request, whose next turn may be asked for at once,
 // and one is the oldest's. Oldest first, a saver that is a second behind would store every turn a
-// second after somebody has looked for it, and none in time. The jobs of one request keep their
-// order, as a chunk without those before it is of no use.
+// second after somebody has looked for it, and none in time. A chunk without those before it is of
+// no use, so the jobs of one request keep their order, and those that it is behind
+// (SaveOrder::behind) go first: a prompt that requests share, or the turn before.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +43,16 @@ class JobQueue {
   }
   void Add(JobPtr job, std::int64_t now_ns);
   // Takes the next job of the share that is not blocked, loads first; it is running from now on.
-  // Null: there is none. Cost for a save: a look at each that waits, one for each batch.
+  // Null: there is none. Cost for a save: a look at each that waits.
   JobPtr Next(Share share, bool loads_blocked, bool saves_blocked);
   // Puts a running job that has more to move back, before all that were added after it.
   void PutBack(const JobPtr& job);
-  // Takes note that a job runs no more.
-  void Ran(const JobPtr& job) { running_.erase(job); }
+  // Takes note that a job runs no more. `moved`: false if it could not move its batch yet, which
+  // counts for no share of the saves.
+  void Ran(const JobPtr& job, bool moved = true) {
+    running_.erase(job);
+    if (moved && !job->load) ++save_batches_;
+  }
 
   bool has_loads() const { return !loads_.empty(); }
   bool has_saves() const { return !saves_.empty(); }
@@ -76,7 +81,7 @@ class JobQueue {
 
   const std::uint32_t most_queued_;
   std::uint64_t last_number_ = 0;
-  std::uint64_t saves_taken_ = 0;
+  std::uint64_t save_batches_ = 0;
   std::deque<JobPtr> loads_;  // both by Job::number
   std::deque<JobPtr> saves_;
   std::set<JobPtr> running_;

@@ -26,6 +26,25 @@ class JobQueueTest : public testing::Test {
     const auto job = queue_.Next(share, loads_blocked, saves_blocked);
     return job == nullptr ? 0 : job->id;
   }
+  void Save(JobId id, const std::string& request, JobId behind = 0) {
+    auto job = QueuedJob(id, /*load=*/false);
+    job->request = request;
+    job->behind = behind;
+    queue_.Add(std::move(job), 1);
+  }
+  // Runs a batch of the next job, which has more; `moved` false: in vain.
+  JobId Batch(bool moved = true) {
+    const auto job = queue_.Next(Share::kAll, false, false);
+    queue_.Ran(job, moved);
+    queue_.PutBack(job);
+    return job->id;
+  }
+  // Runs the last batch of the next job.
+  JobId Last() {
+    const auto job = queue_.Next(Share::kAll, false, false);
+    queue_.Ran(job);
+    return job->id;
+  }
   JobQueue queue_{3};
 };
 
@@ -68,31 +87,51 @@ TEST_F(JobQueueTest, AJobThatWasPutBackIsNext) {
 
 // Three of four batches are of the newest request, and one is the oldest's.
 TEST_F(JobQueueTest, ABusySaverStoresTheNewestRequestFirst) {
-  const auto save = [&](JobId id, const std::string& request) {
-    auto job = QueuedJob(id, /*load=*/false);
-    job->request = request;
-    queue_.Add(std::move(job), 1);
-  };
-  // Each has more to store.
-  const auto batch = [&] {
-    const auto job = queue_.Next(Share::kAll, false, false);
-    queue_.PutBack(job);
-    return job->id;
-  };
-  save(1, "old");
-  save(2, "middle");
-  save(3, "new");
-  save(4, "new");
+  Save(1, "old");
+  Save(2, "middle");
+  Save(3, "new");
+  Save(4, "new");
   std::vector<JobId> batches;
-  for (int i = 0; i < 8; ++i) batches.push_back(batch());
+  for (int i = 0; i < 8; ++i) batches.push_back(Batch());
   EXPECT_EQ(batches, (std::vector<JobId>{3, 3, 3, 1, 3, 3, 3, 1})) << "in a request's own order";
-  EXPECT_EQ(Next(), 3U);
-  save(5, "newer");
-  EXPECT_EQ(Next(), 5U);
-  EXPECT_EQ(Next(), 4U);
-  EXPECT_EQ(Next(), 1U);
-  EXPECT_EQ(Next(), 2U);
+  EXPECT_EQ(Last(), 3U);
+  Save(5, "newer");
+  EXPECT_EQ(Last(), 5U);
+  EXPECT_EQ(Last(), 4U);
+  EXPECT_EQ(Last(), 1U);
+  EXPECT_EQ(Last(), 2U);
   EXPECT_EQ(Next(), 0U);
+}
+
+// A saver of a device takes a job for nothing each second time: the bytes of the batch before are
+// stored first, or the pinned memory is full.
+TEST_F(JobQueueTest, TheOldestSaveHasItsShareOfTheBatchesThatAreMoved) {
+  Save(1, "old");
+  Save(2, "new");
+  std::vector<JobId> moved;
+  for (int i = 0; i < 4; ++i) {
+    moved.push_back(Batch());
+    const auto stored_first = queue_.Next(Share::kSaves, false, false);
+    queue_.PutBack(stored_first);
+    (void)Batch(/*moved=*/false);
+  }
+  EXPECT_EQ(moved, (std::vector<JobId>{2, 2, 2, 1}));
+}
+
+// The newest request's chunks are of no use without the prompt that it shares with others.
+TEST_F(JobQueueTest, WhatTheNewestRequestIsBehindIsStoredBeforeIt) {
+  Save(1, "old");
+  Save(2, "shared");
+  Save(3, "shared");
+  Save(4, "other");
+  Save(5, "new", /*behind=*/3);
+  Save(6, "new", /*behind=*/5);
+  EXPECT_EQ(Last(), 2U);
+  EXPECT_EQ(Last(), 3U);
+  EXPECT_EQ(Last(), 5U);
+  EXPECT_EQ(Last(), 1U);
+  EXPECT_EQ(Last(), 6U);
+  EXPECT_EQ(Last(), 4U);
 }
 
 TEST_F(JobQueueTest, ALoadThatWasPutBackGoesBeforeNewerOnes) {

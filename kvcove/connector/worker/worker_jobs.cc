@@ -67,7 +67,7 @@ bool WorkerRole::RunOne(Share share) {
   LinesAfterLock lines;
   const MutexLock lock(mutex_);
   job->AddBusy(start, end);
-  jobs_.Ran(job);
+  jobs_.Ran(job, /*moved=*/ran != Ran::kBlocked);
   if (ran == Ran::kOver || job->cancelled) {
     job->FailRest();
     End(job, lines);
