@@ -134,7 +134,13 @@ Status DiskThread::RemoveMovedShares(disklog::Log& log, std::uint64_t shares) {
                               return (segment::ShareOf(tag) & shares) != 0;
                             },
                         .name_of = [this](SlotId slot) { return tiering_.removals().NameOf(slot); },
-                        .gives_up = [&] { return stops() || clock_.NowNs() >= until_ns; }}));
+                        .gives_up =
+                            [&] {
+                              // This takes minutes where many keys move, and an opening without
+                              // progress is given up: the disk would start empty.
+                              tiering_.use().NoteProgress();
+                              return stops() || clock_.NowNs() >= until_ns;
+                            }}));
   LogInfo("disk {}: removed {} objects whose keys belong to another disk now", path_, removed);
   return {};
 }
