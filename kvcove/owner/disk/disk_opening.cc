@@ -17,6 +17,8 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kEndNs = 500 * kMillisecond;  // for the write of the clean end's opening
+// An opener that a stop ends waits for reads under way for 2 s (disk_thread.cc).
+constexpr std::chrono::seconds kStop{3};
 // At most this time counts between two ticks: this process may have been stopped.
 constexpr std::int64_t kLongestLookNs = 100 * kMillisecond;
 
@@ -187,6 +189,16 @@ void DiskOpening::Stop() {
     stops_ = true;
     // Tick may be starting the opener: the join below needs the thread.
     while (starts_opener_) changed_.Wait(mutex_);
+    const auto until = std::chrono::steady_clock::now() + kStop;
+    while (state_ == State::kOpens && std::chrono::steady_clock::now() < until) {
+      changed_.WaitUntil(mutex_, until);
+    }
+    if (state_ == State::kOpens) {
+      LogWarn(
+          "the file system of '{}' or of a disk hangs while the disks are opened: this process "
+          "does not end before it answers",
+          directory_);
+    }
   }
   if (opener_.joinable()) opener_.join();
   if (!writer_.Stop()) {
