@@ -189,9 +189,23 @@ Finding Reaching(const std::string& what, const rpc::Address& address, const rpc
                                static_cast<double>(said_ns - began) * 1e-6);
     return finding;
   }
+  const Error& why = let_in.error();
+  // No credential would change these two.
+  if (why.code == Code::kTimeout || why.code == Code::kCorrupt) {
+    finding.verdict = Verdict::kFail;
+    finding.seen = why.code == Code::kTimeout
+                       ? "takes the connection, and does not answer: " + why.detail
+                       : "does not answer as kvcove does: " + why.detail;
+    finding.change = why.code == Code::kTimeout
+                         ? "look at the process that listens there: it is stopped, has too much to "
+                           "do, or is none of kvcove's"
+                         : "name the port of 'kvcove master' or 'kvcove owner': another program "
+                           "listens there";
+    return finding;
+  }
   const bool shown = access.credentials || access.tls != nullptr;
   finding.verdict = shown ? Verdict::kFail : Verdict::kWarn;
-  finding.seen = "does not let this host in: " + let_in.error().detail;
+  finding.seen = "does not let this host in: " + why.detail;
   finding.change =
       shown ? "give the files that the owner gets; its host's clock and the name in the "
               "certificate count, too"

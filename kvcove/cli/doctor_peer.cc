@@ -7,6 +7,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/cli/doctor.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/transport/peer_probe.h"
 #include "kvcove/transport/pick/transports.h"
 
@@ -36,6 +37,13 @@ std::string ChangeFor(const Error& why) {
            "both sides use a GID of it (--gid-index), and that no filter drops RoCE (UDP 4791)";
   }
   return "";
+}
+
+// What makes a measurement possible, by the reason why there is none.
+std::string ChangeWithout(const Error& why) {
+  if (rpc::BusyIn(why)) return "try again when its other callers have less to do";
+  if (why.code == Code::kTimeout) return "look at the network, and at what the owner has to do";
+  return "name the data port of an owner (--listen, 7401), of this version or later";
 }
 
 struct Peer {
@@ -104,7 +112,12 @@ void AddPeer(const Peer& peer, const DoctorOptions& options, const std::vector<s
   findings.push_back(Reaching("peer " + peer.name, peer.address, peer.access,
                               "start 'kvcove owner' there with --listen at an address that this "
                               "host reaches, and let it through firewalls"));
-  if (findings.back().verdict != Verdict::kOk) return;
+  if (findings.back().verdict != Verdict::kOk) {
+    if (findings.back().verdict == Verdict::kWarn) {
+      findings.back().change += "; a tenant's token is taken from $KVCOVE_TOKEN";
+    }
+    return;
+  }
   Finding finding{.what = fmt::format("peer {} by TCP", peer.name)};
   const auto tcp =
       PeerProbe(transport::Preferred(), peer.address, peer.access, SystemClock::Instance())
@@ -112,7 +125,7 @@ void AddPeer(const Peer& peer, const DoctorOptions& options, const std::vector<s
   if (!tcp) {
     finding.verdict = Verdict::kWarn;
     finding.seen = "answers no measurement: " + tcp.error().detail;
-    finding.change = "name the data port of an owner (--listen, 7401), of this version or later";
+    finding.change = ChangeWithout(tcp.error());
     findings.push_back(std::move(finding));
     return;
   }

@@ -329,6 +329,11 @@ KVCOVE_TOKEN="$directory/acme.toml" check "doctor: a peer with a tenant's token"
 check "doctor: a peer that asks for credentials" 0 "warn +peer 127.0.0.1:$((port + 2)): does not let this host in" "${peer[@]}" "127.0.0.1:$((port + 2))"
 check "doctor: a peer of other tokens" 1 "FAIL +peer 127.0.0.1:$((port + 2)): does not let this host in" "${peer[@]}" "127.0.0.1:$((port + 2))" --credentials "$directory/wrong.toml"
 check "doctor: a peer that is a master" 0 "warn +peer 127.0.0.1:$port by TCP: answers no measurement" "${peer[@]}" "127.0.0.1:$port" --credentials "$directory/servers.toml"
+check "doctor: a peer that is another program" 1 "FAIL +peer 127.0.0.1:$((port + 1)): does not answer as kvcove does: .*not a kvcove frame" "${peer[@]}" "127.0.0.1:$((port + 1))" --credentials "$directory/servers.toml"
+kill -STOP "$owner"
+check "doctor: a peer that is stopped" 1 "FAIL +peer 127.0.0.1:$((port + 2)): takes the connection, and does not answer" "${peer[@]}" "127.0.0.1:$((port + 2))"
+kill -CONT "$owner"
+for _ in $(seq 600); do "${admin[@]}" segments 2>/dev/null | grep -q live && break; sleep 0.1; done
 check "doctor: a peer that is not there" 1 "start 'kvcove owner' there" "${peer[@]}" "127.0.0.1:$((port + 4))"
 check "doctor: a peer that is no address" 2 "--peer: " "${peer[@]}" "127.0.0.1:port"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
