@@ -8,14 +8,17 @@
 #include <vector>
 
 #include "kvcove/base/size.h"
+#include "kvcove/rpc/busy.h"
 
 namespace kvcove::transport {
 namespace {
 
-constexpr int kProbeCalls = 64;  // of calls without payload
+constexpr int kProbeCalls = 64;  // most calls without payload
 constexpr int kProbeLanes = 3;   // each of which measures one round trip
 constexpr std::array<std::uint64_t, 3> kProbeSizes = {kMiB, 4 * kMiB, wire::kMaxProbeBytes};
-// A transfer that has taken this long is the last one: a larger one would show no other rate.
+// Calls without payload that have taken this long together are enough, so that a slow network, or a
+// slow peer, does not hold the caller up 64 times. A transfer that has taken this long is the last
+// one: a larger one would show no other rate.
 constexpr std::int64_t kEnoughNs = 250 * kMillisecond;
 constexpr std::int64_t kProbeCallNs = 5 * kSecond;
 
@@ -34,6 +37,17 @@ PeerProbe::PeerProbe(Transport& transport, const rpc::Address& address, const rp
       peer_(transport.Connect(address, {.access = access}, clock)) {}
 
 Result<std::int64_t> PeerProbe::TimeOf(const wire::Probe& probe, bool by_device) {
+  const std::int64_t until_ns = clock_.NowNs() + kProbeCallNs;
+  while (true) {
+    auto took = TimeOnce(probe, by_device, until_ns);
+    if (took) return took;
+    const auto busy_ms = rpc::BusyIn(took.error());
+    if (!busy_ms || !rpc::WaitWhileBusy(*busy_ms, until_ns, clock_)) return took;
+  }
+}
+
+Result<std::int64_t> PeerProbe::TimeOnce(const wire::Probe& probe, bool by_device,
+                                         std::int64_t until_ns) {
   Exchange call;
   call.to = peer_.get();
   call.method = wire::Method::kProbe;
@@ -44,7 +58,7 @@ Result<std::int64_t> PeerProbe::TimeOf(const wire::Probe& probe, bool by_device)
     return std::vector<Piece>{{ProbeBytes().data(), probe.wanted_bytes}};
   };
   const std::int64_t began_ns = clock_.NowNs();
-  Run({&call, 1}, began_ns + kProbeCallNs, clock_);
+  Run({&call, 1}, until_ns, clock_);
   const std::int64_t ended_ns = clock_.NowNs();
   if (!call.status) return std::unexpected(std::move(call.status).error());
   if (by_device && !call.by_device) {
@@ -60,16 +74,21 @@ Result<double> PeerProbe::RateOf(Way way, bool by_device) {
   for (const std::uint64_t bytes : kProbeSizes) {
     const wire::Probe probe{.payload_bytes = way == Way::kToPeer ? bytes : 0,
                             .wanted_bytes = way == Way::kFromPeer ? bytes : 0};
-    KVCOVE_ASSIGN(const std::int64_t took_ns, TimeOf(probe, by_device));
-    best = std::max(best, static_cast<double>(bytes) * 1e9 / static_cast<double>(took_ns));
-    if (took_ns > kEnoughNs) break;
+    // The caller's limit of bytes may permit the smaller ones alone, however long it waits.
+    const auto took_ns = best > 0 ? TimeOnce(probe, by_device, clock_.NowNs() + kProbeCallNs)
+                                  : TimeOf(probe, by_device);
+    if (!took_ns && best > 0 && rpc::BusyIn(took_ns.error())) break;
+    if (!took_ns) return std::unexpected(took_ns.error());
+    best = std::max(best, static_cast<double>(bytes) * 1e9 / static_cast<double>(*took_ns));
+    if (*took_ns > kEnoughNs) break;
   }
   return best;
 }
 
 Result<WayFigures> PeerProbe::ByConnection() {
   WayFigures figures{.round_trip_ns = std::numeric_limits<std::int64_t>::max()};
-  for (int i = 0; i < kProbeCalls; ++i) {
+  const std::int64_t enough_ns = clock_.NowNs() + kEnoughNs;
+  for (int i = 0; i < kProbeCalls && (i == 0 || clock_.NowNs() < enough_ns); ++i) {
     KVCOVE_ASSIGN(const std::int64_t took_ns, TimeOf({}, /*by_device=*/false));
     figures.round_trip_ns = std::min(figures.round_trip_ns, took_ns);
   }

@@ -39,8 +39,10 @@ class PeerProbe {
   enum class Way : std::uint8_t { kFromPeer, kToPeer };
   // Returns the bytes a second of the fastest of several transfers.
   Result<double> RateOf(Way way, bool by_device);
-  // Returns the nanoseconds of one measurement.
+  // Returns the nanoseconds of one measurement. Asks again, for 5 s together, while the owner's
+  // limits of calls and bytes refuse it.
   Result<std::int64_t> TimeOf(const wire::Probe& probe, bool by_device);
+  Result<std::int64_t> TimeOnce(const wire::Probe& probe, bool by_device, std::int64_t until_ns);
 
   Transport& transport_;
   const Clock& clock_;

@@ -20,10 +20,10 @@ class PeerProbeTest : public testing::Test {
  protected:
   PeerProbeTest() { SetLogLevel(LogLevel::kOff); }
   ~PeerProbeTest() override { SetLogLevel(LogLevel::kInfo); }
-  void Serve(transport::Transport& transport) {
+  void Serve(transport::Transport& transport, const rpc::CallLimitsOptions& limits = {}) {
     owner_ = *Owner::Open({.memory_bytes = 4 * kMiB, .huge_pages = HugePages::kOff}, clock_);
     ASSERT_TRUE(owner_->Start());
-    server_ = *DataServer::Open(*owner_, {.transport = &transport}, clock_);
+    server_ = *DataServer::Open(*owner_, {.transport = &transport, .limits = limits}, clock_);
   }
   transport::PeerProbe ProbeBy(transport::Transport& transport) {
     return transport::PeerProbe(transport, server_->address(), {}, clock_);
@@ -43,6 +43,15 @@ TEST_F(PeerProbeTest, AConnectionIsMeasuredBothWays) {
   EXPECT_GT(figures->from_peer, 0);
   EXPECT_GT(figures->to_peer, 0);
   EXPECT_EQ(owner_->Stat().objects, 0U) << "nothing is stored";
+}
+
+TEST_F(PeerProbeTest, LimitsOfCallsAndBytesLeaveAMeasurement) {
+  Serve(transport::Preferred(),
+        {.connection = {.calls_per_second = 20}, .tenant = {}, .all = {.bytes = 2 * kMiB}});
+  const auto figures = ProbeBy(transport::Preferred()).ByConnection();
+  ASSERT_TRUE(figures) << figures.error().ToString();
+  EXPECT_GT(figures->from_peer, 0);
+  EXPECT_GT(figures->to_peer, 0);
 }
 
 TEST_F(PeerProbeTest, ADeviceIsMeasuredByWhatItMoves) {
