@@ -228,15 +228,16 @@ void AddAdapter(const Words& settings, const std::string& pool, Words& words) {
   words.insert(words.end(), {"--l2-adapter", config.dump()});
 }
 
-// The devices of --devices for a pool's address, which has no other place for --gid-index: each
-// that names no GID itself gets that one.
+// The devices of --devices for a pool's address, which has no other place for --gid-index or
+// $MC_GID_INDEX: each that names no GID itself gets that one.
 std::string DevicesOf(const RunOptions& options) {
+  const auto index = GidIndexOption(options.gid_index);  // an owner says what is wrong
   std::string names;
   for (const std::string& device : options.rdma_devices) {
     const bool port = device.find(':') != std::string::npos;
-    const bool gid = options.gid_index.empty() || device.find('/') != std::string::npos;
+    const bool gid = !index || !*index || device.find('/') != std::string::npos;
     names += fmt::format("{}{}{}", names.empty() ? "" : ",", device,
-                         gid ? "" : (port ? "/" : ":1/") + options.gid_index);
+                         gid ? "" : fmt::format("{}{}", port ? "/" : ":1/", **index));
   }
   return names;
 }
@@ -381,8 +382,16 @@ Status Check(const RunOptions& options) {
     KVCOVE_TRY(KvEventsOf(options.kv_events, options.security.insecure, /*owners=*/1));
   }
   if (!options.master.empty()) {
-    KVCOVE_TRY(transport::ParseTransport("--transport", options.transport));
-    if (!options.gid_index.empty()) KVCOVE_TRY(GidIndexOption(options.gid_index));
+    KVCOVE_ASSIGN(const auto kind, transport::ParseTransport("--transport", options.transport));
+    const auto index = GidIndexOption(options.gid_index);
+    if (!index && !options.gid_index.empty()) return std::unexpected(index.error());
+    if (index && *index && kind != transport::TransportOptions::Kind::kTcp &&
+        options.rdma_devices.empty()) {
+      LogWarn(
+          "GID index {}: the command does not get it, since its address has it in the name of a "
+          "device: name devices, too, such as --devices mlx5_0",
+          **index);
+    }
   }
   pool::LocalHostOptions host;
   return ReadFields(options, host);

@@ -167,6 +167,14 @@ class Run(unittest.TestCase):
             status, output, errors = self.run_command(*options, *given, "--", "env")
             self.assertEqual(status, 0, errors)
             self.assertIn(f"KVCOVE_POOL=kvcove://{master}{query}\n", output)
+        rdma = ["--transport", "auto", "--devices", "mlx5_0"]
+        status, output, errors = self.run_command(*options, *rdma, "--", "env", MC_GID_INDEX="4")
+        self.assertEqual(status, 0, errors)
+        self.assertIn(f"KVCOVE_POOL=kvcove://{master}?transport=auto&devices=mlx5_0:1/4\n", output)
+        status, output, errors = self.run_command(*options, *rdma[:2], "--gid-index", "4", "--", "env")
+        self.assertEqual(status, 0, errors)
+        self.assertIn(f"KVCOVE_POOL=kvcove://{master}?transport=auto\n", output)
+        self.assertIn("GID index 4: the command does not get it", errors)
         for given, text in ((["--transport", "rdma"], "auto, verbs (RDMA) and tcp are known"),
                             (["--gid-index", "x"], "'x' is no GID index")):  # fmt: skip
             status, output, errors = self.run_command(*options, *given, "--", "echo", "ran")
