@@ -29,7 +29,9 @@ void KeepWhileBusy(const std::shared_ptr<const transport::HostMemory>& host,
                    std::chrono::milliseconds settle, const Call& call) {
   const auto busy = transport::Settle(settle, call);
   if (busy == nullptr) return;
-  LogError("an RDMA transfer does not end; the pinned memory that it moves is kept until it does");
+  LogError(
+      "an RDMA transfer does not end; the pinned memory that it moves is kept until it does. Loads "
+      "and saves fail once the rest of device_ring is used: start the engine again then");
   busy->Then([host] {});
 }
 
