@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Program, command_path
+from conftest import Program, command_path, wait_until
 
 import kvcove
 
@@ -213,10 +213,10 @@ def test_a_store_that_a_clear_overtakes_at_its_begin_stores_nothing(lmcache: Any
     server.write(ONE)
     at = server.adapter._spaces.at
 
-    def late(*args: Any) -> Any:
+    def late(*args: Any, **proven: bool) -> Any:
         server.adapter._spaces.at = at
         server.manager.clear()
-        return at(*args)
+        return at(*args, **proven)
 
     server.adapter._spaces.at = late
     assert not server.store(ONE)
@@ -355,6 +355,31 @@ def test_beside_a_frozen_owner_nothing_is_found_that_another_servers_clear_has_v
             one.close()
         for owner in owners:
             owner.stop()
+
+
+def test_while_the_master_is_away_nothing_is_found_and_stores_go_on(
+    cluster: Any, tmp_path: Path
+) -> None:
+    from kvcove.lmcache import _config, _spaces
+
+    words = [command_path(), "owner", "--master", cluster.address, "--listen", "127.0.0.1:0"]
+    words += ["--memory", "64MiB", "--admin", "off", "--socket", str(tmp_path / "host" / "o")]
+    owner = Program(words, tmp_path / "owner.log", KVCOVE_HOST_ID="host")
+    owner.wait_for("knows this owner as number")
+    pool = f"kvcove://{cluster.address}?host=host"
+    one = _spaces.Spaces(_config.Config.of({"pool": pool}, "adapter_params"))
+    try:
+        before = one.begin("m", "acme")
+        assert before is not None
+        cluster.kill()
+        assert wait_until(lambda: one.at("m", "acme") is None), "no lease proves the epoch"
+        assert one.begin("m", "acme") == before
+        space, epoch = one.at("m", "acme", proven=False)
+        assert epoch == before.epoch
+        assert space.session.put([epoch + b"k"], [b"kv"], token=before.token).all_ok
+    finally:
+        one.close()
+        owner.stop()
 
 
 def test_objects_of_two_sizes_of_tensor_parallelism_are_deleted(lmcache: Any) -> None:

@@ -126,7 +126,7 @@ class KvcoveConnector(RemoteConnector):
         if not keys:
             return None
         first = keys[0]
-        found = self._spaces.at(first.model_name, self._salt_of(first))
+        found = self._spaces.at(first.model_name, self._salt_of(first), proven=only_in is None)
         if found is None:
             return None
         space, epoch = found

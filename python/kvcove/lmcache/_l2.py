@@ -153,7 +153,8 @@ class KvcoveL2Adapter(L2AdapterInterface):
                     *(key.kv_rank, key.object_group_id),
                     *(key.cache_salt, key.model_name, begun),
                 )
-                layout, found = layout_of(place), self._spaces.at(model, salt)
+                layout = layout_of(place)
+                found = self._spaces.at(model, salt, proven=writes is None)
                 fresh = writes is None or (
                     begun is not None and found is not None and begun.epoch == found[1]
                 )

@@ -78,11 +78,14 @@ class _Tenant:
             name, follow_always=True, preferred_segment=self._config.preferred_segment
         )
 
-    def epoch(self) -> bytes:
-        """Return the name of the time since the last clear. Raises kvcove.Error where nobody knows."""
-        # Keys begin with it, and the namespaces that they are in may not have been reset: a look-up under an older
-        # epoch would find what the clear has voided.
-        token = self._root.capture(timeout=self._config.lookup_timeout_ms / 1e3, leased=True)
+    def epoch(self, *, proven: bool = True) -> bytes:
+        """Return the name of the time since the last clear. Raises kvcove.Error where nobody knows.
+
+        Keys begin with it, and the namespaces that they are in may not have been reset: a look-up under an older epoch
+        would find what the clear has voided, so it needs one that is ``proven``. What is stored under an older one is
+        found by nobody, so stores need no proof, and go on while the master is away.
+        """
+        token = self._root.capture(timeout=self._config.lookup_timeout_ms / 1e3, leased=proven)
         now = self._now
         if now is None or now[0] != token:
             now = token, hashlib.blake2b(str(token).encode(), digest_size=8).digest()
@@ -179,16 +182,17 @@ class Spaces:
         """Whether every pool is one of this host alone, whose look-ups ask nobody."""
         return all(tenant.pool.form == "host" for tenant in self._all())
 
-    def at(self, model: str, salt: str) -> tuple[Space, bytes] | None:
+    def at(self, model: str, salt: str, *, proven: bool = True) -> tuple[Space, bytes] | None:
         """Return the namespace of a model and a salt, and the present prefix of its keys.
 
-        None where nothing can be found or stored: without a pool, or as long as a clear is not proven.
+        For a store it need not be ``proven`` that the prefix is the present one. None where nothing can be found or
+        stored: without a pool, or as long as a clear is not proven.
         """
         tenant = self._tenants.get(salt, self._others)
         if tenant is None:
             return None
         try:
-            epoch = tenant.epoch()
+            epoch = tenant.epoch(proven=proven)
             return tenant.space(model, salt), epoch
         except kvcove.Error as error:
             _log.debug("kvcove: nothing is found or stored: %s", error)
@@ -196,7 +200,7 @@ class Spaces:
 
     def begin(self, model: str, salt: str) -> Begun | None:
         """Return what a store must carry of KV that is written from now on; None: it cannot be stored."""
-        found = self.at(model, salt)
+        found = self.at(model, salt, proven=False)
         if found is None:
             return None
         space, epoch = found
