@@ -77,6 +77,15 @@ def test_owners_with_ever_new_addresses_take_no_room_without_bound() -> None:
     assert len(sums._last["p_total"]) == 1024
 
 
+def test_more_owners_than_are_remembered_are_counted_once_as_long_as_they_are_there() -> None:
+    sums = OwnerSums()
+    own = Own("".join(f'p_total{{owner="{i}"}} 1\n' for i in range(2000)))
+    for _ in range(3):
+        assert sums.add(own, "p_total") == 2000
+    assert sums.add(Own('p_total{owner="1999"} 2\n'), "p_total") == 2001
+    assert len(sums._last["p_total"]) == 1024
+
+
 def test_sizes_are_whole_numbers() -> None:
     text = master_metrics(_OWN, _SEGMENTS, {"objects": 77}, OwnerSums())
     assert f'segment_total_capacity_bytes{{segment="h1:1"}} {1 << 40}\n' in text

@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["OwnerSums", "Own", "master_metrics"]
 
-_MOST_OWNERS = 1024  # whose last counts are remembered
+_MOST_OWNERS = 1024  # whose last counts are remembered: more if more are there
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # What a miss is where nothing fails.
@@ -78,16 +78,18 @@ class OwnerSums:
     def add(self, own: Own, name: str) -> float:
         """Return the sum of a counter over all owners that were ever seen."""
         last = self._last.setdefault(name, {})
-        for owner, value in own.by_owner(name).items():
+        now = own.by_owner(name)
+        for owner, value in now.items():
+            before = last.pop(owner, 0.0)
             # 0 also means that the master, which leads anew, has not heard from the owner yet.
             if value == 0:
-                continue
-            before = last.pop(owner, 0.0)
-            if value < before:
+                value = before
+            elif value < before:
                 self._end(name, before)
             last[owner] = value
-        # An owner that is missing now may come back as the same process, so its count remains its own.
-        while len(last) > _MOST_OWNERS:
+        # An owner that is missing now may come back as the same process, so its count remains its own. Those that are
+        # there are behind it, and never end here, however many they are.
+        while len(last) > max(_MOST_OWNERS, len(now)):
             self._end(name, last.pop(next(iter(last))))
         return self._ended.get(name, 0.0) + sum(last.values())
 
