@@ -19,6 +19,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -44,6 +45,7 @@ using Acceptor = asio::basic_socket_acceptor<Protocol>;
 
 constexpr std::size_t kMaxBodyBytes = 64U << 10;
 constexpr std::size_t kMaxHeaderBytes = 16U << 10;
+constexpr std::int64_t kBodyNs = kSecond;  // in which 8 MiB arrive at 100 Mbit/s
 constexpr auto kNoRoom = boost::system::errc::not_enough_memory;
 constexpr std::chrono::milliseconds kRefusalDelay(100);  // as rpc::kRefusalDelayNs
 constexpr std::chrono::seconds kLookEvery(1);            // whether the listener's name is there
@@ -337,22 +339,46 @@ class Server::Impl {
   // The part of `long_bodies_bytes` that one request has. Belongs to the loop's thread.
   class LongBody {
    public:
-    explicit LongBody(Impl& server) : server_(server) {}
+    LongBody(Impl& server, Stream& stream) : server_(server), stream_(stream) {}
     LongBody(const LongBody&) = delete;
     ~LongBody() { GiveBack(); }
-    // False: there is no room for so much now.
+    // False: there is no room for so much now. Bodies that are late make room.
     bool Take(std::size_t bytes) {
-      if (bytes > server_.options_.long_bodies_bytes - server_.long_bodies_bytes_) return false;
+      while (bytes > server_.options_.long_bodies_bytes - server_.long_bodies_bytes_) {
+        if (!server_.EndLateBody()) return false;
+      }
       server_.long_bodies_bytes_ += bytes;
       bytes_ += bytes;
+      late_ns_ = server_.clock_.NowNs() + kBodyNs;
+      server_.arriving_.push_back(this);
       return true;
     }
-    void GiveBack() { server_.long_bodies_bytes_ -= std::exchange(bytes_, 0); }
+    void Arrived() { server_.arriving_.remove(this); }
+    void GiveBack() {
+      Arrived();
+      server_.long_bodies_bytes_ -= std::exchange(bytes_, 0);
+    }
+
+    bool IsLate() const { return server_.clock_.NowNs() >= late_ns_; }
+    void End() {
+      stream_.close();
+      GiveBack();
+    }
 
    private:
     Impl& server_;
+    Stream& stream_;
     std::size_t bytes_ = 0;
+    std::int64_t late_ns_ = 0;  // from then on others need not wait for it
   };
+
+  // Ends the connection whose long body has been arriving longest, if it is late: clients that are
+  // slow, or say that they will send much and do not, keep no others out. False: none is late.
+  bool EndLateBody() {
+    if (arriving_.empty() || !arriving_.front()->IsLate()) return false;
+    arriving_.front()->End();
+    return true;
+  }
 
   // Reads one request. Its body remains unread where the caller may not send so much (body_limit),
   // and where too many others are in memory (kNoRoom).
@@ -369,8 +395,7 @@ class Server::Impl {
     if (error) co_return error;
     const std::size_t limit = BodyLimit(parser.get());
     parser.body_limit(limit);
-    // Without a length, which a body in chunks has not, it may be as long as the limit.
-    const std::uint64_t length = parser.content_length().value_or(parser.chunked() ? limit : 0);
+    const std::uint64_t length = parser.content_length().value_or(0);
     if (length > limit) co_return beast::http::error::body_limit;
     if (length > kMaxBodyBytes && !long_body.Take(length)) co_return make_error_code(kNoRoom);
     // libcurl asks so before a long body, and waits a second for an answer.
@@ -380,8 +405,20 @@ class Server::Impl {
                                         asio::redirect_error(asio::use_awaitable, error));
       if (error) co_return error;
     }
-    co_await beast::http::async_read(stream, buffer, parser,
-                                     asio::redirect_error(asio::use_awaitable, error));
+    // A body in chunks has no length: once it is long, it may become as long as the limit.
+    parser.eager(true);
+    for (bool counted = !parser.chunked(); !counted && !error && !parser.is_done();) {
+      co_await beast::http::async_read_some(stream, buffer, parser,
+                                            asio::redirect_error(asio::use_awaitable, error));
+      if (error || parser.get().body().size() <= kMaxBodyBytes) continue;
+      if (!long_body.Take(limit)) co_return make_error_code(kNoRoom);
+      counted = true;
+    }
+    if (!error && !parser.is_done()) {
+      co_await beast::http::async_read(stream, buffer, parser,
+                                       asio::redirect_error(asio::use_awaitable, error));
+    }
+    long_body.Arrived();
     co_return error;
   }
 
@@ -402,7 +439,7 @@ class Server::Impl {
   // Serves one request. False: the connection ends.
   asio::awaitable<bool> ServeOne(Stream& stream, beast::flat_buffer& buffer) {
     Parser parser;
-    LongBody long_body(*this);
+    LongBody long_body(*this, stream);
     error_code error = co_await Read(stream, buffer, parser, long_body);
     Body body = Body::kRead;
     if (error == beast::http::error::body_limit) body = Body::kTooLong;
@@ -615,6 +652,7 @@ class Server::Impl {
   std::uint64_t last_turn_ = 0;
   std::size_t count_ = 0;
   std::size_t long_bodies_bytes_ = 0;  // of all LongBody
+  std::list<LongBody*> arriving_;      // those that are being read, the first one since longest
   asio::io_context loop_{1};
   Acceptor acceptor_;
   std::uint64_t listeners_ = 0;  // so far: a callback of an earlier one does nothing

@@ -71,7 +71,8 @@ struct ServerOptions {
   // Operators need few; more would take the descriptors of owners and engines.
   std::size_t max_connections = 128;
   // Of bodies above 64 KiB (Route::body_bytes) in memory at a time, from their heads to their
-  // answers. A request that finds no room is answered 503, with its body unread.
+  // answers. A request that finds no room is answered 503, with its body unread; but one that has
+  // not arrived for a second makes room, and its connection ends.
   std::size_t long_bodies_bytes = 64U << 20;
   // Returns whether the header's value lets the caller in; `metrics`: to a route for which that
   // scope is enough. Runs on the loop. Null: everyone may ask.

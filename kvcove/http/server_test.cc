@@ -364,12 +364,16 @@ TEST_F(ServerTest, LongBodiesHaveOneBudget) {
   const UniqueFd first = Connect(first_head + "Expect: 100-continue\r\nConnection: close\r\n\r\n");
   std::string go_on(25, ' ');  // blocks until the server has room for the body
   ASSERT_EQ(recv(first.get(), go_on.data(), go_on.size(), MSG_WAITALL), 25);
-  for (const char* length : {"Content-Length: 1048576", "Transfer-Encoding: chunked"}) {
-    const std::string refused = ReadAll(Connect(head + length + "\r\n\r\n"));
-    EXPECT_EQ(StatusOf(refused), 503) << length;
-    EXPECT_THAT(refused, HasSubstr("Retry-After: 1")) << length;
-    EXPECT_THAT(refused, HasSubstr("1048576 bytes of 1572864; try again")) << length;
+  const std::string chunked = head + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+  const std::string chunk = "8000\r\n" + std::string(0x8000, ' ') + "\r\n";
+  for (const std::string& request :
+       {head + "Content-Length: 1048576\r\n\r\n", chunked + chunk + chunk + chunk}) {
+    const std::string refused = ReadAll(Connect(request));
+    EXPECT_EQ(StatusOf(refused), 503) << refused;
+    EXPECT_THAT(refused, HasSubstr("Retry-After: 1"));
+    EXPECT_THAT(refused, HasSubstr("1048576 bytes of 1572864; try again"));
   }
+  EXPECT_EQ(StatusOf(ReadAll(Connect(chunked + chunk + "0\r\n\r\n"))), 200) << "a short one passes";
   const auto post = [&](std::size_t bytes) {
     return StatusOf(Ask("POST",
                         fmt::format("Host: localhost\r\nX-Kvcove-Request: 1\r\n"
@@ -382,6 +386,26 @@ TEST_F(ServerTest, LongBodiesHaveOneBudget) {
   ASSERT_TRUE(Send(first, std::string(1 << 20, ' ')));
   EXPECT_EQ(StatusOf(ReadAll(first)), 200);
   EXPECT_EQ(post(1 << 20), 200) << "the first one has been answered";
+}
+
+// Else clients that only say that they will send much keep all others out.
+TEST_F(ServerTest, ALongBodyThatIsLateMakesRoomForAnother) {
+  Start({.listener = {}, .idle_ns = 60'000'000'000, .long_bodies_bytes = 3 << 19, .tunnel = {}});
+  const UniqueFd late = Connect(
+      "POST /long HTTP/1.1\r\nHost: localhost\r\nX-Kvcove-Request: 1\r\n"
+      "Content-Length: 1048576\r\nExpect: 100-continue\r\n\r\n");
+  std::string go_on(25, ' ');
+  ASSERT_EQ(recv(late.get(), go_on.data(), go_on.size(), MSG_WAITALL), 25);
+  const auto post = [&] {
+    return StatusOf(Ask("POST",
+                        "Host: localhost\r\nX-Kvcove-Request: 1\r\nContent-Length: 1048576\r\n",
+                        "/long", std::string(1 << 20, ' ')));
+  };
+  EXPECT_EQ(post(), 503);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(post(), 200);
+  EXPECT_EQ(ReadAll(late), "") << "its connection has ended";
+  EXPECT_EQ(post(), 200) << "its room was given back once";
 }
 
 TEST_F(ServerTest, AGuessBeforeALongBodyIsAnsweredLateToo) {
