@@ -44,6 +44,8 @@ class HostPool final : public master::AdminPool {
       : options_(std::move(options)), clock_(clock), started_ns_(clock.NowNs()) {}
 
   Readiness Ready() const override;
+  // An embedded pool is not handed over, and has one worker.
+  bool AnswersWait() const override { return options_.role != "embedded"; }
   nlohmann::json Status() const override;
   std::string Metrics() const override;
   std::vector<wire::OwnerStat> Owners() const override;

@@ -36,6 +36,9 @@ class AdminPool {
     std::string text;  // for a person
   };
   virtual Readiness Ready() const = 0;
+  // Whether Status and what follows, but for the calls that say that they wait, may wait for an
+  // owner's lock, which a hand-over to another process holds while it writes the owner's state.
+  virtual bool AnswersWait() const { return false; }
   // Returns the pool in a few numbers. The two forms share names; each leaves out what it lacks.
   virtual nlohmann::json Status() const = 0;
   // Returns the body of a scrape.

@@ -329,6 +329,8 @@ void AddRoute(std::vector<http::Route>& routes, const char* method, const std::s
 
 std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, const Clock& clock) {
   const auto answers = std::make_shared<PoolAnswers>(pool, clock);
+  // On the loop unless it may wait: resets that wait for their proof may keep all workers.
+  const bool waits_here = pool->AnswersWait();
   std::vector<http::Route> routes;
   routes.push_back(Text(
       "/healthz", [](const Request&) { return Response{.body = "ok\n", .type = "text/plain"}; }));
@@ -341,19 +343,20 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
   });
   metrics.open = false;
   metrics.metrics = true;
-  metrics.waits = true;  // for the lock of an owner that is handed over
+  metrics.waits = waits_here;
   routes.push_back(std::move(metrics));
   const auto add = [&](const char* method, const char* path, bool waits,
                        std::function<Result<json>(const Request&)> answer) {
     AddRoute(routes, method, path, waits, std::move(answer));
   };
-  add("GET", "/v1/status", false,
+  add("GET", "/v1/status", waits_here,
       [pool](const Request&) -> Result<json> { return pool->Status(); });
-  add("GET", "/v1/segments", false, [answers](const Request&) { return answers->Segments(); });
-  add("GET", "/v1/namespaces", false, [answers](const Request&) { return answers->Namespaces(); });
-  add("GET", "/v1/versions", false,
+  add("GET", "/v1/segments", waits_here, [answers](const Request&) { return answers->Segments(); });
+  add("GET", "/v1/namespaces", waits_here,
+      [answers](const Request&) { return answers->Namespaces(); });
+  add("GET", "/v1/versions", waits_here,
       [answers](const Request& request) { return answers->Versions(request); });
-  add("GET", "/v1/engines", false,
+  add("GET", "/v1/engines", waits_here,
       [answers](const Request& request) { return answers->Engines(request); });
   add("GET", "/v1/keys", true,
       [answers](const Request& request) { return answers->Keys(request); });

@@ -84,6 +84,25 @@ class AdminRoutesTest : public testing::Test {
   const std::vector<http::Route> routes_ = PoolRoutes(pool_, clock_);
 };
 
+// A hand-over of a host's owner holds its lock while probes ask /healthz. In a cluster nothing of
+// this waits, and must not wait behind resets either, which may keep all workers.
+TEST_F(AdminRoutesTest, AnswersLeaveTheLoopWhereTheyMayWait) {
+  struct HandedOver : FakeAdminPool {
+    bool AnswersWait() const override { return true; }
+  };
+  const auto waits = [](const std::vector<http::Route>& routes, const char* path) {
+    return std::ranges::find(routes, path, &http::Route::path)->waits;
+  };
+  const auto of_host = PoolRoutes(std::make_shared<HandedOver>(), clock_);
+  for (const char* path : {"/metrics", "/v1/status", "/v1/segments", "/v1/namespaces",
+                           "/v1/versions", "/v1/engines"}) {
+    EXPECT_TRUE(waits(of_host, path)) << path;
+    EXPECT_FALSE(waits(routes_, path)) << path;
+  }
+  EXPECT_FALSE(waits(of_host, "/healthz"));
+  EXPECT_TRUE(waits(routes_, "/v1/reset"));
+}
+
 // Slots that nobody names are reused; the order of the versions remains.
 TEST_F(AdminRoutesTest, ANamespaceWithoutASlotIsPruned) {
   Slot(1, QualifiedName("acme", "other"));
