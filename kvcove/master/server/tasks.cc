@@ -409,31 +409,28 @@ Result<std::string> Tasks::Call(const std::string& address, wire::Method method,
 
 Result<Tasks::Walked> Tasks::Walk(Task& task, const wire::OwnerStat& from) {
   KVCOVE_TRY(rpc::ParseAddress(from.address, 0));
-  const std::vector<SlotId>& named = task.stat.request.slots;
-  Walked walked;
-  if (named.empty()) KVCOVE_TRY(WalkSlot(task, from, std::nullopt, walked));
-  for (const SlotId slot : named) KVCOVE_TRY(WalkSlot(task, from, slot, walked));
-  return walked;
-}
-
-Status Tasks::WalkSlot(Task& task, const wire::OwnerStat& from, std::optional<SlotId> slot,
-                       Walked& walked) {
   const bool repair = task.stat.request.kind == TaskKind::kRepair;
-  wire::InventoryRequest request{.at_most = kPage,
-                                 .slot = slot,
-                                 .prefix = task.stat.request.prefix,
-                                 .replicated_only = repair,
-                                 .disks = !repair};
+  const std::vector<SlotId>& named = task.stat.request.slots;
+  const std::set<SlotId> slots(named.begin(), named.end());
+  // The owner looks at all that it has, its disks' summaries, too, whatever slot is asked for: so
+  // one walk covers any number of slots.
+  wire::InventoryRequest request{
+      .at_most = kPage,
+      .slot = named.size() == 1 ? std::optional(named.front()) : std::nullopt,
+      .prefix = task.stat.request.prefix,
+      .replicated_only = repair,
+      .disks = !repair};
+  Walked walked;
   while (request.cursor != wire::kInventoryDone && !Cancelled(task)) {
     KVCOVE_ASSIGN(const std::string reply,
                   Call(from.address, wire::Method::kInventory, wire::Encode(request),
                        clock_.NowNs() + 5 * kSecond));
     KVCOVE_ASSIGN(wire::InventoryReply page, wire::DecodeInventoryReply(wire::AsBytes(reply)));
-    // The prefix of one key also matches longer keys.
-    if (task.stat.request.one_key) {
-      const Id128 wanted = DirectoryHash(*slot, request.prefix);
-      std::erase_if(page.objects, [&](const auto& object) { return object.hash != wanted; });
-    }
+    std::erase_if(page.objects, [&](const wire::HeldObject& object) {
+      if (!slots.empty() && !slots.contains(object.slot)) return true;
+      // The prefix of one key also matches longer keys.
+      return task.stat.request.one_key && object.hash != DirectoryHash(object.slot, request.prefix);
+    });
     {
       const MutexLock lock(mutex_);
       task.stat.looked_at += page.objects.size();
@@ -450,7 +447,7 @@ Status Tasks::WalkSlot(Task& task, const wire::OwnerStat& from, std::optional<Sl
     request.within = page.within;
     request.since = page.since;
   }
-  return {};
+  return walked;
 }
 
 // Waits for a shard that does not answer: it is lost when its lease ends, and owners then list its

@@ -116,10 +116,8 @@ class Tasks {
     bool disks = false;        // the walk covered the owner's disks, too
   };
   // Walks once over the owner's inventory, and copies or moves the objects that should be
-  // elsewhere. WalkSlot adds one slot's part, or that of all slots.
+  // elsewhere.
   Result<Walked> Walk(Task& task, const wire::OwnerStat& from);
-  Status WalkSlot(Task& task, const wire::OwnerStat& from, std::optional<SlotId> slot,
-                  Walked& walked);
   // Returns the objects of a page that should be copied or moved. Errors: kInProgress if the
   // holders of an object are not known within 10 s.
   Result<std::vector<Move>> Wanted(const Task& task, const wire::OwnerStat& from,
