@@ -24,8 +24,10 @@ using nlohmann::json;
 struct AdminOptions {
   AdminAccessOptions access;
   PoolChoice pool;
-  bool find = false;                             // the endpoint, where none is named
-  std::map<std::string, std::string> arguments;  // of the request
+  bool find = false;  // the endpoint, where none is named
+  // Of the request: those that were given, the empty ones, too. Else --version '' of a removal, or
+  // --namespace '' of a move, would mean all of them.
+  std::map<std::string, std::string> arguments;
   bool wait = false;
   bool all = false;
 };
@@ -208,7 +210,6 @@ Result<int> RunAt(const AdminClient& client, const AdminOptions& options, const 
     return response.status == 200 ? 0 : 1;
   }
   std::map<std::string, std::string> arguments = options.arguments;
-  std::erase_if(arguments, [](const auto& argument) { return argument.second.empty(); });
   KVCOVE_ASSIGN(json body, client.Json(method, path, arguments));
   if (body.contains("task") && options.wait) {
     return Follow(client, options, body["task"].get<std::uint64_t>());
@@ -255,7 +256,12 @@ class Builder {
   }
   AdminOptions& options() { return *options_; }
   CLI::Option* Argument(CLI::App* command, const char* flag, const char* key, const char* help) {
-    CLI::Option* const option = command->add_option(flag, options_->arguments[key], help);
+    CLI::Option* const option = command->add_option_function<std::string>(
+        flag,
+        [options = options_, key = std::string(key)](const std::string& value) {
+          options->arguments[key] = value;
+        },
+        help);
     if (options_->find) option->group(kOfThisCall);
     return option;
   }

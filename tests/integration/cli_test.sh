@@ -54,6 +54,8 @@ check "an unknown option instead of a command" 2 "'--frobnicate' is no option of
 check "no command" 2 "'kvcove' needs a command" "$kvcove"
 check "no number" 2 "--interval: 'x' is not a number" "$kvcove" top --interval x
 check "a number below zero" 2 "--timeout-ms: '-5' is not a whole number, 0 or more" "$kvcove" status --timeout-ms=-5
+check "a number that is too large" 2 "--timeout-ms: 99999999999999999999 is too large" "$kvcove" status --timeout-ms 99999999999999999999
+check "a flag with another value" 2 "--json: 'maybe' is not true or false" "$kvcove" status --json=maybe
 check "wrong size" 2 "--memory: 'lots' is not a size" "$kvcove" serve --memory lots --socket "$directory/a/s"
 check "too much memory" 2 "can give .* now; ask for less" "$kvcove" serve --memory 190GiB --socket "$directory/a/s"
 for policy in best s3fifo; do
@@ -168,6 +170,7 @@ check "a prune below versions" 2 "step-9" "$kvcove" versions prune "$name" --bef
 check "a prune without a version" 2 "--before is required" "$kvcove" versions prune "$name" --socket "$directory/run/s"
 check "an engine without facts" 2 "no engine 'one' has left its facts" "$kvcove" why-not one other --pool "unix:$directory/run/s"
 check "an engine of a socket" 2 "no engine 'one' has left its facts" "$kvcove" why-not one other --socket "$directory/run/s"
+check "the values without a version are not all" 2 "with version ''" "$kvcove" remove "$name" --version "" --pattern "*" --socket "$directory/run/s"
 check "remove of one host" 0 "removed +1" "$kvcove" remove "$name" --pattern "$key" --socket "$directory/run/s"
 check "why after it" 0 "nowhere: removed" "$kvcove" why "$key" --socket "$directory/run/s"
 check "reset of one host" 0 "proven +yes" "$kvcove" reset "$name" --socket "$directory/run/s"
