@@ -63,14 +63,17 @@ std::string NoCommand(const std::string& of, const std::vector<std::string>& ext
   return fmt::format("'{}' is no {} of '{}'", extras.front(), option ? "option" : "command", of);
 }
 
-// Says what an option wants. Only numbers can fail so: the parser takes any text for a text.
-std::string WrongNumber(const CLI::App& command, const std::string& name,
-                        const std::string& value) {
+// Says what an option wants. Only numbers and flags can fail so: the parser takes any text for a
+// text.
+std::string WrongValue(const CLI::App& command, const std::string& name, const std::string& value) {
   const CLI::Option* const option = command.get_option_no_throw(name);
   const std::string type = option == nullptr ? "" : option->get_type_name();
-  const std::string_view wanted = type.starts_with("UINT")  ? "a whole number, 0 or more"
-                                  : type.starts_with("INT") ? "a whole number"
-                                                            : "a number";
+  const bool digits = !value.empty() && value.find_first_not_of("0123456789") == std::string::npos;
+  if (digits) return fmt::format("{}: {} is too large", name, value);
+  const std::string_view wanted = type.empty()               ? "true or false"
+                                  : type.starts_with("UINT") ? "a whole number, 0 or more"
+                                  : type.starts_with("INT")  ? "a whole number"
+                                                             : "a number";
   return fmt::format("{}: '{}' is not {}", name, value, wanted);
 }
 
@@ -103,8 +106,8 @@ std::string Explain(const CLI::App& app, const CLI::Error& error) {
   constexpr std::string_view kWrong = "Could not convert: ";
   if (const std::size_t equals = text.find(" = ");
       text.starts_with(kWrong) && equals != std::string::npos) {
-    text = WrongNumber(*at, text.substr(kWrong.size(), equals - kWrong.size()),
-                       text.substr(equals + 3));
+    text = WrongValue(*at, text.substr(kWrong.size(), equals - kWrong.size()),
+                      text.substr(equals + 3));
   }
   constexpr std::string_view kUnknown = "INI was not able to parse ";
   if (text.starts_with(kUnknown)) {
