@@ -97,8 +97,6 @@ MUTANTS = [
      "  if (!missing.empty()) QueueNotice(SaveNotice::kEnd, save.order, missing);\n", ""),
     ("saves: they are announced before their step is computed", "connector/scheduler/scheduler.cc",
      "  for (const SaveOrder& save : plan.saves) QueueNotice(SaveNotice::kBegin, save, save.chunks);\n", ""),
-    ("saves: a look-up waits for its time alone", "connector/scheduler/lookup.cc",
-     ".under_way = MayWait(clock)", ".under_way = true"),
     ("saves: a wait ends at its time also without an answer", "connector/scheduler/lookup.cc",
      "  deadline_ns = std::min(deadline_ns, QuestionEnds(clock));\n", ""),
     ("saves: what is there is found to its end also after the wait", "connector/scheduler/lookup.cc",
