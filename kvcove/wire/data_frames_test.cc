@@ -7,6 +7,7 @@
 
 #include "kvcove/wire/cluster.h"
 #include "kvcove/wire/frame.h"
+#include "kvcove/wire/probe.h"
 
 namespace kvcove::wire {
 namespace {
@@ -100,6 +101,11 @@ TEST(DataFramesTest, APutWithHints) {
             "020000001d0000000200000054000000400000000200000000000000000000000200000001000000"
             "0100000002000000000000000000000000000000000000000000000002000000200000000c000000"
             "0100000061000000010000006200000000000000000000000100000061000000");
+}
+
+TEST(DataFramesTest, AMeasurement) {
+  EXPECT_EQ(Hex(Encode(Probe{.payload_bytes = 0x0102, .wanted_bytes = 0x0304})),
+            "0c0000000800140004000c000800000002010000000000000403000000000000");
 }
 
 }  // namespace
