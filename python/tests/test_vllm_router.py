@@ -37,6 +37,7 @@ from kvcove import engines
 
 SEEDS = [int(part) for part in os.environ.get("KVCOVE_VLLM_SEEDS", "1:5").split(":")]
 SECONDS = float(os.environ.get("KVCOVE_VLLM_SECONDS", "0"))
+FEW_STEPS = 20  # that some publishers keep for a replay; the others keep all of a seed
 
 
 class Routers:
@@ -58,7 +59,7 @@ class Routers:
         """Let the steady routers look after each step, also while saves and loads are waited for.
 
         A publisher with a short queue drops batches when its thread is late, and some keep those of the
-        last 20 steps alone for a replay: a router that looks less often has to begin anew.
+        last FEW_STEPS alone for a replay: a router that looks less often has to begin anew.
         """
         step = engine.step
 
@@ -135,7 +136,9 @@ def compare(engine: Engine, routers: Routers, lost: set[Any], when: str) -> None
             raise Fault(f"{what}: {len(false)} blocks of the own cache are claimed and not there")
     steady = routers.steady[Clears.DEVICE]
     if steady.counts["anew"] > 0:
-        return  # on a machine that is late with 20 steps: what was told before is not known to it
+        if engine.config.kv_events_config.buffer_steps > FEW_STEPS:
+            raise Fault(f"{when}: a router began anew, where all steps can be replayed")
+        return  # on a machine that is late with few steps: what was told before is not known to it
     # A load that failed takes a block back that somebody may have stored meanwhile; with windows the next
     # look-up need not come across it.
     missing = pool - steady.index.claimed("CPU")
@@ -185,7 +188,7 @@ def route(seed: int, model: Path, directory: Path) -> dict[str, Any]:
         publisher="zmq",
         endpoint=events,
         replay_endpoint=replay,
-        buffer_steps=pick.choice([20, 10_000]),
+        buffer_steps=pick.choice([FEW_STEPS, 10_000]),
         hwm=pick.choice([2, 100_000]),
     )
     pool = engines.Embedded(directory / "p.sock", 64 << 20)
