@@ -465,6 +465,12 @@ def test_what_the_connector_costs_is_in_the_table(
     (tmp_path / "results.json").write_text(json.dumps(ended))
     assert matrix.main([str(tmp_path)]) == 0
     assert "| overhead | 1 of 1 failed |" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    page.write_text(f"{matrix.BEGIN}\n{matrix.END}\n")
+    for each, has in ((ended, True), (told, False)):
+        (tmp_path / "results.json").write_text(json.dumps(each))
+        assert matrix.main(["--write", str(page), str(tmp_path)]) == 0
+        assert ("| overhead |" in page.read_text()) is has
 
 
 class Runs:

@@ -105,6 +105,11 @@ def made(results: list[dict[str, Any]]) -> tuple[Cells, Days]:
             }
             if any(found.values()):
                 cells[row] = found
+        if (
+            not text
+        ):  # a run that ended early has a row with the part's name, which this one takes back
+            ended = {each["vllm"]: "" for each in results if each["parts"].get(part)}
+            cells[part] = {**ended, **cells.get(part, {})}
     return cells, {each["vllm"]: (each["date"], each["date"]) for each in results}
 
 
@@ -144,6 +149,8 @@ def written(cells: Cells, days: Days) -> str:
         "| --- |" + " --- |" * len(versions),
     ]
     for row, found in cells.items():
+        if not any(found.values()):
+            continue
         lines.append(f"| {row} | " + " | ".join(found.get(each, "") for each in versions) + " |")
     return "\n".join([*lines, "", "Made by `python/tests/vllm/matrix.py`."])
 

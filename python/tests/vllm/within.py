@@ -115,7 +115,7 @@ def main(words: list[str]) -> int:
     if len(words) < 2:
         raise SystemExit(__doc__)
     from release import vllm_release
-    from run import PARTS, reference_of
+    from run import FAILED, PARTS, reference_of
     from shapes import SHAPES as LAYOUTS
 
     until = time.time() + float(words[1])
@@ -125,6 +125,8 @@ def main(words: list[str]) -> int:
     if unknown := [part for part in words[2:] if part not in known]:
         raise SystemExit(f"no part is called {', '.join(unknown)}: {', '.join(sorted(known))}")
     reference_of(directory)
+    if FAILED:  # no part looks at the reference again
+        raise SystemExit(f"no part can be judged, as this does not hold: {FAILED[0]}")
     failed, left = run_within(directory, words[2:] or every, until)
     print(f"\n{len(failed)} parts failed{': ' if failed else ''}{', '.join(failed)}")
     print(f"{len(left)} parts are left{': ' if left else ''}{', '.join(left)}")
