@@ -225,7 +225,7 @@ def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
     old: Any, monkeypatch: pytest.MonkeyPatch, keeping: str, promote: str
 ) -> None:
     requests = {
-        name: SimpleNamespace(request_id=name, num_computed_tokens=computed)
+        name: SimpleNamespace(request_id=name, num_computed_tokens=computed, status="loads")
         for name, computed in (("fails", 0), ("in part", 16), ("loaded", 64), ("under way", 0))
     }
     gave_back: list[str] = []
@@ -243,6 +243,8 @@ def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
 
     setattr(Scheduler, promote, lambda self, request: gave_back.append(request.request_id))
     schedules_with(Scheduler, monkeypatch)
+    loading = SimpleNamespace(WAITING_FOR_REMOTE_KVS="loads")
+    monkeypatch.setattr(old, "request_status", lambda: loading)
     old.let_failed_loads_go()
     old.let_failed_loads_go()
     assert Scheduler().schedule(7) == (
@@ -250,6 +252,51 @@ def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
         [requests["fails"], "new"],
     )
     assert gave_back == ["fails"]
+
+
+@pytest.mark.parametrize(
+    ("keeping", "promote", "first"),
+    [
+        ("kv_holding_waiting", "_handle_blocked_waiting_request", False),
+        ("skipped_waiting", "_try_promote_blocked_waiting_request", True),  # 0.30 and older
+    ],
+)
+def test_a_look_up_that_waits_is_not_in_front_of_those_that_keep_blocks(
+    old: Any, monkeypatch: pytest.MonkeyPatch, keeping: str, promote: str, first: bool
+) -> None:
+    requests = [
+        SimpleNamespace(request_id=name, num_computed_tokens=computed, status=status)
+        for name, computed, status in (
+            ("asks", 0, "waits"),
+            ("loaded", 64, "waits"),
+            ("asks, too", 0, "waits"),
+            ("under way", 0, "loads"),
+        )
+    ]
+
+    class Scheduler:
+        failed_recving_kv_req_ids: frozenset[str] = frozenset()
+        finished_recving_kv_req_ids = frozenset({"loaded"})
+
+        def __init__(self) -> None:
+            self.waiting = Waiting(["new"])
+            setattr(self, keeping, Waiting(requests))
+
+        def schedule(self) -> Any:
+            return [each.request_id for each in getattr(self, keeping)]
+
+    setattr(Scheduler, promote, None)
+    schedules_with(Scheduler, monkeypatch)
+    loading = SimpleNamespace(WAITING_FOR_REMOTE_KVS="loads")
+    monkeypatch.setattr(old, "request_status", lambda: loading)
+    old.let_failed_loads_go()
+    scheduler = Scheduler()
+    for _ in range(2):
+        assert scheduler.schedule() == (
+            ["loaded", "under way", "asks", "asks, too"]
+            if first
+            else ["asks", "loaded", "asks, too", "under way"]
+        )
 
 
 @pytest.mark.parametrize(

@@ -469,13 +469,17 @@ def let_failed_loads_go() -> None:
     vLLM lets those that keep blocks go before all others, and stops at the first that finds none.
     One whose load has failed gives its own back when its turn comes, and stays in front: where it
     needs more than is free, those behind it whose loads have ended keep theirs for ever.
+
+    0.30 and older let them go before new requests only, not before one whose look-up had to wait:
+    here they go before that one, too.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     schedule = Scheduler.schedule
     if getattr(schedule, "_kvcove", False):
         return
-    if runs_loaded_first():
+    loaded_first = runs_loaded_first()
+    if loaded_first:
         give_back = Scheduler._handle_blocked_waiting_request
     else:
         give_back = Scheduler._try_promote_blocked_waiting_request
@@ -490,10 +494,33 @@ def let_failed_loads_go() -> None:
                     give_back(self, request)
                     queue.remove_request(request)
                     self.waiting.prepend_request(request)
+        if not loaded_first and len(queue) > 1:
+            _let_those_with_blocks_go_first(queue)
         return schedule(self, *args, **kwargs)
 
     without_them._kvcove = True  # type: ignore[attr-defined]
     Scheduler.schedule = without_them
+
+
+def _let_those_with_blocks_go_first(queue: Any) -> None:
+    """Move requests that keep blocks for their loads before those that keep none; each in their order.
+
+    A look-up may wait for a save while a later request is loaded. When it has ended and its request
+    finds no room, vLLM looks at nothing behind that one. With priorities the queue has its own order.
+    """
+    loading = request_status().WAITING_FOR_REMOTE_KVS
+    with_blocks: list[Any] = []
+    passed = out_of_place = False
+    for request in queue:
+        if request.num_computed_tokens > 0 or request.status == loading:
+            with_blocks.append(request)
+            out_of_place = out_of_place or passed
+        else:
+            passed = True
+    if out_of_place:
+        for request in reversed(with_blocks):
+            queue.remove_request(request)
+            queue.prepend_request(request)
 
 
 # ---- what is watched
