@@ -107,8 +107,9 @@ TEST(OwnerTest, APutShowsAtOnceHowMuchRoomIsLeft) {
 
 // A loop over more than memory has: LRU finds nothing of it, and twice the memory finds all.
 TEST(OwnerTest, EstimatesWhatMoreMemoryWouldBring) {
-  constexpr std::uint64_t kKeys = 6000;
-  const std::vector<std::byte> value(4096);
+  constexpr std::uint64_t kKeys = 1500;
+  constexpr std::uint32_t kBytes = 16 * kKiB;  // so few that each is sampled
+  const std::vector<std::byte> value(kBytes);
   const auto owner =
       *Owner::Open({.memory_bytes = 16 * kMiB, .policy = "lru"}, SystemClock::Instance());
   owner->link_side().Publish({1, 1}, {{.slot = 3, .generation = 1ULL << 24, .name = "m"}});
@@ -119,7 +120,7 @@ TEST(OwnerTest, EstimatesWhatMoreMemoryWouldBring) {
   for (int round = 0; round < 2; ++round) {
     for (std::uint64_t i = 0; i < kKeys; ++i) {
       const std::string key = std::to_string(i);
-      const PutItem item{.key = key, .size_bytes = 4096, .value = value, .after = {}};
+      const PutItem item{.key = key, .size_bytes = kBytes, .value = value, .after = {}};
       ASSERT_EQ(owner->Put(session, token, {&item, 1}, deadline_ns).front().code, Code::kOk);
     }
   }
