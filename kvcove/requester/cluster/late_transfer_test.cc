@@ -9,6 +9,7 @@
 #include "kvcove/requester/completion.h"
 #include "kvcove/transport/fake_late_transport.h"
 #include "kvcove/transport/fake_values.h"
+#include "kvcove/transport/landing.h"
 #include "tests/becomes.h"
 
 namespace kvcove::requester {
@@ -122,19 +123,24 @@ TEST_F(LateTransferTest, APutIsOverWhenItsValueIsNotReadAnyMore) {
   EXPECT_TRUE(over->final);
 }
 
-// A pool that closes, and the buffers' owner behind it.
+// A pool that closes, and the buffers' owner behind it. The call is made in this thread, as a
+// queue's thread makes it: of that one nobody could say that it has left the session.
 TEST_F(LateTransferTest, TheSessionMayEndBeforeItsBytesLand) {
   master_.List("k", kOwner);
   std::string buffer(10, '.');
   const MutableBuffer into{.data = buffer.data(), .size = buffer.size()};
   const GetItem item{.key = "k", .into = {&into, 1}};
   ItemResult result;
-  ASSERT_TRUE(UntilHeld(
-      [&] { return session_->GetAsync(queue_, 7, {&item, 1}, {&result, 1}, soon_).has_value(); }));
+  const auto landing = std::make_shared<transport::Landing>();
+  EXPECT_TRUE(Becomes([&] {
+    const transport::Landing::Scope scope(landing);
+    EXPECT_TRUE(session_->Get({&item, 1}, {&result, 1}, soon_));
+    return landing->busy();
+  }));
   session_.reset();
-  EXPECT_FALSE(Readable());
+  EXPECT_TRUE(landing->busy());
   late_.Land();
-  EXPECT_TRUE(queue_.Next(kPatience)->final);
+  EXPECT_FALSE(landing->busy());
   EXPECT_EQ(buffer, "0123456789");
 }
 
