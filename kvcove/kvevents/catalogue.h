@@ -4,7 +4,7 @@
 //
 // A block is what routers know: a group and a hash. Its value is in one part for each rank that
 // holds other bytes, and there may be one value for each slot (namespace and weight version) and
-// LoRA adapter. Routers are told of it
+// LoRA adapter. The events say that a block is
 //
 //   on kMemory while a shown slot has all parts of a value in memory,
 //   on kDisk   while a shown slot has all parts of a value in memory or on a disk, and one on a

@@ -6,8 +6,8 @@
 // An object is sampled if the low `shift()` bits of its key are 0, and a miniature of a cache of C
 // bytes has C / 2^shift() bytes. The shift is 0 at first, so a cache of few objects is simulated
 // whole. When the largest miniature has more than `most_sampled` objects, the shift grows by one,
-// and every second key is dropped; so does Thin, for a caller to whom the work is too much. So
-// memory and work have a bound, whatever the cache's size.
+// and every second key is dropped. Thin() does the same for a caller that has no time for so much
+// work. So memory and work have a bound, whatever the cache's size.
 //
 // A sample has more or fewer of the often asked keys than its share. All others are asked the same
 // in the sample as outside of it, so the difference between what was asked and what the sample

@@ -2,8 +2,8 @@
 // Notes which objects are asked for, for policy::WhatIf, and how long they stay in memory. No I/O.
 // Not thread-safe: needs the core's lock.
 //
-// A call costs a compare, and for a sampled object an entry of a list. Whoever estimates takes that
-// list and works on it without the lock. The list has a bound: what is beyond it is counted
+// A call costs a compare, and for a sampled object an entry of a list. ExpectedHits takes that
+// list and estimates from it without the lock. The list has a bound: what is beyond it is counted
 // nowhere, neither as sampled nor as asked. Only resets are noted beyond it, once for each slot.
 //
 // 12 bytes an object: its sampling key, which a hit then does not have to compute from the key's

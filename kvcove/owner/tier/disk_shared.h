@@ -90,7 +90,8 @@ class TierTags {
   std::atomic<std::uint64_t> seed_{0};  // set once; read without the lock
   std::size_t kept_ KVCOVE_GUARDED_BY(mutex_) = 0;
   std::vector<std::uint64_t> removed_ KVCOVE_GUARDED_BY(mutex_);
-  // Set after the switch (sequentially consistent): whoever takes it sees the disks as they are.
+  // Set after the disks have changed (sequentially consistent): a thread that reads true sees them
+  // as they are.
   std::atomic<bool> others_{false};
 };
 

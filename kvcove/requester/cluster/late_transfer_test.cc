@@ -123,8 +123,8 @@ TEST_F(LateTransferTest, APutIsOverWhenItsValueIsNotReadAnyMore) {
   EXPECT_TRUE(over->final);
 }
 
-// A pool that closes, and the buffers' owner behind it. The call is made in this thread, as a
-// queue's thread makes it: of that one nobody could say that it has left the session.
+// A pool that closes, and the buffers' owner behind it. The test's thread makes the
+// call: a queue's thread may still be in the session when the first completion comes.
 TEST_F(LateTransferTest, TheSessionMayEndBeforeItsBytesLand) {
   master_.List("k", kOwner);
   std::string buffer(10, '.');
