@@ -132,10 +132,16 @@ PutResult Core::PutOne(SessionNumber session, const Token& token, const PutItem&
     TellPolicy(found.object, item.hints, mode.ends_request);
     return {.code = Code::kExists, .extents = {}};
   }
-  if (options_.lower != nullptr && session != promoter_ &&
-      (options_.lower->Holds(token.slot, token.generation, item.key) ||
-       options_.lower->Covers(token.slot, token.generation, item.key))) {
-    return {.code = slot.hidden ? Code::kInProgress : Code::kExists, .extents = {}};
+  if (options_.lower != nullptr && session != promoter_) {
+    if (options_.lower->Holds(token.slot, token.generation, item.key)) {
+      return {.code = slot.hidden ? Code::kInProgress : Code::kExists, .extents = {}};
+    }
+    // Nobody may ever read that value: a disk that is set aside has it. Other owners' copies are
+    // the puts that evict nothing. One that moves would drop its source, the only value left.
+    if (options_.lower->Covers(token.slot, token.generation, item.key)) {
+      const bool promises = !slot.hidden && mode.evict;
+      return {.code = promises ? Code::kExists : Code::kInProgress, .extents = {}};
+    }
   }
   const std::int64_t now = clock_.NowNs();
   if (reservations_.ClaimOf(token.slot, key, now) != nullptr) {

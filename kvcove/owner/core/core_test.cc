@@ -449,8 +449,29 @@ class KeepingTier final : public LowerTier {
   void Asked(policy::ObjectId /*id*/) override {}
   void Forgotten(policy::ObjectId /*id*/) override {}
 
+  bool Covers(SlotId /*slot*/, Generation generation, std::string_view key) override {
+    return covered.contains({generation, std::string(key)});
+  }
+
   std::set<std::pair<Generation, std::string>> kept;
+  std::set<std::pair<Generation, std::string>> covered;
 };
+
+// A disk that is set aside may never return its value, and a move drops its source for `exists`.
+TEST(LowerTierTest, ACopyIsNotAnsweredExistsForAValueThatNobodyCanRead) {
+  KeepingTier lower;
+  TestCore test({.payload_bytes = 4096, .max_objects = 8, .policy = "lru", .lower = &lower});
+  test.SetSlot(1, kFirst);
+  lower.kept.emplace(kFirst, "held");
+  lower.covered.emplace(kFirst, "covered");
+  const auto code = [&](const std::string& key, bool copy) {
+    return test.Reserve(test.session, 1, key, 64, /*evict=*/!copy).code;
+  };
+  EXPECT_EQ(code("held", true), Code::kExists);
+  EXPECT_EQ(code("covered", true), Code::kInProgress);
+  EXPECT_EQ(code("covered", false), Code::kExists) << "a put does not replace it";
+  EXPECT_EQ(code("free", true), Code::kOk);
+}
 
 TEST(LowerTierTest, APinnedObjectGoesDownWhenItsPinHasEnded) {
   KeepingTier lower;
