@@ -137,6 +137,50 @@ TEST_F(LogTest, AResetEndsEverythingAtOnce) {
   EXPECT_EQ(log_->space().objects, 0U);
 }
 
+// A zone keeps the numbers of all generations that it has records of, as long as one object in it
+// lives.
+TEST_F(LogTest, GenerationsThatHaveEndedLeaveTheirNumbersToOthers) {
+  constexpr int kNumbers = 0xFFFF;
+  constexpr int kTries = 3000;
+  Open(512);
+  const auto put = [&](SlotId slot, const std::string& key) {
+    const std::string value = ValueOf(key, 1, 8);
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(value));
+    Status added;
+    for (int tries = 0; tries < kTries; ++tries) {
+      added = log_->Put({.slot = slot,
+                         .generation = kGeneration,
+                         .version = 1,
+                         .name = "space",
+                         .key = key,
+                         .value = std::span(&bytes, 1)},
+                        [](const Status&) {});
+      if (added || added.error().code != Code::kLimit) break;
+      log_->Flush();
+      log_->Poll(0);
+    }
+    return added;
+  };
+  for (int slot = 0; slot <= kNumbers; ++slot) {
+    log_->SetGeneration(static_cast<SlotId>(slot), kGeneration);
+  }
+  for (int slot = 0; slot < kNumbers; ++slot) {
+    ASSERT_TRUE(put(static_cast<SlotId>(slot), Key(slot))) << slot;
+    if (slot % 50 == 0) {
+      ASSERT_TRUE(put(kSlot, "kept-" + std::to_string(slot)));
+    }
+  }
+  ASSERT_TRUE(Sync());
+  for (int slot = 1000; slot < 2000; ++slot) log_->SetGeneration(static_cast<SlotId>(slot), 0);
+  ASSERT_TRUE(put(kNumbers, "new"));
+  ASSERT_TRUE(Sync());
+  EXPECT_TRUE(log_->Find(kNumbers, kGeneration, "new"));
+  for (int slot = 3000; slot < kNumbers; slot += 50) {
+    ASSERT_TRUE(log_->Find(static_cast<SlotId>(slot), kGeneration, Key(slot))) << slot;
+    ASSERT_TRUE(log_->Find(kSlot, kGeneration, "kept-" + std::to_string(slot))) << slot;
+  }
+}
+
 TEST_F(LogTest, AResetDuringAReadMakesItAMiss) {
   Open();
   PutSome(1);

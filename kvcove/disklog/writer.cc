@@ -25,6 +25,27 @@ Status StatusOf(int error, const char* act) {
   return FailErrno(error == ENOSPC ? Code::kNoSpace : Code::kUnavailable, act);
 }
 
+// Has a zone freed whose numbers of scopes can be used again. A zone keeps those of all generations
+// that it has records of, and one live object keeps the zone. So resets could use all numbers up,
+// and nothing of a later generation could be written any more. One zone at a time: callers repeat
+// their puts.
+void FreeNumbers(State& state) {
+  if (state.zones.AnyDoomed()) return;
+  std::optional<std::uint32_t> best;
+  double most = 0;
+  for (std::uint32_t i = 0; i < state.zones.count(); ++i) {
+    const Zone& zone = state.zones[i];
+    if (zone.state != ZoneState::kSealed || zone.tombstone_bytes() > 0) continue;
+    const auto dead = std::ranges::count_if(
+        zone.uses, [&](const ScopeUse& use) { return state.scopes.dead(use.scope); });
+    const double gain = static_cast<double>(dead) / (1 + zone.live());
+    if (gain <= most) continue;
+    most = gain;
+    best = i;
+  }
+  if (best) state.zones.Doom(*best, /*untaken=*/false);
+}
+
 }  // namespace
 
 Writer::Writer(State& state, const WriterOptions& options)
@@ -60,8 +81,13 @@ Status Writer::Add(const Append& append, Done done) {
     return Fail(Code::kInvalid, "an object of " + std::to_string(record.value_bytes) +
                                     " bytes does not fit a zone or the write queue");
   }
-  KVCOVE_ASSIGN(const ScopeId scope,
-                state_.scopes.Intern(append.slot, append.generation, append.name));
+  const Result<ScopeId> numbered =
+      state_.scopes.Intern(append.slot, append.generation, append.name);
+  if (!numbered) {
+    FreeNumbers(state_);
+    return std::unexpected(numbered.error());
+  }
+  const ScopeId scope = *numbered;
   KVCOVE_ASSIGN(OpenZone* const zone, Room(append, record.bytes()));
   record.nonce = state_.zones[zone->number].nonce;
   record.sequence = append.sequence != 0 ? append.sequence : state_.next_sequence++;
