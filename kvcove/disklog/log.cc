@@ -380,8 +380,12 @@ void Log::Empty() {
     if (!status) return writer_.SetUnproven();
     for (std::uint32_t i = 0; i < state_.zones.count(); ++i) {
       if (state_.zones[i].state == ZoneState::kLost) continue;
+      const bool untaken = state_.zones[i].untaken;
       state_.Abandon(i);
       state_.zones[i].state = ZoneState::kFree;
+      // Its header is damaged, or cannot be read, until it is written again. The next start would
+      // take that for lost tombstones once more, and empty what was stored meanwhile.
+      if (untaken) state_.zones.Doom(i, /*untaken=*/false);
     }
     state_.SweepAll();
     started_empty_ = true;
