@@ -180,6 +180,8 @@ MUTANTS = [
      "emptying = false;\n  };\n  WriteSuperblock([this, ended](const Status& status) {\n    ended(status);\n"),
     ("disk log: a disk that starts empty says so in both superblocks", "disklog/log.cc",
      "  if (empty) {\n    // The other", "  if (false) {\n    // The other"),
+    ("disk log: one superblock that cannot be read costs nothing", "disklog/log.cc",
+     "    if (error == ETIMEDOUT) return FailDevice", "    if (error != 0) return FailDevice"),
     ("disk log: a disk that was emptied does not start empty again", "disklog/log.cc",
      "      if (untaken) state_.zones.Doom(i, /*untaken=*/false);\n", "      (void)untaken;\n"),
     ("disk log: a zone of which a walk cannot list all is freed", "disklog/log.cc",

@@ -863,6 +863,24 @@ TEST_F(DamageTest, AZoneThatCannotBeVoidedKeepsTheLogFromBeingUsed) {
   EXPECT_EQ(Remove(*log_, *device_, Name(1)).error().code, Code::kUnavailable);
 }
 
+TEST_F(DamageTest, ASuperblockThatCannotBeReadCostsNothing) {
+  Make(true);
+  for (const std::uint64_t which : {0, 1}) {
+    SCOPED_TRACE(which);
+    log_.reset();
+    device_ = std::make_unique<FakeDevice>(image_, 3);
+    device_->faults.bad_from = which * kSuperblockBytes;
+    device_->faults.bad_to = device_->faults.bad_from + kBlockBytes;
+    device_->faults.bad_reads = true;
+    log_ = OpenLog(*device_, SmallLog());
+    Check(kZonesHere);
+  }
+  log_.reset();
+  device_->faults.bad_from = 0;
+  device_->faults.bad_to = 2 * kSuperblockBytes;
+  EXPECT_EQ(Log::Open(*device_, SmallLog()).error().code, Code::kUnavailable);
+}
+
 // A disk that was emptied: the other superblock has the former number.
 TEST_F(DamageTest, ADiskThatStartedEmptyStaysSoWithOneSuperblock) {
   Make(true);

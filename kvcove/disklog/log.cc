@@ -39,17 +39,24 @@ Result<Superblock> Log::ReadSuperblock(Device& device) {
   }
   std::optional<Superblock> best;
   std::optional<std::uint32_t> version;
+  int unreadable = 0;  // errno
   for (std::uint64_t copy = 0; copy < 2; ++copy) {
     const auto buffer = std::make_shared<AlignedBuffer>(kSuperblockBytes);
     const int error = Await(device, [&](Device::Done done) {
       device.Read(SuperblockOffset(copy), buffer->span(),
                   [buffer, done = std::move(done)](int e) { done(e); });
     });
-    if (error != 0) return FailDevice(error, "reading a superblock");
+    // A device that hangs would hang at the other copy, too.
+    if (error == ETIMEDOUT) return FailDevice(error, "reading a superblock");
+    if (error != 0) {
+      unreadable = error;
+      continue;
+    }
     if (const auto named = SuperblockVersion(buffer->view())) version = named;
     auto block = ParseSuperblock(buffer->view());
     if (block && (!best || block->sequence > best->sequence)) best = std::move(block);
   }
+  if (!best && unreadable != 0) return FailDevice(unreadable, "reading a superblock");
   if (!best && version && *version != kFormatVersion) {
     return Fail(Code::kIncompatible,
                 "the disk has format " + std::to_string(*version) + ", this kvcove writes format " +
