@@ -152,6 +152,8 @@ MUTANTS = [
      "    state_.Hide(*kept);\n    state_.zones.Doom(number, /*untaken=*/false);\n", "    state_.Hide(*kept);\n"),
     ("disk log: a zone with a damaged header is freed", "disklog/recovery.cc",
      "      Lose(number, std::nullopt);\n    }\n", "    }\n"),
+    ("disk log: a header that cannot be read for a moment costs nothing", "disklog/recovery.cc",
+     "      if (error == 0) return read();\n", "      ends->header_error = error;\n      if (error == 0 || start > 0) return read();\n"),
     ("disk log: a zone of tombstones that cannot be read is kept", "disklog/cleaner.cc",
      "  if (!needed) return FreeZone();\n", "  return FreeZone();\n"),
     ("disk log: a disk of which tombstones may be lost starts empty", "disklog/recovery.cc",

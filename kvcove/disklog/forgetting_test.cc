@@ -797,6 +797,23 @@ TEST_F(DamageTest, ATrailerThatCannotBeReadCostsAScan) {
   Check(kZonesHere);
 }
 
+TEST_F(DamageTest, AHeaderThatCannotBeReadForAMomentCostsNothing) {
+  Make(true);
+  log_.reset();
+  device_ = std::make_unique<FakeDevice>(image_, 3);
+  auto opened = Log::Open(*device_, SmallLog());
+  ASSERT_TRUE(opened);
+  log_ = *std::move(opened);
+  device_->faults.bad_from = kZonesStart + (zone_of_.begin()->second * kSmallZone);
+  device_->faults.bad_to = device_->faults.bad_from + kBlockBytes;
+  device_->faults.bad_reads = true;
+  const std::uint64_t reads = device_->reads();
+  for (int i = 0; i < 10'000 && device_->reads() == reads; ++i) log_->Poll(0);
+  device_->faults.bad_reads = false;
+  ASSERT_TRUE(PollUntil(*log_, *device_, [&] { return log_->recovered(); }));
+  Check(kZonesHere);
+}
+
 TEST_F(DamageTest, AZoneThatCanBeNeitherReadNorWrittenIsVoid) {
   Make(true);
   const std::uint32_t zone = zone_of_.begin()->second;

@@ -25,9 +25,14 @@ void Recovery::ReadEnds() {
       ReadEnds();
     };
     const std::uint64_t start = state_.zones.OffsetOf(zone);
-    state_.device.Read(start, ends->header.span(), [ends, read](int error) {
-      ends->header_error = error;
-      read();
+    // Once more, because the device may have failed for a moment: a zone whose header cannot be
+    // read is freed, and two of them cost all objects of the disk.
+    state_.device.Read(start, ends->header.span(), [this, start, ends, read](int error) {
+      if (error == 0) return read();
+      state_.device.Read(start, ends->header.span(), [ends, read](int again) {
+        ends->header_error = again;
+        read();
+      });
     });
     state_.device.Read(start + state_.zones.zone_bytes() - kBlockBytes, ends->trailer.span(),
                        [ends, read](int error) {
