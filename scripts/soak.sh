@@ -43,8 +43,11 @@ echo "== Soak: 200 kills of a leader of three masters"
 KVCOVE_KILLS=200 $bin/process_tests --tests_of=masters_test.cc --gtest_filter='*Killed*' --gtest_brief=1
 echo "== Soak: simulation of a host"
 KVCOVE_SIM_SEEDS=2000 $bin/sim_tests --tests_of=tests/sim/sim_test.cc --gtest_brief=1
-echo "== Soak: simulation of an owner with a disk"
-KVCOVE_SIM_SEEDS=2000 $bin/sim_tests --tests_of=tier_sim_test.cc --gtest_brief=1
+echo "== Soak: simulation of an owner with a disk, 10,000,000 operations"
+KVCOVE_SIM_OPERATIONS=5000000 setsid $bin/sim_tests --tests_of=tier_sim_test.cc >"$logs/tier_sim" 2>&1 &
+half=$!
+KVCOVE_SIM_OPERATIONS=5000000 $bin/sim_tests --tests_of=tier_sim_test.cc --gtest_brief=1
+finish tier_sim $half
 echo "== Soak: simulation of a cluster, ${KVCOVE_SOAK_SEEDS:=20000} seeds"
 KVCOVE_SIM_SEEDS=$((KVCOVE_SOAK_SEEDS / 2)) setsid $bin/sim_tests --tests_of=cluster_sim_test.cc --gtest_filter='*KeepsItsPromises*' >"$logs/cluster_sim" 2>&1 &
 half=$!

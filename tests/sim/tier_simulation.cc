@@ -48,6 +48,7 @@ class TierWorld {
         random_(options.seed),
         flips_(options.seed % 4 == 0),
         blinks_(options.seed % 4 == 1),
+        lies_(options.seed % 8 == 2),
         by_place_(options.seed / 4 % 2 == 0),
         fills_(options.seed / 8 % 2 == 0) {
     Start(Tiers::Formatted(random_.Next(), kZones));
@@ -55,6 +56,7 @@ class TierWorld {
 
   TierReport Run() {
     for (step_ = 0; step_ < options_.steps && report_.violation.empty(); ++step_) Step();
+    if (report_.violation.empty()) LeaveAlone();
     return report_;
   }
 
@@ -112,6 +114,12 @@ class TierWorld {
     life_ = std::make_unique<Tiers>(std::move(disk), generation_,
                                     owner::TieringOptions{.queue_bytes = 48 << 10});
     life_->during_promotion = [this] { Meanwhile(); };
+    NoteOpening();
+  }
+  // Notes the number of the opening beside the disk, as its owner does.
+  void NoteOpening() {
+    noted_ = life_->disk->log().superblock().opening;
+    life_->disk->log().OpeningNoted(noted_, [](const Status&) {});
   }
 
   // What other threads do between the two ends of a promotion.
@@ -144,6 +152,7 @@ class TierWorld {
     if (life_->UseAgain(!missed_)) ++report_.reused;
     missed_ = false;
     resting_ = false;
+    NoteOpening();
   }
 
   // In order, by a kill, or after a loss of power.
@@ -159,6 +168,8 @@ class TierWorld {
       if (how == 0) StopInOrder();
       disk = how == 2 ? life_->Cut(random_.Next()) : life_->Killed(random_.Next());
     }
+    const bool lied = std::exchange(lied_, false);
+    if (lied && how == 2) ++report_.lies;
     late_.clear();
     ups_.clear();
     // Nobody hears of their end: what they were to remove is there again, or is not.
@@ -171,11 +182,26 @@ class TierWorld {
     put_aside_.clear();
     resting_ = false;
     life_.reset();
-    if (std::exchange(missed_, false) && options_.rules.note) {
-      disk = Tiers::Formatted(random_.Next(), kZones);
-    }
+    const bool missed = std::exchange(missed_, false) && options_.rules.note;
+    if (!IsKnown(disk, lied) || missed) disk = Tiers::Formatted(random_.Next(), kZones);
     if (random_.OneIn(3)) BadPlace(disk->faults);
     Start(std::move(disk));
+  }
+  // Perhaps puts a copy of an earlier time back. Returns whether the note knows the disk by its
+  // last opening: else it may have missed removals, and starts empty.
+  bool IsKnown(std::unique_ptr<disklog::FakeDevice>& disk, bool lied) {
+    // The process has started since the copy was made, and so drawn another number.
+    const bool puts_back = copy_ && copy_->life + 1 < report_.restarts && random_.OneIn(4);
+    if (puts_back) {
+      disk = std::make_unique<disklog::FakeDevice>(std::move(copy_->image), random_.Next());
+      copy_.reset();
+    }
+    const auto super = disklog::Log::ReadSuperblock(*disk);
+    const bool known = super && (!options_.rules.openings || super->HasOpening(noted_));
+    if (!known && puts_back) ++report_.copies;
+    // A device that lies may lose both superblocks.
+    if (!known && !puts_back && !lied) Fail("the disk is taken for another one");
+    return known;
   }
   void StopInOrder() {
     life_->tiering->demotions().Close();
@@ -188,6 +214,10 @@ class TierWorld {
 
   void Disturb() {
     if (resting_) return;
+    if (!copy_ && random_.OneIn(4)) {
+      const std::span<const std::byte> bytes = life_->device->bytes();
+      copy_ = {.image = {bytes.begin(), bytes.end()}, .life = report_.restarts};
+    }
     disklog::FakeDevice::Faults& faults = life_->device->faults;
     // In half of the runs only places fail, so that the disk stays on for long.
     switch (by_place_ ? 6 + random_.Below(3) : random_.Below(11)) {
@@ -226,6 +256,12 @@ class TierWorld {
         faults.bad_from = 0;
         faults.bad_to = owner::kZone / 4;
         return;
+      case 8:
+        if (lies_ && !faults.lies) {
+          faults.lies = lied_ = true;
+          return;
+        }
+        [[fallthrough]];
       default:
         faults = {};
     }
@@ -253,6 +289,26 @@ class TierWorld {
                device.bytes()[blink_->byte] == blink_->value) {
       device.FlipBit(blink_->byte, blink_->bit);
     }
+  }
+
+  // Without calls the disk comes to rest, whatever has happened to it: an idle disk is not written.
+  void LeaveAlone() {
+    constexpr int kMost = 20'000;
+    constexpr int kStill = 500;
+    if (resting_) return;
+    life_->device->faults = {};
+    std::uint64_t changes = life_->device->changes();
+    int still = 0;
+    for (int i = 0; i < kMost && still < kStill; ++i) {
+      life_->disk->Step(0);
+      life_->clock.AdvanceNs(kMillisecond);
+      life_->tiering->use().Tick(life_->clock.NowNs());
+      if (life_->tiering->use().state().aside()) return;
+      const std::uint64_t now = life_->device->changes();
+      still = now == changes ? still + 1 : 0;
+      changes = now;
+    }
+    if (still < kStill) Fail("the disk is left alone, and is written again and again");
   }
 
   // ---- calls
@@ -331,7 +387,7 @@ class TierWorld {
       Fail(fmt::format("key {}: put {} was begun {} resets ago", key, serial,
                        epoch_ - written.epoch));
     }
-    if (flips_) return;
+    if (flips_ || lies_) return;
     if (written.stored == 0) Fail(fmt::format("key {}: put {} was never stored", key, serial));
     if (written.stored <= removed_[key]) {
       Fail(fmt::format("key {}: put {} was removed", key, serial));
@@ -389,6 +445,9 @@ class TierWorld {
   // any more, so that only bytes and generations hold.
   const bool flips_;
   const bool blinks_;  // one bit: everything holds
+  // Syncs that end without an error sync nothing, so that a loss of power takes tombstones, too:
+  // only bytes and generations hold.
+  const bool lies_;
   const bool by_place_;
   const bool fills_;  // resets are so rare that zones with live objects must be freed
   struct Blinked {
@@ -398,11 +457,18 @@ class TierWorld {
     bool over = false;
   };
   std::optional<Blinked> blink_;
+  bool lied_ = false;  // in this life
+  struct Copy {
+    std::vector<std::byte> image;
+    std::uint64_t life = 0;  // TierReport::restarts when it was made
+  };
+  std::optional<Copy> copy_;
   TierReport report_;
   std::uint64_t step_ = 0;
-  // Durable: the pool's generation, and that the disk has missed a removal.
+  // Durable: the pool's generation, that the disk has missed a removal, and its last opening.
   Generation generation_ = owner::kFirst;
   bool missed_ = false;
+  Id128 noted_;
   std::unique_ptr<Tiers> life_;
   bool resting_ = false;               // the disk is set aside
   std::set<std::uint64_t> put_aside_;  // keys whose put began or ended meanwhile
