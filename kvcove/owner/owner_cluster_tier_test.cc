@@ -226,9 +226,9 @@ class ClusterTierTest : public testing::Test {
   void BeginHeld(std::atomic<bool>& held) {
     End();
     hang_ns_ = kSecond;
-    held = true;
     const auto facts = Begin();
     ASSERT_TRUE(facts) << facts.error().ToString();
+    held = true;
     owner_->link_side().Follow(facts_);
     owner_->link_side().Publish(facts_.incarnation,
                                 {{.slot = kTierSlot, .generation = kGeneration, .name = "m"}});
@@ -1120,9 +1120,9 @@ TEST_F(ClusterTierTest, ADiskThatCannotBeOpenedAtTheStartIsTriedAgainAndStartsEm
   Fill(60);
   ASSERT_FALSE(OnDisk(Inventory()).empty());
   End();
+  broken_ = true;
   const auto facts = Begin();
   ASSERT_TRUE(facts) << facts.error().ToString();
-  broken_ = true;
   Join(*facts);
   ASSERT_EQ(owner_->Stat().disk_aside, 1U);
   EXPECT_TRUE(Noted().empty());

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -22,17 +23,31 @@ constexpr std::chrono::seconds kStop{3};
 // At most this time counts between two ticks: this process may have been stopped.
 constexpr std::int64_t kLongestLookNs = 100 * kMillisecond;
 
+// Returns true if a disk that could not be opened has failed: its path is right, its file may be
+// opened, and no other process uses it.
+bool DeviceFails(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid()) return errno == EIO || errno == ENXIO || errno == ENODEV;
+  return flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
 }  // namespace
 
 // Checks the paths of the disks before a pool is known, so that errors end the start; an empty disk
-// is formatted for no pool. Returns the pool of the disks, zero if none has one.
+// is formatted for no pool. A device that fails ends no start: OpenTiers sets it aside. Returns the
+// pool of the disks, zero if none has one.
 Result<Id128> DiskOpening::CheckDisks(const std::string& directory) const {
   Id128 pool;
   for (const disklog::DiskSpec& spec : disks_.options().disks) {
-    KVCOVE_ASSIGN(const FoundDisk found,
-                  FindDisk(spec, {.pool = pool, .incarnation = {}, .data_directory = directory},
-                           TierOptions().open));
-    if (found.super.pool != Id128{}) pool = found.super.pool;
+    const Result<FoundDisk> found =
+        FindDisk(spec, {.pool = pool, .incarnation = {}, .data_directory = directory},
+                 disks_.options().tier.open);
+    if (found) {
+      if (found->super.pool != Id128{}) pool = found->super.pool;
+    } else if (found.error().code != Code::kUnavailable ||
+               !DeviceFails(disklog::DiskFileOf(spec.path))) {
+      return std::unexpected(found.error());
+    }
   }
   return pool;
 }
