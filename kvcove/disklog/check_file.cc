@@ -107,8 +107,8 @@ void CheckZone(CheckReport& report, const Superblock& super, std::uint32_t zone,
     }
     Report(report, zone, "its summary is damaged");
   }
-  // A zone that was open when its owner was killed has no summary. The scan stops at the first
-  // record that does not verify, because that is also how the end of a zone looks.
+  // A zone that was open when its owner was killed has no summary. A scan passes over what does not
+  // verify: behind the last record that is how bytes of an earlier use look, so it is no damage.
   const auto none = [](SlotId, std::string_view) { return Id128(); };
   const ZoneContents found = ScanRecords(bytes, header->nonce, none);
   if (!found.summary) return;

@@ -175,6 +175,8 @@ void DiskOpening::GiveUpIfItHangs() {
   known_->WantVoid();
   if (!known_->is_void()) return;
   constexpr const char* kWhy = "a file system hung while the disks were opened";
+  // Before the generations: a value that is put once these are known must find each disk set aside,
+  // and no disk that may be used with what it holds.
   for (std::size_t i = 0; i < disks_.set().size(); ++i) {
     (void)disks_.set()[i].use().SetAside(kWhy);
     (void)disks_.set()[i].use().MissAll(kWhy);

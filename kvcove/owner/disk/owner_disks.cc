@@ -261,7 +261,7 @@ bool OwnerDisks::noting() const {
 
 Status OwnerDisks::Pause() {
   if (!open_) return {};
-  open_ = false;
+  open_ = false;  // first: no other thread reads `threads_` while its elements end
   paused_ = true;
   for (const auto& thread : threads_) {
     if (thread != nullptr) thread->BeginStop(kPauseNs, /*pauses=*/true);

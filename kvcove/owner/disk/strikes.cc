@@ -118,6 +118,8 @@ std::shared_ptr<Strike> Strikes::Shared::Next() {
   if (!stopping) {
     busy = true;
     ++begun;
+    // Out of the queue before it is written: a disk that misses a removal from here on needs
+    // another strike, because this one may be written without that reason (Begin).
     std::shared_ptr<Strike> next = std::move(waiting.front());
     waiting.pop_front();
     return next;
