@@ -181,6 +181,7 @@ TEST_F(LogTest, GenerationsThatHaveEndedLeaveTheirNumbersToOthers) {
   ASSERT_TRUE(put(kNumbers, "new"));
   ASSERT_TRUE(Sync());
   EXPECT_TRUE(log_->Find(kNumbers, kGeneration, "new"));
+  EXPECT_EQ(log_->counters().zones_freed, 1U);
   // Objects of others beside them give way with their zone.
   for (int slot = 5000; slot < kNumbers; slot += 50) {
     ASSERT_TRUE(log_->Find(static_cast<SlotId>(slot), kGeneration, Key(slot))) << slot;

@@ -11,6 +11,7 @@ namespace kvcove::disklog {
 namespace {
 
 constexpr std::uint32_t kFailuresToGiveUp = 3;
+constexpr std::uint32_t kNumbers = 0xFFFF;  // of scopes, all in use when Intern refuses one
 constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 std::uint32_t BytesOf(Pieces value) {
@@ -31,17 +32,26 @@ Status StatusOf(int error, const char* act) {
 // their puts.
 void FreeNumbers(State& state) {
   if (state.zones.AnyDoomed()) return;
+  std::vector<bool> in_zones(kNumbers);
   std::optional<std::uint32_t> best;
   double most = 0;
   for (std::uint32_t i = 0; i < state.zones.count(); ++i) {
     const Zone& zone = state.zones[i];
+    std::uint32_t dead = 0;
+    for (const ScopeUse& use : zone.uses) {
+      in_zones[use.scope] = true;
+      if (state.scopes.dead(use.scope)) ++dead;
+    }
     if (zone.state != ZoneState::kSealed || zone.tombstone_bytes() > 0) continue;
-    const auto dead = std::ranges::count_if(
-        zone.uses, [&](const ScopeUse& use) { return state.scopes.dead(use.scope); });
     const double gain = static_cast<double>(dead) / (1 + zone.live());
     if (gain <= most) continue;
     most = gain;
     best = i;
+  }
+  // The sweep gives such a number back once it has erased the index entries that name it. Until
+  // then one zone after the other would be freed for nothing.
+  for (std::uint32_t number = 0; number < kNumbers; ++number) {
+    if (state.scopes.dead(static_cast<ScopeId>(number)) && !in_zones[number]) return;
   }
   if (best) state.zones.Doom(*best, /*untaken=*/false);
 }
