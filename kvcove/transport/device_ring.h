@@ -22,10 +22,10 @@ class DeviceRing {
   DeviceRing() = default;
   explicit DeviceRing(std::span<std::byte> memory) : memory_(memory) {}
 
-  // Lends a piece. None: no room now, or `bytes` is 0 or more than the ring has. One piece that is
-  // lent for long blocks the ring once the newest piece has reached it from behind.
+  // Lends a piece. None: no room now, or `bytes` is 0 or more than the ring has. Passes over pieces
+  // that are lent for long: they take their own room, and delay no other piece.
   std::optional<std::span<std::byte>> Take(std::uint64_t bytes);
-  // Takes a piece back, in any order. Its room is free once all older pieces are back, too.
+  // Takes a piece back, in any order. Its room is free at once.
   void Give(std::span<std::byte> piece);
 
   std::uint64_t size() const { return memory_.size(); }
@@ -38,7 +38,7 @@ class DeviceRing {
     bool out = true;
   };
   std::span<std::byte> memory_;
-  std::deque<Piece> pieces_;  // from the oldest that is lent on, in the order of their loans
+  std::deque<Piece> pieces_;  // that are lent, or were until the last Give()
   std::uint64_t next_ = 0;    // where the next piece may begin
   std::uint64_t used_ = 0;
 };

@@ -42,6 +42,30 @@ TEST(DeviceRingTest, PiecesNeverOverlapAndRoomComesBack) {
   EXPECT_TRUE(ring.Take(memory.size()));
 }
 
+// An RDMA device may keep a piece for as long as the process lives.
+TEST(DeviceRingTest, PiecesThatAreLentForLongDelayNoOther) {
+  constexpr std::uint64_t kUnit = DeviceRing::kAlign;
+  std::vector<std::byte> memory(16 * kUnit);
+  DeviceRing ring(memory);
+  const auto first = ring.Take(2 * kUnit);
+  const auto before = ring.Take(3 * kUnit);
+  const auto middle = ring.Take(kUnit);
+  ASSERT_TRUE(first && before && middle);
+  ring.Give(*before);
+  for (int turn = 0; turn < 100; ++turn) {
+    const auto one = ring.Take(3 * kUnit);
+    const auto other = ring.Take(4 * kUnit);
+    ASSERT_TRUE(one && other) << turn;
+    // In another order than that of their loans.
+    ring.Give(*one);
+    ring.Give(*other);
+  }
+  EXPECT_EQ(ring.used(), 3 * kUnit);
+  EXPECT_TRUE(ring.Take(10 * kUnit)) << "all that is behind the piece in the middle";
+  EXPECT_FALSE(ring.Take(4 * kUnit)) << "a piece is one extent";
+  EXPECT_TRUE(ring.Take(3 * kUnit)) << "between both";
+}
+
 TEST(DeviceRingTest, WhatIsLargerThanTheRingIsRefused) {
   std::vector<std::byte> memory(1024);
   DeviceRing ring(memory);

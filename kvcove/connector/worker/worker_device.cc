@@ -23,15 +23,16 @@ namespace {
 
 // Makes a call of the pool that reads or writes memory of the ring. Where an RDMA device may still
 // touch a piece behind the call, the piece returns to the ring once it cannot any more: no other
-// value gets it before.
+// value gets it before. Other pieces come and go meanwhile: the ring passes over this one. The
+// mover waits for `settle` at most, and then takes the next batch.
 template <typename Call>
 void KeepWhileBusy(const std::shared_ptr<const transport::HostMemory>& host,
                    std::chrono::milliseconds settle, const Call& call) {
   const auto busy = transport::Settle(settle, call);
   if (busy == nullptr) return;
   LogError(
-      "an RDMA transfer does not end; the pinned memory that it moves is kept until it does. Loads "
-      "and saves fail once the rest of device_ring is used: start the engine again then");
+      "an RDMA transfer does not end; its piece of pinned memory is kept until it does, and the "
+      "rest of device_ring serves. Once loads and saves fail, start the engine again");
   busy->Then([host] {});
 }
 
