@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcove/base/size.h"
+#include "kvcove/rpc/breaker.h"
 #include "kvcove/rpc/busy.h"
 
 namespace kvcove::transport {
@@ -26,6 +27,32 @@ constexpr std::int64_t kProbeCallNs = 5 * kSecond;
 std::span<std::byte> ProbeBytes() {
   static auto* const buffer = new std::vector<std::byte>(wire::kMaxProbeBytes);
   return *buffer;
+}
+
+Exchange CallOf(Peer& peer, const wire::Probe& probe) {
+  Exchange call;
+  call.to = &peer;
+  call.method = wire::Method::kProbe;
+  call.head = wire::Encode(probe);
+  if (probe.payload_bytes > 0) call.out = {{ProbeBytes().data(), probe.payload_bytes}};
+  call.on_reply =
+      [wanted = probe.wanted_bytes](std::span<const std::byte>) -> Result<std::vector<Piece>> {
+    if (wanted == 0) return std::vector<Piece>();
+    return std::vector<Piece>{{ProbeBytes().data(), wanted}};
+  };
+  return call;
+}
+
+// Why payload took the connection although a lane had just been made. `doubted`: the transport
+// waited for a sign of life of the peer, and takes no idle connection then, so no lane either.
+Error TookConnection(bool doubted) {
+  return {Code::kUnavailable,
+          doubted
+              ? "a lane was made, but the owner answered so late before that its exchanges take "
+                "new connections, without lanes: try again when it has less to do"
+              : "two lanes were made, but the payload took the connection both times: the "
+                "owner's device does not know the memory that was to be sent, or the owner "
+                "closes connections when they are used"};
 }
 
 }  // namespace
@@ -48,25 +75,25 @@ Result<std::int64_t> PeerProbe::TimeOf(const wire::Probe& probe, bool by_device)
 
 Result<std::int64_t> PeerProbe::TimeOnce(const wire::Probe& probe, bool by_device,
                                          std::int64_t until_ns) {
-  Exchange call;
-  call.to = peer_.get();
-  call.method = wire::Method::kProbe;
-  call.head = wire::Encode(probe);
-  if (probe.payload_bytes > 0) call.out = {{ProbeBytes().data(), probe.payload_bytes}};
-  call.on_reply = [&](std::span<const std::byte>) -> Result<std::vector<Piece>> {
-    if (probe.wanted_bytes == 0) return std::vector<Piece>();
-    return std::vector<Piece>{{ProbeBytes().data(), probe.wanted_bytes}};
-  };
-  const std::int64_t began_ns = clock_.NowNs();
-  Run({&call, 1}, until_ns, clock_);
-  const std::int64_t ended_ns = clock_.NowNs();
-  if (!call.status) return std::unexpected(std::move(call.status).error());
-  if (by_device && !call.by_device) {
-    return Fail(Code::kUnavailable,
-                "a lane was made, but the payload took the connection: the owner's device does not "
-                "know the memory that was to be sent, or the lane has failed");
+  for (bool again = false;; again = true) {
+    // Before the call, whose answer ends the doubt.
+    const bool doubted = peer_->ProbeDueNs() != rpc::Breaker::kNever;
+    Exchange call = CallOf(*peer_, probe);
+    const std::int64_t began_ns = clock_.NowNs();
+    Run({&call, 1}, until_ns, clock_);
+    const std::int64_t ended_ns = clock_.NowNs();
+    if (!call.status) return std::unexpected(std::move(call.status).error());
+    if (!by_device || call.by_device) return std::max<std::int64_t>(ended_ns - began_ns, 1);
+    if (again) return std::unexpected(TookConnection(doubted));
+    // A lane may end while it is idle, and an exchange says nothing of that. A new one shows
+    // whether that was all; where none can be made, its error is the reason.
+    if (auto made = peer_->TryDevice(); !made) {
+      Error why = std::move(made).error();
+      why.detail = "the first lanes moved no payload, and no other is made: " + why.detail;
+      return std::unexpected(std::move(why));
+    }
+    until_ns = clock_.NowNs() + kProbeCallNs;
   }
-  return std::max<std::int64_t>(ended_ns - began_ns, 1);
 }
 
 Result<double> PeerProbe::RateOf(Way way, bool by_device) {

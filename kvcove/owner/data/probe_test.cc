@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <utility>
+
 #include "kvcove/base/log.h"
 #include "kvcove/base/metrics.h"
 #include "kvcove/base/size.h"
 #include "kvcove/owner/data/data_server.h"
+#include "kvcove/rpc/breaker.h"
 #include "kvcove/transport/peer_probe.h"
 #include "kvcove/transport/pick/fake_rdma.h"
 #include "tests/becomes.h"
@@ -91,6 +95,91 @@ TEST_F(PeerProbeTest, APeerThatIsNotThereIsAnError) {
   transport::PeerProbe probe = ProbeBy(transport::Preferred());
   server_.reset();
   EXPECT_FALSE(probe.ByConnection());
+}
+
+// A peer whose exchanges end at once, by the device or by the connection as the test says.
+class ProbedPeer final : public transport::Peer {
+ public:
+  explicit ProbedPeer(transport::Transport& transport) : transport_(transport) {}
+  transport::Transport& transport() override { return transport_; }
+  const rpc::Address& address() const override { return address_; }
+  wire::Channel& channel() override { std::abort(); }
+  bool broken() const override { return false; }
+  std::int64_t ProbeDueNs() const override { return doubted ? 0 : rpc::Breaker::kNever; }
+  void Probe() override {}
+  Result<std::int64_t> TryDevice() override {
+    if (lanes == most_lanes) return Fail(Code::kLimit, "no lane (a test's)");
+    return ++lanes;
+  }
+  Result<std::unique_ptr<transport::Transfer>> Start(transport::Exchange& exchange, std::int64_t,
+                                                     std::int64_t) override {
+    exchange.status = Status();
+    exchange.by_device = ++exchanges > by_connection;
+    return std::make_unique<Over>();
+  }
+  bool doubted = false;
+  int lanes = 0;
+  int most_lanes = 100;
+  int exchanges = 0;
+  int by_connection = 0;  // the first so many exchanges
+
+ private:
+  class Over final : public transport::Transfer {
+   public:
+    bool Advance() override { return true; }
+    bool done() const override { return true; }
+    bool Abort() override { return true; }
+  };
+  transport::Transport& transport_;
+  const rpc::Address address_;
+};
+
+class ProbedTransport final : public transport::Transport {
+ public:
+  std::string_view name() const override { return "probed"; }
+  std::shared_ptr<transport::Peer> Connect(const rpc::Address&, const transport::PeerOptions&,
+                                           const Clock&) override {
+    return peer;
+  }
+  Result<std::unique_ptr<transport::Server>> Serve(const transport::ServerOptions&, rpc::Gate&,
+                                                   transport::Service&, const Clock&) override {
+    return Fail(Code::kInternal, "these tests have no server");
+  }
+  Result<std::unique_ptr<transport::Registered>> Register(std::span<std::byte>) override {
+    return std::make_unique<transport::Registered>();
+  }
+  void Wait(std::span<transport::Transfer* const>, std::int64_t) override {}
+  const std::shared_ptr<ProbedPeer> peer = std::make_shared<ProbedPeer>(*this);
+};
+
+TEST(PeerProbeLaneTest, ALaneThatHasEndedIsReplacedOnce) {
+  ProbedTransport probed;
+  ProbedPeer& peer = *probed.peer;
+  transport::PeerProbe probe(probed, {}, {}, SystemClock::Instance());
+  ASSERT_TRUE(probe.ByDevice());
+  const int lanes = std::exchange(peer.lanes, 0);
+  peer.by_connection = peer.exchanges + 1;
+  ASSERT_TRUE(probe.ByDevice());
+  EXPECT_EQ(peer.lanes, lanes + 1);
+}
+
+TEST(PeerProbeLaneTest, TheReasonIsNamedWhyPayloadTookTheConnection) {
+  ProbedTransport probed;
+  ProbedPeer& peer = *probed.peer;
+  peer.by_connection = 100;
+  const auto reason = [&] {
+    peer.lanes = 0;
+    peer.exchanges = 0;
+    const auto figures = transport::PeerProbe(probed, {}, {}, SystemClock::Instance()).ByDevice();
+    EXPECT_FALSE(figures);
+    return figures ? "" : figures.error().detail;
+  };
+  EXPECT_THAT(reason(), HasSubstr("does not know the memory"));
+  EXPECT_EQ(peer.exchanges, 2) << "it tries once more";
+  peer.doubted = true;
+  EXPECT_THAT(reason(), HasSubstr("answered so late"));
+  peer.most_lanes = 3;
+  EXPECT_THAT(reason(), HasSubstr("no other is made: no lane (a test's)"));
 }
 
 }  // namespace
