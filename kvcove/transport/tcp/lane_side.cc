@@ -20,16 +20,13 @@ constexpr std::chrono::milliseconds kNameAgain{30'000};
 // An exchange that makes a lane, for which it has a place.
 class LaneOpening final : public Served {
  public:
-  LaneOpening(LaneSide& side, std::unique_ptr<verbs::OwnerEnd>& into) : side_(side), into_(into) {}
-  ~LaneOpening() override {
-    if (!delivered_) side_.GiveBack();
-  }
+  LaneOpening(LaneSide& side, std::unique_ptr<verbs::OwnerEnd>& into)
+      : fabric_(side.fabric()), into_(into), made_(std::make_shared<Made>(side.GiveBackLater())) {}
 
   bool Begin(const wire::LaneEnd& requester, Visit::Wake wake) {
-    verbs::Fabric& fabric = side_.fabric();
     // The connection may end before the worker takes this up. Nobody needs the lane then.
     const std::weak_ptr<Made> weak = made_;
-    return fabric.workers().Post([weak, &fabric, requester, wake = std::move(wake)] {
+    return fabric_.workers().Post([weak, &fabric = fabric_, requester, wake = std::move(wake)] {
       const std::shared_ptr<Made> made = weak.lock();
       if (made == nullptr) return;
       auto lane = verbs::OwnerEnd::Accept(fabric, requester);
@@ -51,25 +48,34 @@ class LaneOpening final : public Served {
     auto& lane = *made_->lane;
     if (!lane) return ReplyStep(lane.error().code, lane.error().detail);
     into_ = std::move(*lane);
-    delivered_ = true;
     made_->lane.reset();
+    made_->give_back = nullptr;  // LaneSide::End() does that
     return ReplyStep(Code::kOk, wire::Encode(into_->hello()));
   }
   void Received(std::uint64_t /*bytes*/) override {}
 
  private:
-  // Shared with the worker, which may finish after the exchange.
+  // Shared with the worker, which may finish after the exchange, and after the server. A lane that
+  // no connection waits for any more has its place until it is gone: else connections that come and
+  // go would leave a slow device with more queue pairs than there are places.
   struct Made {
+    explicit Made(std::function<void()> place) : give_back(std::move(place)) {}
     ~Made() {
-      if (lane && *lane && **lane != nullptr) verbs::OwnerEnd::End(std::move(**lane), nullptr);
+      if (lane && *lane && **lane != nullptr) {
+        verbs::OwnerEnd::End(std::move(**lane), std::move(give_back));
+      } else if (give_back) {
+        give_back();
+      }
     }
+    Made(const Made&) = delete;
+    Made& operator=(const Made&) = delete;
     Mutex mutex;
     std::optional<Result<std::unique_ptr<verbs::OwnerEnd>>> lane KVCOVE_GUARDED_BY(mutex);
+    std::function<void()> give_back KVCOVE_GUARDED_BY(mutex);  // null: the lane is delivered
   };
-  LaneSide& side_;
+  verbs::Fabric& fabric_;
   std::unique_ptr<verbs::OwnerEnd>& into_;
-  bool delivered_ = false;
-  const std::shared_ptr<Made> made_ = std::make_shared<Made>();
+  const std::shared_ptr<Made> made_;
   const std::int64_t until_ns_ = SystemClock::Instance().NowNs() + kOpenNs;
 };
 
@@ -195,8 +201,7 @@ void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served
   if (lane->idle()) {
     served.reset();
     visit.reset();
-    return verbs::OwnerEnd::End(
-        std::move(lane), [lanes = lanes_] { lanes->fetch_sub(1, std::memory_order_relaxed); });
+    return verbs::OwnerEnd::End(std::move(lane), GiveBackLater());
   }
   {
     const MutexLock lock(mutex_);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -48,6 +49,10 @@ class LaneSide {
   // no lane can be made now; kLimit for more than kMaxLanes.
   Status TakePlace();
   void GiveBack() { lanes_->fetch_sub(1, std::memory_order_relaxed); }
+  // Returns what gives the place back, for a lane that may end behind this object.
+  std::function<void()> GiveBackLater() const {
+    return [lanes = lanes_] { lanes->fetch_sub(1, std::memory_order_relaxed); };
+  }
   verbs::Fabric& fabric() { return fabric_; }
   // Counts the payload of a step that has ended.
   void CountMoved(bool received, std::uint64_t bytes) {

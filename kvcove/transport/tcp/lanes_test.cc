@@ -610,6 +610,40 @@ TEST_F(TcpLanesTest, ALaneKeepsItsPlaceUntilItIsGone) {
   verbs::RequesterEnd::End(std::move(ends.requester), nullptr);
 }
 
+// Else connections that come and go leave a slow device with more queue pairs than there are
+// places.
+TEST_F(TcpLanesTest, ALaneForWhichNobodyWaitsKeepsItsPlaceUntilItIsGone) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  for (std::size_t i = 1; i < LaneSide::kMaxLanes; ++i) ASSERT_TRUE(side.TakePlace());
+  const auto requester = *verbs::RequesterEnd::Open(*requesters_);
+  const std::string hello = wire::Encode(requester->hello());
+  // The connection ends while the worker makes the lane.
+  std::unique_ptr<verbs::OwnerEnd> lane;
+  std::unique_ptr<Served> served;
+  std::promise<void> making;
+  std::promise<void> ended;
+  verbs_.BehindGid([&] {
+    making.set_value();
+    ended.get_future().wait();
+  });
+  served = OpenLane(&side, wire::AsBytes(hello), [] {}, lane);
+  ASSERT_NE(served, nullptr);
+  making.get_future().wait();
+  served.reset();
+  verbs_.RefuseDestroys(true);
+  ended.set_value();
+  Drain(owners_->workers());
+  EXPECT_EQ(verbs_.counts().pairs, 2U);
+  const Status full = side.TakePlace();
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, Code::kLimit);
+  verbs_.RefuseDestroys(false);
+  EXPECT_TRUE(Becomes([&] { return side.TakePlace().has_value(); }));
+}
+
 TEST_F(TcpLanesTest, AServerStopsThoughItsIdleLanesDoNotEnd) {
   Start();
   ASSERT_TRUE(AwaitLane());
