@@ -197,8 +197,10 @@ Status LaneSide::TakePlace() {
 
 void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
                    std::unique_ptr<Visit> visit) {
-  // An idle lane touches no memory: a device that does not end it holds nobody up.
-  if (lane->idle()) {
+  // A lane whose work has all succeeded touches no memory: a device that does not end it holds
+  // nobody up. Work that has failed is no such proof, although its completion is there: the device
+  // may finish what it had begun until the queue pair is destroyed (verbs_api.h, ToError).
+  if (lane->settled()) {
     served.reset();
     visit.reset();
     return verbs::OwnerEnd::End(std::move(lane), GiveBackLater());

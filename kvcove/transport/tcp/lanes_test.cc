@@ -644,6 +644,38 @@ TEST_F(TcpLanesTest, ALaneForWhichNobodyWaitsKeepsItsPlaceUntilItIsGone) {
   EXPECT_TRUE(Becomes([&] { return side.TakePlace().has_value(); }));
 }
 
+// P5. Completions of all work are there, but they are those of a failure.
+TEST_F(TcpLanesTest, ALaneThatHasFailedKeepsItsExchangeUntilItIsGone) {
+  Start();
+  LaneSide side(*owners_, {});
+  ASSERT_TRUE(side.Start());
+  Drain(owners_->workers());
+  ASSERT_TRUE(side.TakePlace());
+  Ends ends = ConnectedEnds();
+  verbs::RequesterEnd::End(std::move(ends.requester), nullptr);
+  ASSERT_TRUE(Becomes([&] { return verbs_.counts().pairs == 1; }));
+  ends.owner->Begin({.exchange = 1,
+                     .pieces = {{.address = reinterpret_cast<std::uintptr_t>(buffer_.data()),
+                                 .size_bytes = kBytes,
+                                 .key = 1}}});
+  const ConstPiece value{.data = service_.value.data(), .size = kBytes};
+  const auto begun = ends.owner->Write(std::span(&value, 1));
+  ASSERT_TRUE(begun && *begun);
+  ASSERT_FALSE(ends.owner->Advance()) << "its peer is gone";
+  ASSERT_TRUE(ends.owner->idle()) << "each work request has a completion";
+  verbs_.RefuseDestroys(true);
+  auto visit = service_.Open();
+  auto served = visit->Begin({}, wire::Method::kDataGet, wire::AsBytes(std::to_string(kBytes)),
+                             Soon(), [] {});
+  ASSERT_EQ(service_.served, 1);
+  side.End(std::move(ends.owner), std::move(served), std::move(visit));
+  EXPECT_EQ(service_.served, 1);
+  EXPECT_FALSE(side.StopWithin(std::chrono::milliseconds(20)));
+  EXPECT_EQ(service_.served, 1);
+  verbs_.RefuseDestroys(false);
+  EXPECT_TRUE(Becomes([&] { return service_.served == 0; }));
+}
+
 TEST_F(TcpLanesTest, AServerStopsThoughItsIdleLanesDoNotEnd) {
   Start();
   ASSERT_TRUE(AwaitLane());

@@ -99,8 +99,12 @@ class OwnerEnd {
   Result<bool> Advance();
   // Returns the bytes of this step that have moved, without a gap, the passed-over ones included.
   std::uint64_t moved() const;
-  // Returns whether the step has ended: the device touches its memory no more.
+  // Returns whether the step has ended, if Advance() has returned no error: the device touches its
+  // memory no more.
   bool idle() const { return lane_->idle(); }
+  // Returns whether the device touches no memory of any step, also behind an error: else only
+  // End() says when.
+  bool settled() const { return lane_->settled(); }
 
   // As RequesterEnd's.
   Result<bool> ArmAndLook();

@@ -193,8 +193,11 @@ Status Lane::TakeSend(const Completion& completion) {
   sends_[at].complete = true;
   const bool done = completion.status == CompletionStatus::kOk;
   Status status;
-  if (!done) status = Fail(Code::kUnavailable, std::string(StatusName(completion.status)));
-  if (!done) sends_[at].bytes = 0;
+  if (!done) {
+    status = Fail(Code::kUnavailable, std::string(StatusName(completion.status)));
+    sends_[at].bytes = 0;
+    cut_off_ = true;
+  }
   // Behind a piece that has failed nothing counts as moved, and a later piece may have overtaken.
   const bool counts = done && failure_.has_value();
   while (!sends_.empty() && sends_.front().complete) {

@@ -90,6 +90,9 @@ class Lane {
   std::uint64_t moved_bytes() const { return moved_bytes_; }
   // Returns true if every move has completed.
   bool idle() const { return waiting_.empty() && sends_.empty(); }
+  // Returns true if every move has completed with success: the device touches no memory for them
+  // any more. One that has failed or was flushed is only over for sure once the lane is gone.
+  bool settled() const { return idle() && !cut_off_; }
 
   // Makes descriptor() readable with the next completion; then Advance must find nothing before the
   // caller sleeps.
@@ -134,6 +137,7 @@ class Lane {
   State state_ = State::kFresh;
   Status failure_;                // why it is dying; ok if only Retire has been called
   bool stopped_ = false;          // the device has confirmed ERR
+  bool cut_off_ = false;          // a move has completed without success
   std::deque<Move> waiting_;      // not posted yet; the first one's beginning may be
   std::deque<Send> sends_;        // with the device, or complete behind one that is
   std::uint64_t first_send_ = 0;  // the number of sends_.front()

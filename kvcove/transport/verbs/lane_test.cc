@@ -306,6 +306,22 @@ TEST_F(LaneTest, ACompletionThatBelongsToNothingEndsTheLaneAndCountsForNothing) 
   verbs.Land();
 }
 
+TEST_F(LaneTest, OnlyWorkThatHasSucceededIsSettled) {
+  Make(2 * kMiB);
+  verbs.HoldAfter(100);
+  ASSERT_TRUE(owner().Post(WriteOf(2 * kMiB)));
+  EXPECT_FALSE(owner().settled());
+  verbs.Land();
+  ASSERT_TRUE(AdvanceUntilIdle(owner()));
+  EXPECT_TRUE(owner().settled());
+  ASSERT_TRUE(RetireAll(requester()));
+  EXPECT_TRUE(owner().settled()) << "an idle lane whose peer has ended moves nothing";
+  ASSERT_TRUE(owner().Post(WriteOf(2 * kMiB)));
+  EXPECT_FALSE(AdvanceUntilIdle(owner()));
+  EXPECT_TRUE(owner().idle()) << "each work request has its completion";
+  EXPECT_FALSE(owner().settled());
+}
+
 TEST_F(LaneTest, MistakesOfTheCallerAreRefusedAndHarmNothing) {
   Make(2 * kMiB);
   EXPECT_EQ(requester().PostReceive(16, {}).error().code, Code::kInvalid);
