@@ -238,6 +238,106 @@ TEST_F(EndsTest, ANetworkThatPassesNoPacketConnectsNobody) {
   verbs.Deliver();
 }
 
+TEST_F(EndsTest, TenThousandConnectsLeaveNothing) {
+  EndBoth();
+  const FakeVerbsCounts before = verbs.counts();
+  for (int i = 0; i < 10'000; ++i) {
+    requester = *RequesterEnd::Open(*requesters);
+    wire::LaneEnd hello = requester->hello();
+    if (i % 4 == 1) hello.number = 0;  // garbage
+    auto accepted = OwnerEnd::Accept(*owners, hello);
+    ASSERT_EQ(accepted.has_value(), i % 4 != 1);
+    if (accepted) owner = std::move(*accepted);
+    // Some connections end before the requester has its answer.
+    if (accepted && i % 4 != 2) {
+      ASSERT_TRUE(requester->Connect(owner->hello(), clock.NowNs() + kSecond, clock));
+    }
+    EndBoth();
+  }
+  const FakeVerbsCounts after = verbs.counts();
+  EXPECT_EQ(after.pairs + after.queues, 0U);
+  EXPECT_EQ(after.regions, before.regions);
+  EXPECT_EQ(owners->reaper().stats().dying + requesters->reaper().stats().dying, 0U);
+}
+
+// All that one exchange makes, in the order in which it is made.
+struct ExchangeOverEnds {
+  std::unique_ptr<Fabric> owners, requesters;
+  std::unique_ptr<Registered> own, exposed;
+  std::unique_ptr<RequesterEnd> requester;
+  std::unique_ptr<OwnerEnd> owner;
+
+  Status Try(FakeVerbs& verbs, std::vector<std::byte>& source, std::vector<std::byte>& target) {
+    const Clock& clock = SystemClock::Instance();
+    const ReaperOptions reaper{.thread = false};
+    KVCOVE_ASSIGN(
+        owners,
+        Fabric::Open(verbs,
+                     {.ports = {{.device = "fake0"}}, .reaper = reaper, .piece_bytes = 1'000'001},
+                     clock));
+    KVCOVE_ASSIGN(requesters,
+                  Fabric::Open(verbs, {.ports = {{.device = "fake1"}}, .reaper = reaper}, clock));
+    KVCOVE_ASSIGN(own, owners->Register(source, Access::kLocal));
+    KVCOVE_ASSIGN(exposed, requesters->Register(target, Access::kRemote));
+    KVCOVE_ASSIGN(requester, RequesterEnd::Open(*requesters));
+    KVCOVE_ASSIGN(owner, OwnerEnd::Accept(*owners, requester->hello()));
+    KVCOVE_TRY(requester->Connect(owner->hello(), clock.NowNs() + kSecond, clock));
+    KVCOVE_TRY(requester->Expect(1));
+    const Piece into{.data = target.data(), .size = target.size()};
+    const auto keys = requester->KeysTo(std::span(&into, 1));
+    if (!keys) return Fail(Code::kInternal, "no keys");
+    owner->Begin({.exchange = 1, .pieces = *keys});
+    const ConstPiece out{.data = source.data(), .size = source.size()};
+    KVCOVE_TRY(owner->Write(std::span(&out, 1)));
+    for (int i = 0; i < 10; ++i) {
+      KVCOVE_TRY(owner->ArmAndLook());
+      KVCOVE_ASSIGN(const bool arrived, requester->Advance());
+      if (arrived && owner->idle()) return {};
+    }
+    return Fail(Code::kTimeout, "no immediate");
+  }
+  void End() {
+    if (owner != nullptr) OwnerEnd::End(std::move(owner), nullptr);
+    if (requester != nullptr) RequesterEnd::End(std::move(requester), nullptr);
+    // A call on the way to the end may fail, too; the next look repeats it.
+    for (Fabric* const fabric : {owners.get(), requesters.get()}) {
+      if (fabric == nullptr) continue;
+      for (int i = 0; i < 3; ++i) (void)fabric->reaper().Advance();
+      EXPECT_EQ(fabric->reaper().stats().dying, 0U);
+    }
+    own.reset();
+    exposed.reset();
+  }
+};
+
+TEST(EndsFaultTest, NoMemoryInAnyCallOfAnExchangeLeavesNothingBehind) {
+  int failed = 0;
+  for (std::int64_t call = 0;; ++call) {
+    SCOPED_TRACE(call);
+    FakeVerbs verbs;
+    verbs.FailCall(call);
+    std::vector<std::byte> source(kTotal, std::byte{1});
+    std::vector<std::byte> target(kTotal, std::byte{2});
+    bool reached = false;
+    {
+      ExchangeOverEnds exchange;
+      const Status status = exchange.Try(verbs, source, target);
+      reached = verbs.failed();
+      if (status) {
+        EXPECT_EQ(source, target);
+      } else {
+        ++failed;
+      }
+      exchange.End();
+    }
+    const FakeVerbsCounts counts = verbs.counts();
+    EXPECT_EQ(counts.pairs + counts.queues + counts.regions, 0U);
+    EXPECT_EQ(counts.mistakes, 0U);
+    if (!reached) break;
+  }
+  EXPECT_GE(failed, 25);
+}
+
 TEST_F(EndsTest, AnEndThatIsNoneIsRefused) {
   wire::LaneEnd none;
   const auto accepted = OwnerEnd::Accept(*owners, none);
