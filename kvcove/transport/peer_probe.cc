@@ -43,6 +43,17 @@ Exchange CallOf(Peer& peer, const wire::Probe& probe) {
   return call;
 }
 
+// Makes a lane, for which it asks again while the owner's limits of calls refuse it.
+Result<std::int64_t> TryLane(Peer& peer, const Clock& clock) {
+  const std::int64_t until_ns = clock.NowNs() + kProbeCallNs;
+  while (true) {
+    auto took = peer.TryDevice();
+    if (took) return took;
+    const auto busy_ms = rpc::BusyIn(took.error());
+    if (!busy_ms || !rpc::WaitWhileBusy(*busy_ms, until_ns, clock)) return took;
+  }
+}
+
 // Why payload took the connection although a lane had just been made. `doubted`: the transport
 // waited for a sign of life of the peer, and takes no idle connection then, so no lane either.
 Error TookConnection(bool doubted) {
@@ -87,7 +98,7 @@ Result<std::int64_t> PeerProbe::TimeOnce(const wire::Probe& probe, bool by_devic
     if (again) return std::unexpected(TookConnection(doubted));
     // A lane may end while it is idle, and an exchange says nothing of that. A new one shows
     // whether that was all; where none can be made, its error is the reason.
-    if (auto made = peer_->TryDevice(); !made) {
+    if (auto made = TryLane(*peer_, clock_); !made) {
       Error why = std::move(made).error();
       why.detail = "the first lanes moved no payload, and no other is made: " + why.detail;
       return std::unexpected(std::move(why));
@@ -127,7 +138,7 @@ Result<WayFigures> PeerProbe::ByConnection() {
 Result<WayFigures> PeerProbe::ByDevice() {
   WayFigures figures{.round_trip_ns = std::numeric_limits<std::int64_t>::max()};
   for (int i = 0; i < kProbeLanes; ++i) {
-    KVCOVE_ASSIGN(const std::int64_t took_ns, peer_->TryDevice());
+    KVCOVE_ASSIGN(const std::int64_t took_ns, TryLane(*peer_, clock_));
     figures.round_trip_ns = std::min(figures.round_trip_ns, took_ns);
   }
   KVCOVE_ASSIGN(auto registered, transport_.Register(ProbeBytes()));

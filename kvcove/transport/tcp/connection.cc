@@ -203,7 +203,14 @@ bool Connection::BodyArrived() {
   if (!shared_.gate.Admitted(guest_)) return false;
   if (method == wire::Method::kLanePieces) return PiecesArrived();
   if (method == wire::Method::kLane) {
-    served_ = lane_ == nullptr ? OpenLane(shared_.lanes, body_, wake_, lane_) : nullptr;
+    if (lane_ != nullptr) return false;
+    // A call like others: the device makes and ends a queue pair for it, also for an address that
+    // is nobody's, and one worker makes those of all callers.
+    const auto verdict = account_ == nullptr
+                             ? rpc::CallLimits::Verdict()
+                             : account_->Begin(rpc::Traffic::kOther, 0, shared_.clock.NowNs());
+    served_ = verdict.admitted() ? OpenLane(shared_.lanes, body_, wake_, lane_)
+                                 : std::make_unique<Refused>(0, Busy(verdict));
     state_ = State::kWork;
     return served_ != nullptr;
   }

@@ -8,10 +8,12 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "kvcove/base/log.h"
 #include "kvcove/base/random.h"
+#include "kvcove/rpc/busy.h"
 #include "kvcove/rpc/client.h"
 #include "kvcove/rpc/test_tls.h"
 #include "kvcove/transport/fake_one_value.h"
@@ -40,6 +42,7 @@ class TcpLanesTest : public testing::Test {
     bool trusted = false;
     bool same_fabric = false;  // for both sides
     std::int64_t stall_ns = 10 * kSecond;
+    std::shared_ptr<rpc::CallLimits> admission = nullptr;
   };
   void Start() { Start(Started()); }
   void Start(const Started& how) {
@@ -52,6 +55,7 @@ class TcpLanesTest : public testing::Test {
     ServerOptions options;
     options.stall_ns = how.stall_ns;
     options.tls = how.tls;
+    options.admission = how.admission;
     if (how.register_value) options.memory = {std::span(service_.value)};
     auto server = owner_transport_->Serve(options, gate_, service_, clock());
     ASSERT_TRUE(server) << server.error().ToString();
@@ -537,6 +541,22 @@ TEST_F(TcpLanesTest, GarbageEndsItsConnectionAlone) {
     EXPECT_FALSE(client.usable());
   }
   EXPECT_TRUE(Run(GetOf(buffer_)));
+}
+
+// Else a limited caller keeps the worker that makes the lanes of all callers.
+TEST_F(TcpLanesTest, ALaneCountsAsACall) {
+  Start({.admission = std::make_shared<rpc::CallLimits>(
+             rpc::CallLimitsOptions{.connection = {.calls_per_second = 3}})});
+  rpc::Client client = *rpc::Client::Connect(server_->address(), {}, Soon());
+  const std::string nobody = wire::Encode(wire::LaneEnd());
+  std::optional<std::uint32_t> busy_ms;
+  for (int i = 0; i < 1000 && !busy_ms; ++i) {
+    const auto answer = client.Call(wire::Method::kLane, wire::AsBytes(nobody), Soon());
+    ASSERT_FALSE(answer);
+    busy_ms = rpc::BusyIn(answer.error());
+  }
+  EXPECT_TRUE(busy_ms);
+  EXPECT_TRUE(client.usable());
 }
 
 TEST_F(TcpLanesTest, AnOwnerWithoutRdmaSaysSo) {
