@@ -30,6 +30,9 @@ PairAddress AddressOf(const wire::LaneEnd& peer) {
 // Slot of the receive that takes the requester's first message, or the owner's immediate.
 constexpr std::uint32_t kSlot = 0;
 
+// Of completions, that one call of OwnerEnd::Advance takes.
+constexpr int kBatchesInARow = 32;
+
 Status SleepUntilReadable(int descriptor, std::int64_t until_ns, const Clock& clock) {
   const std::int64_t left_ns = LeftNs(until_ns, clock);
   if (left_ns <= 0) return Fail(Code::kTimeout, "no packet of the peer's device arrives here");
@@ -258,12 +261,15 @@ Result<bool> OwnerEnd::Write(std::span<const ConstPiece> out) {
 
 Result<bool> OwnerEnd::Advance() {
   bool moved = false;
-  while (true) {
+  // Each batch makes room for as many work requests. A device that completes small ones as fast as
+  // they are posted would keep a server's loop from its other connections until the last one.
+  for (int batches = 0; batches < kBatchesInARow; ++batches) {
     KVCOVE_ASSIGN(const bool taken, lane_->Advance(ignored_));
     ignored_.clear();  // the requester's first message, which asks for nothing
     if (!taken) return moved;
     moved = true;
   }
+  return moved;
 }
 
 std::uint64_t OwnerEnd::moved() const {

@@ -95,7 +95,8 @@ class OwnerEnd {
   // Begins to write, with the immediate behind the last byte. Errors and false: as Read; kCorrupt
   // unless both have the same number of bytes.
   Result<bool> Write(std::span<const ConstPiece> out);
-  // Moves what it can without waiting. True: some work has completed. Errors: the lane's.
+  // Moves what it can without waiting, for a bounded time. True: some work has completed, and more
+  // may have. Errors: the lane's.
   Result<bool> Advance();
   // Returns the bytes of this step that have moved, without a gap, the passed-over ones included.
   std::uint64_t moved() const;

@@ -103,6 +103,23 @@ TEST_F(EndsTest, AGetIsWrittenAndThenAnnounced) {
   EXPECT_EQ(target, source);
 }
 
+TEST_F(EndsTest, ManySmallPiecesTakeTurnsWithOtherConnections) {
+  const std::vector<std::size_t> sizes(2000, 100);
+  ASSERT_TRUE(requester->Expect(1));
+  owner->Begin(Named(PiecesOf<Piece>(target, sizes), 1));
+  ASSERT_TRUE(*owner->Write(PiecesOf<ConstPiece>(source, sizes)));
+  int turns = 0;
+  for (; !owner->idle() && turns < 100; ++turns) {
+    const auto moved = owner->Advance();
+    ASSERT_TRUE(moved);
+    EXPECT_TRUE(*moved);
+  }
+  EXPECT_GT(turns, 2);
+  EXPECT_LT(turns, 20);
+  EXPECT_TRUE(*requester->Advance());
+  EXPECT_TRUE(std::equal(source.begin(), source.begin() + 200'000, target.begin()));
+}
+
 TEST_F(EndsTest, TheAnnouncementIsBehindTheLastByte) {
   ASSERT_TRUE(requester->Expect(1));
   owner->Begin(Named(PiecesOf<Piece>(target, {kTotal}), 1));
