@@ -25,6 +25,7 @@ Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake w
 }
 
 Connection::~Connection() {
+  // First: the peer learns at once that it gets no answer, however long the device needs.
   arrival_.fd.Reset();
   if (lane_ != nullptr) {
     if (visit_ != nullptr) visit_->SetPermit(nullptr);  // it refers to this connection
@@ -302,6 +303,8 @@ Connection::Wait Connection::Move() {
     if (moved_ < lane_->moved()) return Wait::kTurn;
   }
   if (ended) shared_.lanes->CountMoved(reading_, lane_->moved());
+  // The requester has its immediate, and answers nothing. The loans of a get end only now: the
+  // device read them until its last completion.
   if (ended && !reading_) {
     EndExchange();
     return Wait::kTurn;
@@ -310,6 +313,7 @@ Connection::Wait Connection::Move() {
     state_ = State::kWork;
     return Work();
   }
+  // Sleeps only if nothing has completed behind the arming: that completion would wake nobody.
   const auto more = lane_->ArmAndLook();
   if (!more) return Wait::kEnd;
   if (*more) Progress();

@@ -30,6 +30,7 @@ constexpr std::int64_t kMostAgainNs = 64 * kSecond;
 LaneLines::~LaneLines() { End(std::move(idle_)); }
 
 void LaneLines::End(std::vector<LaneLine> lines) {
+  // The connection first: the owner sees its end, and ends its own lane meanwhile.
   for (LaneLine& line : lines) {
     line.fd.Reset();
     verbs::RequesterEnd::End(std::move(line.lane), nullptr);
@@ -110,6 +111,8 @@ void LaneLines::Log(const std::string& reason) const {
 }
 
 Result<LaneLine> LaneLines::Connect() const {
+  // The hello first: an owner proves that it has the tenant's token before it learns where a queue
+  // pair of this host is.
   KVCOVE_ASSIGN(rpc::Client client,
                 rpc::Client::Connect(address_, access_, clock_.NowNs() + kLaneConnectNs));
   const std::int64_t until_ns = clock_.NowNs() + kMakeNs;
@@ -118,6 +121,7 @@ Result<LaneLine> LaneLines::Connect() const {
       const std::string answer,
       client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(lane->hello())), until_ns));
   KVCOVE_ASSIGN(const wire::LaneEnd owner, wire::DecodeLaneEnd(wire::AsBytes(answer)));
+  // Until here the lane is fresh and connected to nobody, so its destructor is its end.
   if (Status s = lane->Connect(owner, clock_.NowNs() + kTryNs, clock_); !s) {
     verbs::RequesterEnd::End(std::move(lane), nullptr);
     return std::unexpected(std::move(s).error());

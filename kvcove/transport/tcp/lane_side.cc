@@ -110,6 +110,7 @@ void LaneSide::RegisterAll() {
     LogWarn("no RDMA, since the memory of this owner is not registered: {}",
             status.error().ToString());
   }
+  // Pairs with Ready(): a loop that sees it makes lanes, whose moves look the registrations up.
   registered_.store(status.has_value(), std::memory_order_release);
   const MutexLock lock(mutex_);
   failure_ = std::move(status);
@@ -161,6 +162,7 @@ void LaneSide::NameDevice() {
     LogWarn("the end of this server waits for the RDMA device {}, which registers memory", device);
     return;
   }
+  // Asked now, as no thread watches a device: its reports wait until somebody looks.
   const bool gone = fabric_.DeviceGone();
   LogWarn(
       "the end of this server waits for the RDMA device {}, which {}: it may still read or write "
@@ -190,6 +192,7 @@ Status LaneSide::Ready() const {
 
 Status LaneSide::TakePlace() {
   KVCOVE_TRY(Ready());
+  // Added first, so that two takers at once cannot both find the last place.
   if (lanes_->fetch_add(1, std::memory_order_relaxed) < kMaxLanes) return {};
   GiveBack();
   return Fail(Code::kLimit, "this owner has as many RDMA lanes as it makes");

@@ -160,6 +160,8 @@ void SocketTransfer::Fail(Error error) {
 }
 
 void SocketTransfer::StartQuieting() {
+  // The owner stops its own lane when it sees the end of the connection. That makes the wait
+  // shorter in most cases, and proves nothing: only the end of this side's lane does.
   fd_.Reset();
   stage_ = Stage::kQuieting;
   quiet_ = std::make_shared<Quiet>();
@@ -206,6 +208,7 @@ void SocketTransfer::BeginLane() {
     auto keys = lane_->KeysTo(std::span<const ConstPiece>(exchange_.out));
     if (!keys) return;
     pieces.pieces = std::move(*keys);
+    // Before the first byte of the frame is sent: the owner may read from its arrival on.
     exposed_ = true;
   }
   by_lane_ = true;
@@ -292,6 +295,7 @@ bool SocketTransfer::Landed() {
     return false;
   }
   if (*landed) {
+    // All bytes are visible, and the owner posts nothing for this exchange behind its immediate.
     exposed_ = false;
     if (exchange_.on_bytes && payload_bytes_ > 0) exchange_.on_bytes(payload_bytes_);
     End({});
@@ -335,6 +339,9 @@ void SocketTransfer::FrameArrived() {
     return Fail({Code::kCorrupt, "an owner answered before it had the request"});
   }
   // The owner has read what it wants of a put, or takes it from the socket.
+  // A get has given no keys yet. The answer to a put is sent behind the end of the reads
+  // (Connection::Work). Should a device repeat one of them, the owner's discards the bytes: nothing
+  // here is harmed.
   exposed_ = false;
   if (held_ && !exchange_.out.empty()) {
     by_lane_ = false;

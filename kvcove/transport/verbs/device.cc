@@ -90,6 +90,8 @@ Result<std::shared_ptr<Device>> Device::Open(Verbs& verbs, const PortName& name)
   return std::shared_ptr<Device>(new Device(name, std::move(context)));
 }
 
+// Several threads may each take a part of the reports. The counts are hints for the next lane, so
+// their order does not matter: a lane that was made by an old GID fails with its first packet.
 void Device::TakeEvents() {
   while (const auto event = context_->TakeEvent()) {
     if (*event == DeviceEvent::kGone) gone_.store(true, std::memory_order_relaxed);
@@ -99,6 +101,8 @@ void Device::TakeEvents() {
 
 Result<Route> Device::Way() {
   TakeEvents();
+  // Loaded before the table is read, and stored with the choice: a change that comes in between
+  // makes the choice one of an earlier count, which the next call does not take.
   const std::uint32_t changes = changes_.load(std::memory_order_relaxed);
   if (gone()) return Fail(Code::kUnavailable, name_.device + " was removed, or has failed");
   KVCOVE_ASSIGN(const PortState port, context_->QueryPort(name_.port));

@@ -56,6 +56,7 @@ wire::LaneEnd RequesterEnd::hello() const { return HelloOf(lane_->own()); }
 Status RequesterEnd::Connect(const wire::LaneEnd& owner, std::int64_t until_ns,
                              const Clock& clock) {
   KVCOVE_TRY(lane_->Connect(AddressOf(owner)));
+  // No bytes, and no receive of this end: the acknowledgement alone shows that both ways are open.
   const std::int64_t sent_ns = clock.NowNs();
   KVCOVE_TRY(lane_->Post({.operation = Operation::kSend}));
   while (true) {
@@ -74,6 +75,7 @@ Status RequesterEnd::Connect(const wire::LaneEnd& owner, std::int64_t until_ns,
 template <typename AnyPiece>
 std::optional<std::vector<wire::LanePiece>> RequesterEnd::KeysTo(
     std::span<const AnyPiece> pieces) const {
+  // All pieces or none: payload moves one way as a whole, so that one completion announces it.
   std::vector<Keyed> parts;
   for (const AnyPiece& piece : pieces) {
     if (piece.size == 0) continue;
@@ -125,6 +127,7 @@ Result<bool> RequesterEnd::Advance() {
 }
 
 Result<bool> RequesterEnd::ArmAndLook() {
+  // Looks behind the arming: a completion that came before it wakes nobody.
   KVCOVE_TRY(lane_->Arm());
   const bool had_arrived = arrived_;
   const bool was_idle = lane_->idle();
@@ -140,6 +143,8 @@ void RequesterEnd::End(std::unique_ptr<RequesterEnd> end, std::function<void()> 
 
 Result<std::unique_ptr<OwnerEnd>> OwnerEnd::Accept(Fabric& fabric, const wire::LaneEnd& requester) {
   KVCOVE_ASSIGN(auto lane, fabric.OpenLane(Access::kLocal));
+  // Before the requester learns of this end: a message that finds no receive is repeated every
+  // 0.64 ms, and fails in the end.
   KVCOVE_TRY(lane->PostReceive(kSlot, {}));
   if (Status s = lane->Connect(AddressOf(requester)); !s) {
     fabric.reaper().Take(std::move(lane), nullptr);
@@ -167,6 +172,8 @@ bool OwnerEnd::Takes(std::span<const ConstPiece> out) const {
   });
 }
 
+// The requester's sizes are its own word: a sum that overflows is too small, which refuses steps,
+// and never too large. Each piece by itself ends within the address space (wire/lanes.cc).
 std::uint64_t OwnerEnd::left_bytes() const {
   std::uint64_t bytes = 0;
   for (std::size_t i = at_; i < pieces_.pieces.size(); ++i) bytes += pieces_.pieces[i].size_bytes;
@@ -250,6 +257,9 @@ Result<bool> OwnerEnd::Write(std::span<const ConstPiece> out) {
   std::vector<Move> moves;
   KVCOVE_ASSIGN(const bool covered, Plan(Operation::kWrite, local, moves));
   if (!covered) return false;
+  // Behind all moves, and on their queue pair: a device delivers a pair's work in order, so the
+  // completion of this at the requester shows that each byte before it is visible there. That holds
+  // for registrations without relaxed ordering only (library.cc).
   // Names memory of the requester although it has no bytes: some devices look at the key.
   moves.push_back({.operation = Operation::kWriteWithImmediate,
                    .remote = pieces_.pieces.front().address,
@@ -272,6 +282,8 @@ Result<bool> OwnerEnd::Advance() {
   return moved;
 }
 
+// The lane counts the bytes that it has moved; the step also has those that it passes over. These
+// count as soon as all bytes before them are there.
 std::uint64_t OwnerEnd::moved() const {
   const std::uint64_t lane_bytes = lane_->moved_bytes() - step_begin_;
   Mark before;
@@ -284,7 +296,7 @@ std::uint64_t OwnerEnd::moved() const {
 
 Result<bool> OwnerEnd::ArmAndLook() {
   KVCOVE_TRY(lane_->Arm());
-  return Advance();
+  return Advance();  // behind the arming, as at the requester's end
 }
 
 void OwnerEnd::End(std::unique_ptr<OwnerEnd> end, std::function<void()> on_quiet) {

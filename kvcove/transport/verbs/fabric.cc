@@ -19,7 +19,8 @@ Result<std::vector<PortName>> PortsOf(Verbs& verbs) {
   return ports;
 }
 
-// Returns the first port that works.
+// Returns the first port that works, now: a fabric keeps its port for as long as it lives, so one
+// that is down would leave a host with a second port on TCP.
 Result<std::shared_ptr<Device>> OpenFirst(Verbs& verbs, const std::vector<PortName>& ports) {
   std::string reasons;
   for (const PortName& port : ports) {
@@ -141,6 +142,8 @@ bool Fabric::Cover(const std::byte* data, std::uint64_t bytes, Access access,
                    std::vector<Keyed>& parts) const {
   const MutexLock lock(mutex_);
   const Memories& memories = access == Access::kLocal ? own_ : exposed_;
+  // The mutex is held over Memory::Cover(), which must not run beside Deregister(): ~Registration
+  // takes the memory off this list first, under the same mutex.
   // Registrations may overlap, so one that begins earlier may reach further.
   for (auto at = memories.upper_bound(data); at != memories.begin();) {
     --at;

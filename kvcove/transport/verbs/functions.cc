@@ -96,6 +96,9 @@ Status PrepareForForks(const std::function<int()>& fork_init, std::string_view r
 
 std::unexpected<Error> FailVerbs(int number, const std::string& what) {
   errno = number;
+  // By what a caller can do. No room: payload takes TCP, and a later try may succeed. A mistake,
+  // such as memory that is mapped read-only (EFAULT): the same call fails again. Else the device is
+  // gone.
   switch (number) {
     case ENOMEM:
     case EAGAIN:

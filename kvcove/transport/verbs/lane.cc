@@ -13,6 +13,8 @@ namespace {
 constexpr std::uint32_t kMost24Bits = (1U << 24) - 1;
 constexpr std::uint8_t kMostMtu = 5;  // 4096 bytes
 
+// Looks here, so that the error names the mistake: a driver answers EINVAL to some of it, and takes
+// the rest.
 bool Plausible(const PairAddress& peer) {
   return peer.number != 0 && peer.number <= kMost24Bits && peer.first_packet <= kMost24Bits &&
          peer.mtu >= 1 && peer.mtu <= kMostMtu &&
@@ -41,6 +43,8 @@ Status Lane::Prepare(std::uint32_t first_packet) {
                 fmt::format("port {} of {} is down", route.port, context_->device()));
   }
   KVCOVE_ASSIGN(const Limits limits, context_->QueryLimits());
+  // The entry may have changed since the route was chosen. The queue pair uses what is there now,
+  // so that is what the peer must be told.
   KVCOVE_ASSIGN(const GidEntry entry, context_->QueryGid(route.port, route.gid_index));
   own_.gid = entry.gid;
   own_.lid = port.lid;
@@ -56,6 +60,8 @@ Status Lane::Prepare(std::uint32_t first_packet) {
 
 Status Lane::Connect(const PairAddress& peer) {
   if (state_ != State::kFresh) return Fail(Code::kInvalid, "this lane is not fresh");
+  // Each failure from here on kills the lane: its pair may take packets of the peer already, and
+  // only Retire() proves that it does not any more.
   if (!Plausible(peer)) {
     return Die(Fail(Code::kInvalid, "the peer's address is none of a queue pair"));
   }
@@ -80,9 +86,10 @@ Status Lane::ExpectReady() const {
 }
 
 Status Lane::Die(Status why) {
+  // The first failure is the cause; those behind it are mostly flushes.
   if (failure_) failure_ = std::move(why);
   if (state_ != State::kGone) state_ = State::kDying;
-  waiting_.clear();
+  waiting_.clear();  // the device has never heard of these, so the drain does not wait for them
   return failure_;
 }
 
@@ -111,6 +118,8 @@ Status Lane::PostWaiting() {
   std::array<Work, kBatch> works;
   while (const std::size_t count = CutWaiting(works)) {
     const Posted posted = pair_->Post(std::span(works).first(count));
+    // Whatever the status is: those before the refused one are with the device, and the lane is not
+    // drained before they have completed.
     CountPosted(std::span<const Work>(works).first(posted.count));
     if (posted.status) continue;
     // A device that is full for now has room again with the next completion, so there must be one.
@@ -121,6 +130,9 @@ Status Lane::PostWaiting() {
 }
 
 // Fills `works` with the next pieces; returns how many. Changes nothing: a device may take fewer.
+// Ids are numbers without a gap, so a completion finds its request by subtraction, and one that
+// belongs to none is seen. A request that has completed before an earlier one still takes room, as
+// it does in the device's own queue.
 std::size_t Lane::CutWaiting(std::span<Work> works) {
   const std::size_t room = options_.sizes.sends - sends_.size();
   works = works.first(std::min(works.size(), room));
@@ -159,7 +171,7 @@ void Lane::CountPosted(std::span<const Work> works) {
 Result<bool> Lane::Advance(std::vector<Received>& received) {
   KVCOVE_TRY(ExpectReady());
   KVCOVE_ASSIGN(const bool taken, Take(received));
-  KVCOVE_TRY(ExpectReady());
+  KVCOVE_TRY(ExpectReady());  // the batch may have had a failure, behind which nothing is posted
   KVCOVE_TRY(PostWaiting());
   return taken;
 }
@@ -229,6 +241,10 @@ Result<bool> Lane::Retire() {
   if (state_ == State::kGone) return true;
   state_ = State::kDying;
   waiting_.clear();
+  // The order is the proof (P5). ERR makes the device complete all that is posted, which a receive
+  // that waits for the peer would never do. The drain shows that it has let go of each work
+  // request. Destroy shows that no packet of the peer finds a receiver any more: until then a write
+  // that had begun before ERR may land.
   if (!stopped_) {
     KVCOVE_TRY(pair_->ToError());
     stopped_ = true;
@@ -238,6 +254,7 @@ Result<bool> Lane::Retire() {
     KVCOVE_ASSIGN(const bool taken, Take(ignored));
     if (!taken) return false;
   }
+  // A call that has succeeded does nothing when a later one has failed and all are repeated.
   KVCOVE_TRY(pair_->Destroy());
   KVCOVE_TRY(queue_->Destroy());
   state_ = State::kGone;

@@ -33,6 +33,8 @@ class LibraryRegion final : public MemoryRegion {
  private:
   const Functions& f_;
   ibv_mr* region_;
+  // Copies: the structure is freed with the registration, and a late reader gets a key that is
+  // void.
   const std::uint32_t local_key_ = region_->lkey;
   const std::uint32_t remote_key_ = region_->rkey;
 };
@@ -79,6 +81,7 @@ class LibraryQueue final : public CompletionQueue {
     // The descriptor does not block. Each event is acknowledged: the queue's end waits for that.
     while (f_.get_cq_event(channel_, &queue, &context) == 0) f_.ack_cq_events(queue, 1);
   }
+  // The library refuses the end of a channel that has a queue.
   Status Destroy() override {
     if (queue_ != nullptr) {
       KVCOVE_TRY(CheckVerbs(f_.destroy_cq(queue_), "the end of a completion queue"));
@@ -137,6 +140,8 @@ class LibraryPair final : public QueuePair {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_INIT;
     attributes.port_num = route.port;
+    // A device permits what both the queue pair and the region permit. An owner's pairs permit
+    // nothing, so that no key to its memory is of any use to a peer.
     if (peer_may == Access::kRemote) {
       attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     }
@@ -236,6 +241,8 @@ class LibraryPair final : public QueuePair {
     request.sg_list = &element;
     request.num_sge = work.local.bytes > 0 ? 1 : 0;
     request.opcode = OpcodeOf(work.operation);
+    // Each, although fewer would do for room in the queue: a lane is drained when each work request
+    // has its completion, and it reports bytes to hash as they arrive.
     request.send_flags = IBV_SEND_SIGNALED;
     request.imm_data = htobe32(work.immediate);
     request.wr.rdma.remote_addr = work.remote;
@@ -325,6 +332,9 @@ class LibraryContext final : public Context {
   int descriptor() const override { return context_->async_fd; }
   Result<std::unique_ptr<MemoryRegion>> Register(std::span<std::byte> memory,
                                                  Access access) override {
+    // Local writes also for memory of peers: the library asks for that with remote writes. Never
+    // IBV_ACCESS_RELAXED_ORDERING: bytes could become visible behind the immediate that announces
+    // them.
     int flags = IBV_ACCESS_LOCAL_WRITE;
     if (access == Access::kRemote) flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     ibv_mr* const region = f_.reg_mr(domain_, memory.data(), memory.size(), flags);
@@ -346,6 +356,7 @@ class LibraryContext final : public Context {
       (void)f_.destroy_comp_channel(channel);
       return FailVerbs(number, device_ + " makes no completion queue");
     }
+    // Before the next call, so that its failure ends both.
     auto made = std::make_unique<LibraryQueue>(f_, channel, queue);
     KVCOVE_TRY(DoNotBlock(channel->fd, device_ + "'s completion channel"));
     return made;
@@ -396,7 +407,7 @@ class Library final : public Verbs {
       found = true;
       fits = MakesLanes(*device);
       if (fits) context = f_.open_device(device);
-      number = errno;
+      number = errno;  // the end of the list may set another
     }));
     if (!found) return Fail(Code::kUnavailable, "no RDMA device " + name);
     if (!fits) return Fail(Code::kUnavailable, name + " is neither InfiniBand nor RoCE");

@@ -26,6 +26,7 @@ Result<bool> Memory::RegisterNext() {
   }
   KVCOVE_ASSIGN(regions_[piece],
                 context_->Register(memory_.subspan(piece * piece_bytes_, BytesOf(piece)), access_));
+  // Behind the region: Cover() reads regions_ without a lock, up to the number that it loads.
   registered_.store(piece + 1, std::memory_order_release);
   return piece + 1 == regions_.size();
 }
@@ -41,6 +42,7 @@ Status Memory::Cover(const std::byte* data, std::uint64_t bytes, std::vector<Key
   if (offset > memory_.size() || bytes > memory_.size() - offset) {
     return Fail(Code::kInvalid, "not in this memory");
   }
+  // This load (acquire) pairs with the store of RegisterNext(): the regions below it are complete.
   if (offset + bytes > registered_bytes()) {
     return Fail(Code::kUnavailable, "not registered yet");
   }
@@ -58,6 +60,8 @@ Status Memory::Cover(const std::byte* data, std::uint64_t bytes, std::vector<Key
 }
 
 Status Memory::Deregister() {
+  // First, and also where the device then refuses: no key to memory that is about to be unmapped
+  // may be handed out. A region that it refuses remains, and the next call goes on there.
   registered_.store(0, std::memory_order_release);
   for (std::unique_ptr<MemoryRegion>& region : regions_) {
     if (region == nullptr) continue;

@@ -32,7 +32,7 @@ Reaper::~Reaper() {
     work_.NotifyAll();
   }
   JoinIfStarted(thread_);
-  (void)Advance();
+  (void)Advance();  // lanes that came behind the thread's last look
   const auto until = std::chrono::steady_clock::now() + options_.close;
   while (stats().dying > 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(options_.first_pause);
@@ -82,13 +82,17 @@ void Reaper::Loop() {
     }
     const MutexLock lock(mutex_);
     if (!stopping_ && !added_) work_.WaitFor(mutex_, pause);
-    // A new lane is looked at soon, however long others have been stuck.
+    // Most devices confirm an end within microseconds. One that does not is asked ten times a
+    // second in the end, since nobody waits for it any more but memory that stays busy. A new lane
+    // is looked at soon, however long others have been stuck.
     pause =
         std::exchange(added_, false) ? options_.first_pause : std::min(2 * pause, options_.pause);
   }
 }
 
 bool Reaper::Advance() {
+  // Looked at outside of the list: Take() must not wait for a device. `looked_at_` counts them
+  // meanwhile, so that nobody takes an empty list for the end of all lanes.
   std::vector<Dying> looked;
   {
     const MutexLock lock(mutex_);
@@ -121,7 +125,8 @@ bool Reaper::IsStuck(const Dying& dying) const {
   return clock_.NowNs() - dying.since_ns > std::chrono::nanoseconds(options_.stuck).count();
 }
 
-// Returns true, and destroys the lane, if it is gone.
+// Returns true, and destroys the lane, if it is gone. The lane ends before `on_quiet` is called,
+// which may end the memory that it refers to.
 bool Reaper::Look(Dying& dying) {
   const auto gone = dying.lane->Retire();
   if (gone && *gone) {
