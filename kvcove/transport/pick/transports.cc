@@ -3,11 +3,13 @@
 
 #include <fmt/core.h>
 
+#include <cstdlib>
 #include <utility>
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/posix.h"
+#include "kvcove/base/text.h"
 #include "kvcove/transport/tcp/sockets.h"
 #include "kvcove/transport/verbs/fabric.h"
 #include "kvcove/transport/verbs/library.h"
@@ -18,6 +20,24 @@ namespace {
 Result<std::vector<verbs::PortName>> PortsOf(const TransportOptions& options) {
   if (options.devices.empty()) return std::vector<verbs::PortName>();
   return verbs::ParsePortNames(options.devices);
+}
+
+// Returns the number that a variable of the environment has, 0 without it.
+Result<std::uint8_t> NumberFrom(const char* variable, std::uint8_t most) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return std::uint8_t{0};
+  const auto number = NumberOf<std::uint8_t>(text);
+  if (number && *number <= most) return *number;
+  return Fail(Code::kInvalid,
+              fmt::format("{} '{}': a number from 0 to {} is wanted", variable, text, most));
+}
+
+// The environment's, as the network of a host has one class for storage, whoever uses it: an
+// engine's pool, an owner, and a command that measures.
+Status AddTraffic(verbs::FabricOptions& fabric) {
+  KVCOVE_ASSIGN(fabric.service_level, NumberFrom("KVCOVE_RDMA_SERVICE_LEVEL", 15));
+  KVCOVE_ASSIGN(fabric.traffic_class, NumberFrom("KVCOVE_RDMA_TRAFFIC_CLASS", 255));
+  return {};
 }
 
 }  // namespace
@@ -59,6 +79,7 @@ Result<Transport*> Devices::Open(const TransportOptions& options, verbs::Verbs* 
   // A mistake in a name is one on hosts without RDMA, too.
   verbs::FabricOptions fabric;
   KVCOVE_ASSIGN(fabric.ports, PortsOf(options));
+  KVCOVE_TRY(AddTraffic(fabric));
   if (options.tls && !options.plaintext) {
     return WithoutRdma(options.kind,
                        "TLS protects the payload, and devices do not encrypt (--rdma-plaintext and "

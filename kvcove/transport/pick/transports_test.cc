@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "kvcove/base/log.h"
 #include "kvcove/transport/verbs/fabric.h"
 #include "kvcove/transport/verbs/fake_verbs.h"
@@ -85,6 +87,24 @@ TEST_F(DevicesTest, ADeviceThatReturnsIsOpenedAgain) {
   EXPECT_NE(*other, *one);
   EXPECT_EQ(*devices_.Open(options, &verbs_), *other);
   EXPECT_EQ((*one)->name(), "verbs") << "whoever has it keeps it";
+}
+
+TEST_F(DevicesTest, ATrafficClassThatIsNoneIsAMistake) {
+  for (const char* const variable : {"KVCOVE_RDMA_SERVICE_LEVEL", "KVCOVE_RDMA_TRAFFIC_CLASS"}) {
+    for (const char* const text : {"256", "-1", "high"}) {
+      ASSERT_EQ(setenv(variable, text, 1), 0);
+      const auto wrong = devices_.Open({.kind = Kind::kAuto}, &verbs_);
+      EXPECT_EQ(unsetenv(variable), 0);
+      ASSERT_FALSE(wrong);
+      EXPECT_EQ(wrong.error().code, Code::kInvalid);
+      EXPECT_THAT(wrong.error().detail, HasSubstr(variable));
+    }
+  }
+  ASSERT_EQ(setenv("KVCOVE_RDMA_SERVICE_LEVEL", "16", 1), 0);
+  EXPECT_FALSE(devices_.Open({.kind = Kind::kAuto}, &verbs_)) << "InfiniBand has 16";
+  ASSERT_EQ(setenv("KVCOVE_RDMA_SERVICE_LEVEL", "3", 1), 0);
+  EXPECT_TRUE(devices_.Open({.kind = Kind::kAuto}, &verbs_));
+  EXPECT_EQ(unsetenv("KVCOVE_RDMA_SERVICE_LEVEL"), 0);
 }
 
 TEST_F(DevicesTest, ANameThatIsNoneIsAMistake) {

@@ -82,8 +82,7 @@ Result<std::unique_ptr<Fabric>> Fabric::Open(Verbs& verbs, const FabricOptions& 
   }
   KVCOVE_ASSIGN(auto device, OpenFirst(verbs, ports));
   KVCOVE_ASSIGN(auto reaper, Reaper::Start(options.reaper, clock));
-  std::unique_ptr<Fabric> fabric(
-      new Fabric(std::move(device), std::move(reaper), options.piece_bytes));
+  std::unique_ptr<Fabric> fabric(new Fabric(std::move(device), std::move(reaper), options));
   KVCOVE_TRY(fabric->workers_->Start());
   KVCOVE_TRY(fabric->connectors_->Start());
   return fabric;
@@ -105,6 +104,8 @@ Result<std::unique_ptr<Lane>> Fabric::OpenLane(Access peer_may) {
   KVCOVE_ASSIGN(const Route route, device_->Way());
   LaneOptions options;
   options.route = route;
+  options.route.service_level = service_level_;
+  options.route.traffic_class = traffic_class_;
   options.peer_may = peer_may;
   // Not a counter: late packets of an earlier queue pair with the same number must not fit.
   return Lane::Open(device_->context(), options, static_cast<std::uint32_t>(RandomU64()));

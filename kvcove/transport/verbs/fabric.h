@@ -29,6 +29,9 @@ struct FabricOptions {
   std::vector<PortName> ports;
   ReaperOptions reaper;
   std::uint64_t piece_bytes = Memory::kPieceBytes;  // of one registration
+  // Of all packets that this side's lanes send (Route).
+  std::uint8_t service_level = 0;
+  std::uint8_t traffic_class = 0;
 };
 
 // Thread-safe. Outlives its lanes and registrations, and all that `on_quiet` of its reaper holds.
@@ -73,10 +76,13 @@ class Fabric {
   class Registration;
   using Memories = std::multimap<const std::byte*, std::shared_ptr<Memory>>;  // by their beginning
 
-  Fabric(std::shared_ptr<Device> device, std::unique_ptr<Reaper> reaper, std::uint64_t piece_bytes)
+  Fabric(std::shared_ptr<Device> device, std::unique_ptr<Reaper> reaper,
+         const FabricOptions& options)
       : forks_(ForkCount()),
         device_(std::move(device)),
-        piece_bytes_(piece_bytes),
+        piece_bytes_(options.piece_bytes),
+        service_level_(options.service_level),
+        traffic_class_(options.traffic_class),
         reaper_(std::move(reaper)) {}
   bool Forked() const { return forks_ != ForkCount(); }
   Memories& Of(Access access) KVCOVE_REQUIRES(mutex_) {
@@ -86,6 +92,8 @@ class Fabric {
   const unsigned forks_;
   std::shared_ptr<Device> device_;
   const std::uint64_t piece_bytes_;
+  const std::uint8_t service_level_;
+  const std::uint8_t traffic_class_;
   mutable Mutex mutex_;
   Memories own_ KVCOVE_GUARDED_BY(mutex_);
   Memories exposed_ KVCOVE_GUARDED_BY(mutex_);

@@ -126,6 +126,28 @@ TEST_F(FabricTest, ItsLanesReachEachOther) {
   EXPECT_EQ(verbs.counts().pairs, 0U);
 }
 
+TEST_F(FabricTest, ItsPacketsTravelInTheClassOfItsOptions) {
+  const auto owner = *Fabric::Open(verbs,
+                                   {.ports = {{.device = "fake0"}},
+                                    .reaper = {.thread = false},
+                                    .service_level = 3,
+                                    .traffic_class = 106},
+                                   clock);
+  const auto requester = Open({{.device = "fake1"}});
+  auto one = owner->OpenLane(Access::kLocal);
+  auto other = requester->OpenLane(Access::kRemote);
+  ASSERT_TRUE(one && other);
+  ASSERT_TRUE((*other)->Connect((*one)->own()));
+  EXPECT_EQ(verbs.last_route().traffic_class, 0U);
+  ASSERT_TRUE((*one)->Connect((*other)->own()));
+  EXPECT_EQ(verbs.last_route().service_level, 3U);
+  EXPECT_EQ(verbs.last_route().traffic_class, 106U);
+  owner->reaper().Take(std::move(*one), nullptr);
+  requester->reaper().Take(std::move(*other), nullptr);
+  EXPECT_TRUE(owner->reaper().Advance());
+  EXPECT_TRUE(requester->reaper().Advance());
+}
+
 // The device's objects are the parent's: a child that ended them would stop the parent's transfers.
 TEST_F(FabricTest, AForkedChildEndsNothing) {
   auto fabric = Open();

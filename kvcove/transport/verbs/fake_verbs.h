@@ -179,6 +179,11 @@ class FakeVerbs final : public Verbs {
     const MutexLock lock(mutex_);
     ports_.at(device).removed = false;
   }
+  // How the queue pair sends that was connected last.
+  Route last_route() const {
+    const MutexLock lock(mutex_);
+    return last_route_;
+  }
   FakeVerbsCounts counts() const {
     const MutexLock lock(mutex_);
     FakeVerbsCounts counts = counts_;
@@ -304,9 +309,10 @@ class FakeVerbs final : public Verbs {
       pair.peer_may = peer_may;
       return verbs_.Change(pair, PairState::kReset, PairState::kInit);
     }
-    Status ToReceive(const Route& /*route*/, const PairAddress& /*own*/,
+    Status ToReceive(const Route& route, const PairAddress& /*own*/,
                      const PairAddress& peer) override {
       const MutexLock lock(verbs_.mutex_);
+      verbs_.last_route_ = route;
       Pair& pair = verbs_.pairs_.at(number_);
       pair.peer = peer.number;
       return verbs_.Change(pair, PairState::kInit, PairState::kReceive);
@@ -685,6 +691,7 @@ class FakeVerbs final : public Verbs {
   std::map<std::uint32_t, Queue> queues_ KVCOVE_GUARDED_BY(mutex_);
   std::map<std::uint32_t, Pair> pairs_ KVCOVE_GUARDED_BY(mutex_);
   FakeVerbsCounts counts_ KVCOVE_GUARDED_BY(mutex_);
+  Route last_route_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t hold_ KVCOVE_GUARDED_BY(mutex_) = kAll;
   bool deliver_ KVCOVE_GUARDED_BY(mutex_) = true;
   std::uint64_t flushes_ KVCOVE_GUARDED_BY(mutex_) = kAll;
