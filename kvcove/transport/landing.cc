@@ -52,7 +52,7 @@ void Landing::Then(std::function<void()> quiet) {
   {
     const MutexLock lock(mutex_);
     if (transfers_ > 0) {
-      quiet_ = std::move(quiet);
+      quiet_ = std::move(quiet);  // the last End() calls it
       return;
     }
   }

@@ -74,6 +74,8 @@ Status Device::Start() {
   return {};
 }
 
+// Fails nothing: without kernels each run is copied by itself, which is slower where runs are
+// small.
 void Device::LoadKernels() {
   const Driver& d = driver_;
   if (d.module_load == nullptr || d.module_function == nullptr || d.launch == nullptr ||
@@ -156,6 +158,8 @@ Result<std::span<std::byte>> Device::AllocateHost(std::uint64_t bytes) {
   return std::span(data, bytes);
 }
 
+// Off the list first: a transfer that is planned now must not find the device's address of memory
+// that is about to end.
 void Device::FreeHost(std::span<std::byte> memory) {
   DropPinned(memory.data());
   const Scope scope(driver_, context_);
@@ -261,6 +265,7 @@ Result<bool> Device::Reached(const DeviceMark& mark) {
   return true;
 }
 
+// Numbers are never used again, so a late Poll() finds no other caller's ticket.
 DeviceTicket Device::Keep(Ticket ticket) {
   const MutexLock lock(mutex_);
   tickets_.emplace(next_ticket_, std::move(ticket));
@@ -281,6 +286,7 @@ void Device::ForgetTickets() {
     const MutexLock lock(mutex_);
     left.swap(tickets_);
   }
+  // Behind the unlock, as in Poll(): a channel's lock comes before `mutex_`.
   for (auto& [id, ticket] : left) Release(ticket);
 }
 

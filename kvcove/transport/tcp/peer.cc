@@ -65,6 +65,8 @@ void Peer::EndProbe(const Breaker::Pass& pass, const Result<UniqueFd>& fd) {
 Result<Peer::Line> Peer::Take(std::int64_t deadline_ns, std::int64_t doubt_until_ns, bool lane) {
   std::optional<Breaker::Pass> pass = link_.breaker().Begin(deadline_ns);
   if (!pass) return Fail(Code::kUnavailable, "the owner is not answering");
+  // A doubted peer gets a new connection, whose hello has milliseconds: an idle one, with a lane or
+  // without, may be that of a host that has lost its power.
   if (!pass->probe) {
     if (lane) {
       if (auto line = lanes_->Take()) {
@@ -137,6 +139,8 @@ Result<std::int64_t> Peer::TryDevice() {
 
 bool Peer::WantsLane(const Exchange& exchange) const {
   if (lanes_ == nullptr || !fabric_->exposes()) return false;
+  // The size of a get is known with its answer: the owner sends small payload behind that, and
+  // holds large payload for the lane.
   if (exchange.method == wire::Method::kDataGet) return true;
   // A measurement of what comes back.
   if (exchange.method == wire::Method::kProbe && exchange.out.empty()) return true;

@@ -96,6 +96,8 @@ class Server::Loop {
         : connection(shared, std::move(arrival), std::move(wake)),
           socket(context, Protocol(connection.is_unix() ? AF_UNIX : AF_INET, 0), connection.fd()) {}
     ~Entry() {
+      // Taken out of the loop's poll set before the connection closes the descriptors: a number
+      // that another connection gets next would be waited for in its place.
       socket.release();
       if (lane != nullptr) lane->release();
     }
@@ -176,6 +178,8 @@ class Server::Loop {
       entry.lane = std::make_unique<asio::posix::stream_descriptor>(
           context_, entry.connection.lane_descriptor());
     }
+    // The first of both events ends both waits. The other one may be on its way to this thread
+    // already: its number says that it belongs to a wait that is over.
     const auto look = [this, id, number = ++entry.lane_waits](const error_code& error) {
       const auto at = open_.find(id);
       if (error || at == open_.end() || at->second->lane_waits != number) return;
@@ -250,6 +254,8 @@ class Server::Impl {
     }
     return {};
   }
+  // The loops first: their connections end, and each gives its lane away, before the wait for all
+  // of these begins.
   void Stop() {
     StopLoops();
     if (lanes_) lanes_->Stop();
