@@ -24,6 +24,10 @@ constexpr std::int64_t kTryNs = 50 * kMillisecond;
 // long: a server without RDMA may be replaced by one that has it.
 constexpr std::int64_t kAgainNs = kSecond;
 constexpr std::int64_t kMostAgainNs = 64 * kSecond;
+// A burst of exchanges side by side leaves as many lanes. An owner has places for
+// LaneSide::kMaxLanes, of all its requesters, so those that only a burst has needed end after this
+// time.
+constexpr std::int64_t kUnusedNs = 60 * kSecond;
 
 }  // namespace
 
@@ -77,6 +81,7 @@ void LaneLines::Make() {
     making_ = false;
     news = Note(reason);
     if (line) {
+      line->kept_ns = clock_.NowNs();
       idle_.push_back(std::move(*line));
     } else {
       Pause();
@@ -130,15 +135,18 @@ Result<LaneLine> LaneLines::Connect() const {
 }
 
 void LaneLines::Keep(LaneLine line) {
+  line.kept_ns = clock_.NowNs();
   std::vector<LaneLine> surplus;
   {
     const MutexLock lock(mutex_);
-    if (idle_.size() < kMaxIdle) {
-      idle_.push_back(std::move(line));
-      return;
+    // Take() takes the newest, so the first one has waited longest.
+    if (!idle_.empty() && line.kept_ns - idle_.front().kept_ns > kUnusedNs) {
+      surplus.push_back(std::move(idle_.front()));
+      idle_.erase(idle_.begin());
     }
+    std::vector<LaneLine>& where = idle_.size() < kMaxIdle ? idle_ : surplus;
+    where.push_back(std::move(line));
   }
-  surplus.push_back(std::move(line));
   End(std::move(surplus));
 }
 

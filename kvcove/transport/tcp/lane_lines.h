@@ -21,6 +21,7 @@ namespace kvcove::transport::tcp {
 struct LaneLine {
   UniqueFd fd;
   std::unique_ptr<verbs::RequesterEnd> lane;
+  std::int64_t kept_ns = 0;  // since then it is idle
 };
 
 // Thread-safe. The thread that makes a connection has a reference of its own meanwhile.
@@ -40,7 +41,8 @@ class LaneLines : public std::enable_shared_from_this<LaneLines> {
   // Makes one now, whatever has failed lately, and keeps it. Returns the time of its first packet
   // and the acknowledgement. Errors: why none can be made; nothing is logged.
   Result<std::int64_t> TryNow();
-  // Keeps a connection for later exchanges, or ends it where kMaxIdle are idle already.
+  // Keeps a connection for later exchanges, or ends it where kMaxIdle are idle already. Ends one
+  // that no exchange has needed for a minute.
   void Keep(LaneLine line);
   // Ends the idle ones, and makes none for a pause: a lane, the server or the network has failed.
   // `reason` is logged if it is another than before.

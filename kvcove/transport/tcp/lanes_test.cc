@@ -756,6 +756,33 @@ TEST_F(TcpLanesTest, LanesThatFailInUseAreMadeLessAndLessOften) {
   lines->Keep(std::move(*line));
 }
 
+// Else one burst of each requester takes the owner's places for good.
+TEST_F(TcpLanesTest, ALaneThatOnlyABurstHasNeededEnds) {
+  Start();
+  FakeClock clock;
+  clock.AdvanceNs(Soon());  // ahead: connecting has its limit by the system's clock
+  Drain(owners_->workers());
+  const auto lines =
+      std::make_shared<LaneLines>(*requesters_, server_->address(), rpc::Access(), clock);
+  ASSERT_TRUE(lines->TryNow());
+  ASSERT_TRUE(lines->TryNow());
+  const auto use = [&] {
+    auto line = lines->Take();
+    ASSERT_TRUE(line);
+    lines->Keep(std::move(*line));
+  };
+  clock.AdvanceNs(59 * kSecond);
+  use();
+  EXPECT_EQ(server_->Lanes()->lanes, 2U);
+  clock.AdvanceNs(2 * kSecond);
+  use();
+  EXPECT_TRUE(Becomes([&] { return server_->Lanes()->lanes == 1; }));
+  clock.AdvanceNs(1000 * kSecond);
+  use();
+  use();
+  EXPECT_EQ(server_->Lanes()->lanes, 1U) << "the one that is used stays, however seldom";
+}
+
 // Else the frame that the socket has not taken yet is replaced.
 TEST_F(TcpLanesTest, AnAnswerBeforeTheWholeRequestIsGarbage) {
   Start();
