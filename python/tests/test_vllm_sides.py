@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import socket
@@ -160,12 +161,12 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
 
 
 @pytest.mark.parametrize(
-    ("extra", "loads", "asked"),
+    ("extra", "loads", "refused"),
     [
-        ({}, True, [True]),
-        ({"load_async": False}, True, [False]),
-        ({"lookup": False}, True, []),
-        ({}, False, []),  # kv_producer
+        ({}, True, True),
+        ({"load_async": False}, True, False),
+        ({"lookup": False}, True, False),
+        ({}, False, False),  # kv_producer
     ],
 )
 def test_an_engine_that_loads_nothing_may_have_any_policy(
@@ -173,7 +174,7 @@ def test_an_engine_that_loads_nothing_may_have_any_policy(
     monkeypatch: pytest.MonkeyPatch,
     extra: dict[str, Any],
     loads: bool,
-    asked: list[bool],
+    refused: bool,
 ) -> None:
     transfer = SimpleNamespace(
         kv_connector_extra_config=extra,
@@ -187,16 +188,13 @@ def test_an_engine_that_loads_nothing_may_have_any_policy(
     monkeypatch.setattr(connector.KVConnectorBase_V1, "__init__", init)
     monkeypatch.setattr(connector, "_WorkerSide", lambda self, config, vllm: config)
     connector.KVConnectorRole.SCHEDULER = "scheduler"
-    seen: list[bool] = []
-    monkeypatch.setattr(
-        connector._compat, "check_policy", lambda vllm, cache, load_async: seen.append(load_async)
-    )
+    monkeypatch.setattr(connector._compat, "runs_loaded_first", lambda: False)  # 0.30
     vllm = SimpleNamespace(
         scheduler_config=SimpleNamespace(async_scheduling=False, policy="priority"),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1),
     )
-    connector.KvcoveConnector(vllm, "worker", cache_of(connector, "FullAttentionSpec"))
-    assert seen == asked
+    with pytest.raises(ValueError, match="Use fcfs") if refused else contextlib.nullcontext():
+        connector.KvcoveConnector(vllm, "worker", cache_of(connector, "FullAttentionSpec"))
 
 
 @pytest.mark.parametrize(

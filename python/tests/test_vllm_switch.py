@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -47,11 +48,12 @@ class VllmConfig:
         parallel: Any = None,
         outputs: Any = None,
         policy: str = "fcfs",
+        overlaps: bool | None = None,
     ) -> None:
         if outputs is not None:  # since 0.31
             self.aux_output_config = outputs
         self.kv_transfer_config = transfer
-        self.scheduler_config = SimpleNamespace(policy=policy)
+        self.scheduler_config = SimpleNamespace(policy=policy, async_scheduling=overlaps)
         self.model_config = model() if of is None else of
         self.cache_config = SimpleNamespace(
             **{"enable_prefix_caching": True, "kv_offloading_size": None, **(cache or {})}
@@ -232,23 +234,47 @@ def test_windows_are_refused_where_vllm_cannot_be_told_of_failed_loads(
             vllm: Any = sys.modules["vllm"]
             vllm.__version__ = "0.29.0"
             why_not = module_of("_switch").why_not
-            assert why_not(VllmConfig()) is None
-            assert (why_not(VllmConfig(of=model(window=128))) is None) is served
+            assert why_not(VllmConfig(), {}) is None
+            assert (why_not(VllmConfig(of=model(window=128)), {}) is None) is served
             chunked = VllmConfig(of=model(attention_chunk_size=8192))
-            assert (why_not(chunked) is None) is served
+            assert (why_not(chunked, {}) is None) is served
 
 
-def test_priorities_are_refused_where_loaded_requests_wait_behind_others(
-    switch: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("extra", "config", "served"),
+    [
+        ({}, {}, False),
+        ({}, {"overlaps": False}, False),
+        ({"lookup": False}, {}, True),
+        ({"load_async": False}, {"overlaps": False}, True),
+        # Where the connector would take synchronous loads for others.
+        ({"load_async": False}, {"overlaps": True}, False),
+        ({"load_async": False}, {"overlaps": None}, False),
+        ({"load_async": False}, {"overlaps": False, "of": model(window=128)}, False),
+        (
+            {"load_async": False},
+            {"overlaps": False, "parallel": {"pipeline_parallel_size": 2}},
+            False,
+        ),
+    ],
+)
+def test_priorities_are_refused_where_a_request_waits_for_its_load(
+    made: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    extra: dict[str, Any],
+    config: dict[str, Any],
+    served: bool,
 ) -> None:
-    monkeypatch.setenv("KVCOVE_VLLM_CONNECTOR", "auto")
+    monkeypatch.setenv("KVCOVE_VLLM_EXTRA_CONFIG", json.dumps(extra))
     compat = module_of("_compat")
-    for first in (False, True):
-        monkeypatch.setattr(compat, "runs_loaded_first", lambda first=first: first)
-        assert switch.why_not(VllmConfig()) is None
-        reason = switch.why_not(VllmConfig(policy="priority"))
-        assert (reason is None) is first
-        assert first or ("Use fcfs" in reason and "\n" not in reason)
+    monkeypatch.setattr(compat, "runs_loaded_first", lambda: True)
+    assert made(policy="priority", **config).seen is not None
+    monkeypatch.setattr(compat, "runs_loaded_first", lambda: False)
+    assert made(**config).seen is not None
+    caplog.clear()
+    assert (made(policy="priority", **config).seen is not None) is served
+    assert served or ("Use fcfs" in caplog.text and len(caplog.messages) == 1)
 
 
 def test_a_vllm_that_lacks_what_the_plugin_needs_runs_without_it(

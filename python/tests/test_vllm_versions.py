@@ -328,11 +328,15 @@ def test_priorities_are_refused_where_loaded_requests_wait_behind_others(
     )
     groups = [SimpleNamespace(kv_cache_spec=getattr(old, spec)()) for spec in specs]
     kv_cache = SimpleNamespace(kv_cache_groups=groups)
+    loads = SimpleNamespace(lookup=True, load_async=load_async)
+    # One that loads nothing keeps no request waiting.
+    old.check_policy(config, kv_cache, loads, False)
+    old.check_policy(config, kv_cache, SimpleNamespace(lookup=False, load_async=load_async), True)
     if served:
-        old.check_policy(config, kv_cache, load_async)
+        old.check_policy(config, kv_cache, loads, True)
         return
     with pytest.raises(ValueError, match=r"priority vLLM 0\.24 .* fcfs, .* 0\.31") as told:
-        old.check_policy(config, kv_cache, load_async)
+        old.check_policy(config, kv_cache, loads, True)
     assert "\n" not in str(told.value)
 
 

@@ -111,6 +111,7 @@ __all__ = [
     "use_eagle_block_drop",
     "why_loads_run_beside",
     "why_not_policy",
+    "why_steps_overlap",
     "worker_base",
 ]
 
@@ -194,8 +195,31 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
         )
 
 
-def check_policy(vllm_config: Any, kv_cache_config: Any, load_async: bool) -> None:
-    """Refuse priorities of requests where an engine may wait for ever with them.
+def check_policy(vllm_config: Any, kv_cache_config: Any, config: Any, consumes: bool) -> None:
+    """Refuse what :func:`why_not_policy` finds.
+
+    Parameters
+    ----------
+    vllm_config, kv_cache_config
+        Of the engine.
+    config : Config
+        The connector's, as the user gave it.
+    consumes : bool
+        The connector may load (kv_both, kv_consumer).
+
+    Raises
+    ------
+    ValueError
+        With the ways out.
+    """
+    beside = why_loads_run_beside(vllm_config, kv_cache_config) is not None
+    why = why_not_policy(vllm_config, config, consumes, beside)
+    if why is not None:
+        raise ValueError(f"kvcove: {why}")
+
+
+def why_not_policy(vllm_config: Any, config: Any, consumes: bool, beside: bool) -> str | None:
+    """Return why an engine may wait for ever with its priorities of requests, or None where it does not.
 
     A request that waits for its load keeps blocks. Since 0.31 vLLM lets such requests go before all
     others. In older versions a new request of a higher priority goes before them; where it needs
@@ -204,24 +228,21 @@ def check_policy(vllm_config: Any, kv_cache_config: Any, load_async: bool) -> No
 
     Parameters
     ----------
-    vllm_config, kv_cache_config
-        Of the engine.
-    load_async : bool
-        As configured; :func:`why_loads_run_beside` says where that is taken for true.
-
-    Raises
-    ------
-    ValueError
-        With the ways out.
+    vllm_config, config, consumes
+        As for :func:`check_policy`.
+    beside : bool
+        Synchronous loads are taken for loads beside the forward pass.
     """
     policy = str(vllm_config.scheduler_config.policy)
     if policy == "fcfs" or runs_loaded_first():
-        return
-    if not load_async and why_loads_run_beside(vllm_config, kv_cache_config) is None:
-        return
-    raise ValueError(
-        f"kvcove: {why_not_policy(policy)}; a model with full attention alone may have "
-        '"load_async": false, with --no-async-scheduling'
+        return None
+    if not (config.lookup and consumes) or not (config.load_async or beside):
+        return None
+    return (
+        f"with --scheduling-policy {policy} vLLM {release()} may wait for ever: a request that finds no "
+        "room goes before those that keep blocks for their loads. Use fcfs, or upgrade to vLLM 0.31 or "
+        'later; a model with full attention alone may have "load_async": false, with '
+        "--no-async-scheduling"
     )
 
 
@@ -230,14 +251,6 @@ def runs_loaded_first() -> bool:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     return hasattr(Scheduler, "_handle_blocked_waiting_request")
-
-
-def why_not_policy(policy: str) -> str:
-    """Return what is wrong with a policy other than fcfs where :func:`runs_loaded_first` is false."""
-    return (
-        f"with --scheduling-policy {policy} vLLM {release()} may wait for ever: a request that finds no "
-        "room goes before those that keep blocks for their loads. Use fcfs, or upgrade to vLLM 0.31 or later"
-    )
 
 
 # ---- the KV cache's configuration
@@ -255,14 +268,20 @@ def fails_by_block(kv_cache_config: Any) -> bool:
 
 
 def why_loads_run_beside(vllm_config: Any, kv_cache_config: Any) -> str | None:
-    """Return why vLLM would compute on a synchronous load that has failed, or None where it need not.
-
-    A step that has begun when the failure is told reads what was not loaded, and counts.
-    """
+    """Return why vLLM would compute on a synchronous load that has failed, or None where it need not."""
     if not fails_by_block(kv_cache_config):
         groups = len(kv_cache_config.kv_cache_groups)
         return f"this model has windows or states ({groups} groups of KV caches)"
-    if vllm_config.scheduler_config.async_scheduling:
+    return why_steps_overlap(vllm_config)
+
+
+def why_steps_overlap(vllm_config: Any) -> str | None:
+    """Return why a step may have begun when the failure of another one's load is told, or None.
+
+    Such a step reads what was not loaded, and counts.
+    """
+    # None: vLLM has not decided yet, and mostly takes True.
+    if vllm_config.scheduler_config.async_scheduling is not False:
         return "a step is scheduled before the last one has ended (else: --no-async-scheduling)"
     if (stages := vllm_config.parallel_config.pipeline_parallel_size) > 1:
         return f"{stages} pipeline stages run as many steps at a time"

@@ -851,8 +851,7 @@ class KvcoveConnector(KVConnectorBase_V1, SupportsHMA):
                 '"allow_load_failure_policy_fail": true in kv_connector_extra_config.'
             )
         _compat.check_model(vllm_config, kv_cache_config)
-        if config.lookup and transfer.is_kv_consumer:
-            _compat.check_policy(vllm_config, kv_cache_config, config.load_async)
+        _compat.check_policy(vllm_config, kv_cache_config, config, transfer.is_kv_consumer)
         self._scheduler: _SchedulerSide | None = None
         self._worker: _WorkerSide | None = None
         beside = _compat.why_loads_run_beside(vllm_config, kv_cache_config)

@@ -78,8 +78,7 @@ def explain(arguments: Sequence[str]) -> Explained:
     _compat.check_model(vllm_config, cache)
     transfer = vllm_config.kv_transfer_config
     config = Config.of(transfer.kv_connector_extra_config or {})
-    if config.lookup and transfer.is_kv_consumer:
-        _compat.check_policy(vllm_config, cache, config.load_async)
+    _compat.check_policy(vllm_config, cache, config, transfer.is_kv_consumer)
     return explained(vllm_config, cache)
 
 
@@ -133,12 +132,12 @@ def _configured(arguments: Sequence[str]) -> Any:
     if words and not words[0].startswith("-"):
         words = ["--model", *words]  # as `vllm serve MODEL`
     made = vllm.EngineArgs.from_cli_args(parser.parse_args(words))
-    switched = False
+    switched: dict[str, Any] | None = None
     if made.kv_transfer_config is None:
-        switched = _switch.is_on()
-        made.kv_transfer_config = _switch.transfer_config(_switch.settings() if switched else {})
+        switched = _switch.settings() if _switch.is_on() else None
+        made.kv_transfer_config = _switch.transfer_config(switched or {})
     config = made.create_engine_config()
-    if switched and (reason := _switch.why_not(config)) is not None:
+    if switched is not None and (reason := _switch.why_not(config, switched)) is not None:
         raise ValueError(f"{_switch.VARIABLE}=auto: this engine runs without kvcove: {reason}")
     transfer = config.kv_transfer_config
     if transfer.kv_connector == "MultiConnector":

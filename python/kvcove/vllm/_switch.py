@@ -109,7 +109,7 @@ def give(config: Any) -> None:
         )
         return
     extra = settings()
-    reason = why_not(config)
+    reason = why_not(config, extra)
     if reason is not None:
         _report(logging.WARNING, f"this engine runs without kvcove: {reason}")
         return
@@ -123,13 +123,15 @@ def _report(level: int, text: str) -> None:
         _log.log(level, "kvcove: %s=auto: %s", VARIABLE, text)
 
 
-def why_not(config: Any) -> str | None:
+def why_not(config: Any, extra: dict[str, Any]) -> str | None:
     """Return why the connector cannot serve an engine, and what to do; None where it can.
 
     Parameters
     ----------
     config : VllmConfig
         Of the engine, with a model.
+    extra : dict
+        From :func:`settings`.
     """
     from kvcove.vllm._versions import check_version
 
@@ -156,7 +158,7 @@ def why_not(config: Any) -> str | None:
         _why_not_ranks(config.parallel_config)
         or _why_not_memory(model)
         or _why_not_model(model)
-        or _why_not_policy(config)
+        or _why_not_policy(config, extra)
     )
 
 
@@ -172,14 +174,15 @@ def _why_not_ranks(parallel: Any) -> str | None:
     )
 
 
-def _why_not_policy(config: Any) -> str | None:
-    """Return what :func:`kvcove.vllm._compat.check_policy` would refuse."""
+def _why_not_policy(config: Any, extra: dict[str, Any]) -> str | None:
+    """Return what the connector would refuse when the model is there."""
     from kvcove.vllm import _compat
+    from kvcove.vllm._config import Config
 
-    policy = str(config.scheduler_config.policy)
-    return (
-        None if policy == "fcfs" or _compat.runs_loaded_first() else _compat.why_not_policy(policy)
+    beside = (
+        _has_windows_or_states(config.model_config) or _compat.why_steps_overlap(config) is not None
     )
+    return _compat.why_not_policy(config, Config.of(extra), True, beside)
 
 
 def _why_not_memory(model: Any) -> str | None:
@@ -201,12 +204,16 @@ def _why_not_model(model: Any) -> str | None:
     """Return what :func:`kvcove.vllm._compat.check_model` would refuse when the model is there."""
     from kvcove.vllm import _compat
 
-    windows = model.get_sliding_window() is not None or bool(
-        getattr(model, "attention_chunk_size", None)
-    )
-    if _compat.FAILED_LOADS_BY_REQUEST or not (windows or model.is_hybrid):
+    if _compat.FAILED_LOADS_BY_REQUEST or not _has_windows_or_states(model):
         return None
     return (
         f"this model has windows or states, and vLLM {_compat.release()} cannot be told that a load for "
         "them failed; upgrade to vLLM 0.30 or later"
     )
+
+
+def _has_windows_or_states(model: Any) -> bool:
+    """Return what :func:`kvcove.vllm._compat.fails_by_block` denies when the model is there."""
+    windows = model.get_sliding_window() is not None
+    chunks = bool(getattr(model, "attention_chunk_size", None))
+    return windows or chunks or bool(model.is_hybrid)
