@@ -332,6 +332,7 @@ def group(kind: str, cacheable: bool, *layers: str) -> Any:
     interface: Any = sys.modules["vllm.v1.kv_cache_interface"]
     spec = getattr(interface, kind)()
     spec.block_size, spec.dcp_sharded, spec.prefix_cacheable = 16, True, cacheable
+    spec.num_kv_heads = 8
     return SimpleNamespace(layer_names=list(layers), kv_cache_spec=spec)
 
 

@@ -18,19 +18,18 @@ from typing import Any
 from kvcove._native import EngineShape
 from kvcove.vllm import _compat
 from kvcove.vllm._compat import (
-    AttentionSpec,
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SlidingWindowSpec,
     VllmConfig,
     cacheable_groups,
     one_spec_of,
 )
 from kvcove.vllm._config import Config
+from kvcove.vllm._heads import heads_of
 from kvcove.vllm._layout import natural
 
 __all__ = [
@@ -84,13 +83,6 @@ def tokens_of(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
     """Return the tokens of one chunk: of a block, times DCP where that splits it."""
     spec = one_spec_of(spec)
     return int(spec.block_size) * _compat.dcp_ranks_of(spec, vllm_config)
-
-
-def _heads(spec: KVCacheSpec, vllm_config: VllmConfig) -> int:
-    """Return the KV heads of the whole model; 1 where every rank has the same bytes."""
-    if isinstance(spec, MLAAttentionSpec) or not isinstance(spec, AttentionSpec):
-        return 1
-    return max(int(vllm_config.model_config.get_total_num_kv_heads()), 1)
 
 
 def hashing_of(vllm_config: VllmConfig) -> str:
@@ -214,7 +206,7 @@ def shape_of(
     for group in cacheable_groups(kv_cache_config):
         spec = one_spec_of(group.kv_cache_spec)
         kind, window = _kind(spec)
-        heads = _heads(spec, vllm_config)
+        heads = _heads_of(group, vllm_config)
         layout = _layout_of(group, order, vllm_config)
         groups.append((kind, tokens_of(spec, vllm_config), window, heads, layout))
     smallest = min(group[1] for group in groups)
@@ -236,12 +228,17 @@ def shape_of(
     )
 
 
+def _heads_of(group: Any, vllm_config: VllmConfig) -> int:
+    spec = one_spec_of(group.kv_cache_spec)
+    return heads_of(spec, vllm_config, draft_config_of(vllm_config))
+
+
 def _layout_of(group: Any, order: str, vllm_config: VllmConfig) -> str:
     """Return what a block of a group holds, the ranks' share left out."""
     spec = one_spec_of(group.kv_cache_spec)
     content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
     return (
-        f"{type(spec).__name__},{order if _heads(spec, vllm_config) > 1 else 'NC'},"
+        f"{type(spec).__name__},{order if _heads_of(group, vllm_config) > 1 else 'NC'},"
         f"{spec.block_size},{content},{getattr(spec, 'dtype', '')},"
         f"{getattr(spec, 'kv_quant_mode', '')}"
     )
