@@ -240,6 +240,37 @@ def test_a_steps_copies_of_blocks_are_told_before_its_requests(connector: Any) -
     assert [name for name, _ in told] == ["schedule", "build_plan"]
 
 
+@pytest.mark.parametrize(
+    ("window", "start", "computed", "scheduled", "told"),
+    [
+        (0, 0, 512, 100, (512, 100)),
+        # The hit ends at 640: what was found before that is not this step's.
+        (128, 512, 512, 300, (640, 172)),
+        (128, 512, 512, 50, (640, 0)),
+        (128, 0, 0, 300, (0, 300)),  # no hit
+        (128, 512, 700, 8, (700, 8)),  # later, in a session that goes on
+    ],
+)
+def test_tokens_that_vllm_computes_again_are_those_that_were_found(
+    connector: Any, window: int, start: int, computed: int, scheduled: int, told: tuple[int, int]
+) -> None:
+    specs = [SimpleNamespace(), SimpleNamespace(prefix_replay_tokens=window)]
+    cache = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=each) for each in specs])
+    seen: list[Any] = []
+    side = object.__new__(connector._SchedulerSide)
+    side.role = SimpleNamespace(schedule=lambda *args: seen.append(args))
+    side._replayed = connector._compat.replayed_tokens(cache)
+    side._loading, side._landed = {}, set()
+    request = SimpleNamespace(
+        num_tokens=900, num_prompt_tokens=900, cache_salt=None, block_hashes=[], lora_request=None,
+        replay_start=start,
+    )  # fmt: skip
+    side._requests = {"r": request}
+    output = SimpleNamespace(num_scheduled_tokens={"r": scheduled}, kv_connector_block_state=None)
+    side._schedule(output, "r", computed, True)
+    assert seen[0][5:7] == told and seen[0][7]
+
+
 def test_movers_let_go_of_memory_before_a_worker_sleeps(
     connector: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

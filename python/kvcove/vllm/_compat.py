@@ -104,6 +104,7 @@ __all__ = [
     "parallel_state",
     "platform",
     "release",
+    "replayed_tokens",
     "request_status",
     "runs_loaded_first",
     "settle_interleave",
@@ -304,6 +305,14 @@ def cacheable_group_ids(kv_cache_config: Any) -> tuple[int, ...]:
     """Return the numbers of :func:`cacheable_groups` among all groups."""
     numbers = getattr(kv_cache_config, "prefix_cacheable_group_ids", None)
     return tuple(range(len(kv_cache_config.kv_cache_groups)) if numbers is None else numbers)
+
+
+def replayed_tokens(kv_cache_config: Any) -> int:
+    """Return how many tokens at the end of a hit are computed again; 0 before 0.32, and for most models."""
+    return max(
+        int(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0))
+        for group in kv_cache_config.kv_cache_groups
+    )
 
 
 def dcp_ranks_of(spec: Any, vllm_config: Any) -> int:

@@ -197,6 +197,7 @@ class _SchedulerSide:
             tokens_of(group.kv_cache_spec, vllm_config) for group in cacheable_groups(cache)
         ]
         self._least_tokens = math.gcd(*self._chunk_tokens)
+        self._replayed = _compat.replayed_tokens(cache)
         self._event_kinds = [
             _compat.event_kind_of(group.kv_cache_spec) for group in cacheable_groups(cache)
         ]
@@ -401,6 +402,12 @@ class _SchedulerSide:
         request = self._requests.get(request_id)
         if request is None:
             return
+        scheduled = output.num_scheduled_tokens[request_id]
+        if started and self._replayed and 0 < computed == getattr(request, "replay_start", 0):
+            # vLLM computes the last tokens of the hit again (DeepSeek V4.1), for a group without
+            # hashes. The others keep what was found, which may be of older weights.
+            scheduled = max(scheduled - self._replayed, 0)
+            computed += self._replayed
         state = output.kv_connector_block_state
         self.role.schedule(
             request_id,
@@ -409,7 +416,7 @@ class _SchedulerSide:
             request.cache_salt or "",
             request.block_hashes,
             computed,
-            output.num_scheduled_tokens[request_id],
+            scheduled,
             started,
             lambda: self._tables(state.get_block_ids(request_id)),
             _adapter_of(request),
