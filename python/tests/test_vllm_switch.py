@@ -34,7 +34,8 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def model(window: int | None = None, **more: Any) -> Any:
-    return SimpleNamespace(get_sliding_window=lambda: window, is_hybrid=False, **more)
+    kinds = {"is_hybrid": False, "is_attention_free": False, **more}
+    return SimpleNamespace(get_sliding_window=lambda: window, **kinds)
 
 
 class VllmConfig:
@@ -238,6 +239,8 @@ def test_windows_are_refused_where_vllm_cannot_be_told_of_failed_loads(
             assert (why_not(VllmConfig(of=model(window=128)), {}) is None) is served
             chunked = VllmConfig(of=model(attention_chunk_size=8192))
             assert (why_not(chunked, {}) is None) is served
+            states = VllmConfig(of=model(is_attention_free=True))
+            assert (why_not(states, {}) is None) is served
 
 
 @pytest.mark.parametrize(

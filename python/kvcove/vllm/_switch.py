@@ -216,4 +216,4 @@ def _has_windows_or_states(model: Any) -> bool:
     """Return what :func:`kvcove.vllm._compat.fails_by_block` denies when the model is there."""
     windows = model.get_sliding_window() is not None
     chunks = bool(getattr(model, "attention_chunk_size", None))
-    return windows or chunks or bool(model.is_hybrid)
+    return windows or chunks or bool(model.is_hybrid or model.is_attention_free)
