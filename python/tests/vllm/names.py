@@ -98,6 +98,7 @@ USED: tuple[tuple[str, str, str], ...] = (
     ("vllm.v1.kv_cache_interface", "KVCacheConfig", "num_blocks kv_cache_tensors kv_cache_groups"),
     ("vllm.v1.kv_cache_interface", "KVCacheGroupSpec", "layer_names kv_cache_spec"),
     ("vllm.v1.kv_cache_interface", "KVCacheTensor", "size"),
+    ("vllm.v1.kv_cache_interface", "AttentionSpec", "num_kv_heads"),
     ("vllm.v1.kv_cache_interface", "SlidingWindowSpec", "sliding_window"),
     ("vllm.v1.kv_cache_interface", "ChunkedLocalAttentionSpec", "attention_chunk_size"),
     ("vllm.v1.kv_cache_interface", "MambaSpec", "shapes"),
@@ -143,7 +144,8 @@ USED: tuple[tuple[str, str, str], ...] = (
     (
         "vllm.config.model",
         "ModelConfig",
-        "get_sliding_window() attention_chunk_size is_hybrid enable_sleep_mode enable_cumem_allocator",
+        "get_sliding_window() attention_chunk_size is_hybrid is_attention_free enable_sleep_mode enable_cumem_allocator "
+        "get_total_num_kv_heads() hf_text_config",
     ),
     (
         "vllm.config",
