@@ -27,6 +27,20 @@ constexpr std::size_t kMaxRecent = 512;                // misses with their keys
 // Failed attempts before a line is logged: an owner that restarts does not answer for a moment.
 constexpr int kPatientLooks = 5;
 
+// Says that nothing is shared on this host. Where an owner is on this machine, a line of its own
+// says why that one is not used.
+void NoteNoOwnerHere(const std::string& host, std::span<const wire::OwnerStat> owners) {
+  const bool any = std::ranges::any_of(owners, [&](const wire::OwnerStat& owner) {
+    return owner.host == host || AreNeighbours(host, owner.host);
+  });
+  if (any) return;
+  LogInfo(
+      "no owner of the pool is on this host, which is called '{}': values travel over the network. "
+      "An owner that is here all the same has another name ($KVCOVE_HOST_ID, `kvcove admin "
+      "segments`)",
+      host);
+}
+
 }  // namespace
 
 std::string HostIdentity() {
@@ -78,6 +92,7 @@ Result<std::unique_ptr<ClusterHost>> ClusterHost::Connect(const ClusterHostOptio
   host->NoteSettings(first.settings);
   host->shards_.SetMap(first.map);
   host->FindLocal(first.owners, deadline_ns);
+  if (options.local) NoteNoOwnerHere(options.host, first.owners);
   host->peers_ = std::make_unique<Peers>(
       [raw = host.get()](Asker asker, std::vector<wire::OwnerNumber> passed_over,
                          std::int64_t deadline_ns) {
@@ -255,6 +270,10 @@ void ClusterHost::ConnectLocal(std::span<const wire::OwnerStat> owners, std::int
     if (local) {
       (void)locals_.Add({.socket = owner.socket, .host = std::move(*local)});
       refusals_.erase(owner.socket);
+      LogInfo(
+          "the owner at {} is on this host: its memory is mapped by way of '{}', so its values are "
+          "copied in shared memory and not sent over the network",
+          owner.address, owner.socket);
     } else {
       NoteRefusal(owner, local.error());
     }

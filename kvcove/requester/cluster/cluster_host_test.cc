@@ -122,6 +122,21 @@ TEST_F(ClusterHostLocalTest, WhereItsSocketCannotBeOpenedThatIsNoWarning) {
   EXPECT_EQ(Count(log, "mount the directory of its socket"), 1U) << log;
 }
 
+TEST_F(ClusterHostLocalTest, ThatMemoryIsSharedIsSaidOnce) {
+  FakeDaemon daemon(socket());
+  daemon.Start();
+  const std::string log = Said("here", "here", LogLevel::kInfo);
+  EXPECT_EQ(Count(log, "its memory is mapped by way of '" + socket() + "'"), 1U) << log;
+  EXPECT_EQ(Count(log, "no owner of the pool"), 0U) << log;
+}
+
+TEST_F(ClusterHostLocalTest, ThatNoOwnerIsOnThisHostIsSaidOnceWithItsName) {
+  const std::string log = Said("here", "there", LogLevel::kInfo);
+  EXPECT_EQ(Count(log, "no owner of the pool is on this host, which is called 'here'"), 1U) << log;
+  const std::string beside = Said("boot/net:[1]", "boot/net:[2]", LogLevel::kInfo);
+  EXPECT_EQ(Count(beside, "no owner of the pool"), 0U) << "another line has the reason";
+}
+
 TEST_F(ClusterHostLocalTest, EachReasonWhyAnOwnerOfThisHostIsNotUsedDirectlyIsSaidOnce) {
   std::string log = Said("here", "here");
   EXPECT_EQ(Count(log, "cannot be mapped"), 1U) << log;
