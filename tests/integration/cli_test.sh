@@ -341,6 +341,7 @@ check "doctor: a peer that is not there" 1 "start 'kvcove owner' there" "${peer[
 check "doctor: a peer that is no address" 2 "--peer: " "${peer[@]}" "127.0.0.1:port"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
+check "admin ready without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) ready
 check "top with a tenant's token" 2 'scope "admin"' "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml"
 check "top with the cluster's token" 0 "1 of 1 owners" "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml"
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
