@@ -21,6 +21,12 @@ PLACES = (
     ("python/mooncake/pyproject.toml", '"kvcove=={}"'),
     ("examples/cpp/README.md", "kvcove {}\n"),
     ("docs/cpp.md", "GIT_TAG v{})"),
+    ("deploy/kubernetes/kvcove/Chart.yaml", "\nversion: {}\n"),
+    ("deploy/kubernetes/kvcove/Chart.yaml", "\nappVersion: {}\n"),
+    ("deploy/kubernetes/manifests/minimal.yaml", 'app.kubernetes.io/version: "{}"'),
+    ("deploy/kubernetes/manifests/minimal.yaml", 'kvcove:{}"'),
+    ("deploy/kubernetes/manifests/cluster.yaml", 'app.kubernetes.io/version: "{}"'),
+    ("deploy/kubernetes/manifests/cluster.yaml", 'kvcove:{}"'),
 )
 
 

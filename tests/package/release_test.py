@@ -10,7 +10,11 @@ import tempfile
 import unittest
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
-FILES = ("kvcove/version.h", "python/mooncake/pyproject.toml", "examples/cpp/README.md", "docs/cpp.md", "CHANGELOG.md")
+KUBERNETES = ("kvcove/Chart.yaml", "manifests/minimal.yaml", "manifests/cluster.yaml")
+FILES = (
+    *("kvcove/version.h", "python/mooncake/pyproject.toml", "examples/cpp/README.md", "docs/cpp.md", "CHANGELOG.md"),
+    *(f"deploy/kubernetes/{name}" for name in KUBERNETES),
+)
 CHANGES = "# Changes\n\n## Not released yet\n\n### Disks\n- Faster.\n\n## 0.0.9 (2026-01-01)\n\n- The first.\n"
 
 
@@ -57,6 +61,11 @@ class ReleaseTest(unittest.TestCase):
         self.assertIn('version = "7.8.9"', self.read("python/mooncake/pyproject.toml"))
         self.assertIn("kvcove 7.8.9\n", self.read("examples/cpp/README.md"))
         self.assertIn("GIT_TAG v7.8.9)", self.read("docs/cpp.md"))
+        chart, *manifests = (self.read(f"deploy/kubernetes/{name}") for name in KUBERNETES)
+        self.assertIn("\nversion: 7.8.9\nappVersion: 7.8.9\n", chart)
+        for manifest in manifests:
+            self.assertIn('/kvcove:7.8.9"', manifest)
+            self.assertNotRegex(manifest, r'version: "(?!7\.8\.9")')
         self.assertIn("## 7.8.9 (2027-01-15)\n\n### Disks", self.read("CHANGELOG.md"))
         before = {name: self.read(name) for name in FILES}
         self.done("7.8.9")
