@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of the chart and of the example beside it share memory on a node, by the socket's directory alone."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chart
+import pytest
+import yaml
+from conftest import command_path, wait_until
+from pods import Container, Node, NoNamespaces, Pod, run
+
+DEPLOY = chart.CHART.parent
+SMALL = {"memory": "64MiB", "resources": {"requests": {}, "limits": {}}}
+FOUND = {"right": True, "loaded": 96}
+COMPUTED = {"right": True, "loaded": 0}
+
+
+class Pool:
+    """A release on one node: a master, an owner, and engines that a test starts."""
+
+    def __init__(self, node: Node, values: dict[str, Any], token: Path | None = None) -> None:
+        self.node, self.token = node, token
+        values = chart.merged(values, {"owner": SMALL})
+        node.objects = list(chart.objects(chart.manifest(values)))
+        self.number = 0
+        self.pods: list[Pod] = []
+        self.master = self.start(
+            "StatefulSet", "kvcove-master", "kvcove-master-0.kvcove-master.kvcove.svc"
+        )
+        self.start_owner()
+
+    def start(self, kind: str, name: str, known_as: str) -> Container:
+        return self.run(self.node.find(kind, name, "kvcove"), f"{name}-0", known_as)
+
+    def run(self, thing: dict[str, Any], name: str, known_as: str = "") -> Container:
+        pod = Pod(self.node, thing, name)
+        self.pods.append(pod)
+        known_as = known_as or f"{pod.ip.replace('.', '-')}.kvcove-owner.kvcove.svc"
+        self.node.publish(known_as, pod.ip)
+        container = pod.start()
+        if "exec" in container.spec["readinessProbe"]:
+            container.becomes_ready()
+        return container
+
+    def start_owner(self) -> None:
+        self.owner = self.start("DaemonSet", "kvcove-owner", "")
+
+    def engine(self, without: str = "") -> Container:
+        """Start the example's engine; the program of engine.py takes vLLM's place."""
+        thing = copy.deepcopy(list(chart.objects((DEPLOY / "examples/vllm.yaml").read_text()))[-1])
+        spec = thing["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        self.number += 1
+        container["command"] = [sys.executable, "/opt/engine/kubernetes/engine.py"]
+        container["args"] = [f"engine{self.number}"]
+        dropped = [without] if without else []
+        if self.token is None:  # the comment of the example says what to take out
+            dropped += [name for name in ("token", "tls")]
+        kept = re.compile("|".join(f"KVCOVE_{name.upper()}" for name in dropped) or "never")
+        container["env"] = [each for each in container["env"] if not kept.match(each["name"])]
+        container["volumeMounts"] = [
+            each for each in container["volumeMounts"] if each["name"] not in dropped
+        ]
+        return self.run(thing, f"vllm-{self.number}", f"vllm-{self.number}.inference")
+
+    def metric(self, name: str) -> float:
+        """Return a figure of the owner, which the machine's root asks in the owner's network."""
+        command = ["nsenter", f"--net=/run/netns/{self.owner.pod.net}", command_path()]
+        command += ["admin", "--admin", "127.0.0.1:7481"]
+        command += ["--token", str(self.token)] if self.token else []
+        text = run(*command, "metrics")
+        return sum(
+            float(each) for each in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
+        )
+
+    def moved(self) -> float:
+        """Return how many bytes of values went through the owner's port."""
+        return self.metric("kvcove_owner_sent_bytes_total") + self.metric(
+            "kvcove_owner_received_bytes_total"
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path, "node-7")
+    try:
+        made.start()
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+    tmp_path.chmod(0o755)
+    try:
+        yield made
+    finally:
+        for each in run("ip", "netns", "list").split("\n"):
+            if each.startswith(made.router + "-"):
+                for pid in run("ip", "netns", "pids", each.split()[0]).split():
+                    subprocess.run(["kill", "-9", pid], check=False)
+                run("ip", "netns", "del", each.split()[0])
+        made.stop()
+
+
+def values_of(form: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / f"manifests/{form}.values.yaml").read_text())
+    return loaded
+
+
+def finds_again(engine: Container, seed: int) -> bool:
+    """Ask twice: what the first prompt stores, the second one finds."""
+    engine.ask(name=f"first-{seed}-{finds_again.asked}", seed=seed)
+    answer = engine.ask(name=f"again-{seed}-{finds_again.asked}", seed=seed)
+    finds_again.asked += 1
+    assert answer["right"]
+    return answer == FOUND
+
+
+finds_again.asked = 0
+
+
+def shares(log: Path) -> bool:
+    return "its memory is mapped by way of '/run/kvcove/kvcove.sock'" in log.read_text()
+
+
+def test_two_pods_of_a_node_share_memory_through_all_restarts(node: Node) -> None:
+    pool = Pool(node, values_of("minimal"))
+    engine = pool.engine()
+    assert engine.ask(name="a", seed=1) == COMPUTED
+    assert engine.ask(name="b", seed=1) == FOUND
+    assert shares(engine.log)
+
+    engine.kill()  # another pod of the engine, with another address
+    second = pool.engine()
+    assert second.ask(name="c", seed=1) == FOUND
+    assert shares(second.log)
+    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert pool.moved() == 0
+
+    pool.owner.kill()  # the kubelet starts the container again, in the same pod
+    pool.owner = pool.owner.pod.start()
+    pool.owner.becomes_ready()
+    assert wait_until(lambda: finds_again(second, 2))
+    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert pool.moved() == 0
+
+    pool.owner.pod.delete()  # another pod of the owner, at another address, as an upgrade makes one
+    pool.start_owner()
+    assert wait_until(lambda: finds_again(second, 3))
+    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert pool.moved() == 0
+
+
+def test_without_the_nodes_name_values_travel_and_the_log_says_why(node: Node) -> None:
+    pool = Pool(node, values_of("minimal"))
+    engine = pool.engine(without="host_id")
+    assert finds_again(engine, 1)
+    assert pool.moved() > 0
+    log = engine.log.read_text()
+    assert not shares(engine.log)
+    assert "no owner of the pool is on this host" in log
+
+
+def make_secrets(directory: Path) -> tuple[dict[str, dict[str, str]], Path]:
+    """Make what docs/kubernetes.md makes: tokens, and a certificate for the names of masters and owners."""
+    made = directory / "secrets"
+    made.mkdir(mode=0o700)
+    servers = str(made / "servers.toml")
+    for tenant, scopes in (("cluster", "owner,admin"), ("acme", "read,write,reset")):
+        run(command_path(), "token", tenant, "--scopes", scopes, "--credentials", servers,
+            "--output", str(made / f"{tenant}.toml"))  # fmt: skip
+    names = "DNS:*.kvcove-master.kvcove.svc,DNS:*.kvcove-owner.kvcove.svc"
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    run("openssl", "req", "-x509", *new, "-days", "2", "-subj", "/CN=kvcove",
+        "-keyout", f"{made}/ca.key", "-out", f"{made}/ca.crt")  # fmt: skip
+    run(
+        "openssl",
+        "req",
+        *new,
+        "-subj",
+        "/CN=pods",
+        "-keyout",
+        f"{made}/tls.key",
+        "-out",
+        f"{made}/tls.csr",
+    )
+    (made / "names").write_text(f"subjectAltName={names}")
+    run("openssl", "x509", "-req", "-in", f"{made}/tls.csr", "-CA", f"{made}/ca.crt", "-CAkey", f"{made}/ca.key",
+        "-CAcreateserial", "-days", "2", "-extfile", f"{made}/names", "-out", f"{made}/tls.crt")  # fmt: skip
+
+    def files(*names: str) -> dict[str, str]:
+        return {name: (made / name).read_text() for name in names}
+
+    secrets = {
+        "kvcove-servers": files("servers.toml"),
+        "kvcove-acme": files("acme.toml"),
+        "kvcove-tls": files("ca.crt", "tls.crt", "tls.key"),
+    }
+    return secrets, made / "cluster.toml"
+
+
+def test_with_tokens_tls_and_a_disk(node: Node, tmp_path: Path) -> None:
+    node.secrets, token = make_secrets(tmp_path)
+    values = values_of("cluster")
+    values["master"] = {"replicas": 1}
+    disks = [{"name": "nvme0", "size": "64MiB", "hostPath": "/mnt/nvme0/kvcove"}]
+    values["owner"] = {"tenant": "acme", "disks": disks}
+    pool = Pool(node, values, token)
+    engine = pool.engine()
+    assert engine.ask(name="a", seed=1) == COMPUTED
+    assert engine.ask(name="b", seed=1) == FOUND
+    assert shares(engine.log)
+    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert pool.moved() == 0
+    name = f"{pool.owner.pod.ip.replace('.', '-')}.kvcove-owner.kvcove.svc:7401"
+    assert f"advertising {name}" in pool.owner.log.read_text()
+    disk = Path(f"{node.directory}/host/mnt/nvme0/kvcove")
+    assert disk.stat().st_uid == disk.stat().st_gid == 65532 and list(disk.glob("kvcove.disk*"))
+
+    pool.owner.pod.delete()  # the next one finds the disk and the identity that are its node's
+    pool.start_owner()
+    assert wait_until(lambda: finds_again(engine, 2))
+    assert pool.moved() == 0
+    pool.master.stop()  # with its volume another pod knows what it knew
+    pool.master.pod.delete()
+    pool.master = pool.start(
+        "StatefulSet", "kvcove-master", "kvcove-master-0.kvcove-master.kvcove.svc"
+    )
