@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 import subprocess
 import sys
@@ -50,6 +51,10 @@ class Pool:
             container.becomes_ready()
         return container
 
+    def start_master(self) -> None:
+        known_as = "kvcove-master-0.kvcove-master.kvcove.svc"
+        self.master = self.start("StatefulSet", "kvcove-master", known_as)
+
     def start_owner(self) -> None:
         self.owner = self.start("DaemonSet", "kvcove-owner", "")
 
@@ -63,7 +68,7 @@ class Pool:
         container["args"] = [f"engine{self.number}"]
         dropped = [without] if without else []
         if self.token is None:  # the comment of the example says what to take out
-            dropped += [name for name in ("token", "tls")]
+            dropped += ["token", "tls"]
         kept = re.compile("|".join(f"KVCOVE_{name.upper()}" for name in dropped) or "never")
         container["env"] = [each for each in container["env"] if not kept.match(each["name"])]
         container["volumeMounts"] = [
@@ -112,16 +117,18 @@ def values_of(form: str) -> dict[str, Any]:
     return loaded
 
 
-def finds_again(engine: Container, seed: int) -> bool:
-    """Ask twice: what the first prompt stores, the second one finds."""
-    engine.ask(name=f"first-{seed}-{finds_again.asked}", seed=seed)
-    answer = engine.ask(name=f"again-{seed}-{finds_again.asked}", seed=seed)
-    finds_again.asked += 1
-    assert answer["right"]
+numbers = itertools.count()
+
+
+def finds(engine: Container, seed: int) -> bool:
+    """Return whether the engine loads a prompt; one that it must compute it stores."""
+    answer = engine.ask(name=f"request{next(numbers)}", seed=seed)
+    assert answer in (FOUND, COMPUTED)
     return answer == FOUND
 
 
-finds_again.asked = 0
+def finds_soon(engine: Container, seed: int) -> bool:
+    return wait_until(lambda: finds(engine, seed))
 
 
 def shares(log: Path) -> bool:
@@ -130,14 +137,15 @@ def shares(log: Path) -> bool:
 
 def test_two_pods_of_a_node_share_memory_through_all_restarts(node: Node) -> None:
     pool = Pool(node, values_of("minimal"))
-    engine = pool.engine()
-    assert engine.ask(name="a", seed=1) == COMPUTED
-    assert engine.ask(name="b", seed=1) == FOUND
-    assert shares(engine.log)
+    first = pool.engine()
+    assert not finds(first, 1)
+    stored = range(1, 6)  # several: a machine that stands still for a lease costs a look-up
+    assert all(finds_soon(first, seed) for seed in stored)
+    assert shares(first.log)
 
-    engine.kill()  # another pod of the engine, with another address
+    first.kill()  # another pod of the engine, with another address
     second = pool.engine()
-    assert second.ask(name="c", seed=1) == FOUND
+    assert any(finds(second, seed) for seed in stored)
     assert shares(second.log)
     assert pool.metric("kvcove_owner_local_gets_total") > 0
     assert pool.moved() == 0
@@ -145,25 +153,27 @@ def test_two_pods_of_a_node_share_memory_through_all_restarts(node: Node) -> Non
     pool.owner.kill()  # the kubelet starts the container again, in the same pod
     pool.owner = pool.owner.pod.start()
     pool.owner.becomes_ready()
-    assert wait_until(lambda: finds_again(second, 2))
-    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert finds_soon(second, 11)
+    assert wait_until(
+        lambda: finds(second, 11) and pool.metric("kvcove_owner_local_gets_total") > 0
+    )
     assert pool.moved() == 0
 
     pool.owner.pod.delete()  # another pod of the owner, at another address, as an upgrade makes one
     pool.start_owner()
-    assert wait_until(lambda: finds_again(second, 3))
-    assert pool.metric("kvcove_owner_local_gets_total") > 0
+    assert wait_until(
+        lambda: finds(second, 12) and pool.metric("kvcove_owner_local_gets_total") > 0
+    )
     assert pool.moved() == 0
 
 
 def test_without_the_nodes_name_values_travel_and_the_log_says_why(node: Node) -> None:
     pool = Pool(node, values_of("minimal"))
     engine = pool.engine(without="host_id")
-    assert finds_again(engine, 1)
+    assert finds_soon(engine, 1)
     assert pool.moved() > 0
-    log = engine.log.read_text()
     assert not shares(engine.log)
-    assert "no owner of the pool is on this host" in log
+    assert "no owner of the pool is on this host" in engine.log.read_text()
 
 
 def make_secrets(directory: Path) -> tuple[dict[str, dict[str, str]], Path]:
@@ -212,8 +222,8 @@ def test_with_tokens_tls_and_a_disk(node: Node, tmp_path: Path) -> None:
     values["owner"] = {"tenant": "acme", "disks": disks}
     pool = Pool(node, values, token)
     engine = pool.engine()
-    assert engine.ask(name="a", seed=1) == COMPUTED
-    assert engine.ask(name="b", seed=1) == FOUND
+    assert not finds(engine, 1)
+    assert finds_soon(engine, 1)
     assert shares(engine.log)
     assert pool.metric("kvcove_owner_local_gets_total") > 0
     assert pool.moved() == 0
