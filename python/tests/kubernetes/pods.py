@@ -256,7 +256,7 @@ class Container:
     # ---- its file system
 
     def _make_root(self) -> None:
-        """Make the directories of the image, and the script that mounts them and the volumes over a tmpfs."""
+        """Make the directories of the image, and the script that mounts the volumes and what is of the machine."""
         for name in (
             "proc",
             "sys",

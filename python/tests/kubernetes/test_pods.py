@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from typing import Any
 import chart
 import pytest
 import yaml
-from conftest import command_path, wait_until
+from conftest import Program, command_path, wait_until
 from pods import Container, Node, NoNamespaces, Pod, run
 
 DEPLOY = chart.CHART.parent
 SMALL = {"memory": "64MiB", "resources": {"requests": {}, "limits": {}}}
 FOUND = {"right": True, "loaded": 96}
 COMPUTED = {"right": True, "loaded": 0}
+_FETCHED = DEPLOY.parents[1] / "build/etcd/etcd"
+ETCD = str(_FETCHED) if _FETCHED.exists() else shutil.which("etcd")
 
 
 class Pool:
@@ -29,32 +33,28 @@ class Pool:
 
     def __init__(self, node: Node, values: dict[str, Any], token: Path | None = None) -> None:
         self.node, self.token = node, token
-        values = chart.merged(values, {"owner": SMALL})
+        values = chart.merged({"master": {"replicas": 1}, **values}, {"owner": SMALL})
         node.objects = list(chart.objects(chart.manifest(values)))
         self.number = 0
-        self.pods: list[Pod] = []
-        self.start_master()
-        self.start_owner()
+        self.masters = [self.master(number) for number in range(values["master"]["replicas"])]
+        self.owner = self.start_owner()
 
-    def start(self, kind: str, name: str, known_as: str) -> Container:
-        return self.run(self.node.find(kind, name, "kvcove"), f"{name}-0", known_as)
-
-    def run(self, thing: dict[str, Any], name: str, known_as: str = "") -> Container:
+    def run(self, thing: dict[str, Any], name: str, known_as: str) -> Container:
         pod = Pod(self.node, thing, name)
-        self.pods.append(pod)
-        known_as = known_as or f"{pod.ip.replace('.', '-')}.kvcove-owner.kvcove.svc"
-        self.node.publish(known_as, pod.ip)
+        self.node.publish(known_as.format(address=pod.ip.replace(".", "-")), pod.ip)
         container = pod.start()
         if "exec" in container.spec["readinessProbe"]:
             container.becomes_ready()
         return container
 
-    def start_master(self) -> None:
-        known_as = "kvcove-master-0.kvcove-master.kvcove.svc"
-        self.master = self.start("StatefulSet", "kvcove-master", known_as)
+    def master(self, number: int) -> Container:
+        thing = self.node.find("StatefulSet", "kvcove-master", "kvcove")
+        name = f"kvcove-master-{number}"
+        return self.run(thing, name, f"{name}.kvcove-master.kvcove.svc")
 
-    def start_owner(self) -> None:
-        self.owner = self.start("DaemonSet", "kvcove-owner", "")
+    def start_owner(self) -> Container:
+        thing = self.node.find("DaemonSet", "kvcove-owner", "kvcove")
+        return self.run(thing, "kvcove-owner-x7f2k", "{address}.kvcove-owner.kvcove.svc")
 
     def engine(self, without: str = "") -> Container:
         """Start the example's engine; the program of engine.py takes vLLM's place."""
@@ -158,7 +158,7 @@ def test_two_pods_of_a_node_share_memory_through_all_restarts(node: Node) -> Non
     assert pool.moved() == 0
 
     pool.owner.pod.delete()  # another pod of the owner, at another address, as an upgrade makes one
-    pool.start_owner()
+    pool.owner = pool.start_owner()
     assert wait_until(
         lambda: finds(second, 12) and pool.metric("kvcove_owner_local_gets_total") > 0
     )
@@ -186,17 +186,8 @@ def make_secrets(directory: Path) -> tuple[dict[str, dict[str, str]], Path]:
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     run("openssl", "req", "-x509", *new, "-days", "2", "-subj", "/CN=kvcove",
         "-keyout", f"{made}/ca.key", "-out", f"{made}/ca.crt")  # fmt: skip
-    run(
-        "openssl",
-        "req",
-        *new,
-        "-subj",
-        "/CN=pods",
-        "-keyout",
-        f"{made}/tls.key",
-        "-out",
-        f"{made}/tls.csr",
-    )
+    run("openssl", "req", *new, "-subj", "/CN=pods",
+        "-keyout", f"{made}/tls.key", "-out", f"{made}/tls.csr")  # fmt: skip
     (made / "names").write_text(f"subjectAltName={names}")
     run("openssl", "x509", "-req", "-in", f"{made}/tls.csr", "-CA", f"{made}/ca.crt", "-CAkey", f"{made}/ca.key",
         "-CAcreateserial", "-days", "2", "-extfile", f"{made}/names", "-out", f"{made}/tls.crt")  # fmt: skip
@@ -210,6 +201,42 @@ def make_secrets(directory: Path) -> tuple[dict[str, dict[str, str]], Path]:
         "kvcove-tls": files("ca.crt", "tls.crt", "tls.key"),
     }
     return secrets, made / "cluster.toml"
+
+
+@pytest.fixture
+def etcd(node: Node, tmp_path: Path) -> Iterator[str]:
+    """An etcd in a network of its own; gives the address that pods have for it."""
+    if ETCD is None:
+        pytest.skip("no etcd; scripts/etcd.sh fetches it")
+    pod = Pod(
+        node, {"metadata": {"namespace": "etcd"}, "spec": {"template": {"spec": {}}}}, "etcd-0"
+    )
+    node.publish("etcd-0.etcd.etcd.svc", pod.ip)
+    client = f"http://{pod.ip}:2379"
+    data = tempfile.mkdtemp(prefix="kvcove-etcd-", dir="/dev/shm")
+    words = [str(ETCD), "--data-dir", f"{data}/data", "--log-level", "error"]
+    words += ["--listen-client-urls", client, "--advertise-client-urls", client]
+    program = Program(["ip", "netns", "exec", pod.net, *words], tmp_path / "etcd.log")
+    yield "etcd-0.etcd.etcd.svc:2379"
+    program.kill()
+    shutil.rmtree(data)
+
+
+def test_with_etcd_another_master_leads_when_the_leaders_pod_is_killed(
+    node: Node, etcd: str
+) -> None:
+    values = {"master": {"replicas": 2, "etcd": {"endpoints": [etcd]}}}
+    pool = Pool(node, {**values_of("minimal"), **values})
+    engine = pool.engine()
+    assert finds_soon(engine, 1)
+    pool.masters[0].kill()
+    assert finds_soon(engine, 2)
+    second = pool.engine()  # it knows both masters, of which one is there
+    assert wait_until(lambda: any(finds(second, seed) for seed in (1, 2)))
+    assert shares(second.log)
+    assert pool.moved() == 0
+    pool.masters[0] = pool.masters[0].pod.start()
+    pool.masters[0].becomes_ready()
 
 
 def test_with_tokens_tls_and_a_disk(node: Node, tmp_path: Path) -> None:
@@ -231,12 +258,12 @@ def test_with_tokens_tls_and_a_disk(node: Node, tmp_path: Path) -> None:
     assert disk.stat().st_uid == disk.stat().st_gid == 65532 and list(disk.glob("kvcove.disk*"))
 
     pool.owner.pod.delete()  # the next one finds the disk and the identity that are its node's
-    pool.start_owner()
+    pool.owner = pool.start_owner()
     assert wait_until(lambda: finds(engine, 2) and pool.metric("kvcove_owner_local_gets_total") > 0)
     assert pool.moved() == 0
 
-    pool.master.pod.delete()  # the next one has its facts, and its name at another address
-    pool.start_master()
+    pool.masters[0].pod.delete()  # the next one has its facts, and its name at another address
+    pool.masters[0] = pool.master(0)
     pool.owner.becomes_ready()
     assert finds_soon(engine, 3)
     assert pool.moved() == 0
