@@ -2,8 +2,8 @@
 """Runs pods of manifests as a node does, by Linux's namespaces: what the kubelet and a runtime make of these fields.
 
 A pod has network, IPC and UTS namespaces; each of its containers a PID and a mount namespace, a file system of its own that is read-only
-where the manifest says so, the volumes, the user, the groups, the capabilities and the variables of the manifest. The image has the
-programs that the chart calls and no others. Not made: a seccomp profile, control groups, and the scheduler.
+where the manifest says so, the volumes, the user, the groups, the capabilities and the variables of the manifest. An image
+has the programs that the chart expects in it, and no others. Not made: a seccomp profile, control groups, and the scheduler.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any
 
 from conftest import command_path, ends_with_its_test, wait_until
 
-#: What the chart needs of the image, beside the C library.
-IMAGE = ("install", "sh", "tr")
+#: The programs of images, beside the C library: kvcove's has the command alone. An engine's has Python and the packages of these tests.
+TOOLS = ("install", "sh", "tr")
+ENTRY = ["/usr/bin/kvcove"]
 LIBRARIES = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/lib", "/lib32", "/lib64")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 CAPABILITY = {"CHOWN": "chown", "FOWNER": "fowner"}
@@ -231,7 +232,8 @@ class Container:
         self.root = pod.directory / f"root-{time.monotonic_ns()}"
         self._make_root()
         variables = pod.variables(spec)
-        words = [expand(each, variables) for each in [*spec["command"], *spec.get("args", [])]]
+        words = [*spec.get("command", ENTRY), *spec.get("args", [])]
+        words = [expand(each, variables) for each in words]
         command = [
             "nsenter",
             f"--net=/run/netns/{pod.net}",
@@ -271,9 +273,11 @@ class Container:
             (self.root / name).mkdir(parents=True)
         (self.root / ".runtime/old").mkdir(parents=True)
         (self.root / "bin").symlink_to("usr/bin")
-        for name in IMAGE:
-            shutil.copy(shutil.which(name) or f"/usr/bin/{name}", self.root / "usr/bin" / name)
-        shutil.copy(command_path(), self.root / "usr/bin/kvcove")
+        if "/kvcove:" in self.spec["image"]:
+            shutil.copy(command_path(), self.root / "usr/bin/kvcove")
+        elif "busybox" in self.spec["image"]:
+            for name in TOOLS:
+                shutil.copy(shutil.which(name) or f"/usr/bin/{name}", self.root / "usr/bin" / name)
         shutil.copy(shutil.which("setpriv") or "/usr/bin/setpriv", self.root / ".runtime")
         (self.root / "etc/passwd").write_text(
             "root:x:0:0::/:/bin/sh\nkvcove:x:65532:65532::/:/bin/sh\n"
@@ -307,7 +311,9 @@ class Container:
         for mount in self.spec["volumeMounts"]:
             source = self.pod.volume(mount["name"])
             yield from self._bind(source, mount["mountPath"], mount.get("readOnly", False))
-        if self.spec["command"][0] == sys.executable:  # may be below a volume's place, such as /tmp
+        if sys.executable in self.spec.get(
+            "command", []
+        ):  # may be below a volume's place, such as /tmp
             for place in (sys.base_prefix, sys.prefix):
                 yield from self._bind(Path(place), place, True)
             for file in (Path(__file__).parent, Path(__file__).parents[3] / "examples/engine"):

@@ -105,5 +105,5 @@ def _of_server(container: dict[str, Any]) -> Iterator[str]:
 def _of_prepare(container: dict[str, Any]) -> Iterator[str]:
     if set(container["securityContext"]["capabilities"].get("add", [])) != PREPARE:
         yield f"{container['name']}: it has other capabilities than {sorted(PREPARE)}"
-    if container["command"][0] != "/usr/bin/install":
+    if container["command"][0] != "install":
         yield f"{container['name']}: root may run nothing but install"
