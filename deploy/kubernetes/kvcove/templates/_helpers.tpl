@@ -28,7 +28,7 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Release.Namespace }}-{{ .Release.Name }}
 {{- end -}}
 
-{{- /* What the user says in two places, or in none. */ -}}
+{{- /* Refuses values that contradict each other, or lack something. */ -}}
 {{- define "kvcove.check" -}}
 {{- if and (not .Values.credentials.secret) (not .Values.insecure) -}}
 {{- fail "name a secret with servers.toml in credentials.secret, or say insecure: true where networkPolicy keeps strangers out" -}}
