@@ -182,23 +182,27 @@ def make_secrets(directory: Path) -> tuple[dict[str, dict[str, str]], Path]:
     for tenant, scopes in (("cluster", "owner,admin"), ("acme", "read,write,reset")):
         run(command_path(), "token", tenant, "--scopes", scopes, "--credentials", servers,
             "--output", str(made / f"{tenant}.toml"))  # fmt: skip
-    names = "DNS:*.kvcove-master.kvcove.svc,DNS:*.kvcove-owner.kvcove.svc"
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     run("openssl", "req", "-x509", *new, "-days", "2", "-subj", "/CN=kvcove",
         "-keyout", f"{made}/ca.key", "-out", f"{made}/ca.crt")  # fmt: skip
-    run("openssl", "req", *new, "-subj", "/CN=pods",
-        "-keyout", f"{made}/tls.key", "-out", f"{made}/tls.csr")  # fmt: skip
-    (made / "names").write_text(f"subjectAltName={names}")
-    run("openssl", "x509", "-req", "-in", f"{made}/tls.csr", "-CA", f"{made}/ca.crt", "-CAkey", f"{made}/ca.key",
-        "-CAcreateserial", "-days", "2", "-extfile", f"{made}/names", "-out", f"{made}/tls.crt")  # fmt: skip
+    signed = ["-CA", f"{made}/ca.crt", "-CAkey", f"{made}/ca.key", "-CAcreateserial", "-days", "2"]
+    servers_names = "DNS:*.kvcove-master.kvcove.svc,DNS:*.kvcove-owner.kvcove.svc"
+    for name, hosts in (("tls", servers_names), ("engine", "DNS:engine")):
+        (made / "hosts").write_text(f"subjectAltName={hosts}")
+        run("openssl", "req", *new, "-subj", f"/CN={name}",
+            "-keyout", f"{made}/{name}.key", "-out", f"{made}/{name}.csr")  # fmt: skip
+        run("openssl", "x509", "-req", "-in", f"{made}/{name}.csr", *signed,
+            "-extfile", f"{made}/hosts", "-out", f"{made}/{name}.crt")  # fmt: skip
 
     def files(*names: str) -> dict[str, str]:
         return {name: (made / name).read_text() for name in names}
 
+    engine = {f"tls.{kind}": (made / f"engine.{kind}").read_text() for kind in ("crt", "key")}
     secrets = {
         "kvcove-servers": files("servers.toml"),
         "kvcove-acme": files("acme.toml"),
         "kvcove-tls": files("ca.crt", "tls.crt", "tls.key"),
+        "kvcove-engine-tls": {**files("ca.crt"), **engine},
     }
     return secrets, made / "cluster.toml"
 
