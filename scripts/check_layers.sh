@@ -61,7 +61,8 @@ declare -A folders=(
   [lab/policy]="policy"
   [lab/replay]="policy replay"
   [lab/serving]="serving"
-  [lab/commands]="policy replay serving commands"
+  [lab/sizing]="policy replay sizing"
+  [lab/commands]="policy replay serving sizing commands"
 )
 # An engine's library has these folders of modules that are two targets (their CMakeLists.txt); `pool` uses no other.
 declare -A engines=(

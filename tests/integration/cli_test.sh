@@ -222,6 +222,18 @@ if [ $? -ne 0 ] || [ -e "$directory/run/s" ] || [ -e "$directory/run/admin-s" ];
 check "ablations" 0 "no-segments" "$kvcove" policy "$trace" --capacity 1000 --limit 500 --ablations --hints
 check "two tiers" 0 '"policy":"worth"' "$kvcove" policy "$trace" --capacity 300 --disk-capacity 1000 --limit 500 --json
 check "two tiers with admission" 0 '"policy":"moves-admitted".*"write_amplification":1.*"written_of_evicted":0' "$kvcove" policy "$trace" --capacity 300 --disk-capacity 1000 --limit 500 --json
+cat >"$directory/llama.json" <<'END'
+{"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "torch_dtype": "bfloat16"}
+END
+plan=("$kvcove" plan --model "$directory/llama.json")
+check "plan" 0 "^a token +128KiB \(131,072 bytes\)$" "${plan[@]}" --memory 64GiB --hosts 4 --disk 1TiB
+check "plan of a trace" 0 '"expected":\{"any":0.36.*"hit_ratio":0.24' "${plan[@]}" --memory 640GiB --trace "$trace" --json
+check "plan: no model" 2 "--model is required" "$kvcove" plan --memory 1GiB
+check "plan: no file" 2 "cannot read '/nowhere'" "$kvcove" plan --model /nowhere --memory 1GiB
+check "plan: a trace as a model" 2 "conversation_trace.jsonl: not a JSON object" "$kvcove" plan --model "$trace" --memory 1GiB
+check "plan: no size" 2 "--memory: 'lots' is not a size" "${plan[@]}" --memory lots
+check "plan: a wrong type" 2 "--kv-dtype" "${plan[@]}" --memory 1GiB --kv-dtype int3
+check "plan: ranks that do not fit" 2 "8 KV heads do not spread over TP 3" "${plan[@]}" --memory 1GiB --tp 3
 check "policy rows" 0 '"policy":"optimum"' "$kvcove" policy "$trace" --capacity 3000 --json
 # LRU and the optimum at 3,000 and 10,000 blocks are known.
 check_ratio() { # POLICY CAPACITY LOW HIGH

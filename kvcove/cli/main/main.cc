@@ -7,8 +7,8 @@
 int main(int argc, char** argv) {
   using kvcove::cli::AddCommand;
 #ifdef KVCOVE_LAB_COMMANDS
-  constexpr std::array<AddCommand, 3> kLab = {kvcove::lab::AddBench, kvcove::lab::AddReplay,
-                                              kvcove::lab::AddPolicy};
+  constexpr std::array<AddCommand, 4> kLab = {kvcove::lab::AddBench, kvcove::lab::AddReplay,
+                                              kvcove::lab::AddPolicy, kvcove::lab::AddPlan};
 #else
   constexpr std::array<AddCommand, 0> kLab = {};
 #endif
