@@ -8,7 +8,7 @@ OUT := out
 SETUP_STAMP := build/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-vllm vllm-matrix test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 test-prometheus test-packages wheel bench soak mutants check clean
+.PHONY: help setup build run test test-vllm vllm-matrix test-slurm test-trainers test-verl test-sglang test-lmcache test-ui vllm-names test-gpu test-rdma test-aarch64 test-prometheus test-packages docs wheel bench soak mutants check clean
 
 help: ## This list
 	@echo "kvcove: a shared pool for the KV cache of LLM inference engines"
@@ -85,6 +85,10 @@ test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire an
 
 test-packages: $(SETUP_STAMP) ## Build the packages and test each in a clean system (wants root, installs mmdebstrap; ten minutes); PARTS="services"
 	@scripts/packages.sh $(PARTS)
+
+docs: ## Make a site of docs/ in build/site, with search and the APIs' references (downloads mkdocs once; Doxygen where it can be installed)
+	@scripts/setup.sh --docs || echo "== Site: without Doxygen"
+	@scripts/python.sh docs
 
 wheel: $(SETUP_STAMP) ## Build the wheels of kvcove and kvcove-mooncake into build/wheels
 	@scripts/python.sh wheel

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the links of every Markdown page: none is dead, and docs/README.md leads to each page of docs/.
 
-Names that go stale are found, too: the files that a page names, the functions on the paths of docs/architecture.md and
+Each of these has its place in mkdocs.yml. Names that go stale are found, too: the files that a page names, the functions on the paths of docs/architecture.md and
 the file beside a function, the numbers of methods in docs/protocol.md, and the threads in docs/threads.md.
 
   scripts/check_docs.py [ROOT]
@@ -158,6 +158,21 @@ def check_options(root: pathlib.Path) -> list[str]:
     )
 
 
+def check_site(root: pathlib.Path) -> list[str]:
+    """Return the pages of docs/ that have no place in the site, and those that have one and are not there."""
+    placed = set(re.findall(r": ([\w./-]+\.md)$", (root / "mkdocs.yml").read_text(), re.MULTILINE))
+    there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
+    made = ("repository/", "reference/")  # by scripts/site/hooks.py
+    return [
+        *(f"mkdocs.yml: docs/{page} has no place in `nav`" for page in sorted(there - placed)),
+        *(
+            f"mkdocs.yml: there is no docs/{page}"
+            for page in sorted(placed - there)
+            if not page.startswith(made)
+        ),
+    ]
+
+
 def check(root: pathlib.Path) -> list[str]:
     """Return what is wrong, a line each."""
     wrong: list[str] = []
@@ -182,6 +197,7 @@ def check(root: pathlib.Path) -> list[str]:
             wrong.append(f"docs/README.md: there is no file {name}")
     wrong += check_files(root)
     wrong += check_options(root)
+    wrong += check_site(root)
     # A function is sought in the files that declare its class or namespace.
     declaring: dict[str, list[str]] = {}
     texts = sources(root)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python packages: python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |
 # vllm [DIRECTORY [PART...]] | vllm-matrix [PART...] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |
-# sglang [pytest arguments] | lmcache [pytest arguments] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]
+# sglang [pytest arguments] | lmcache [pytest arguments] | names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments] |
+# docs [DIRECTORY]
 # Works in build/venv (PyPI), or for `smoke`, `trainers` and `vllm`, on vLLM $VLLM (default: 0.32.0), in $KVCOVE_VLLM_ENV
 # (default: ~/.cache/kvcove/vllm-$VLLM), and for `gpu` with
 # $KVCOVE_GPU_PYTHON, a Python that has vLLM for CUDA and kvcove (default: one in ~/.cache/kvcove/vllm-cuda-0.32.0).
@@ -48,9 +49,29 @@ wheel() {
   KVCOVE_MOONCAKE_ANYWAY=1 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$wheels" ./python/mooncake
 }
 
+# Installs what makes the site, once. Fails where PyPI does not give it.
+site_tools() {
+  make_venv "$venv"
+  local stamp=$venv/.site-1
+  [ ! -f "$stamp" ] || return 0
+  echo "== Site: mkdocs and its theme from PyPI, into $venv"
+  "$venv/bin/pip" install -q 'mkdocs>=1.6,<2' 'mkdocs-material>=9.6,<10' || return 1
+  touch "$stamp"
+}
+
+# The site of docs/, with the C++ reference where Doxygen is installed.
+docs() {
+  local site=${1:-build/site}
+  site_tools
+  NO_MKDOCS_2_WARNING=1 "$venv/bin/python" -m mkdocs build --strict -q -d "$PWD/$site"
+  [ -e "$site/reference/cpp/index.html" ] || echo "== Site: without the C++ reference; 'scripts/setup.sh --docs' installs Doxygen"
+  echo "== Site: $site/index.html; 'python3 -m http.server -d $site' serves it, with search"
+}
+
 run_tests() {
   step "Python: wheels" 70
   wheel
+  site_tools || echo "== Site: PyPI does not give mkdocs, so the tests of the site are skipped"
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$wheels"/*.whl
   step "Python: tests" 200
   # Sockets lie in the tests' directories, and their paths must be short.
@@ -424,11 +445,12 @@ case $action in
   smoke-version) smoke_version ;;
   gpu) gpu "$@" ;;
   slurm) slurm "$@" ;;
+  docs) docs "$@" ;;
   *)
     echo "python.sh wheel | test [pytest arguments] | asan | abi3 | check | smoke [DIRECTORY] |" \
       "vllm [DIRECTORY [PART...]] | vllm-matrix [PART...] | trainers [DIRECTORY [TRAINER...]] | verl [DIRECTORY [PART...]] |" \
       "sglang [pytest arguments] | lmcache [pytest arguments] |" \
-      "names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments]"
+      "names [VERSION...] | smoke-version | gpu [DIRECTORY] | slurm [smoke] [pytest arguments] | docs [DIRECTORY]"
     exit 2
     ;;
 esac

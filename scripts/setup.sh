@@ -58,6 +58,10 @@ if [ "${1:-}" = "--ui" ]; then
   packages+=("chromium:the page of the admin endpoint, for its tests")
 fi
 
+if [ "${1:-}" = "--docs" ]; then
+  packages+=("doxygen:the reference of the C++ API")
+fi
+
 if [ "${1:-}" = "--slurm" ]; then
   packages+=(
     "slurmctld:SLURM itself, for its jobs' tests"
