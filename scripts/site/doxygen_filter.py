@@ -17,16 +17,20 @@ def closed(text):
 
 
 def escaped(text):
-    """Text in which Doxygen finds no command, link or markup."""
-    return re.sub(r"([\\@&$#<>\"%*_`~|\[\]])", r"\\\1", closed(text))
+    """Text in which Doxygen finds no command, link or markup but code between backticks."""
+    parts = re.sub(r"([\\@&$#<>\"%])", r"\\\1", closed(text)).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 
 
 def block(lines, indent, begin):
-    """Lines of a comment as a block of documentation; what is indented in it is text as it is."""
+    """Lines of a comment as a block of documentation; what is indented in it, but for lists, is text as it is."""
     made = [f"{indent}{begin}"]
-    verbatim = False
+    verbatim = listed = False
     for line in lines:
-        indented = line.startswith("  ") or line.startswith("|")
+        listed = line.startswith("- ") or (listed and line.startswith("  "))
+        indented = not listed and line.startswith(("  ", "|"))
         if indented and not verbatim:
             made.append(f"{indent}@verbatim")
         if verbatim and not indented and line.strip():

@@ -123,8 +123,9 @@ def cpp_page() -> str:
         text.append("This site was built without Doxygen, so the reference is the public headers' own comments.")
     text += ["", "| header | |", "| --- | --- |"]
     for header in public_headers():
-        about = re.search(r"SPDX[^\n]*\n// ([^\n]*)", (ROOT / header).read_text())
-        text.append(f"| `{header}` | {about[1] if about else ''} |")
+        begins = re.search(r"SPDX[^\n]*\n((?:// [^\n]*\n)*)", (ROOT / header).read_text())
+        about = begins[1].replace("// ", "").replace("\n", " ") if begins else ""
+        text.append(f"| `{header}` | {re.split(r'(?<=[.]) ', about)[0]} |")
     return "\n".join(text) + "\n"
 
 
@@ -143,7 +144,7 @@ def on_files(files, config):
     for place, path in elsewhere().items():
         text = path.read_text() if path.suffix == ".md" else source_page(path)
         files.append(File.generated(config, place, content=text))
-    files.append(File.generated(config, f"{ELSEWHERE}/index.md", content=contents()))
+    files.append(File.generated(config, f"{ELSEWHERE}/files.md", content=contents()))
     files.append(File.generated(config, "reference/python.md", content=python_reference.page(ROOT)))
     files.append(File.generated(config, "reference/cpp.md", content=cpp_page()))
     return files
