@@ -308,7 +308,7 @@ class Container:
             yield f"touch {root}/dev/{name} && mount --bind /dev/{name} {root}/dev/{name}"
         yield f"mkdir {root}/dev/shm && mount -t tmpfs -o mode=1777,size=64m tmpfs {root}/dev/shm"
         yield f"touch {root}/etc/hosts && mount --bind {self.pod.node.hosts} {root}/etc/hosts"
-        for mount in self.spec["volumeMounts"]:
+        for mount in self.spec.get("volumeMounts", []):
             source = self.pod.volume(mount["name"])
             yield from self._bind(source, mount["mountPath"], mount.get("readOnly", False))
         if sys.executable in self.spec.get(
