@@ -78,8 +78,10 @@ def rewritten(text: str, page: pathlib.Path, place: str) -> str:
     def replace(match: re.Match[str]) -> str:
         before, link, after = match.groups()
         target = target_of(page, link)
-        if target is None or not target.is_file():
+        if target is None:
             return match.group()
+        if not target.is_file():  # a folder without a page of its own
+            return before[1:-2]
         heading = link.partition("#")[1:]
         path = os.path.relpath(place_of(target), os.path.dirname(place) or ".")
         return before + path + "".join(heading) + after
