@@ -14,12 +14,13 @@ import re
 import sys
 
 UNRELEASED = "## Not released yet"
-# Besides kvcove/version.h: the file, and how the version stands in it.
+# Besides kvcove/version.h: the file, and how the version stands in it; {1} is its major and minor number.
 PLACES = (
     ("kvcove/version.h", '// "{}": of the library'),
     ("python/mooncake/pyproject.toml", 'version = "{}"'),
     ("python/mooncake/pyproject.toml", '"kvcove=={}"'),
     ("examples/cpp/README.md", "kvcove {}\n"),
+    ("examples/cpp/CMakeLists.txt", "find_package(kvcove {1} "),
     ("docs/cpp.md", "GIT_TAG v{})"),
     ("deploy/kubernetes/kvcove/Chart.yaml", "\nversion: {}\n"),
     ("deploy/kubernetes/kvcove/Chart.yaml", "\nappVersion: {}\n"),
@@ -27,6 +28,7 @@ PLACES = (
     ("deploy/kubernetes/manifests/minimal.yaml", 'kvcove:{}"'),
     ("deploy/kubernetes/manifests/cluster.yaml", 'app.kubernetes.io/version: "{}"'),
     ("deploy/kubernetes/manifests/cluster.yaml", 'kvcove:{}"'),
+    ("docs/cpp.md", "find_package(kvcove {1} "),
 )
 
 
@@ -58,9 +60,10 @@ def write_version(root, version):
     header.write_text(text)
     for place, form in PLACES:
         text = (root / place).read_text()
-        if form.format(old) not in text and form.format(version) not in text:
-            fail(f"{place} has no '{form.format(old).strip()}'")
-        (root / place).write_text(text.replace(form.format(old), form.format(version)))
+        before, after = (form.format(of, of.rpartition(".")[0]) for of in (old, version))
+        if before not in text and after not in text:
+            fail(f"{place} has no '{before.strip()}'")
+        (root / place).write_text(text.replace(before, after))
 
 
 def write_changelog(root, version):

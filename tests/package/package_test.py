@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SOURCES = pathlib.Path()
@@ -25,6 +26,21 @@ SERVES = (
 )
 ASKS_ETCD = "tests/package/subproject/asks_etcd.cc"
 OUTPUT = "2 of 3 chunks are there\nchunk-2: 65536 bytes, as they were put\nafter the reset: a miss (reset)\n"
+ONE_HOST = """\
+read in place: 131072 bytes of 131072 are right
+released: ok ok
+released after a reset: a miss (reset) a miss (reset)
+the second engine's look-up: a miss (closed) a miss (closed)
+with new weights: 131072 bytes of 131072 are right
+"""
+CLUSTER = """\
+4 of 4 chunks are stored, the first on 2 owners
+2 owners have a part of 4 chunks
+  one has the first 4
+  one has the first 4
+4 chunks came back, as they were put
+after the reset: 0 chunks (reset)
+"""
 
 
 def version():
@@ -68,18 +84,34 @@ class Package(unittest.TestCase):
             raise AssertionError(f"{command} ended with {ended.returncode}:\n{ended.stdout}")
         return ended.stdout
 
-    def check_example(self, program, **options):
-        self.assertEqual(self.done([program], **options), f"kvcove {version()}\n{OUTPUT}")
+    def check_example(self, *command, **options):
+        self.assertEqual(self.done(command, **options), f"kvcove {version()}\n{OUTPUT}")
 
-    def build_example(self, name, *options):
+    def build_example(self, name, *options, target="embedded"):
         """Build examples/cpp against the installed package; return the program."""
         build = self.work / name
         self.done(
             ["cmake", "-G", "Ninja", "-S", SOURCES / "examples/cpp", "-B", build]
             + [f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_CXX_COMPILER={CXX}", *options]
         )
-        self.done(["cmake", "--build", build])
+        self.done(["cmake", "--build", build, "--target", target])
         return build / "embedded"
+
+    def start(self, name, until, *words):
+        """Start a command of the installed package; return the match of what its log then says."""
+        log = self.work / f"{name}.log"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [self.prefix / "bin/kvcove", *map(str, words)], stdout=out, stderr=out
+            )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        end = time.monotonic() + 60
+        while not (found := re.search(until, log.read_text())):
+            running = process.poll() is None and time.monotonic() < end
+            self.assertTrue(running, f"'{until}' is not in:\n{log.read_text()}")
+            time.sleep(0.01)
+        return found
 
     def pkg_config(self, *words, package="kvcove"):
         environment = os.environ | {"PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
@@ -96,6 +128,24 @@ class Package(unittest.TestCase):
         program = self.build_example("static")
         self.check_example(program)
         self.assertNotIn("libkvcove", " ".join(self.needed(program)))
+
+    def test_the_examples_print_what_they_should_on_pools_of_each_form(self):
+        build = self.build_example("examples", "-DBUILD_SHARED_LIBS=ON", target="all").parent
+        sockets = self.work / "sockets"
+        sockets.mkdir(mode=0o700)
+        socket = sockets / "kvcove.sock"
+        self.start("serve", "serving", "serve", "--socket", socket, "--memory", "64MiB")
+        for address in ("embedded:?memory=64MiB", f"unix:{socket}"):
+            self.check_example(build / "embedded", address)
+            self.assertEqual(self.done([build / "one_host", address]), ONE_HOST)
+        words = ("master", "--listen", "127.0.0.1:0", "--data", self.work / "master", "--admin", "off")
+        master = self.start("master", r"master at (127\.0\.0\.1:\d+)", *words)[1]
+        for name in ("owner-0", "owner-1"):
+            words = ("owner", "--master", master, "--listen", "127.0.0.1:0", "--memory", "64MiB")
+            words += ("--admin", "off", "--socket", sockets / name)
+            self.start(name, "knows this owner as number", *words)
+        self.assertEqual(self.done([build / "cluster", f"kvcove://{master}"]), CLUSTER)
+        self.check_example(build / "embedded", f"kvcove://{master}")
 
     def test_find_package_links_the_shared_library(self):
         program = self.build_example("shared", "-DBUILD_SHARED_LIBS=ON")

@@ -12,7 +12,8 @@ import unittest
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
 KUBERNETES = ("kvcove/Chart.yaml", "manifests/minimal.yaml", "manifests/cluster.yaml")
 FILES = (
-    *("kvcove/version.h", "python/mooncake/pyproject.toml", "examples/cpp/README.md", "docs/cpp.md", "CHANGELOG.md"),
+    *("kvcove/version.h", "python/mooncake/pyproject.toml", "docs/cpp.md", "CHANGELOG.md"),
+    *("examples/cpp/README.md", "examples/cpp/CMakeLists.txt"),
     *(f"deploy/kubernetes/{name}" for name in KUBERNETES),
 )
 CHANGES = "# Changes\n\n## Not released yet\n\n### Disks\n- Faster.\n\n## 0.0.9 (2026-01-01)\n\n- The first.\n"
@@ -66,6 +67,8 @@ class ReleaseTest(unittest.TestCase):
         for manifest in manifests:
             self.assertIn('/kvcove:7.8.9"', manifest)
             self.assertNotRegex(manifest, r'version: "(?!7\.8\.9")')
+        for name in ("docs/cpp.md", "examples/cpp/CMakeLists.txt"):
+            self.assertIn("find_package(kvcove 7.8 CONFIG", self.read(name))
         self.assertIn("## 7.8.9 (2027-01-15)\n\n### Disks", self.read("CHANGELOG.md"))
         before = {name: self.read(name) for name in FILES}
         self.done("7.8.9")
