@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 
 #include "kvcove/base/keys.h"
@@ -285,10 +287,14 @@ void RereadLog() {
 }
 
 // Runs the command. An endpoint may answer as another version does, so the commands look up what
-// they print with at(), which throws.
+// they print with at(), which throws. So does fmt where stdout takes no more.
 Result<int> Checked(const Action& chosen) {
   try {
     return chosen();
+  } catch (const std::system_error& error) {
+    // The reader of a pipe has what it wanted, as `head` does. SIGPIPE would end the command so.
+    if (error.code().value() == EPIPE) return 128 + SIGPIPE;
+    return Fail(Code::kInternal, error.what());
   } catch (const nlohmann::json::exception& error) {
     return Fail(
         Code::kIncompatible,
@@ -296,6 +302,23 @@ Result<int> Checked(const Action& chosen) {
                     "another version (--json prints the answer as it is): {}",
                     kvcove::Version(), error.what()));
   }
+}
+
+// Whether the option has no place beside those that are in force. In a file of --config even its
+// empty value would be refused beside them.
+bool IsExcluded(const CLI::Option& option) {
+  if (option.count() > 0 || option.get_excludes().empty()) return false;
+  const auto given = [](const CLI::Option* other) { return other->count() > 0; };
+  return option.get_default_str().empty() || std::ranges::any_of(option.get_excludes(), given);
+}
+
+// Prints the options of a command that are in force, as a file that --config reads.
+void PrintConfig(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (IsExcluded(*option)) option->configurable(false);
+  }
+  fmt::print("[{}]\n{}", command.get_name(),
+             command.config_to_str(/*default_also=*/true, /*write_description=*/false));
 }
 
 }  // namespace
@@ -350,10 +373,9 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
     WriteStderr(fmt::format("kvcove: {}", used.error().detail));
     return 2;
   }
-  const CLI::App& used = *app.get_subcommands().front();
+  CLI::App& used = *app.get_subcommands().front();
   if (print_config) {
-    fmt::print("[{}]\n{}", used.get_name(),
-               used.config_to_str(/*default_also=*/true, /*write_description=*/false));
+    PrintConfig(used);
     return 0;
   }
   // Once there is a log file, there may be a SIGHUP of logrotate: it waits for StopSignal, which a
