@@ -127,7 +127,7 @@ def read(kvcove, path=()):
     )
     if asked.returncode != 0:
         raise SystemExit(f"'{kvcove} {' '.join(path)} --help' failed: {asked.stderr}")
-    parsed = parse(path, asked.stdout.replace(f"/tmp/kvcove-{os.getuid()}/", "/tmp/kvcove-UID/"))
+    parsed = parse(path, re.sub(rf"/tmp/kvcove-{os.getuid()}\b", "/tmp/kvcove-UID", asked.stdout))
     parsed.commands = [read(kvcove, (*path, item.term.split()[0])) for item in parsed.subcommands]
     return parsed
 

@@ -6,8 +6,10 @@
 #   debian     in a smallest Debian: install, run, upgrade, purge; shells; manual pages     (two minutes, and a download of 60 MB once)
 #   services   the units below a systemd of their own: kill, watchdog, hot upgrade          (four minutes, and a download of 70 MB once)
 #   python     wheels and sdists in fresh environments                                      (three minutes)
+#   compat     the last release and this build in one pool: upgrades, roll-backs            (three minutes)
 #
-# All parts without a name. `debian` and `services` want root and Debian's mmdebstrap. Nothing of the host is changed, except that
+# All parts without a name. `debian` and `services` want root and Debian's mmdebstrap. $KVCOVE_LAST_RELEASE names the tarball of the last
+# release for `compat`; without it, this build is upgraded to itself. Nothing of the host is changed, except that
 # mmdebstrap is installed where it is missing, and a control group that exists while `services` runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +17,7 @@ cd "$(dirname "$0")/.."
 work=build/packages
 python=build/venv/bin/python
 parts=("$@")
-[ $# -gt 0 ] || parts=(build debian services python)
+[ $# -gt 0 ] || parts=(build debian services python compat)
 
 fail() {
   echo "packages.sh: $*" >&2
@@ -110,10 +112,19 @@ python() {
   try_python "$(only 'kvcove-*.whl')"
 }
 
+compat() {
+  local new
+  new=$(only 'kvcove-*-linux-*.tar.gz')
+  scripts/etcd.sh
+  step "Packages: two builds in one pool" 240
+  PYTHONDONTWRITEBYTECODE=1 python3 tests/integration/command_line_test.py build/release/packaged/kvcove_packaged --all
+  scripts/compat.sh "${KVCOVE_LAST_RELEASE:-$new}" "$new"
+}
+
 mkdir -p "$work"
 for part in "${parts[@]}"; do
   case $part in
-    build | debian | services | python) "$part" ;;
-    *) fail "'$part' is no part; there are: build debian services python" ;;
+    build | debian | services | python | compat) "$part" ;;
+    *) fail "'$part' is no part; there are: build debian services python compat" ;;
   esac
 done

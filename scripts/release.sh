@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes a release: release.sh VERSION. Nothing is committed, tagged or sent anywhere; the last lines say what remains.
+# Makes a release: release.sh VERSION [LAST]. Nothing is committed, tagged or sent anywhere; the last lines say what remains.
 #
 # 1. The sources get VERSION, and the CHANGELOG's "Not released yet" becomes the section of VERSION. If both are done, nothing changes.
-# 2. scripts/packages.sh builds all packages, and tests each in a clean environment. As root.
+# 2. scripts/packages.sh builds all packages, and tests each in a clean environment. As root. LAST, the tarball of the last release, is
+#    upgraded to this one and back (scripts/compat.sh).
 # 3. out/release/VERSION gets the packages, the section as notes.md, and SHA256SUMS over all of them.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-[ $# -eq 1 ] || { echo "usage: scripts/release.sh VERSION, such as 0.2.0" >&2; exit 2; }
+[ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: scripts/release.sh VERSION [LAST], such as 0.2.0 kvcove-0.1.0-linux-x86_64.tar.gz" >&2; exit 2; }
 version=$1
+last=${2:+$(realpath -e "$2")}
+cd "$(dirname "$0")/.."
 out=out/release/$version
 python3 scripts/release_version.py "$version"
 changed=$(git status --porcelain)
@@ -18,7 +20,7 @@ if [ -n "$changed" ]; then
   echo "Look at them, commit them ('git commit -am \"release: $version\"'), and run this again." >&2
   exit 1
 fi
-scripts/packages.sh
+KVCOVE_LAST_RELEASE=$last scripts/packages.sh
 rm -rf "$out"
 mkdir -p "$out"
 for file in build/packages/{*.deb,*.tar.gz,*.whl}; do
