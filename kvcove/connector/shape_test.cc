@@ -214,5 +214,23 @@ TEST(KeysTest, AKeyHasItsHashInHexDigitsWhateverItsLength) {
   }
 }
 
+// Engines of other builds look for the same namespace and the same keys. The version of the weights
+// is in fingerprints_test.cc.
+TEST(KeysTest, EnginesOfEveryBuildMeetUnderTheseNames) {
+  EngineShape shape = Shape(2, 8);
+  EXPECT_EQ(shape.Namespace(), "m@3cbfece888f70aa98b26a4fe2d586093");
+  shape.space = "acme";
+  shape.pp = 2;
+  shape.layers = "layers.0,layers.1";
+  shape.groups.push_back({.kind = GroupKind::kWindow,
+                          .chunk_tokens = 32,
+                          .window_tokens = 64,
+                          .heads = 4,
+                          .layout = "NHC"});
+  EXPECT_EQ(shape.Namespace(), "acme/m@8e1e0e49312e1a43948e359023ce7561");
+  EXPECT_EQ(TagsOfAllRanks(shape), (std::set<std::string>{"g0.h0of2.p0of2@", "g0.h1of2.p0of2@",
+                                                          "g0.h0of2.p1of2@", "g0.h1of2.p1of2@"}));
+}
+
 }  // namespace
 }  // namespace kvcove::connector

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcove/model/ids.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace kvcove {
@@ -27,6 +28,20 @@ TEST(LimitsTest, SayWhatWouldBeRight) {
   EXPECT_FALSE(CheckObjectSize(0));
   EXPECT_TRUE(CheckObjectSize(kMaxObjectBytes));
   EXPECT_FALSE(CheckObjectSize(kMaxObjectBytes + 1));
+}
+
+// Other processes parse the one, and find keys by the others.
+TEST(TokenTest, ItsTextIsThis) {
+  const Token token{.incarnation = {0x0123456789abcdef, 7}, .generation = 42, .slot = 4095};
+  EXPECT_EQ(token.ToString(), "0123456789abcdef0000000000000007000000000000002a0fff");
+}
+
+TEST(NamesTest, TheseNumbersStandForKeysAndTenantsInEveryBuild) {
+  const Id128 hash = DirectoryHash(3, "golden");
+  EXPECT_EQ(fmt::format("{:016x} {:016x}", hash.high, hash.low),
+            "ad5e0672c2ee46fb ebf11a55adfdef22");
+  EXPECT_EQ(fmt::format("{:016x}", TenantTag("acme")), "44ad98655d8858e1");
+  EXPECT_EQ(QualifiedName("acme", "m"), std::string_view("acme\x1Fm"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "kvcove/rpc/gate.h"
+#include "tests/golden.h"
 
 namespace kvcove::rpc {
 namespace {
@@ -128,6 +129,19 @@ TEST(ScopesTest, TheirNamesAreReadAndWritten) {
   }
   EXPECT_THAT(ParseScopes({"metric"}).error().detail, HasSubstr("metrics"));
   EXPECT_EQ(ScopeNames(static_cast<Scopes>(Scope::kTenantOwner)), std::vector<std::string>());
+}
+
+// Both sides derive them from a token, whatever build each of them is.
+TEST(ProofTest, WhatIsDerivedFromATokenIsThis) {
+  const std::string token(64, 'a');
+  const GoldenBytes golden = {
+      {"mac", "ca0bbc7dfa99fa4fb6d2071aebe288238850d1d8f6606ee72efc4cb71b9d00b3"},
+  };
+  const wire::AuthBytes mac = Mac(token, "text");
+  ExpectGolden({{"mac", {reinterpret_cast<const char*>(mac.data()), mac.size()}}}, golden);
+  EXPECT_EQ(fmt::format("{:016x}", KeyIdOf(token)), "77181d14db5131a9");
+  EXPECT_EQ(BearerOf({.tenant = "acme", .token = token}),
+            "acme.cc37f5321d51a0eb4426daa9672dff373349e46f43bb573251c0ccdbb0a8c614");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "kvcove/segment/index.h"
 #include "kvcove/segment/reader.h"
+#include "kvcove/segment/tier_table.h"
 
 namespace kvcove::segment {
 namespace {
@@ -137,6 +138,48 @@ TEST(SessionPageTest, OfAnotherLayoutIsRefused) {
   EXPECT_TRUE(OpenSessionPage(bytes, sizeof(SessionPage)));
   page->layout_version = kLayoutVersion - 1;
   EXPECT_EQ(OpenSessionPage(bytes, sizeof(SessionPage)).error().code, Code::kIncompatible);
+}
+
+// Both processes write it, so nothing in it moves under one layout version: also not by another
+// reason for a miss.
+TEST(SessionPageTest, ItsFieldsLieThere) {
+  const auto page = std::make_unique<SessionPage>();
+  FormatSessionPage(reinterpret_cast<std::byte*>(page.get()));
+  EXPECT_EQ(Hex(page.get(), 16), "6b766b7673657331 0400000000000000");
+  EXPECT_EQ(offsetof(SessionPage, lookups), 64U);
+  EXPECT_EQ(offsetof(SessionPage, gets), 72U);
+  EXPECT_EQ(offsetof(SessionPage, bytes_read), 80U);
+  EXPECT_EQ(offsetof(SessionPage, misses), 88U);
+  EXPECT_EQ(offsetof(SessionPage, ring_written), 256U);
+  EXPECT_EQ(offsetof(SessionPage, ring_dropped), 264U);
+  EXPECT_EQ(offsetof(SessionPage, ring_read), 320U);
+  EXPECT_EQ(offsetof(SessionPage, lanes), 384U);
+  EXPECT_EQ(offsetof(Lane, slots), 64U);
+  EXPECT_EQ(sizeof(Lane), 1088U);
+  EXPECT_EQ(offsetof(SessionPage, ring), 17'792U);
+  EXPECT_EQ(sizeof(SessionPage), 279'936U);
+  EXPECT_EQ(kStagingOffset, 282'624U);
+  EXPECT_EQ(offsetof(Staging, bytes), 64U);
+  EXPECT_EQ(kSessionFileBytes, 1'331'264U);
+}
+
+TEST(SessionPageTest, AnEventsBytesAreThose) {
+  const auto page = std::make_unique<SessionPage>();
+  PushEvent(*page, {.kind = EventKind::kHit, .hold_until_ms = 5, .place = 7, .version = 9});
+  EXPECT_EQ(Hex(&page->ring[0], 16), "0700000005000040 0900000000000000");
+}
+
+TEST_F(LayoutTest, TheDisksTableLiesThereAndItsTagsAreThose) {
+  EXPECT_EQ(offsetof(Header, tier_offset), 328U);
+  EXPECT_EQ(offsetof(Header, tier_limit), 336U);
+  EXPECT_EQ(offsetof(Header, tier_seed), 344U);
+  EXPECT_EQ(offsetof(Header, tier_on), 352U);
+  EXPECT_EQ(offsetof(Header, tier_buckets), 360U);
+  EXPECT_EQ(offsetof(Header, saves_until_ns), 368U);
+  const Id128 hash = TierHash(/*seed=*/9, /*slot=*/3, "golden");
+  EXPECT_EQ(fmt::format("{:016x} {:016x}", hash.high, hash.low),
+            "bd61b8b2370757a8 bd3ba2df1c9e562f");
+  EXPECT_EQ(fmt::format("{:016x}", TierTag(hash, 7)), "b8990447fce460d5");
 }
 
 }  // namespace

@@ -48,5 +48,23 @@ TEST(UpgradeHelloTest, AMasterIsNotTakenOverByAnOwner) {
   EXPECT_EQ(WhyNot(running, HelloOfThisBuild()), "it is 'kvcove master', not 'kvcove owner'");
 }
 
+// A process of another build reads it before anything else, and says in which version it hands
+// over.
+TEST(UpgradeHelloTest, ItsTextIsThis) {
+  UpgradeHello hello = HelloOfThisBuild();
+  hello.max_objects = 1000;
+  hello.data = "/d";
+  hello.disks = "/a,/b";
+  hello.master = "m:1";
+  hello.listen = "h:2";
+  hello.tenant = "t";
+  const std::vector<UpgradeHello> two = {hello, HelloOfThisBuild()};
+  EXPECT_EQ(EncodeHellos(two),
+            "version=4\nlayout=4\nrole=owner\nmemory=1048576\nobjects=1000\ndata=/d\n"
+            "master=m:1\nlisten=h:2\ntenant=t\ndisks=/a,/b\n\n"
+            "version=4\nlayout=4\nrole=owner\nmemory=1048576\nobjects=0\ndata=\n"
+            "master=\nlisten=\ntenant=\ndisks=\n");
+}
+
 }  // namespace
 }  // namespace kvcove::server

@@ -68,5 +68,11 @@ TEST(FingerprintsTest, TextsAreReadAsTheyWereWritten) {
   }
 }
 
+// Engines of other builds find what was stored under it.
+TEST(FingerprintsTest, AVersionsNameIsThis) {
+  EXPECT_EQ(Version({"a", "b"}, {}), "w91cbb8036a24aebe044a4669a279d199");
+  EXPECT_EQ(Version(kOneEngine, {kOtherEngine}), "w37c235c00d2a18803530135174655f0e");
+}
+
 }  // namespace
 }  // namespace kvcove::connector

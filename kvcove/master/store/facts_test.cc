@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "tests/golden.h"
+
 namespace kvcove::master {
 namespace {
 
@@ -192,6 +194,62 @@ TEST(FactsTest, AKeyThatNamesNothingPossibleIsRefused) {
 }
 
 TEST(FactsTest, KeysOfALaterKvcoveAreLeftAlone) { EXPECT_TRUE(Decode(With("shards", "anything"))); }
+
+// Masters of other builds read the same store.
+TEST(FactsTest, GoldenBytes) {
+  const GoldenBytes golden = {
+      {"pool",
+       "010100000000000000020000000000000003000000000000000400000000000000050000000000000006"
+       "0000000000000003"},
+      {"terms",
+       "010200010000000000000002000000000000000300000000000000040000000000000005000000000000"
+       "000600000000000000"},
+      {"slot", "01070000000000000000040061636d6502007631"},
+      {"free slot", "0109000000000000000100000000"},
+      {"member", "0111000100f15365000000000300683a31010068010074"},
+      {"barrier", "0103000000000000000500000000030000"},
+      {"opening", "0105000000000000000600000000000000"},
+      {"version", "010800000000000000040061636d6502007631"},
+      {"pruned", "010700000000000000040061636d65"},
+      {"tombstones", "010c000000010074020007000000000000000800000000000000"},
+  };
+  ExpectGolden(
+      {
+          {"pool", Encode(PoolFact{.pool = {.high = 1, .low = 2},
+                                   .incarnation = {.high = 3, .low = 4},
+                                   .counter = 5,
+                                   .longest_lease_ns = 6,
+                                   .clean_end = true,
+                                   .unknown_leases = true})},
+          {"terms", Encode(std::vector<TermFact>{{.term = 1, .tag = 2, .first_revision = 3},
+                                                 {.term = 4, .tag = 5, .first_revision = 6}})},
+          {"slot", Encode(SlotFact{.generation = 7, .name = "acme", .version = "v1"})},
+          {"free slot", Encode(SlotFact{.generation = 9, .free = true, .name = "", .version = ""})},
+          {"member", Encode(MemberFact{.number = 17,
+                                       .disk = true,
+                                       .address = "h:1",
+                                       .host = "h",
+                                       .tenant = "t",
+                                       .joined_s = 1'700'000'000})},
+          {"barrier", Encode(BarrierFact{.term = 3, .acknowledged = (3ULL << 40) + 5})},
+          {"opening", Encode(OpeningFact{.opening = {.high = 5, .low = 6}})},
+          {"version", Encode(VersionFact{.number = 8, .name = "acme", .version = "v1"})},
+          {"pruned", Encode(PrunedFact{.before = 7, .name = "acme"})},
+          {"tombstones", Encode(TombstonesFact{.number = 12, .tenant = "t", .versions = {7, 8}})},
+      },
+      golden);
+  EXPECT_EQ(fmt::format("{:016x}", VersionHash("acme", "v1")), "5a0e1c1563d17d9f");
+  EXPECT_EQ(SlotKey(12), "slot/00012");
+  EXPECT_EQ(MemberKey(kOwner), "member/00000000000000a100000000000000b2");
+  EXPECT_EQ(BarrierKey(kOwner, 12), "barrier/00000000000000a100000000000000b2/00012");
+  EXPECT_EQ(OpeningKey(kOwner), "opening/00000000000000a100000000000000b2");
+  EXPECT_EQ(ResetKey("t", kReset), "reset/t/00000000000000c300000000000000d4");
+  EXPECT_EQ(EngineResetKey("acme"), "engine-reset/7684eb713db02a66ad39b57d0437c4fe");
+  EXPECT_EQ(VersionKey("acme", "v1"),
+            "version/7684eb713db02a66ad39b57d0437c4fe/3e1dc5aef1ac85aa6f6264cf5b5d8574");
+  EXPECT_EQ(PrunedKey("acme"), "pruned/7684eb713db02a66ad39b57d0437c4fe");
+  EXPECT_EQ(TombstonesKey("t", 12), "tombstones/20410759848222a51de85fe4a433ad4e/00012");
+}
 
 }  // namespace
 }  // namespace kvcove::master

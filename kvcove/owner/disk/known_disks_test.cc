@@ -183,5 +183,18 @@ TEST_F(KnownDisksTest, AfterAChangeThatFailedAStrikeIsWrittenEvenIfItChangesNoth
   EXPECT_EQ(known.Read()->size(), 1U);
 }
 
+// Other builds read the file.
+TEST_F(KnownDisksTest, TheNotesTextIsThis) {
+  ASSERT_TRUE(
+      KnownDisks(directory_)
+          .Write(std::vector<KnownDisk>{
+              {.disk = {.high = 1, .low = 2}, .shares = 0xFF, .opening = {.high = 3, .low = 4}},
+              {.disk = {.high = 5, .low = 6}, .shares = ~0xFFULL}}));
+  std::ifstream file(directory_ + "/disk");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}),
+            "00000000000000010000000000000002 00000000000000ff 00000000000000030000000000000004\n"
+            "00000000000000050000000000000006 ffffffffffffff00");
+}
+
 }  // namespace
 }  // namespace kvcove::owner

@@ -53,5 +53,22 @@ TEST(OwnerFactsTest, DamageIsNeverTakenForAnIdentity) {
   EXPECT_FALSE(DecodeOwnerFacts(Encode({}))) << "no identity";
 }
 
+// Other builds read the file.
+TEST(OwnerFactsTest, TheFilesTextIsThis) {
+  EXPECT_EQ(Encode(kFacts),
+            "kvcove owner 1\nidentity 00000000000000010000000000000002\n"
+            "pool 00000000000000030000000000000004\nincarnation 00000000000000050000000000000006\n"
+            "term 7\ntag 18446744073709551615\nrevision 9\nsum 89e3caa8f28c5cdd\n");
+  OwnerFacts facts = kFacts;
+  facts.opening = {.high = 10, .low = 11};
+  facts.opening_before = {.high = 12, .low = 13};
+  EXPECT_EQ(Encode(facts),
+            "kvcove owner 1\nidentity 00000000000000010000000000000002\n"
+            "pool 00000000000000030000000000000004\nincarnation 00000000000000050000000000000006\n"
+            "term 7\ntag 18446744073709551615\nrevision 9\n"
+            "opening 000000000000000a000000000000000b\nbefore 000000000000000c000000000000000d\n"
+            "sum be6b10f5f595a91a\n");
+}
+
 }  // namespace
 }  // namespace kvcove::owner
