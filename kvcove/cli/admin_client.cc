@@ -177,7 +177,9 @@ Result<json> AdminClient::JsonOf(std::string_view method, const std::string& pat
                                  const http::Response& response) const {
   json body = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   if (response.status == 200 && body.is_object()) return body;
-  if (response.status == 404 && !(body.is_object() && body.contains("detail"))) {
+  const bool no_path = !body.is_object() || !body.contains("detail") ||
+                       body.value("error", json()) == "no such path";
+  if (response.status == 404 && no_path) {
     return Fail(Code::kInvalid,
                 fmt::format("{} has no {}: it is not the admin endpoint of a master, or of a pool "
                             "of one host that has this command. docs/operating.md lists what each "

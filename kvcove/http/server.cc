@@ -21,11 +21,14 @@
 #include <boost/beast/http.hpp>
 #include <list>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "kvcove/base/clock.h"
+#include "kvcove/base/keys.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/http/logins.h"
@@ -73,6 +76,82 @@ bool HasTwoLengths(const beast::http::request_header<>& head) {
   return lengths > 1 || (lengths == 1 && (head.count(beast::http::field::transfer_encoding) > 0 ||
                                           head[beast::http::field::content_length].find(',') !=
                                               beast::string_view::npos));
+}
+
+// Answers a request that the parser refused, or whose end is in doubt.
+Response MalformedResponse(const error_code& error) {
+  if (error == beast::http::error::header_limit) {
+    Response answer = ErrorResponse(
+        {Code::kLimit, fmt::format("the head is longer than {} bytes", kMaxHeaderBytes)});
+    answer.status = 431;
+    return answer;
+  }
+  return ErrorResponse({Code::kInvalid, fmt::format("not an HTTP/1.1 request: {}",
+                                                    error ? error.message()
+                                                          : "its length is given twice")});
+}
+
+// Parses a body whose fields are parameters. Lists and objects in it are dropped while they are
+// read: one in the other ten thousand times, they would use up the stack of whoever prints them.
+Result<nlohmann::json> ParseParameters(const std::string& text) {
+  using Event = nlohmann::json::parse_event_t;
+  std::set<std::string> names;
+  std::string name;
+  std::string wrong;  // the first error of a field
+  const auto keep = [&](int depth, Event event, nlohmann::json& parsed) {
+    if (event == Event::key && depth == 1) {
+      name = parsed.get<std::string>();
+      if (!names.insert(name).second && wrong.empty()) {
+        wrong = fmt::format("'{:.64}' is given twice in the body", name);
+      }
+    }
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (begins && depth > 0 && wrong.empty()) {
+      wrong = fmt::format("'{:.64}' is a list or an object; text or a number is wanted", name);
+    }
+    return depth == 0 || !begins;
+  };
+  nlohmann::json body = nlohmann::json::parse(text, keep, /*allow_exceptions=*/false);
+  if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
+  if (!wrong.empty()) return Fail(Code::kInvalid, std::move(wrong));
+  return body;
+}
+
+// Takes the parameters of the query and, unless the route reads the body itself, of the body.
+Status TakeParameters(std::string_view target, bool reads_body, Request& asked) {
+  if (const std::size_t mark = target.find('?'); mark != std::string_view::npos) {
+    KVCOVE_ASSIGN(asked.query, ParseQuery(target.substr(mark + 1)));
+  }
+  if (asked.body.empty() || reads_body) return {};
+  KVCOVE_ASSIGN(const nlohmann::json body, ParseParameters(asked.body));
+  for (const auto& [key, value] : body.items()) {
+    if (asked.query.contains(key)) {
+      return Fail(Code::kInvalid,
+                  fmt::format("'{:.64}' is given in the query and in the body", key));
+    }
+    if (value.is_null()) return Fail(Code::kInvalid, fmt::format("'{:.64}' is null", key));
+    asked.query[key] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  return {};
+}
+
+// Checks that a request of a login has no parameter but these.
+Status CheckNames(const Request& asked, std::span<const std::string_view> known) {
+  for (const auto& [name, value] : asked.query) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    return UnknownKey("parameter", name.substr(0, 64), known);
+  }
+  return {};
+}
+
+// Runs a route. An exception that left it would end the process.
+Response Run(const Route& route, const Request& asked) {
+  try {
+    return route.answer(asked);
+  } catch (const std::exception& error) {
+    LogError("{} {}: {}", route.method, route.path, error.what());
+    return ErrorResponse({Code::kInternal, "this is a fault of kvcove's; its log has the error"});
+  }
 }
 
 // Returns the path of the request, decoded, without the query.
@@ -450,7 +529,7 @@ class Server::Impl {
     HttpRequest request = parser.release();
     Response answer;
     if (malformed) {
-      answer = ErrorResponse({Code::kInvalid, "not an HTTP/1.1 request"});
+      answer = MalformedResponse(unread ? error_code() : error);
     } else {
       answer = co_await Answer(request, body);
     }
@@ -474,15 +553,22 @@ class Server::Impl {
     response.prepare_payload();
     {
       const Wait wait(*this, stream);
-      co_await beast::http::async_write(stream, response,
-                                        asio::redirect_error(asio::use_awaitable, error));
+      const auto written = asio::redirect_error(asio::use_awaitable, error);
+      if (request.method() == beast::http::verb::head) {
+        // A body would be taken for the next answer.
+        beast::http::response_serializer<beast::http::string_body> head(response);
+        co_await beast::http::async_write_header(stream, head, written);
+      } else {
+        co_await beast::http::async_write(stream, response, written);
+      }
     }
-    if (!error && unread) co_await DropRest(stream);
+    if (!error && (unread || malformed)) co_await DropRest(stream);
     co_return !error && response.keep_alive();
   }
 
-  // Returns the route of a method and path; null: there is none.
+  // Returns the route of a method and path; null: there is none. HEAD is GET without the body.
   const Route* RouteOf(std::string_view method, std::string_view path) const {
+    if (method == "HEAD") method = "GET";
     const auto found = std::ranges::find_if(
         routes_, [&](const Route& route) { return route.method == method && route.path == path; });
     return found == routes_.end() ? nullptr : &*found;
@@ -511,6 +597,41 @@ class Server::Impl {
     return options_.authorize(authorization, route != nullptr && route->metrics);
   }
 
+  // Answers a request that has no route with those that there are.
+  Response NoRoute(const Request& asked) const {
+    std::vector<std::pair<std::string_view, std::string_view>> routes;
+    for (const Route& route : routes_) routes.emplace_back(route.method, route.path);
+    if (options_.logins) {
+      routes.insert(routes.end(),
+                    {{"GET", kLoginPath}, {"POST", kLoginPath}, {"POST", kLogoutPath}});
+    }
+    std::string methods;
+    std::vector<std::string_view> paths;
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& [method, path] : routes) {
+      list.push_back(fmt::format("{} {}", method, path));
+      paths.push_back(path);
+      if (path == asked.path) methods += fmt::format("{}{}", methods.empty() ? "" : ", ", method);
+    }
+    if (methods.empty()) {
+      const std::string_view nearest = NearestKey(asked.path, paths);
+      Response answer = JsonResponse(
+          {{"error", "no such path"},
+           {"detail", fmt::format("no path '{:.64}' here{}", asked.path,
+                                  nearest.empty() ? std::string()
+                                                  : fmt::format("; did you mean '{}'?", nearest))},
+           {"paths", std::move(list)}});
+      answer.status = 404;
+      return answer;
+    }
+    Response answer = JsonResponse(
+        {{"error", "this path has another method"},
+         {"detail", fmt::format("{} takes {}, not {:.16}", asked.path, methods, asked.method)}});
+    answer.status = 405;
+    answer.headers.emplace_back("Allow", methods);
+    return answer;
+  }
+
   enum class Body { kRead, kTooLong, kNoRoom };
   // Takes the request's body. If it was not read, the answer is an error.
   asio::awaitable<Response> Answer(HttpRequest& request, Body body) {
@@ -523,25 +644,12 @@ class Server::Impl {
                   .arrived_ns = clock_.NowNs()};
     asked.authorization = AuthorizationOf(request);
     asked.path = PathOf(request);
-    const std::string_view target(request.target().data(), request.target().size());
-    const std::size_t mark = target.find('?');
-    if (mark != std::string_view::npos) asked.query = ParseQuery(target.substr(mark + 1));
     const Route* const found = RouteOf(asked.method, asked.path);
     const bool reads_body = found != nullptr && found->body_bytes > 0;
-    if (!asked.body.empty() && !reads_body && body == Body::kRead) {
-      const auto json = nlohmann::json::parse(asked.body, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object()) {
-        co_return ErrorResponse({Code::kInvalid, "the body is no JSON object"});
-      }
-      for (const auto& [key, value] : json.items()) {
-        asked.query[key] = value.is_string() ? value.get<std::string>() : value.dump();
-      }
-    }
-    const bool logs_in = asked.path == kLoginPath || asked.path == kLogoutPath;
-    if (options_.logins && logs_in && body == Body::kRead) {
-      co_return LogIn(asked, CookieOf(request));
-    }
-    if (!Admits(found, asked.authorization)) {
+    const bool logs_in = options_.logins && body == Body::kRead &&
+                         (asked.path == kLoginPath || asked.path == kLogoutPath);
+    // Before anything is parsed: nobody without credentials learns more than that.
+    if (!logs_in && !Admits(found, asked.authorization)) {
       const bool metrics = found != nullptr && found->metrics;
       Response denied = JsonResponse(
           {{"error", "denied"},
@@ -565,13 +673,13 @@ class Server::Impl {
       co_return ErrorResponse(
           {Code::kLimit, fmt::format("the body is longer than {} bytes", limit)});
     }
-    if (found == nullptr) {
-      const bool known = std::ranges::find(routes_, asked.path, &Route::path) != routes_.end();
-      co_return Response{.status = known ? 405 : 404,
-                         .body = known ? "{\"error\":\"this path has another method\"}\n"
-                                       : "{\"error\":\"no such path\"}\n"};
+    if (!logs_in && found == nullptr) co_return NoRoute(asked);
+    const std::string_view target(request.target().data(), request.target().size());
+    if (const Status taken = TakeParameters(target, reads_body, asked); !taken) {
+      co_return ErrorResponse(taken.error());
     }
-    if (!found->waits) co_return found->answer(asked);
+    if (logs_in) co_return LogIn(asked, CookieOf(request));
+    if (!found->waits) co_return Run(*found, asked);
     Response answer;
     const auto executor = co_await asio::this_coro::executor;
     asio::steady_timer done(executor);
@@ -580,7 +688,7 @@ class Server::Impl {
     // runs this coroutine: so async_wait() below has begun before cancel() runs, and the answer is
     // written before it is read.
     asio::post(answers_, [&] {
-      answer = found->answer(asked);
+      answer = Run(*found, asked);
       asio::post(executor, [&done] { done.cancel(); });
     });
     error_code error;
@@ -608,15 +716,17 @@ class Server::Impl {
     const auto may = [this](const std::string& authorization) {
       return !options_.authorize || options_.authorize(authorization, /*metrics=*/false);
     };
-    if (request.path == kLoginPath && request.method == "GET") {
+    const bool bearer = request.path == kLoginPath && request.method == "POST";
+    if (const Status names = bearer ? Status() : CheckNames(request, {}); !names) {
+      return ErrorResponse(names.error());
+    }
+    if (request.path == kLoginPath && (request.method == "GET" || request.method == "HEAD")) {
       const Logins::Found login = logins_.Find(cookie.value, clock_.NowNs());
       return JsonResponse({{"needed", options_.authorize != nullptr},
                            {"logged_in", may(login.authorization)},
                            {"seconds_left", login.left_ns / kSecond}});
     }
-    if (request.method != "POST") {
-      return {.status = 405, .body = "{\"error\":\"this path has another method\"}\n"};
-    }
+    if (request.method != "POST") return NoRoute(request);
     logins_.End(cookie.value);
     Response answer = JsonResponse({{"logged_in", false}});
     std::string value;
@@ -625,10 +735,17 @@ class Server::Impl {
       if (!may(authorization)) {
         answer = JsonResponse({{"error", "denied"},
                                {"detail",
-                                "this is no bearer of a token with the scope \"admin\": "
-                                "'kvcove token --bearer FILE' prints one"}});
+                                "this is no bearer of a token with the scope \"admin\" that the "
+                                "servers' credentials file has now; a token that was struck off "
+                                "counts no more. 'kvcove token --bearer FILE' prints the bearer "
+                                "of one that is in the file"}});
         answer.status = 401;
         return answer;
+      }
+      // After the bearer: whoever guesses one learns nothing sooner.
+      constexpr std::string_view kKnown[] = {"bearer"};
+      if (const Status names = CheckNames(request, kKnown); !names) {
+        return ErrorResponse(names.error());
       }
       value = logins_.Begin(authorization, clock_.NowNs());
       answer = JsonResponse({{"logged_in", true}, {"seconds_left", Logins::kLifetimeNs / kSecond}});

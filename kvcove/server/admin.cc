@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kvcove/master/server/admin_request.h"
 #include "kvcove/owner/disk/disks_report.h"
 #include "kvcove/rpc/load_report.h"
 
@@ -127,11 +128,10 @@ Result<std::unique_ptr<http::Server>> ServeAdmin(pool::LocalHost& host, AdminOpt
        .metrics = true,
        .waits = true,
        .answer = [&host, &clock, text](const Request&) { return text(MetricsOf(host, clock)); }},
-      {.method = "GET",
-       .path = "/v1/stat",
-       .waits = true,
-       .answer = [&host](const Request&) { return http::JsonResponse(Stat(host)); }},
   };
+  master::AddRoute(
+      routes, "GET", "/v1/stat", /*waits=*/true,
+      master::Taking({}, [&host](const Request&) -> Result<json> { return Stat(host); }));
   if (options.metrics_only) routes = http::MonitoringRoutes(routes);
   return http::Server::Open({.listener = std::move(options.listener),
                              .loopback = rpc::IsLoopback(options.address),

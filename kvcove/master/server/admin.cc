@@ -274,8 +274,8 @@ class ClusterAnswers {
       KVCOVE_ASSIGN(task.from, request.Need("owner"));
     } else if (kind != TaskKind::kRepair) {
       KVCOVE_ASSIGN(task.from, request.Need("from"));
-      task.to = request.Get("to");
-      task.prefix = request.Get("prefix");
+      KVCOVE_ASSIGN(task.to, TextIn(request, "to"));
+      KVCOVE_ASSIGN(task.prefix, TextIn(request, "prefix"));
       // Without any of the two the task covers all slots, those that are taken later, too.
       const bool named = request.query.contains("namespace");
       if (named) KVCOVE_TRY(request.Need("namespace"));
@@ -283,9 +283,11 @@ class ClusterAnswers {
         KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
         for (const SlotDescription& slot : slots) task.slots.push_back(slot.slot);
       }
-      if (!request.Get("key").empty()) {
+      KVCOVE_ASSIGN(const std::string key, TextIn(request, "key"));
+      if (!key.empty()) {
+        if (!task.prefix.empty()) return Fail(Code::kInvalid, "give 'key' or 'prefix', not both");
         KVCOVE_TRY(request.Need("namespace"));
-        task.prefix = request.Get("key");
+        task.prefix = key;
         task.one_key = true;
       }
     }
@@ -308,7 +310,8 @@ class ClusterAnswers {
 
   Result<json> DrainMaster(const Request& request) {
     KVCOVE_ASSIGN(const std::string master, request.Need("master"));
-    const bool draining = request.Get("undo") != "true";
+    KVCOVE_ASSIGN(const bool undo, IsTrue(request, "undo"));
+    const bool draining = !undo;
     KVCOVE_TRY(cluster_.master().shards().SetDraining(master, draining));
     return json{{"master", master}, {"draining", draining}};
   }
@@ -328,21 +331,27 @@ class ClusterAnswers {
 
 void AddClusterRoutes(std::vector<http::Route>& routes,
                       const std::shared_ptr<ClusterAnswers>& answers) {
-  const auto add = [&](const char* method, const std::string& path,
-                       std::function<Result<json>(const Request&)> answer) {
-    AddRoute(routes, method, path, /*waits=*/false, std::move(answer));
+  using Names = std::vector<std::string_view>;
+  const auto add = [&](const char* method, const std::string& path, Names parameters,
+                       JsonAnswer answer) {
+    AddRoute(routes, method, path, /*waits=*/false,
+             Taking(std::move(parameters), std::move(answer)));
   };
-  add("GET", "/v1/members", [answers](const Request&) { return answers->Members(); });
-  add("GET", "/v1/masters", [answers](const Request&) { return answers->Masters(); });
-  add("POST", "/v1/drain-master",
+  add("GET", "/v1/members", {}, [answers](const Request&) { return answers->Members(); });
+  add("GET", "/v1/masters", {}, [answers](const Request&) { return answers->Masters(); });
+  add("POST", "/v1/drain-master", {"master", "undo"},
       [answers](const Request& request) { return answers->DrainMaster(request); });
-  add("POST", "/v1/forget", [answers](const Request& request) { return answers->Forget(request); });
-  for (const TaskKind kind :
-       {TaskKind::kDrain, TaskKind::kCopy, TaskKind::kMove, TaskKind::kRepair}) {
-    add("POST", fmt::format("/v1/{}", TaskKindName(kind)),
-        [answers, kind](const Request& request) { return answers->Start(kind, request); });
+  add("POST", "/v1/forget", {"owner"},
+      [answers](const Request& request) { return answers->Forget(request); });
+  const Names of_copies = {"from", "to", "namespace", "version", "key", "prefix"};
+  for (const auto& [kind, parameters] :
+       {std::pair(TaskKind::kDrain, Names{"owner"}), std::pair(TaskKind::kCopy, of_copies),
+        std::pair(TaskKind::kMove, of_copies), std::pair(TaskKind::kRepair, Names{})}) {
+    add("POST", fmt::format("/v1/{}", TaskKindName(kind)), parameters,
+        [answers, kind = kind](const Request& request) { return answers->Start(kind, request); });
   }
-  add("POST", "/v1/cancel", [answers](const Request& request) { return answers->Cancel(request); });
+  add("POST", "/v1/cancel", {"id"},
+      [answers](const Request& request) { return answers->Cancel(request); });
 }
 
 }  // namespace

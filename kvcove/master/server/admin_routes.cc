@@ -2,9 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
-#include <cinttypes>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -101,9 +100,11 @@ class PoolAnswers {
   // Among many other keys a page may have fewer than it could, or none.
   Result<json> Keys(const Request& request) const {
     wire::InventoryRequest page{.with_keys = true};
-    page.prefix = request.Get("prefix");
+    if (!request.Get("prefix").empty()) {
+      KVCOVE_ASSIGN(page.prefix, TextIn(request, "prefix"));
+    }
     std::vector<std::optional<SlotId>> slots{std::nullopt};  // all of them in one walk
-    if (!request.Get("namespace").empty()) {
+    if (request.query.contains("namespace") || request.query.contains("version")) {
       KVCOVE_ASSIGN(const std::vector<SlotDescription> named, SlotsIn(*pool_, request));
       slots.clear();
       for (const SlotDescription& slot : named) slots.emplace_back(slot.slot);
@@ -111,13 +112,9 @@ class PoolAnswers {
       page.disks = true;
     }
     KVCOVE_ASSIGN(const std::uint64_t limit, NumberIn(request, "limit", 100));
-    const std::string after = request.Get("after", "0.0.0.0.0");
     KeyWalk walk{.page = page};
     SlotId from = 0;
-    if (std::sscanf(after.c_str(), "%zu.%u.%" SCNu64 ".%" SCNu64 ".%" SCNu16, &walk.owner,
-                    &walk.page.cursor, &walk.page.within, &walk.page.since, &from) < 3) {
-      return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
-    }
+    KVCOVE_TRY(ReadAfter(request.Get("after", "0.0.0.0.0"), walk, from));
     std::erase_if(slots,
                   [from](const std::optional<SlotId>& slot) { return slot && *slot < from; });
     walk.most = std::clamp<std::uint64_t>(limit, 1, kMaxPage);
@@ -146,6 +143,7 @@ class PoolAnswers {
   // namespace, or of all.
   Result<json> Key(const Request& request) const {
     KVCOVE_ASSIGN(const std::string key, request.Need("key"));
+    KVCOVE_TRY(CheckKey(key));
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
     const AdminPool::Found found = pool_->Find(slots, key, clock_.NowNs() + 2 * kSecond);
     const std::vector<wire::HeldKey>& own = found.own.empty() ? found.keys : found.own;
@@ -168,6 +166,10 @@ class PoolAnswers {
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, SlotsIn(*pool_, request));
     wire::ResetRequest reset{
         .name = slots.front().name, .engine = {}, .version = {}, .id = RandomId()};
+    if (request.query.contains("version")) {
+      // An empty one would void all versions.
+      KVCOVE_ASSIGN(reset.version, request.Need("version"));
+    }
     KVCOVE_ASSIGN(const std::int64_t timeout_ns, ProofTimeIn(request));
     const std::int64_t began = clock_.NowNs();
     KVCOVE_ASSIGN(const wire::ResetOutcome outcome, pool_->Reset(reset, began + timeout_ns));
@@ -190,8 +192,8 @@ class PoolAnswers {
   }
 
   Result<json> Remove(const Request& request) {
-    std::string pattern = request.Get("pattern");
-    const std::string prefix = request.Get("prefix");
+    KVCOVE_ASSIGN(std::string pattern, TextIn(request, "pattern"));
+    KVCOVE_ASSIGN(const std::string prefix, TextIn(request, "prefix"));
     if (pattern.empty() == prefix.empty()) {
       return Fail(Code::kInvalid, "give 'prefix' or 'pattern', one of them");
     }
@@ -252,6 +254,22 @@ class PoolAnswers {
     std::map<SlotId, SlotDescription> names;
   };
 
+  // Reads where a page has ended: five numbers with dots between them.
+  static Status ReadAfter(std::string_view after, KeyWalk& walk, SlotId& from) {
+    const auto read = [&after](auto& number, bool last) {
+      const char* const end = after.data() + after.size();
+      const auto [stop, error] = std::from_chars(after.data(), end, number);
+      const bool valid = error == std::errc() && (last ? stop == end : stop != end && *stop == '.');
+      if (valid) after.remove_prefix(static_cast<std::size_t>(stop - after.data()) + (last ? 0 : 1));
+      return valid;
+    };
+    if (read(walk.owner, false) && read(walk.page.cursor, false) &&
+        read(walk.page.within, false) && read(walk.page.since, false) && read(from, true)) {
+      return {};
+    }
+    return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");
+  }
+
   // Adds keys until the page is full or its time is over. Returns whether all owners were asked for
   // all of theirs.
   Result<bool> AddKeys(KeyWalk& walk, json& keys) const {
@@ -295,8 +313,9 @@ class PoolAnswers {
   }
   // Returns the values that a request to pin or unpin names.
   Result<PinRequest> PinsOf(const Request& request) const {
-    PinRequest pins{
-        .slots = {}, .key = request.Get("key"), .prefix = request.Get("prefix"), .kind = {}};
+    PinRequest pins{.slots = {}, .key = {}, .prefix = {}, .kind = {}};
+    KVCOVE_ASSIGN(pins.key, TextIn(request, "key"));
+    KVCOVE_ASSIGN(pins.prefix, TextIn(request, "prefix"));
     if (pins.key.empty() == pins.prefix.empty()) {
       return Fail(Code::kInvalid, "give 'key' or 'prefix', one of them");
     }
@@ -345,34 +364,38 @@ std::vector<http::Route> PoolRoutes(const std::shared_ptr<AdminPool>& pool, cons
   metrics.metrics = true;
   metrics.waits = waits_here;
   routes.push_back(std::move(metrics));
-  const auto add = [&](const char* method, const char* path, bool waits,
-                       std::function<Result<json>(const Request&)> answer) {
-    AddRoute(routes, method, path, waits, std::move(answer));
+  using Names = std::vector<std::string_view>;
+  const auto add = [&](const char* method, const char* path, bool waits, Names parameters,
+                       JsonAnswer answer) {
+    AddRoute(routes, method, path, waits, Taking(std::move(parameters), std::move(answer)));
   };
-  add("GET", "/v1/status", waits_here,
+  add("GET", "/v1/status", waits_here, {},
       [pool](const Request&) -> Result<json> { return pool->Status(); });
-  add("GET", "/v1/segments", waits_here, [answers](const Request&) { return answers->Segments(); });
-  add("GET", "/v1/namespaces", waits_here,
+  add("GET", "/v1/segments", waits_here, {},
+      [answers](const Request&) { return answers->Segments(); });
+  add("GET", "/v1/namespaces", waits_here, {},
       [answers](const Request&) { return answers->Namespaces(); });
-  add("GET", "/v1/versions", waits_here,
+  add("GET", "/v1/versions", waits_here, {"namespace", "version"},
       [answers](const Request& request) { return answers->Versions(request); });
-  add("GET", "/v1/engines", waits_here,
+  add("GET", "/v1/engines", waits_here, {"limit"},
       [answers](const Request& request) { return answers->Engines(request); });
-  add("GET", "/v1/keys", true,
+  add("GET", "/v1/keys", true, {"namespace", "version", "prefix", "limit", "after"},
       [answers](const Request& request) { return answers->Keys(request); });
-  add("GET", "/v1/key", true, [answers](const Request& request) { return answers->Key(request); });
-  add("POST", kPrefixPath, true,
+  add("GET", "/v1/key", true, {"key", "namespace", "version"},
+      [answers](const Request& request) { return answers->Key(request); });
+  add("POST", kPrefixPath, true, {},  // its body is its own
       [pool](const Request& request) { return AnswerPrefix(*pool, request); });
   routes.back().body_bytes = kMaxPrefixBody;
-  add("GET", "/v1/tasks", false, [answers](const Request&) { return answers->ListTasks(); });
-  add("POST", "/v1/reset", true,
+  add("GET", "/v1/tasks", false, {}, [answers](const Request&) { return answers->ListTasks(); });
+  add("POST", "/v1/reset", true, {"namespace", "version", "timeout_ms"},
       [answers](const Request& request) { return answers->Reset(request); });
-  add("POST", "/v1/prune", true,
+  add("POST", "/v1/prune", true, {"namespace", "before", "timeout_ms"},
       [answers](const Request& request) { return answers->Prune(request); });
-  add("POST", "/v1/remove", true,
+  add("POST", "/v1/remove", true, {"namespace", "version", "prefix", "pattern"},
       [answers](const Request& request) { return answers->Remove(request); });
-  add("POST", "/v1/pin", true, [answers](const Request& request) { return answers->Pin(request); });
-  add("POST", "/v1/unpin", true,
+  add("POST", "/v1/pin", true, {"namespace", "version", "key", "prefix", "seconds"},
+      [answers](const Request& request) { return answers->Pin(request); });
+  add("POST", "/v1/unpin", true, {"namespace", "version", "key", "prefix"},
       [answers](const Request& request) { return answers->Unpin(request); });
   return routes;
 }

@@ -34,6 +34,12 @@ class AskedPool final : public FakeAdminPool {
       count.Add({&holder, 1});
     }
   }
+  Result<wire::ResetOutcome> Reset(const wire::ResetRequest& request,
+                                   std::int64_t /*deadline_ns*/) override {
+    asked.push_back(fmt::format("reset {}{}", request.name,
+                                request.version ? " version " + *request.version : std::string()));
+    return wire::ResetOutcome{};
+  }
   Result<wire::PruneOutcome> Prune(const wire::PruneRequest& request,
                                    std::int64_t /*deadline_ns*/) override {
     asked.push_back(fmt::format("prune {} before {}", request.name, request.before));
@@ -74,6 +80,18 @@ class AdminRoutesTest : public testing::Test {
     request.method = "POST";
     request.path = path;
     return std::ranges::find(routes_, path, &http::Route::path)->answer(request);
+  }
+  // Returns the parameters that a path needs.
+  static std::map<std::string, std::string> Needed(const std::string& path,
+                                                   const std::string& name) {
+    std::map<std::string, std::string> needed;
+    if (path == "/v1/key") return {{"key", "k"}};
+    if (path == "/v1/reset" || path == "/v1/prune") needed["timeout_ms"] = "100";
+    if (path == "/v1/prune") needed["before"] = "v2";
+    if (path == "/v1/pin") needed["seconds"] = "9";
+    if (path == "/v1/remove" || path == "/v1/pin" || path == "/v1/unpin") needed["prefix"] = "k";
+    if (!needed.empty()) needed["namespace"] = name;
+    return needed;
   }
   void Slot(SlotId slot, const std::string& name, const std::string& version = {}) {
     pool_->slots.push_back({.slot = slot, .name = name, .version = version});
@@ -123,45 +141,94 @@ TEST_F(AdminRoutesTest, ANamespaceWithoutASlotIsPruned) {
 TEST_F(AdminRoutesTest, ANameOfTwoNamespacesIsRefusedWithBoth) {
   Slot(1, QualifiedName("acme", "model"), "v1");
   Slot(2, "acme:model", "v2");
-  const std::map<std::string, std::string> name = {{"namespace", "acme:model"},
-                                                   {"before", "v2"},
-                                                   {"prefix", "k"},
-                                                   {"seconds", "9"},
-                                                   {"timeout_ms", "100"}};
+  const auto name = [](const std::string& path) { return Needed(path, "acme:model"); };
   for (const char* path : {"/v1/reset", "/v1/prune", "/v1/remove", "/v1/pin", "/v1/unpin"}) {
-    const auto refused = Post(path, name);
+    const auto refused = Post(path, name(path));
     EXPECT_EQ(refused.status, 400) << path;
     EXPECT_THAT(refused.body, HasSubstr("'model' of tenant 'acme'")) << path;
     EXPECT_THAT(refused.body, HasSubstr("'acme:model' without a tenant")) << path;
   }
   EXPECT_THAT(pool_->asked, testing::IsEmpty());
   // Only one of them has this version.
-  auto versioned = name;
+  auto versioned = name("/v1/pin");
   versioned["version"] = "v2";
   EXPECT_EQ(Post("/v1/pin", versioned).status, 200);
   EXPECT_THAT(pool_->asked, testing::ElementsAre("pin k in 2 for 9 s"));
   // One of them without a slot.
   pool_->slots.pop_back();
   pool_->versioned = {"acme:model"};
-  EXPECT_EQ(Post("/v1/prune", name).status, 400);
-  EXPECT_EQ(Post("/v1/reset", name).status, 200);
+  EXPECT_EQ(Post("/v1/prune", name("/v1/prune")).status, 400);
+  EXPECT_EQ(Post("/v1/reset", name("/v1/reset")).status, 200);
 }
 
 // An unset variable of a script: it must not mean any namespace, nor a pin without an end.
 TEST_F(AdminRoutesTest, AnEmptyArgumentIsRefused) {
   Slot(1, "m");
-  const std::map<std::string, std::string> all = {
-      {"namespace", "m"}, {"before", "v2"}, {"prefix", "k"}, {"seconds", "9"}};
   for (const char* path : {"/v1/reset", "/v1/prune", "/v1/remove", "/v1/pin", "/v1/unpin"}) {
-    auto nameless = all;
-    nameless["namespace"] = "";
-    EXPECT_EQ(Post(path, nameless).status, 400) << path;
+    EXPECT_EQ(Post(path, Needed(path, "")).status, 400) << path;
   }
-  auto endless = all;
+  auto endless = Needed("/v1/pin", "m");
   endless["seconds"] = "";
   EXPECT_EQ(Post("/v1/pin", endless).status, 400);
+  auto versionless = Needed("/v1/reset", "m");
+  versionless["version"] = "";
+  EXPECT_EQ(Post("/v1/reset", versionless).status, 400) << "it would void all versions";
   EXPECT_THAT(pool_->asked, testing::IsEmpty());
-  EXPECT_EQ(Post("/v1/pin", all).status, 200);
+  EXPECT_EQ(Post("/v1/pin", Needed("/v1/pin", "m")).status, 200);
+}
+
+// A name that is misspelt, or that another path takes, must not widen what is changed.
+TEST_F(AdminRoutesTest, AnUnknownParameterIsRefusedByEachPath) {
+  Slot(1, "m");
+  for (const http::Route& route : routes_) {
+    if (!route.path.starts_with("/v1/")) continue;
+    http::Request request;
+    request.method = route.method;
+    request.path = route.path;
+    request.query = Needed(route.path, "m");
+    request.query["versoin"] = "v1";
+    const http::Response response = route.answer(request);
+    EXPECT_EQ(response.status, 400) << route.path;
+    EXPECT_THAT(response.body, HasSubstr("unknown parameter")) << route.path;
+  }
+  EXPECT_THAT(pool_->asked, testing::IsEmpty());
+  auto misspelt = Needed("/v1/reset", "m");
+  misspelt["versoin"] = "v1";
+  EXPECT_THAT(Post("/v1/reset", misspelt).body, HasSubstr("did you mean 'version'?"));
+}
+
+TEST_F(AdminRoutesTest, AResetVoidsTheVersionThatItNames) {
+  Slot(1, "m", "v1");
+  Slot(2, "m", "v2");
+  auto one = Needed("/v1/reset", "m");
+  EXPECT_EQ(Post("/v1/reset", one).status, 200);
+  one["version"] = "v2";
+  EXPECT_EQ(Post("/v1/reset", one).status, 200);
+  one["version"] = "v3";
+  EXPECT_EQ(Post("/v1/reset", one).status, 404);
+  EXPECT_THAT(pool_->asked, testing::ElementsAre("reset m", "reset m version v2"));
+}
+
+TEST_F(AdminRoutesTest, ValuesAreTakenWholeOrRefused) {
+  Slot(1, "m");
+  const auto status = [&](const char* path, const std::map<std::string, std::string>& query) {
+    http::Request request;
+    request.query = query;
+    return std::ranges::find(routes_, path, &http::Route::path)->answer(request).status;
+  };
+  for (const char* limit : {"", "-1", "1.5", "1e3", "0x10", " 1", "18446744073709551616"}) {
+    EXPECT_EQ(status("/v1/keys", {{"limit", limit}}), 400) << limit;
+    EXPECT_EQ(status("/v1/engines", {{"limit", limit}}), 400) << limit;
+  }
+  for (const char* after : {"", "0", "0.0.0.0", "0.0.0.0.0.0", "0.0.0.0.0 ", "0.0.0.0.65536", "a",
+                            "4294967296.4294967296.0.0.0"}) {
+    EXPECT_EQ(status("/v1/keys", {{"after", after}}), 400) << after;
+  }
+  EXPECT_EQ(status("/v1/keys", {{"after", "0.0.0.0.0"}}), 200);
+  EXPECT_EQ(status("/v1/keys", {{"namespace", ""}}), 400) << "it would mean all";
+  EXPECT_EQ(status("/v1/keys", {{"version", "v9"}}), 404) << "also without a namespace";
+  EXPECT_EQ(status("/v1/key", {{"key", std::string(1025, 'k')}}), 400);
+  EXPECT_EQ(status("/v1/versions", {{"namespace", std::string(1025, 'n')}}), 400);
 }
 
 // ---- weight versions

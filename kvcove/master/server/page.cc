@@ -386,7 +386,9 @@ Page PageOf(std::shared_ptr<AdminPool> pool, const PageOptions& options, const C
   file("/page.js", kPageJs, "text/javascript; charset=utf-8");
   file("/page.svg", kPageSvg, "image/svg+xml");
   AddRoute(page.routes, "GET", "/v1/page", /*waits=*/true,
-           [answers](const Request& request) { return answers->Answer(request); });
+           Taking({"points_from", "points_of", "owners_from", "owners_find", "namespaces_from",
+                   "namespaces_find", "engines_from", "engines_find"},
+                  [answers](const Request& request) { return answers->Answer(request); }));
   page.tick = [answers] { answers->Tick(); };
   return page;
 }
