@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <thread>
 
 namespace kvcove::http {
@@ -68,10 +69,14 @@ class ServerTest : public testing::Test {
                                 [](const Request& request) {
                                   return Response{.body = std::to_string(request.body.size())};
                                 }},
+                           {.method = "GET", .path = "/throws", .answer = Throw},
+                           {.method = "POST", .path = "/throws", .waits = true, .answer = Throw},
                            {.method = "DELETE", .path = "/change", .answer = change}});
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }
+
+  static Response Throw(const Request& /*request*/) { throw std::runtime_error("a fault"); }
 
   UniqueFd Connect(const std::string& sends = {}) const {
     UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -333,6 +338,83 @@ TEST_F(ServerTest, RequestsWhoseEndIsInDoubtAreRefused) {
     EXPECT_THAT(ReadAll(fd), StartsWith("HTTP/1.1 400")) << lines;
     EXPECT_EQ(changes_, 0) << lines;
   }
+}
+
+TEST_F(ServerTest, ParametersThatCouldBeReadInTwoWaysAreRefusedWithTheirName) {
+  Start();
+  const auto post = [this](const std::string& path, const std::string& body) {
+    return Ask("POST",
+               fmt::format("Host: localhost\r\nContent-Type: application/json\r\n"
+                           "Content-Length: {}\r\n",
+                           body.size()),
+               path, body);
+  };
+  const auto nested = [](char open, char close) {
+    const std::size_t depth = 30'000;
+    return "{\"deep\":" + std::string(depth, open) + std::string(depth, close) + "}";
+  };
+  for (const auto& [path, body, name] :
+       {std::tuple("/change", nested('[', ']'), "'deep' is a list"),
+        std::tuple("/change", std::string(R"({"deep":{"a":{"a":1}}})"), "'deep' is a list or an"),
+        std::tuple("/change", std::string(R"({"a":1,"b":2,"a":3})"), "'a' is given twice in the b"),
+        std::tuple("/change?a=1", std::string(R"({"a":1})"), "in the query and in the body"),
+        std::tuple("/change?a=1&b=2&a=1", std::string(), "'a' is given twice in the query"),
+        std::tuple("/change?a=%4", std::string(), "'%4' in the URL is no escape"),
+        std::tuple("/change?a=%zz1", std::string(), "'%zz' in the URL is no escape"),
+        std::tuple("/change", std::string(R"({"a":null})"), "'a' is null"),
+        std::tuple("/change", std::string("[1]"), "no JSON object"),
+        std::tuple("/change", std::string("{\"a\":\"\xff\"}"), "no JSON object")}) {
+    const std::string answer = post(path, body);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << path << name;
+    EXPECT_THAT(answer, HasSubstr(name)) << path;
+  }
+  EXPECT_EQ(changes_, 0);
+  EXPECT_EQ(StatusOf(post("/change?a=%41", R"({"b":1.5,"c":true,"d":"[["})")), 200);
+}
+
+TEST_F(ServerTest, AnAnswerToHeadHasNoBody) {
+  Start();
+  const UniqueFd fd = Connect(
+      "HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+      "HEAD /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+      "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  const std::string answers = ReadAll(fd);
+  EXPECT_THAT(answers, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(answers, HasSubstr("\r\n\r\nHTTP/1.1 404"));
+  EXPECT_THAT(answers, HasSubstr("\r\n\r\nHTTP/1.1 200"));
+  EXPECT_THAT(answers, testing::EndsWith("\r\n\r\nok\n"));
+}
+
+TEST_F(ServerTest, APathThatIsNotThereIsAnsweredWithThoseThatAre) {
+  Start();
+  const std::string host = "Host: localhost\r\n";
+  const std::string nothing = Ask("GET", host, "/helthz");
+  EXPECT_EQ(StatusOf(nothing), 404);
+  EXPECT_THAT(nothing, HasSubstr("did you mean '/healthz'?"));
+  EXPECT_THAT(nothing, HasSubstr("\"POST /long\""));
+  const std::string other = Ask("GET", host, "/change");
+  EXPECT_EQ(StatusOf(other), 405);
+  EXPECT_THAT(other, HasSubstr("Allow: POST, DELETE\r\n"));
+  EXPECT_THAT(other, HasSubstr("takes POST, DELETE, not GET"));
+}
+
+TEST_F(ServerTest, AnExceptionEndsItsRequestAlone) {
+  Start();
+  const std::string host = "Host: localhost\r\nX-Kvcove-Request: 1\r\n";
+  for (const char* method : {"GET", "POST"}) {
+    const std::string answer = Ask(method, host, "/throws");
+    EXPECT_EQ(StatusOf(answer), 500) << method;
+    EXPECT_THAT(answer, testing::Not(HasSubstr("a fault\""))) << "it may name secrets";
+  }
+  EXPECT_EQ(StatusOf(Ask("GET", host, "/healthz")), 200);
+}
+
+TEST_F(ServerTest, AHeadThatIsTooLongIsNamed) {
+  Start();
+  const std::string answer =
+      Ask("GET", "Host: localhost\r\nX-Long: " + std::string(20'000, 'x') + "\r\n", "/healthz");
+  EXPECT_EQ(StatusOf(answer), 431);
+  EXPECT_THAT(answer, HasSubstr("the head is longer than 16384 bytes"));
 }
 
 TEST_F(ServerTest, ALongBodyIsForTheRouteThatWantsItAndForCallersThatMayAsk) {

@@ -283,6 +283,33 @@ json CallsJson(const std::vector<PageHistory::Point>& points, const AdminPool::C
   return rows;
 }
 
+// Estimates of fewer values than these say nothing.
+constexpr std::uint64_t kAskedEnough = 100;
+
+// Returns the estimates of a tier ("memory" or "disk") from the status of a pool, if it has any.
+ExpectedRatios ExpectedOf(const json& status, const char* tier) {
+  const json expected = status.value("expected", json::object());
+  if (expected.value("asked", std::uint64_t{0}) < kAskedEnough) return {};
+  const json ratios = expected.at("hit_ratio").value(tier, json::object());
+  const auto of = [&](const char* size) -> std::optional<double> {
+    const auto ratio = ratios.find(size);
+    if (ratio == ratios.end() || !ratio->is_number()) return std::nullopt;
+    return ratio->get<double>();
+  };
+  return {.half = of("half"),
+          .same = of("same"),
+          .twice = of("double"),
+          .quadruple = of("quadruple"),
+          .any = of("any")};
+}
+
+std::optional<std::size_t> RefusedHello(const AdminPool::Counts& counts) {
+  for (std::size_t i = 0; i < std::min(counts.calls.size(), PageHistory::kCalls); ++i) {
+    if (counts.calls[i].first == kRefusedHello) return i;
+  }
+  return std::nullopt;
+}
+
 // Thread-safe.
 class PageAnswers {
  public:
@@ -302,15 +329,21 @@ class PageAnswers {
     KVCOVE_ASSIGN(const std::uint64_t points_from, NumberIn(request, "points_from", 0));
     KVCOVE_ASSIGN(const std::vector<SlotDescription> slots, pool_->Namespaces());
     KVCOVE_ASSIGN(const AdminPool::EngineList engines, pool_->Engines(kMaxEngines));
+    const AdminPool::Counts counts = pool_->Count();
+    const json status = pool_->Status();
     const PageFacts facts{.ready = pool_->Ready(),
                           .owners = pool_->Owners(),
                           .points = history_.Since(0).points,
-                          .tasks = pool_->Tasks()};
-    const AdminPool::Counts counts = pool_->Count();
+                          .tasks = pool_->Tasks(),
+                          .engines = engines.engines,
+                          .refused_hello = RefusedHello(counts),
+                          .memory = ExpectedOf(status, "memory"),
+                          .disk = ExpectedOf(status, "disk")};
     const Verdict verdict = VerdictOf(facts);
     json answer{{"schema", "kvcove.page.1"},
                 {"health", HealthName(verdict.health)},
                 {"verdict", verdict.text},
+                {"advice", AdviceOf(facts)},
                 {"drains", options_.drains},
                 {"pool", PoolJson(facts.owners)},
                 {"history", HistoryJson(request, points_from, facts.points, counts)},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last hour of a pool, for the page of its admin endpoint: one point for each 10 s, 360 of
-// them, in a ring of a fixed size (80 KiB). A point has what was counted since the one
+// them, in a ring of a fixed size (85 KiB). A point has what was counted since the one
 // before, so that a process which starts anew, and counts from zero, makes no point wrong.
 #pragma once
 
@@ -23,7 +23,7 @@ class PageHistory {
  public:
   static constexpr std::size_t kPoints = 360;
   static constexpr std::int64_t kIntervalNs = 10 * kSecond;
-  static constexpr std::size_t kCalls = 8;  // those that AdminPool::Counts has beyond are left out
+  static constexpr std::size_t kCalls = 9;  // those that AdminPool::Counts has beyond are left out
 
   struct Call {
     std::uint32_t count = 0;

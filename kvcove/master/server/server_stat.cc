@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The master's state for operators, and its metrics. Each figure is read by itself, so
 // figures of one Stat may belong to slightly different times.
+#include <bit>
 #include <numeric>
 
+#include "kvcove/master/server/page_verdict.h"
 #include "kvcove/master/server/server.h"
 #include "kvcove/master/server/server_impl.h"
 #include "kvcove/master/server/server_metrics.h"
@@ -57,6 +59,12 @@ MasterCounts MasterServer::Impl::Counts() const {
   for (const auto& [method, name] : kTimedCalls) {
     counts.calls.emplace_back(name, times_[static_cast<std::size_t>(method)].Count());
   }
+  // Each of them takes the time for which its answer is delayed.
+  constexpr auto kBucket =
+      static_cast<std::size_t>(std::bit_width(std::uint64_t{rpc::kRefusalDelayNs / 1000}));
+  Histogram::Counts refused{};
+  refused[kBucket] = gate_.refused();
+  counts.calls.emplace_back(kRefusedHello, refused);
   return counts;
 }
 

@@ -190,6 +190,23 @@ Result<std::string> Standby::OnFind(std::span<const std::byte> body) {
 
 // ---- operators
 
+namespace {
+
+// Returns why a standby does not answer what only a leader can, and who may.
+Error NoLeader(const StandbyView& now) {
+  Error error = rpc::NotTheLeader(now.leader ? now.leader->address : "");
+  if (now.leader && !now.leader->admin.empty()) {
+    error.detail += ", its admin endpoint " + now.leader->admin;
+  }
+  if (!now.store_error.empty()) {
+    error.detail += "; this master does not lead, because etcd does not answer it: " +
+                    now.store_error;
+  }
+  return error;
+}
+
+}  // namespace
+
 http::Response Standby::StatusPage() const {
   const StandbyView now = view();
   nlohmann::json status{{"role", "standby"},
@@ -259,12 +276,7 @@ Status Standby::OpenAdmin() {
   add("/v1/status", false, [this](const http::Request&) { return StatusPage(); });
   for (const auto& [method, path] : LeaderPaths()) {
     routes.push_back({.method = method, .path = path, .answer = [this](const http::Request&) {
-                        const StandbyView now = view();
-                        Error error = rpc::NotTheLeader(now.leader ? now.leader->address : "");
-                        if (now.leader && !now.leader->admin.empty()) {
-                          error.detail += ", its admin endpoint " + now.leader->admin;
-                        }
-                        return http::ErrorResponse(error);
+                        return http::ErrorResponse(NoLeader(view()));
                       }});
     // Otherwise a long question is refused for its length, which names no leader.
     if (path == kPrefixPath) routes.back().body_bytes = kMaxPrefixBody;
@@ -275,10 +287,17 @@ Status Standby::OpenAdmin() {
                   ServeMetrics(metrics, options_.credentials, options_.tls, routes));
   }
   if (!options_.admin) return {};
-  add("/", true, [](const http::Request&) {
+  add("/", true, [this](const http::Request&) {
+    // Without a credential: the store's own words may name hosts.
+    const bool stored = view().store_error.empty();
     return http::Response{.body =
-                              "This master is a standby. The page of the pool is at the admin "
-                              "endpoint of its leader; 'kvcove admin status' names it.\n",
+                              stored ? "This master is a standby. The page of the pool is at the "
+                                       "admin endpoint of its leader; 'kvcove admin status' names "
+                                       "it.\n"
+                                     : "This master has no connection to etcd, so it does not "
+                                       "lead. If no master reaches etcd, none leads: look-ups are "
+                                       "misses, and resets are not proven. Look at etcd; 'kvcove "
+                                       "admin status' says what it answers.\n",
                           .type = "text/plain"};
   });
   admin_ = *options_.admin;

@@ -116,7 +116,8 @@ function buttonCell(text, label, act) {
 
 // ---- requests
 
-class Refused extends Error {}
+class Answered extends Error {} // by the endpoint, not by the browser in its place
+class Refused extends Answered {}
 
 async function ask(path, body) {
   const options = { headers: { Accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout(1000 * PATIENCE_S) };
@@ -139,7 +140,7 @@ async function ask(path, body) {
   if (response.ok) return answer;
   const text = answer.detail || answer.error || `the endpoint answers ${response.status}`;
   if (response.status === 401) throw new Refused(text);
-  throw new Error(text);
+  throw new Answered(text);
 }
 
 // ---- the login
@@ -218,7 +219,8 @@ function showTrouble(error) {
   const trouble = byId("trouble");
   trouble.hidden = false;
   const since = answeredAt === null ? "" : " What is shown below is older.";
-  setText(trouble, `The admin endpoint does not answer: ${error.message}. The page asks again.${since}`);
+  const what = error instanceof Answered ? "The admin endpoint cannot show the pool" : "The admin endpoint does not answer";
+  setText(trouble, `${what}: ${error.message}. The page asks again.${since}`);
   document.title = "! kvcove";
 }
 
@@ -251,6 +253,14 @@ async function act(path, body, done) {
 }
 
 // ---- the parts of the page
+
+function showAdvice(advice) {
+  const list = byId("advice");
+  list.hidden = advice.length === 0;
+  if (list.dataset.texts === advice.join("\n")) return;
+  list.dataset.texts = advice.join("\n");
+  list.replaceChildren(...advice.map((text) => make("li", {}, text)));
+}
 
 function showNow(pool, resets) {
   setText(byId("owners-now"), `${number(pool.live)} of ${number(pool.owners)} live`);
@@ -553,6 +563,7 @@ function show(page) {
   verdict.className = `verdict ${page.health}`;
   setText(verdict, page.verdict);
   document.title = page.health === "good" ? "kvcove" : "! kvcove";
+  showAdvice(page.advice);
   showNow(page.pool, page.resets);
   showHistory(page.history);
   showMisses(page.misses);
