@@ -350,6 +350,7 @@ void AddChanges(Builder& add) {
                             "POST", "/v1/reset", PrintFields);
   add.Argument(reset, "namespace", "namespace", "name of the namespace, as 'namespaces' shows it")
       ->required();
+  add.Argument(reset, "--version", "version", "only values of this version of the weights");
   add.Argument(reset, "--timeout-ms", "timeout_ms",
                "milliseconds to wait for the proof (2500; at most 60000)");
   AddPrune(add);

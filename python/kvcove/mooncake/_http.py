@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import errno
 import inspect
 import ipaddress
 import json
 import logging
+import re
 import socket
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
@@ -33,6 +35,7 @@ __all__ = [
     "HttpServer",
     "HttpServers",
     "Request",
+    "check_names",
     "in_thread",
     "json_answer",
     "last_segment",
@@ -55,6 +58,7 @@ _SLOWEST_BYTES_PER_SECOND = 1 << 20
 _MAX_WAITING = 128
 # Requests under way. Launchers kill a server whose /health does not answer, so /health has some more.
 _MAX_REQUESTS = 256
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _RESERVED_FOR_HEALTH = 16
 
 _Made = TypeVar("_Made")
@@ -79,9 +83,16 @@ class Request:
         Raises
         ------
         ValueError
-            It is none.
+            It is none, or names a field twice.
         """
-        value = json.loads(self.body or b"{}")
+        try:
+            value = json.loads(self.body or b"{}", object_pairs_hook=_object)
+        except UnicodeDecodeError:
+            raise ValueError("the body is no UTF-8") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the body is no JSON: {error}") from None
+        except RecursionError:
+            raise ValueError("the body is nested too deeply") from None
         if not isinstance(value, dict):
             raise ValueError("the body is no JSON object")
         return value
@@ -248,7 +259,7 @@ class HttpServer:
                     self._body_bytes -= len(request.body)
             return head.keep_alive
         except Refused as refused:
-            answer = text_answer(str(refused), refused.status)
+            answer = json_answer({"error": str(refused)}, refused.status)
         await self._send(writer, answer, method, False)
         # What was sent already would reset the connection, and the answer with it.
         writer.write_eof()
@@ -285,8 +296,10 @@ class HttpServer:
             if (method, known) in self._routes:
                 return self._routes[method, known]
         if any(known == path for _, known in self._routes):
-            raise Refused(405, "Method not allowed")
-        raise Refused(404, "not found")
+            methods = ", ".join(sorted(method for method, known in self._routes if known == path))
+            raise Refused(405, f"Method not allowed: {path} takes {methods}")
+        near = difflib.get_close_matches(path, {known for _, known in self._routes}, 1)
+        raise Refused(404, f"not found: {path[:64]}" + (f"; did you mean {near[0]}?" if near else ""))
 
     @contextlib.contextmanager
     def _counted(self, path: str) -> Iterator[None]:
@@ -428,5 +441,45 @@ def _answer_for(error: Exception, request: Request) -> Answer:
 
 
 def last_segment(request: Request) -> str:
-    """Return the last segment of the path, decoded."""
-    return unquote(request.path.rpartition("/")[2])
+    """Return the last segment of the path, decoded.
+
+    Raises
+    ------
+    ValueError
+        It is no UTF-8, or a ``%`` in it begins no escape: another text would be taken for it.
+    """
+    segment = request.path.rpartition("/")[2]
+    if wrong := _NO_ESCAPE.search(segment):
+        raise ValueError(f"{segment[wrong.start():][:3]!r} in the URL is no escape; '%' is '%25'")
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError("the end of the path is no UTF-8") from None
+
+
+def check_names(given: Collection[str], known: Collection[str], what: str) -> None:
+    """Refuse a name that would be ignored.
+
+    Raises
+    ------
+    ValueError
+        One that is not known is given; with the nearest that is.
+    """
+    for name in given:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"unknown {what} {name[:64]!r}{hint} (known: {', '.join(sorted(known)) or 'none'})"
+        )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object whose names differ: two programs may take another one of two."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:64]!r} is given twice")
+    return fields

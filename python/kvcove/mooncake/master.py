@@ -24,6 +24,7 @@ from kvcove.mooncake._http import (
     Handler,
     HttpServers,
     Request,
+    check_names,
     json_answer,
     open_url,
     text_answer,
@@ -171,6 +172,19 @@ class _Unauthorized(Exception):
     """The caller shows no bearer that the master takes."""
 
 
+# The parameters of paths that take some. One that is misspelt would widen the call: without
+# `tenant_id`, remove_all is for all tenants.
+_PARAMETERS = {
+    ("GET", "/query_key"): {"key"},
+    ("GET", "/batch_query_keys"): {"keys"},
+    ("GET", "/query_segment"): {"segment"},
+    ("GET", "/api/v1/segments/status"): {"segment"},
+    ("GET", "/api/v1/drain_jobs/query"): {"job_id"},
+    ("POST", "/api/v1/drain_jobs"): set[str](),
+    ("POST", "/api/v1/drain_jobs/cancel"): {"job_id"},
+    ("POST", "/api/v1/remove_all"): {"force", "tenant_id"},
+}
+
 # What kvcove's /readyz says of one of several masters: that program's role and state. Cut off from
 # etcd a leader has stepped down, and goes on if nobody else has led.
 _ROLES = {
@@ -256,7 +270,7 @@ class AdminHttp:
         self._server = HttpServers(
             with_loopback(host),
             port,
-            {route: self._as_its_caller(handler) for route, handler in routes.items()},
+            {route: self._as_its_caller(handler, *route) for route, handler in routes.items()},
         )
         self.port = self._server.port
 
@@ -266,8 +280,12 @@ class AdminHttp:
 
     # ---- asking kvcove
 
-    def _as_its_caller(self, handler: Handler) -> Handler:
+    def _as_its_caller(self, handler: Handler, method: str, path: str) -> Handler:
+        known = _PARAMETERS.get((method, path))
+
         def answer(request: Request) -> Answer:
+            if known is not None:
+                check_names(request.query, known, "parameter")
             self._caller.authorization = request.authorization
             try:
                 return handler(request)
@@ -303,6 +321,8 @@ class AdminHttp:
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         status, answer, _ = self._fetch(path, data)
+        if status == 400:  # for what the caller has named
+            raise ValueError(json.loads(answer)["detail"])
         if status != 200:
             raise RuntimeError(f"the master answers {status} to {path}: {answer.decode()[:200]}")
         return json.loads(answer)
@@ -625,14 +645,16 @@ class AdminHttp:
 
     def _remove_all(self, request: Request) -> Answer:
         tenant = request.query.get("tenant_id")
-        force = request.query.get("force", "false").lower() in ("true", "1")
+        force = request.query.get("force", "false").lower()
+        if force not in ("true", "1", "false", "0"):
+            raise ValueError(f"force={force[:16]!r} is neither true nor false")
         wanted = self._namespaces()
         if tenant is not None:
             name = "mooncake" if tenant == "default" else f"mooncake/{tenant}"
             wanted = {n: entries for n, entries in wanted.items() if n.split(":")[-1] == name}
         removed = 0
         for namespace, entries in wanted.items():
-            if force:
+            if force in ("true", "1"):
                 # Counted before: a reset costs the same whatever it removes, and so counts nothing.
                 self._ask("/v1/reset", {"namespace": namespace})
                 removed += entries

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -20,11 +21,13 @@ from kvcove.mooncake._http import (
     AsyncHandler,
     HttpServer,
     Request,
+    check_names,
     in_thread,
     json_answer,
     last_segment,
 )
 from kvcove.mooncake._process import begin
+from kvcove.mooncake._types import Code
 from kvcove.mooncake.mooncake_config import MooncakeConfig
 from kvcove.mooncake.store import MooncakeDistributedStore
 
@@ -37,6 +40,9 @@ _RETRY_SECONDS = 1.0  # between two attempts to set the store up
 _MAX_GRACE_SECONDS = 3600
 # The store keeps no empty values. An empty answer beside "it is there" means that the key was put in between.
 _READS = 3
+_PART = ("size", "offset", "protocol", "location")  # of a file that is mounted
+_MOST_BYTES = 2**63 - 1  # of an object, a file or a segment
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Asked(Protocol):
@@ -83,20 +89,40 @@ def _handler(method: _Method) -> _Method:
     return answer
 
 
-async def _body(request: _Asked) -> dict[str, Any]:
+async def _body(request: _Asked, *known: str) -> dict[str, Any]:
+    """Return the body, an object with some of these fields."""
     body = await request.json()
     if not isinstance(body, dict):
         raise ValueError("the body is no JSON object")
+    check_names(body, known, "field")
+    for name, value in body.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not text.isascii() and _SURROGATE.search(text):
+                raise ValueError(f"{name} has half a surrogate pair, which is no character")
     return body
 
 
-def _whole(body: dict[str, Any], name: str, least: int, most: int | None = None) -> int:
+def _failed(code: int, text: str) -> Answer:
+    """Answer a code of the store: 400 where the caller's words are wrong."""
+    return _error(f"{text}: {code}", 400 if code == Code.INVALID_PARAMS else 500)
+
+
+def _whole(body: dict[str, Any], name: str, least: int, most: int = _MOST_BYTES) -> int:
     """Return a field that is a whole number, 0 if it is not there."""
     value = body.get(name, 0)
-    if type(value) is not int or value < least or (most is not None and value > most):
-        wanted = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise ValueError(f"Invalid {name}, a whole number {wanted} is wanted: {value!r}")
+    if type(value) is not int or not least <= value <= most:
+        wanted = f"of {least} or more" if most == _MOST_BYTES else f"from {least} to {most}"
+        raise ValueError(
+            f"Invalid {name}, a whole number {wanted} is wanted: {str(value)[:64]}"
+        )
     return value
+
+
+def _key(request: _Asked) -> str:
+    key = request.match_info["key"]
+    if not key:
+        raise ValueError("Missing key: it is the end of the path")
+    return str(key)
 
 
 def _grace(body: dict[str, Any]) -> int:
@@ -247,6 +273,8 @@ class MooncakeStoreService:
 
         def route(handler: Callable[[_Asked], Awaitable[Answer]]) -> AsyncHandler:
             async def serve(request: Request) -> Answer:
+                if request.path != "/health":  # which probes ask in their own ways
+                    check_names(request.query, (), "parameter")
                 return await handler(_HttpRequest(request))
 
             return serve
@@ -278,19 +306,19 @@ class MooncakeStoreService:
     @_handler
     async def handle_put(self, request: _Asked) -> Answer:
         """Store ``value`` under ``key``, both text."""
-        body = await _body(request)
+        body = await _body(request, "key", "value")
         key, value = body.get("key"), body.get("value")
         if not key or value is None:
             raise ValueError("Missing key or value")
         if not isinstance(key, str) or not isinstance(value, str):
             raise ValueError("key and value are text")
         code = await self._call("put", key, value.encode())
-        return _success() if code == 0 else _error(f"PUT operation failed: {code}", 500)
+        return _success() if code == 0 else _failed(code, "PUT operation failed")
 
     @_handler
     async def handle_get(self, request: _Asked) -> Answer:
         """Answer with the value."""
-        key = request.match_info["key"]
+        key = _key(request)
         for _ in range(_READS):
             value = await self._call("get", key)
             if value is None:
@@ -301,22 +329,22 @@ class MooncakeStoreService:
             if found == 0:
                 return _error("Key not found", 404)
             if found < 0:
-                return _error("Exist check failed", 500)
+                return _failed(found, "Exist check failed")
         return _error("GET operation failed", 500)
 
     @_handler
     async def handle_exist(self, request: _Asked) -> Answer:
         """Answer whether a key is there."""
-        found = await self._call("is_exist", request.match_info["key"])
-        return (
-            json_answer({"exists": found > 0}) if found >= 0 else _error("Exist check failed", 500)
-        )
+        found = await self._call("is_exist", _key(request))
+        if found < 0:
+            return _failed(found, "Exist check failed")
+        return json_answer({"exists": found > 0})
 
     @_handler
     async def handle_remove(self, request: _Asked) -> Answer:
         """Remove a key."""
-        code = await self._call("remove", request.match_info["key"])
-        return _success() if code == 0 else _error(f"Remove operation failed: {code}", 500)
+        code = await self._call("remove", _key(request))
+        return _success() if code == 0 else _failed(code, "Remove operation failed")
 
     @_handler
     async def handle_remove_all(self, _request: _Asked) -> Answer:
@@ -329,7 +357,7 @@ class MooncakeStoreService:
     @_handler
     async def handle_mount(self, request: _Asked) -> Answer:
         """Give ``size`` bytes more to the cluster."""
-        body = await _body(request)
+        body = await _body(request, "size", "protocol", "location")
         size = _whole(body, "size", 1)
         answer = await self._call("allocate_and_mount_segment", size, *self._where(body))
         if answer["ret"] != 0:
@@ -341,14 +369,14 @@ class MooncakeStoreService:
     @_handler
     async def handle_unmount(self, request: _Asked) -> Answer:
         """Take back what ``/api/mount`` gave."""
-        body = await _body(request)
+        body = await _body(request, "segment_ids", "grace_period_seconds")
         code = await self._call("unmount_and_free_segment", _segments(body), _grace(body))
         return _success() if code == 0 else _error(f"Unmount and free failed, ret={code}", 500)
 
     @_handler
     async def handle_mount_shm(self, request: _Asked) -> Answer:
         """Give as much as a part of a file in shared memory has."""
-        body = await _body(request)
+        body = await _body(request, "name", *_PART)
         path = _shm_name_to_path(body.get("name"))
         if path is None or body.get("size") is None:
             raise ValueError(f"Missing or invalid name or size: name names a file in {_SHM}")
@@ -360,7 +388,7 @@ class MooncakeStoreService:
     @_handler
     async def handle_unmount_shm(self, request: _Asked) -> Answer:
         """Take segments back."""
-        body = await _body(request)
+        body = await _body(request, "segment_ids", "grace_period_seconds")
         names, grace = _segments(body), _grace(body)
         async with self._state_lock:
             failed = await self._unmount(names, grace)
@@ -373,13 +401,14 @@ class MooncakeStoreService:
     @_handler
     async def handle_unmount_local_disk(self, request: _Asked) -> Answer:
         """Let go of the store's disk; readers have ``grace_period_seconds`` to end."""
-        code = await self._call("unmount_local_disk_segment", _grace(await _body(request)))
+        body = await _body(request, "grace_period_seconds")
+        code = await self._call("unmount_local_disk_segment", _grace(body))
         return _success() if code == 0 else _error(f"Unmount local disk failed, ret={code}", 500)
 
     @_handler
     async def handle_reconfigure(self, request: _Asked) -> Answer:
         """Mount a segment for decoding in place of the last one, or none for prefill."""
-        body = await _body(request)
+        body = await _body(request, "mode", "path", *_PART)
         mode = body.get("mode")
         mode = mode.lower() if isinstance(mode, str) else mode
         if mode not in ("decode", "prefill"):
