@@ -63,7 +63,7 @@ JsonAnswer Taking(std::vector<std::string_view> parameters, JsonAnswer answer) {
       if (!parameters.empty()) {
         return UnknownKey("parameter", name.substr(0, kShown), parameters);
       }
-      return Fail(Code::kInvalid, fmt::format("unknown parameter '{}': the URL of this path takes none",
+      return Fail(Code::kInvalid, fmt::format("unknown parameter '{}': this path takes none",
                                               name.substr(0, kShown)));
     }
     return answer(request);

@@ -335,6 +335,7 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "block_hashes": ["00"]})"),
               HasSubstr("one of them"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": []})"), HasSubstr("not empty"));
+  EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "keys": ["b"]})"), HasSubstr("twice"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": [1]})"), HasSubstr("list of strings"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": [""]})"), HasSubstr("the key is empty"));
   EXPECT_THAT(refused(R"({"namespace": "m", "kesy": ["a"]})"), HasSubstr("did you mean 'keys'?"));

@@ -30,7 +30,9 @@ struct Question {
 // of its text.
 Result<json> Parse(const std::string& text) {
   bool nested = false;
+  std::size_t fields = 0;
   const auto keep = [&](int depth, json::parse_event_t event, json& /*parsed*/) {
+    if (event == json::parse_event_t::key && depth == 1) ++fields;
     const bool begins =
         event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
     if (begins && depth > 1) nested = true;
@@ -39,6 +41,7 @@ Result<json> Parse(const std::string& text) {
   json body = json::parse(text, keep, /*allow_exceptions=*/false);
   if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
   if (nested) return Fail(Code::kInvalid, "a field is neither a value nor a list of values");
+  if (fields != body.size()) return Fail(Code::kInvalid, "a field is given twice");
   return body;
 }
 
