@@ -86,9 +86,9 @@ Response MalformedResponse(const error_code& error) {
     answer.status = 431;
     return answer;
   }
-  return ErrorResponse({Code::kInvalid, fmt::format("not an HTTP/1.1 request: {}",
-                                                    error ? error.message()
-                                                          : "its length is given twice")});
+  return ErrorResponse(
+      {Code::kInvalid, fmt::format("not an HTTP/1.1 request: {}",
+                                   error ? error.message() : "its length is given twice")});
 }
 
 // Parses a body whose fields are parameters. Lists and objects in it are dropped while they are

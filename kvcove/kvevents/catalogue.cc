@@ -36,26 +36,33 @@ void Catalogue::SetSlot(SlotId slot, Generation generation, bool shown) {
   of.generation = generation;
   of.shown = shown;
   if (of.values == 0) return;
+  changed_ = true;
+  if (!ended) return;
+  ++of.life;
+  of.values = 0;
+}
+
+void Catalogue::Sweep() {
+  if (!std::exchange(changed_, false)) return;
+  swept_ += entries_.size();
   for (auto at = entries_.begin(); at != entries_.end();) {
     const auto next = std::next(at);
-    bool touched = false;
-    for (Value& value : at->second.values) {
-      if (value.slot != slot) continue;
-      touched = true;
-      if (ended) value.memory = value.disk = 0;
-    }
-    if (touched) Settle(at);
+    Settle(at);
     at = next;
   }
-  if (ended) {
-    std::erase_if(disk_parts_, [slot](const auto& part) { return part.second.slot == slot; });
-  }
+  std::erase_if(disk_parts_, [this](const auto& part) { return Gone(part.second); });
+}
+
+std::vector<Event> Catalogue::TakeEvents() {
+  Sweep();
+  return std::exchange(events_, {});
 }
 
 Catalogue::Value* Catalogue::Find(SlotId slot, const BlockPart& part, bool add) {
   auto at = entries_.find(part.block);
   if (at == entries_.end()) {
     if (!add) return nullptr;
+    if (entries_.size() >= most_blocks_) Sweep();  // blocks that are gone must not keep others out
     if (entries_.size() >= most_blocks_) {
       ++left_out_;
       return nullptr;
@@ -64,8 +71,10 @@ Catalogue::Value* Catalogue::Find(SlotId slot, const BlockPart& part, bool add) 
   }
   const std::uint64_t adapter = AdapterOf(part.adapter);
   std::vector<Value>& values = at->second.values;
+  // As above. The caller settles the block.
+  if (add && changed_) std::erase_if(values, [this](const Value& one) { return Gone(one); });
   const auto value = std::ranges::find_if(values, [&](const Value& one) {
-    return one.slot == slot && one.adapter == adapter && one.parts == part.parts;
+    return one.slot == slot && one.adapter == adapter && one.parts == part.parts && !Gone(one);
   });
   if (value != values.end()) return &*value;
   if (!add) return nullptr;
@@ -74,8 +83,10 @@ Catalogue::Value* Catalogue::Find(SlotId slot, const BlockPart& part, bool add) 
     return nullptr;
   }
   ++slots_[slot].values;
-  return &values.emplace_back(
-      Value{.adapter = adapter, .slot = slot, .parts = static_cast<std::uint8_t>(part.parts)});
+  return &values.emplace_back(Value{.adapter = adapter,
+                                    .slot = slot,
+                                    .parts = static_cast<std::uint8_t>(part.parts),
+                                    .life = slots_[slot].life});
 }
 
 void Catalogue::PutMemory(SlotId slot, std::string_view key) {
@@ -109,11 +120,12 @@ void Catalogue::PutDisk(SlotId slot, std::string_view key, std::uint64_t tag) {
                        .adapter = value->adapter,
                        .slot = slot,
                        .part = static_cast<std::uint8_t>(part->part),
-                       .parts = value->parts};
+                       .parts = value->parts,
+                       .life = value->life};
   // Two keys have equal tags by chance only. The table that readers see cannot tell them apart, so
   // the later one is taken.
   const auto [at, added] = disk_parts_.try_emplace(tag, named);
-  if (!added && (at->second.block != named.block || at->second.slot != slot)) {
+  if (!added && (at->second.block != named.block || at->second.slot != slot || Gone(at->second))) {
     DropPart(std::exchange(at->second, named));
   }
   Value* const now = Find(slot, *part, /*add=*/true);  // DropPart may have erased it
@@ -134,7 +146,8 @@ void Catalogue::DropPart(const DiskPart& part) {
   const auto at = entries_.find(part.block);
   if (at == entries_.end()) return;
   for (Value& value : at->second.values) {
-    if (value.slot == part.slot && value.adapter == part.adapter && value.parts == part.parts) {
+    if (value.slot == part.slot && value.adapter == part.adapter && value.parts == part.parts &&
+        value.life == part.life) {
       value.disk &= ~(std::uint64_t{1} << part.part);
     }
   }
@@ -159,6 +172,7 @@ void Catalogue::Clear() {
   slots_.assign(kMaxSlots, {});
   entries_.clear();
   disk_parts_.clear();
+  changed_ = false;
 }
 
 void Catalogue::Settle(Entries::iterator at) {
@@ -166,7 +180,7 @@ void Catalogue::Settle(Entries::iterator at) {
   bool memory = false;
   bool disk = false;
   for (const Value& value : entry.values) {
-    if (!slots_[value.slot].shown) continue;
+    if (!slots_[value.slot].shown || Gone(value)) continue;
     const std::uint64_t all = AllParts(value.parts);
     memory = memory || value.memory == all;
     disk = disk || (value.disk != 0 && (value.memory | value.disk) == all);
@@ -180,6 +194,7 @@ void Catalogue::Settle(Entries::iterator at) {
   if (!memory && was_in_memory) Tell(Event::Kind::kRemoved, Medium::kMemory, block);
   if (!disk && was_on_disk) Tell(Event::Kind::kRemoved, Medium::kDisk, block);
   std::erase_if(entry.values, [this](const Value& value) {
+    if (Gone(value)) return true;
     if (value.empty()) --slots_[value.slot].values;
     return value.empty();
   });

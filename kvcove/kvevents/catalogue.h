@@ -37,7 +37,8 @@ class Catalogue {
   explicit Catalogue(std::size_t most_blocks) : most_blocks_(most_blocks), slots_(kMaxSlots) {}
 
   // Sets a slot's generation, 0 if it is free, and whether its blocks can be read. The blocks of
-  // another generation are gone. O(blocks) if the slot has any.
+  // another generation are gone. O(1): the next TakeEvents looks at all blocks once, however many
+  // slots have changed. A prune may change thousands.
   void SetSlot(SlotId slot, Generation generation, bool shown);
   Generation GenerationOf(SlotId slot) const {
     return slot < slots_.size() ? slots_[slot].generation : 0;
@@ -54,13 +55,17 @@ class Catalogue {
   // Forgets all blocks and slots: each block is removed, then all are cleared.
   void Clear();
 
-  // Returns the events since the last call, in their order.
-  std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
+  // Returns the events since the last call, in their order. O(blocks) if SetSlot has changed a slot
+  // that has any.
+  std::vector<Event> TakeEvents();
   // Returns events that make the index of a router what it should be now: kCleared, then each
   // block.
   std::vector<Event> Snapshot() const;
 
+  // After TakeEvents.
   std::size_t blocks() const { return entries_.size(); }
+  // Returns how many blocks were looked at because slots had changed.
+  std::uint64_t swept() const { return swept_; }
   // Returns how many stored values were left out: beyond `most_blocks` and kMostValues, and keys of
   // other forms.
   std::uint64_t left_out() const { return left_out_; }
@@ -70,7 +75,8 @@ class Catalogue {
   struct Slot {
     Generation generation = 0;
     bool shown = false;
-    std::size_t values = 0;
+    std::uint32_t life = 0;  // changes with the generation; a value of another one is gone
+    std::size_t values = 0;  // of this life
   };
   // The value of a block in one slot, for one adapter.
   struct Value {
@@ -79,6 +85,7 @@ class Catalogue {
     std::uint64_t disk = 0;
     SlotId slot = 0;
     std::uint8_t parts = 1;
+    std::uint32_t life = 0;
     bool empty() const { return memory == 0 && disk == 0; }
   };
   struct Entry {
@@ -98,11 +105,19 @@ class Catalogue {
     SlotId slot = 0;
     std::uint8_t part = 0;
     std::uint8_t parts = 1;
+    std::uint32_t life = 0;
   };
   using Entries = std::unordered_map<BlockId, Entry, HashId>;
 
   Value* Find(SlotId slot, const BlockPart& part, bool add);
   void DropPart(const DiskPart& part);
+  // Settles all blocks if slots have changed, and forgets what is of another life.
+  void Sweep();
+  // Of a value or a part.
+  template <typename Of>
+  bool Gone(const Of& of) const {
+    return of.life != slots_[of.slot].life;
+  }
   // Tells routers what has changed, and erases what is empty.
   void Settle(Entries::iterator at);
   void Tell(Event::Kind kind, Medium medium, const BlockId& block);
@@ -114,6 +129,8 @@ class Catalogue {
   Entries entries_;
   std::unordered_map<std::uint64_t, DiskPart> disk_parts_;  // by tag
   std::vector<Event> events_;
+  bool changed_ = false;  // slots that have values, since the last sweep
+  std::uint64_t swept_ = 0;
   std::uint64_t left_out_ = 0;
   std::uint64_t foreign_ = 0;
 };

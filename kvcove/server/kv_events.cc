@@ -240,10 +240,10 @@ void KvEvents::TakePages() {
 }
 
 void KvEvents::Flush() {
+  const std::vector<kvevents::Event> events = catalogue_.TakeEvents();
   counts_.blocks = catalogue_.blocks();
   counts_.left_out = catalogue_.left_out();
   counts_.foreign = catalogue_.foreign();
-  const std::vector<kvevents::Event> events = catalogue_.TakeEvents();
   for (std::size_t from = 0; from < events.size();) {
     std::size_t hashes = 0;
     std::size_t end = from;

@@ -260,11 +260,12 @@ class PoolAnswers {
       const char* const end = after.data() + after.size();
       const auto [stop, error] = std::from_chars(after.data(), end, number);
       const bool valid = error == std::errc() && (last ? stop == end : stop != end && *stop == '.');
-      if (valid) after.remove_prefix(static_cast<std::size_t>(stop - after.data()) + (last ? 0 : 1));
+      if (valid)
+        after.remove_prefix(static_cast<std::size_t>(stop - after.data()) + (last ? 0 : 1));
       return valid;
     };
-    if (read(walk.owner, false) && read(walk.page.cursor, false) &&
-        read(walk.page.within, false) && read(walk.page.since, false) && read(from, true)) {
+    if (read(walk.owner, false) && read(walk.page.cursor, false) && read(walk.page.within, false) &&
+        read(walk.page.since, false) && read(from, true)) {
       return {};
     }
     return Fail(Code::kInvalid, "'after' must be the 'next' of an earlier answer");

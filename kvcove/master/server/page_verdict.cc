@@ -88,10 +88,10 @@ void AddOwnerFindings(const std::vector<wire::OwnerStat>& owners, Findings& find
                              one ? "is" : "are", Listed(gone), one ? "it holds" : "they hold"));
   }
   if (aside > 0) {
-    findings.Add(Health::kBad, fmt::format("{} of {} {} set aside, because {} failed (owner {})",
-                                           aside, Counted(disks, "disk", "disks"),
-                                           aside == 1 ? "is" : "are", aside == 1 ? "it" : "they",
-                                           Listed(failing)));
+    findings.Add(Health::kBad,
+                 fmt::format("{} of {} {} set aside, because {} failed (owner {})", aside,
+                             Counted(disks, "disk", "disks"), aside == 1 ? "is" : "are",
+                             aside == 1 ? "it" : "they", Listed(failing)));
   }
 }
 
@@ -138,13 +138,12 @@ void AddEngineFindings(const std::vector<EngineDescription>& engines, Findings& 
 // `asked`: keys in the last minute; `evicted`: those of them that had been evicted.
 void AddWorkingSet(const PageFacts& facts, std::uint64_t asked, std::uint64_t evicted,
                    Findings& findings) {
-  const double share =
-      asked == 0 ? 0 : static_cast<double>(evicted) / static_cast<double>(asked);
+  const double share = asked == 0 ? 0 : static_cast<double>(evicted) / static_cast<double>(asked);
   if (evicted < kManyEvicted || share < kLargeShare) return;
-  std::string text =
-      fmt::format("the working set is larger than the pool: {:.0f} % of the keys that engines asked "
-                  "for in the last minute had been evicted for newer ones",
-                  100 * share);
+  std::string text = fmt::format(
+      "the working set is larger than the pool: {:.0f} % of the keys that engines asked "
+      "for in the last minute had been evicted for newer ones",
+      100 * share);
   if (facts.memory.same && facts.memory.twice) {
     text += fmt::format(", and twice the memory would bring {}",
                         Points(*facts.memory.twice - *facts.memory.same));

@@ -51,9 +51,10 @@ TEST(VerdictTest, OwnersThatAreGoneAndDisksThatFailedAreNamed) {
             "The pool needs attention: 1 of 2 owners is gone (a): stopped, frozen or cut off, and "
             "what it holds is missed; 1 of 2 disks is set aside, because it failed (owner a).");
   facts.owners.assign(5, {.address = "b", .socket = {}, .host = {}, .tenant = {}});
-  EXPECT_EQ(VerdictOf(facts).text,
-            "The pool needs attention: 5 of 5 owners are gone (b, b, b and 2 more): stopped, frozen "
-            "or cut off, and what they hold is missed.");
+  EXPECT_EQ(
+      VerdictOf(facts).text,
+      "The pool needs attention: 5 of 5 owners are gone (b, b, b and 2 more): stopped, frozen "
+      "or cut off, and what they hold is missed.");
 }
 
 TEST(VerdictTest, WithoutAnOwnerNothingCanBeStored) {

@@ -199,8 +199,8 @@ Error NoLeader(const StandbyView& now) {
     error.detail += ", its admin endpoint " + now.leader->admin;
   }
   if (!now.store_error.empty()) {
-    error.detail += "; this master does not lead, because etcd does not answer it: " +
-                    now.store_error;
+    error.detail +=
+        "; this master does not lead, because etcd does not answer it: " + now.store_error;
   }
   return error;
 }
@@ -290,14 +290,14 @@ Status Standby::OpenAdmin() {
   add("/", true, [this](const http::Request&) {
     // Without a credential: the store's own words may name hosts.
     const bool stored = view().store_error.empty();
-    return http::Response{.body =
-                              stored ? "This master is a standby. The page of the pool is at the "
-                                       "admin endpoint of its leader; 'kvcove admin status' names "
-                                       "it.\n"
-                                     : "This master has no connection to etcd, so it does not "
-                                       "lead. If no master reaches etcd, none leads: look-ups are "
-                                       "misses, and resets are not proven. Look at etcd; 'kvcove "
-                                       "admin status' says what it answers.\n",
+    return http::Response{.body = stored
+                                      ? "This master is a standby. The page of the pool is at the "
+                                        "admin endpoint of its leader; 'kvcove admin status' names "
+                                        "it.\n"
+                                      : "This master has no connection to etcd, so it does not "
+                                        "lead. If no master reaches etcd, none leads: look-ups are "
+                                        "misses, and resets are not proven. Look at etcd; 'kvcove "
+                                        "admin status' says what it answers.\n",
                           .type = "text/plain"};
   });
   admin_ = *options_.admin;
