@@ -553,13 +553,14 @@ class Server::Impl {
     response.prepare_payload();
     {
       const Wait wait(*this, stream);
-      const auto written = asio::redirect_error(asio::use_awaitable, error);
       if (request.method() == beast::http::verb::head) {
         // A body would be taken for the next answer.
         beast::http::response_serializer<beast::http::string_body> head(response);
-        co_await beast::http::async_write_header(stream, head, written);
+        co_await beast::http::async_write_header(stream, head,
+                                                 asio::redirect_error(asio::use_awaitable, error));
       } else {
-        co_await beast::http::async_write(stream, response, written);
+        co_await beast::http::async_write(stream, response,
+                                          asio::redirect_error(asio::use_awaitable, error));
       }
     }
     if (!error && (unread || malformed)) co_await DropRest(stream);

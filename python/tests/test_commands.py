@@ -122,6 +122,12 @@ def test_the_master_serves_that_programs_paths(master: Master) -> None:
     assert "kvcove_master_owner_live" in metrics
     assert "service_ready=true" in http(f"{url}/metrics/summary")[1].decode()
     assert http(f"{url}/nothing")[0] == 404
+    # What would be ignored would remove the values of all tenants.
+    status, said = http(f"{url}/api/v1/remove_all?tenant=blue", b"", "POST")
+    assert (status, "did you mean 'tenant_id'?" in said["error"]) == (400, True)
+    assert http(f"{url}/api/v1/remove_all?force=yes", b"", "POST")[0] == 400
+    assert http(f"{url}/query_key?key=")[0] == 400
+    assert store.is_exist("k") == 1
     removed = http(f"{url}/api/v1/remove_all?force=true", b"", "POST")
     assert (removed[0], removed[1]["success"]) == (200, True)
     assert removed[1]["removed_count"] >= 2

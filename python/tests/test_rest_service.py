@@ -86,6 +86,12 @@ def test_a_store_is_set_up_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(service, "remove", key="other")[0] == 500
     for wrong in ({"key": "k"}, {"key": "", "value": "v"}, {"key": 1, "value": "v"}, [], "no JSON"):
         assert ask(service, "put", wrong)[0] == 400, wrong
+    status, said = ask(service, "put", {"key": "k", "value": "v", "vlaue": "w"})
+    assert (status, "did you mean 'value'?" in said["error"]) == (400, True)
+    for wrong in ({"key": "\ud800", "value": "v"}, {"key": "k" * 2000, "value": "v"}):
+        assert ask(service, "put", wrong)[0] == 400
+    for name in ("get", "exist", "remove"):
+        assert ask(service, name, key="")[0] == 400
     for wrong in (True, "30", 1.5, -1, 3601):
         assert ask(service, "unmount_local_disk", {"grace_period_seconds": wrong})[0] == 400, wrong
     for wrong in (0, -1, 1.5, "1024", None):
