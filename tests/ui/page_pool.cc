@@ -64,6 +64,12 @@ class UsedPool final : public FakeAdminPool {
     counts.calls = {{"lookup", {}}, {"reset", {}}};
   }
 
+  // The estimates, as those of one host.
+  nlohmann::json Status() const override {
+    const nlohmann::json ratios = {
+        {"half", 0.31}, {"same", 0.42}, {"double", 0.55}, {"quadruple", 0.61}, {"any", 0.7}};
+    return {{"expected", {{"asked", 100'000}, {"hit_ratio", {{"memory", ratios}}}}}};
+  }
   std::vector<wire::OwnerStat> Owners() const override {
     const MutexLock lock(mutex_);
     return owners;

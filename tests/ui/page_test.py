@@ -124,6 +124,7 @@ class LargePoolTest(PageTest):
         self.shown(tab)
         self.assertIn("1 of 1000 owners is gone", tab.text("#verdict"))
         self.assertIn("1 of 1998 disks is set aside", tab.text("#verdict"))
+        self.assertIn("Twice the memory would bring 13 points of hit ratio", tab.text("#advice"))
         self.assertIn("999 of 1,000 live", tab.text("#owners-now"))
         self.assertIn("TiB", tab.text("#memory-now"))
         self.assertRegex(tab.text("#text-ratio"), r"last \d+ %, lowest \d+ %, highest \d+ %")

@@ -109,6 +109,30 @@ TEST_F(PageTest, SaysInOneLineWhetherThePoolIsWell) {
   EXPECT_EQ(page["pool"]["capacity"], 2 * kGiB) << "an owner that is gone gives nothing";
 }
 
+// One host estimates what other sizes would bring; a master does not.
+TEST_F(PageTest, SaysWhatMoreMemoryWouldBring) {
+  EXPECT_EQ(Page()["advice"], json::array());
+  struct Estimating : FakeAdminPool {
+    json Status() const override {
+      const json memory = {{"half", 0.1}, {"same", 0.2}, {"double", 0.4}, {"quadruple", 0.6}};
+      const json disk = {{"half", nullptr}, {"same", 0.2}, {"double", 0.4}, {"quadruple", 0.6}};
+      return {{"expected",
+               {{"asked", asked_for}, {"hit_ratio", {{"memory", memory}, {"disk", disk}}}}}};
+    }
+    int asked_for = 100;
+  };
+  const auto pool = std::make_shared<Estimating>();
+  const master::Page page = PageOf(pool, {}, clock_);
+  const auto route = std::ranges::find(page.routes, "/v1/page", &http::Route::path);
+  const json advice = json::parse(route->answer({}).body)["advice"];
+  ASSERT_EQ(advice.size(), 1U) << "not of the disk, of which one estimate is not known";
+  EXPECT_THAT(advice[0].get<std::string>(),
+              testing::StartsWith("Twice the memory would bring 20 points of hit ratio, four times "
+                                  "the memory 40 points; half of it would cost 10 points."));
+  pool->asked_for = 99;
+  EXPECT_EQ(json::parse(route->answer({}).body)["advice"], json::array()) << "too few";
+}
+
 TEST_F(PageTest, OwnersThatNeedAttentionComeFirst) {
   pool_->owners[2].live = false;
   pool_->owners[1].draining = true;
