@@ -16,6 +16,7 @@
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
 #include "kvcove/http/server.h"
+#include "kvcove/master/server/admin_request.h"
 #include "kvcove/master/server/fake_admin_pool.h"
 #include "kvcove/master/server/page.h"
 #include "kvcove/master/server/page_history.h"
