@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,8 @@
 #include "kvcove/base/size.h"
 #include "kvcove/base/thread_room.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/container.h"
+#include "kvcove/pool/pool.h"
 #include "kvcove/segment/payload.h"
 #include "kvcove/server/daemon.h"
 
@@ -285,14 +288,42 @@ Finding IoUring() {
   return finding;
 }
 
+// What the container means for a process of this role.
+Status AddContainerFindings(const DoctorOptions& options, std::uint64_t memory,
+                            std::vector<Finding>& findings) {
+  if (!options.container) return {};
+  KVCOVE_ASSIGN(const Role role, ParseRole("--role", options.role));
+  ContainerUse use{.role = role,
+                   .memory_bytes = memory,
+                   .socket = DefaultSocketPath(),
+                   .rdma = !options.rdma_devices.empty()};
+  if (const char* host = std::getenv("KVCOVE_HOST_ID")) use.host_id = host;
+  KVCOVE_ASSIGN(const auto disks, owner::ParseDisks("--disk", options.disks));
+  for (const disklog::DiskSpec& disk : disks) use.disks.push_back(disk.path);
+  if (role == Role::kMaster) use.data = options.data;
+  for (Finding& finding : ContainerFindings(ContainerFacts::Read(), use)) {
+    findings.push_back(std::move(finding));
+  }
+  return {};
+}
+
+// Those about the memory of an owner are left out where none is to run.
+Result<std::vector<Finding>> HostFindings(const DoctorOptions& options, std::uint64_t memory) {
+  KVCOVE_ASSIGN(const Role role, ParseRole("--role", options.role));
+  std::vector<Finding> findings;
+  if (HoldsMemory(role)) findings = {Memory(memory), HugePagesFor(memory)};
+  if (!options.container) findings.push_back(LockedMemory());  // the container's says more
+  findings.insert(findings.end(), {SharedMemory(), Descriptors(), FileSizes(memory, options.disks),
+                                   Threads(), ProcessWatch(), ClockCheck(), MachineCheck()});
+  if (role != Role::kEngine) findings.push_back(Disk(options.data));
+  findings.push_back(IoUring());
+  return findings;
+}
+
 Result<int> Run(const DoctorOptions& options) {
   KVCOVE_ASSIGN(const std::uint64_t memory, options.memory.Bytes("--memory"));
-  std::vector<Finding> findings = {Memory(memory),     SharedMemory(),
-                                   LockedMemory(),     HugePagesFor(memory),
-                                   Descriptors(),      FileSizes(memory, options.disks),
-                                   Threads(),          ProcessWatch(),
-                                   ClockCheck(),       MachineCheck(),
-                                   Disk(options.data), IoUring()};
+  KVCOVE_ASSIGN(std::vector<Finding> findings, HostFindings(options, memory));
+  KVCOVE_TRY(AddContainerFindings(options, memory, findings));
   KVCOVE_TRY(AddDiskFindings(options, findings));
   AddNumaFindings(options, memory, findings);
   KVCOVE_TRY(AddNetworkFindings(options, findings));
@@ -374,6 +405,16 @@ void AddDoctor(CLI::App& app, Action& chosen) {
   doctor->add_flag("--rdma-plaintext", options->rdma_plaintext,
                    "with TLS: measure RDMA all the same, as --rdma-plaintext of an owner permits "
                    "it");
+  CLI::Option* container = doctor->add_flag(
+      "--container", options->container,
+      "say, too, what the container of this process means for it: /dev/shm, locked memory, huge "
+      "pages, memory limit, namespaces, user, volumes; run it in the container, from its image");
+  container->group(kOfThisCall);
+  doctor
+      ->add_option("--role", options->role,
+                   "what the container is for: serve, owner, master or engine")
+      ->group(kOfThisCall)
+      ->capture_default_str();
   AddSecurityOptions(*doctor, options->security);
   doctor->add_flag("--json", options->as_json, "print JSON");
   doctor->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });

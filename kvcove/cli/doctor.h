@@ -27,6 +27,8 @@ struct DoctorOptions {
   std::vector<std::string> disks;  // PATH:SIZE
   std::string sysfs = "/sys";
   SecurityOptions security;  // of the owner, for the master's port
+  bool container = false;
+  std::string role = "owner";  // of the container's process
   bool as_json = false;
 };
 

@@ -5,6 +5,7 @@
 #include "kvcove/base/host/virtual_machine.h"
 #include "kvcove/base/log.h"
 #include "kvcove/cli/command.h"
+#include "kvcove/cli/container.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/cli/store_options.h"
 #include "kvcove/master/server/admin.h"
@@ -154,6 +155,7 @@ Result<int> Run(const MasterOptions& options) {
       master->SetAdmin(admin->address().ToString());
     }
   }
+  WarnOfContainer({.role = Role::kMaster, .data = options.data_directory});
   LogInfo("master at {} (data in '{}', admin {})", master->address().ToString(),
           options.data_directory, admin_address ? "http://" + admin->address().ToString() : "off");
   SayMachine(options);

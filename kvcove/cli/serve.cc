@@ -11,6 +11,7 @@
 #include "kvcove/base/interrupt.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/size.h"
+#include "kvcove/cli/container.h"
 #include "kvcove/cli/owner_options.h"
 #include "kvcove/cli/service_manager.h"
 #include "kvcove/net/advertise.h"
@@ -79,6 +80,16 @@ bool LogMemory(std::span<const std::unique_ptr<server::Daemon>> daemons, StopSig
     if (stop.WaitFor(std::chrono::milliseconds(100))) return false;
   }
   return true;
+}
+
+// An engine's container, in which `kvcove run` starts an owner for it, is as the engine needs it.
+void WarnOfServersContainer(const ServeOptions& options, const server::DaemonOptions& daemon,
+                            ContainerUse use) {
+  if (options.while_attended) return;
+  use.memory_bytes = daemon.host.owner.memory_bytes;
+  for (const disklog::DiskSpec& disk : daemon.host.owner.disks) use.disks.push_back(disk.path);
+  if (!use.disks.empty()) use.data = daemon.host.data_directory;
+  WarnOfContainer(use);
 }
 
 // One for each NUMA node that --numa means.
@@ -238,6 +249,7 @@ Result<int> RunServe(const ServeOptions& options) {
   RaiseDescriptorLimit();
   StopSignal stop(security);
   if (options.exit_with_parent && !StopSignal::FollowParent()) return 0;
+  WarnOfServersContainer(options, daemon_options, {.role = Role::kServe, .socket = options.socket});
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, SystemClock::Instance()));
   if (options.take_over) ListenAfterTakeOver(metrics_places);
   if (options.take_over) ListenAfterTakeOver(admin_places);
@@ -377,6 +389,12 @@ Result<int> RunOwner(const OwnerOptions& options) {
                 KvEventsOf(options.kv_events, options.security.insecure, parts.size()));
   RaiseDescriptorLimit();
   StopSignal stop(security);
+  const bool by_socket = security.credentials == nullptr || !options.tenant.empty();
+  WarnOfServersContainer(options, daemon_options,
+                         {.role = Role::kOwner,
+                          .socket = by_socket ? options.socket : std::string(),
+                          .host_id = options.host,
+                          .rdma = options.transport != "tcp"});
   KVCOVE_ASSIGN(auto daemons, server::OpenDaemons(parts, clock));
   if (options.take_over) ListenAfterTakeOver(admin_places);
   if (options.take_over) ListenAfterTakeOver(metrics_places);
