@@ -16,6 +16,7 @@
 #include <functional>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -24,6 +25,8 @@
 #include "kvcove/base/posix.h"
 #include "kvcove/base/size.h"
 #include "kvcove/base/text.h"
+#include "kvcove/cli/container.h"
+#include "kvcove/cli/health.h"
 #include "kvcove/cli/help.h"
 #include "kvcove/master/store/control_format.h"
 #include "kvcove/net/devices/gid.h"
@@ -286,6 +289,44 @@ void RereadLog() {
   if (!level) LogError("the log's level remains the same: {}", level.error().detail);
 }
 
+// Hides what stands between "//" and the last "@" of an address: a user and a password, which
+// kvcove takes from files only, but which somebody may write there all the same.
+std::string WithoutPasswords(const std::string& text) {
+  std::string shown;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t slashes = text.find("//", at);
+    if (slashes == std::string::npos) return shown + text.substr(at);
+    const std::size_t begin = slashes + 2;
+    const std::size_t sign = text.rfind('@', text.find_first_of(",\"", begin));
+    const bool hide = sign != std::string::npos && sign >= begin;
+    shown += text.substr(at, begin - at) + (hide ? "***" : "");
+    at = hide ? sign : begin;
+  }
+  return shown;
+}
+
+// Returns the options of a server in one line, without those that are empty.
+std::string OptionsInForce(const CLI::App& command) {
+  std::istringstream lines(command.config_to_str(/*default_also=*/true,
+                                                 /*write_description=*/false));
+  std::string text = fmt::format("kvcove {} {}:", kvcove::Version(), command.get_name());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.ends_with("=\"\"")) continue;
+    text += " " + WithoutPasswords(line);
+  }
+  return text;
+}
+
+// The kernel drops a signal for process 1 of a container where the process has neither a handler
+// nor blocks it. So without handlers SIGTERM and Ctrl-C would not end a command that waits, such as
+// an owner until etcd names a leader.
+void EndOnSignalsAsFirstProcess() {
+  if (getpid() != 1) return;
+  for (const int signal : {SIGTERM, SIGINT}) {
+    std::signal(signal, [](int number) { _exit(128 + number); });
+  }
+}
+
 // Runs the command. An endpoint may answer as another version does, so the commands look up what
 // they print with at(), which throws. So does fmt where stdout takes no more.
 Result<int> Checked(const Action& chosen) {
@@ -325,6 +366,7 @@ void PrintConfig(CLI::App& command) {
 
 int Main(int argc, char** argv, std::span<const AddCommand> more) {
   OpenStandardStreams();
+  EndOnSignalsAsFirstProcess();
   uring::UseUring();
   server::UseEtcd();
   CLI::App app("A tiered, shared pool for the KV cache of LLM inference engines.", "kvcove");
@@ -338,6 +380,11 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   bool print_config = false;
   app.add_flag("--print-config", print_config,
                "print the options that are in force as TOML, and stop")
+      ->configurable(false);
+  bool log_config = false;
+  app.add_flag("--log-config", log_config,
+               "of master, owner and serve: begin the log with the options that are in force, in "
+               "one line; other commands ignore it")
       ->configurable(false);
   app.require_subcommand(1);
   app.fallthrough();
@@ -355,6 +402,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
   AddAdmin(app, chosen);
   AddTop(app, chosen);
   AddDoctor(app, chosen);
+  AddHealth(app, chosen);
   AddDisk(app, chosen);
   AddStore(app, chosen);
   for (const AddCommand add : more) add(app, chosen);
@@ -386,6 +434,7 @@ int Main(int argc, char** argv, std::span<const AddCommand> more) {
     WriteStderr(fmt::format("kvcove: {}", opened.error().detail));
     return 2;
   }
+  if (log_config && IsServer(used.get_name())) LogInfo("{}", OptionsInForce(used));
   RereadLogLevel() = [&app, level_given]() -> Status {
     // A flag goes over the file, now as at the start.
     if (level_given || app.get_config_ptr()->count() == 0) return {};
@@ -589,7 +638,8 @@ StopSignal::StopSignal(SecurityOptions::Loaded security) : security_(std::move(s
 
 bool StopSignal::FollowParent() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  return getppid() != 1;
+  // Process 1 gets the children of a parent that has ended. In a container it may be the parent.
+  return getppid() != 1 || OwnNamespace("pid").value_or(false);
 }
 
 void StopSignal::Wait() {

@@ -138,6 +138,13 @@ check "another's data" 2 "no generation file" "$kvcove" serve --memory 1MiB --so
 printf 'kvcovegn\011\0\0\0%080d' 0 >"$directory/data/generations"
 check "another version's data" 2 "format version 9" "$kvcove" serve --memory 1MiB --socket "$directory/b/s" --data "$directory/data"
 
+begins=("$kvcove" --log-config owner --listen 0.0.0.0:0 --master etcd://user:secret@127.0.0.1:1/p --memory 8MiB --socket "$directory/a/s")
+check "the log begins with the options" 2 '^[^ ]+ info kvcove\[[0-9]+\] kvcove [0-9.]+ owner: socket=.* memory="8MiB".* master="etcd://\*\*\*@127.0.0.1:1/p" listen="0.0.0.0:0"' "${begins[@]}"
+check "without passwords" 0 "^none$" sh -c '"$@" 2>&1 | grep -q secret || echo none' sh "${begins[@]}"
+check "only that of a server" 1 "^no owner at" "$kvcove" --log-config status --socket "$directory/none"
+check "doctor of a container" 0 "/dev/shm: .* kvcove keeps nothing there" sh -c '"$@"; true' sh "$kvcove" doctor --container --memory 1MiB --data "$directory/doctor"
+check "doctor of a container of an unknown role" 2 "--role pod: give one of serve, owner, master, engine" "$kvcove" doctor --container --role pod
+
 # $KVCOVE_ADMIN names an endpoint to ask; no server listens there.
 for server in master owner serve; do
   check "$server listens at its own place" 0 'admin="(127\.0\.0\.1:748[01]|off)"' env KVCOVE_ADMIN=192.0.2.1:1 "$kvcove" "$server" --print-config
@@ -151,6 +158,12 @@ check "socket in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$direct
 check "data in use" 2 "in use" "$kvcove" serve --memory 1MiB --socket "$directory/c/s" --data "$directory/run/data"
 check "replay on a pool" 0 '"wrong_bytes":0' "$kvcove" replay "$trace" --limit 100 --pool "unix:$directory/run/s" --engines 2 --json
 for _ in $(seq 1200); do [ -S "$directory/run/admin-s" ] && break; sleep 0.05; done
+check "health of a server" 0 "/run/s: ok$" "$kvcove" health --socket "$directory/run/s"
+check "health of one that may be used" 0 "/run/s: ok$" "$kvcove" health --ready --socket "$directory/run/s"
+check "health by the admin socket" 0 "ok$" "$kvcove" health --admin "unix:$directory/run/admin-s"
+check "health of nobody" 1 "nobody serves the socket '[^']*/none'; --admin HOST:PORT names" "$kvcove" health --socket "$directory/none"
+check "health of nobody at a port" 1 "127.0.0.1:1: " "$kvcove" health --admin 127.0.0.1:1
+check "health of two" 2 "give one of them" "$kvcove" health --admin 127.0.0.1:1 --socket "$directory/none"
 # The pool of one host, by its admin socket: named by a flag, by a variable, by the pool's address.
 check "status of one host" 0 "hit ratio" "$kvcove" status --socket "$directory/run/s"
 check "status: what more memory would bring" 0 '"expected":\{"asked":[0-9]+,"distinct":[0-9]+,"hit_ratio"' "$kvcove" status --socket "$directory/run/s" --json
