@@ -20,10 +20,11 @@ if [ -n "$changed" ]; then
   echo "Look at them, commit them ('git commit -am \"release: $version\"'), and run this again." >&2
   exit 1
 fi
+rm -rf build/packages/debian # the image gets the corrections that Debian has by now
 KVCOVE_LAST_RELEASE=$last scripts/packages.sh
 rm -rf "$out"
 mkdir -p "$out"
-for file in build/packages/{*.deb,*.tar.gz,*.whl}; do
+for file in build/packages/{*.deb,*.tar.gz,*.oci.tar,*.whl}; do
   case ${file##*/} in
     *"$version"*) cp "$file" "$out" ;;
     *) echo "release.sh: $file is no file of $version" >&2; exit 1 ;;
