@@ -76,7 +76,9 @@ def answers_of(raw: bytes, heads: tuple[int, ...] = ()) -> list[Answer]:
         if status == "100":
             raw = rest
             continue
-        headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+        headers = {
+            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
+        }
         length = 0 if len(answers) in heads else int(headers["content-length"])
         if len(rest) < length:
             raise ValueError(f"an answer of {length} bytes has {len(rest)}")
@@ -267,8 +269,12 @@ class Attacks:
         if method in ("GET", "DELETE"):
             raw = self._request(method, f"{self._target(path)}?{name}=1&{name}=2")
         else:
-            raw = self._request(method, self._target(path), f'{{"{name}":"1","{name}":"2"}}'.encode())
-        return Attack(raw, f"{name} is given twice", method == "POST" or not case.ignores_parameters(path))
+            raw = self._request(
+                method, self._target(path), f'{{"{name}":"1","{name}":"2"}}'.encode()
+            )
+        return Attack(
+            raw, f"{name} is given twice", method == "POST" or not case.ignores_parameters(path)
+        )
 
     def _attack_wrong_types(self, method: str, path: str, case: Case) -> Attack:
         name = self._random.choice(sorted(case.parameters) or ["a"])
@@ -277,7 +283,9 @@ class Attacks:
         more = b"," if body != b"{}" else b""
         body = body[:-1] + more + json.dumps(name).encode() + b":" + value + b"}"
         refused = method == "POST" and not case.own_body
-        return Attack(self._request(method, self._target(path), body), f"{name} is {value[:20]!r}", refused)
+        return Attack(
+            self._request(method, self._target(path), body), f"{name} is {value[:20]!r}", refused
+        )
 
     def _attack_bad_json(self, method: str, path: str, case: Case) -> Attack:
         good = json.dumps(dict(case.parameters)).encode()
@@ -290,7 +298,9 @@ class Attacks:
             ]
         )  # fmt: skip
         refused = method in ("POST", "PUT")
-        return Attack(self._request(method, self._target(path), body), f"bad JSON {body[:40]!r}", refused)
+        return Attack(
+            self._request(method, self._target(path), body), f"bad JSON {body[:40]!r}", refused
+        )
 
     # ---- attacks on how it is said
 
@@ -300,7 +310,9 @@ class Attacks:
              "application/json; charset=utf-16", "application/jsonp", "a" * 3000, "application/json, text/plain"]
         )  # fmt: skip
         body = json.dumps(dict(case.parameters)).encode()
-        return Attack(self._request(method, self._target(path), body, kind=kind), f"content is {kind[:40]!r}")
+        return Attack(
+            self._request(method, self._target(path), body, kind=kind), f"content is {kind[:40]!r}"
+        )
 
     def _attack_escapes(self, method: str, path: str, case: Case) -> Attack:
         bad = self._random.choice(["%", "%4", "%zz", "%%", "%0g", "a%", "%u0041"])
@@ -310,7 +322,9 @@ class Attacks:
                 self._request(method, f"{self._target(path)}?{name}={bad}"), f"escape {bad} in the query",
                 not case.ignores_parameters(path),
             )  # fmt: skip
-        return Attack(self._request(method, path.removesuffix("*") + bad), f"escape {bad} in the path", True)
+        return Attack(
+            self._request(method, path.removesuffix("*") + bad), f"escape {bad} in the path", True
+        )
 
     def _attack_path(self, method: str, path: str, _case: Case) -> Attack:
         strange = self._random.choice(
@@ -321,13 +335,17 @@ class Attacks:
         return Attack(self._request(method, strange), f"path {strange[:40]!r}")
 
     def _attack_method(self, _method: str, path: str, _case: Case) -> Attack:
-        other = self._random.choice(["TRACE", "CONNECT", "PATCH", "OPTIONS", "PROPFIND", "get", "X" * 5000, "G\x00T"])
+        other = self._random.choice(
+            ["TRACE", "CONNECT", "PATCH", "OPTIONS", "PROPFIND", "get", "X" * 5000, "G\x00T"]
+        )
         return Attack(self._request(other, self._target(path)), f"method {other[:20]!r}", True)
 
     def _attack_host(self, method: str, path: str, _case: Case) -> Attack:
         host = self._random.choice(["", "evil.com", "a b", "localhost:x", "[::1", "127.0.0.1.evil.com", "u@localhost",
                                     "localhost\r\nHost: localhost", "x" * 5000])  # fmt: skip
-        return Attack(self._request(method, self._target(path), host=host), f"host {host[:40]!r}", True)
+        return Attack(
+            self._request(method, self._target(path), host=host), f"host {host[:40]!r}", True
+        )
 
     def _attack_head(self, method: str, path: str, case: Case) -> Attack:
         lines = self._random.choice(
@@ -339,7 +357,9 @@ class Attacks:
         )  # fmt: skip
         raw = self._request(method, self._target(path), lines=lines) + b"abc"
         # A line that some servers take for a part of the one before it is no error of all.
-        return Attack(raw, f"head {lines[:40]!r}", lines.startswith(("Content", "Origin", "Sec", "X: x")))
+        return Attack(
+            raw, f"head {lines[:40]!r}", lines.startswith(("Content", "Origin", "Sec", "X: x"))
+        )
 
     def _attack_no_http(self, _method: str, path: str, _case: Case) -> Attack:
         raw = self._random.choice(
@@ -357,18 +377,27 @@ class Attacks:
              b"FFFFFFFFFFFFFFFF\r\n" + body, b"FFFFFFFFFFFFFFFFF\r\n" + body, b"", b"5;" + b"x" * 3000,
              size + b"\r\n" + body + b"XX0\r\n\r\n"]
         )  # fmt: skip
-        raw = self._request(method, self._target(path), lines="Transfer-Encoding: chunked\r\n") + chunks
+        raw = (
+            self._request(method, self._target(path), lines="Transfer-Encoding: chunked\r\n")
+            + chunks
+        )
         return Attack(raw, f"chunks {chunks[:40]!r}", silent=True)
 
     def _attack_cut_off(self, method: str, path: str, case: Case) -> Attack:
-        raw = self._request(method, self._target(path), json.dumps(dict(case.parameters)).encode() + b" " * 5)
+        raw = self._request(
+            method, self._target(path), json.dumps(dict(case.parameters)).encode() + b" " * 5
+        )
         return Attack(raw[: self._random.randrange(len(raw))], "cut off", silent=True)
 
     def _attack_pipelined(self, method: str, path: str, _case: Case) -> Attack:
         count = self._random.randint(1, 5)
         health = self._request("GET", self._monitored())
-        bad = self._request(method, "/" + self._word() + "x" * 20, b"{}" if method != "GET" else None)
-        return Attack(health * count + bad + b"\x00garbage", "pipelined", silent=False, before=count)
+        bad = self._request(
+            method, "/" + self._word() + "x" * 20, b"{}" if method != "GET" else None
+        )
+        return Attack(
+            health * count + bad + b"\x00garbage", "pipelined", silent=False, before=count
+        )
 
     def _monitored(self) -> str:
         return "/healthz" if ("GET", "/healthz") in self._cases else "/health"

@@ -116,7 +116,9 @@ def test_an_owner_is_frozen(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_a_disk_fails(tmp_path: Path) -> None:
-    host = Host(tmp_path, "--memory", "16MiB", "--disk", f"{tmp_path}/disk:64MiB", "--disk-admit", "all")
+    host = Host(
+        tmp_path, "--memory", "16MiB", "--disk", f"{tmp_path}/disk:64MiB", "--disk-admit", "all"
+    )
     process = host.program.process
     with kvcove.open(host.address) as pool, pool.session(SPACE) as session:
         stored = iter(range(1 << 30))

@@ -134,9 +134,7 @@ def routes_of(target: Target) -> set[tuple[str, str]]:
     return {(method, path) for method, path in method_and_path}
 
 
-def of_kvcove(
-    name: str, pid: int, where: tuple[str, int] | str, header: str = ""
-) -> Target:
+def of_kvcove(name: str, pid: int, where: tuple[str, int] | str, header: str = "") -> Target:
     target = Target(name, pid, where, {}, header)
     routes = routes_of(target)
     unknown = routes - set(CASES)
@@ -285,8 +283,16 @@ def test_serve(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     port = free_port()
     program = Program(
-        [command_path(), "serve", "--socket", str(path), "--memory", "64MiB"]
-        + ["--admin", f"127.0.0.1:{port}"],
+        [
+            command_path(),
+            "serve",
+            "--socket",
+            str(path),
+            "--memory",
+            "64MiB",
+            "--admin",
+            f"127.0.0.1:{port}",
+        ],
         tmp_path / "serve.log",
     )
     program.wait_for("serving")
@@ -303,13 +309,27 @@ def test_run(tmp_path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     port = free_port()
     program = Program(
-        [command_path(), "run", "--socket", str(path), "--memory", "64MiB"]
-        + ["--admin", f"127.0.0.1:{port}", "--", "sh", "-c", "echo begun; exec sleep 600"],
+        [
+            command_path(),
+            "run",
+            "--socket",
+            str(path),
+            "--memory",
+            "64MiB",
+            "--admin",
+            f"127.0.0.1:{port}",
+            "--",
+            "sh",
+            "-c",
+            "echo begun; exec sleep 600",
+        ],
         tmp_path / "run.log",
     )
     program.wait_for("begun")
     target = Target("run", 0, ("127.0.0.1", port), {})
-    pid = int(json.loads(target.ask("GET", "/v1/status").body)["pid"])  # its owner is a process of its own
+    pid = int(
+        json.loads(target.ask("GET", "/v1/status").body)["pid"]
+    )  # its owner is a process of its own
     with put_values(f"unix:{path}") as pool:
         check_whole(of_kvcove("run", pid, ("127.0.0.1", port)), SECONDS / 6)
         assert wait_until(lambda: values_are_kept(pool), 10)
@@ -321,7 +341,14 @@ def test_run(tmp_path: Path) -> None:
 def cluster_owner(cluster: Any, tmp_path: Path) -> Iterator[tuple[Program, int]]:
     port = free_port()
     words = [command_path(), "owner", "--master", cluster.address, "--listen", "127.0.0.1:0"]
-    words += ["--memory", "64MiB", "--admin", f"127.0.0.1:{port}", "--socket", str(tmp_path / "s" / "o")]
+    words += [
+        "--memory",
+        "64MiB",
+        "--admin",
+        f"127.0.0.1:{port}",
+        "--socket",
+        str(tmp_path / "s" / "o"),
+    ]
     program = Program(words, tmp_path / "owner.log")
     program.wait_for("knows this owner as number")
     yield program, port
@@ -364,7 +391,9 @@ def test_a_master_with_credentials(tmp_path: Path) -> None:
                 line = f"Authorization: Bearer {bearer_of(tmp_path / f'{who}.toml')}\r\n"
             stranger = Target(who, pid, where, boss.cases, line)
 
-            def refused(route: tuple[str, str], stranger: Target = stranger, line: str = line) -> Answer:
+            def refused(
+                route: tuple[str, str], stranger: Target = stranger, line: str = line
+            ) -> Answer:
                 method, path = route
                 raw = f"{method} {path}?a=%zz HTTP/1.1\r\nHost: {stranger.host}\r\n{line}"
                 raw += "Content-Type: application/json\r\nContent-Length: 60002\r\n\r\n"
@@ -403,7 +432,9 @@ def test_the_rest_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     program.wait_for("serving at")
     url = f"http://127.0.0.1:{port}/api"
     for key, value in VALUES.items():
-        body = json.dumps({"key": f"kept-{key.decode()}", "value": value.decode("latin-1")}).encode()
+        body = json.dumps(
+            {"key": f"kept-{key.decode()}", "value": value.decode("latin-1")}
+        ).encode()
         request = urllib.request.Request(f"{url}/put", body, method="PUT")
         assert urllib.request.urlopen(request, timeout=60).status == 200
     target = Target("rest", program.process.pid, ("127.0.0.1", port), REST_CASES, rest=True)

@@ -299,7 +299,9 @@ class HttpServer:
             methods = ", ".join(sorted(method for method, known in self._routes if known == path))
             raise Refused(405, f"Method not allowed: {path} takes {methods}")
         near = difflib.get_close_matches(path, {known for _, known in self._routes}, 1)
-        raise Refused(404, f"not found: {path[:64]}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise Refused(
+            404, f"not found: {path[:64]}" + (f"; did you mean {near[0]}?" if near else "")
+        )
 
     @contextlib.contextmanager
     def _counted(self, path: str) -> Iterator[None]:
@@ -450,7 +452,7 @@ def last_segment(request: Request) -> str:
     """
     segment = request.path.rpartition("/")[2]
     if wrong := _NO_ESCAPE.search(segment):
-        raise ValueError(f"{segment[wrong.start():][:3]!r} in the URL is no escape; '%' is '%25'")
+        raise ValueError(f"{segment[wrong.start() :][:3]!r} in the URL is no escape; '%' is '%25'")
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:

@@ -112,9 +112,7 @@ def _whole(body: dict[str, Any], name: str, least: int, most: int = _MOST_BYTES)
     value = body.get(name, 0)
     if type(value) is not int or not least <= value <= most:
         wanted = f"of {least} or more" if most == _MOST_BYTES else f"from {least} to {most}"
-        raise ValueError(
-            f"Invalid {name}, a whole number {wanted} is wanted: {str(value)[:64]}"
-        )
+        raise ValueError(f"Invalid {name}, a whole number {wanted} is wanted: {str(value)[:64]}")
     return value
 
 
