@@ -64,6 +64,7 @@ def side(module: Any, monkeypatch: pytest.MonkeyPatch, stage: int, speculation: 
     monkeypatch.setattr(module, "rank_of", lambda config: {"tp": 0, "pp": stage, "pcp": 0})
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(pipeline_parallel_size=2),
+        cache_config=SimpleNamespace(),
         speculative_config=speculation,
         lora_config=None,
     )
@@ -149,6 +150,7 @@ def test_loads_run_beside_steps_where_vllm_would_compute_on_one_that_failed(
     vllm = SimpleNamespace(
         scheduler_config=SimpleNamespace(async_scheduling=overlaps, policy="fcfs"),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
+        cache_config=SimpleNamespace(),
     )
     made = [
         connector.KvcoveConnector(vllm, role, cache) for role in (roles.WORKER, roles.SCHEDULER)
@@ -192,6 +194,7 @@ def test_an_engine_that_loads_nothing_may_have_any_policy(
     vllm = SimpleNamespace(
         scheduler_config=SimpleNamespace(async_scheduling=False, policy="priority"),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1),
+        cache_config=SimpleNamespace(),
     )
     with pytest.raises(ValueError, match="Use fcfs") if refused else contextlib.nullcontext():
         connector.KvcoveConnector(vllm, "worker", cache_of(connector, "FullAttentionSpec"))

@@ -180,6 +180,7 @@ def test_another_value_of_the_switch_is_an_error(
         ({"cache": {"enable_prefix_caching": False}}, "vllm.no_enable_prefix_caching=false"),
         ({"cache": {"kv_offloading_size": 4.0}}, "leave out kv_offloading_size"),
         ({"cache": {"use_replayssm": True}}, "no connector beside use_replayssm"),
+        ({"cache": {"calculate_kv_scales": True}}, "scales its KV by its own first request"),
         ({"of": model(enable_return_routed_experts=True)}, "brings no routed experts"),
         (
             {"outputs": SimpleNamespace(enable_return_routed_experts=True)},

@@ -42,9 +42,10 @@ def old(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def parallel(**sizes: int) -> Any:
     return SimpleNamespace(
+        cache_config=SimpleNamespace(calculate_kv_scales=False),
         parallel_config=SimpleNamespace(
             **{"prefill_context_parallel_size": 1, "decode_context_parallel_size": 1, **sizes}
-        )
+        ),
     )
 
 
@@ -67,6 +68,10 @@ def test_a_model_that_needs_what_this_vllm_lacks_is_refused_in_one_line(old: Any
         ) as told:
             old.check_model(parallel(), of(*groups))
         assert "\n" not in str(told.value)
+    scaled = parallel()
+    scaled.cache_config.calculate_kv_scales = True
+    with pytest.raises(ValueError, match=r"calculate_kv_scales .* leave it out"):
+        old.check_model(scaled, of(full))
     with pytest.raises(ValueError, match=r"prefill context parallelism \(2 ranks\)"):
         old.check_model(parallel(prefill_context_parallel_size=2), of(full))
 

@@ -112,6 +112,7 @@ __all__ = [
     "use_eagle_block_drop",
     "why_loads_run_beside",
     "why_not_policy",
+    "why_not_scales",
     "why_steps_overlap",
     "worker_base",
 ]
@@ -186,6 +187,8 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
             f"vLLM {release()} cannot be told that a load for them failed: it would compute on wrong "
             "KV. Upgrade to vLLM 0.30 or later; models with full attention alone run on this one"
         )
+    if (why := why_not_scales(vllm_config.cache_config)) is not None:
+        raise ValueError(f"kvcove: {why}")
     if (_versions.installed() or _versions.NEWEST) >= (0, 26):
         return
     pcp = int(getattr(vllm_config.parallel_config, "prefill_context_parallel_size", 1))
@@ -194,6 +197,19 @@ def check_model(vllm_config: Any, kv_cache_config: Any) -> None:
             f"kvcove: prefill context parallelism ({pcp} ranks) cuts blocks otherwise in vLLM "
             f"{release()}: upgrade to vLLM 0.26 or later, or do without it"
         )
+
+
+def why_not_scales(cache_config: Any) -> str | None:
+    """Return why KV of an engine would be wrong in others, or None. 0.29 and later have no such scales.
+
+    They are made of the first request, after the fingerprint of the weights has been told.
+    """
+    if not getattr(cache_config, "calculate_kv_scales", False):
+        return None
+    return (
+        "with calculate_kv_scales each engine scales its KV by its own first request, so what others "
+        "load of it would be wrong; leave it out (the checkpoint's scales are used, else 1)"
+    )
 
 
 def check_policy(vllm_config: Any, kv_cache_config: Any, config: Any, consumes: bool) -> None:

@@ -139,6 +139,8 @@ def why_not(config: Any, extra: dict[str, Any]) -> str | None:
         check_version()
     except ValueError as error:
         return str(error)
+    from kvcove.vllm import _compat
+
     cache, model = config.cache_config, config.model_config
     if getattr(cache, "kv_offloading_size", None) is not None:
         return "vLLM's own offloading is asked for; leave out kv_offloading_size"
@@ -157,6 +159,7 @@ def why_not(config: Any, extra: dict[str, Any]) -> str | None:
     return (
         _why_not_ranks(config.parallel_config)
         or _why_not_memory(model)
+        or _compat.why_not_scales(cache)
         or _why_not_model(model)
         or _why_not_policy(config, extra)
     )
