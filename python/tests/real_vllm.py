@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine of vLLM's own planner, scheduler and KV managers, with kvcove's connector and no model.
 
+Its ranks are in this process. Of a layer's KV each has its heads, and with decode context parallelism its tokens.
+
 Its kernel writes for each token a number that depends on all tokens up to it, on the layer and on the
 weights. So a block that holds something else than its hash says is seen at once, and so is a token that
 is computed on such a block. What vLLM's worker does with its tensors (allocation, views, copies of
@@ -9,6 +11,8 @@ blocks, zeroing, the connector's calls and their order) is done here in the same
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import random
 import time
@@ -22,6 +26,7 @@ import torch
 from kvcove.vllm import _compat, _connector
 from kvcove.vllm._compat import one_spec_of
 from vllm.config import KVEventsConfig, KVTransferConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
@@ -48,12 +53,13 @@ class Fault(AssertionError):
     """What was found that must not be."""
 
 
-def make_model(directory: Path) -> Path:
+def make_model(directory: Path, **more: Any) -> Path:
     """Write the configuration of a model that nobody loads."""
-    config = {
+    config: dict[str, Any] = {
         **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY},
         **{"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2},
         **{"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+        **more,
     }
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
@@ -126,15 +132,27 @@ def _sampled(prefix: np.ndarray, known: int, guesses: list[int]) -> list[int]:
     return found
 
 
-class Layer:
-    """One layer's KV memory, token by token."""
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Which tokens of a block a rank has."""
 
-    def __init__(self, name: str, number: int, group: int, spec: Any, tensor: torch.Tensor) -> None:
+    rank: int = 0
+    ranks: int = 1
+    tokens: int = 1  # that a rank keeps before the next one's turn
+
+
+class Layer:
+    """One rank's KV memory of one layer, token by token."""
+
+    def __init__(
+        self, name: str, number: int, group: int, spec: Any, tensor: torch.Tensor, turns: Turns
+    ) -> None:
         self.name = name
         self.group = group
         self.spec = spec
-        self.block_size = int(spec.block_size)
+        self.block_size = int(spec.block_size) * turns.ranks  # tokens of a block, in all ranks
         self.state = isinstance(spec, MambaSpec)
+        self._turns = turns
         self._number = number
         # (block, head, token, words); a state has one token.
         self._words = tensor.view(torch.int64).numpy()
@@ -152,16 +170,26 @@ class Layer:
             return tokens // self.spec.attention_chunk_size * self.spec.attention_chunk_size
         return 0
 
+    def own(self, at: np.ndarray) -> np.ndarray:
+        """Return the tokens that this rank has."""
+        turns = self._turns
+        return at[at % self.block_size // turns.tokens % turns.ranks == turns.rank]
+
+    def _in_block(self, at: np.ndarray) -> np.ndarray:
+        """Return where the rank's own tokens lie in their blocks."""
+        turns, inside = self._turns, at % self.block_size
+        return inside // (turns.tokens * turns.ranks) * turns.tokens + inside % turns.tokens
+
     def write(self, table: list[int], first: int, values: np.ndarray) -> None:
         if self.state:
             last = first + len(values) - 1
             self._words[table[last // self.block_size]] = values[-1]
             return
-        at = np.arange(first, first + len(values))
+        at = self.own(np.arange(first, first + len(values)))
         blocks = np.asarray(table)[at // self.block_size]
         if (blocks == 0).any():
             raise Fault(f"{self.name}: the engine computes into its null block")
-        self._words[blocks, :, at % self.block_size, :] = values[:, None, None]
+        self._words[blocks, :, self._in_block(at), :] = values[at - first][:, None, None]
 
     def read(self, table: list[int], at: np.ndarray) -> np.ndarray:
         """Return (tokens, elements): what lies there."""
@@ -169,14 +197,14 @@ class Layer:
             blocks = np.asarray(table)[at // self.block_size]
             return self._words[blocks].reshape(len(at), -1)
         blocks = np.asarray(table)[at // self.block_size]
-        return self._words[blocks, :, at % self.block_size, :].reshape(len(at), -1)
+        return self._words[blocks, :, self._in_block(at), :].reshape(len(at), -1)
 
-    def block(self, block: int) -> np.ndarray:
-        """Return (tokens, elements) of a whole block."""
+    def read_block(self, block: int, at: np.ndarray) -> np.ndarray:
+        """Return (tokens, elements) of tokens in one block; of a state its one."""
         words = self._words[block]
-        return (
-            words.reshape(1, -1) if self.state else words.swapaxes(0, 1).reshape(len(words[0]), -1)
-        )
+        if self.state:
+            return words.reshape(1, -1)
+        return words[:, self._in_block(at), :].swapaxes(0, 1).reshape(len(at), -1)
 
     def fill(self, block: int, value: int | np.int64) -> None:
         self._words[block] = value
@@ -208,6 +236,10 @@ class Engine:
         Of the KV cache.
     layout : str
         Of KV memory, by vLLM's name.
+    ranks, contexts : int
+        Of tensor parallelism, and of them those that share a block's tokens (DCP).
+    heads : dict of str to int
+        The KV heads of layers in all ranks, where not each rank has its own.
     overlapping : bool
         Steps are scheduled as on GPUs, where vLLM does so unless told otherwise: the next one before the
         scheduler hears of the last. On CPUs real engines never do.
@@ -221,8 +253,13 @@ class Engine:
         layout: str,
         seed: int = 0,
         overlapping: bool = False,
+        ranks: int = 1,
+        contexts: int = 1,
+        heads: dict[str, int] | None = None,
     ) -> None:
         self.random = random.Random(seed)
+        config.parallel_config.tensor_parallel_size = ranks
+        config.parallel_config.decode_context_parallel_size = contexts
         self.config = config
         self.weights = 1
         self.resets = 0
@@ -253,21 +290,12 @@ class Engine:
             log_stats=True,
         )
         self.connector: Any = self.scheduler.connector
-        # There is one rank, and vLLM's groups of ranks are not made for it.
-        _connector.rank_of = lambda config: {"tp": 0, "pp": 0, "pcp": 0}
-        self.worker: Any = type(self.connector)(config, KVConnectorRole.WORKER, plan)
-        caches = allocate_kv_cache(
-            plan, torch.device("cpu"), config.cache_config.get_resolved_kv_cache_layout()
-        )
-        self.worker.register_kv_caches(caches)
-        self.layers = [
-            Layer(name, number, group, _spec_of(plan.kv_cache_groups[group], name), caches[name])
-            for number, (group, name) in enumerate(
-                (group, name)
-                for group, each in enumerate(plan.kv_cache_groups)
-                for name in each.layer_names
-            )
-        ]
+        self.workers: list[Any] = []
+        self.layers: list[Layer] = []  # of all ranks
+        for rank in range(ranks):
+            self._make_rank(rank, heads or {})
+        self.worker = self.workers[0]
+        self._aggregator = KVOutputAggregator(ranks)
         hashing = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
         kv_cache_utils.init_none_hash(hashing)
         self._hasher = kv_cache_utils.get_request_block_hasher(self.hash_tokens, hashing)
@@ -289,6 +317,33 @@ class Engine:
         self._watch_allocations()
         if self.version == "engine":
             self.connector._scheduler.role.set_version(str(self.weights))
+
+    def _make_rank(self, rank: int, heads: dict[str, int]) -> None:
+        """Make a rank's connector and its KV memory."""
+        parallel, plan = self.config.parallel_config, copy.deepcopy(self.plan)
+        # vLLM's groups of ranks are not made for those of this process.
+        _connector.rank_of = lambda config: {"tp": rank, "pp": 0, "pcp": 0}
+        worker = type(self.connector)(self.config, KVConnectorRole.WORKER, plan)
+        layout = self.config.cache_config.get_resolved_kv_cache_layout()
+        caches = allocate_kv_cache(plan, torch.device("cpu"), layout)
+        worker.register_kv_caches(caches)
+        self.workers.append(worker)
+        names = [
+            (group, name)
+            for group, each in enumerate(plan.kv_cache_groups)
+            for name in each.layer_names
+        ]
+        ranks, contexts = parallel.tensor_parallel_size, parallel.decode_context_parallel_size
+        for number, (group, name) in enumerate(names):
+            spec = _spec_of(plan.kv_cache_groups[group], name)
+            # Ranks with equal heads have equal bytes, and all others have others.
+            shard = rank // (ranks // min(heads.get(name, ranks), ranks))
+            turns = Turns()
+            if contexts > 1 and getattr(spec, "dcp_sharded", True):
+                turns = Turns(rank % contexts, contexts, parallel.cp_kv_cache_interleave_size)
+            self.layers.append(
+                Layer(f"{name}@{rank}", number * ranks + shard, group, spec, caches[name], turns)
+            )
 
     # ---- requests
 
@@ -361,48 +416,73 @@ class Engine:
 
     def _execute(self, output: Any, hold: float) -> ModelRunnerOutput:
         context = SimpleNamespace(attn_metadata=output.num_scheduled_tokens or None)
-        self.worker.bind_connector_metadata(output.kv_connector_metadata)
+        for worker in self.workers:
+            worker.bind_connector_metadata(output.kv_connector_metadata)
         for block in output.new_block_ids_to_zero or ():
             for layer in self.layers:
                 if not layer.state:
                     layer.fill(block, 0)
-        for copy in output.kv_cache_block_copies or ():
+        for each in output.kv_cache_block_copies or ():
             self.counts["copies"] += 1
             for layer in self.layers:
-                layer.copy(copy.src_block_id, copy.dst_block_id)
+                layer.copy(each.src_block_id, each.dst_block_id)
         if output.has_sync_kv_loads:
-            self.worker.start_load_kv(context)
+            for worker in self.workers:
+                worker.start_load_kv(context)
         sampled, wrong = self._forward(output)
         if not output.has_sync_kv_loads:
-            self.worker.start_load_kv(context)
-        self.worker.wait_for_save()
-        told = KVConnectorOutput()
-        results = self.worker.get_transfer_results(output.finished_req_ids)
-        invalid = self.worker.get_block_ids_with_load_errors()
-        for name, text in wrong:
-            tables = self.scheduler.kv_cache_manager.get_block_ids(name)
-            # vLLM lets a step that its load failed for be computed again.
-            if not any(invalid.intersection(table) for table in tables):
-                raise Fault(text)
-        if results.finished_recving or results.failed_recving or invalid:
-            self._held.append((results, invalid))
-        if self._held and (output.has_sync_kv_loads or self.random.random() >= hold):
-            told.finished_recving, told.failed_recving = set(), set()
-            for results, invalid in self._held:
-                told.finished_recving |= results.finished_recving
-                told.failed_recving |= results.failed_recving
-                told.invalid_block_ids |= invalid
-            self._held.clear()
-        told.kv_connector_stats = self.worker.get_kv_connector_stats()
-        told.kv_connector_worker_meta = self.worker.build_connector_worker_meta()
-        self.worker.clear_connector_metadata()
+            for worker in self.workers:
+                worker.start_load_kv(context)
         names = list(output.num_scheduled_tokens)
-        return ModelRunnerOutput(
+        ran = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: at for at, name in enumerate(names)},
             sampled_token_ids=[sampled[name] for name in names],
-            kv_connector_output=told,
         )
+        told = self._told_by_all(ran, output)
+        for name, text in wrong:
+            tables = self.scheduler.kv_cache_manager.get_block_ids(name)
+            # vLLM lets a step that its load failed for be computed again.
+            if not any(told.invalid_block_ids.intersection(table) for table in tables):
+                raise Fault(text)
+        self._hold_back(told, output.has_sync_kv_loads, hold)
+        return ran
+
+    def _told_by_all(self, ran: ModelRunnerOutput, output: Any) -> KVConnectorOutput:
+        """Return what the ranks tell of their loads and saves, as vLLM's executors put it together."""
+        told = []
+        for worker in self.workers:
+            worker.wait_for_save()
+            results = worker.get_transfer_results(output.finished_req_ids)
+            of_rank = KVConnectorOutput()
+            of_rank.finished_recving = results.finished_recving
+            of_rank.failed_recving = results.failed_recving
+            of_rank.invalid_block_ids = worker.get_block_ids_with_load_errors()
+            of_rank.kv_connector_stats = worker.get_kv_connector_stats()
+            of_rank.kv_connector_worker_meta = worker.build_connector_worker_meta()
+            worker.clear_connector_metadata()
+            told.append(dataclasses.replace(ran, kv_connector_output=of_rank))
+        ran.kv_connector_output = self._aggregator.aggregate(told).kv_connector_output
+        return ran.kv_connector_output
+
+    def _hold_back(self, told: KVConnectorOutput, sync: bool, hold: float) -> None:
+        """Keep ended loads, and tell of them with a later step."""
+        if told.finished_recving or told.failed_recving or told.invalid_block_ids:
+            self._held.append(
+                (
+                    set(told.finished_recving or ()),
+                    set(told.failed_recving or ()),
+                    set(told.invalid_block_ids),
+                )
+            )
+        told.finished_recving, told.failed_recving = set(), set()
+        told.invalid_block_ids = set()
+        if self._held and (sync or self.random.random() >= hold):
+            for finished, failed, invalid in self._held:
+                told.finished_recving |= finished
+                told.failed_recving |= failed
+                told.invalid_block_ids |= invalid
+            self._held.clear()
 
     def _forward(self, output: Any) -> tuple[dict[str, list[int]], list[tuple[str, str]]]:
         begun = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
@@ -497,7 +577,9 @@ class Engine:
         """Return what is wrong with what a part of a step is computed on."""
         if first == 0:
             return None
-        at = np.asarray([first - 1]) if layer.state else np.arange(layer.first_needed(first), first)
+        at = np.asarray([first - 1])
+        if not layer.state:
+            at = layer.own(np.arange(layer.first_needed(first), first))
         if len(at) == 0:
             return None
         found = layer.read(table, at)
@@ -542,9 +624,12 @@ class Engine:
                     self._check_block(layer, block, tokens, numbers)
 
     def _check_block(self, layer: Layer, block: int, tokens: int, numbers: list[int]) -> None:
-        first = tokens - 1 if layer.state else (tokens - 1) // layer.block_size * layer.block_size
-        prefix = np.asarray(numbers[first:tokens], dtype=np.uint64)
-        found = layer.block(block)[: len(prefix)]
+        first = (tokens - 1) // layer.block_size * layer.block_size
+        at = np.asarray([tokens - 1]) if layer.state else layer.own(np.arange(first, tokens))
+        if len(at) == 0:
+            return
+        prefix = np.asarray(numbers[:tokens], dtype=np.uint64)[at]
+        found = layer.read_block(block, at)
         right = found == layer.expected(prefix, self.weights)[:, None]
         if not right.all():
             raise Fault(
@@ -661,7 +746,8 @@ class Engine:
             raise Fault(f"something is left: {left}")
 
     def close(self) -> None:
-        self.worker.shutdown()
+        for worker in self.workers:
+            worker.shutdown()
         self.scheduler.shutdown()
 
     def forget(self, keys: list[str]) -> None:
@@ -669,7 +755,20 @@ class Engine:
         side = self.connector._scheduler
         with side._pool.session(side.shape.namespace, assume_weights=True) as session:
             version = side.role.version if self.version == "engine" else ""
+            if len(self.workers) > 1:
+                keys = self._of_some_ranks(keys, session.stored(version=version, timeout=30))
             session.remove([key.encode() for key in keys], version=version, timeout=30)
+
+    def _of_some_ranks(self, keys: list[str], stored: list[Any]) -> list[str]:
+        """Return the keys of the same chunks as one rank or several have them; ``keys`` are of a single one."""
+        wanted = {(key.partition(".")[0], key.partition("@")[2]) for key in keys}
+        names = [each.key.decode() for each in stored]
+        there = [
+            name
+            for name in sorted(names)
+            if (name.partition(".")[0], name.partition("@")[2]) in wanted
+        ]
+        return [name for name in there if self.random.random() < 0.5] or there[:1]
 
 
 def _spec_of(group: Any, name: str) -> Any:

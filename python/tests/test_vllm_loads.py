@@ -126,7 +126,7 @@ def test_with_vllm_a_load_that_failed_does_not_stand_in_the_way_of_others(make: 
     engine.add("loads", prompt(2, 200), 1)
     for _ in range(400):  # both have ended when the scheduler hears of one
         engine.step(hold=1.0)
-        if sum(len(each[0].finished_recving) for each in engine._held) == 2:
+        if sum(len(each[0]) for each in engine._held) == 2:
             break
     engine.drain(seconds=20)
     assert engine.counts["failed"] == 1, engine.counts
