@@ -73,7 +73,23 @@ LAYOUTS = {
     "TP 2, states": Layout(
         (ONE, STATE), (2, 2), 2, settings=(("mamba_cache_mode", "align"), ("mamba_block_size", 4))
     ),
+    "DCP 2": Layout((ONE, ONE), (1, 1), 2, contexts=2, model=(("num_key_value_heads", 1),)),
+    "DCP 2, interleaved by two": Layout(
+        (ONE,), (1,), 2, contexts=2, tokens=2, model=(("num_key_value_heads", 1),)
+    ),
+    "DCP 2, MLA": Layout((LATENT,), (1,), 2, contexts=2, tokens=4),
+    "TP 4, DCP 2": Layout((ONE,), (2,), 4, contexts=2),
 }
+if (
+    "dcp_sharded" in SlidingWindowSpec.__dataclass_fields__
+):  # 0.30 and older cut full attention alone
+    LAYOUTS["DCP 2, windows whole on each rank"] = Layout(
+        (ONE, dataclasses.replace(WINDOW, dcp_sharded=False)),
+        (1, 1),
+        2,
+        contexts=2,
+        model=(("num_key_value_heads", 1),),
+    )
 
 
 def engine_of(
