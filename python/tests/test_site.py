@@ -106,7 +106,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         f"{page.relative_to(site)}: {source}"
         for page in pages(site)
         for source in links_of(page).loads
-        if urlparse(source).scheme not in ("", "data") or source.startswith("//")
+        if urlparse(source).scheme not in ("", "data", "javascript") or source.startswith("//")
     }
     assert outside == set()
 
