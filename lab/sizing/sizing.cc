@@ -40,7 +40,7 @@ struct Piece {
 
 connector::EngineShape ShapeOf(const ModelKv& model, const SizingOptions& options) {
   connector::EngineShape shape{
-      .hash_tokens = options.chunk_tokens, .tp = options.tp, .pp = options.pp};
+      .model = "planned", .hash_tokens = options.chunk_tokens, .tp = options.tp, .pp = options.pp};
   for (const KvGroup& group : model.groups) {
     shape.groups.push_back({.kind = group.kind,
                             .chunk_tokens = options.chunk_tokens,

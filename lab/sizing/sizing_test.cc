@@ -93,30 +93,30 @@ TEST(SizingTest, WrongOptionsAreNamed) {
 }
 
 std::vector<Request> Conversations() {
-  return *ReadTrace(std::string(KVCOVE_SOURCE_DIR) + "/traces/conversation_trace.jsonl", 3000);
+  return *ReadTrace(std::string(KVCOVE_SOURCE_DIR) + "/traces/conversation_trace.jsonl", 1200);
 }
 
 TEST(SizingTest, HitsAreThoseOfTheSimulators) {
   const std::vector<Request> requests = Conversations();
   const std::vector<Chain> chains = ChainsOf(requests);
-  const auto memory = ExpectHits(requests, TraceFormat::kMooncake, 3000 * 512 + 511, 0);
+  const auto memory = ExpectHits(requests, TraceFormat::kMooncake, 1000 * 512 + 511, 0);
   ASSERT_TRUE(memory) << memory.error().detail;
-  EXPECT_EQ(memory->requests, 3000U);
-  EXPECT_DOUBLE_EQ(memory->ratio, Simulate("default", chains, 3000)->ratio());
+  EXPECT_EQ(memory->requests, 1200U);
+  EXPECT_DOUBLE_EQ(memory->ratio, Simulate("default", chains, 1000)->ratio());
   EXPECT_DOUBLE_EQ(memory->memory_ratio, memory->ratio);
-  EXPECT_DOUBLE_EQ(memory->half, Simulate("default", chains, 1500)->ratio());
-  EXPECT_DOUBLE_EQ(memory->twice, Simulate("default", chains, 6000)->ratio());
+  EXPECT_DOUBLE_EQ(memory->half, Simulate("default", chains, 500)->ratio());
+  EXPECT_DOUBLE_EQ(memory->twice, Simulate("default", chains, 2000)->ratio());
   EXPECT_LT(memory->half, memory->ratio);
   EXPECT_LT(memory->twice, memory->any);
   EXPECT_LT(memory->distinct_tokens, memory->tokens);
 
-  const auto both = ExpectHits(requests, TraceFormat::kMooncake, 1000 * 512, 5000 * 512);
+  const auto both = ExpectHits(requests, TraceFormat::kMooncake, 500 * 512, 2500 * 512);
   ASSERT_TRUE(both);
   const auto simulated = SimulateTwoTiers({.descent = Descent::kAdmitted,
                                            .zones = true,
                                            .moves = true,
-                                           .memory_blocks = 1000,
-                                           .disk_blocks = 5000},
+                                           .memory_blocks = 500,
+                                           .disk_blocks = 2500},
                                           chains);
   EXPECT_DOUBLE_EQ(both->ratio, simulated->together.ratio());
   EXPECT_DOUBLE_EQ(both->memory_ratio, simulated->memory_ratio());
