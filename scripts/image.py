@@ -36,7 +36,8 @@ KEPT = (
     *("etc/libibverbs.d/", "etc/debian_version", "etc/os-release", "usr/lib/os-release"),
     *("usr/share/zoneinfo/", "usr/share/common-licenses/"),
 )
-LEFT_OUT = ("usr/share/zoneinfo/right/", "usr/share/zoneinfo/posix/")
+# Other forms of the zones, and a link to /etc/localtime, which an image does not have.
+LEFT_OUT = ("usr/share/zoneinfo/right/", "usr/share/zoneinfo/posix/", "usr/share/zoneinfo/localtime")
 OF_COMMAND = ("usr/bin/kvcove", "usr/share/doc/kvcove/copyright", "usr/share/doc/kvcove/NOTICE")
 MERGED = ("bin", "lib", "lib64", "sbin")  # links into usr/, in all of Debian's systems
 TEXTS = {

@@ -404,7 +404,7 @@ class RunTest(unittest.TestCase):
         )
         self.begins_with_its_options(owner, "owner", 'host-id="node"')
         owner.await_health("--ready")
-        self.assertIn("master:", owner.asked("status").stdout)
+        self.assertIn("cluster of the master 127.0.0.1:7400", owner.asked("status").stdout)
         self.assertIn("ok", owner.asked("health", "--admin", "127.0.0.1:7481").stdout)
         nobody = master.asked("health", "--socket", "/run/kvcove/none.sock")
         self.assertEqual(nobody.returncode, 1)
