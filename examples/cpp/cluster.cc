@@ -88,6 +88,8 @@ int main(int argc, char** argv) {
   const auto session =
       (*pool)->OpenSession({.name = "example/model@1/fp8", .engine = "engine-0", .replicas = 2});
   if (!session) return Fail("session", session.error());
+  // Nothing says which weights the KV is of that others have left in this namespace.
+  if (const auto done = (*session)->Reset({}); !done) return Fail("first reset", done.error());
   kvcove::CompletionQueue queue;
 
   Chunks chunks;

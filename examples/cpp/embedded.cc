@@ -67,6 +67,11 @@ int main(int argc, char** argv) {
   // engines whose KV differs never meet. All processes of one engine give the same `engine`.
   const auto session = (*pool)->OpenSession({.name = "example/model@1/fp8", .engine = "engine-0"});
   if (!session) return Fail("session", session.error());
+  // On a pool that others have used, nothing says which weights their KV is of: begin without it.
+  // An engine that names its weights (CallOptions::version) finds it again instead.
+  if (const kvcove::Status reset = (*session)->Reset({}); !reset) {
+    return Fail("first reset", reset.error());
+  }
 
   // Capture before the KV is computed, and give the token to the put: if a reset comes in between,
   // the put is refused with kStale, and no engine ever reads what old weights computed.

@@ -87,6 +87,10 @@ int main(int argc, char** argv) {
   if (!writer) return Fail("session", writer.error());
   const auto reader = (*pool)->OpenSession({.name = "example/model@1/fp8", .engine = "engine-1"});
   if (!reader) return Fail("session", reader.error());
+  // Nothing says which weights the KV is of that others have left in this namespace. Both resets
+  // come before work, so they share one generation: the engines share what they make from now on.
+  if (const auto done = (*writer)->Reset({}); !done) return Fail("first reset", done.error());
+  if (const auto done = (*reader)->Reset({}); !done) return Fail("first reset", done.error());
 
   if (const auto made = Make(**writer, 1); !made) return Fail("make", made.error());
   auto loan = (*reader)->Borrow(kKeys, {});  // no call, no copy: protected until it is released
