@@ -228,8 +228,8 @@ TEST(KeysTest, EnginesOfEveryBuildMeetUnderTheseNames) {
                           .heads = 4,
                           .layout = "NHC"});
   EXPECT_EQ(shape.Namespace(), "acme/m@8e1e0e49312e1a43948e359023ce7561");
-  EXPECT_EQ(TagsOfAllRanks(shape), (std::set<std::string>{"g0.h0of2.p0of2@", "g0.h1of2.p0of2@",
-                                                          "g0.h0of2.p1of2@", "g0.h1of2.p1of2@"}));
+  EXPECT_EQ(TagsOfAllRanks(shape), (std::set<std::string>{"g0.h0of2.p0of2", "g0.h0of2.p1of2",
+                                                          "g0.h1of2.p0of2", "g0.h1of2.p1of2"}));
 }
 
 }  // namespace

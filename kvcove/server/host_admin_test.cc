@@ -267,11 +267,13 @@ TEST_F(HostAdminTest, AResetIsProvenAndFollowed) {
 // A change keeps a thread of the endpoint while it waits.
 TEST_F(HostAdminTest, AWaitForAProofIsBounded) {
   PutValue(*session_, "k");
-  for (const char* path : {"/v1/reset", "/v1/prune"}) {
+  const json reset = {{"namespace", "acme/llama"}};
+  const json prune = {{"namespace", "acme/llama"}, {"before", "v1"}};
+  for (const auto& [path, body] : {std::pair{"/v1/reset", reset}, std::pair{"/v1/prune", prune}}) {
     for (const char* timeout : {"60001", "9223372036854775807", "18446744073709551615"}) {
-      const http::Response answer =
-          Ask("POST", path,
-              json{{"namespace", "acme/llama"}, {"before", "v1"}, {"timeout_ms", timeout}}.dump());
+      json asked = body;
+      asked["timeout_ms"] = timeout;
+      const http::Response answer = Ask("POST", path, asked.dump());
       EXPECT_EQ(answer.status, 400) << path << " " << timeout;
       EXPECT_THAT(answer.body, HasSubstr("at most 60000"));
     }

@@ -36,6 +36,7 @@ class LoadRunTest : public testing::Test {
          {.method = "POST",
           .path = "/v1/completions",
           .waits = true,
+          .body_bytes = 64 * 1024,
           .answer = [this, answer = std::move(answer)](const http::Request& request) {
             return answer(requests_++, nlohmann::json::parse(request.body));
           }}});

@@ -99,7 +99,7 @@ for server in serve master owner; do
   check "what is printed for $server is a configuration" 0 "^\[$server\]" sh -c '"$0" --print-config "$1" >"$2" && "$0" --config "$2" --print-config "$1"' "$kvcove" $server "$directory/printed.toml"
 done
 check "one with a store, too" 0 'store="etcd://h1/p"' sh -c '"$0" master --store etcd://h1/p --print-config >"$1" && "$0" --config "$1" master --print-config' "$kvcove" "$directory/printed.toml"
-check "a reader of stdout that has ended" 0 "ended with 141" "$kvcove" run --memory 4MiB --socket "$directory/pipe/s" -- bash -c 'exec 3> >(true); wait $!; "$0" metrics >&3; echo "ended with $?"' "$kvcove"
+check "a reader of stdout that has ended" 0 "ended with 141" "$kvcove" run --memory 4MiB --socket "$directory/pipe/s" -- bash -c 'until "$0" metrics >/dev/null 2>&1; do sleep 0.1; done; exec 3> >(true); wait $!; "$0" metrics >&3; echo "ended with $?"' "$kvcove"
 check "a limit that is no size" 2 "max-total-bytes" "$kvcove" master --data "$directory/limits" --max-total-bytes much
 printf '[ownr]\nmemory = "32MiB"\n' >"$directory/section.toml"
 check "unknown config section" 2 "section \[ownr\].*did you mean \[owner\]" "$kvcove" --config "$directory/section.toml" owner --print-config
