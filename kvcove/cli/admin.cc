@@ -204,7 +204,7 @@ using PrintJson = std::function<void(const json&)>;
 
 Result<int> RunAt(const AdminClient& client, const AdminOptions& options, const std::string& method,
                   const std::string& path, const PrintJson& print) {
-  if (path == "/metrics" || path == "/healthz" || path == "/readyz") {
+  if (path == "/metrics" || path == "/healthz") {
     KVCOVE_ASSIGN(const http::Response response, client.Ask(method, path, {}));
     fmt::print("{}", response.body);
     return response.status == 200 ? 0 : 1;
@@ -453,9 +453,6 @@ void AddAdmin(CLI::App& app, Action& chosen) {
   AddAdminAccessOptions(*admin, options->access);
   Builder add(*admin, options, chosen);
   add.Add("health", "Check that the master, or an owner, answers.", "GET", "/healthz", {});
-  add.Add("ready",
-          "Check that the master leads or may, or that an owner's lease runs; else print why not.",
-          "GET", "/readyz", {});
   add.Add("status", "Print the pool in a few numbers.", "GET", "/v1/status", PrintStatus);
   AddOfCluster(add);
   AddQuestions(add);

@@ -2,6 +2,7 @@
 #include "kvcove/cli/health.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "kvcove/cli/admin_client.h"
 #include "kvcove/pool/host_status.h"
 #include "kvcove/pool/pool.h"
+#include "kvcove/rpc/unix_access.h"
 
 namespace kvcove::cli {
 namespace {
@@ -22,11 +24,22 @@ void AddServer(Health& health, bool good, const std::string& line) {
   health.text += fmt::format("{}{}", health.text.empty() ? "" : "\n", line);
 }
 
+// Whether a server that was killed has left this socket: nobody listens there any more.
+bool IsLeft(const std::string& socket) {
+  const auto fd = rpc::ConnectUnix(socket, SystemClock::Instance().NowNs() + kMillisecond);
+  return !fd && fd.error().code == Code::kUnavailable && access(socket.c_str(), W_OK) == 0;
+}
+
 // The owners at the socket and their siblings. A lease decides whether their memory may be read.
-void AskOwners(const std::string& socket, const HealthOptions& options, Health& health) {
+// Returns a line for each socket that nobody serves: no server is found there, and a probe that
+// failed for it would end the one that is.
+std::string AskOwners(const std::string& socket, const HealthOptions& options, Health& health) {
   const std::int64_t timeout_ns = std::int64_t{options.timeout_ms} * kMillisecond;
+  std::string left;
   for (const pool::OwnerStatus& owner : pool::StatusOfOwners(socket, timeout_ns)) {
-    if (!owner.reached) {
+    if (!owner.reached && IsLeft(owner.socket)) {
+      left += fmt::format("\n{}: nobody serves it", owner.socket);
+    } else if (!owner.reached) {
       AddServer(health, false,
                 fmt::format("{}: {}", owner.socket, owner.reached.error().ToString()));
     } else if (options.ready && !owner.lease_holds) {
@@ -36,6 +49,7 @@ void AskOwners(const std::string& socket, const HealthOptions& options, Health& 
       AddServer(health, true, owner.socket + ": ok");
     }
   }
+  return left;
 }
 
 // `looked_for`: nobody has named it, so it is no error that nobody listens there.
@@ -74,13 +88,16 @@ Result<Health> AskHealth(const HealthOptions& options) {
   // The variable stands in the image of all servers, that of a master, too.
   const bool by_flag = !choice.socket.empty() && !IsVariable("KVCOVE_SOCKET", choice.socket);
   const std::string socket = choice.socket.empty() ? DefaultSocketPath() : choice.socket;
-  AskOwners(socket, options, health);
+  const std::string left = AskOwners(socket, options, health);
   for (const char* place : kLoopbackPlaces) {
     if (!by_flag && health.text.empty()) {
       KVCOVE_TRY(AskEndpoint(place, options, /*looked_for=*/true, health));
     }
   }
-  if (!health.text.empty()) return health;
+  if (!health.text.empty()) {
+    health.text += left;
+    return health;
+  }
   health.text = fmt::format("nobody serves the socket '{}'", socket);
   if (!by_flag) {
     health.text += fmt::format(", and nobody listens at {} or {}", kLoopbackPlaces[0], kMasterHere);

@@ -15,8 +15,8 @@ namespace kvcove::cli {
 struct HealthOptions {
   PoolChoice server;
   rpc::TlsFiles tls;
-  std::uint32_t timeout_ms = 1000;
-  bool ready = false;  // it may be used now; else: it answers
+  std::uint32_t timeout_ms = 4000;  // a probe waits 5 s; a host that is short of CPUs is slow
+  bool ready = false;               // it may be used now; else: it answers
 };
 
 struct Health {

@@ -161,6 +161,10 @@ for _ in $(seq 1200); do [ -S "$directory/run/admin-s" ] && break; sleep 0.05; d
 check "health of a server" 0 "/run/s: ok$" "$kvcove" health --socket "$directory/run/s"
 check "health of one that may be used" 0 "/run/s: ok$" "$kvcove" health --ready --socket "$directory/run/s"
 check "health by the admin socket" 0 "ok$" "$kvcove" health --admin "unix:$directory/run/admin-s"
+python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$directory/run/s.left"
+check "health beside a socket that a killed server has left" 0 "/run/s.left: nobody serves it$" "$kvcove" health --socket "$directory/run/s"
+check "health of a socket that a killed server has left" 1 "nobody serves the socket '[^']*/s.left'" "$kvcove" health --socket "$directory/run/s.left"
+rm "$directory/run/s.left"
 check "health of nobody" 1 "nobody serves the socket '[^']*/none'; --admin HOST:PORT names" "$kvcove" health --socket "$directory/none"
 check "health of nobody at a port" 1 "127.0.0.1:1: " "$kvcove" health --admin 127.0.0.1:1
 check "health of two" 2 "give one of them" "$kvcove" health --admin 127.0.0.1:1 --socket "$directory/none"
@@ -371,7 +375,7 @@ check "doctor: a peer that is not there" 1 "start 'kvcove owner' there" "${peer[
 check "doctor: a peer that is no address" 2 "--peer: " "${peer[@]}" "127.0.0.1:port"
 check "admin without token" 2 "credentials" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) status
 check "admin health without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) health
-check "admin ready without token" 0 "ok" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) ready
+check "health of a master without token" 0 ": leader$" "$kvcove" health --ready --admin 127.0.0.1:$((port + 1))
 check "top with a tenant's token" 2 'scope "admin"' "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml"
 check "top with the cluster's token" 0 "1 of 1 owners" "$kvcove" top --once --admin 127.0.0.1:$((port + 1)) --token "$directory/boss.toml"
 check "admin with a tenant's token" 2 "denied" "$kvcove" admin --admin 127.0.0.1:$((port + 1)) --token "$directory/acme.toml" status
