@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "kvcove/base/control_group.h"
+#include "kvcove/base/directory.h"
 #include "kvcove/base/log.h"
 #include "kvcove/base/memory_file.h"
 #include "kvcove/base/pages.h"
@@ -340,12 +341,28 @@ Finding SocketFinding(const ContainerFacts& facts, const ContainerUse& use) {
         directory);
     return finding;
   }
+  if (HoldsMemory(use.role) && std::filesystem::exists(directory, error)) {
+    // An emptyDir is open to all users, and a new hostPath is root's.
+    if (!CheckOwnDirectory(directory, DirectoryUse::kGroupSocket)) {
+      finding.verdict = Verdict::kFail;
+      finding.seen = fmt::format(
+          "'{}' does not belong to this user, or is not closed to others: a server refuses it",
+          directory);
+      finding.change = fmt::format(
+          "in an emptyDir a directory that kvcove makes, KVCOVE_SOCKET={}/pool/kvcove.sock here "
+          "and in the engines' containers; of a node's directory 'install -d -o {} -g {} -m 700 "
+          "{}' there",
+          directory, facts.user, facts.user, directory);
+      return finding;
+    }
+  }
   if (!facts.IsInLayer(use.socket)) return finding;
   finding.verdict = use.role == Role::kEngine ? Verdict::kNote : Verdict::kWarn;
   finding.seen = "in the file system of this container, which no other container sees";
   finding.change = fmt::format(
       "mount one volume at '{}' here and in the engines' containers: -v kvcove-run:{} (docker, "
-      "podman), an emptyDir in one pod, a hostPath in two (Kubernetes)",
+      "podman), a hostPath in two pods; in one pod an emptyDir, with the socket in a directory of "
+      "its own below it, as an emptyDir is open to all users (Kubernetes)",
       directory, directory);
   return finding;
 }
@@ -450,8 +467,9 @@ void WarnOfContainer(const ContainerUse& use) {
   const ContainerFacts facts = ContainerFacts::Read();
   if (facts.how.empty()) return;
   for (const Finding& finding : ContainerFindings(facts, use)) {
-    // The owner itself compares --memory with what there is, and says so (memory_budget.cc).
-    if (finding.verdict < Verdict::kWarn || finding.what == kMemoryOfContainer) continue;
+    // The owner itself compares --memory with what there is, and says so (memory_budget.cc). What
+    // it refuses, it says, too.
+    if (finding.verdict != Verdict::kWarn || finding.what == kMemoryOfContainer) continue;
     LogWarn("container: {}: {}; {}", finding.what, finding.seen, finding.change);
   }
 }

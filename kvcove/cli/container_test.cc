@@ -50,7 +50,7 @@ class ContainerTest : public FakeRootTest {
   static ContainerUse OwnerUse() {
     return {.role = Role::kOwner,
             .memory_bytes = 4 * kGiB,
-            .socket = "/run/kvcove/kvcove.sock",
+            .socket = "/run/kvcove-of-test/kvcove.sock",
             .disks = {"/var/lib/kvcove/disk"},
             .host_id = "node-1"};
   }
@@ -65,7 +65,7 @@ class ContainerTest : public FakeRootTest {
   static constexpr const char* kMounts =
       "1 0 0:30 / / rw - overlay overlay rw,lowerdir=/a\n"
       "2 1 0:31 / /proc rw - proc proc rw\n"
-      "3 1 8:1 /volumes/run /run/kvcove rw - ext4 /dev/sda1 rw\n"
+      "3 1 8:1 /volumes/run /run/kvcove-of-test rw - ext4 /dev/sda1 rw\n"
       "4 1 8:1 /volumes/disk /var/lib/kvcove/disk rw - ext4 /dev/sda1 rw\n"
       "5 1 8:1 /volumes/more /srv/with\\040blank rw - ext4 /dev/sda1 rw\n";
 };
@@ -90,17 +90,18 @@ TEST_F(ContainerTest, ANamespaceOrARuntimesMarkerShowsIt) {
 TEST_F(ContainerTest, WithoutProcItIsNotKnown) {
   std::filesystem::remove_all(root_ + "/proc");
   EXPECT_EQ(Facts().own_pids, std::nullopt);
-  EXPECT_FALSE(Facts().IsInLayer("/run/kvcove"));
+  EXPECT_FALSE(Facts().IsInLayer("/run/kvcove-of-test"));
   EXPECT_FALSE(Facts().memory_limited);
 }
 
 TEST_F(ContainerTest, OnlyAVolumeOutlivesTheContainer) {
   const ContainerFacts facts = Facts();
-  EXPECT_FALSE(facts.IsInLayer("/run/kvcove/kvcove.sock"));
-  EXPECT_FALSE(facts.IsInLayer("/run/kvcove"));
+  EXPECT_FALSE(facts.IsInLayer("/run/kvcove-of-test/kvcove.sock"));
+  EXPECT_FALSE(facts.IsInLayer("/run/kvcove-of-test"));
   EXPECT_FALSE(facts.IsInLayer("/srv/with blank/disk"));
-  EXPECT_TRUE(facts.IsInLayer("/run/kvcove-other/kvcove.sock")) << "the name only begins so";
-  EXPECT_TRUE(facts.IsInLayer("/run/kvcove/../other"));
+  EXPECT_TRUE(facts.IsInLayer("/run/kvcove-of-test-other/kvcove.sock"))
+      << "the name only begins so";
+  EXPECT_TRUE(facts.IsInLayer("/run/kvcove-of-test/../other"));
   Write("/proc/self/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n");
   EXPECT_FALSE(Facts().IsInLayer("/anywhere")) << "the root of a machine stays";
 }
@@ -236,14 +237,24 @@ TEST_F(ContainerTest, AUserNamespaceOfItsOwnIsNamed) {
 TEST_F(ContainerTest, WhatIsInTheLayerIsLostOrNotSeen) {
   Write("/proc/self/mountinfo", "1 0 0:30 / / rw - overlay overlay rw\n");
   ContainerFacts facts = Good();
-  const Finding socket = FindingOf(facts, OwnerUse(), "socket /run/kvcove/kvcove.sock");
+  const Finding socket = FindingOf(facts, OwnerUse(), "socket /run/kvcove-of-test/kvcove.sock");
   EXPECT_EQ(socket.verdict, Verdict::kWarn);
-  EXPECT_THAT(socket.change, HasSubstr("-v kvcove-run:/run/kvcove"));
+  EXPECT_THAT(socket.change, HasSubstr("-v kvcove-run:/run/kvcove-of-test"));
   EXPECT_EQ(FindingOf(facts, OwnerUse(), "disk /var/lib/kvcove/disk").verdict, Verdict::kWarn);
   const Finding data = FindingOf(facts, {.role = Role::kMaster, .data = "/var/lib/kvcove/master"},
                                  "data directory /var/lib/kvcove/master");
   EXPECT_EQ(data.verdict, Verdict::kWarn);
   EXPECT_THAT(data.seen, HasSubstr("another pool"));
+}
+
+TEST_F(ContainerTest, ADirectoryThatIsOpenToOthersIsNoPlaceForASocket) {
+  ContainerUse use = OwnerUse();
+  use.socket = root_ + "/kvcove.sock";
+  EXPECT_NE(FindingOf(Good(), use, "socket " + use.socket).verdict, Verdict::kFail);
+  std::filesystem::permissions(root_, std::filesystem::perms::all);  // an emptyDir
+  const Finding finding = FindingOf(Good(), use, "socket " + use.socket);
+  EXPECT_EQ(finding.verdict, Verdict::kFail);
+  EXPECT_THAT(finding.change, HasSubstr("KVCOVE_SOCKET=" + root_ + "/pool/kvcove.sock"));
 }
 
 TEST_F(ContainerTest, AnEngineLooksForTheOwnersSocket) {
