@@ -39,6 +39,9 @@ KEPT = (
 # Other forms of the zones, and a link to /etc/localtime, which an image does not have.
 LEFT_OUT = ("usr/share/zoneinfo/right/", "usr/share/zoneinfo/posix/", "usr/share/zoneinfo/localtime")
 OF_COMMAND = ("usr/bin/kvcove", "usr/share/doc/kvcove/copyright", "usr/share/doc/kvcove/NOTICE")
+# What a container of the image begins with.
+ENTRY = ["/usr/bin/kvcove", "--log-config"]
+ENVIRONMENT = ["PATH=/usr/bin", "HOME=/var/lib/kvcove", "KVCOVE_SOCKET=/run/kvcove/kvcove.sock"]
 MERGED = ("bin", "lib", "lib64", "sbin")  # links into usr/, in all of Debian's systems
 TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nkvcove:x:{USER}:{USER}:kvcove:/var/lib/kvcove:/usr/sbin/nologin\n"
@@ -281,8 +284,8 @@ def configuration(command, layers, created, revision):
         "os": "linux",
         "config": {
             "User": f"{USER}:{USER}",
-            "Env": ["PATH=/usr/bin", "HOME=/var/lib/kvcove", "KVCOVE_SOCKET=/run/kvcove/kvcove.sock"],
-            "Entrypoint": ["/usr/bin/kvcove", "--log-config"],
+            "Env": ENVIRONMENT,
+            "Entrypoint": ENTRY,
             "Cmd": ["--help"],
             "WorkingDir": "/var/lib/kvcove",
             "StopSignal": "SIGTERM",

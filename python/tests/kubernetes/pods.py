@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from conftest import command_path, ends_with_its_test, wait_until
 
 #: The programs of images, beside the C library: kvcove's has the command alone. An engine's has Python and the packages of these tests.
 TOOLS = ("install", "sh", "tr")
-ENTRY = ["/usr/bin/kvcove"]
+IMAGE = runpy.run_path(str(Path(__file__).parents[3] / "scripts/image.py"))
 LIBRARIES = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/lib", "/lib32", "/lib64")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 CAPABILITY = {"CHOWN": "chown", "FOWNER": "fowner"}
@@ -63,6 +64,10 @@ def expand(text: str, variables: dict[str, str]) -> str:
         return "$" if match[0] == "$$" else variables.get(match[1], match[0])
 
     return re.sub(r"\$\$|\$\(([^()]*)\)", one, text)
+
+
+def is_kvcoves(container: dict[str, Any]) -> bool:
+    return "/kvcove:" in container["image"]
 
 
 @dataclass
@@ -208,7 +213,10 @@ class Pod:
         return path
 
     def variables(self, container: dict[str, Any]) -> dict[str, str]:
-        found = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": self.name}
+        found = {"HOSTNAME": self.name}
+        if is_kvcoves(container):
+            found |= dict(word.split("=", 1) for word in IMAGE["ENVIRONMENT"])
+        found["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"  # for the mounts before it begins
         for source in container.get("envFrom", []):
             config = self.node.find("ConfigMap", source["configMapRef"]["name"], self.namespace)
             found |= config["data"]
@@ -232,7 +240,7 @@ class Container:
         self.root = pod.directory / f"root-{time.monotonic_ns()}"
         self._make_root()
         variables = pod.variables(spec)
-        words = [*spec.get("command", ENTRY), *spec.get("args", [])]
+        words = [*spec.get("command", IMAGE["ENTRY"]), *spec.get("args", [])]
         words = [expand(each, variables) for each in words]
         command = [
             "nsenter",
@@ -273,7 +281,7 @@ class Container:
             (self.root / name).mkdir(parents=True)
         (self.root / ".runtime/old").mkdir(parents=True)
         (self.root / "bin").symlink_to("usr/bin")
-        if "/kvcove:" in self.spec["image"]:
+        if is_kvcoves(self.spec):
             shutil.copy(command_path(), self.root / "usr/bin/kvcove")
         elif "busybox" in self.spec["image"]:
             for name in TOOLS:

@@ -97,20 +97,21 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* Probes. Its argument: the port of the admin endpoint, which listens in the pod's loopback alone and is no TLS port. */ -}}
+{{- /* Probes. Its argument: the port of the admin endpoint, which listens in the pod's loopback alone and is no TLS port. It is named: an owner that
+       serves all tenants has no socket, and the socket's directory is the node's. */ -}}
 {{- define "kvcove.probes" -}}
 startupProbe:
-  exec: {command: [/usr/bin/kvcove, admin, --admin, "127.0.0.1:{{ . }}", health]}
+  exec: {command: [/usr/bin/kvcove, health, "--admin=127.0.0.1:{{ . }}"]}
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 150
 livenessProbe:
-  exec: {command: [/usr/bin/kvcove, admin, --admin, "127.0.0.1:{{ . }}", health]}
+  exec: {command: [/usr/bin/kvcove, health, "--admin=127.0.0.1:{{ . }}"]}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  exec: {command: [/usr/bin/kvcove, admin, --admin, "127.0.0.1:{{ . }}", ready]}
+  exec: {command: [/usr/bin/kvcove, health, --ready, "--admin=127.0.0.1:{{ . }}"]}
   periodSeconds: 5
   timeoutSeconds: 5
 {{- end -}}
