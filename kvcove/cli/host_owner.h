@@ -51,6 +51,8 @@ class HostOwner {
   std::string Waiting() const;
   // This object has started the owner; else it has found one.
   bool started() const { return process_.has_value(); }
+  // 0: it has not started one.
+  pid_t pid() const { return process_ ? process_->pid() : 0; }
   // The last lines of its log, for a message; empty when somebody else started it.
   std::string LogEnd() const;
   // host:port of its data, as others reach it; empty without a cluster.

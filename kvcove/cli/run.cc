@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -422,6 +423,19 @@ Result<std::optional<int>> AwaitOwner(HostOwner& owner, Signals& signals, std::u
   }
 }
 
+// As process 1 of a container this one gets the children of those that have ended. Nobody else
+// waits for them, so that each would keep its number until the container ends.
+void WaitForOrphans(const Process& command, const HostOwner* owner) {
+  if (getpid() != 1) return;
+  const pid_t owners = owner != nullptr ? owner->pid() : 0;
+  siginfo_t ended{};
+  while (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 &&
+         ended.si_pid != command.pid() && ended.si_pid != owners) {
+    waitpid(ended.si_pid, nullptr, WNOHANG);
+    ended = {};
+  }
+}
+
 // Watches both until COMMAND has ended. Returns COMMAND's exit status.
 int Attend(Process& command, HostOwner* owner, RunSummaries* summaries, Signals& signals,
            std::uint32_t stop_timeout_s, const Clock& clock) {
@@ -430,6 +444,7 @@ int Attend(Process& command, HostOwner* owner, RunSummaries* summaries, Signals&
   while (true) {
     if (const auto status = command.Status()) return *status;
     const auto taken = signals.Wait(kLookEvery);
+    WaitForOrphans(command, owner);
     if (summaries != nullptr) summaries->Read();
     if (taken && !taken->by_terminal) command.Signal(taken->number);
     const std::int64_t now = clock.NowNs();

@@ -350,6 +350,18 @@ class Run(unittest.TestCase):
         self.assertEqual(run.wait(60), 3)
         self.assertEqual(self.owners(), [])
 
+    def test_as_process_1_of_a_container_it_leaves_no_zombies(self):
+        words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("this user may not make PID namespaces")
+        orphans = "for i in 1 2 3; do (sleep 0.1 &); done; sleep 2; grep -h State: /proc/[0-9]*/status; exit 3"
+        ran = subprocess.run(
+            [*words, KVCOVE, "run", "--", "sh", "-c", orphans], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual(ran.returncode, 3, ran.stderr)
+        self.assertIn("State:\tS", ran.stdout)
+        self.assertNotIn("zombie", ran.stdout)
+
     def test_a_command_that_does_not_heed_sigterm_is_killed(self):
         run, command = self.command("trap '' TERM; echo set; while true; do sleep 0.05; done", "--stop-timeout", "1")
         self.assertEqual(run.stdout.readline(), "set\n")
