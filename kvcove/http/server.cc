@@ -117,12 +117,16 @@ Result<nlohmann::json> ParseParameters(const std::string& text) {
   return body;
 }
 
-// Takes the parameters of the query and, unless the route reads the body itself, of the body.
-Status TakeParameters(std::string_view target, bool reads_body, Request& asked) {
-  if (const std::size_t mark = target.find('?'); mark != std::string_view::npos) {
+// Takes the parameters of the query and, unless the route reads the body itself, of the body. A
+// null route: the request is of a login.
+Status TakeParameters(std::string_view target, const Route* route, Request& asked) {
+  // Probes and scrapes add parameters of their own, such as Prometheus' `params`, which may repeat
+  // a name. These routes take none.
+  const bool monitors = route != nullptr && (route->open || route->metrics);
+  if (const std::size_t mark = target.find('?'); mark != std::string_view::npos && !monitors) {
     KVCOVE_ASSIGN(asked.query, ParseQuery(target.substr(mark + 1)));
   }
-  if (asked.body.empty() || reads_body) return {};
+  if (asked.body.empty() || (route != nullptr && route->body_bytes > 0)) return {};
   KVCOVE_ASSIGN(const nlohmann::json body, ParseParameters(asked.body));
   for (const auto& [key, value] : body.items()) {
     if (asked.query.contains(key)) {
@@ -646,7 +650,6 @@ class Server::Impl {
     asked.authorization = AuthorizationOf(request);
     asked.path = PathOf(request);
     const Route* const found = RouteOf(asked.method, asked.path);
-    const bool reads_body = found != nullptr && found->body_bytes > 0;
     const bool logs_in = options_.logins && body == Body::kRead &&
                          (asked.path == kLoginPath || asked.path == kLogoutPath);
     // Before anything is parsed: nobody without credentials learns more than that.
@@ -670,13 +673,14 @@ class Server::Impl {
       co_return later;
     }
     if (body == Body::kTooLong) {
-      const std::size_t limit = reads_body ? found->body_bytes : kMaxBodyBytes;
+      const std::size_t limit =
+          found != nullptr && found->body_bytes > 0 ? found->body_bytes : kMaxBodyBytes;
       co_return ErrorResponse(
           {Code::kLimit, fmt::format("the body is longer than {} bytes", limit)});
     }
     if (!logs_in && found == nullptr) co_return NoRoute(asked);
     const std::string_view target(request.target().data(), request.target().size());
-    if (const Status taken = TakeParameters(target, reads_body, asked); !taken) {
+    if (const Status taken = TakeParameters(target, found, asked); !taken) {
       co_return ErrorResponse(taken.error());
     }
     if (logs_in) co_return LogIn(asked, CookieOf(request));

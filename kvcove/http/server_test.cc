@@ -373,6 +373,16 @@ TEST_F(ServerTest, ParametersThatCouldBeReadInTwoWaysAreRefusedWithTheirName) {
   EXPECT_EQ(StatusOf(post("/change?a=%41", R"({"b":1.5,"c":true,"d":"[["})")), 200);
 }
 
+// Prometheus' `params` may repeat a name, and a probe's URL is not written for this server.
+TEST_F(ServerTest, ProbesAndScrapesMayHaveParametersOfTheirOwn) {
+  Start();
+  const std::string host = "Host: localhost\r\n";
+  for (const char* path :
+       {"/metrics?collect[]=a&collect[]=b", "/healthz?a=1&a=2", "/healthz?%zz"}) {
+    EXPECT_EQ(StatusOf(Ask("GET", host, path)), 200) << path;
+  }
+}
+
 TEST_F(ServerTest, AnAnswerToHeadHasNoBody) {
   Start();
   const UniqueFd fd = Connect(
