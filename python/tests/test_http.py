@@ -355,6 +355,15 @@ def test_all_bodies_together_have_a_bound(served: Served, monkeypatch: pytest.Mo
     ).startswith(b"HTTP/1.1 200 OK")
 
 
+def test_a_name_that_is_given_twice_is_found_in_one_pass() -> None:
+    """A body has room for millions of names, and the requests of others wait meanwhile."""
+    request = Request("POST", "/")
+    names = [f'"a{i}":1' for i in range(100_000)]
+    request.body = f"{{{','.join([*names, names[-1]])}}}".encode()
+    with pytest.raises(ValueError, match="'a99999' is given twice"):
+        request.json()
+
+
 def test_a_server_closes_under_its_clients() -> None:
     served = Served()
     with served.connect() as one, served.connect() as two:

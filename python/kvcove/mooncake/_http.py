@@ -481,7 +481,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object whose names differ: two programs may take another one of two."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:64]!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:  # one pass: a body has room for millions of names
+            if name in seen:
+                raise ValueError(f"{name[:64]!r} is given twice")
+            seen.add(name)
     return fields
