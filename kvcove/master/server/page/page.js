@@ -563,7 +563,7 @@ function show(page) {
   verdict.className = `verdict ${page.health}`;
   setText(verdict, page.verdict);
   document.title = page.health === "good" ? "kvcove" : "! kvcove";
-  showAdvice(page.advice);
+  showAdvice(page.advice ?? []); // an endpoint that was rolled back has none
   showNow(page.pool, page.resets);
   showHistory(page.history);
   showMisses(page.misses);
