@@ -169,7 +169,7 @@ void AddHistoryFindings(const PageFacts& facts, Findings& findings) {
     findings.Add(Health::kBad,
                  fmt::format("{} refused in the last minute, because the credentials file has no "
                              "such token: it was struck off, has expired or is another pool's, "
-                             "and the log names its tenant",
+                             "and the log names its tenant; or because they showed none",
                              Counted(refused, "connection was", "connections were")));
   }
   AddWorkingSet(facts, asked, misses[static_cast<std::size_t>(MissReason::kEvicted)], findings);
