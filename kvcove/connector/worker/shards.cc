@@ -27,11 +27,21 @@ Result<std::vector<BlockRuns>> Shards::RunsIn(const LayerMemory& layer) const {
     if (axis.kind == AxisKind::kHead) heads = axis.count;
   }
   const std::vector<Shard>& shards = groups_[layer.group];
+  // A rank with one part has the whole tensor, also where the shape's number of heads differs from
+  // the tensor's. Cut otherwise than the rest of its group, a layer would lose the heads behind the
+  // last part.
+  const bool whole = shards.size() == 1;
+  std::uint64_t cut = 0;
+  for (const Shard& shard : shards) cut += shard.part.heads;
+  if (!whole && heads != cut) {
+    return Fail(
+        Code::kInvalid,
+        fmt::format("KV layer '{}': store_tp cuts the {} heads of its group, but this layer "
+                    "has {} here: leave store_tp out",
+                    layer.name, cut, heads));
+  }
   std::vector<BlockRuns> runs;
   for (const Shard& shard : shards) {
-    // A rank with one part has the whole tensor, also where the shape's number of heads differs
-    // from the tensor's.
-    const bool whole = shards.size() == 1;
     KVCOVE_ASSIGN(BlockRuns of_shard,
                   RunsOf(layer, whole ? 0 : shard.part.first_head,
                          whole ? static_cast<std::uint32_t>(heads) : shard.part.heads));

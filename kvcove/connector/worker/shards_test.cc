@@ -102,6 +102,21 @@ TEST_F(ShardsTest, HeadsOfARankAreShardsOfTheirOwn) {
   EXPECT_TRUE(shards.device());
 }
 
+TEST_F(ShardsTest, ALayerThatTheCutWouldLeaveHeadsOfIsRefused) {
+  shape_.store_tp = 2;
+  shape_.groups[0].heads = 2;
+  LayerMemory layer = Layer("a", 4096, 16);
+  layer.element_bytes = 4;
+  // Keys and values apart, or more heads than the first layer of its group.
+  layer.axes.push_back({.kind = AxisKind::kHead, .count = 4, .stride_bytes = 4});
+  const auto runs = Make(1).RunsIn(layer);
+  ASSERT_FALSE(runs);
+  EXPECT_EQ(runs.error().code, Code::kInvalid);
+  EXPECT_THAT(runs.error().detail, testing::HasSubstr("leave store_tp out"));
+  shape_.store_tp = 0;
+  EXPECT_TRUE(Make(1).RunsIn(layer)) << "uncut, it is whole";
+}
+
 TEST_F(ShardsTest, WithoutLayersThereIsNothing) {
   const Shards shards = Make(0);
   EXPECT_FALSE(shards.device());
