@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,8 +69,10 @@ def vllm_config(**parallel: Any) -> Any:
     )
 
 
-def space(config: Any, *layers: str) -> str:
-    spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+
+
+def space(config: Any, *layers: str, spec: Any = SPEC) -> str:
     names = list(layers or ("layers.0", "layers.1"))
     cache = KVCacheConfig(
         num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(names, spec)]
@@ -143,6 +146,27 @@ def test_with_vllm_engines_of_other_layers_or_drafts_share_nothing() -> None:
     )
     assert space(ngram) == space(plain)
     assert space(drafted(model_config(draft=1), "medusa")) == space(plain)
+
+
+@pytest.mark.skipif(
+    "num_head_slots" not in FullAttentionSpec.__dataclass_fields__,
+    reason="this vLLM has keys and values of a head in one place",
+)
+def test_with_vllm_backends_that_put_keys_and_values_apart_share_with_no_others() -> None:
+    config = vllm_config()
+    # As ROCM_ATTN and B12X say it: as many places as there are heads, of as many bytes.
+    planes = dataclasses.replace(SPEC, num_head_slots=2, state_content_bytes=2 * 64 * 2)
+    assert planes.page_size_bytes == SPEC.page_size_bytes
+    assert planes.state_content_size_bytes == SPEC.state_content_size_bytes
+    assert space(config, spec=planes) != space(config)
+    # One head has two places, whose order counts.
+    one = dataclasses.replace(planes, num_kv_heads=1, state_content_bytes=64 * 2)
+    config.parallel_config.tensor_parallel_size = 1
+    spaces = set()
+    for layout in ("LBHNC", "LBNHC"):
+        config.cache_config.kv_cache_layout = layout
+        spaces.add(space(config, spec=one))
+    assert len(spaces) == 2
 
 
 @pytest.mark.skipif(

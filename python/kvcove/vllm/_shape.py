@@ -12,6 +12,7 @@ import copy
 import hashlib
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,15 @@ def _layout_of(group: Any, order: str, vllm_config: VllmConfig) -> str:
     """Return what a block of a group holds, the ranks' share left out."""
     spec = one_spec_of(group.kv_cache_spec)
     content = getattr(spec, "state_content_size_bytes", None) or getattr(spec, "shapes", "")
+    # Where an attention backend puts keys and values apart, the axis of heads has places of both: two heads may
+    # be as many places of as many bytes as keys and values of two heads (0.29 and later).
+    slots = getattr(spec, "num_head_slots", None)
+    ordered = _heads_of(group, vllm_config) > 1 or (slots or 1) > 1
     return (
-        f"{type(spec).__name__},{order if _heads_of(group, vllm_config) > 1 else 'NC'},"
+        f"{type(spec).__name__},{order if ordered else 'NC'},"
         f"{spec.block_size},{content},{getattr(spec, 'dtype', '')},"
         f"{getattr(spec, 'kv_quant_mode', '')}"
+        f"{f',{Fraction(slots, int(spec.num_kv_heads))} slots a head' if slots else ''}"
     )
 
 
