@@ -87,6 +87,12 @@ def test_all_pipeline_stages_come_to_one_number(heads: Any) -> None:
         assert {count(heads, of, ranks, layer, stages=2) for layer in (4, 16)} == {16}
 
 
+def test_a_configuration_that_names_too_few_makes_no_ranks_equal_that_have_heads_of_their_own(
+    heads: Any,
+) -> None:
+    assert count(heads, model(2, heads_by_layer=[2, 8]), 4, 8, stages=2) == 8
+
+
 def test_every_rank_has_all_of_a_latent_vector(heads: Any) -> None:
     for ranks in (1, 8):
         assert count(heads, model(128), ranks, 1, "MLAAttentionSpec") == 1

@@ -55,6 +55,8 @@ def heads_of(spec: KVCacheSpec, vllm_config: VllmConfig, drafting: Any = None) -
     # More heads than there are cost room in the pool, fewer would give wrong KV.
     models = [vllm_config.model_config, *([drafting] if drafting is not None else [])]
     most = max(1, *(count for model in models for count in _told_by(model)))
+    if own > 1:  # whatever the configuration says, no two ranks have equal bytes
+        most = max(most, own * ranks)
     heads = most if staged else min(ranks, most)
     return heads if heads % ranks == 0 or ranks % heads == 0 else ranks
 
