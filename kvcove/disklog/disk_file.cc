@@ -134,6 +134,9 @@ Status FormatFile(const DiskSpec& spec, const FormatFileOptions& options) {
   const std::string file = DiskFileOf(spec.path);
   struct stat status{};
   const bool exists = stat(file.c_str(), &status) == 0;
+  // A file system that has failed says so of each file, also of one that is there: no mistake of
+  // the caller, and no file to be made, or to be unlinked below.
+  if (!exists && errno == EIO) return FailErrno(Code::kUnavailable, "looking at " + file);
   const bool device = exists && S_ISBLK(status.st_mode);
   if (!device && spec.size_bytes == 0) {
     return Fail(Code::kInvalid, file + " is a file: say its size, like " + spec.path + ":500GiB");
