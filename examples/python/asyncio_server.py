@@ -40,7 +40,10 @@ async def answer(session: AsyncSession, prompt: str) -> str:
 
 async def main(address: str) -> None:
     pool = await asyncio.to_thread(kvcove.open, address)
-    native = await asyncio.to_thread(pool.session, "example/async@1", engine="server")
+    # It has the newest weights: else it would find nothing where an engine has reset the namespace.
+    native = await asyncio.to_thread(
+        pool.session, "example/async@1", engine="server", assume_weights=True
+    )
     async with AsyncSession(native) as session:
         prompts = [f"prompt {number}" for number in range(8)]
         for turn in ("first", "second"):

@@ -57,7 +57,12 @@ def prefill(session: kvcove.Session, tokens: Sequence[int]) -> tuple[list[np.nda
 
 
 def main(address: str) -> None:
-    with kvcove.open(address) as pool, pool.session("example/toy@1/float32", engine="a") as session:
+    # An engine of this namespace may have reset it for newer weights, so one that starts finds and
+    # stores nothing unless it says that it has them, as this one does, or resets, too.
+    with (
+        kvcove.open(address) as pool,
+        pool.session("example/toy@1/float32", engine="a", assume_weights=True) as session,
+    ):
         system = list(range(40))
         for name, tokens in (
             ("first", [*system, *range(100, 140)]),

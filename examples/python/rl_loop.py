@@ -9,17 +9,19 @@ update needs no barrier and erases nothing. docs/generations.md has the rules.
 
 from __future__ import annotations
 
+import secrets
 import sys
 
 import kvcove
 
 NAMESPACE = "example/policy@toy"
+RUN = f"run-{secrets.token_hex(4)}"
 PROMPTS = [f"problem {number}" for number in range(4)]
 
 
 def version_of(step: int) -> str:
     """Name the bytes of the weights: with the run's id, as another run's step 1 has other bytes."""
-    return f"run-7/step-{step}"
+    return f"{RUN}/step-{step}"
 
 
 def compute(weights: int, prompt: str) -> bytes:

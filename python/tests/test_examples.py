@@ -63,13 +63,20 @@ def test_each_example_is_known() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_this(name: str, address: str) -> None:
-    done = subprocess.run(
+def run(name: str, address: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-B", str(EXAMPLES / name), address],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_this(name: str, address: str) -> None:
+    done = run(name, address)
     assert (done.returncode, done.stdout) == (0, PRINTED[name]), done.stderr
+    if not address.startswith("embedded"):  # once more, on what the first run has left there
+        again = run(name, address)
+        assert again.returncode == 0, again.stderr
