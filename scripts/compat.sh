@@ -7,7 +7,7 @@
 # The tests of several masters want etcd (scripts/etcd.sh).
 set -euo pipefail
 [ $# -ge 2 ] || {
-  echo "usage: scripts/compat.sh OLD NEW, such as kvcove-0.1.0-linux-x86_64.tar.gz build/release/bin/kvcove" >&2
+  echo "usage: scripts/compat.sh OLD NEW [TEST...], such as kvcove-0.1.0-linux-x86_64.tar.gz build/release/bin/kvcove" >&2
   exit 2
 }
 PYTHONDONTWRITEBYTECODE=1 exec python3 "$(dirname "$0")/../tests/package/compat_test.py" "$@"

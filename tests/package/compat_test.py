@@ -48,22 +48,32 @@ class Build:
         self.name = name
         self.command = pathlib.Path(given).resolve()
         if given.endswith((".tar.gz", ".tgz")):
-            with tarfile.open(given) as packed:
-                members = [m for m in packed.getmembers() if m.isfile() and m.name.endswith("/bin/kvcove")]
-                if len(members) != 1:
-                    raise SystemExit(f"compat_test.py: {given} has no one bin/kvcove; give the tarball of a release")
-                self.command = directory / name / "kvcove"
-                self.command.parent.mkdir()
-                with packed.extractfile(members[0]) as packed_file, self.command.open("wb") as out:
-                    shutil.copyfileobj(packed_file, out)
-                self.command.chmod(0o755)
-        if not os.access(self.command, os.X_OK):
+            try:
+                self.command = self.unpacked(given, directory / name)
+            except (OSError, tarfile.TarError) as error:
+                why = str(error).splitlines()[0].rstrip(":")
+                raise SystemExit(f"compat_test.py: cannot read the tarball {given}: {why}") from None
+        if not self.command.is_file() or not os.access(self.command, os.X_OK):
             raise SystemExit(f"compat_test.py: {given} is no command and no tarball of one")
-        self.says = self.run("--version").strip()
+        self.says = self.run("--version").strip().partition("\n")[0]
         found = re.fullmatch(r"kvcove \S+ \(protocol (\d+), segment layout (\d+), control store (\d+)\)", self.says)
         if not found:
             raise SystemExit(f"compat_test.py: {given} --version says '{self.says}', and no versions of formats")
         self.protocol, self.layout, self.store = map(int, found.groups())
+
+    @staticmethod
+    def unpacked(given, directory):
+        """Unpack the command of a release into the directory."""
+        with tarfile.open(given) as packed:
+            members = [m for m in packed.getmembers() if m.isfile() and m.name.endswith("/bin/kvcove")]
+            if len(members) != 1:
+                raise SystemExit(f"compat_test.py: {given} has no one bin/kvcove; give the tarball of a release")
+            directory.mkdir()
+            command = directory / "kvcove"
+            with packed.extractfile(members[0]) as packed_file, command.open("wb") as out:
+                shutil.copyfileobj(packed_file, out)
+        command.chmod(0o755)
+        return command
 
     def __repr__(self):
         return self.name
