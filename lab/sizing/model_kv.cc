@@ -17,6 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMostOfAField = 1U << 16;
+constexpr std::size_t kMostConfigBytes = 1U << 22;
 constexpr std::uint64_t kMostOfAWindow = 1U << 30;
 constexpr std::uint64_t kScaledElements = 128;  // of a latent or an index that one scale is for
 constexpr std::uint64_t kScaleBytes = 4;
@@ -70,17 +71,24 @@ constexpr const char* kOtherShapes[] = {"attention_layers_idx",
                                         "ssm_cfg",
                                         "ssm_state_size",
                                         "swa_head_dim",
-                                        "swa_num_key_value_heads"};
+                                        "swa_num_key_value_heads",
+                                        "use_cla"};
 
 bool IsUnset(const json& value) {
   return value.is_null() || (value.is_structured() && value.empty()) ||
          (value.is_number() && value.get<double>() == 0) || value == false;
 }
 
+// MiniMax-M2 has attention in each layer, and says so in the list of MiniMax-01: 1 for each.
+bool IsAllAttention(std::string_view field, const json& value) {
+  return field == "attn_type_list" && value.is_array() &&
+         std::ranges::all_of(value, [](const json& type) { return type == 1; });
+}
+
 Status CheckShape(const json& config) {
   for (const char* field : kOtherShapes) {
     const auto at = config.find(field);
-    if (at == config.end() || IsUnset(*at)) continue;
+    if (at == config.end() || IsUnset(*at) || IsAllAttention(field, *at)) continue;
     return Refuse(fmt::format(
         "the field '{}' is of a model whose layers keep other things than one KV of each token; {}",
         field, kAskTheEngine));
@@ -139,6 +147,20 @@ Result<LayerKv> LatentOf(const json& config, std::string_view dtype) {
   return layer;
 }
 
+// Types whose classes have a 'head_dim' of their own, whatever 'hidden_size' is: Gemma 3 12B has
+// heads of 256, and 3840 / 16 in its config.
+constexpr std::string_view kOwnHeadDim[] = {
+    "cwm",        "ernie4_5", "gemma",         "gemma2",  "gemma3",      "gemma3_text",
+    "glm",        "glm4",     "gpt_oss",       "helium",  "llama4_text", "minimax_m2",
+    "ministral3", "qwen3",    "qwen3_vl_text", "seed_oss"};
+
+bool HasOwnHeadDim(const json& config) {
+  const auto type = config.find("model_type");
+  return type != config.end() && type->is_string() &&
+         std::ranges::find(kOwnHeadDim, type->get_ref<const std::string&>()) !=
+             std::end(kOwnHeadDim);
+}
+
 Result<LayerKv> HeadsOf(const json& config, std::string_view dtype) {
   constexpr std::string_view kHeads =
       "its default is the model class's, so add it: equal to 'num_attention_heads' where each head "
@@ -147,6 +169,11 @@ Result<LayerKv> HeadsOf(const json& config, std::string_view dtype) {
   std::uint64_t head = 0;
   if (Has(config, "head_dim")) {
     KVCOVE_ASSIGN(head, Count(config, "head_dim"));
+  } else if (HasOwnHeadDim(config)) {
+    return Refuse(fmt::format(
+        "the field 'head_dim' is missing; its default is the model class's, so add it: it is not "
+        "'hidden_size' over 'num_attention_heads' in models of the type {}",
+        config["model_type"].dump()));
   } else {
     constexpr std::string_view kHead = "without it 'head_dim' must be there";
     KVCOVE_ASSIGN(const std::uint64_t hidden, Count(config, "hidden_size", kHead));
@@ -347,7 +374,13 @@ Result<ModelKv> ReadModelKv(const std::string& path, std::string_view dtype) {
     return Refuse(fmt::format("cannot read '{}': {}; give a model's config.json", path,
                               file ? "it is a directory" : std::strerror(errno)));
   }
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text(kMostConfigBytes + 1, '\0');  // of weights no more is read
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMostConfigBytes) {
+    return Refuse(fmt::format("'{}' has more than {} bytes; give a model's config.json", path,
+                              kMostConfigBytes));
+  }
   Result<ModelKv> model = ParseModelKv(text, dtype);
   if (!model) return Fail(model.error().code, fmt::format("{}: {}", path, model.error().detail));
   return model;

@@ -154,6 +154,18 @@ TEST(ModelKvTest, AMissingFieldIsNamed) {
   ExpectIn("'qk_rope_head_dim' is missing", RefusalOf(With(R"("kv_lora_rank": 512)")));
 }
 
+// google/gemma-3-12b-it has heads of 256, which are no 3840 / 16.
+TEST(ModelKvTest, AHeadThatTheClassKnowsIsAskedFor) {
+  constexpr const char* kGemma3Of12B = R"({{"model_type": "gemma3", "torch_dtype": "bfloat16",
+    "text_config": {{"model_type": "gemma3_text", "hidden_size": 3840, {}
+      "num_attention_heads": 16, "num_hidden_layers": 48, "num_key_value_heads": 8,
+      "sliding_window": 1024}}}})";
+  ExpectIn("'head_dim' is missing; its default is the model class's",
+           RefusalOf(fmt::format(fmt::runtime(kGemma3Of12B), "")));
+  EXPECT_EQ(Parsed(fmt::format(fmt::runtime(kGemma3Of12B), R"("head_dim": 256,)")).token_bytes(),
+            48U * 8192);
+}
+
 TEST(ModelKvTest, AWrongFieldIsNamed) {
   ExpectIn("not a JSON object", RefusalOf("layers: 32"));
   ExpectIn("not a JSON object", RefusalOf("[]"));
@@ -172,6 +184,9 @@ TEST(ModelKvTest, OtherCachesAreRefused) {
   ExpectIn("'mamba_d_state'", RefusalOf(With(R"("mamba_d_state": 128)")));
   ExpectIn("kvcove.vllm explain", RefusalOf(With(R"("num_kv_shared_layers": 2)")));
   EXPECT_EQ(RefusalOf(With(R"("num_kv_shared_layers": 0)")), "");
+  ExpectIn("'attn_type_list'", RefusalOf(With(R"("attn_type_list": [1, 0, 1, 0])")));
+  EXPECT_EQ(RefusalOf(With(R"("attn_type_list": [1, 1, 1, 1])")), "") << "MiniMax-M2";
+  ExpectIn("'use_cla'", RefusalOf(With(R"("use_cla": true, "cla_share_factor": 2)")));
   ExpectIn("a layer without KV of each token",
            RefusalOf(With(R"("layer_types": ["linear_attention", "full_attention",
              "full_attention", "full_attention"])")));
@@ -183,6 +198,7 @@ TEST(ModelKvTest, AFileThatCannotBeReadIsNamed) {
   ExpectIn("cannot read '/nowhere/config.json'",
            ReadModelKv("/nowhere/config.json", "auto").error().detail);
   ExpectIn("it is a directory", ReadModelKv("/", "auto").error().detail);
+  ExpectIn("more than 4194304 bytes", ReadModelKv("/dev/zero", "auto").error().detail);
   const std::string path = testing::TempDir() + "model_kv_test.json";
   std::ofstream(path) << "{}";
   ExpectIn(path + ": the field 'num_hidden_layers'", ReadModelKv(path, "auto").error().detail);
