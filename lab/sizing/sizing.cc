@@ -143,6 +143,12 @@ Status CheckOptions(const ModelKv& model, const SizingOptions& options) {
     return Fail(Code::kInvalid, fmt::format("--hosts {}: give 1 to {}, the owners of one pool",
                                             options.hosts, kMostHosts));
   }
+  if (options.tp == 0 || options.pp == 0 || options.tp > connector::kMaxRanks / options.pp) {
+    return Fail(
+        Code::kInvalid,
+        fmt::format("--tp {} --pp {}: each is at least 1, and an engine has at most {} ranks",
+                    options.tp, options.pp, connector::kMaxRanks));
+  }
   if (options.chunk_tokens == 0 || options.chunk_tokens > kMostChunkTokens) {
     return Fail(Code::kInvalid, fmt::format("--chunk-tokens {}: give 1 to {}", options.chunk_tokens,
                                             kMostChunkTokens));
@@ -176,6 +182,21 @@ Result<TwoTierCount> Simulated(const std::vector<Chain>& chains, std::uint64_t m
   return TwoTierCount{.together = count, .memory_hits = count.hit_blocks};
 }
 
+// A trace that is read in another format than its own has blocks of other sizes, and the hit ratio
+// would be that of another memory.
+Status CheckBlocks(const std::vector<Request>& requests, TraceFormat format) {
+  const std::uint64_t block = BlockTokens(format);
+  const auto wrong = std::ranges::count_if(requests, [block](const Request& request) {
+    const std::uint64_t blocks = request.input_tokens / block;
+    return request.blocks.size() < blocks / 2 || request.blocks.size() / 2 > blocks + 1;
+  });
+  if (static_cast<std::size_t>(wrong) <= requests.size() / 2) return {};
+  return Fail(Code::kInvalid,
+              fmt::format("--trace-format: {} of {} prompts have another number of blocks than "
+                          "their tokens make at {} a block; the trace has another format",
+                          wrong, requests.size(), block));
+}
+
 // A tier that is larger than all blocks of the trace finds no more than one that has them all.
 std::uint64_t BlocksOf(std::uint64_t tokens, TraceFormat format, std::uint64_t distinct) {
   return std::min(tokens / BlockTokens(format), 4 * distinct);
@@ -207,6 +228,7 @@ Result<Sizing> SizeOf(const ModelKv& model, const SizingOptions& options) {
 
 Result<ExpectedHits> ExpectHits(const std::vector<Request>& requests, TraceFormat format,
                                 std::uint64_t memory_tokens, std::uint64_t disk_tokens) {
+  KVCOVE_TRY(CheckBlocks(requests, format));
   ExpectedHits hits{.requests = requests.size()};
   const std::vector<Chain> chains = ChainsOf(requests);
   std::unordered_set<std::uint32_t> distinct;

@@ -17,7 +17,7 @@
 namespace kvcove::lab {
 
 struct SizingOptions {
-  std::uint64_t hosts = 1;
+  std::uint32_t hosts = 1;
   std::uint64_t memory_bytes = 0;  // of each host, as an owner's --memory
   std::uint64_t disk_bytes = 0;    // of each host, as an owner's --disk; 0: none
   std::uint32_t chunk_tokens = 16;
@@ -62,7 +62,7 @@ struct ExpectedHits {
 
 // Simulates the pool of these tokens as one cache of whole blocks of the trace, with the policy and
 // the disk's admission that are an owner's defaults. Errors: kInvalid: memory or disk hold no
-// block.
+// block, or the prompts have other blocks than those of `format`.
 Result<ExpectedHits> ExpectHits(const std::vector<Request>& requests, TraceFormat format,
                                 std::uint64_t memory_tokens, std::uint64_t disk_tokens);
 

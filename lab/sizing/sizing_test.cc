@@ -86,6 +86,8 @@ TEST(SizingTest, WrongOptionsAreNamed) {
   ExpectPart("--chunk-tokens 0", RefusalOf({.memory_bytes = kGiB, .chunk_tokens = 0}));
   ExpectPart("--chunk-tokens 4096", RefusalOf({.memory_bytes = kGiB, .chunk_tokens = 4096}));
   ExpectPart("8 KV heads do not spread over TP 3", RefusalOf({.memory_bytes = kGiB, .tp = 3}));
+  ExpectPart("--tp 0 --pp 1: each is at least 1", RefusalOf({.memory_bytes = kGiB, .tp = 0}));
+  ExpectPart("at most 4096 ranks", RefusalOf({.memory_bytes = kGiB, .tp = ~0U, .pp = 2}));
   ExpectPart("--pp 64: the model has 32 layers", RefusalOf({.memory_bytes = kGiB, .pp = 64}));
   ModelKv absurd = EightHeads();
   absurd.groups[0].token_bytes = 1ULL << 50;
@@ -121,6 +123,16 @@ TEST(SizingTest, HitsAreThoseOfTheSimulators) {
   EXPECT_DOUBLE_EQ(both->ratio, simulated->together.ratio());
   EXPECT_DOUBLE_EQ(both->memory_ratio, simulated->memory_ratio());
   EXPECT_GT(both->ratio, both->memory_ratio);
+}
+
+TEST(SizingTest, ATraceOfAnotherFormatIsRefused) {
+  ExpectPart("--trace-format: 1200 of 1200 prompts have another number of blocks",
+             ExpectHits(Conversations(), TraceFormat::kBailian, 1 << 20, 0).error().detail);
+  const std::vector<Request> small(
+      3, {.input_tokens = 320, .output_tokens = 1, .blocks = std::vector<std::uint32_t>(20, 1)});
+  ExpectPart("at 512 a block",
+             ExpectHits(small, TraceFormat::kMooncake, 1 << 20, 0).error().detail);
+  EXPECT_TRUE(ExpectHits(small, TraceFormat::kBailian, 1 << 20, 0));
 }
 
 TEST(SizingTest, RoomForAllFindsWhatIsAskedTwice) {
