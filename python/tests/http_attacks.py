@@ -221,7 +221,8 @@ class Attacks:
         depth = self._random.choice([3, 100, 1000, 10_000, 30_000])
         if self._random.random() < 0.5:
             return b"[" * depth + b"]" * depth
-        return b'{"a":' * (depth // 4) + b"1" + b"}" * (depth // 4)
+        depth = max(depth // 4, 1)
+        return b'{"a":' * depth + b"1" + b"}" * depth
 
     def _misspelt(self, case: Case) -> str:
         if not case.parameters or self._random.random() < 0.3:

@@ -122,6 +122,10 @@ def test_the_master_serves_that_programs_paths(master: Master) -> None:
     assert "kvcove_master_owner_live" in metrics
     assert "service_ready=true" in http(f"{url}/metrics/summary")[1].decode()
     assert http(f"{url}/nothing")[0] == 404
+    long = "l" * 2000
+    assert store.put(long, b"long") == 0
+    batch = http(f"{url}/batch_query_keys?keys={long},{long}x,k")[1]["data"]
+    assert [batch[key]["ok"] for key in (long, long + "x", "k")] == [True, False, True]
     # What would be ignored would remove the values of all tenants.
     status, said = http(f"{url}/api/v1/remove_all?tenant=blue", b"", "POST")
     assert (status, "did you mean 'tenant_id'?" in said["error"]) == (400, True)

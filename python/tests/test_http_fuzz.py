@@ -372,7 +372,9 @@ def bearer_of(file: Path) -> str:
 
 
 def test_a_master_with_credentials(tmp_path: Path) -> None:
-    master = guarded_cluster(tmp_path, boss="admin", watch="metrics", engine="read,write,reset")
+    master = guarded_cluster(
+        tmp_path, cluster="owner", boss="admin", watch="metrics", engine="read,write,reset"
+    )
     try:
         where = ("127.0.0.1", master.admin_port)
         pid = master.program.process.pid

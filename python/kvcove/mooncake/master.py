@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from kvcove import _native
 from kvcove.mooncake import _address, _config, _job
 from kvcove.mooncake._flags import LOG_FLAGS, Flag, Values, fail, log_arguments, parse
 from kvcove.mooncake._http import (
@@ -171,6 +172,8 @@ def _failed(code: Code, status: int) -> Answer:
 class _Unauthorized(Exception):
     """The caller shows no bearer that the master takes."""
 
+
+_LONGEST_KEY = 1024  # in bytes; stores give longer ones another name
 
 # The parameters of paths that take some. One that is misspelt would widen the call: without
 # `tenant_id`, remove_all is for all tenants.
@@ -443,6 +446,8 @@ class AdminHttp:
 
     def _places_of(self, key: str) -> tuple[int, list[dict[str, Any]]]:
         """Return a key's bytes and where it is; nowhere for a miss."""
+        if len(name := key.encode()) > _LONGEST_KEY:
+            key = _native.stored_name(name).decode()
         for namespace in self._namespaces():
             query = urlencode({"key": key, "namespace": namespace})
             for entry in self._ask(f"/v1/key?{query}")["in"]:
