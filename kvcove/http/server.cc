@@ -111,6 +111,8 @@ Result<nlohmann::json> ParseParameters(const std::string& text) {
     }
     return depth == 0 || !begins;
   };
+  // To the parser a NUL byte is the end.
+  if (text.contains('\0')) return Fail(Code::kInvalid, "the body has a NUL byte, so it is no JSON");
   nlohmann::json body = nlohmann::json::parse(text, keep, /*allow_exceptions=*/false);
   if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
   if (!wrong.empty()) return Fail(Code::kInvalid, std::move(wrong));

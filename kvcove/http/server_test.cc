@@ -364,6 +364,7 @@ TEST_F(ServerTest, ParametersThatCouldBeReadInTwoWaysAreRefusedWithTheirName) {
         std::tuple("/change?a=%zz1", std::string(), "'%zz' in the URL is no escape"),
         std::tuple("/change", std::string(R"({"a":null})"), "'a' is null"),
         std::tuple("/change", std::string("[1]"), "no JSON object"),
+        std::tuple("/change", std::string("{\"a\":1}\0{", 9), "has a NUL byte"),
         std::tuple("/change", std::string("{\"a\":\"\xff\"}"), "no JSON object")}) {
     const std::string answer = post(path, body);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 400")) << path << name;

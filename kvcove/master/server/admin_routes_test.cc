@@ -323,7 +323,7 @@ TEST_F(AdminRoutesTest, BlockHashesAreTheConnectorsKeys) {
 
 TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   Slot(1, "m");
-  const auto refused = [&](const char* body) {
+  const auto refused = [&](const std::string& body) {
     const http::Response response = PostBody("/v1/prefix", body);
     EXPECT_EQ(response.status, 400) << body << response.body;
     return response.body;
@@ -335,6 +335,8 @@ TEST_F(AdminRoutesTest, APrefixThatIsNotWellFormedIsRefused) {
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "block_hashes": ["00"]})"),
               HasSubstr("one of them"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": []})"), HasSubstr("not empty"));
+  EXPECT_THAT(refused(std::string(R"({"namespace": "m", "keys": ["a"]})") + '\0'),
+              HasSubstr("NUL byte"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": ["a"], "keys": ["b"]})"), HasSubstr("twice"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": [1]})"), HasSubstr("list of strings"));
   EXPECT_THAT(refused(R"({"namespace": "m", "keys": [""]})"), HasSubstr("the key is empty"));

@@ -38,6 +38,8 @@ Result<json> Parse(const std::string& text) {
     if (begins && depth > 1) nested = true;
     return depth < 2 || !begins;
   };
+  // To the parser a NUL byte is the end.
+  if (text.contains('\0')) return Fail(Code::kInvalid, "the body has a NUL byte, so it is no JSON");
   json body = json::parse(text, keep, /*allow_exceptions=*/false);
   if (!body.is_object()) return Fail(Code::kInvalid, "the body is no JSON object");
   if (nested) return Fail(Code::kInvalid, "a field is neither a value nor a list of values");
