@@ -472,7 +472,8 @@ void DiskThread::RetryLater() {
 
 Status DiskThread::OpenAgain() {
   TakeNoted();
-  KVCOVE_ASSIGN(auto device, options_.open(path_));
+  // A directory, where its file system had failed when the path was looked at.
+  KVCOVE_ASSIGN(auto device, options_.open(disklog::DiskFileOf(path_)));
   found_.device = Watched(std::move(device));
   const Status opened = OpenFoundAgain();
   if (!opened) LetGo();
