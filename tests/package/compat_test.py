@@ -286,6 +286,11 @@ class CompatTest(unittest.TestCase):
         for command in ("serve", "master", "owner"):
             file = self.directory / f"{command}.toml"
             file.write_text(OLD.run("--print-config", command))
+            try:
+                OLD.run("--config", file, "--print-config", command)
+            except AssertionError as error:  # some print options of a master that exclude each other
+                self.notes.append(f"{OLD} does not read what it prints: {' '.join(str(error).split())}")
+                continue
             self.assertIn(f"[{command}]", NEW.run("--config", file, "--print-config", command))
 
     def test_3_engines_notice_nothing_of_an_upgrade_in_memory(self):
