@@ -40,6 +40,9 @@ bool PutBoth(kvcove::Session& session, const kvcove::Token& token,
   // The status is about the call as a whole, a result about its item.
   const kvcove::Status status = session.Put(token, items, results, {});
   if (!status) Fail("put", status.error());
+  for (const kvcove::ItemResult& result : results) {
+    if (status && !result.ok()) Fail("put", {.code = result.code, .detail = "a chunk"});
+  }
   return status && results[0].ok() && results[1].ok();
 }
 

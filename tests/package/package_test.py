@@ -134,7 +134,8 @@ class Package(unittest.TestCase):
         sockets.mkdir(mode=0o700)
         socket = sockets / "kvcove.sock"
         self.start("serve", "serving", "serve", "--socket", socket, "--memory", "64MiB")
-        for address in ("embedded:?memory=64MiB", f"unix:{socket}"):
+        # Twice on a daemon: they run also where they have run.
+        for address in ("embedded:?memory=64MiB", f"unix:{socket}", f"unix:{socket}"):
             self.check_example(build / "embedded", address)
             self.assertEqual(self.done([build / "one_host", address]), ONE_HOST)
         words = ("master", "--listen", "127.0.0.1:0", "--data", self.work / "master", "--admin", "off")
