@@ -83,7 +83,7 @@ test-prometheus: build ## Let a real Prometheus scrape a cluster; check every en
 test-aarch64: ## Cross-build for aarch64, run the unit tests of segment, wire and policy under qemu-user
 	@scripts/aarch64.sh
 
-test-packages: $(SETUP_STAMP) ## Build packages and image, and test each in a clean system (wants root, installs mmdebstrap and runc; twelve minutes); PARTS="services"
+test-packages: $(SETUP_STAMP) ## Build packages and image, and test each in a clean system (wants root, installs mmdebstrap and runc; a quarter of an hour); PARTS="services"
 	@scripts/packages.sh $(PARTS)
 
 docs: ## Make a site of docs/ in build/site, with search and the APIs' references (downloads mkdocs once; Doxygen where it can be installed)

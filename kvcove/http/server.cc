@@ -749,7 +749,8 @@ class Server::Impl {
         answer.status = 401;
         return answer;
       }
-      // After the bearer: whoever guesses one learns nothing sooner.
+      // Checked behind the bearer: a client that guesses bearers is told of its other mistakes only
+      // once it has a right one.
       constexpr std::string_view kKnown[] = {"bearer"};
       if (const Status names = CheckNames(request, kKnown); !names) {
         return ErrorResponse(names.error());

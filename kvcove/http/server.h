@@ -27,8 +27,8 @@ struct Request {
   std::string body;
   std::string authorization;    // value of the header, or of the login; empty: none
   std::int64_t arrived_ns = 0;  // by SystemClock: a route that waits may begin much later
-  // Returns a value of the query or of the body's JSON object, which counts first. Errors: kInvalid
-  // when it is missing or empty.
+  // Returns a value of the query or of the body's JSON object; a name that is in both is refused
+  // before. Errors: kInvalid when it is missing or empty.
   Result<std::string> Need(const std::string& name) const;
   // Returns the same, which may be empty, or `otherwise` when it is missing.
   std::string Get(const std::string& name, const std::string& otherwise = {}) const;

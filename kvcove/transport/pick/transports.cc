@@ -32,8 +32,8 @@ Result<std::uint8_t> NumberFrom(const char* variable, std::uint8_t most) {
               fmt::format("{} '{}': a number from 0 to {} is wanted", variable, text, most));
 }
 
-// The environment's, as the network of a host has one class for storage, whoever uses it: an
-// engine's pool, an owner, and a command that measures.
+// Takes the class of RDMA packets from the environment. The network has one class for storage on a
+// host, so an engine's pool, an owner and a command that measures must all use the same one.
 Status AddTraffic(verbs::FabricOptions& fabric) {
   KVCOVE_ASSIGN(fabric.service_level, NumberFrom("KVCOVE_RDMA_SERVICE_LEVEL", 15));
   KVCOVE_ASSIGN(fabric.traffic_class, NumberFrom("KVCOVE_RDMA_TRAFFIC_CLASS", 255));
