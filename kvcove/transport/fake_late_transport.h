@@ -132,6 +132,12 @@ class LateTransport final : public Transport {
         flight_.reset();
         return true;
       }
+      // The device moves by itself, and has come to where it is held: Move() may not have been
+      // called.
+      sim::Copy& copy = flight_->copy;
+      if (const std::uint64_t hold = transport_.hold(); hold > copy.copied()) {
+        (void)copy.Advance(hold - copy.copied());
+      }
       // The exchange may be gone when the device is quiet.
       flight_->on_quiet = std::move(exchange_.on_quiet);
       const MutexLock lock(transport_.mutex_);

@@ -14,6 +14,7 @@ namespace kvcove::owner {
 namespace {
 
 constexpr std::int64_t kConnectNs = 500 * kMillisecond;
+constexpr std::int64_t kLongestConnectNs = 2 * kSecond;
 constexpr std::int64_t kRetryNs = 50 * kMillisecond;
 // A lease is 1 s: its lane retries a master within a tenth of that. The other lanes can wait, which
 // spares a returning master most connections of a thousand owners.
@@ -201,11 +202,22 @@ Result<std::string> Link::Call(Lane lane, rpc::Client& client, const rpc::Addres
   return reply;
 }
 
+// An attempt is short, so that the next one finds another master soon where one is gone. But a busy
+// host may need longer for each handshake and hello: attempts that end without an answer become
+// longer, or no lane would ever come through to it.
+Result<rpc::Client> Link::Connect(const rpc::Address& master, std::int64_t& limit_ns) {
+  auto client = rpc::Client::Connect(master, options_.access, clock_.NowNs() + limit_ns);
+  const bool late = !client && client.error().code == Code::kTimeout;
+  limit_ns = late ? std::min(2 * limit_ns, kLongestConnectNs) : kConnectNs;
+  return client;
+}
+
 void Link::Run(Lane lane) {
   std::optional<rpc::Client> client;
   rpc::Address connected_to;
   rpc::Address asked = finder_.Current();
   rpc::Backoff backoff(kFirstRetryNs, lane == Lane::kLease ? kLeaseRetryNs : kOtherRetryNs);
+  std::int64_t connect_ns = kConnectNs;
   while (!stopping()) {
     const rpc::Address master = finder_.Current();
     // A source may name another leader while the other lanes' calls to the last one still wait.
@@ -228,7 +240,7 @@ void Link::Run(Lane lane) {
     }
     const std::int64_t began_ns = clock_.NowNs();
     if (!client) {
-      auto connected = rpc::Client::Connect(master, options_.access, clock_.NowNs() + kConnectNs);
+      auto connected = Connect(master, connect_ns);
       if (!connected) {
         NoteMaster(lane, master, connected.error(), clock_.NowNs() - began_ns);
         const Result<std::string> failed = std::unexpected(connected.error());
@@ -300,6 +312,7 @@ void Link::RunShard(std::size_t number) {
   std::optional<rpc::Client> client;
   std::string connected_to;
   rpc::Backoff backoff(kFirstRetryNs, kOtherRetryNs);
+  std::int64_t connect_ns = kConnectNs;
   while (!stopping()) {
     const std::string address = core_.ShardAddress(number);
     if (client && (!client->usable() || connected_to != address)) client.reset();
@@ -313,8 +326,7 @@ void Link::RunShard(std::size_t number) {
     if (!client) {
       const auto where = rpc::ParseAddress(address, 7400);
       auto connected =
-          where ? rpc::Client::Connect(*where, options_.access, clock_.NowNs() + kConnectNs)
-                : Result<rpc::Client>(std::unexpected(where.error()));
+          where ? Connect(*where, connect_ns) : Result<rpc::Client>(std::unexpected(where.error()));
       if (connected) {
         client.emplace(std::move(*connected));
         connected_to = address;

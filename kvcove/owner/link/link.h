@@ -66,6 +66,8 @@ class Link {
  private:
   using Lane = LinkCore::Lane;
   void Run(Lane lane);
+  // `limit_ns`: of this attempt, and then of the next one. Errors: those of rpc::Client::Connect.
+  Result<rpc::Client> Connect(const rpc::Address& master, std::int64_t& limit_ns);
   // Starts the thread of each shard but the leader's, once the map has an address for it.
   void StartShardLanes();
   void RunShard(std::size_t number);
