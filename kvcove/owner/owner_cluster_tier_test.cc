@@ -1004,6 +1004,21 @@ TEST_F(ClusterTierTest, NoRemovalWaitsForADiskThatHangsAtTheStart) {
   EXPECT_FALSE(OnDisk(Inventory()).empty()) << "it is used";
 }
 
+// A file system that is frozen for a snapshot: as long as no master has stored that the disks are
+// void, nothing relies on it, and the next start keeps what they hold.
+TEST_F(ClusterTierTest, AnOpeningThatHangsForAMomentAsksForNothingMoreThen) {
+  Fill(60);
+  const std::set<std::string> before = OnDisk(Inventory());
+  ASSERT_FALSE(before.empty());
+  ASSERT_NO_FATAL_FAILURE(BeginHeld(held_));
+  EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
+  held_ = false;
+  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  ASSERT_TRUE(Becomes([&] { return !owner_->data_side().Awaits(kToken); }));
+  EXPECT_TRUE(Becomes([&] { return !owner_->link_side().Report().disks_void; }));
+  EXPECT_EQ(OnDisk(Inventory()), before);
+}
+
 // What must be written before the disks may be opened is no reason to wait, either.
 TEST_F(ClusterTierTest, NoRemovalWaitsForFactsThatCannotBeWrittenAtTheStart) {
   Fill(60);

@@ -158,7 +158,6 @@ bool DiskOpening::Hangs() {
       std::clamp<std::int64_t>(now_ns - std::exchange(looked_ns_, now_ns), 0, kLongestLookNs);
   const bool unsaved = state_ == State::kMayOpen && !opening_.awaits(now_ns);
   unsaved_ns_ = unsaved ? unsaved_ns_ + elapsed_ns : 0;
-  if (gave_up_) return false;
   return state_ == State::kOpens ? disks_.opening_hangs()
                                  : unsaved_ns_ > disks_.options().tier.hang_ns;
 }
@@ -168,12 +167,14 @@ bool DiskOpening::Hangs() {
 // miss are proven (OwnerDisks::AwaitStruck). This process empties the disks, too: before the opener
 // has divided the keys among them, none of them remembers which of its keys are stored or removed.
 void DiskOpening::GiveUpIfItHangs() {
+  bool hangs = false;
   {
     const MutexLock lock(mutex_);
-    if (!Hangs()) return;
+    if (gave_up_ || known_ == nullptr) return;
+    hangs = Hangs();
   }
-  known_->WantVoid();
-  if (!known_->is_void()) return;
+  known_->SetOpeningHangs(hangs);
+  if (!hangs || !known_->is_void()) return;
   constexpr const char* kWhy = "a file system hung while the disks were opened";
   // Before the generations: a value that is put once these are known must find each disk set aside,
   // and no disk that may be used with what it holds.

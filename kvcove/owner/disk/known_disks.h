@@ -68,11 +68,14 @@ class KnownDisks {
   // that all of the owner's disks are void.
   Status Forget(std::uint64_t shares, const Then& then = [] {});
 
-  // Returns true once a Forget could not be written, or took too long. The link asks the master
-  // from then on, for as long as this process lives.
-  bool wants_void() const { return wants_void_; }
+  // Returns true once a Forget could not be written, or took too long: the link asks the master
+  // from then on, for as long as this process lives. Also while the opening of the disks hangs.
+  bool wants_void() const { return wants_void_ || opening_hangs_; }
   // Notes that the file system does not answer a Forget.
   void WantVoid() { wants_void_ = true; }
+  // Notes whether the opening of the disks hangs. If it continues before the master has stored that
+  // the disks are void, nothing has relied on that, and the next start keeps what they hold.
+  void SetOpeningHangs(bool hangs) { opening_hangs_ = hangs; }
   // Returns true while the master has stored that the disks are void: then each of them counts as
   // struck, whatever the file says.
   bool is_void() const { return void_; }
@@ -95,6 +98,7 @@ class KnownDisks {
   // Atomic: the link reads and sets these while another thread holds the lock for a write of the
   // file.
   std::atomic<bool> wants_void_{false};
+  std::atomic<bool> opening_hangs_{false};
   std::atomic<bool> void_{false};
   std::atomic<std::uint64_t> writes_{0};
 };
