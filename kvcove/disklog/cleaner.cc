@@ -6,6 +6,7 @@
 namespace kvcove::disklog {
 namespace {
 constexpr int kEntriesAStep = 1024;
+constexpr std::uint32_t kZonesAStep = 64;  // looked at by a Step that finds none, on average
 constexpr int kFreeAttempts = 2;
 constexpr std::uint64_t kBlindTombstones = 4096;
 
@@ -27,9 +28,13 @@ Cleaner::Cleaner(State& state, Writer& writer, Reader& reader, CleanerOptions op
       budget_(options_.write_amplification, state.zones.count() * state.zones.zone_bytes()) {}
 
 bool Cleaner::Step() {
-  if (waiting_) return false;
+  if (waiting_ || Rests()) return false;
   budget_.Update(state_.counters, writer_.queued_bytes());
-  if (!zone_ && !Begin()) return false;
+  if (!zone_ && !Begin()) {
+    // It has found none, unless it waits for the device.
+    if (!waiting_) rests_ = state_.zones.count() / kZonesAStep;
+    return false;
+  }
   for (int i = 0; i < kEntriesAStep && zone_ && !waiting_; ++i) {
     if (read_) AppendMoved();
     if (entry_ == summary_.entries.size()) {
@@ -49,6 +54,15 @@ bool Cleaner::Step() {
     }
   }
   return !waiting_;
+}
+
+// A look for a zone costs a look at every zone, and each Poll of the log calls Step. On a large
+// disk a look that has found none is not repeated at once, unless somebody waits for the space.
+bool Cleaner::Rests() {
+  if (zone_ || rests_ == 0) return false;
+  if (Pressed() || state_.opening || !state_.forgotten.empty()) return false;
+  --rests_;
+  return true;
 }
 
 // True if puts lack room: one was refused since the last zone was freed, or half of the queue is

@@ -76,6 +76,7 @@ class Cleaner {
  private:
   enum class Outcome { kNext, kWait, kAgain };
 
+  bool Rests();
   bool Begin();
   std::optional<std::uint32_t> Costly();
   bool Pressed() const;
@@ -113,6 +114,7 @@ class Cleaner {
   bool waiting_ = false;           // an operation of the device is pending
   bool reading_ = false;           // the pending operation reads an object to move
   bool failed_ = false;            // a copy was not written, so the zone is not freed
+  std::uint32_t rests_ = 0;        // calls of Step that do not look for a zone
   AlignedBuffer buffer_;           // record that is being moved
   std::optional<ReadResult> read_;
   Place place_;
