@@ -78,6 +78,10 @@ class LinkSide final : public LinkTarget {
   }
   void ForgetPatterns() override { parts_.removals.ForgetPatterns(); }
   void DropSlots(std::span<const SlotId> slots) override { parts_.removals.DropSlots(slots); }
+  bool BeginDrop(std::span<const SlotId> slots) override {
+    return parts_.removals.BeginDrop(slots);
+  }
+  bool DropEnded() override { return parts_.removals.DropEnded(); }
   void DropVoidSlot(SlotId slot) override { parts_.removals.DropFromMemory(slot); }
   void SetApplied(std::uint64_t number) override;
   std::vector<Listing> TakeListings(std::size_t at_most_items) override {

@@ -238,9 +238,12 @@ std::string Encode(const RemovalsRequest& message) {
   const auto list = builder.CreateVector(matched);
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> open;
   if (!message.open.empty()) open = builder.CreateVector(message.open);
+  flatbuffers::Offset<flatbuffers::Vector<std::uint16_t>> dropping;
+  if (!message.dropping.empty()) dropping = builder.CreateVector(message.dropping);
   const std::uint64_t ahead = message.ahead > message.after ? message.ahead : 0;
-  return Done(builder, fb::CreateRemovalsAfter(builder, message.number, message.epoch,
-                                               message.after, list, message.dropped, ahead, open));
+  return Done(builder,
+              fb::CreateRemovalsAfter(builder, message.number, message.epoch, message.after, list,
+                                      message.dropped, ahead, open, dropping));
 }
 
 Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
@@ -251,7 +254,8 @@ Result<RemovalsRequest> DecodeRemovalsRequest(std::span<const std::byte> body) {
                           .matched = {},
                           .dropped = root->dropped(),
                           .ahead = root->ahead()};
-  if (!Aligned(root->open())) return Misaligned();
+  if (!Aligned(root->open()) || !Aligned(root->dropping(), 2)) return Misaligned();
+  KVCOVE_ASSIGN(request.dropping, SlotsFrom(root->dropping()));
   if (SizeOf(root->open()) > kMaxOpenRemovals) {
     return Fail(Code::kCorrupt, "more removals are open than an owner may have");
   }
@@ -299,7 +303,7 @@ std::string Encode(const RemovalsPage& message) {
   const auto list = AddRemovals(builder, message.removals);
   const auto drop = builder.CreateVector(message.drop);
   return Done(builder, fb::CreateRemovalsPage(builder, drop, list, message.upto, message.more,
-                                              message.drop_number));
+                                              message.drop_number, message.takes_dropping));
 }
 
 Result<RemovalsPage> DecodeRemovalsPage(std::span<const std::byte> body) {
@@ -309,7 +313,8 @@ Result<RemovalsPage> DecodeRemovalsPage(std::span<const std::byte> body) {
                     .drop_number = root->drop_number(),
                     .removals = {},
                     .upto = root->upto(),
-                    .more = root->more()};
+                    .more = root->more(),
+                    .takes_dropping = root->takes_dropping()};
   KVCOVE_ASSIGN(page.drop, SlotsFrom(root->drop()));
   KVCOVE_ASSIGN(page.removals, RemovalsFrom(root->removals()));
   return page;

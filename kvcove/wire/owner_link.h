@@ -165,8 +165,8 @@ struct Removal {
 };
 
 // Asks for the removals after `ahead`. Acknowledges those up to `after`, and those up to `ahead`
-// that are not in `open`. A master of an earlier version knows `after` alone: it sends the removals
-// after that, and takes nothing for acknowledged beyond it.
+// that are neither in `open` nor of a slot in `dropping`. A master of an earlier version knows
+// `after` alone: it sends the removals after that, and takes nothing for acknowledged beyond it.
 struct RemovalsRequest {
   struct Count {
     std::uint64_t number = 0;
@@ -181,6 +181,9 @@ struct RemovalsRequest {
   std::uint64_t ahead = 0;
   // Removals by pattern for which disks are still being walked; at most kMaxOpenRemovals.
   std::vector<std::uint64_t> open = {};
+  // Slots of a page's `drop` that disks are still being walked for: no removal behind `after` is
+  // acknowledged in them.
+  std::vector<SlotId> dropping = {};
   std::uint64_t seen() const { return std::max(after, ahead); }
 };
 inline constexpr std::size_t kMaxOpenRemovals = 64;
@@ -192,6 +195,9 @@ struct RemovalsPage {
   std::vector<Removal> removals;  // in the order of their numbers
   std::uint64_t upto = 0;         // applied with this page
   bool more = false;
+  // The master takes RemovalsRequest::dropping. One of an earlier version does not: the slots must
+  // be dropped before the next request.
+  bool takes_dropping = false;
 };
 
 // An object that an owner holds, or (`gone`) holds no more.

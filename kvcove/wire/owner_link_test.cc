@@ -239,13 +239,15 @@ TEST(OwnerLinkWireTest, AWatchArrivesWhole) {
 }
 
 TEST(OwnerLinkWireTest, RemovalsThatAreOpenArriveAndAreBounded) {
-  RemovalsRequest request{.after = 3, .matched = {}, .ahead = 9, .open = {4, 7}};
+  RemovalsRequest request{
+      .after = 3, .matched = {}, .ahead = 9, .open = {4, 7}, .dropping = {0, 4095}};
   const auto asked = Decode(Encode(request), &DecodeRemovalsRequest);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->after, 3U);
   EXPECT_EQ(asked->ahead, 9U);
   EXPECT_EQ(asked->seen(), 9U);
   EXPECT_EQ(asked->open, (std::vector<std::uint64_t>{4, 7}));
+  EXPECT_EQ(asked->dropping, request.dropping);
   request.open.assign(kMaxOpenRemovals, 5);
   EXPECT_TRUE(Decode(Encode(request), &DecodeRemovalsRequest));
   request.open.push_back(5);
@@ -281,7 +283,8 @@ TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
       .removals = {{.number = 9, .slot = 1, .generation = 7, .keys = {"a", "", "b"}, .pattern = ""},
                    {.number = 10, .slot = 2, .generation = 8, .keys = {}, .pattern = "x*"}},
       .upto = 11,
-      .more = true};
+      .more = true,
+      .takes_dropping = true};
   const auto answered = Decode(Encode(page), &DecodeRemovalsPage);
   ASSERT_TRUE(answered);
   EXPECT_EQ(answered->drop, page.drop);
@@ -289,6 +292,7 @@ TEST(OwnerLinkWireTest, RemovalsArriveWholeAndEmpty) {
   EXPECT_EQ(answered->removals, page.removals);
   EXPECT_EQ(answered->upto, 11U);
   EXPECT_TRUE(answered->more);
+  EXPECT_TRUE(answered->takes_dropping);
   EXPECT_TRUE(Decode(Encode(RemovalsPage{.drop = {}, .removals = {}}), &DecodeRemovalsPage));
 }
 

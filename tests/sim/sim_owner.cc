@@ -234,6 +234,14 @@ void SimOwner::DropSlots(std::span<const SlotId> slots) {
   }
 }
 
+bool SimOwner::BeginDrop(std::span<const SlotId> slots) {
+  DropSlots(slots);
+  if (!options_.walks) return false;
+  ++drops_;
+  world_.In(place_, world_.Some(kSecond), [this] { --drops_; });
+  return true;
+}
+
 void SimOwner::SetApplied(std::uint64_t number) { core_->SetApplied(number); }
 
 std::vector<owner::Listing> SimOwner::TakeListings(std::size_t at_most_items) {

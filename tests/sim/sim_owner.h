@@ -107,6 +107,8 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
     return std::exchange(ended_patterns_, {});
   }
   void DropSlots(std::span<const SlotId> slots) override;
+  bool BeginDrop(std::span<const SlotId> slots) override;
+  bool DropEnded() override { return drops_ == 0; }
   void SetApplied(std::uint64_t number) override;
   std::vector<owner::Listing> TakeListings(std::size_t at_most_items) override;
   void ReturnListings(std::vector<owner::Listing> listings) override;
@@ -151,6 +153,7 @@ class SimOwner final : public owner::LinkTarget, public owner::DataStore {
   bool draining_ = false;
   std::vector<wire::RemovalsRequest::Count> ended_patterns_;
   std::size_t walks_ = 0;  // that have not ended
+  std::size_t drops_ = 0;  // likewise
   std::set<SlotId> dropped_;
   std::set<Id128> gave_way_;
   std::unique_ptr<SimServer> server_;  // ends before what it uses

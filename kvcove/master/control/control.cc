@@ -649,13 +649,16 @@ void Control::Tick() {
         ChangesSince(number, watch.request.table, watch.request.naming, watch.request.map));
     return true;
   });
+  const auto walks = [](const wire::RemovalsRequest& request) {
+    return !request.open.empty() || !request.dropping.empty();
+  };
   const std::int64_t open = std::ranges::count_if(
-      removal_watches_, [](const auto& entry) { return !entry.second.request.open.empty(); });
+      removal_watches_, [&](const auto& entry) { return walks(entry.second.request); });
   const std::int64_t open_ns = std::max(kOpenWatchNs, open * kOpenWatchEachNs);
   std::erase_if(removal_watches_, [&](const auto& entry) KVCOVE_REQUIRES(mutex_) {
     const RemovalsWaiting& watch = entry.second;
     // The owner acknowledges an open removal with its next request.
-    const std::int64_t longest_ns = watch.request.open.empty() ? kWatchNs : open_ns;
+    const std::int64_t longest_ns = walks(watch.request) ? open_ns : kWatchNs;
     if (now < watch.since_ns + longest_ns) return false;
     deferred.Answer<wire::RemovalsPage>(watch.reply, PageFor(watch.request));
     return true;

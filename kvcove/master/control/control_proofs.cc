@@ -121,7 +121,10 @@ wire::RemovalsPage Control::PageFor(const wire::RemovalsRequest& request) {
       return table_.TenantOfSlot(removal.slot) != only;
     });
   }
+  members_.TellFloors(request.number, page.drop,
+                      [&](SlotId slot) KVCOVE_REQUIRES(mutex_) { return removals_.FloorOf(slot); });
   page.drop_number = members_.TellToDrop(request.number, page.drop);
+  page.takes_dropping = true;
   return page;
 }
 
@@ -143,7 +146,7 @@ void Control::Removals(const wire::RemovalsRequest& request, Reply<wire::Removal
     standings_.SetBarred(request.number, slot, false);
   }
   Delete(std::move(ended));
-  members_.ApplyAhead(request.number, request.epoch, request.ahead, request.open);
+  members_.ApplyAhead(request);
   Delete(members_.AcknowledgeRemovals(request.number, request.epoch, request.after));
   removals_.Trim(members_.AppliedByAll());
   CheckProofs(deferred);

@@ -249,6 +249,9 @@ std::uint64_t Members::TellToDrop(OwnerNumber number, std::vector<SlotId>& slots
   std::uint64_t drop = 0;
   for (auto& [slot, barrier] : at(number).barriers) {
     if (barrier.fact.term == term_) continue;
+    // A barrier that has become one of an earlier term since (ShardLost) has no number yet: the
+    // slot may have objects again that came behind the owner's walk.
+    if (barrier.drop != 0 && at(number).Drops(slot)) continue;
     if (drop == 0) drop = next_drop_++;
     barrier.drop = drop;
     slots.push_back(slot);
@@ -304,11 +307,27 @@ std::vector<std::string> Members::AcknowledgeRemovals(OwnerNumber number, std::u
   return keys;
 }
 
-void Members::ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
-                         std::vector<std::uint64_t> open) {
-  if (!Current(number, epoch)) return;
-  at(number).ahead = ahead;
-  at(number).open = std::move(open);
+void Members::ApplyAhead(const wire::RemovalsRequest& request) {
+  if (!Current(request.number, request.epoch)) return;
+  Member& member = at(request.number);
+  member.ahead = request.ahead;
+  member.open = request.open;
+  member.dropping = request.dropping;
+  std::ranges::sort(member.dropping);
+  // The page that told the others may be lost.
+  std::erase_if(member.floors, [&](const auto& told) { return !member.Drops(told.first); });
+}
+
+void Members::TellFloors(OwnerNumber number, std::vector<SlotId>& slots,
+                         const std::function<std::uint64_t(SlotId)>& floor_of) {
+  Member& member = at(number);
+  std::erase_if(slots, [&](SlotId slot) {
+    const std::uint64_t floor = floor_of(slot);
+    const auto told = member.floors.find(slot);
+    if (told != member.floors.end() && told->second >= floor) return true;
+    member.floors[slot] = floor;
+    return false;
+  });
 }
 
 // ---- proofs
@@ -334,7 +353,7 @@ Members::RemovalProof Members::ProofOf(const MemberRef& ref, std::uint64_t remov
                                        std::int64_t now_ns) {
   if (Get(ref) == nullptr) return RemovalProof::kProven;
   Member& member = at(ref.number);
-  if (member.Applied(removal)) return RemovalProof::kProven;
+  if (member.Applied(removal, slot)) return RemovalProof::kProven;
   // While a member ends it gets no barrier, whose fact would be stored after the member's facts
   // were deleted. The stored end proves the removal.
   if (options_.strict || member.ending) return RemovalProof::kWaits;

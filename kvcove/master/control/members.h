@@ -145,13 +145,18 @@ class Members {
   // needed any more.
   std::vector<std::string> AcknowledgeRemovals(OwnerNumber number, std::uint32_t epoch,
                                                std::uint64_t removals);
-  // Notes that the owner has applied more: all removals up to `ahead`, except for `open`. Proves
-  // these, and nothing else: after a restart the owner asks for all that AcknowledgeRemovals did
-  // not note.
-  void ApplyAhead(OwnerNumber number, std::uint32_t epoch, std::uint64_t ahead,
-                  std::vector<std::uint64_t> open);
+  // Notes that the owner has applied more: all removals up to the request's `ahead`, except for
+  // those in `open` and of slots in `dropping`. Proves these, and nothing else: after a restart the
+  // owner asks for all that AcknowledgeRemovals did not note.
+  void ApplyAhead(const wire::RemovalsRequest& request);
+  // Erases slots whose removals are not all known any more from those that a page is to name, if
+  // the owner is dropping them and their floor is the one that it was told: page after page names
+  // them until the owner has read up to that floor.
+  void TellFloors(OwnerNumber number, std::vector<SlotId>& slots,
+                  const std::function<std::uint64_t(SlotId)>& floor_of);
   // Adds the slots that the owner must drop, because this master does not know the removals that an
-  // earlier one proved there. Returns a number that Dropped acknowledges; 0: there are none.
+  // earlier one proved there, but for those that the owner is dropping under an earlier number.
+  // Returns a number that Dropped acknowledges; 0: there are none.
   std::uint64_t TellToDrop(OwnerNumber number, std::vector<SlotId>& slots);
   // Ends the barriers of the slots that TellToDrop named under `drop`. Returns the slots that have
   // none any more, and adds their barriers' keys.
@@ -293,9 +298,15 @@ class Members {
     std::uint64_t removals = 0;       // all up to it are applied
     std::uint64_t ahead = 0;          // all up to it are applied but for `open`; see ApplyAhead
     std::vector<std::uint64_t> open;  // by pattern: disks are being walked
+    std::vector<SlotId> dropping;     // disks are being walked for these; sorted
+    std::map<SlotId, std::uint64_t> floors;  // that the owner was told, of slots
     bool Applied(std::uint64_t removal) const {
       return removal <= removals ||
              (removal <= ahead && std::ranges::find(open, removal) == open.end());
+    }
+    bool Drops(SlotId slot) const { return std::ranges::binary_search(dropping, slot); }
+    bool Applied(std::uint64_t removal, SlotId slot) const {
+      return removal <= removals || (Applied(removal) && !Drops(slot));
     }
     std::map<SlotId, Barrier> barriers;
     wire::RenewRequest last;

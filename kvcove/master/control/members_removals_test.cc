@@ -21,6 +21,15 @@ class BarriersTest : public MembersFixture {
   Proof ProofOf(std::uint64_t removal, SlotId slot = kRemovalsSlot) {
     return members_.ProofOf(ref_, removal, slot, now_);
   }
+  void ApplyAhead(std::uint64_t ahead, std::vector<std::uint64_t> open = {},
+                  std::vector<SlotId> dropping = {}) {
+    members_.ApplyAhead({.number = owner_.number,
+                         .epoch = owner_.epoch,
+                         .matched = {},
+                         .ahead = ahead,
+                         .open = std::move(open),
+                         .dropping = std::move(dropping)});
+  }
   Keys Acknowledge(std::uint64_t removals) {
     return members_.AcknowledgeRemovals(owner_.number, owner_.epoch, removals);
   }
@@ -242,7 +251,7 @@ TEST_F(BarriersTest, TheLogIsKeptForTheSlowestMember) {
 // Its disks are being walked for a pattern, `kFirst + 2`.
 TEST_F(BarriersTest, AnOpenRemovalHoldsUpNoOther) {
   ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
-  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 4, {kFirst + 2});
+  ApplyAhead(kFirst + 4, {kFirst + 2});
   Acknowledge(kFirst + 1);
   EXPECT_EQ(ProofOf(kFirst + 1), Proof::kProven);
   EXPECT_EQ(ProofOf(kFirst + 2), Proof::kWaits);
@@ -252,16 +261,64 @@ TEST_F(BarriersTest, AnOpenRemovalHoldsUpNoOther) {
   EXPECT_EQ(members_.AppliedByLeased(now_), kFirst + 4);
   EXPECT_EQ(members_.AppliedByAll(), kFirst + 1) << "after a restart the owner asks from there";
   EXPECT_EQ(Hello(1).removals, kFirst + 1);
-  members_.ApplyAhead(owner_.number, owner_.epoch + 9, kFirst + 9, {});
+  members_.ApplyAhead(
+      {.number = owner_.number, .epoch = owner_.epoch + 9, .matched = {}, .ahead = kFirst + 9});
   EXPECT_EQ(ProofOf(kFirst + 5), Proof::kWaits) << "that was another epoch's";
+}
+
+// Its disks are being walked for a slot whose removals are not all known any more.
+TEST_F(BarriersTest, ASlotThatIsBeingDroppedHoldsUpItsOwnRemovalsAlone) {
+  ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
+  Acknowledge(kFirst + 1);
+  ApplyAhead(kFirst + 4, {}, {kRemovalsSlot});
+  EXPECT_EQ(ProofOf(kFirst + 1), Proof::kProven) << "it was applied before";
+  EXPECT_EQ(ProofOf(kFirst + 3), Proof::kWaits);
+  EXPECT_EQ(ProofOf(kFirst + 3, kRemovalsSlot + 1), Proof::kProven);
+  EXPECT_EQ(ProofOf(kFirst + 5, kRemovalsSlot + 1), Proof::kWaits);
+  Acknowledge(kFirst + 4);
+  ApplyAhead(kFirst + 4);
+  EXPECT_EQ(ProofOf(kFirst + 3), Proof::kProven);
+}
+
+// Told again under another number, it would have to begin again with each request.
+TEST_F(BarriersTest, ADropThatIsUnderWayIsNotToldAgain) {
+  LoadWithBarrier();
+  std::vector<SlotId> slots;
+  const std::uint64_t drop = members_.TellToDrop(owner_.number, slots);
+  ApplyAhead(kFirst, {}, {kRemovalsSlot});
+  slots.clear();
+  EXPECT_EQ(members_.TellToDrop(owner_.number, slots), 0U);
+  EXPECT_TRUE(slots.empty());
+  EXPECT_EQ(Dropped(owner_.number, owner_.epoch, drop).size(), 1U);
+}
+
+// Each page names it until the owner has read up to its floor.
+TEST_F(BarriersTest, AFloorIsToldOnceWhileItsSlotIsBeingDropped) {
+  std::uint64_t floor = kFirst + 7;
+  const auto told = [&] {
+    std::vector<SlotId> slots{kRemovalsSlot};
+    members_.TellFloors(owner_.number, slots, [&](SlotId) { return floor; });
+    return !slots.empty();
+  };
+  EXPECT_TRUE(told());
+  ApplyAhead(kFirst + 3);
+  EXPECT_TRUE(told()) << "that page was lost";
+  ApplyAhead(kFirst + 3, {}, {kRemovalsSlot});
+  EXPECT_FALSE(told());
+  ++floor;
+  EXPECT_TRUE(told()) << "what was put since may be removed by then";
+  ApplyAhead(kFirst + 3, {}, {kRemovalsSlot});
+  EXPECT_FALSE(told());
+  ApplyAhead(kFirst + 3);
+  EXPECT_TRUE(told()) << "a successor drops it anew";
 }
 
 // It says so with its first request.
 TEST_F(BarriersTest, ASuccessorThatWalksAnewHasAppliedNothingAhead) {
   ASSERT_EQ(Renew(owner_), Members::Renewal::kGranted);
-  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 4, {kFirst + 2});
+  ApplyAhead(kFirst + 4, {kFirst + 2});
   Acknowledge(kFirst + 1);
-  members_.ApplyAhead(owner_.number, owner_.epoch, kFirst + 1, {});
+  ApplyAhead(kFirst + 1);
   Acknowledge(kFirst + 1);
   EXPECT_EQ(ProofOf(kFirst + 2), Proof::kWaits);
   EXPECT_EQ(ProofOf(kFirst + 3), Proof::kWaits);

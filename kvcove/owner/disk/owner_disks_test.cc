@@ -382,6 +382,28 @@ TEST_F(OwnerDisksTest, OneWalkServesAllSlotsThatAreDropped) {
   lane.join();
 }
 
+TEST_F(OwnerDisksTest, ADropWaitsForNoWalk) {
+  Parts parts(directory_, /*cluster=*/true);
+  TierRemovals& disk = parts.disks.set()[0].removals();
+  const std::vector<SlotId> slots(70, kNamedSlot);
+  ASSERT_TRUE(parts.removals->BeginDrop(slots));
+  EXPECT_EQ(parts.removals->PatternRoom(), 0U) << "each load looks at all of them";
+  EXPECT_FALSE(parts.removals->DropEnded());
+  for (const std::size_t walked : {64, 6}) {
+    std::vector<TierOrder> orders = disk.TakeOrders();
+    std::erase_if(
+        orders, [](const TierOrder& order) { return order.kind == TierOrder::Kind::kGeneration; });
+    ASSERT_EQ(orders.size(), walked);
+    for (const TierOrder& order : orders) disk.Proven(order, 0);
+    EXPECT_EQ(parts.removals->DropEnded(), walked == 6);
+  }
+  EXPECT_EQ(parts.removals->PatternRoom(), 64U);
+  // What a hand-over cuts off is begun again by the successor.
+  ASSERT_TRUE(parts.removals->BeginDrop(slots));
+  parts.removals->ForgetPatterns();
+  EXPECT_TRUE(parts.removals->DropEnded());
+}
+
 // The note names the disk from before, so no value may be stored over what the disk holds.
 TEST_F(OwnerDisksTest, ANoteThatCannotBeWrittenAtTheStartMayNameTheDisk) {
   const Clock& clock = SystemClock::Instance();

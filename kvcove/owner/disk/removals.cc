@@ -242,7 +242,7 @@ std::uint64_t Removals::OrderPattern(const wire::Removal& removal, DisksRemoval&
 }
 
 std::size_t Removals::PatternRoom() const {
-  return kMostPatterns - std::min(kMostPatterns, patterns_.size());
+  return kMostPatterns - std::min(kMostPatterns, patterns_.size() + drops_.size());
 }
 
 // If the link ends before the disks are settled, AwaitApplied lets nothing be acknowledged.
@@ -265,12 +265,8 @@ Removals::Begun Removals::BeginPattern(const wire::Removal& removal) {
 // order: an earlier one may have taken keys that a later one matches, too.
 std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
   std::vector<wire::RemovalsRequest::Count> ended;
-  for (std::size_t room = kUnlistedAtOnce; !patterns_.empty() && Ended(patterns_.front());) {
-    Pattern& first = patterns_.front();
-    const std::vector<std::string> keys = first.on_disk.TakeKeys(room);
-    NoteGone(first.slot, keys);
-    room -= keys.size();
-    if (room == 0) break;
+  for (std::size_t room = kUnlistedAtOnce; TakeEnded(patterns_, room);) {
+    const Pattern& first = patterns_.front();
     ended.push_back({.number = first.number, .objects = first.on_disk.removed()});
     patterns_.pop_front();
   }
@@ -279,6 +275,15 @@ std::vector<wire::RemovalsRequest::Count> Removals::TakeEndedPatterns() {
     return std::ranges::find(patterns_, count.number, &Pattern::number) != patterns_.end();
   });
   return ended;
+}
+
+bool Removals::TakeEnded(std::deque<Pattern>& of, std::size_t& room) {
+  if (of.empty() || !Ended(of.front())) return false;
+  Pattern& first = of.front();
+  const std::vector<std::string> keys = first.on_disk.TakeKeys(room);
+  NoteGone(first.slot, keys);
+  room -= keys.size();
+  return room > 0;
 }
 
 // A disk that has missed the removal is struck from the note, as in AwaitProven, and no more often.
@@ -294,9 +299,45 @@ bool Removals::Ended(Pattern& pattern) {
 }
 
 void Removals::ForgetPatterns() {
-  if (patterns_.empty()) return;
+  if (patterns_.empty() && to_drop_.empty() && drops_.empty()) return;
   patterns_.clear();
+  to_drop_.clear();
+  drops_.clear();
   NoteGoneUnknown();
+}
+
+// Memory forgets all slots now, and OrderDrops each once more: what a disk gives back until its
+// walk is ordered must not stay. If the link ends before the disks are settled, AwaitApplied lets
+// nothing be acknowledged.
+bool Removals::BeginDrop(std::span<const SlotId> slots) {
+  if (!opening_.AwaitSettled()) return false;
+  if (disks_.none()) {
+    DropSlots(slots);
+    return false;
+  }
+  for (const SlotId slot : slots) {
+    DropFromMemory(slot);
+    to_drop_.push_back(slot);
+  }
+  OrderDrops();
+  return true;
+}
+
+void Removals::OrderDrops() {
+  if (to_drop_.empty() || drops_.size() >= kMostPatterns) return;
+  while (!to_drop_.empty() && drops_.size() < kMostPatterns) {
+    const SlotId slot = to_drop_.front();
+    to_drop_.pop_front();
+    auto on_disk = OrderDrop(slot);
+    if (on_disk) drops_.push_back(Pattern{.slot = slot, .on_disk = std::move(*on_disk)});
+  }
+  disks_.Wake();
+}
+
+bool Removals::DropEnded() {
+  for (std::size_t room = kUnlistedAtOnce; TakeEnded(drops_, room);) drops_.pop_front();
+  OrderDrops();
+  return drops_.empty() && to_drop_.empty();
 }
 
 // All slots are ordered before the first is awaited: one walk over a disk serves all that wait when

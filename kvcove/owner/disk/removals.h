@@ -8,8 +8,8 @@
 //
 // Threads. Any thread may call Remove and RemoveMatching and their forms with Then, several at a
 // time. The other calls belong to the link: Apply, AwaitApplied, BeginPattern, PatternRoom,
-// TakeEndedPatterns and DropSlots to its removal lane, ForgetPatterns to the thread that has ended
-// that lane, DropFromMemory to the lane of the lease.
+// TakeEndedPatterns, DropSlots, BeginDrop and DropEnded to its removal lane, ForgetPatterns to the
+// thread that has ended that lane, DropFromMemory to the lane of the lease.
 #pragma once
 
 #include <atomic>
@@ -76,13 +76,19 @@ class Removals {
   // Returns removals that disks have proven, with the number of their objects, once it has queued
   // their keys for the master as lost: a bounded number with each call.
   std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns();
-  // Forgets the removals that BeginPattern has begun: they are applied again.
+  // Forgets what BeginPattern and BeginDrop have begun: it is applied again.
   void ForgetPatterns();
   // Waits until the removals since the last call are proven. False: the link has ended, which may
   // have cut off any of them, so none may be acknowledged.
   bool AwaitApplied();
   // Removes all objects of the slots. Waits for disks, until the link ends.
   void DropSlots(std::span<const SlotId> slots);
+  // Removes all objects of the slots from memory, and orders walks over the disks without waiting
+  // for them. False: there is no disk, so the drop has ended.
+  bool BeginDrop(std::span<const SlotId> slots);
+  // Returns true once disks have proven all that BeginDrop has begun, and the keys are queued for
+  // the master as lost: a bounded number with each call.
+  bool DropEnded();
   // Removes the slot's objects from memory only. Waits for no disk, because the lane of the lease
   // calls this.
   void DropFromMemory(SlotId slot);
@@ -115,6 +121,11 @@ class Removals {
   std::uint64_t OrderPattern(const wire::Removal& removal, DisksRemoval& on_disk);
   // Returns whether the disks have proven it, or are struck from the note.
   bool Ended(Pattern& pattern);
+  // Queues keys that the first one's walk took as lost, at most `room` of them, and subtracts them.
+  // True: it has ended, with the last of its keys.
+  bool TakeEnded(std::deque<Pattern>& of, std::size_t& room);
+  // Orders the walks of slots that are to be dropped, as many as there may be patterns.
+  void OrderDrops();
   // Removes what memory has of the slot, and orders the walk over the disks. Nothing: there is
   // nothing to be proven.
   std::optional<DisksRemoval> OrderDrop(SlotId slot);
@@ -131,6 +142,8 @@ class Removals {
   // Keys that the removal lane has removed and whose tombstones are not proven yet.
   std::shared_ptr<DisksRemoval> unproven_;
   std::deque<Pattern> patterns_;  // few: each load looks at all of them (DiskFences)
+  std::deque<SlotId> to_drop_;    // slots for which disks are to be walked
+  std::deque<Pattern> drops_;     // those for which they are; few, too
   // Disks share it: a thread of one that hung and was left behind may report a proof late.
   std::shared_ptr<RemovalWaits> waits_;
 };

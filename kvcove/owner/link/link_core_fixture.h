@@ -79,6 +79,12 @@ class FakeTarget final : public LinkTarget {
   void DropSlots(std::span<const SlotId> slots) override {
     for (const SlotId slot : slots) said.push_back("drop " + std::to_string(slot));
   }
+  bool BeginDrop(std::span<const SlotId> slots) override {
+    DropSlots(slots);
+    return drops;
+  }
+  bool DropEnded() override { return !drops; }
+  bool drops = false;  // disks are walked for slots
   void DropVoidSlot(SlotId slot) override { said.push_back("drop void " + std::to_string(slot)); }
   void SetApplied(std::uint64_t number) override { applied = number; }
 

@@ -30,7 +30,9 @@ LinkCore::Step LinkCore::NextRemovals() {
 // their keys, which must be unlisted, too.
 void LinkCore::NoteEndedPatterns() {
   const auto ended = target_.TakeEndedPatterns();
+  const bool dropped = target_.DropEnded();
   const MutexLock lock(mutex_);
+  if (dropped) removals_.NoteDropEnded(rounds_.ended());
   removals_.NoteEnded(ended, rounds_.ended());
 }
 
@@ -60,13 +62,20 @@ void LinkCore::ApplyRemovals(const wire::RemovalsPage& page) {
     if (asked_under_[Index(Lane::kRemovals)] != member_.epoch()) return;
     applied = removals_.applied();
     // A master of an earlier version sends all again that is behind an open removal, at once.
-    pause_[Index(Lane::kRemovals)] = removals_.Repeats(page);
+    const bool waits = removals_.AwaitsDrop(page);
+    pause_[Index(Lane::kRemovals)] = removals_.Repeats(page) || waits;
     // Drops nothing either: the page comes again, and each drop walks over the disks.
-    if (removals_.Blocked(page, room)) return;
+    if (removals_.Blocked(page, room) || waits) return;
   }
-  if (!page.drop.empty()) target_.DropSlots(page.drop);
-  RemovalProgress::Applied effects{
-      .upto = page.upto, .drop_number = page.drop_number, .unlists = !page.drop.empty()};
+  RemovalProgress::Applied effects{.upto = page.upto, .drop_number = page.drop_number};
+  if (!page.drop.empty()) {
+    if (!page.takes_dropping) {
+      target_.DropSlots(page.drop);
+    } else if (target_.BeginDrop(page.drop)) {
+      effects.dropping = page.drop;
+    }
+    effects.unlists = effects.dropping.empty();
+  }
   for (const wire::Removal& removal : page.removals) {
     if (removal.number <= applied) continue;
     if (!removal.pattern.empty() && effects.open.size() >= room) {

@@ -55,6 +55,56 @@ TEST_F(LinkRemovalsTest, RemovalsAreAppliedInOrderAndAcknowledged) {
   EXPECT_EQ(next.dropped, 5U);
 }
 
+// An owner that returns to a later master drops slots: with large disks that takes seconds.
+TEST_F(LinkRemovalsTest, RemovalsInOtherSlotsGoOnWhileDisksAreWalkedForADrop) {
+  Join();
+  TellAll();
+  AskRemovals();
+  target_.drops = true;
+  target_.said.clear();
+  const wire::RemovalsPage page{
+      .drop = {9},
+      .drop_number = 5,
+      .removals = {{.number = kFirst + 1, .slot = 1, .keys = {"a"}, .pattern = {}}},
+      .upto = kFirst + 1,
+      .takes_dropping = true};
+  AnswerRemovals(page);
+  EXPECT_THAT(target_.said, ElementsAre("drop 9", "remove " + std::to_string(kFirst + 1)));
+  wire::RemovalsRequest next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst);
+  EXPECT_EQ(next.ahead, kFirst + 1);
+  EXPECT_EQ(next.dropped, 0U);
+  EXPECT_THAT(next.dropping, ElementsAre(9U));
+  // A further drop waits, and is not asked for again at once.
+  AnswerRemovals(
+      {.drop = {8}, .drop_number = 6, .removals = {}, .upto = kFirst + 1, .takes_dropping = true});
+  EXPECT_THAT(target_.said, ElementsAre("drop 9", "remove " + std::to_string(kFirst + 1)));
+  EXPECT_TRUE(Idle(Lane::kRemovals));
+
+  target_.drops = false;
+  EXPECT_THAT(AskRemovals().dropping, ElementsAre(9U)) << "its keys are listed still";
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_TRUE(Idle(Lane::kList));
+  next = AskRemovals();
+  EXPECT_EQ(next.after, kFirst + 1);
+  EXPECT_EQ(next.dropped, 5U);
+  EXPECT_THAT(next.dropping, IsEmpty());
+}
+
+// A master of an earlier version takes the next request for the end of the drop.
+TEST_F(LinkRemovalsTest, ADropEndsBeforeTheNextRequestToAnEarlierMaster) {
+  Join();
+  TellAll();
+  AskRemovals();
+  target_.drops = true;
+  AnswerRemovals({.drop = {9}, .drop_number = 5, .removals = {}, .upto = kFirst});
+  EXPECT_TRUE(Idle(Lane::kList));
+  EXPECT_TRUE(Idle(Lane::kList));
+  const wire::RemovalsRequest next = AskRemovals();
+  EXPECT_THAT(next.dropping, IsEmpty());
+  EXPECT_EQ(next.dropped, 5U);
+}
+
 TEST_F(LinkRemovalsTest, APatternIsAcknowledgedWhenWhatItRemovedIsUnlisted) {
   Join();
   TellAll();

@@ -83,10 +83,19 @@ class LinkTarget {
   // Returns the removals that disks have proven since the last call, with the number of objects
   // that disks had. TakeGone has their keys from then on.
   virtual std::vector<wire::RemovalsRequest::Count> TakeEndedPatterns() { return {}; }
-  // Forgets open removals, which are applied again: by this process, or by its successor.
+  // Forgets open removals and drops, which are applied again: by this process, or by its successor.
   virtual void ForgetPatterns() {}
   // Removes all objects of the slots. May wait for a walk over disks.
   virtual void DropSlots(std::span<const SlotId> slots) = 0;
+  // Removes all objects of the slots from memory, and begins to remove them from disks. True: disks
+  // are walked until DropEnded.
+  virtual bool BeginDrop(std::span<const SlotId> slots) {
+    DropSlots(slots);
+    return false;
+  }
+  // Returns true once disks have proven all that BeginDrop has begun. TakeGone has the keys from
+  // then on.
+  virtual bool DropEnded() { return true; }
   // Removes the objects of a slot that has no generation any more, under another identity than the
   // one that stored them: Follow has voided those on a disk. Waits for no disk and no file, for the
   // lane of the lease calls it.

@@ -7,14 +7,17 @@
 namespace kvcove::owner {
 
 std::uint64_t RemovalProgress::Acknowledged() const {
-  return open_.empty() ? applied_ : std::min(applied_, open_.begin()->first - 1);
+  const std::uint64_t proven =
+      open_.empty() ? applied_ : std::min(applied_, open_.begin()->first - 1);
+  return dropping() ? std::min(proven, dropping_from_) : proven;
 }
 
 wire::RemovalsRequest RemovalProgress::Next() {
   wire::RemovalsRequest request{.after = Acknowledged(),
                                 .matched = std::exchange(matched_, {}),
                                 .dropped = dropped_,
-                                .ahead = applied_};
+                                .ahead = applied_,
+                                .dropping = dropping_};
   for (const auto& [number, round] : open_) request.open.push_back(number);
   return request;
 }
@@ -42,6 +45,18 @@ void RemovalProgress::NoteEnded(std::span<const Count> ended, std::uint64_t roun
     matched_.push_back(count);
   }
   std::erase_if(open_, [&](const auto& entry) { return entry.second && *entry.second <= rounds; });
+  if (!dropping_until_ || *dropping_until_ > rounds) return;
+  if (dropping_number_ != 0) dropped_ = dropping_number_;
+  EndDrop();
+}
+
+void RemovalProgress::NoteDropEnded(std::uint64_t rounds) {
+  if (dropping() && !dropping_until_) dropping_until_ = rounds + 2;
+}
+
+void RemovalProgress::EndDrop() {
+  dropping_.clear();
+  dropping_until_.reset();
 }
 
 // ---- a page
@@ -57,9 +72,15 @@ bool RemovalProgress::Blocked(const wire::RemovalsPage& page, std::size_t room) 
 }
 
 void RemovalProgress::NoteApplied(const Applied& page, std::uint64_t rounds) {
+  if (!page.dropping.empty()) {
+    dropping_from_ = Acknowledged();
+    dropping_ = page.dropping;
+    dropping_number_ = page.drop_number;
+  } else if (page.drop_number != 0) {
+    dropped_ = page.drop_number;
+  }
   applied_ = std::max(applied_, page.upto);
   for (const std::uint64_t number : page.open) open_.emplace(number, std::nullopt);
-  if (page.drop_number != 0) dropped_ = page.drop_number;
   matched_.insert(matched_.end(), page.matched.begin(), page.matched.end());
   if (page.unlists) acknowledge_at_round_ = rounds + 2;
 }
@@ -74,6 +95,7 @@ void RemovalProgress::Welcomed(std::uint64_t removals, bool same_master) {
   applied_ = removals;
   open_.clear();
   awaits_room_ = false;
+  EndDrop();
   dropped_ = 0;
   matched_.clear();
 }
@@ -81,6 +103,7 @@ void RemovalProgress::Welcomed(std::uint64_t removals, bool same_master) {
 void RemovalProgress::AskOpenAgain() {
   applied_ = Acknowledged();
   open_.clear();
+  EndDrop();
 }
 
 }  // namespace kvcove::owner

@@ -10,6 +10,9 @@
 // removed before it acknowledges the removal. The round under way may have taken its items before
 // the removal; the next one takes the removed keys: hence two.
 //
+// A slot that is dropped is like a pattern that removes all of it, except that a restart must drop
+// it again, by a page before `dropping_from_`.
+//
 // Needs LinkCore's lock. Does no I/O.
 #pragma once
 
@@ -56,9 +59,17 @@ class RemovalProgress {
   // Returns true if the page's first new removal is a pattern and `room` is 0: nothing of the page
   // can be applied, and AwaitsRoom says so until there is room.
   bool Blocked(const wire::RemovalsPage& page, std::size_t room);
+  // Returns true while slots are being dropped.
+  bool dropping() const { return !dropping_.empty(); }
+  // Returns true if the page names slots to be dropped while others still are: it waits for these,
+  // as one number acknowledges all.
+  bool AwaitsDrop(const wire::RemovalsPage& page) const { return dropping() && !page.drop.empty(); }
+  // Notes that disks have proven the drop: the first request two rounds later acknowledges it.
+  void NoteDropEnded(std::uint64_t rounds);
   struct Applied {
     std::uint64_t upto = 0;
-    std::uint64_t drop_number = 0;  // wire::RemovalsPage's
+    std::uint64_t drop_number = 0;      // wire::RemovalsPage's
+    std::vector<SlotId> dropping = {};  // slots of the page for which disks are walked
     std::vector<Count> matched;
     std::vector<std::uint64_t> open;  // patterns for which disks are walked
     bool unlists = false;             // keys that the master does not know must be unlisted
@@ -79,12 +90,21 @@ class RemovalProgress {
   }
 
  private:
+  void EndDrop();
+
   std::uint64_t applied_ = 0;
   // The removals that are open, by number: the list lane's round before which they must not be
   // acknowledged. Nothing: disks are still being walked.
   std::map<std::uint64_t, std::optional<std::uint64_t>> open_;
   bool awaits_room_ = false;
   std::uint64_t dropped_ = 0;  // RemovalsPage::drop_number
+  // A drop that has not ended: its slots, its number, what was acknowledged before its page, and
+  // the list lane's round before which it must not be acknowledged (nothing: disks are being
+  // walked).
+  std::vector<SlotId> dropping_;
+  std::uint64_t dropping_number_ = 0;
+  std::uint64_t dropping_from_ = 0;
+  std::optional<std::uint64_t> dropping_until_;
   std::vector<Count> matched_;
   // The list lane's round before which nothing is acknowledged: the objects that a pattern removed
   // from memory must be unlisted first.

@@ -130,6 +130,39 @@ TEST_F(RemovalProgressTest, AnotherMasterBeginsAtItsOwnNumber) {
   EXPECT_THAT(request.open, IsEmpty());
 }
 
+TEST_F(RemovalProgressTest, ADropIsAcknowledgedTwoRoundsAfterItsWalks) {
+  Apply(101);
+  progress_.NoteApplied({.upto = 104, .drop_number = 6, .dropping = {9}, .matched = {}, .open = {}},
+                        0);
+  wire::RemovalsRequest request = progress_.Next();
+  EXPECT_EQ(request.after, 101U) << "a restart drops the slot again";
+  EXPECT_EQ(request.ahead, 104U) << "removals in other slots go on";
+  EXPECT_EQ(request.dropped, 0U);
+  EXPECT_THAT(request.dropping, ElementsAre(9U));
+  progress_.NoteDropEnded(/*rounds=*/7);
+  progress_.NoteDropEnded(/*rounds=*/8);
+  progress_.NoteEnded({}, /*rounds=*/8);
+  EXPECT_THAT(progress_.Next().dropping, ElementsAre(9U)) << "that round may have begun before";
+  progress_.NoteEnded({}, /*rounds=*/9);
+  request = progress_.Next();
+  EXPECT_EQ(request.after, 104U);
+  EXPECT_EQ(request.dropped, 6U);
+  EXPECT_THAT(request.dropping, IsEmpty());
+}
+
+TEST_F(RemovalProgressTest, AnotherDropWaitsForTheFirst) {
+  wire::RemovalsPage page = PageOf({});
+  page.drop = {8};
+  EXPECT_FALSE(progress_.AwaitsDrop(page));
+  progress_.NoteApplied({.upto = 104, .drop_number = 6, .dropping = {9}, .matched = {}, .open = {}},
+                        0);
+  EXPECT_TRUE(progress_.AwaitsDrop(page)) << "one number acknowledges all";
+  EXPECT_FALSE(progress_.AwaitsDrop(PageOf({Key(105)})));
+  progress_.AskOpenAgain();
+  EXPECT_FALSE(progress_.AwaitsDrop(page));
+  EXPECT_EQ(progress_.Next().after, 100U);
+}
+
 TEST_F(RemovalProgressTest, ASuccessorAsksForOpenRemovalsAgain) {
   Apply(104, {102});
   progress_.AskOpenAgain();
