@@ -277,6 +277,148 @@ TEST_F(EndsTest, TenThousandConnectsLeaveNothing) {
   EXPECT_EQ(owners->reaper().stats().dying + requesters->reaper().stats().dying, 0U);
 }
 
+// Two lanes of one connection, each between other ports.
+class SeveralPortsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Fabric> Open(const std::string& one, const std::string& other) {
+    auto opened = Fabric::Open(verbs,
+                               {.ports = {{.device = one}, {.device = other}},
+                                .most_ports = 2,
+                                .reaper = {.thread = false},
+                                .piece_bytes = 1'000'001},
+                               clock);
+    EXPECT_TRUE(opened);
+    return opened ? std::move(*opened) : nullptr;
+  }
+  void SetUp() override {
+    verbs.AddDevice("fake2", 3);
+    verbs.AddDevice("fake3", 4);
+    owners = Open("fake0", "fake2");
+    requesters = Open("fake1", "fake3");
+    own = *owners->Register(source, Access::kLocal);
+    exposed = *requesters->Register(target, Access::kRemote);
+    requester = *RequesterEnd::Open(*requesters);
+    owner = *OwnerEnd::Accept(*owners, requester->hello());
+    ASSERT_TRUE(requester->Connect(owner->hello(), clock.NowNs() + kSecond, clock));
+    auto next = *RequesterEnd::Open(*requesters, 1);
+    auto accepted = *OwnerEnd::Accept(*owners, next->hello(), 1);
+    ASSERT_TRUE(next->Connect(accepted->hello(), clock.NowNs() + kSecond, clock));
+    ASSERT_TRUE(requester->Join(std::move(next)));
+    ASSERT_TRUE(owner->Join(std::move(accepted)));
+    const Piece into{.data = target.data(), .size = kTotal};
+    auto keys = requester->KeysTo(std::span(&into, 1));
+    ASSERT_TRUE(keys);
+    named = {.exchange = requester->Numbered(7), .pieces = std::move(*keys)};
+  }
+  void TearDown() override {
+    if (owner != nullptr) OwnerEnd::End(std::move(owner), nullptr);
+    if (requester != nullptr) RequesterEnd::End(std::move(requester), nullptr);
+    while (owners->reaper().Advance() || requesters->reaper().Advance()) {
+    }
+    own.reset();
+    exposed.reset();
+    const FakeVerbsCounts counts = verbs.counts();
+    EXPECT_EQ(counts.pairs + counts.queues + counts.regions, 0U);
+    EXPECT_EQ(counts.mistakes, 0U);
+  }
+  void AdvanceOwner() {
+    for (int i = 0; i < 1000 && !owner->idle(); ++i) ASSERT_TRUE(owner->Advance());
+    EXPECT_TRUE(owner->idle());
+  }
+  Result<bool> Write() {
+    const ConstPiece out{.data = source.data(), .size = kTotal};
+    owner->Begin(named);
+    return owner->Write(std::span(&out, 1));
+  }
+
+  const Clock& clock = SystemClock::Instance();
+  FakeVerbs verbs;
+  std::vector<std::byte> source = std::vector<std::byte>(kTotal, std::byte{1});
+  std::vector<std::byte> target = std::vector<std::byte>(kTotal, std::byte{2});
+  std::unique_ptr<Fabric> owners, requesters;
+  std::unique_ptr<Registered> own, exposed;
+  std::unique_ptr<OwnerEnd> owner;
+  std::unique_ptr<RequesterEnd> requester;
+  wire::LanePieces named;
+};
+
+TEST_F(SeveralPortsTest, AGetHasArrivedWhenAllLanesHaveSaidSo) {
+  ASSERT_TRUE(requester->Expect(7));
+  verbs.HoldCompletionsOf("fake3");
+  const auto begun = Write();
+  ASSERT_TRUE(begun && *begun);
+  AdvanceOwner();
+  EXPECT_EQ(owner->moved(), kTotal);
+  EXPECT_FALSE(*requester->Advance()) << "the first lane's announcement says nothing of the other";
+  verbs.Deliver();
+  EXPECT_TRUE(*requester->Advance());
+  EXPECT_EQ(target, source);
+  // And the next one, of fewer bytes than there are lanes for.
+  ASSERT_TRUE(requester->Expect(8));
+  const Piece into{.data = target.data(), .size = 100};
+  auto keys = requester->KeysTo(std::span(&into, 1));
+  ASSERT_TRUE(keys);
+  owner->Begin({.exchange = requester->Numbered(8), .pieces = std::move(*keys)});
+  const ConstPiece out{.data = source.data() + 100, .size = 100};
+  ASSERT_TRUE(*owner->Write(std::span(&out, 1)));
+  AdvanceOwner();
+  EXPECT_TRUE(*requester->Advance());
+}
+
+TEST_F(SeveralPortsTest, BytesOfAllLanesCountWithoutAGap) {
+  verbs.HoldCompletionsOf("fake0");
+  owner->Begin(named);
+  const std::vector<Piece> into = {{.data = source.data(), .size = 100},
+                                   {.data = nullptr, .size = 50},
+                                   {.data = source.data() + 150, .size = kTotal - 150}};
+  ASSERT_TRUE(*owner->Read(into));
+  while (*owner->Advance()) {
+  }
+  EXPECT_EQ(owner->moved(), 0U) << "the other lane has moved its stripes, which are behind";
+  EXPECT_FALSE(owner->idle());
+  verbs.Deliver();
+  AdvanceOwner();
+  EXPECT_EQ(owner->moved(), kTotal);
+  EXPECT_EQ(std::count(source.begin(), source.end(), std::byte{2}),
+            static_cast<std::ptrdiff_t>(kTotal - 50));
+}
+
+// P5. Each lane by its own proof: that of the dead one says nothing about the other.
+TEST_F(SeveralPortsTest, OneOfTwoLanesDiesAndBothAreAwaited) {
+  ASSERT_TRUE(requester->Expect(7));
+  verbs.HoldAfter(100);
+  ASSERT_TRUE(*Write());
+  verbs.SetPort("fake2", false);
+  EXPECT_FALSE(owner->Advance());
+  bool owner_quiet = false;
+  bool requester_quiet = false;
+  OwnerEnd::End(std::move(owner), [&] { owner_quiet = true; });
+  for (int i = 0; i < 3; ++i) (void)owners->reaper().Advance();
+  EXPECT_EQ(owners->reaper().stats().dying, 1U);
+  EXPECT_FALSE(owner_quiet) << "the other lane's write has begun";
+  RequesterEnd::End(std::move(requester), [&] { requester_quiet = true; });
+  for (int i = 0; i < 3; ++i) (void)requesters->reaper().Advance();
+  EXPECT_TRUE(requester_quiet);
+  std::fill(target.begin(), target.end(), std::byte{7});
+  verbs.Land();
+  EXPECT_TRUE(owners->reaper().Advance());
+  EXPECT_TRUE(owner_quiet);
+  EXPECT_EQ(std::count(target.begin(), target.end(), std::byte{7}),
+            static_cast<std::ptrdiff_t>(kTotal));
+}
+
+TEST_F(SeveralPortsTest, PiecesForOtherLanesAreGarbage) {
+  wire::LanePieces wrong = named;
+  wrong.exchange |= 2ULL << wire::LanePieces::kLanesShift;
+  owner->Begin(wrong);
+  const ConstPiece out{.data = source.data(), .size = kTotal};
+  EXPECT_EQ(owner->Write(std::span(&out, 1)).error().code, Code::kCorrupt);
+  wrong = named;
+  wrong.pieces.pop_back();
+  owner->Begin(wrong);
+  EXPECT_EQ(owner->Write(std::span(&out, 1)).error().code, Code::kCorrupt);
+}
+
 // All that one exchange makes, in the order in which it is made.
 struct ExchangeOverEnds {
   std::unique_ptr<Fabric> owners, requesters;
