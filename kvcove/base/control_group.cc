@@ -4,41 +4,20 @@
 #include <fmt/core.h>
 
 #include <fstream>
-#include <sstream>
+
+#include "kvcove/base/mounts.h"
 
 namespace kvcove {
 namespace {
-
-struct Mount {
-  std::string root;  // the group that is seen at `point`
-  std::string point;
-};
 
 bool Names(const std::string& list, std::string_view controller) {
   return ("," + list + ",").find(fmt::format(",{},", controller)) != std::string::npos;
 }
 
-// Of the hierarchy with the controller: "cgroup2", or "cgroup" with its name among the options.
-std::vector<Mount> Mounts(const std::string& root, bool version2, std::string_view controller) {
-  std::vector<Mount> mounts;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    // 36 35 98:0 ROOT POINT options - TYPE source super-options
-    const std::size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream before(line.substr(0, dash));
-    std::istringstream behind(line.substr(dash + 3));
-    std::string skipped;
-    std::string type;
-    std::string options;
-    Mount mount;
-    before >> skipped >> skipped >> skipped >> mount.root >> mount.point;
-    behind >> type >> skipped >> options;
-    if (version2 ? type == "cgroup2" : type == "cgroup" && Names(options, controller)) {
-      mounts.push_back(std::move(mount));
-    }
-  }
-  return mounts;
+// Whether the hierarchy has the controller: "cgroup2", or "cgroup" with its name among the options.
+bool IsHierarchy(const Mount& mount, bool version2, std::string_view controller) {
+  if (version2) return mount.type == "cgroup2";
+  return mount.type == "cgroup" && Names(mount.options, controller);
 }
 
 // `group` and all above it that are mounted.
@@ -80,6 +59,7 @@ std::uint64_t ControlGroup::Named(std::string_view file, std::string_view name) 
 
 std::vector<ControlGroup> ControlGroups(std::string_view controller, const std::string& root) {
   std::vector<ControlGroup> found;
+  const std::vector<Mount> mounts = Mounts(root);
   // "4:memory:/a/b" is of version 1, "0::/a/b" of version 2.
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -91,8 +71,10 @@ std::vector<ControlGroup> ControlGroups(std::string_view controller, const std::
     if (!version2 && !Names(controllers, controller)) continue;
     const std::string group = line.substr(second + 1);
     if (group.empty() || group[0] != '/') continue;
-    for (const Mount& mount : Mounts(root, version2, controller)) {
-      AddHierarchy(found, root, group, mount, version2);
+    for (const Mount& mount : mounts) {
+      if (IsHierarchy(mount, version2, controller)) {
+        AddHierarchy(found, root, group, mount, version2);
+      }
     }
   }
   return found;

@@ -36,6 +36,11 @@ inline std::uint64_t LeadingNumber(std::string_view text) {
   return value;
 }
 
+// "1 owner", "3 owners".
+inline std::string Counted(std::uint64_t count, std::string_view one, std::string_view many) {
+  return std::to_string(count).append(1, ' ').append(count == 1 ? one : many);
+}
+
 // Whether all of `text` is UTF-8 as Unicode defines it: no surrogates, no longer form than needed.
 bool IsUtf8(std::string_view text);
 

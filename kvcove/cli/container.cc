@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "kvcove/base/control_group.h"
 #include "kvcove/base/directory.h"
@@ -46,42 +45,6 @@ constexpr FirstNamespace kFirst[] = {{"pid", "pid:[4026531836]"}, {"user", "user
 std::string NamespaceLink(const std::string& path) {
   std::error_code error;
   return std::filesystem::read_symlink(path, error).string();
-}
-
-// The kernel writes a blank in a path as \040.
-std::string WithoutEscapes(const std::string& text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape = text[i] == '\\' && i + 3 < text.size() &&
-                        text.find_first_not_of("01234567", i + 1) >= i + 4;
-    if (escape) {
-      const auto digit = [&](std::size_t at) { return text[i + at] - '0'; };
-      plain += static_cast<char>(digit(1) * 64 + digit(2) * 8 + digit(3));
-      i += 3;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-std::vector<ContainerFacts::Mount> ReadMounts(const std::string& root) {
-  std::vector<ContainerFacts::Mount> mounts;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    // 36 35 98:0 ROOT POINT options - TYPE source super-options
-    const std::size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream before(line.substr(0, dash));
-    std::istringstream behind(line.substr(dash + 3));
-    std::string skipped;
-    ContainerFacts::Mount mount;
-    before >> skipped >> skipped >> skipped >> skipped >> mount.point;
-    behind >> mount.type;
-    mount.point = WithoutEscapes(mount.point);
-    mounts.push_back(std::move(mount));
-  }
-  return mounts;
 }
 
 // What shows that this is a container; a PID namespace alone may be a sandbox's, but its limits are
@@ -420,7 +383,7 @@ ContainerFacts ContainerFacts::Read(const std::string& root) {
     if (word == "MemTotal:") meminfo >> host_kib;
   }
   facts.memory_limited = facts.memory.most_bytes < host_kib * kKiB;
-  facts.mounts = ReadMounts(root);
+  facts.mounts = Mounts(root);
   return facts;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvcove/base/host/memory.h"
+#include "kvcove/base/mounts.h"
 #include "kvcove/base/result.h"
 #include "kvcove/cli/doctor.h"
 
@@ -36,11 +37,6 @@ struct ContainerFacts {
   // Whether the directory or file, which need not exist, would be in the writable layer of the
   // container, which nobody else sees and which ends with it: no mount of its own is there.
   bool IsInLayer(const std::string& path) const;
-
-  struct Mount {
-    std::string point;
-    std::string type;
-  };
 
   std::string how;                 // what shows that this is a container; empty: nothing does
   std::optional<bool> own_pids;    // a PID namespace of its own

@@ -9,6 +9,7 @@
 
 #include "kvcove/base/clock.h"
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 #include "kvcove/cli/command.h"
 #include "kvcove/cli/find_pool.h"
 #include "kvcove/cli/tables.h"
@@ -269,10 +270,11 @@ void Print(const pool::OwnerStatus& owner) {
     return fmt::print("{}: {}\n", owner.socket, owner.reached.error().ToString());
   }
   const wire::PoolStat& stat = owner.stat;
-  fmt::print("{}: NUMA node {}, {}, {} of {} free, {} sessions\n", owner.socket,
+  fmt::print("{}: NUMA node {}, {}, {} of {} free, {}\n", owner.socket,
              owner.node < 0 ? "none" : fmt::format("{}", owner.node),
              owner.lease_holds ? "has its lease" : "no lease: its memory is not read",
-             FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes), stat.sessions.size());
+             FormatSize(stat.free_bytes), FormatSize(stat.payload_bytes),
+             Counted(stat.sessions.size(), "session", "sessions"));
   fmt::print("  {} populated, {} objects, {} evictions{}\n", FormatSize(stat.populated_bytes),
              stat.objects, stat.evictions, DiskText(stat));
   fmt::print("  hit ratio {}: {} hits, {} misses{}\n", RatioText(stat.hits, MissesOf(stat)),

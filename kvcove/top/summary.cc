@@ -150,12 +150,13 @@ std::vector<Part> CounterParts(const View& view) {
         {.text = fmt::format("{} {}", count, name), .tone = bad ? Tone::kWarn : Tone::kPlain});
   }
   if (view.now.registered) {
-    parts.push_back({.text = fmt::format("{} engines registered", *view.now.registered)});
+    parts.push_back(
+        {.text = Counted(*view.now.registered, "engine registered", "engines registered")});
   }
   if (view.now.tasks) {
-    parts.push_back(
-        {.text = fmt::format("{} tasks under way",
-                             std::ranges::count_if(*view.now.tasks, &Task::unfinished))});
+    const auto unfinished = std::ranges::count_if(*view.now.tasks, &Task::unfinished);
+    parts.push_back({.text = Counted(static_cast<std::uint64_t>(unfinished), "task under way",
+                                     "tasks under way")});
   }
   return parts;
 }

@@ -107,7 +107,7 @@ Result<std::string> DtypeOf(const json& model, const json& outer, std::string_vi
     for (const char* field : {"dtype", "torch_dtype"}) {
       if (!Has(*config, field)) continue;
       const json& value = (*config)[field];
-      const std::string name = value.is_string() ? value.get<std::string>() : value.dump();
+      std::string name = value.is_string() ? value.get<std::string>() : value.dump();
       if (name == "float32") return std::string("bfloat16");
       if (name == "bfloat16" || name == "float16") return name;
       return Refuse(fmt::format("the field '{}' is '{}'; give the type of the KV with --kv-dtype",
@@ -305,12 +305,12 @@ void AddGroups(ModelKv& model, const KvGroup& of, std::uint64_t layers, std::uin
 }
 
 // A model that also sees or hears has its decoder's fields in an object of their own.
-const json& DecoderOf(const json& config) {
+const json* DecoderOf(const json& config) {
   for (const char* field : {"text_config", "language_config", "llm_config"}) {
     const auto at = config.find(field);
-    if (at != config.end() && at->is_object()) return *at;
+    if (at != config.end() && at->is_object()) return &*at;
   }
-  return config;
+  return &config;
 }
 
 }  // namespace
@@ -344,7 +344,7 @@ Result<ModelKv> ParseModelKv(std::string_view config, std::string_view dtype) {
   if (!outer.is_object()) {
     return Refuse("not a JSON object; give the config.json of a model as Hugging Face has it");
   }
-  const json& decoder = DecoderOf(outer);
+  const json& decoder = *DecoderOf(outer);
   KVCOVE_TRY(CheckShape(decoder));
   KVCOVE_ASSIGN(const std::uint64_t layers, Count(decoder, "num_hidden_layers"));
   ModelKv model;

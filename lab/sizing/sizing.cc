@@ -122,7 +122,7 @@ Result<std::uint64_t> ChunksOnDisk(const std::vector<Piece>& pieces, const Sizin
            piece.key_bytes;
   });
   // Zones fill object by object, so what a zone has no room for is a part of an object.
-  const std::uint64_t object = chunk / pieces.size();
+  const std::uint64_t object = std::max<std::uint64_t>(chunk / pieces.size(), 1);
   const std::uint64_t a_zone = (zone - 2 * disklog::kBlockBytes) / object;
   const std::uint64_t chunks =
       zones <= kZonesKeptFree

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "kvcove/base/size.h"
+#include "kvcove/base/text.h"
 
 namespace kvcove::master {
 namespace {
@@ -21,10 +22,6 @@ constexpr std::size_t kNamed = 3;  // owners in one finding
 constexpr std::uint64_t kManyEvicted = 100;
 constexpr double kLargeShare = 0.2;
 constexpr std::size_t kFingerprintDigits = 32;  // connector/shape.cc: MODEL@FINGERPRINT
-
-std::string Counted(std::uint64_t count, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
 
 // Collects what is wrong, and how bad the worst is.
 class Findings {
