@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace kvcove {
@@ -42,6 +43,35 @@ std::string Printable(std::string_view text) {
   }
   if (quoted.size() == plain.size() + 2) return std::string(text);
   return quoted;
+}
+
+std::string WithoutPasswords(std::string_view text) {
+  std::string shown;
+  while (true) {
+    const std::size_t slashes = text.find("//");
+    if (slashes == text.npos) return shown.append(text);
+    const std::size_t begin = slashes + 2;
+    shown.append(text.substr(0, begin));
+    text.remove_prefix(begin);
+    // A comma, too, may be part of a password: another address begins behind one with its scheme.
+    std::size_t end = std::min(text.find('"'), text.size());
+    for (std::size_t comma = text.find(','); comma < end; comma = text.find(',', comma + 1)) {
+      const std::size_t scheme = std::min(text.find("://", comma), text.size());
+      const auto letters = text.substr(comma + 1, scheme - comma - 1);
+      if (scheme < end && std::ranges::all_of(
+                              letters,
+                              [](char c) {
+                                return IsDigit(c) || (ToLower(c) >= 'a' && ToLower(c) <= 'z') ||
+                                       c == '+';
+                              })) {
+        end = comma;
+      }
+    }
+    const std::size_t sign = text.substr(0, end).rfind('@');
+    if (sign == text.npos) continue;
+    shown += "***";
+    text.remove_prefix(sign);
+  }
 }
 
 }  // namespace kvcove

@@ -49,4 +49,9 @@ bool IsUtf8(std::string_view text);
 // with such ones stands in quotes, with escapes: "a\n\xff\u202e". Others stand as they are.
 std::string Printable(std::string_view text);
 
+// `text` with *** for each user and password of an address in it: for what stands between "//" and
+// the last "@" before the next address of a list, or a quote. kvcove takes them from files only,
+// but somebody may write them into an address all the same.
+std::string WithoutPasswords(std::string_view text);
+
 }  // namespace kvcove

@@ -33,5 +33,18 @@ TEST(TextTest, ShowsNothingThatATerminalWouldObey) {
   EXPECT_EQ(Printable("\xff\"\\"), "\"\\xff\\\"\\\\\"");
 }
 
+TEST(TextTest, NoPasswordOfAnAddressIsShown) {
+  EXPECT_EQ(WithoutPasswords("--memory=4GiB"), "--memory=4GiB");
+  EXPECT_EQ(WithoutPasswords("master=\"kvcove://host:7400\""), "master=\"kvcove://host:7400\"");
+  EXPECT_EQ(WithoutPasswords("store=\"etcd://me:secret@host:2379\""),
+            "store=\"etcd://***@host:2379\"");
+  EXPECT_EQ(WithoutPasswords("etcd://me:p@ss,w//ord@host"), "etcd://***@host");
+  EXPECT_EQ(WithoutPasswords("etcd://me:secret@a:1,b:2"), "etcd://***@a:1,b:2");
+  EXPECT_EQ(WithoutPasswords("http://me:one@a:1,https://me:t,wo@b:2,http://c:3"),
+            "http://***@a:1,https://***@b:2,http://c:3");
+  EXPECT_EQ(WithoutPasswords("disk=\"//mnt/a:1GiB\",\"/mnt/b@c:1GiB\""),
+            "disk=\"//mnt/a:1GiB\",\"/mnt/b@c:1GiB\"");
+}
+
 }  // namespace
 }  // namespace kvcove

@@ -289,22 +289,6 @@ void RereadLog() {
   if (!level) LogError("the log's level remains the same: {}", level.error().detail);
 }
 
-// Hides what stands between "//" and the last "@" of an address: a user and a password, which
-// kvcove takes from files only, but which somebody may write there all the same.
-std::string WithoutPasswords(const std::string& text) {
-  std::string shown;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t slashes = text.find("//", at);
-    if (slashes == std::string::npos) return shown + text.substr(at);
-    const std::size_t begin = slashes + 2;
-    const std::size_t sign = text.rfind('@', text.find_first_of(",\"", begin));
-    const bool hide = sign != std::string::npos && sign >= begin;
-    shown += text.substr(at, begin - at) + (hide ? "***" : "");
-    at = hide ? sign : begin;
-  }
-  return shown;
-}
-
 // Returns the options of a server in one line, without those that are empty.
 std::string OptionsInForce(const CLI::App& command) {
   std::istringstream lines(command.config_to_str(/*default_also=*/true,

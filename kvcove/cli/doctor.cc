@@ -161,7 +161,7 @@ Finding FileSizes(std::uint64_t memory, std::span<const std::string> disks) {
   return finding;
 }
 
-// An owner in a cluster, with a disk and TLS, has about 60 threads, and a master 25. Each rank of
+// An owner in a cluster, with a disk and TLS, has up to 60 threads, and a master 25. Each rank of
 // an engine has about 15, and they count for the engine's user and group.
 Finding Threads() {
   constexpr std::uint64_t kServer = 64;

@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads (kvcove-worker) for the calls that may wait, for a disk or a lease: an event loop never
-// waits. One mutex guards the queue and is never held while work runs.
+// waits. One thread runs when there is nothing to do. A thread that takes work up and leaves none
+// that is free starts a further one first; what has had no work for some seconds ends, but for one.
+//
+// No caller of Post starts a thread: a new thread waits for the lock of the process's address space
+// to get a stack, and that may be held while memory is populated. So one thread is always free, or
+// about to be, for the work that comes next.
+//
+// One mutex guards the queue and the list of threads. It is held neither while work runs nor while
+// a thread is started or joined.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "kvcove/base/log.h"
 #include "kvcove/base/mutex.h"
 #include "kvcove/base/posix.h"
 #include "kvcove/base/result.h"
@@ -20,23 +31,34 @@ namespace kvcove::rpc {
 // without threads nothing runs.
 class Workers {
  public:
-  explicit Workers(std::size_t threads) : count_(threads) {}
-  // Starts the threads that do not run yet. Errors: as StartThread; it may be called again.
+  static constexpr std::chrono::seconds kRest{5};
+
+  // `most`: threads, at least 1. `rest`: how long one may have no work before it ends.
+  explicit Workers(std::size_t most, std::chrono::nanoseconds rest = kRest)
+      : most_(most), rest_(rest) {}
+  // Starts the first thread, unless one runs. Errors: as StartThread; it may be called again. A
+  // thread that cannot be started later is logged, and work waits for the others.
   Status Start() {
-    while (threads_.size() < count_) {
-      KVCOVE_ASSIGN(std::thread thread, StartThread("kvcove-worker", [this] { Run(); }));
-      threads_.push_back(std::move(thread));
-    }
+    const MutexLock lock(mutex_);
+    if (!threads_.empty()) return {};
+    KVCOVE_ASSIGN(std::thread thread, StartThread("kvcove-worker", [this] { Run(); }));
+    threads_.push_back(std::move(thread));
+    ++free_;
     return {};
   }
   ~Workers() {
+    std::vector<std::thread> all;
     {
       const MutexLock lock(mutex_);
       stopping_ = true;
       paused_ = false;
       changed_.NotifyAll();
+      // Nothing ends by itself any more, and nothing is started behind this.
+      while (starting_) quiet_.Wait(mutex_);
+      all = std::exchange(threads_, {});
+      std::ranges::move(ended_, std::back_inserter(all));
     }
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : all) thread.join();
   }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -69,6 +91,11 @@ class Workers {
     paused_ = false;
     changed_.NotifyAll();
   }
+  // Threads that run now.
+  std::size_t threads() const {
+    const MutexLock lock(mutex_);
+    return threads_.size();
+  }
 
  private:
   static constexpr std::size_t kMaxQueued = 4096;
@@ -76,31 +103,96 @@ class Workers {
   void Run() {
     while (true) {
       std::function<void()> work;
+      std::vector<std::thread> ended;
+      bool starts = false;
       {
         const MutexLock lock(mutex_);
-        while ((queue_.empty() && !stopping_) || paused_) changed_.Wait(mutex_);
-        if (queue_.empty()) return;
-        work = std::move(queue_.front());
-        queue_.pop_front();
-        ++running_;
+        const bool goes_on = AwaitWork();
+        ended.swap(ended_);
+        if (!goes_on) LeaveList();
+        if (goes_on && !queue_.empty()) {
+          work = std::move(queue_.front());
+          queue_.pop_front();
+          --free_;
+          ++running_;
+          starts = MayStart();
+        }
       }
+      for (std::thread& thread : ended) thread.join();  // they have nothing left to do
+      if (!work) return;
+      while (starts) starts = StartOne();
       work();
       // Before running_ drops: the captures may own what a successor takes over after AwaitQuiet.
       work = {};
       const MutexLock lock(mutex_);
+      ++free_;
       if (--running_ == 0) quiet_.NotifyAll();
     }
   }
 
-  Mutex mutex_;
+  // Returns when there is work, or all is to end. False: this thread has rested for long enough.
+  bool AwaitWork() KVCOVE_REQUIRES(mutex_) {
+    while ((queue_.empty() && !stopping_) || paused_) {
+      const bool rested = !changed_.WaitFor(mutex_, rest_);
+      // The last one that is free stays, for Post starts none. So does one that is not listed yet.
+      if (rested && free_ > 1 && queue_.empty() && !stopping_ && !paused_ &&
+          Own() != threads_.end()) {
+        return false;
+      }
+    }
+    return true;
+  }
+  std::vector<std::thread>::iterator Own() KVCOVE_REQUIRES(mutex_) {
+    return std::ranges::find(threads_, std::this_thread::get_id(),
+                             [](const std::thread& thread) { return thread.get_id(); });
+  }
+  void LeaveList() KVCOVE_REQUIRES(mutex_) {
+    --free_;
+    const auto own = Own();
+    ended_.push_back(std::move(*own));
+    threads_.erase(own);
+  }
+
+  // True: the caller is to start a thread, which counts as free from now on.
+  bool MayStart() KVCOVE_REQUIRES(mutex_) {
+    if (free_ > 0 || threads_.size() >= most_ || starting_ || stopping_) return false;
+    starting_ = true;
+    ++free_;
+    return true;
+  }
+  // Returns whether a further one is to be started: the new thread may have taken work meanwhile.
+  bool StartOne() {
+    auto thread = StartThread("kvcove-worker", [this] { Run(); });
+    const MutexLock lock(mutex_);
+    starting_ = false;
+    quiet_.NotifyAll();
+    if (thread) {
+      threads_.push_back(std::move(*thread));
+      refused_ = false;
+      return MayStart();
+    }
+    --free_;
+    if (!std::exchange(refused_, true)) {
+      LogWarn("a further worker cannot be started, so calls wait for the {} that run: {}",
+              threads_.size(), thread.error().detail);
+    }
+    return false;
+  }
+
+  mutable Mutex mutex_;
   CondVar changed_;
-  CondVar quiet_;
+  CondVar quiet_;  // nothing runs, or nothing is being started
   std::deque<std::function<void()>> queue_ KVCOVE_GUARDED_BY(mutex_);
   bool stopping_ KVCOVE_GUARDED_BY(mutex_) = false;
   bool paused_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::size_t running_ KVCOVE_GUARDED_BY(mutex_) = 0;
-  const std::size_t count_;
-  std::vector<std::thread> threads_;
+  std::size_t free_ KVCOVE_GUARDED_BY(mutex_) = 0;   // threads without work
+  bool starting_ KVCOVE_GUARDED_BY(mutex_) = false;  // a thread starts another one
+  bool refused_ KVCOVE_GUARDED_BY(mutex_) = false;   // the last one could not be started
+  std::vector<std::thread> threads_ KVCOVE_GUARDED_BY(mutex_);
+  std::vector<std::thread> ended_ KVCOVE_GUARDED_BY(mutex_);  // to be joined
+  const std::size_t most_;
+  const std::chrono::nanoseconds rest_;
 };
 
 }  // namespace kvcove::rpc

@@ -88,7 +88,7 @@ TEST_F(RefusedThreadsTest, AnEmbeddedPool) {
 }
 
 TEST_F(RefusedThreadsTest, AServe) {
-  OpensOrSaysWhy([&] { return Daemon::Open(Serve(), clock_); }, 20);
+  OpensOrSaysWhy([&] { return Daemon::Open(Serve(), clock_); }, 8);
 }
 
 TEST_F(RefusedThreadsTest, APoolAtASocket) {
@@ -103,7 +103,7 @@ TEST_F(RefusedThreadsTest, AMasterAnOwnerAndARequester) {
   const auto master = OpenMaster();
   ASSERT_TRUE(master) << master.error().ToString();
   const rpc::Address address = master->server->address();
-  OpensOrSaysWhy([&] { return Daemon::Open(Member(address), clock_); }, 20);
+  OpensOrSaysWhy([&] { return Daemon::Open(Member(address), clock_); }, 12);
   OpensOrSaysWhy(
       [&] { return Pool::Open("kvcove://" + address.ToString(), std::chrono::seconds(60)); }, 1);
 }
