@@ -93,6 +93,25 @@ def test_a_configuration_that_names_too_few_makes_no_ranks_equal_that_have_heads
     assert count(heads, model(2, heads_by_layer=[2, 8]), 4, 8, stages=2) == 8
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "many", "expected"), [(1, 8, 1), (2, 8, 2), (8, 2, 2), (8, 1, 1), (6, 4, 6)]
+)
+def test_latents_and_the_heads_of_a_plain_draft_in_one_group_are_stored_by_rank(
+    heads: Any, stages: int, ranks: int, many: int, expected: int
+) -> None:
+    latent, plain = model(1), model(many)
+    latent.use_mla, plain.use_mla = True, False
+    # Whichever layer a process knows the group by, and whichever of the models drafts.
+    for of, drafting in ((latent, plain), (plain, latent)):
+        for kind, layer in (("MLAAttentionSpec", 1), ("FullAttentionSpec", many)):
+            found = count(heads, of, ranks, layer, kind, stages, drafting=drafting)
+            assert found == expected
+    both = model(1)
+    both.use_mla = True  # MTP: a layer of the model's own kind
+    assert count(heads, latent, ranks, 1, "MLAAttentionSpec", stages, drafting=both) == 1
+
+
 def test_every_rank_has_all_of_a_latent_vector(heads: Any) -> None:
     for ranks in (1, 8):
         assert count(heads, model(128), ranks, 1, "MLAAttentionSpec") == 1

@@ -17,13 +17,17 @@ from kvcove.vllm import KvcoveConnector, _compat  # noqa: E402
 from kvcove.vllm._config import Config  # noqa: E402
 from kvcove.vllm._shape import _kind, shape_of  # noqa: E402
 from vllm.config import KVTransferConfig, VllmConfig  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
+from vllm.v1.request import RequestStatus  # noqa: E402
 
 
 def model_config(**config: Any) -> Any:
@@ -197,3 +201,47 @@ def test_with_vllm_a_mistake_is_told_before_a_model_is_loaded() -> None:
     assert not KvcoveConnector.requires_piecewise_for_cudagraph({"pool": "auto"})
     with pytest.raises(ValueError, match="did you mean 'pool'"):
         KvcoveConnector.requires_piecewise_for_cudagraph({"polo": "auto"})
+
+
+def test_with_vllm_a_plain_drafts_heads_lie_in_the_group_of_the_latents() -> None:
+    latents = MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
+    plain = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+    specs = {"model.layers.0": latents, "draft.layers.0": plain}
+    assert UniformTypeKVCacheSpecs.from_specs(specs) is not None, "else: heads_of may say 1 again"
+
+
+@pytest.mark.skipif(
+    not hasattr(Scheduler, "_mark_prefix_replay"), reason="this vLLM computes no hit's end again"
+)
+def test_with_vllm_a_failed_load_leaves_nothing_to_compute_again() -> None:
+    freed: list[Any] = []
+    request = SimpleNamespace(
+        request_id="r",
+        status=RequestStatus.WAITING_FOR_REMOTE_KVS,
+        num_computed_tokens=640,
+        num_tokens=900,
+        replay_start=0,
+    )
+    scheduler = SimpleNamespace(
+        connector=object(),
+        requests={"r": request},
+        recompute_kv_load_failures=True,
+        failed_recving_kv_req_ids=set(),
+        finished_recving_kv_req_ids={"r"},
+        prefix_replay_tokens=128,
+        kv_cache_manager=SimpleNamespace(free=freed.append, cache_blocks=lambda *_: None),
+        _load_restores_replay_window=lambda _: False,
+    )
+    scheduler._mark_prefix_replay = lambda *args, **more: Scheduler._mark_prefix_replay(
+        scheduler, *args, **more
+    )
+    # As the connector reports it for several groups: by the request.
+    Scheduler._handle_failed_recving(scheduler, {"r"})
+    Scheduler._update_waiting_for_remote_kv(scheduler, request)
+    # It is looked up anew; _SchedulerSide._schedule takes replay_start 0 for no hit.
+    assert (request.num_computed_tokens, request.replay_start, freed) == (0, 0, [request])
+    # One that has not failed: the hit's end is replay_start and the tokens that are computed again.
+    request.num_computed_tokens = 640
+    scheduler.finished_recving_kv_req_ids = {"r"}
+    Scheduler._update_waiting_for_remote_kv(scheduler, request)
+    assert (request.num_computed_tokens, request.replay_start) == (512, 512)

@@ -39,10 +39,18 @@ def heads_of(spec: KVCacheSpec, vllm_config: VllmConfig, drafting: Any = None) -
     drafting : ModelConfig, optional
         Of the model that drafts; its layers may be in the group.
     """
-    if isinstance(spec, MLAAttentionSpec) or not isinstance(spec, AttentionSpec):
+    if not isinstance(spec, AttentionSpec):
         return 1
     parallel = vllm_config.parallel_config
     ranks = int(parallel.tensor_parallel_size)
+    plain = _plain_beside_latents(vllm_config.model_config, drafting)
+    if plain is not None:
+        # vLLM puts the layers of both into one group, of which the scheduler's process knows one layer, of
+        # either model. What a rank stores then has its heads of the plain one in it.
+        shared = min(ranks, max(1, *_told_by(plain)))
+        return shared if ranks % shared == 0 else ranks
+    if isinstance(spec, MLAAttentionSpec):
+        return 1
     own, shards = int(spec.num_kv_heads), getattr(spec, "max_tp_shards", None)
     if own == 1 and shards is not None:  # of a window over latents: 1
         return min(int(shards), ranks)
@@ -59,6 +67,16 @@ def heads_of(spec: KVCacheSpec, vllm_config: VllmConfig, drafting: Any = None) -
         most = max(most, own * ranks)
     heads = most if staged else min(ranks, most)
     return heads if heads % ranks == 0 or ranks % heads == 0 else ranks
+
+
+def _plain_beside_latents(model: Any, drafting: Any) -> Any | None:
+    """Return the one of two models that has KV heads, where the other has latents (MLA)."""
+    if drafting is None:
+        return None
+    latent = bool(getattr(model, "use_mla", False))
+    if latent == bool(getattr(drafting, "use_mla", False)):
+        return None
+    return drafting if latent else model
 
 
 def _told_by(model: Any) -> Iterator[int]:
