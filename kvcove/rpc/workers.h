@@ -48,6 +48,7 @@ class Workers {
   }
   ~Workers() {
     std::vector<std::thread> all;
+    std::vector<std::thread> ended;
     {
       const MutexLock lock(mutex_);
       stopping_ = true;
@@ -56,9 +57,10 @@ class Workers {
       // Nothing ends by itself any more, and nothing is started behind this.
       while (starting_) quiet_.Wait(mutex_);
       all = std::exchange(threads_, {});
-      std::ranges::move(ended_, std::back_inserter(all));
+      ended = std::exchange(ended_, {});
     }
     for (std::thread& thread : all) thread.join();
+    for (std::thread& thread : ended) thread.join();
   }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;

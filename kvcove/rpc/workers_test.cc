@@ -118,6 +118,19 @@ TEST(WorkersTest, ThoseWithoutWorkEndButForOne) {
   EXPECT_TRUE(Becomes([&] { return ran == 100; }));
 }
 
+// The one that stayed and the destructor both look for threads that have ended and are not joined.
+TEST(WorkersTest, AnEndRightBehindARestJoinsEachThreadOnce) {
+  for (int round = 0; round < 20; ++round) {
+    Waiting waiting;
+    Workers workers(3, std::chrono::milliseconds(1));
+    ASSERT_TRUE(workers.Start());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(workers.Post(waiting.Piece()));
+    ASSERT_TRUE(Becomes([&] { return waiting.running() == 3; }));
+    waiting.End();
+    ASSERT_TRUE(Becomes([&] { return workers.threads() == 1; }));
+  }
+}
+
 // Threads end and start all the time.
 TEST(WorkersTest, NothingIsLostWhileThreadsComeAndGo) {
   std::atomic<int> ran{0};
