@@ -18,12 +18,11 @@ std::string Encode(const LaneEnd& message) {
 
 Result<LaneEnd> DecodeLaneEnd(std::span<const std::byte> body) {
   KVCOVE_ASSIGN(const auto* root, Root<fb::LaneEnd>(body));
-  if (root->version() != kLaneVersion && root->version() != kLanesVersion) {
+  if (root->version() != kLaneVersion) {
     return Fail(Code::kIncompatible, fmt::format("lanes of version {}; this build has version {}",
-                                                 root->version(), kLanesVersion));
+                                                 root->version(), kLaneVersion));
   }
-  LaneEnd end{.version = root->version(),
-              .lid = root->lid(),
+  LaneEnd end{.lid = root->lid(),
               .number = root->number(),
               .first_packet = root->first_packet(),
               .mtu = root->mtu(),

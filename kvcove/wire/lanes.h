@@ -15,8 +15,6 @@ namespace kvcove::wire {
 
 // The version of the messages, and of what they mean.
 inline constexpr std::uint32_t kLaneVersion = 1;
-// A connection whose first lane has this version may have further ones.
-inline constexpr std::uint32_t kLanesVersion = 2;
 inline constexpr std::size_t kMaxLanePieces = 65'536;
 
 // One end of a lane. Both directions of kLane carry one.
@@ -40,10 +38,7 @@ struct LanePiece {
 // kLanePieces. Before a request: the payload behind it is in these pieces; without any, the
 // requester asks the owner to hold the reply's payload. After such a reply: the pieces that it is
 // written into; without any, it is sent behind the connection's last frame after all.
-// With several lanes the pieces are named once for each lane, with its keys, one lane behind the
-// other; the high byte of `exchange` is the number of lanes beyond the first.
 struct LanePieces {
-  static constexpr int kLanesShift = 56;
   std::uint64_t exchange = 0;  // its number on this connection
   std::vector<LanePiece> pieces;
 };

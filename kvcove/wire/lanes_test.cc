@@ -22,15 +22,9 @@ TEST(LanesTest, AnEndIsReadAsItWasWritten) {
 }
 
 TEST(LanesTest, AnEndOfAnotherVersionIsIncompatible) {
-  const auto read = DecodeLaneEnd(AsBytes(Encode(LaneEnd{.version = 3})));
+  const auto read = DecodeLaneEnd(AsBytes(Encode(LaneEnd{.version = 2})));
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, Code::kIncompatible);
-}
-
-TEST(LanesTest, AnEndSaysWhetherItsConnectionMayHaveSeveral) {
-  EXPECT_EQ(DecodeLaneEnd(AsBytes(Encode(LaneEnd{})))->version, kLaneVersion);
-  EXPECT_EQ(DecodeLaneEnd(AsBytes(Encode(LaneEnd{.version = kLanesVersion})))->version,
-            kLanesVersion);
 }
 
 TEST(LanesTest, PiecesAreReadAsTheyWereWritten) {

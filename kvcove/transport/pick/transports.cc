@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -36,10 +35,6 @@ Result<std::uint8_t> NumberFrom(const char* variable, std::uint8_t most) {
 // Takes the class of RDMA packets from the environment. The network has one class for storage on a
 // host, so an engine's pool, an owner and a command that measures must all use the same one.
 Status AddTraffic(verbs::FabricOptions& fabric) {
-  KVCOVE_ASSIGN(
-      const std::uint8_t ports,
-      NumberFrom("KVCOVE_RDMA_PORTS", static_cast<std::uint8_t>(verbs::Fabric::kMostPorts)));
-  fabric.most_ports = std::max<std::size_t>(ports, 1);
   KVCOVE_ASSIGN(fabric.service_level, NumberFrom("KVCOVE_RDMA_SERVICE_LEVEL", 15));
   KVCOVE_ASSIGN(fabric.traffic_class, NumberFrom("KVCOVE_RDMA_TRAFFIC_CLASS", 255));
   return {};
@@ -107,11 +102,11 @@ Result<Transport*> Devices::OpenVerbs(const TransportOptions& options,
   opened.encrypting = WithRdma(*opened.fabric, false);
   opened.plaintext = WithRdma(*opened.fabric, true);
   LogInfo("payload of registered memory moves by RDMA through {}, to hosts that have it, too",
-          opened.fabric->Names());
+          opened.fabric->device().name().ToString());
   const MutexLock lock(mutex_);
   // Another thread may have been faster. What this one has opened then ends behind the lock.
   const auto [at, added] = opened_.try_emplace(key, std::move(opened));
-  if (!added && at->second.fabric->gone()) {
+  if (!added && at->second.fabric->device().gone()) {
     removed_.push_back(std::exchange(at->second, std::move(opened)));
   }
   return TransportOf(at->second, options.plaintext);

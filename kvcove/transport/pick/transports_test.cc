@@ -89,25 +89,6 @@ TEST_F(DevicesTest, ADeviceThatReturnsIsOpenedAgain) {
   EXPECT_EQ((*one)->name(), "verbs") << "whoever has it keeps it";
 }
 
-TEST_F(DevicesTest, AsManyPortsAreOpenedAsTheEnvironmentSays) {
-  const auto opened = [&](const char* ports, const std::string& devices) {
-    EXPECT_EQ(setenv("KVCOVE_RDMA_PORTS", ports, 1), 0);
-    const auto transport = devices_.Open({.kind = Kind::kVerbs, .devices = devices}, &verbs_);
-    EXPECT_EQ(unsetenv("KVCOVE_RDMA_PORTS"), 0);
-    EXPECT_TRUE(transport);
-    std::vector<std::byte> memory(10);
-    const auto registered = (*transport)->Register(memory);
-    EXPECT_TRUE(registered);
-    return verbs_.counts().regions;
-  };
-  EXPECT_EQ(opened("1", "fake0,fake1"), 1U);
-  EXPECT_EQ(opened("2", "fake1,fake0"), 2U);
-  EXPECT_EQ(opened("4", "fake1"), 1U);
-  ASSERT_EQ(setenv("KVCOVE_RDMA_PORTS", "5", 1), 0);
-  EXPECT_EQ(devices_.Open({.kind = Kind::kAuto}, &verbs_).error().code, Code::kInvalid);
-  EXPECT_EQ(unsetenv("KVCOVE_RDMA_PORTS"), 0);
-}
-
 TEST_F(DevicesTest, ATrafficClassThatIsNoneIsAMistake) {
   for (const char* const variable : {"KVCOVE_RDMA_SERVICE_LEVEL", "KVCOVE_RDMA_TRAFFIC_CLASS"}) {
     for (const char* const text : {"256", "-1", "high"}) {

@@ -27,8 +27,6 @@ Connection::Connection(const Shared& shared, rpc::Arrival arrival, Visit::Wake w
 Connection::~Connection() {
   // First: the peer learns at once that it gets no answer, however long the device needs.
   arrival_.fd.Reset();
-  // Idle, whatever becomes of the others.
-  if (next_lane_ != nullptr) shared_.lanes->End(std::move(next_lane_), nullptr, nullptr);
   if (lane_ != nullptr) {
     if (visit_ != nullptr) visit_->SetPermit(nullptr);  // it refers to this connection
     shared_.lanes->End(std::move(lane_), std::move(served_), std::move(visit_));
@@ -151,18 +149,8 @@ void Connection::EndExchange() {
   pieces_read_ = false;
   hold_ = false;
   out_ = {};
-  if (next_lane_ != nullptr) JoinLane();
   if (lane_ != nullptr) lane_->Begin({});
   NextFrame();
-}
-
-// Where this process has no descriptor left for several lanes, the requester's packet finds nobody,
-// so it uses the lanes before. One that it has taken for good is no lane here: the first exchange
-// that names it is garbage then, and its connection ends.
-void Connection::JoinLane() {
-  const std::size_t before = lane_->lanes();
-  (void)lane_->Join(std::move(next_lane_));
-  if (lane_->lanes() == before) shared_.lanes->GiveBack();
 }
 
 void Connection::Hold(std::int64_t duration_ns) {
@@ -215,27 +203,19 @@ bool Connection::BodyArrived() {
   shared_.gate.Refresh();
   if (!shared_.gate.Admitted(guest_)) return false;
   if (method == wire::Method::kLanePieces) return PiecesArrived();
-  if (method == wire::Method::kLane) return BeginLane();
-  served_ = Begin(method);
-  state_ = State::kWork;
-  return served_ != nullptr;
-}
-
-bool Connection::BeginLane() {
-  // The descriptor for which the loop waits is chosen with the first exchange.
-  if (lanes_closed_) return false;
-  // A call like others: the device makes and ends a queue pair for it, also for an address that is
-  // nobody's, and one worker makes those of all callers.
-  const auto verdict = account_ == nullptr
-                           ? rpc::CallLimits::Verdict()
-                           : account_->Begin(rpc::Traffic::kOther, 0, shared_.clock.NowNs());
-  if (!verdict.admitted()) {
-    served_ = std::make_unique<Refused>(0, Busy(verdict));
-  } else if (lane_ == nullptr) {
-    served_ = OpenLane(shared_.lanes, body_, wake_, lane_);
-  } else {
-    served_ = OpenLane(shared_.lanes, body_, wake_, next_lane_, lane_->lanes());
+  if (method == wire::Method::kLane) {
+    if (lane_ != nullptr) return false;
+    // A call like others: the device makes and ends a queue pair for it, also for an address that
+    // is nobody's, and one worker makes those of all callers.
+    const auto verdict = account_ == nullptr
+                             ? rpc::CallLimits::Verdict()
+                             : account_->Begin(rpc::Traffic::kOther, 0, shared_.clock.NowNs());
+    served_ = verdict.admitted() ? OpenLane(shared_.lanes, body_, wake_, lane_)
+                                 : std::make_unique<Refused>(0, Busy(verdict));
+    state_ = State::kWork;
+    return served_ != nullptr;
   }
+  served_ = Begin(method);
   state_ = State::kWork;
   return served_ != nullptr;
 }
@@ -243,7 +223,6 @@ bool Connection::BeginLane() {
 bool Connection::PiecesArrived() {
   auto pieces = wire::DecodeLanePieces(body_);
   if (!pieces || lane_ == nullptr) return false;
-  lanes_closed_ = true;
   if (then_ != Then::kPieces) {
     // They are those of the request behind this frame.
     hold_ = pieces->pieces.empty();

@@ -77,15 +77,12 @@ class Connection {
   bool FrameArrived();
   bool BodyArrived();
   bool PiecesArrived();
-  // Begins the exchange of a kLane.
-  bool BeginLane();
   // Begins a step of the exchange that moves payload.
   Wait BeginReceive(std::vector<Piece> into);
   void Reply(Step step);
   void Respond(Code code, std::string head, std::span<const ConstPiece> out);
   void RespondAs(wire::Method method, Code code, std::string head, std::span<const ConstPiece> out);
   void EndExchange();
-  void JoinLane();
   void NextFrame();
   // Reads a frame that belongs to the exchange under way: its charges and the limit for silence
   // remain.
@@ -119,13 +116,11 @@ class Connection {
   Then then_ = Then::kNext;
   // The lane, once the peer has asked for one, and how the payload of this exchange moves.
   std::unique_ptr<verbs::OwnerEnd> lane_;
-  std::unique_ptr<verbs::OwnerEnd> next_lane_;  // made, and joins the others once it is answered
-  bool lanes_closed_ = false;                   // pieces were named: no lane is added any more
-  bool given_ = false;                          // the requester has named the pieces of its payload
-  bool pieces_read_ = false;                    // some of these
-  bool hold_ = false;                           // it will name those of the reply's
-  bool reading_ = false;   // kMove: out of the requester's pieces, else into them
-  bool sleeping_ = false;  // kMove: the lane's descriptor may be readable
+  bool given_ = false;        // the requester has named the pieces of its payload
+  bool pieces_read_ = false;  // some of these
+  bool hold_ = false;         // it will name those of the reply's
+  bool reading_ = false;      // kMove: out of the requester's pieces, else into them
+  bool sleeping_ = false;     // kMove: the lane's descriptor may be readable
   std::vector<Piece> into_;
   std::vector<ConstPiece> out_;
   std::unique_ptr<rpc::CallLimits::Account> account_;

@@ -29,17 +29,6 @@ constexpr std::int64_t kMostAgainNs = 64 * kSecond;
 // time.
 constexpr std::int64_t kUnusedNs = 60 * kSecond;
 
-// Asks the owner for its end of a lane. `several`: the connection may have further ones.
-Result<wire::LaneEnd> OwnerOf(rpc::Client& client, const verbs::RequesterEnd& lane, bool several,
-                              const Clock& clock) {
-  wire::LaneEnd hello = lane.hello();
-  if (several) hello.version = wire::kLanesVersion;
-  KVCOVE_ASSIGN(const std::string answer,
-                client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(hello)),
-                            clock.NowNs() + kMakeNs));
-  return wire::DecodeLaneEnd(wire::AsBytes(answer));
-}
-
 }  // namespace
 
 LaneLines::~LaneLines() { End(std::move(idle_)); }
@@ -131,47 +120,18 @@ Result<LaneLine> LaneLines::Connect() const {
   // pair of this host is.
   KVCOVE_ASSIGN(rpc::Client client,
                 rpc::Client::Connect(address_, access_, clock_.NowNs() + kLaneConnectNs));
-  const std::size_t ports = fabric_.ports();
-  auto lane = verbs::RequesterEnd::Open(fabric_);
-  // By the first port that is up.
-  for (std::size_t port = 1; !lane && port < ports; ++port) {
-    lane = verbs::RequesterEnd::Open(fabric_, port);
-  }
-  if (!lane) return std::unexpected(std::move(lane).error());
-  bool several = ports > 1;
-  auto owner = OwnerOf(client, **lane, several, clock_);
-  if (!owner && several && owner.error().code == Code::kIncompatible) {
-    // An owner of a version before several lanes. The connection remains usable.
-    several = false;
-    owner = OwnerOf(client, **lane, several, clock_);
-  }
-  if (!owner) return std::unexpected(std::move(owner).error());
+  const std::int64_t until_ns = clock_.NowNs() + kMakeNs;
+  KVCOVE_ASSIGN(auto lane, verbs::RequesterEnd::Open(fabric_));
+  KVCOVE_ASSIGN(
+      const std::string answer,
+      client.Call(wire::Method::kLane, wire::AsBytes(wire::Encode(lane->hello())), until_ns));
+  KVCOVE_ASSIGN(const wire::LaneEnd owner, wire::DecodeLaneEnd(wire::AsBytes(answer)));
   // Until here the lane is fresh and connected to nobody, so its destructor is its end.
-  Status status = (*lane)->Connect(*owner, clock_.NowNs() + kTryNs, clock_);
-  if (status && several) status = AddLanes(client, **lane);
-  if (!status) {
-    verbs::RequesterEnd::End(std::move(*lane), nullptr);
-    return std::unexpected(std::move(status).error());
+  if (Status s = lane->Connect(owner, clock_.NowNs() + kTryNs, clock_); !s) {
+    verbs::RequesterEnd::End(std::move(lane), nullptr);
+    return std::unexpected(std::move(s).error());
   }
-  return LaneLine{.fd = client.TakeFd(), .lane = std::move(*lane)};
-}
-
-// Stops at the first lane that fails: the owner has its end of that one, and exchanges name the
-// lanes that they use by number, from the first on.
-Status LaneLines::AddLanes(rpc::Client& client, verbs::RequesterEnd& lane) const {
-  for (std::size_t port = lane.port() + 1; port < fabric_.ports(); ++port) {
-    auto next = verbs::RequesterEnd::Open(fabric_, port);
-    if (!next) continue;  // a port that is down
-    const auto owner = OwnerOf(client, **next, /*several=*/true, clock_);
-    if (!owner && !owner.error().answered) return std::unexpected(owner.error());
-    if (!owner) return {};
-    if (!(*next)->Connect(*owner, clock_.NowNs() + kTryNs, clock_)) {
-      verbs::RequesterEnd::End(std::move(*next), nullptr);
-      return {};
-    }
-    if (!lane.Join(std::move(*next))) return {};
-  }
-  return {};
+  return LaneLine{.fd = client.TakeFd(), .lane = std::move(lane)};
 }
 
 void LaneLines::Keep(LaneLine line) {

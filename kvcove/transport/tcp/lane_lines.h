@@ -16,10 +16,6 @@
 #include "kvcove/rpc/address.h"
 #include "kvcove/transport/verbs/ends.h"
 
-namespace kvcove::rpc {
-class Client;
-}  // namespace kvcove::rpc
-
 namespace kvcove::transport::tcp {
 
 struct LaneLine {
@@ -66,9 +62,6 @@ class LaneLines : public std::enable_shared_from_this<LaneLines> {
   bool Note(const std::string& reason) KVCOVE_REQUIRES(mutex_);
   void Log(const std::string& reason) const;
   Result<LaneLine> Connect() const;
-  // Adds the lanes of the other ports to a connection that has one; as many as can be made. Errors:
-  // the connection has ended.
-  Status AddLanes(rpc::Client& client, verbs::RequesterEnd& lane) const;
   static void End(std::vector<LaneLine> lines);
 
   verbs::Fabric& fabric_;

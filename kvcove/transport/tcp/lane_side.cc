@@ -23,20 +23,19 @@ class LaneOpening final : public Served {
   LaneOpening(LaneSide& side, std::unique_ptr<verbs::OwnerEnd>& into)
       : fabric_(side.fabric()), into_(into), made_(std::make_shared<Made>(side.GiveBackLater())) {}
 
-  bool Begin(const wire::LaneEnd& requester, std::size_t port, Visit::Wake wake) {
+  bool Begin(const wire::LaneEnd& requester, Visit::Wake wake) {
     // The connection may end before the worker takes this up. Nobody needs the lane then.
     const std::weak_ptr<Made> weak = made_;
-    return fabric_.workers().Post(
-        [weak, &fabric = fabric_, requester, port, wake = std::move(wake)] {
-          const std::shared_ptr<Made> made = weak.lock();
-          if (made == nullptr) return;
-          auto lane = verbs::OwnerEnd::Accept(fabric, requester, port);
-          {
-            const MutexLock lock(made->mutex);
-            made->lane = std::move(lane);
-          }
-          wake();
-        });
+    return fabric_.workers().Post([weak, &fabric = fabric_, requester, wake = std::move(wake)] {
+      const std::shared_ptr<Made> made = weak.lock();
+      if (made == nullptr) return;
+      auto lane = verbs::OwnerEnd::Accept(fabric, requester);
+      {
+        const MutexLock lock(made->mutex);
+        made->lane = std::move(lane);
+      }
+      wake();
+    });
   }
   Step Next() override {
     const MutexLock lock(made_->mutex);
@@ -153,7 +152,7 @@ bool LaneSide::AwaitIdle(std::chrono::nanoseconds most) {
 }
 
 void LaneSide::NameDevice() {
-  const std::string device = fabric_.Names();
+  const std::string device = fabric_.device().name().ToString();
   bool registering = false;
   {
     const MutexLock lock(mutex_);
@@ -207,8 +206,7 @@ void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served
   if (lane->settled()) {
     served.reset();
     visit.reset();
-    auto give_back = GiveBackLater(lane->lanes());
-    return verbs::OwnerEnd::End(std::move(lane), std::move(give_back));
+    return verbs::OwnerEnd::End(std::move(lane), GiveBackLater());
   }
   {
     const MutexLock lock(mutex_);
@@ -220,35 +218,28 @@ void LaneSide::End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served
     std::unique_ptr<Served> served;
   };
   auto held = std::make_shared<Held>(Held{std::move(visit), std::move(served)});
-  auto give_back = GiveBackLater(lane->lanes());
-  verbs::OwnerEnd::End(std::move(lane),
-                       [this, give_back = std::move(give_back), held = std::move(held)]() mutable {
-                         held.reset();
-                         give_back();
-                         const MutexLock lock(mutex_);
-                         --busy_;
-                         changed_.NotifyAll();
-                       });
+  verbs::OwnerEnd::End(std::move(lane), [this, held = std::move(held)]() mutable {
+    held.reset();
+    GiveBack();
+    const MutexLock lock(mutex_);
+    --busy_;
+    changed_.NotifyAll();
+  });
 }
 
 std::unique_ptr<Served> OpenLane(LaneSide* lanes, std::span<const std::byte> head, Visit::Wake wake,
-                                 std::unique_ptr<verbs::OwnerEnd>& into, std::size_t before) {
+                                 std::unique_ptr<verbs::OwnerEnd>& into) {
   if (lanes == nullptr) {
     return std::make_unique<Refused>(0, Error{Code::kUnavailable, "this owner has no RDMA"});
   }
   const auto requester = wire::DecodeLaneEnd(head);
   if (!requester && requester.error().code == Code::kCorrupt) return nullptr;
   if (!requester) return std::make_unique<Refused>(0, requester.error());
-  if (before > 0 && requester->version != wire::kLanesVersion) return nullptr;
-  if (before >= verbs::kMostLanes) {
-    return std::make_unique<Refused>(
-        0, Error{Code::kLimit, "this connection has as many RDMA lanes as one may have"});
-  }
   if (Status taken = lanes->TakePlace(); !taken) {
     return std::make_unique<Refused>(0, std::move(taken).error());
   }
   auto opening = std::make_unique<LaneOpening>(*lanes, into);
-  if (!opening->Begin(*requester, before, std::move(wake))) {
+  if (!opening->Begin(*requester, std::move(wake))) {
     return std::make_unique<Refused>(
         0, Error{Code::kLimit, "too much work waits for the RDMA device"});
   }

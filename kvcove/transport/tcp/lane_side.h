@@ -49,9 +49,9 @@ class LaneSide {
   // no lane can be made now; kLimit for more than kMaxLanes.
   Status TakePlace();
   void GiveBack() { lanes_->fetch_sub(1, std::memory_order_relaxed); }
-  // Returns what gives the places back, for lanes that may end behind this object.
-  std::function<void()> GiveBackLater(std::size_t places = 1) const {
-    return [lanes = lanes_, places] { lanes->fetch_sub(places, std::memory_order_relaxed); };
+  // Returns what gives the place back, for a lane that may end behind this object.
+  std::function<void()> GiveBackLater() const {
+    return [lanes = lanes_] { lanes->fetch_sub(1, std::memory_order_relaxed); };
   }
   verbs::Fabric& fabric() { return fabric_; }
   // Counts the payload of a step that has ended.
@@ -59,8 +59,8 @@ class LaneSide {
     (received ? received_bytes_ : sent_bytes_).fetch_add(bytes, std::memory_order_relaxed);
   }
   LaneCounts counts() const;
-  // Ends the lanes of a connection. While its device touches the pieces of `served`, both others
-  // live, and Stop() waits; they end by the reaper's thread then, else within this call.
+  // Ends a lane. While its device touches the pieces of `served`, both others live, and Stop()
+  // waits; they end by the reaper's thread then, else within this call.
   void End(std::unique_ptr<verbs::OwnerEnd> lane, std::unique_ptr<Served> served,
            std::unique_ptr<Visit> visit);
 
@@ -91,10 +91,9 @@ class LaneSide {
 };
 
 // Returns the exchange that answers a kLane: it makes a lane on a worker of the fabric, since a
-// device may wait for the network, and stores it in `into`, which outlives the exchange. `before`:
-// the lanes that the connection has already; only one that has begun so may have several. Null: the
+// device may wait for the network, and stores it in `into`, which outlives the exchange. Null: the
 // request is garbage. `lanes` null: there is no RDMA here.
 std::unique_ptr<Served> OpenLane(LaneSide* lanes, std::span<const std::byte> head, Visit::Wake wake,
-                                 std::unique_ptr<verbs::OwnerEnd>& into, std::size_t before = 0);
+                                 std::unique_ptr<verbs::OwnerEnd>& into);
 
 }  // namespace kvcove::transport::tcp

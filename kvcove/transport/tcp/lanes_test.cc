@@ -51,18 +51,11 @@ class TcpLanesTest : public testing::Test {
     bool same_fabric = false;  // for both sides
     std::int64_t stall_ns = 10 * kSecond;
     std::shared_ptr<rpc::CallLimits> admission = nullptr;
-    bool two_ports = false;  // on both sides
   };
   void Start() { Start(Started()); }
   void Start(const Started& how) {
     SetLogLevel(LogLevel::kOff);
     for (std::size_t i = 0; i < kBytes; ++i) service_.value[i] = Random_();
-    if (how.two_ports) {
-      verbs_.AddDevice("fake2", 3);
-      verbs_.AddDevice("fake3", 4);
-      owners_ = Open("fake0", "fake2");
-      requesters_ = Open("fake1", "fake3");
-    }
     owner_transport_ = MakeSockets(
         {.fabric = how.lanes_at_owner ? owners_.get() : nullptr, .trusted = how.trusted});
     requester_transport_ = MakeSockets(
@@ -99,11 +92,9 @@ class TcpLanesTest : public testing::Test {
     return patient;
   }
   static std::int64_t Soon() { return clock().NowNs() + 60 * kSecond; }
-  std::unique_ptr<verbs::Fabric> Open(const std::string& device, const std::string& other = "") {
-    verbs::FabricOptions options{.ports = {{.device = device}}, .piece_bytes = 1'000'001};
-    if (!other.empty()) options.ports.push_back({.device = other});
-    options.most_ports = options.ports.size();
-    auto fabric = verbs::Fabric::Open(verbs_, options, clock());
+  std::unique_ptr<verbs::Fabric> Open(const std::string& device) {
+    auto fabric = verbs::Fabric::Open(
+        verbs_, {.ports = {{.device = device}}, .piece_bytes = 1'000'001}, clock());
     EXPECT_TRUE(fabric);
     return fabric ? std::move(*fabric) : nullptr;
   }
@@ -774,64 +765,6 @@ TEST_F(TcpLanesTest, LanesThatFailInUseAreMadeLessAndLessOften) {
   lines->Late();
   EXPECT_FALSE(made());
   lines->Keep(std::move(*line));
-}
-
-TEST_F(TcpLanesTest, PayloadIsDealtToTheLanesOfSeveralPorts) {
-  Start({.two_ports = true});
-  ASSERT_TRUE(AwaitLane());
-  EXPECT_EQ(server_->Lanes()->lanes, 2U);
-  for (int round = 0; round < 3; ++round) {
-    for (std::byte& byte : buffer_) byte = Random_();
-    ASSERT_TRUE(Run(PutOf(buffer_)));
-    EXPECT_EQ(service_.value, buffer_);
-    std::fill(buffer_.begin(), buffer_.end(), std::byte{0});
-    ASSERT_TRUE(Run(GetOf(buffer_)));
-    EXPECT_EQ(buffer_, service_.value);
-  }
-  EXPECT_EQ(verbs_.counts().pairs, 4U) << "each exchange used the same lanes";
-}
-
-TEST_F(TcpLanesTest, OneOfTwoPortsThatDiesInTheMiddleLeavesTheOther) {
-  Start({.two_ports = true});
-  ASSERT_TRUE(AwaitLane());
-  verbs_.HoldAfter(100);
-  std::atomic<int> quiet{0};
-  {
-    Exchange exchange = GetOf(buffer_);
-    exchange.on_quiet = [&] {
-      std::fill(buffer_.begin(), buffer_.end(), std::byte{7});
-      ++quiet;
-    };
-    const bool at_once = AbortHalfWay(exchange);
-    if (at_once) ++quiet;
-  }
-  verbs_.SetPort("fake2", false);
-  EXPECT_TRUE(Becomes([&] { return quiet == 1; }));
-  verbs_.Land();
-  EXPECT_TRUE(Becomes([&] { return service_.served == 0; }));
-  EXPECT_TRUE(Becomes([&] { return server_->Lanes()->lanes == 0; }));
-  EXPECT_TRUE(AwaitLane()) << "the owner's other port serves all lanes";
-  EXPECT_EQ(buffer_, service_.value);
-}
-
-TEST_F(TcpLanesTest, OneOfTwoPortsThatIsDownMakesNoLane) {
-  Start({.two_ports = true});
-  verbs_.SetPort("fake3", false);
-  ASSERT_TRUE(AwaitLane());
-  EXPECT_EQ(server_->Lanes()->lanes, 1U);
-  EXPECT_EQ(buffer_, service_.value);
-}
-
-TEST_F(TcpLanesTest, LanesAreAddedBeforeTheFirstExchangeAlone) {
-  Start({.two_ports = true});
-  ASSERT_TRUE(AwaitLane());
-  const UniqueFd fd = ConnectWithLane();
-  wire::LaneEnd hello = (*verbs::RequesterEnd::Open(*requesters_))->hello();
-  hello.version = wire::kLanesVersion;
-  ASSERT_TRUE(SendAll(
-      fd, FrameOf(kPieces, wire::Encode(wire::LanePieces())) +
-              FrameOf(static_cast<std::uint16_t>(wire::Method::kLane), wire::Encode(hello))));
-  EXPECT_TRUE(Closes(fd));
 }
 
 // Else one burst of each requester takes the owner's places for good.

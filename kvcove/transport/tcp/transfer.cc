@@ -207,7 +207,7 @@ void SocketTransfer::BeginLane() {
   } else {
     auto keys = lane_->KeysTo(std::span<const ConstPiece>(exchange_.out));
     if (!keys) return;
-    pieces = {.exchange = lane_->Numbered(number_), .pieces = std::move(*keys)};
+    pieces.pieces = std::move(*keys);
     // Before the first byte of the frame is sent: the owner may read from its arrival on.
     exposed_ = true;
   }
@@ -371,8 +371,8 @@ void SocketTransfer::HeadArrived() {
   auto keys = lane_->KeysTo(std::span<const Piece>(*into));
   wire::LanePieces pieces{.exchange = number_, .pieces = {}};
   if (keys && !keys->empty()) {
-    pieces = {.exchange = lane_->Numbered(number_), .pieces = std::move(*keys)};
-    for (const Piece& piece : *into) payload_bytes_ += piece.size;
+    pieces.pieces = std::move(*keys);
+    for (const wire::LanePiece& piece : pieces.pieces) payload_bytes_ += piece.size_bytes;
     exposed_ = true;
     stage_ = Stage::kLanding;
   } else {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both ends of the lanes of one connection as an exchange uses them: the owner moves payload, the
-// requester waits. The messages between them travel over the connection (wire/lanes.h). Most
-// connections have one lane; with several ports each further lane joins the first one's end.
+// Both ends of a lane as an exchange uses them: the owner moves payload, the requester waits. The
+// messages between them travel over the connection that the lane belongs to (wire/lanes.h).
 //
 //   put   the owner reads out of the requester's pieces. Its reply says that it has.
 //   get   the owner writes into the requester's pieces, and behind that an immediate, the number of
 //         the exchange. The completion of the immediate at the requester says that all bytes are
-//         visible there; no message that takes another way can say that. Each lane has its own
-//         immediate, behind the bytes that it has moved.
+//         visible there; no message that takes another way can say that.
 //
 // Each end belongs to one thread at a time. From Connect or Accept on it must not be destroyed:
 // give it to End(), which calls `on_quiet` when nothing can land in, or be read from, any memory by
@@ -20,15 +18,11 @@
 #include <span>
 #include <vector>
 
-#include "kvcove/base/posix.h"
 #include "kvcove/transport/endpoint.h"
 #include "kvcove/transport/verbs/fabric.h"
 #include "kvcove/wire/lanes.h"
 
 namespace kvcove::transport::verbs {
-
-// Of one connection.
-inline constexpr std::size_t kMostLanes = Fabric::kMostPorts;
 
 // Payload below this many bytes is sent sooner than its pieces are agreed on.
 inline constexpr std::uint64_t kLeastBytes = 64 << 10;
@@ -36,11 +30,11 @@ inline constexpr std::uint64_t kLeastBytes = 64 << 10;
 class RequesterEnd {
  public:
   // Errors: Fabric::OpenLane's.
-  static Result<std::unique_ptr<RequesterEnd>> Open(Fabric& fabric, std::size_t port = 0);
+  static Result<std::unique_ptr<RequesterEnd>> Open(Fabric& fabric);
   RequesterEnd(const RequesterEnd&) = delete;
   RequesterEnd& operator=(const RequesterEnd&) = delete;
 
-  // Returns this end, for the owner; its first lane, if there are several.
+  // Returns this end, for the owner.
   wire::LaneEnd hello() const;
   // Connects, and sends a message of no bytes: its acknowledgement proves that packets pass both
   // ways. Waits for the network, until `until_ns` for the acknowledgement. Errors: kInvalid for an
@@ -48,76 +42,48 @@ class RequesterEnd {
   Status Connect(const wire::LaneEnd& owner, std::int64_t until_ns, const Clock& clock);
   // Returns, after Connect, the time of that message and its acknowledgement.
   std::int64_t round_trip_ns() const { return round_trip_ns_; }
-  // Takes over the lane of another end that is connected, before the first exchange. Errors:
-  // kLimit; that lane ends then.
-  Status Join(std::unique_ptr<RequesterEnd> other);
-  std::size_t lanes() const { return lanes_.size(); }
-  // Returns the port of the last lane.
-  std::size_t port() const { return lanes_.back().port; }
 
-  // Returns the keys to the pieces, for as many lanes as one message can name them. Nothing: some
-  // of them is not registered, or there are too many.
+  // Returns the keys to the pieces. Nothing: some of them is not registered, or there are too many.
   template <typename AnyPiece>
-  std::optional<std::vector<wire::LanePiece>> KeysTo(std::span<const AnyPiece> pieces);
-  // Returns the number of an exchange as the message with these keys has it.
-  std::uint64_t Numbered(std::uint64_t exchange) const {
-    return exchange | static_cast<std::uint64_t>(used_ - 1) << wire::LanePieces::kLanesShift;
-  }
-  // Expects the immediate of this exchange on each lane. Errors: the lane's.
+  std::optional<std::vector<wire::LanePiece>> KeysTo(std::span<const AnyPiece> pieces) const;
+  // Expects the immediate of this exchange. Errors: the lane's.
   Status Expect(std::uint64_t exchange);
-  // Takes completions without waiting. True: the immediates of all lanes that the last KeysTo() has
-  // named have arrived. Errors: the lane's;
+  // Takes completions without waiting. True: the immediate has arrived. Errors: the lane's;
   // kCorrupt for another message of the owner.
   Result<bool> Advance();
 
   // Arms the lane, and takes what has completed meanwhile. False: nothing has, so the descriptor
   // becomes readable with the next completion. Errors: the lane's.
   Result<bool> ArmAndLook();
-  int descriptor() const;
-  void TakeEvents();
+  int descriptor() const { return lane_->descriptor(); }
+  void TakeEvents() { lane_->TakeEvents(); }
 
-  // `on_quiet` is called once all lanes are gone: a key is valid on each of them.
   static void End(std::unique_ptr<RequesterEnd> end, std::function<void()> on_quiet);
 
  private:
-  struct One {
-    std::unique_ptr<Lane> lane;
-    std::size_t port = 0;
-    std::optional<std::uint32_t> expected = {};  // immediate
-    bool arrived = false;
-  };
-  RequesterEnd(Fabric& fabric, std::unique_ptr<Lane> lane, std::size_t port) : fabric_(fabric) {
-    lanes_.push_back({.lane = std::move(lane), .port = port});
-  }
+  RequesterEnd(Fabric& fabric, std::unique_ptr<Lane> lane)
+      : fabric_(fabric), lane_(std::move(lane)) {}
   Status Take();
-  Status TakeFrom(One& one);
-  bool arrived() const;
-  bool idle() const;
 
   Fabric& fabric_;
-  std::vector<One> lanes_;
-  std::size_t used_ = 1;  // the first so many, for the exchange under way
-  UniqueFd all_;          // of several lanes: readable while a descriptor of theirs is
+  std::unique_ptr<Lane> lane_;
   std::int64_t round_trip_ns_ = 0;
   std::vector<Received> received_;
+  std::optional<std::uint32_t> expected_;  // immediate
+  bool arrived_ = false;
 };
 
 class OwnerEnd {
  public:
-  // Connects a lane to the requester's end, by this port or, where that makes none, by the next
-  // one. Waits for the network. Errors: as RequesterEnd::Connect.
-  static Result<std::unique_ptr<OwnerEnd>> Accept(Fabric& fabric, const wire::LaneEnd& requester,
-                                                  std::size_t port = 0);
+  // Connects a lane to the requester's end. Waits for the network. Errors: as
+  // RequesterEnd::Connect.
+  static Result<std::unique_ptr<OwnerEnd>> Accept(Fabric& fabric, const wire::LaneEnd& requester);
   OwnerEnd(const OwnerEnd&) = delete;
   OwnerEnd& operator=(const OwnerEnd&) = delete;
 
   wire::LaneEnd hello() const;
-  // As RequesterEnd's.
-  Status Join(std::unique_ptr<OwnerEnd> other);
-  std::size_t lanes() const { return lanes_.size(); }
 
-  // Sets the requester's pieces for one exchange. Its payload moves in one or more steps. Pieces
-  // for more lanes than these count as none.
+  // Sets the requester's pieces for one exchange. Its payload moves in one or more steps.
   void Begin(wire::LanePieces pieces);
   // Returns whether the lane is the better way for these pieces: they are registered, and not
   // small.
@@ -136,54 +102,38 @@ class OwnerEnd {
   std::uint64_t moved() const;
   // Returns whether the step has ended, if Advance() has returned no error: the device touches its
   // memory no more.
-  bool idle() const;
+  bool idle() const { return lane_->idle(); }
   // Returns whether the device touches no memory of any step, also behind an error: else only
   // End() says when.
-  bool settled() const;
+  bool settled() const { return lane_->settled(); }
 
   // As RequesterEnd's.
   Result<bool> ArmAndLook();
-  int descriptor() const;
-  void TakeEvents();
+  int descriptor() const { return lane_->descriptor(); }
+  void TakeEvents() { lane_->TakeEvents(); }
 
   static void End(std::unique_ptr<OwnerEnd> end, std::function<void()> on_quiet);
 
  private:
-  struct One {
-    std::unique_ptr<Lane> lane;
-    std::size_t port = 0;
-    std::uint64_t step_begin = 0;  // Lane::moved_bytes() at the beginning of the step
-    std::uint64_t dealt = 0;       // bytes of the step that are this lane's
-    std::vector<Move> moves = {};  // of the step, until they are posted
-  };
-  // Bytes of a step, in order: passed over, or the last ones of what a lane has then.
+  // Bytes of a step, in order, and how many bytes the lane has moved when they are there.
   struct Mark {
-    std::uint64_t bytes = 0;
-    std::optional<std::size_t> lane = {};
+    std::uint64_t payload_end = 0;
     std::uint64_t lane_end = 0;
   };
-  using PartsOfPieces = std::vector<std::vector<Keyed>>;  // by piece
-
-  OwnerEnd(Fabric& fabric, std::unique_ptr<Lane> lane, std::size_t port) : fabric_(fabric) {
-    lanes_.push_back({.lane = std::move(lane), .port = port});
-  }
-  Result<bool> Plan(Operation operation, std::span<const Piece> local);
-  bool CoverAll(std::span<const Piece> local, std::vector<PartsOfPieces>& parts) const;
-  void Cut(Operation operation, const std::vector<const Keyed*>& part);
-  One& LeastDealt();
+  OwnerEnd(Fabric& fabric, std::unique_ptr<Lane> lane) : fabric_(fabric), lane_(std::move(lane)) {}
+  Result<bool> Plan(Operation operation, std::span<const Piece> local, std::vector<Move>& moves);
+  void Cut(Operation operation, const Keyed& part, std::vector<Move>& moves);
   void Pass(std::uint64_t bytes);
   std::uint64_t left_bytes() const;
-  Status PostAll();
+  Status PostAll(const std::vector<Move>& moves);
 
   Fabric& fabric_;
-  std::vector<One> lanes_;
-  UniqueFd all_;  // as RequesterEnd's
+  std::unique_ptr<Lane> lane_;
   wire::LanePieces pieces_;
-  std::size_t used_ = 1;      // the first so many lanes, for the exchange under way
-  std::size_t count_ = 0;     // of the pieces, for each lane
   std::size_t at_ = 0;        // the requester's piece that is next
   std::uint64_t within_ = 0;  // bytes of it that are planned
   std::vector<Mark> marks_;
+  std::uint64_t step_begin_ = 0;  // Lane::moved_bytes() at the beginning of the step
   std::vector<Received> ignored_;
 };
 

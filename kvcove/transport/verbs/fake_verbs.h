@@ -65,11 +65,6 @@ class FakeVerbs final : public Verbs {
     return context;
   }
 
-  // Two devices are there from the beginning: fake0 and fake1. `last`: of its address.
-  void AddDevice(const std::string& name, std::uint8_t last) {
-    const MutexLock lock(mutex_);
-    ports_[name] = MakePort(last);
-  }
   // The device moves so many bytes of each write and read, and stops there.
   void HoldAfter(std::uint64_t bytes) {
     const MutexLock lock(mutex_);
@@ -88,11 +83,6 @@ class FakeVerbs final : public Verbs {
     const MutexLock lock(mutex_);
     deliver_ = false;
   }
-  // The same, of the queues of one device.
-  void HoldCompletionsOf(const std::string& device) {
-    const MutexLock lock(mutex_);
-    late_device_ = device;
-  }
   // Of the flushes from now on only so many are there before Deliver().
   void HoldFlushesAfter(std::uint64_t count) {
     const MutexLock lock(mutex_);
@@ -101,7 +91,6 @@ class FakeVerbs final : public Verbs {
   void Deliver() {
     const MutexLock lock(mutex_);
     deliver_ = true;
-    late_device_.clear();
     flushes_ = kAll;
     for (auto& [number, queue] : queues_) {
       for (const Completion& completion : std::exchange(queue.late, {})) Show(queue, completion);
@@ -533,7 +522,7 @@ class FakeVerbs final : public Verbs {
     const auto at = queues_.find(pair.queue);
     if (at == queues_.end()) return;
     Queue& queue = at->second;
-    bool now = deliver_ && queue.context->device() != late_device_;
+    bool now = deliver_;
     if (completion.status == CompletionStatus::kFlushed && flushes_ != kAll) {
       now = now && flushes_ > 0;
       if (flushes_ > 0) --flushes_;
@@ -705,7 +694,6 @@ class FakeVerbs final : public Verbs {
   Route last_route_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t hold_ KVCOVE_GUARDED_BY(mutex_) = kAll;
   bool deliver_ KVCOVE_GUARDED_BY(mutex_) = true;
-  std::string late_device_ KVCOVE_GUARDED_BY(mutex_);
   std::uint64_t flushes_ KVCOVE_GUARDED_BY(mutex_) = kAll;
   bool shuffled_ KVCOVE_GUARDED_BY(mutex_) = false;
   std::mt19937_64 random_ KVCOVE_GUARDED_BY(mutex_);
