@@ -220,7 +220,14 @@ TEST_F(FlatTest, AfterHalfAMinuteEachProcessHoldsWhatItHeldAfterTenSeconds) {
   const std::int64_t began = NowMs();
   // The tables have all that visits leave in them before the first look.
   VisitUntil(engine, began + 10'000, 1 + kDistinctVisits);
-  const std::map<std::string, Use> early = Look();
+  // The greater of two looks: a file that is replaced while one counts may be missing in it.
+  std::map<std::string, Use> early = Look();
+  for (const auto& [name, again] : Look()) {
+    Use& use = early.at(name);
+    use.descriptors = std::max(use.descriptors, again.descriptors);
+    use.sockets = std::max(use.sockets, again.sockets);
+    use.threads = std::max(use.threads, again.threads);
+  }
   const Tables early_tables = CalmTablesOf(busy_admin_.port);
   VisitUntil(engine, began + seconds * 1000, 1 + kVisits);
   // On a busy machine calls are under way for longer than a look takes, so it looks again.
