@@ -39,12 +39,19 @@ class Workers {
   // Starts the first thread, unless one runs. Errors: as StartThread; it may be called again. A
   // thread that cannot be started later is logged, and work waits for the others.
   Status Start() {
+    {
+      const MutexLock lock(mutex_);
+      if (!threads_.empty()) return {};
+      ++free_;
+    }
+    auto thread = StartThread("kvcove-worker", [this] { Run(); });
     const MutexLock lock(mutex_);
-    if (!threads_.empty()) return {};
-    KVCOVE_ASSIGN(std::thread thread, StartThread("kvcove-worker", [this] { Run(); }));
-    threads_.push_back(std::move(thread));
-    ++free_;
-    return {};
+    if (thread) {
+      threads_.push_back(std::move(*thread));
+      return {};
+    }
+    --free_;
+    return std::unexpected(thread.error());
   }
   ~Workers() {
     std::vector<std::thread> all;
