@@ -172,19 +172,22 @@ class Workers {
   // Returns whether a further one is to be started: the new thread may have taken work meanwhile.
   bool StartOne() {
     auto thread = StartThread("kvcove-worker", [this] { Run(); });
-    const MutexLock lock(mutex_);
-    starting_ = false;
-    quiet_.NotifyAll();
-    if (thread) {
-      threads_.push_back(std::move(*thread));
-      refused_ = false;
-      return MayStart();
+    std::size_t running = 0;
+    {
+      const MutexLock lock(mutex_);
+      starting_ = false;
+      quiet_.NotifyAll();
+      if (thread) {
+        threads_.push_back(std::move(*thread));
+        refused_ = false;
+        return MayStart();
+      }
+      --free_;
+      if (std::exchange(refused_, true)) return false;
+      running = threads_.size();
     }
-    --free_;
-    if (!std::exchange(refused_, true)) {
-      LogWarn("a further worker cannot be started, so calls wait for the {} that run: {}",
-              threads_.size(), thread.error().detail);
-    }
+    LogWarn("a further worker cannot be started, so calls wait for the {} that run: {}", running,
+            thread.error().detail);
     return false;
   }
 
