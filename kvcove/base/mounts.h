@@ -15,7 +15,7 @@ struct Mount {
 };
 
 // In the kernel's order: a later mount at the same point hides an earlier one. `root` stands before
-// /proc, in tests. What cannot be read is left out.
+// /proc, in tests. Skips lines that it cannot read; returns nothing where there is no /proc.
 std::vector<Mount> Mounts(const std::string& root = "");
 
 }  // namespace kvcove

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads (kvcove-worker) for the calls that may wait, for a disk or a lease: an event loop never
 // waits. One thread runs when there is nothing to do. A thread that takes work up and leaves none
-// that is free starts a further one first; what has had no work for some seconds ends, but for one.
+// that is free starts a further one first. A thread that has had no work for some seconds ends,
+// unless it is the only free one.
 //
 // No caller of Post starts a thread: a new thread waits for the lock of the process's address space
 // to get a stack, and that may be held while memory is populated. So one thread is always free, or
@@ -142,8 +143,13 @@ class Workers {
   // Returns when there is work, or all is to end. False: this thread has rested for long enough.
   bool AwaitWork() KVCOVE_REQUIRES(mutex_) {
     while ((queue_.empty() && !stopping_) || paused_) {
+      // The only free one stays, for Post starts none, and nothing wakes it but work.
+      if (free_ == 1) {
+        changed_.Wait(mutex_);
+        continue;
+      }
       const bool rested = !changed_.WaitFor(mutex_, rest_);
-      // The last one that is free stays, for Post starts none. So does one that is not listed yet.
+      // A thread that is not listed yet stays, too.
       if (rested && free_ > 1 && queue_.empty() && !stopping_ && !paused_ &&
           Own() != threads_.end()) {
         return false;

@@ -79,13 +79,21 @@ class Waiting {
   std::atomic<bool> go_on_{false};
 };
 
+// Posts so many pieces of work, and waits until all of them run.
+void Occupy(Workers& workers, Waiting& waiting, int pieces) {
+  for (int i = 0; i < pieces; ++i) ASSERT_TRUE(workers.Post(waiting.Piece()));
+  if (Becomes([&] { return waiting.running() == pieces; })) return;
+  const int running = waiting.running();
+  waiting.End();  // else the end of the workers waits for these
+  FAIL() << running << " of " << pieces << " run";
+}
+
 TEST(WorkersTest, OneThreadRunsUntilThereIsWorkForMore) {
   Waiting waiting;
   Workers workers(5, std::chrono::hours(1));
   ASSERT_TRUE(workers.Start());
   EXPECT_EQ(workers.threads(), 1U);
-  ASSERT_TRUE(workers.Post(waiting.Piece()));
-  EXPECT_TRUE(Becomes([&] { return waiting.running() == 1; }));
+  ASSERT_NO_FATAL_FAILURE(Occupy(workers, waiting, 1));
   EXPECT_TRUE(Becomes([&] { return workers.threads() == 2; })) << "one is free for the next work";
   waiting.End();
 }
@@ -108,8 +116,7 @@ TEST(WorkersTest, ThoseWithoutWorkEndButForOne) {
   Waiting waiting;
   Workers workers(6, std::chrono::milliseconds(20));
   ASSERT_TRUE(workers.Start());
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(workers.Post(waiting.Piece()));
-  EXPECT_TRUE(Becomes([&] { return waiting.running() == 6; }));
+  ASSERT_NO_FATAL_FAILURE(Occupy(workers, waiting, 6));
   waiting.End();
   EXPECT_TRUE(Becomes([&] { return workers.threads() == 1; }));
   // And again, with the one that stayed.
@@ -124,8 +131,7 @@ TEST(WorkersTest, AnEndRightBehindARestJoinsEachThreadOnce) {
     Waiting waiting;
     Workers workers(3, std::chrono::milliseconds(1));
     ASSERT_TRUE(workers.Start());
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(workers.Post(waiting.Piece()));
-    ASSERT_TRUE(Becomes([&] { return waiting.running() == 3; }));
+    ASSERT_NO_FATAL_FAILURE(Occupy(workers, waiting, 3));
     waiting.End();
     ASSERT_TRUE(Becomes([&] { return workers.threads() == 1; }));
   }
