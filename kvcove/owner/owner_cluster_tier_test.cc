@@ -117,6 +117,10 @@ class ClusterTierTest : public testing::Test {
     }));
     return named;
   }
+  // The disks are open, and puts are taken: the opener publishes the generations behind that.
+  bool AwaitServed() const {
+    return Becomes([&] { return owner_->disks().open() && !owner_->data_side().Awaits(kToken); });
+  }
   // The disk's thread waits where it opens the disk, or where it writes to it.
   bool AwaitHeld() const {
     return Becomes([&] { return waiting_ > 0; });
@@ -165,8 +169,7 @@ class ClusterTierTest : public testing::Test {
     owner_->link_side().Follow(facts);
     Publish(generation);
     owner_->link_side().TableKnown();
-    ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
-    ASSERT_TRUE(Becomes([&] { return !owner_->data_side().Awaits(kToken); }));
+    ASSERT_TRUE(AwaitServed());
   }
   // The master knows it as another one, or is another pool's: as the link says it to its target.
   void Follow(const OwnerFacts& other) {
@@ -1013,8 +1016,7 @@ TEST_F(ClusterTierTest, AnOpeningThatHangsForAMomentAsksForNothingMoreThen) {
   ASSERT_NO_FATAL_FAILURE(BeginHeld(held_));
   EXPECT_TRUE(Becomes([&] { return owner_->link_side().Report().disks_void; }));
   held_ = false;
-  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
-  ASSERT_TRUE(Becomes([&] { return !owner_->data_side().Awaits(kToken); }));
+  ASSERT_TRUE(AwaitServed());
   EXPECT_TRUE(Becomes([&] { return !owner_->link_side().Report().disks_void; }));
   EXPECT_EQ(OnDisk(Inventory()), before);
 }
@@ -1568,7 +1570,7 @@ TEST_F(ClusterTierTest, ARunningOwnerDrawsAnotherOpeningFromTimeToTime) {
   link.TableKnown();
   Id128 last = NextOpening();
   link.OpeningStored(last);
-  ASSERT_TRUE(Becomes([&] { return owner_->disks().open(); }));
+  ASSERT_TRUE(AwaitServed());
   for (int i = 0; i < 4; ++i) {
     Fill(40, fmt::format("key{}", i));
     const Id128 next = NextOpening(last);

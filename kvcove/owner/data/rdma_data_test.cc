@@ -36,13 +36,19 @@ class RdmaDataTest : public testing::Test {
     owner_->link_side().SetApplied(1);
     ASSERT_TRUE(owner_->Start());
     session_ = owner_->memory().AddSession(getpid())->number;
+    // Where the machine stands still for so long that the put loses its key, it is put again.
+    Code code = Code::kTimeout;
+    while (code == Code::kTimeout) code = StoreOnce();
+    ASSERT_EQ(code, Code::kOk);
+  }
+  Code StoreOnce() {
     const PutItem item{.key = "k", .size_bytes = kRdmaBytes, .value = {}, .after = {}};
     const PutResult places = owner_->data_side().Reserve(session_, token_, {&item, 1}).front();
-    ASSERT_EQ(places.code, Code::kOk);
+    if (places.code != Code::kOk) return places.code;
     ForEachPiece(owner_->memory().payload(), places.extents, kRdmaBytes,
                  [](std::byte* data, std::uint64_t bytes) { std::memset(data, 'v', bytes); });
     const FinishItem finish{.reservation = places.reservation, .commit = true};
-    ASSERT_EQ(owner_->Finish(session_, {&finish, 1}, Soon()).front(), Code::kOk);
+    return owner_->Finish(session_, {&finish, 1}, Soon()).front();
   }
   std::int64_t Soon() const { return clock_.NowNs() + 60 * kSecond; }
   void Serve(transport::Transport& owner, transport::Transport& requester) {
@@ -63,6 +69,14 @@ class RdmaDataTest : public testing::Test {
     transport::Run({&call, 1}, until_ns, clock_);
     return call.status.has_value() &&
            std::ranges::all_of(buffer_, [](std::byte byte) { return byte == std::byte{'v'}; });
+  }
+  // Gets until the device has begun to move payload, and is held. A get that ends before that has
+  // ended its lane, and those behind it go by TCP until there is another.
+  bool GetUntilHeld() {
+    return Becomes([&] {
+      (void)GetsTheValue(clock_.NowNs() + 100 * kMillisecond);
+      return !server_->MayEnd();
+    });
   }
   // Gets until payload has moved by the device.
   void AwaitLane() {
@@ -100,8 +114,7 @@ TEST_F(RdmaDataTest, AnUpgradeDoesNotBeginWhileADeviceEndsNoTransfer) {
   AwaitLane();
   rdma_.HoldAfter(100);
   EXPECT_TRUE(server_->MayEnd());
-  EXPECT_FALSE(GetsTheValue(clock_.NowNs() + 100 * kMillisecond));
-  EXPECT_TRUE(Becomes([&] { return !server_->MayEnd(); }));
+  EXPECT_TRUE(GetUntilHeld());
   EXPECT_EQ(server_->MayEnd().error().code, Code::kInProgress);
   rdma_.Land();
   EXPECT_TRUE(Becomes([&] { return server_->MayEnd().has_value(); }));
@@ -111,7 +124,7 @@ TEST_F(RdmaDataTest, AServerDoesNotEndInTimeWhileItsDeviceMovesBytes) {
   Serve(rdma_.owner(), rdma_.requester());
   AwaitLane();
   rdma_.HoldAfter(100);
-  EXPECT_FALSE(GetsTheValue(clock_.NowNs() + 100 * kMillisecond));
+  EXPECT_TRUE(GetUntilHeld());
   const Status ended = server_->EndWithin(50 * kMillisecond);
   ASSERT_FALSE(ended);
   EXPECT_EQ(ended.error().code, Code::kInProgress);
