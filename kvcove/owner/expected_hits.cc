@@ -56,16 +56,16 @@ Status ExpectedHits::Open(const std::string& policy, std::uint64_t payload_bytes
   return {};
 }
 
-void ExpectedHits::Update(Memory& memory, std::int64_t now_ns) {
-  if (now_ns < rest_until_ns_) return;
+bool ExpectedHits::Update(Memory& memory, std::int64_t now_ns) {
+  if (now_ns < rest_until_ns_) return true;
   bool too_much = budget_.Exceeded(now_ns);
   if (applied_ == accesses_.size()) {
     applied_ = 0;
     const MutexLock lock(memory.mutex);
-    asked_ = memory.core().asks().Take(accesses_);
+    asked_ = memory.core_for_janitor().asks().Take(accesses_);
     too_much |= accesses_.size() >= Asks::kMostNoted;
   }
-  if (asked_ == 0 && accesses_.empty()) return;
+  if (asked_ == 0 && accesses_.empty()) return false;
   unsigned shift = 0;
   {
     const MutexLock lock(mutex_);
@@ -86,9 +86,11 @@ void ExpectedHits::Update(Memory& memory, std::int64_t now_ns) {
     budget_.Add(spent_ns);
     rest_until_ns_ = now_ns + (1 + kRestForWork) * spent_ns;
   }
-  if (shift == std::exchange(shift_, shift)) return;
-  const MutexLock lock(memory.mutex);
-  memory.core().asks().SetShift(shift);
+  if (shift != std::exchange(shift_, shift)) {
+    const MutexLock lock(memory.mutex);
+    memory.core_for_janitor().asks().SetShift(shift);
+  }
+  return applied_ < accesses_.size();
 }
 
 void ExpectedHits::Add(PoolStat& stat) {

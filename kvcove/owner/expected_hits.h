@@ -48,8 +48,9 @@ class ExpectedHits {
   // Takes what was asked for since the last call, and estimates. Belongs to one thread, which has
   // other work: returns after a millisecond of it, and goes on in a later call, so that it never
   // takes more than a fifth of the thread's time. Samples half as many objects, for good, each time
-  // that its WorkBudget is exceeded, or that the core's list was full.
-  void Update(Memory& memory, std::int64_t now_ns) KVCOVE_EXCLUDES(mutex_);
+  // that its WorkBudget is exceeded, or that the core's list was full. Returns whether a later call
+  // has work even if nothing is asked for until then, or may have.
+  bool Update(Memory& memory, std::int64_t now_ns) KVCOVE_EXCLUDES(mutex_);
   // Sets the estimates as of the last Update.
   void Add(PoolStat& stat) KVCOVE_EXCLUDES(mutex_);
 

@@ -56,14 +56,15 @@ TEST(ExpectedHitsTest, AFloodIsEstimatedInPartsAndSampledLess) {
   };
   flood();
   std::int64_t now_ns = kSecond;
-  expected.Update(*memory, now_ns);
+  EXPECT_TRUE(expected.Update(*memory, now_ns)) << "more is left";
   EXPECT_EQ(asked(), 0U) << "65,536 accesses take more than a millisecond";
-  expected.Update(*memory, now_ns + kMillisecond);
+  EXPECT_TRUE(expected.Update(*memory, now_ns + kMillisecond)) << "more is left";
   EXPECT_EQ(asked(), 0U) << "it rests";
   int updates = 0;
   for (; asked() == 0 && updates < 1000; ++updates) expected.Update(*memory, now_ns += kSecond);
   EXPECT_GT(updates, 1);
   EXPECT_EQ(asked(), Asks::kMostNoted);
+  EXPECT_FALSE(expected.Update(*memory, now_ns += kSecond)) << "nothing is left";
   flood();
   std::vector<policy::Access> accesses;
   const MutexLock lock(memory->mutex);

@@ -189,6 +189,7 @@ void Owner::Stop() {
     stopping_ = true;
     stop_changed_.NotifyAll();
   }
+  memory_->EndRest();
   for (std::thread* thread : {&janitor_, &lease_}) {
     if (thread->joinable()) thread->join();
   }
@@ -216,6 +217,14 @@ void Owner::RunLease() {
   }
 }
 
+// In a cluster and with disks the janitor has deadlines that the core does not know.
+bool Owner::JanitorMayRest() const {
+  return !options_.cluster && disks_.none() && memory_->core_for_janitor().MayRest();
+}
+
+// Rests while no work is left and none can become due by itself. Whoever uses the core ends the
+// rest, so that what a call leaves to the janitor waits 5 ms at most, as it always does. A call of
+// a session that maps the memory goes past the core, so the janitor rests without sessions only.
 void Owner::RunJanitor() {
   LoopBeat beat("kvcove-janitor");
   std::int64_t look_ns = clock_.NowNs() + kWearPeriodNs;
@@ -223,24 +232,28 @@ void Owner::RunJanitor() {
   while (true) {
     beat.Turn();
     bool more = false;
+    bool may_rest = false;
     wire::RenewRequest report;
     Core::Voided voided;
     std::uint64_t gave_way = 0;
     {
       const MutexLock lock(memory_->mutex);
+      memory_->ForgetUse();
       memory_->AddPopulated();
-      more = memory_->core().Tick();
-      report = memory_->core().Report();
-      voided = memory_->core().TakeVoided();
-      gave_way = memory_->core().TakeGaveWay();
+      Core& core = memory_->core_for_janitor();
+      more = core.Tick();
+      may_rest = !more && JanitorMayRest();
+      report = core.Report();
+      voided = core.TakeVoided();
+      gave_way = core.TakeGaveWay();
       memory_->PublishRoom();
     }
     // All below runs without the core's lock: it logs, calls done callbacks, or asks the disks.
-    expected_.Update(*memory_, clock_.NowNs());
+    const bool estimates = expected_.Update(*memory_, clock_.NowNs());
     SayVoided(voided);
     outbox_.Trim(gave_way, [this](const Pending& pending) {
       const MutexLock lock(memory_->mutex);
-      return memory_->core().Waits(pending);
+      return memory_->core_for_janitor().Waits(pending);
     });
     outbox_.EndOverdue();
     opening_.Tick();
@@ -252,6 +265,13 @@ void Owner::RunJanitor() {
     }
     AddDisks(disks_, report);
     link_side_.SetReport(report);
+    {
+      // After ForgetUse: Stop and Freeze set their flag before they call EndRest.
+      const MutexLock lock(stop_mutex_);
+      if (stopping_ || frozen_) return;
+    }
+    // The usual period follows a use, so that uses wake the janitor once a period at most.
+    if (may_rest && !estimates && !memory_->AwaitUse(options_.janitor_rest_ns)) continue;
     // A round that left work over gives other callers a short turn only, not the whole period.
     const MutexLock lock(stop_mutex_);
     if (stopping_ || frozen_) return;

@@ -11,8 +11,9 @@
 //   opened -> running (Start) -> stopped (Stop)
 //                ^--> frozen (Freeze), while a successor's process takes over; Thaw undoes it
 //
-// Threads: the janitor, which drains sessions' events, ends waits and sweeps every 5 ms; outside a
-// cluster also the lease's. Thread-safe, but for the calls of an upgrade, Start and Stop.
+// Threads: the janitor, which drains sessions' events, ends waits and sweeps every 5 ms, and rests
+// while no session is there (RunJanitor); outside a cluster also the lease's. Thread-safe, but for
+// the calls of an upgrade, Start and Stop.
 #pragma once
 
 #include <atomic>
@@ -56,6 +57,7 @@ struct OwnerOptions {
   bool populate = true;  // in the background, so that puts cause no page faults
   std::int64_t lease_ns = kSecond;
   std::int64_t lease_renewal_ns = 250 * kMillisecond;
+  std::int64_t janitor_rest_ns = 200 * kMillisecond;  // less than LoopBeat::kLongestTurn
   // True: several tenants share this memory, so it is cleared before another tenant gets it.
   bool tenants = false;
   // True: a master elsewhere grants the lease and lists stored values (owner/link/link.h).
@@ -232,6 +234,8 @@ class Owner {
   Status StartPausedDisks();
   void StopDisks();
   void RunJanitor();
+  // Returns whether nothing becomes due for the janitor by itself.
+  bool JanitorMayRest() const KVCOVE_REQUIRES(memory_->mutex);
   void RunLease();
   // Waits until the owner knows the token's generation, the deadline is over, or the master is
   // away. Releases the lock while it waits.

@@ -31,6 +31,7 @@ void Owner::Freeze() {
     frozen_ = true;
     stop_changed_.NotifyAll();
   }
+  memory_->EndRest();
   if (janitor_.joinable()) janitor_.join();
   // Requesters ask nobody about saves while nobody answers, nor a successor of an earlier build,
   // which would close their connections.

@@ -186,6 +186,103 @@ TEST(OwnerTest, TheFilesRoundingIsNoCapacity) {
   EXPECT_EQ(owner->memory().header().header().payload_bytes, 5 * kMiB + 64);
 }
 
+// An owner whose janitor rests for an hour, unless somebody ends the rest.
+class RestingOwnerTest : public testing::Test {
+ protected:
+  static constexpr SlotId kSlot = 3;
+  static constexpr Generation kOne = 1ULL << 24;
+  RestingOwnerTest() {
+    Publish(kOne);
+    EXPECT_TRUE(owner_->Start());
+  }
+  void Publish(Generation generation) {
+    owner_->link_side().Publish({1, 1}, {{.slot = kSlot, .generation = generation, .name = "m"}});
+  }
+  static std::string JanitorsSwitches() {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream comm(task.path() / "comm");
+      std::string line;
+      if (!std::getline(comm, line) || line != "kvcove-janitor") continue;
+      std::ifstream status(task.path() / "status");
+      while (std::getline(status, line)) {
+        if (line.starts_with("voluntary_ctxt_switches:")) return line;
+      }
+    }
+    return {};
+  }
+  // Waits for a period in which the janitor has not woken; one that does not rest wakes 20 times.
+  static bool Rests() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    std::string before = JanitorsSwitches();
+    while (std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const std::string now = JanitorsSwitches();
+      if (!now.empty() && now == before) return true;
+      before = now;
+    }
+    return false;
+  }
+  // Waits until a report of the janitor says so. Does not use the core, which would end its rest.
+  template <typename Says>
+  bool Reports(Says says) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < until) {
+      if (says(owner_->link_side().Report())) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+  Code Put(SessionNumber session) {
+    const std::vector<std::byte> value(4096, std::byte{5});
+    const PutItem item{.key = "k", .size_bytes = 4096, .value = value, .after = {}};
+    const Token token{.incarnation = {1, 1}, .generation = kOne, .slot = kSlot};
+    const std::int64_t deadline_ns = SystemClock::Instance().NowNs() + 30 * kSecond;
+    return owner_->Put(session, token, {&item, 1}, deadline_ns).front().code;
+  }
+  std::unique_ptr<Owner> owner_ =
+      *Owner::Open({.memory_bytes = kMiB, .janitor_rest_ns = 3600 * kSecond, .log_resets = false},
+                   SystemClock::Instance());
+};
+
+// An idle owner woke 200 times a second.
+TEST_F(RestingOwnerTest, TheJanitorRestsWhileNobodyUsesTheOwner) {
+  EXPECT_TRUE(Rests());
+  owner_->Freeze();
+  owner_->Thaw();
+  EXPECT_TRUE(Rests());
+  owner_->Stop();
+}
+
+// A hit is written into the session's page only: nobody tells the owner of it.
+TEST_F(RestingOwnerTest, ASessionEndsTheRestAndItsEventsArePolledAsBefore) {
+  ASSERT_TRUE(Rests());
+  const Memory::Grant grant = *owner_->memory().AddSession(getpid());
+  ASSERT_EQ(Put(grant.number), Code::kOk);
+  ASSERT_TRUE(Reports([](const auto& report) { return report.objects == 1; }));
+  const segment::HeaderView view = owner_->memory().header();
+  for (std::uint64_t hits = 1; hits < 4; ++hits) {
+    const auto found = view.Find(kSlot, {.key = "k", .hash = view.HashKey(kSlot, "k")});
+    ASSERT_TRUE(found);
+    segment::PushEvent(
+        *grant.mapped,
+        {.kind = segment::EventKind::kHit, .place = found.place, .version = found.version});
+    EXPECT_TRUE(Reports([&](const auto& report) { return report.hits == hits; })) << hits;
+  }
+  owner_->memory().EndSession(grant.number);
+  EXPECT_TRUE(Rests());
+}
+
+TEST_F(RestingOwnerTest, WhatAResetLeavesIsSweptAfterARest) {
+  const SessionNumber session = owner_->memory().AddSession(getpid())->number;
+  ASSERT_EQ(Put(session), Code::kOk);
+  owner_->memory().EndSession(session);
+  ASSERT_TRUE(Rests());
+  ASSERT_LT(owner_->link_side().Report().free_bytes, kMiB);
+  Publish(2 * kOne);
+  EXPECT_TRUE(Reports([](const auto& report) { return report.free_bytes == kMiB; }));
+  EXPECT_TRUE(Rests());
+}
+
 class LateOwnerTest : public testing::Test {
  protected:
   static constexpr SlotId kSlot = 3;

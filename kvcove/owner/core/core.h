@@ -243,6 +243,9 @@ class Core {
   // reservations, frees withdrawn objects that no reader protects, sweeps objects of dead
   // generations. True when more is left to do.
   bool Tick();
+  // Returns whether Tick, which has left nothing to do, has nothing to do before the next call of
+  // this core: no session may have written events into its page, and no hard pin ends by time.
+  bool MayRest() const { return sessions_.empty() && room_.timed_pins().none(); }
 
   // For the simulation: aborts with a message if bytes are lost or used twice.
   void CheckInvariants() const;

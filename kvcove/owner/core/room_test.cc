@@ -112,6 +112,25 @@ TEST_F(RoomTest, AHardPinEndsWithItsTimeToLiveUnlessItIsRenewed) {
   test_.core->CheckInvariants();
 }
 
+// A session that maps the memory writes events without a call, and a pin's time passes by itself.
+TEST_F(RoomTest, NothingBecomesDueByItselfWithoutSessionsAndEndsOfPins) {
+  Fill(kRoomSlot, 0, 1);
+  ASSERT_FALSE(test_.core->Tick());
+  EXPECT_FALSE(test_.core->MayRest());
+  test_.core->EndSession(test_.session);
+  ASSERT_FALSE(test_.core->Tick());
+  EXPECT_TRUE(test_.core->MayRest());
+  ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(0), PinKind::kHard, kSecond), Code::kOk);
+  test_.clock.AdvanceNs(kSecond - 1);
+  ASSERT_FALSE(test_.core->Tick());
+  EXPECT_FALSE(test_.core->MayRest());
+  test_.clock.AdvanceNs(1);
+  ASSERT_FALSE(test_.core->Tick());
+  EXPECT_TRUE(test_.core->MayRest());
+  ASSERT_EQ(test_.core->Pin(kRoomSlot, Key(0), PinKind::kHard, 0), Code::kOk);
+  EXPECT_TRUE(test_.core->MayRest()) << "it has no end";
+}
+
 TEST_F(RoomTest, OfTwoHardPinsOfAnObjectTheLaterEndHolds) {
   Fill(kRoomSlot, 0, 1);
   const auto pin = [&](std::int64_t duration_ns) {

@@ -49,6 +49,8 @@ class TimedPins {
     const auto at = pins_.find(id);
     return at == pins_.end() ? std::nullopt : std::optional(at->second.until_ns);
   }
+  // Returns true if no pin ends by itself.
+  bool none() const { return pins_.empty(); }
   // Returns the bytes that these objects occupy, whole granules.
   std::uint64_t bytes() const { return bytes_; }
 

@@ -195,7 +195,7 @@ Status Memory::OpenCore(const CoreOptions& options) {
 // Notifies within the hold, as its callers hold the lock: Owner::AwaitGeneration looks again after
 // it, and cannot miss the update.
 void Memory::SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates) {
-  core_->SetSlots(incarnation, updates);
+  core().SetSlots(incarnation, updates);
   published.NotifyAll();
 }
 
@@ -212,6 +212,21 @@ bool Memory::Populated() {
   return core_->added_bytes() >= options_.payload_bytes;
 }
 
+// ---- the janitor's rest
+
+bool Memory::AwaitUse(std::int64_t at_most_ns) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(at_most_ns);
+  const MutexLock lock(mutex);
+  while (!used_ && first_use_.WaitUntil(mutex, until)) {
+  }
+  return used_;
+}
+
+void Memory::EndRest() {
+  const MutexLock lock(mutex);
+  NoteUse();
+}
+
 // ---- sessions
 
 Result<Memory::Grant> Memory::AddSession(std::int32_t pid) {
@@ -225,14 +240,14 @@ Result<Memory::Grant> Memory::AddSession(std::int32_t pid) {
   UniqueFd kept(fcntl(grant.page.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept.valid()) return FailErrno(Code::kLimit, "a descriptor for a session's page");
   const MutexLock lock(mutex);
-  grant.number = core_->AddSession(grant.mapped, pid, segment::StagingOf(page.data(), page.size()));
+  grant.number = core().AddSession(grant.mapped, pid, segment::StagingOf(page.data(), page.size()));
   pages_.emplace(grant.number, SessionFile{.map = std::move(page), .fd = std::move(kept)});
   return grant;
 }
 
 void Memory::EndSession(SessionNumber number) {
   const MutexLock lock(mutex);
-  core_->EndSession(number);
+  core().EndSession(number);
   pages_.erase(number);  // unmaps the page: the core has dropped it before
 }
 

@@ -74,7 +74,11 @@ class Memory {
 
   Mutex mutex;
   CondVar published;  // with `mutex`: SetSlots notifies it
-  Core& core() KVCOVE_REQUIRES(mutex) { return *core_; }
+  // Returns the core, and ends the janitor's rest.
+  Core& core() KVCOVE_REQUIRES(mutex) {
+    NoteUse();
+    return *core_;
+  }
   // Sets the core's generations and notifies `published`.
   void SetSlots(const Id128& incarnation, const std::vector<SlotUpdate>& updates)
       KVCOVE_REQUIRES(mutex);
@@ -85,6 +89,17 @@ class Memory {
   void AddPopulated() KVCOVE_REQUIRES(mutex);
   // Returns whether the core has the whole payload.
   bool Populated();
+
+  // ---- the janitor's rest
+  // Returns the core. The janitor's own calls are no use that would end its rest.
+  Core& core_for_janitor() KVCOVE_REQUIRES(mutex) { return *core_; }
+  // Begins a round of the janitor: AwaitUse waits for a use after it.
+  void ForgetUse() KVCOVE_REQUIRES(mutex) { used_ = false; }
+  // Waits until somebody has called core() or EndRest since ForgetUse, `at_most_ns` at most.
+  // Returns whether somebody has.
+  bool AwaitUse(std::int64_t at_most_ns);
+  // Ends AwaitUse without a use: the janitor is to stop.
+  void EndRest();
 
   // ---- sessions of processes that map the segment
   struct Grant {
@@ -148,6 +163,10 @@ class Memory {
   Status MapHeader(UniqueFd file);
   Status MapPayload(UniqueFd file);
   void MakePopulator();
+  // Notifies only at the first use after ForgetUse: a busy core costs no system call.
+  void NoteUse() KVCOVE_REQUIRES(mutex) {
+    if (!std::exchange(used_, true)) first_use_.NotifyOne();
+  }
 
   const MemoryOptions options_;
   const Clock& clock_;
@@ -161,6 +180,8 @@ class Memory {
   std::optional<Populator> populator_;
   LogLimit unpopulated_;
   std::unique_ptr<Core> core_ KVCOVE_GUARDED_BY(mutex);
+  bool used_ KVCOVE_GUARDED_BY(mutex) = true;
+  CondVar first_use_;  // with `mutex`
   std::unordered_map<SessionNumber, SessionFile> pages_ KVCOVE_GUARDED_BY(mutex);
 };
 
