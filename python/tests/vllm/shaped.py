@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import weights
 from driver import Engine, say, start, warm_up
 from own import OwnEngine, under_load
@@ -42,6 +43,13 @@ def keep_latent_cache() -> None:
         config.cache_config.enable_prefix_caching = asked
 
     CpuPlatform.check_and_update_config = classmethod(updated)
+
+
+def numbers_of(value: bytes) -> np.ndarray:
+    if OPTIONS.get("dtype") != "bfloat16":
+        return np.frombuffer(value, np.float32)
+    high = np.frombuffer(value, np.uint16).astype(np.uint32)
+    return (high << 16).view(np.float32)
 
 
 class Plain(Engine):
@@ -93,6 +101,31 @@ class Thief:
             self.taken += self._session.remove(keys, version=version).ok_count
         self._allocated(request, blocks, external)
 
+    def values(self) -> dict[bytes, np.ndarray]:
+        """Return what the pool has, as numbers."""
+        version = self._side.role.version
+        keys = [each.key for each in self._session.stored(version=version)]
+        values = self._session.get(keys, version=version, timeout=10.0)
+        return {
+            key: numbers_of(value)
+            for key, value in zip(keys, values, strict=True)
+            if value is not None
+        }
+
+    def drift(self, before: dict[bytes, np.ndarray]) -> float:
+        """Return how far a value is from what its key had before, at most: 0 is equal, 1 has nothing in common.
+
+        What failed to load is computed from there on, in other pieces than a whole prompt, so in 16 bits the
+        last bits differ. A value of other tokens differs as a whole.
+        """
+        after = self.values()
+        both = before.keys() & after.keys()
+        assert both, "nothing is there twice"
+        return max(
+            float(np.linalg.norm(after[key] - before[key]) / np.linalg.norm(before[key]))
+            for key in both
+        )
+
     def __enter__(self) -> Thief:
         self._side.allocated = self._take
         return self
@@ -106,16 +139,19 @@ def losing(engine: OwnEngine) -> dict[str, Any]:
     before = engine.stats().get("loads_failed", 0)
     outputs: list[Any] = []
     with Thief(engine) as thief:
+        were, drifts = thief.values(), []
         for share in (0.05, 0.3, 0.9):
             thief.share = share
             outputs.append(engine.run())
             with_own = engine.run()
             engine.settle()
             outputs += [with_own]
+            drifts.append(thief.drift(were))
     outputs.append(engine.measured()[0])
     engine.settle()
     return {
         "outputs": outputs,
+        "drift": max(drifts),
         "taken": thief.taken,
         "failed": engine.stats()["loads_failed"] - before,
         "pinned": engine.stats()["pinned_blocks"],
@@ -158,6 +194,10 @@ def fresh(model: str) -> dict[str, Any]:
     engine.settle()
     seen["losing"] = losing(engine)
     say(f"a fresh engine: {seen['warm_hits']} tokens, {seen['losing']['failed']} loads failed")
+    # The next engine finds what a whole prompt gives, to the last bit, not what was computed in pieces.
+    engine.reset(connector=True)
+    engine.run()
+    engine.settle()
     return seen
 
 

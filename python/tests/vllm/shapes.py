@@ -20,6 +20,7 @@ from tiny_models import model_of
 # Of the four prompts, the tokens in whole chunks of 128; of 16 for MLA.
 TOKENS = 4 * (1499 // 128) * 128
 LATENT_TOKENS = 4 * (1499 // 16) * 16
+MOST_DRIFT = 0.05  # of a value's norm
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,22 @@ def tensor(ranks: int) -> dict[str, Any]:
     return {"tensor_parallel_size": ranks}
 
 
-SIXTEEN = {"dtype": "bfloat16", "max_num_seqs": 1}
+# vLLM's own CPU kernel for rotary embeddings takes the strided keys of MLA for contiguous ones, and turns other rows (0.29 to 0.31):
+# the KV of a token would depend on how many tokens its step has. What vLLM has in PyTorch is right.
+LATENT = {
+    "dtype": "bfloat16",
+    "max_num_seqs": 1,
+    "compilation_config": {"custom_ops": ["-rotary_embedding"]},
+}
 STATES = {"enable_prefix_caching": True, "mamba_cache_mode": "align"}
 SHAPES = (
     Shape("TP 4", "four heads", tensor(4), 4),
     Shape("one KV head, TP 2", "one head", tensor(2), 2),
     Shape("one KV head, TP 4", "one head", tensor(4), 4),
     Shape("two KV heads, TP 4", "two heads", tensor(4), 4),
-    Shape("MLA, TP 1", "latent", SIXTEEN, exact=False, tokens=LATENT_TOKENS),
-    Shape("MLA, TP 2", "latent", {**SIXTEEN, **tensor(2)}, 2, exact=False, tokens=LATENT_TOKENS),
-    Shape("MLA, TP 4", "latent", {**SIXTEEN, **tensor(4)}, 4, exact=False, tokens=LATENT_TOKENS),
+    Shape("MLA, TP 1", "latent", LATENT, exact=False, tokens=LATENT_TOKENS),
+    Shape("MLA, TP 2", "latent", {**LATENT, **tensor(2)}, 2, exact=False, tokens=LATENT_TOKENS),
+    Shape("MLA, TP 4", "latent", {**LATENT, **tensor(4)}, 4, exact=False, tokens=LATENT_TOKENS),
     Shape("PP 2", "four heads", {"pipeline_parallel_size": 2}, 2, loads=(True,)),
     Shape("TP 2, PP 2", "four heads", {"pipeline_parallel_size": 2, **tensor(2)}, 4, loads=(True,)),
     Shape("DCP 2", "one head", {"decode_context_parallel_size": 2, **tensor(2)}, 2),
@@ -122,10 +129,15 @@ def losses(
 ) -> Iterator[tuple[bool, str]]:
     right = [plain["first"], plain["own"]]
     wrong = sum(outputs not in right for outputs in losing["outputs"])
+    # Outputs of 16 bits may differ; KV may not, but for the last bits. A state of other tokens is not far from the right one.
+    right_values = losing["drift"] <= MOST_DRIFT or shape.model == "states"
     yield (
-        losing["failed"] > 0 and losing["pinned"] == 0 and (wrong == 0 or not shape.exact),
+        losing["failed"] > 0
+        and losing["pinned"] == 0
+        and (wrong == 0 or not shape.exact)
+        and right_values,
         f"{name}: {losing['taken']} values taken away, {losing['failed']} loads failed: {wrong} of "
-        f"{len(losing['outputs'])} outputs differ, also from the own cache and the pool",
+        f"{len(losing['outputs'])} outputs differ, also from the own cache and the pool; values by {losing['drift']:.1%} at most",
     )
 
 
