@@ -719,6 +719,35 @@ def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips:
 
 
 @pytest.mark.parametrize(
+    ("known", "waits"),
+    [
+        ({"last_sched_seq": 4}, True),
+        ({"last_sched_seq": 3}, False),
+        # 0.28 waits itself, or has no use for the output.
+        ({"last_sched_seq": 4, "num_stale_output_tokens": 1}, False),
+    ],
+)
+def test_a_preempted_request_is_not_looked_up_before_its_output_is_there(
+    connector: Any, monkeypatch: pytest.MonkeyPatch, known: dict[str, int], waits: bool
+) -> None:
+    monkeypatch.setattr(connector._compat, "_ended_steps", 3)
+    scheduler = object.__new__(connector._SchedulerSide)
+    scheduler._requests, asked = {}, []
+    scheduler.role = SimpleNamespace(matched=lambda *given: asked.append(given) or (64, True))
+    request = SimpleNamespace(
+        request_id="r",
+        num_tokens=80,
+        num_prompt_tokens=80,
+        cache_salt=None,
+        block_hashes=[],
+        lora_request=None,
+        **known,
+    )
+    assert scheduler.matched(request, 0) == ((None, False) if waits else (64, True))
+    assert len(asked) == int(not waits)
+
+
+@pytest.mark.parametrize(
     ("params", "waits"),
     [
         (None, True),

@@ -230,7 +230,12 @@ def test_a_load_that_failed_is_not_in_front_of_those_that_keep_blocks(
     old: Any, monkeypatch: pytest.MonkeyPatch, keeping: str, promote: str
 ) -> None:
     requests = {
-        name: SimpleNamespace(request_id=name, num_computed_tokens=computed, status="loads")
+        name: SimpleNamespace(
+            request_id=name,
+            num_computed_tokens=computed,
+            status="loads",
+            is_finished=lambda: False,
+        )
         for name, computed in (("fails", 0), ("in part", 16), ("loaded", 64), ("under way", 0))
     }
     gave_back: list[str] = []
@@ -270,7 +275,12 @@ def test_a_look_up_that_waits_is_not_in_front_of_those_that_keep_blocks(
     old: Any, monkeypatch: pytest.MonkeyPatch, keeping: str, promote: str, first: bool
 ) -> None:
     requests = [
-        SimpleNamespace(request_id=name, num_computed_tokens=computed, status=status)
+        SimpleNamespace(
+            request_id=name,
+            num_computed_tokens=computed,
+            status=status,
+            is_finished=lambda: False,
+        )
         for name, computed, status in (
             ("asks", 0, "waits"),
             ("loaded", 64, "waits"),

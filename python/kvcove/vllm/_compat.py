@@ -77,6 +77,7 @@ __all__ = [
     "SupportsHMA",
     "VllmConfig",
     "attention_layers",
+    "awaits_output",
     "axes_of",
     "block_stored",
     "cacheable_group_ids",
@@ -498,6 +499,22 @@ def offer_block_tables() -> None:
     Scheduler._build_kv_connector_meta = with_tables
 
 
+_ended_steps = 0  # whose outputs the scheduler that schedules now has taken (0.27 and older)
+
+
+def awaits_output(request: Any) -> bool:
+    """Return whether the output of a step from before a request's preemption is not there yet.
+
+    With three and more steps under way (pipeline stages) vLLM may begin the request anew before.
+    The output may then end it. If a load of it is under way, 0.27 and older free the blocks that the
+    load writes into, and raise when they come to the request in the queue: the engine ends. Since
+    0.28 vLLM waits for such outputs itself, or has no use for them.
+    """
+    if hasattr(request, "num_stale_output_tokens"):
+        return False
+    return int(getattr(request, "last_sched_seq", 0)) > _ended_steps
+
+
 def kv_holding_waiting(scheduler: Any) -> Any:
     """Return the queue of the waiting requests that keep blocks.
 
@@ -532,6 +549,10 @@ def let_failed_loads_go() -> None:
     def without_them(self: Any, *args: Any, **kwargs: Any) -> Any:
         ended = self.failed_recving_kv_req_ids & self.finished_recving_kv_req_ids
         queue = kv_holding_waiting(self)
+        if not loaded_first:
+            global _ended_steps
+            _ended_steps = int(getattr(self, "processed_step_seq", 0))
+            _leave_out_finished(queue)
         if ended and len(queue) > 1:
             for request in list(queue):
                 if request.request_id in ended and request.num_computed_tokens == 0:
@@ -544,6 +565,16 @@ def let_failed_loads_go() -> None:
 
     without_them._kvcove = True  # type: ignore[attr-defined]
     Scheduler.schedule = without_them
+
+
+def _leave_out_finished(queue: Any) -> None:
+    """Remove requests that have ended by an output of before their preemption (:func:`awaits_output`).
+
+    0.27 and older look for such a request where new ones wait only, and not among those that a step
+    has passed over.
+    """
+    for request in [each for each in queue if each.is_finished()]:
+        queue.remove_request(request)
 
 
 def _let_those_with_blocks_go_first(queue: Any) -> None:

@@ -369,6 +369,8 @@ class _SchedulerSide:
         self._requests[request.request_id] = request
         if getattr(request, "skip_reading_prefix_cache", False):
             return 0, False  # vLLM computes all of it (prompt_logprobs), whatever is found
+        if _compat.awaits_output(request):
+            return None, False
         tokens, load_async = self.role.matched(
             request.request_id,
             request.num_tokens,
