@@ -973,10 +973,11 @@ def test_all_metrics_are_there_from_the_start(connector: Any) -> None:
     assert made["vllm:kvcove_load_GBps"].values == [0, 8.0]
 
 
-def test_which_call_ends_an_update(connector: Any) -> None:
+@pytest.mark.parametrize("begin", ["start_weight_update", "start_draft_weight_update"])
+def test_which_call_ends_an_update(connector: Any, begin: str) -> None:
     updates = module_of("_weights").Updates()
     assert updates.ended_by("update_weights"), "a trainer's own method, which nothing began"
-    assert not updates.ended_by("start_weight_update")
+    assert not updates.ended_by(begin)
     assert not updates.ended_by("update_weights")
     assert not updates.ended_by("update_weights")
     assert updates.ended_by("finish_weight_update")

@@ -167,9 +167,9 @@ def _unwrapped(model: Any) -> Any:
 class Updates:
     """Which call of an engine ends a change of its weights.
 
-    vLLM's own updates are several calls: ``start_weight_update``, ``update_weights`` as often as
-    needed, ``finish_weight_update``. Any other call, also a trainer's own ``update_weights`` that
-    nothing began, is one change.
+    vLLM's own updates are several calls: ``start_weight_update`` (``start_draft_weight_update`` for
+    the model that drafts), ``update_weights`` as often as needed, ``finish_weight_update``. Any other
+    call, also a trainer's own ``update_weights`` that nothing began, is one change.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Updates:
 
     def ended_by(self, method: Any) -> bool:
         """Return whether the weights are whole again after this call."""
-        if method == "start_weight_update":
+        if method in ("start_weight_update", "start_draft_weight_update"):
             self._begun = True
         elif method != "update_weights":
             self._begun = False
