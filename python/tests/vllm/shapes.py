@@ -129,7 +129,7 @@ def losses(
 ) -> Iterator[tuple[bool, str]]:
     right = [plain["first"], plain["own"]]
     wrong = sum(outputs not in right for outputs in losing["outputs"])
-    # Outputs of 16 bits may differ; KV may not, but for the last bits. A state of other tokens is not far from the right one.
+    # Outputs of 16 bits may differ; KV may not, but for the last bits. Of states, whose types differ, nothing is compared.
     right_values = losing["drift"] <= MOST_DRIFT or shape.model == "states"
     yield (
         losing["failed"] > 0
