@@ -24,7 +24,8 @@ from engine_environment import ENGINE_ENVIRONMENT
 from tiny_models import model_of
 
 HERE = Path(__file__).parent
-TURNS = 15
+PAIRS = 4  # of engines
+TURNS = 6  # of each
 HOOKS = {
     "scheduler": (
         "has_pending_push_work build_connector_meta update_connector_output take_events "
@@ -193,8 +194,8 @@ def stored(engine: Any) -> dict[str, Any]:
     return seen
 
 
-def medians(plain: Engine, pooled: Engine, turns: int) -> dict[str, float]:
-    """Alternate; the ratio of the medians, and the median of the ratios."""
+def alternate(plain: Engine, pooled: Engine, turns: int) -> dict[str, list[float]]:
+    """Return the seconds of each engine's turns but the first, which loads code."""
     times: dict[str, list[float]] = {}
     for turn in range(turns + 1):
         for name, engine in (("plain", plain), ("pooled", pooled)):
@@ -202,26 +203,41 @@ def medians(plain: Engine, pooled: Engine, turns: int) -> dict[str, float]:
                 took = engine.ask(what)
                 if turn > 0:
                     times.setdefault(f"{name} {what}", []).append(took)
-    result: dict[str, float] = {}
-    for what in ("cold", "again"):
-        with_, without = times[f"pooled {what}"], times[f"plain {what}"]
-        result[what] = statistics.median(with_) / statistics.median(without)
-        ratios = [a / b for a, b in zip(with_, without, strict=True)]
-        result[f"{what}, pairs"] = statistics.median(ratios)
-        result[f"{what}, least"] = min(with_) / min(without)
-        result[f"{what}, seconds without"] = statistics.median(without)
-    return {name: round(value, 3) for name, value in result.items()}
+    return times
 
 
 def turns(directory: Path, model: Path) -> Any:
-    plain = Engine("plain", model, directory / "measure-plain.log")
+    """Alternate, with several pairs of engines: two engines of one kind differ by some percent, too."""
+    times: dict[str, list[float]] = {}
+    by_pair: dict[str, list[float]] = {}
     extra = json.dumps({"pool": "embedded", "memory": "1GiB"})
-    pooled = Engine("pooled", model, directory / "measure-pooled.log", KVCOVE_EXTRA=extra)
-    time.sleep(20)  # its memory is populated
-    result = medians(plain, pooled, TURNS)
-    plain.stop()
-    pooled.stop()
+    for pair in range(PAIRS):
+        plain = Engine("plain", model, directory / f"measure-plain-{pair}.log")
+        pooled = Engine(
+            "pooled", model, directory / f"measure-pooled-{pair}.log", KVCOVE_EXTRA=extra
+        )
+        time.sleep(10)  # its memory is populated
+        seen = alternate(plain, pooled, TURNS)
+        plain.stop()
+        pooled.stop()
+        for name, seconds in seen.items():
+            times.setdefault(name, []).extend(seconds)
+        for what in ("cold", "again"):
+            by_pair.setdefault(f"{what}, each pair", []).append(_ratio(seen, what))
+    result: dict[str, Any] = dict(by_pair)
+    for what in ("cold", "again"):
+        with_, without = times[f"pooled {what}"], times[f"plain {what}"]
+        result[what] = round(statistics.median(with_) / statistics.median(without), 3)
+        result[f"{what}, pairs"] = _ratio(times, what)
+        result[f"{what}, least"] = round(min(with_) / min(without), 3)
+        result[f"{what}, seconds without"] = round(statistics.median(without), 3)
     return result
+
+
+def _ratio(times: dict[str, list[float]], what: str) -> float:
+    """Return the median of the ratios of turns that followed one another."""
+    both = zip(times[f"pooled {what}"], times[f"plain {what}"], strict=True)
+    return round(statistics.median(a / b for a, b in both), 3)
 
 
 def first(directory: Path, model: Path) -> Any:
