@@ -118,7 +118,7 @@ class ClusterDiskTest : public testing::Test, protected ClusterProcesses {
         rpc::TcpChannel data(address, {});
         return wire::MakeObjectStub(data)->Stat(soon());
       }
-      return Fail(Code::kUnavailable, fmt::format("owner {} is not live", i));
+      return Fail(Code::kUnavailable, fmt::format("owner {} is not live; its log: {}", i, Said(i)));
     });
   }
   static std::vector<std::string> Keys(int count, const std::string& prefix = "key") {
